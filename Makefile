@@ -1,0 +1,44 @@
+# Every target prepares what it needs. `make setup` alone prepares .venv.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+.PHONY: help setup demo test test-all lint types bench bench-env clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: $(READY)  ## prepare .venv with the package and its developer tools
+
+$(READY): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing foretrain and its tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup  ## install, then predict, measure and compare a built-in example
+	@$(BIN)/foretrain reproduce metric-fluctuations --save demo
+
+test: setup lint types  ## install, then lint, types and the quick tests
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-all: setup lint types  ## everything: also the Monte-Carlo and the packaging tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m ''
+
+lint: setup  ## ruff: format and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup  ## mypy --strict on the package
+	$(BIN)/mypy
+
+bench: setup  ## table of ratios to peers and to the arithmetic limit
+	$(BIN)/python -m bench
+
+bench-env: setup  ## peers of the benchmarks, each in an environment of its own
+	$(BIN)/python -m bench.peers
+
+clean:  ## remove .venv and everything made
+	rm -rf $(VENV) .bench build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,57 @@
+"""foretrain predicts how a neural network will learn, measures how it does, and shows where the two part.
+
+Everything here is imported on first use, so that ``import foretrain`` stays fast and free of torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from foretrain._version import __version__
+
+if TYPE_CHECKING:
+    from foretrain import activations, experiments, gaussian, theory
+    from foretrain.activations import Activation, activation
+    from foretrain.support.errors import ForetrainError
+    from foretrain.support.store import load, save
+    from foretrain.theory.architecture import MLP
+
+_SOURCES = {
+    "Activation": "foretrain.activations",
+    "ForetrainError": "foretrain.support.errors",
+    "MLP": "foretrain.theory.architecture",
+    "activation": "foretrain.activations",
+    "load": "foretrain.support.store",
+    "save": "foretrain.support.store",
+}
+_ROOMS = ("activations", "experiments", "gaussian", "theory")
+
+__all__ = [
+    "MLP",
+    "Activation",
+    "ForetrainError",
+    "__version__",
+    "activation",
+    "activations",
+    "experiments",
+    "gaussian",
+    "load",
+    "save",
+    "theory",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SOURCES:
+        value = getattr(import_module(_SOURCES[name]), name)
+    elif name in _ROOMS:
+        value = import_module(f"foretrain.{name}")
+    else:
+        raise AttributeError(f"module 'foretrain' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
