@@ -1,0 +1,35 @@
+"""Expectations under Gaussian and nearly-Gaussian laws.
+
+``expectation``          any product of activations, derivatives and polynomials at 1 to 4 inputs
+``gram``                 products of two, for all pairs of N inputs at once
+``expectations_at``      products of up to four, on chosen index sets of N inputs
+``expectation_of``       any function of all inputs
+``covariance_gradient``  derivatives with respect to the covariance (Price)
+``factor``, ``z``        build what stands at one input
+``wick``, ``cumulants``, ``action``, ``orthant``  moments, cumulants, quartic actions, half-space moments
+"""
+
+from foretrain.gaussian import cumulants, orthant, wick
+from foretrain.gaussian.derivatives import covariance_gradient
+from foretrain.gaussian.expectation import expectation
+from foretrain.gaussian.factors import Factor, factor, one, z
+from foretrain.gaussian.general import expectation_of
+from foretrain.gaussian.grams import gram
+from foretrain.gaussian.index_sets import expectations_at
+from foretrain.gaussian.result import Expectation
+
+__all__ = [
+    "Expectation",
+    "Factor",
+    "covariance_gradient",
+    "cumulants",
+    "expectation",
+    "expectation_of",
+    "expectations_at",
+    "factor",
+    "gram",
+    "one",
+    "orthant",
+    "wick",
+    "z",
+]

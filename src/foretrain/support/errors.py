@@ -26,6 +26,10 @@ class NotEnoughMemoryError(ForetrainError, MemoryError):
     """The estimate of what a job needs exceeds what is available."""
 
 
+class EngineError(ForetrainError, RuntimeError):
+    """Workers or a cluster cannot be reached, or died at work."""
+
+
 class AccuracyWarning(UserWarning):
     """A result is returned with an error estimate above the requested tolerance."""
 

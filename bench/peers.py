@@ -1,0 +1,149 @@
+"""Peers of the benchmarks, each in an environment of its own: `python -m bench.peers [NAME ...]`.
+
+A peer is one entry of `ENVIRONMENTS`. A stamp says that an environment is complete and for which entry, so
+a second run does nothing, and a changed entry or Python builds it anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import venv
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from foretrain.support.errors import FileError, ForetrainError, NotSupportedError, unknown_name
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / ".bench"
+STAND_INS = ROOT / "bench" / "peer_side" / "stand_ins.py"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What to install for a peer, and which module of `bench.peer_side` speaks for it."""
+
+    name: str
+    server: str
+    check: str
+    requirements: tuple[str, ...]
+    without_dependencies: tuple[str, ...] = ()
+    stand_ins: tuple[str, ...] = ()
+    oldest_python: tuple[int, int] = (3, 11)
+    newest_python: tuple[int, int] = (3, 14)
+
+    @property
+    def folder(self) -> Path:
+        return FOLDER / self.name
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def stamp(self) -> str:
+        parts = [json.dumps(asdict(self), sort_keys=True), STAND_INS.read_text(), sys.version]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the environment is complete and belongs to this entry."""
+        stamp = self.folder / "stamp"
+        return self.python.exists() and stamp.exists() and stamp.read_text() == self.stamp
+
+
+ENVIRONMENTS = {
+    environment.name: environment
+    for environment in (
+        Environment(
+            name="neural-tangents",
+            server="bench.peer_side.neural_tangents_pairs",
+            check="import neural_tangents; print('neural-tangents', neural_tangents.__version__)",
+            requirements=(
+                "jax==0.4.25",
+                "jaxlib==0.4.25",
+                "numpy<2",
+                "scipy<1.13",
+                "frozendict",
+                "absl-py",
+                "flatbuffers",
+            ),
+            without_dependencies=("neural-tangents==0.6.5",),
+            stand_ins=("tensorflow", "tf2jax", "jax.experimental.jax2tf"),
+            newest_python=(3, 12),
+        ),
+    )
+}
+
+
+def environment(name: str) -> Environment:
+    """The entry of that name."""
+    if name not in ENVIRONMENTS:
+        raise unknown_name("peer", name, ENVIRONMENTS)
+    return ENVIRONMENTS[name]
+
+
+def build(peer: Environment) -> None:
+    """Make the environment from nothing, check that the peer imports in it, then stamp it."""
+    if not peer.oldest_python <= sys.version_info[:2] <= peer.newest_python:
+        versions = " to ".join(".".join(map(str, v)) for v in (peer.oldest_python, peer.newest_python))
+        raise NotSupportedError(
+            f"{peer.name} needs Python {versions} and this is {sys.version.split()[0]}: "
+            "run with another PYTHON, or run the benchmarks without this peer."
+        )
+    shutil.rmtree(peer.folder, ignore_errors=True)
+    venv.create(peer.folder, with_pip=True, symlinks=True)
+    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run(peer, [*install, *peer.requirements])
+    if peer.without_dependencies:
+        _run(peer, [*install, "--no-deps", *peer.without_dependencies])
+    if peer.stand_ins:
+        _write_stand_ins(peer)
+    print(_run(peer, ["-c", peer.check]).strip())
+    (peer.folder / "stamp").write_text(peer.stamp)
+
+
+def _write_stand_ins(peer: Environment) -> None:
+    """A .pth file makes every Python of the environment start with the empty modules in place."""
+    packages = Path(_run(peer, ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
+    shutil.copy(STAND_INS, packages / "bench_stand_ins.py")
+    (packages / "bench_stand_ins.txt").write_text("\n".join(peer.stand_ins) + "\n")
+    (packages / "bench_stand_ins.pth").write_text("import bench_stand_ins\n")
+
+
+def _run(peer: Environment, arguments: list[str]) -> str:
+    done = subprocess.run([str(peer.python), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = "\n".join(done.stderr.strip().splitlines()[-8:])
+        raise FileError(
+            f"the environment of {peer.name} could not be made, because "
+            f"{' '.join(arguments)!r} failed there; repair what it says and run make bench-env again:\n{last}"
+        )
+    return done.stdout
+
+
+def main() -> int:
+    """Build what is missing or out of date."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peers", description="Prepare the environments of the benchmarks' peers."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="peers to prepare; all if none is named")
+    try:
+        for peer in map(environment, parser.parse_args().names or list(ENVIRONMENTS)):
+            if peer.ready:
+                print(f"{peer.name}: ready")
+                continue
+            print(f"{peer.name}: building {peer.folder.relative_to(ROOT)} ...", flush=True)
+            build(peer)
+    except ForetrainError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

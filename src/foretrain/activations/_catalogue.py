@@ -1,0 +1,125 @@
+"""The catalogue: every activation known by name, its parameters and its other names."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from foretrain.activations import _gated, _piecewise, _saturating, _trigonometric
+from foretrain.activations._activation import Activation
+from foretrain.support.errors import InputError, unknown_name
+
+_HIGHEST_POWER = 100
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How to build a member: ``build(**parameters)``, with defaults (None: must be given)."""
+
+    build: Callable[..., Activation]
+    defaults: Mapping[str, float | None] = field(default_factory=dict)
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+
+
+_ENTRIES: dict[str, Entry] = {
+    "perceptron": Entry(_piecewise.perceptron, aliases=("step", "heaviside")),
+    "sign": Entry(_piecewise.sign),
+    "sigmoid": Entry(_saturating.sigmoid, aliases=("logistic", "expit")),
+    "tanh": Entry(_saturating.tanh),
+    "erf": Entry(_saturating.erf),
+    "softsign": Entry(_saturating.softsign),
+    "sin": Entry(_trigonometric.sin, aliases=("sine",)),
+    "cos": Entry(_trigonometric.cos, aliases=("cosine",)),
+    "linear": Entry(_piecewise.linear, {"slope": 1.0}, aliases=("identity",)),
+    "relu": Entry(_piecewise.relu),
+    "leaky_relu": Entry(_piecewise.leaky_relu, {"slope": 0.01}),
+    "scale_invariant": Entry(_piecewise.scale_invariant, {"minus": None, "plus": 1.0}),
+    "abs": Entry(_piecewise.absolute, aliases=("absolute",)),
+    "monomial": Entry(_piecewise.monomial, {"power": None}, aliases=("power",)),
+    "quadratic": Entry(_piecewise.monomial, fixed={"power": 2.0}, aliases=("square",)),
+    "cubic": Entry(_piecewise.monomial, fixed={"power": 3.0}, aliases=("cube",)),
+    "softplus": Entry(_gated.softplus),
+    "swish": Entry(_gated.swish, {"beta": 1.0}, aliases=("silu",)),
+    "gelu": Entry(_gated.gelu, aliases=("gelu_erf", "gelu_exact")),
+    "gelu_tanh": Entry(_gated.gelu_tanh, aliases=("gelu_approximate",)),
+    "mish": Entry(_gated.mish),
+    "elu": Entry(_piecewise.elu, {"alpha": 1.0}),
+    "selu": Entry(_piecewise.selu),
+}
+
+
+def catalogue() -> tuple[str, ...]:
+    """The names that ``activation`` knows."""
+    return tuple(_ENTRIES)
+
+
+def member(text: str, parameters: Mapping[str, float]) -> Activation:
+    """The member called ``text``: one of its names, or a label such as ``leaky_relu(slope=0.2)``."""
+    name, written = _parse(text)
+    known = {_squeeze(alias): key for key, entry in _ENTRIES.items() for alias in (key, *entry.aliases)}
+    if _squeeze(name) not in known:
+        raise unknown_name("activation", name, _every_name())
+    key = known[_squeeze(name)]
+    given = {**written, **parameters}
+    return _ENTRIES[key].build(**_check_parameters(key, _ENTRIES[key], given), **_ENTRIES[key].fixed)
+
+
+def _every_name() -> list[str]:
+    return [name for key, entry in _ENTRIES.items() for name in (key, *entry.aliases)]
+
+
+def _squeeze(name: str) -> str:
+    return re.sub(r"[-_\s]", "", name.lower())
+
+
+def _parse(text: str) -> tuple[str, dict[str, float]]:
+    """Splits ``name(key=number, ...)``."""
+    match = re.fullmatch(r"\s*([^()]*?)\s*(?:\((.*)\))?\s*", text)
+    if match is None:
+        raise InputError(f"cannot read the activation {text!r}: write it as in 'leaky_relu(slope=0.2)'.")
+    written = {}
+    for part in filter(None, (part.strip() for part in (match[2] or "").split(","))):
+        key, _, number = part.partition("=")
+        try:
+            written[key.strip()] = float(number)
+        except ValueError:
+            raise InputError(
+                f"cannot read {part!r} in the activation {text!r}: write it as in 'leaky_relu(slope=0.2)'."
+            ) from None
+    return match[1], written
+
+
+def _check_parameters(name: str, entry: Entry, given: Mapping[str, float]) -> dict[str, float]:
+    for key in given:
+        if not entry.defaults:
+            raise InputError(f"{name} takes no parameters: leave out {key!r}.")
+        if key not in entry.defaults:
+            raise unknown_name(f"parameter of {name}", key, entry.defaults)
+    values = {}
+    for key, default in entry.defaults.items():
+        value = given.get(key, default)
+        if value is None:
+            raise InputError(
+                f"{name} needs the parameter {key!r}: for example activation({name!r}, {key}=2)."
+            )
+        values[key] = _check_number(name, key, value)
+    return values
+
+
+def _check_number(name: str, key: str, value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, (int, float)) or hasattr(value, "__float__") else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{key} of {name} must be a finite number, not {value!r}.")
+    if key in ("beta", "alpha") and number <= 0.0:
+        raise InputError(f"{key} of {name} must be positive, not {number:g}.")
+    if key == "power" and not (number.is_integer() and 0 <= number <= _HIGHEST_POWER):
+        raise InputError(
+            f"power of {name} must be a whole number from 0 to {_HIGHEST_POWER}, not {number:g}."
+        )
+    return number

@@ -1,0 +1,144 @@
+"""``foretrain activation``: what is known about a nonlinearity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretrain.cli.frame import Answer, Command
+from foretrain.cli.output import Table
+from foretrain.support.errors import InputError, NotSupportedError
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+    from foretrain.activations import Activation
+
+_TAYLOR_ORDER = 5
+_DRAWN_RANGE = 5.0
+_DRAWN_POINTS = 1001
+_DRAWN_ORDERS = 2
+
+
+def activation(
+    name: Annotated[
+        str | None, typer.Argument(help="A name, or file.py:function; without it, all names are listed.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=NUMBER", help="A parameter, such as slope=0.2.")
+    ] = None,
+    variances: Annotated[
+        list[float] | None, typer.Option("--variance", metavar="K", help="Where to take Gaussian moments.")
+    ] = None,
+) -> Answer:
+    """Show formula, symmetry, kinks, Taylor series and Gaussian moments of an activation function.
+
+    The moments are over z with mean 0 and variance K; those of the derivative include its delta functions.
+    """
+    from foretrain.activations import catalogue
+
+    if name is None:
+        names = list(catalogue())
+        return Answer({"activations": names}, [Table(("name",), [(known,) for known in names])])
+    act = _find(name, settings or [])
+    moments = _moments(act, variances or [0.5, 1.0, 2.0])
+    curves = _curves(act)
+    return Answer(
+        {**_facts(act), "moments": moments},
+        [repr(act), Table(("K", "<σ>", "<σ²>", "<σ⁴>", "<σ'²>"), [tuple(row.values()) for row in moments])],
+        data=curves,
+        figure=lambda: _draw(act, curves),
+    )
+
+
+def _find(name: str, settings: Sequence[str]) -> Activation:
+    from foretrain.activations import activation as make
+
+    if ":" not in name and not name.endswith(".py"):
+        return make(f"{name}({', '.join(settings)})" if settings else name)
+    if settings:
+        raise InputError(f"--set is for activations with a name: give {name} its parameters in the file.")
+    from foretrain.support.loading import load_callable
+
+    return make(load_callable(name))
+
+
+def _facts(act: Activation) -> dict[str, Any]:
+    return {
+        "name": act.name,
+        "formula": act.formula,
+        "parameters": act.parameters,
+        "parity": act.parity,
+        "degree": act.degree,
+        "slopes": act.slopes,
+        "kinks": [{"location": kink.location, "jumps": kink.jumps} for kink in act.kinks],
+        "closed_form": act.closed_form,
+        "max_order": act.max_order,
+        "taylor": _taylor(act),
+        "notes": act.notes,
+    }
+
+
+def _taylor(act: Activation) -> list[float] | None:
+    """Derivatives at 0, or None where the function has no Taylor series there."""
+    try:
+        return [float(value) for value in act.taylor(min(_TAYLOR_ORDER, act.max_order))]
+    except NotSupportedError:
+        return None
+
+
+def _moments(act: Activation, variances: Sequence[float]) -> list[dict[str, float]]:
+    from foretrain.gaussian import expectation, factor
+
+    factors = {
+        "mean": factor(act),
+        "square": factor(act, power=2),
+        "fourth": factor(act, power=4),
+        "derivative_square": factor(act, 1, power=2),
+    }
+    return [
+        {"variance": K, **{key: float(expectation([part], [[K]])) for key, part in factors.items()}}
+        for K in variances
+    ]
+
+
+def _curves(act: Activation) -> xarray.Dataset:
+    import numpy as np
+    import xarray
+
+    z = np.linspace(-_DRAWN_RANGE, _DRAWN_RANGE, _DRAWN_POINTS)
+    orders = range(min(_DRAWN_ORDERS, act.max_order) + 1)
+    values = np.stack([act.derivative(z, order) for order in orders])
+    return xarray.Dataset(
+        {"derivative": (("order", "z"), values)},
+        coords={"order": list(orders), "z": z},
+        attrs={"activation": act.label, "formula": act.formula},
+    )
+
+
+def _draw(act: Activation, curves: xarray.Dataset) -> Figure:
+    from foretrain.experiments.drawing import PALETTE, new_figure
+
+    figure, (panel,) = new_figure(act.label, 1, 1, (6.0, 4.0))
+    for order, label in zip(curves["order"].values, ("σ", "σ′", "σ″")):
+        panel.plot(curves["z"], curves["derivative"].sel(order=order), color=PALETTE[int(order)], label=label)
+    for kink in act.kinks:
+        panel.axvline(kink.location, color="gray", linewidth=0.8, linestyle=":")
+    panel.set_xlabel("z")
+    panel.legend(frameon=False)
+    return figure
+
+
+COMMAND = Command(
+    activation,
+    examples=(
+        "foretrain activation",
+        "foretrain activation leaky_relu --set slope=0.2 --plot leaky.png",
+        "foretrain activation act.py:mine --variance 1 --variance 10 --json",
+    ),
+    saves=True,
+    draws=True,
+)

@@ -1,0 +1,184 @@
+"""What all commands share: their options, what they hand back, and what happens to errors.
+
+Exit codes: 0 done; 1 unexpected failure, or the answer is that something does not hold; 2 the input cannot be
+used, said in one sentence; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretrain.cli import output
+from foretrain.support import progress
+from foretrain.support.errors import ForetrainError, InputError
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command hands back; printing and saving are the frame's work.
+
+    ``document`` is for machines (``--json``), ``text`` for people: paragraphs and tables. ``data`` is what
+    ``--save`` stores, ``figure`` draws the picture of ``--plot``. ``holds=False`` ends with exit code 1.
+    """
+
+    document: Mapping[str, Any]
+    text: Sequence[str | output.Table]
+    data: xarray.Dataset | xarray.DataArray | None = None
+    figure: Callable[[], Figure] | None = None
+    holds: bool = True
+
+
+@dataclass(frozen=True)
+class Command:
+    """A function whose parameters are the command's own options, and what it offers besides."""
+
+    function: Callable[..., Answer]
+    examples: tuple[str, ...]
+    saves: bool = False
+    draws: bool = False
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options that the frame adds to a command; the names are those of the parameters."""
+
+    json: bool = False
+    save: Path | None = None
+    overwrite: bool = False
+    plot: Path | None = None
+    debug: bool = False
+
+
+_DECLARATIONS: dict[str, Any] = {
+    "json": Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")],
+    "save": Annotated[
+        Path | None,
+        typer.Option(
+            "--save", metavar="FOLDER", help="Write data (Zarr), answer and picture to this folder."
+        ),
+    ],
+    "overwrite": Annotated[bool, typer.Option("--overwrite", help="Let --save replace an earlier answer.")],
+    "plot": Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the picture to this file: .png, .pdf or .svg."),
+    ],
+    "debug": Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")],
+}
+
+
+def run(name: str, command: Command, arguments: Sequence[str]) -> int:
+    """Parse the arguments of a command, run it, and print or save its answer."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    # A line with only \b keeps the parser from joining the lines that follow.
+    epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in command.examples)
+    app.command(name, epilog=epilog)(_with_options(command))
+    try:
+        code = typer.main.get_command(app).main(
+            args=list(arguments), prog_name=f"foretrain {name}", standalone_mode=False
+        )
+    except Exception as error:
+        # Only the parser's own errors get here; where it keeps their class differs between its versions.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        return report(InputError(f"{message().rstrip('.')}: see 'foretrain {name} --help'."))
+    return int(code)
+
+
+def report(error: BaseException, *, debug: bool = False) -> int:
+    """Say on stderr, in one sentence, what went wrong, and return the exit code for it."""
+    progress.clear()
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt):
+        message, code = "interrupted.", 130
+    elif isinstance(error, ForetrainError):
+        message, code = str(error), 2
+    else:
+        message, code = f"unexpected {type(error).__name__} ({error}): run it again with --debug.", 1
+    print(f"foretrain: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _with_options(command: Command) -> Callable[..., int]:
+    """The command's function with the frame's options among its parameters, as the parser wants to see it."""
+    own = inspect.signature(command.function, eval_str=True)
+    offered = {"json", "debug"}
+    offered |= {"save", "overwrite"} if command.saves else set()
+    offered |= {"plot"} if command.draws else set()
+    added = [
+        inspect.Parameter(
+            item.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=item.default,
+            annotation=_DECLARATIONS[item.name],
+        )
+        for item in fields(_Options)
+        if item.name in offered
+    ]
+
+    def entry(**values: Any) -> int:
+        options = _Options(**{name: values.pop(name) for name in offered})
+        try:
+            with _warnings_in_one_line():
+                return _perform(command, values, options)
+        except BrokenPipeError:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            return report(error, debug=options.debug)
+
+    signature = own.replace(parameters=[*own.parameters.values(), *added], return_annotation=int)
+    entry.__doc__ = command.function.__doc__
+    entry.__annotations__ = {name: item.annotation for name, item in signature.parameters.items()}
+    entry.__dict__["__signature__"] = signature
+    return entry
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"foretrain: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _perform(command: Command, values: Mapping[str, Any], options: _Options) -> int:
+    # What cannot be written is refused before the work, not after it.
+    if options.save is not None:
+        output.refuse_taken_folder(options.save, overwrite=options.overwrite)
+    if options.plot is not None:
+        output.refuse_unknown_picture(options.plot)
+    answer = command.function(**values)
+    if options.save is not None and answer.data is None:
+        raise InputError("this answer has no data: leave out --save.")
+    if options.plot is not None:
+        if answer.figure is None:
+            raise InputError("this answer has no picture: leave out --plot.")
+        output.write_picture(options.plot, answer.figure, overwrite=True)
+    if options.save is not None:
+        output.write_folder(options.save, answer, overwrite=options.overwrite)
+    if options.json:
+        print(output.json_document(answer.document))
+    else:
+        output.show(answer.text)
+        for path in filter(None, (options.plot, options.save)):
+            output.show([f"Written: {path}"])
+    return 0 if answer.holds else 1

@@ -1,0 +1,80 @@
+"""The command ``foretrain``: finds the command that is asked for and imports nothing but that one.
+
+A room adds a command with a file of this package that defines ``COMMAND``, and a line of the table below.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from foretrain._version import __version__
+
+_COMMANDS = {
+    "activation": "Show what is known about an activation function",
+    "reproduce": "Reproduce figures and tables of the sources",
+}
+
+_OVERVIEW = """\
+foretrain {version}
+Predicts how a neural network will learn, measures how it does, and shows where the two part.
+
+Usage: foretrain COMMAND [OPTIONS]
+
+Commands:
+{commands}
+
+Options:
+  --version    Print the version and leave.
+  --help       Print this text and leave.
+
+Every command explains itself with --help. For example:
+  foretrain reproduce
+  foretrain reproduce log-variance --plot log-variance.png
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        code = _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, for example `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else "--help"
+    if name == "--version":
+        print(f"foretrain {__version__}")
+        return 0
+    if name in ("--help", "-h"):
+        print(_overview(), end="")
+        return 0
+    from foretrain.cli import frame
+
+    if name not in _COMMANDS:
+        return frame.report(_unknown(name))
+    return frame.run(name, import_module(f"foretrain.cli.{name}").COMMAND, arguments[1:])
+
+
+def _overview() -> str:
+    width = max(map(len, _COMMANDS)) + 3
+    lines = [f"  {name:<{width}}{summary}" for name, summary in _COMMANDS.items()]
+    return _OVERVIEW.format(version=__version__, commands="\n".join(lines))
+
+
+def _unknown(name: str) -> Exception:
+    from foretrain.support.errors import InputError, unknown_name
+
+    if name.startswith("-"):
+        return InputError(f"{name} is not an option of foretrain itself: put it after a command, see --help.")
+    return unknown_name("command", name, _COMMANDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

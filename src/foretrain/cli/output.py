@@ -1,0 +1,145 @@
+"""Printing for people, JSON for machines, and the folder that ``--save`` writes."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from foretrain.support.atomic import new_file
+from foretrain.support.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from foretrain.cli.frame import Answer
+
+Cell: TypeAlias = str | float | bool | None
+
+_PICTURES = (".png", ".pdf", ".svg")
+_DATA, _DOCUMENT, _TEXT, _PICTURE = "data.zarr", "answer.json", "answer.txt", "figure.png"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings; numbers are shown with six digits, truth values as yes and no."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+
+    def texts(self) -> list[list[str]]:
+        """All cells as they are shown."""
+        return [[_text(cell) for cell in row] for row in self.rows]
+
+    def numeric(self, column: int) -> bool:
+        """Whether a column holds numbers, which are set to the right."""
+        cells = [row[column] for row in self.rows if row[column] is not None]
+        return bool(cells) and all(isinstance(c, int | float) and not isinstance(c, bool) for c in cells)
+
+
+def show(parts: Sequence[str | Table]) -> None:
+    """Print paragraphs and tables: drawn on a terminal (without colours if NO_COLOR is set), else plain."""
+    if not sys.stdout.isatty():
+        print(plain(parts), end="")
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for part in parts:
+        console.print(part if isinstance(part, str) else _rich(part), markup=False)
+
+
+def plain(parts: Sequence[str | Table]) -> str:
+    """Paragraphs and tables as text, one row per line whatever the width of the screen."""
+    return "\n".join(f"{part if isinstance(part, str) else _aligned(part)}\n" for part in parts)
+
+
+def json_document(document: Mapping[str, Any]) -> str:
+    """One JSON document; what JSON has no number for becomes "NaN", "Infinity" or "-Infinity"."""
+    return json.dumps(_jsonable(document), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def refuse_taken_folder(folder: Path, *, overwrite: bool) -> None:
+    """Raise if ``write_folder`` would not be allowed to write."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give --save the name of a folder.")
+    for name in (_DATA, _DOCUMENT, _TEXT, _PICTURE):
+        if (folder / name).exists() and not overwrite:
+            raise InputError(
+                f"{folder} holds an earlier answer: give --save another folder, or add --overwrite."
+            )
+
+
+def refuse_unknown_picture(path: Path) -> None:
+    """Raise if the file's name does not end like a picture."""
+    if path.suffix.lower() not in _PICTURES:
+        raise InputError(
+            f"{path} does not say what kind of picture to draw: end it in {', '.join(_PICTURES)}."
+        )
+
+
+def write_folder(folder: Path, answer: Answer, *, overwrite: bool) -> None:
+    """Write the data as a labelled store, the answer as JSON and as text, and the picture."""
+    from foretrain.support.store import save
+
+    if answer.data is not None:
+        save(answer.data, folder / _DATA, overwrite=overwrite)
+    for name, content in ((_DOCUMENT, f"{json_document(answer.document)}\n"), (_TEXT, plain(answer.text))):
+        with new_file(folder / name, overwrite=overwrite) as path:
+            path.write_text(content, encoding="utf-8")
+    if answer.figure is not None:
+        write_picture(folder / _PICTURE, answer.figure, overwrite=overwrite)
+
+
+def write_picture(path: Path, figure: Callable[[], Figure], *, overwrite: bool) -> None:
+    """Draw to a file whose ending names the format."""
+    with new_file(path, overwrite=overwrite) as partial:
+        figure().savefig(partial, format=path.suffix.lower().lstrip("."), bbox_inches="tight")
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return cell if isinstance(cell, str) else f"{cell:.6g}"
+
+
+def _aligned(table: Table) -> str:
+    lines = [list(table.columns), *table.texts()]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(table.columns))]
+    right = [table.numeric(i) for i in range(len(table.columns))]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join(f"{t:>{w}}" if r else f"{t:<{w}}" for t, w, r in zip(line, widths, right)).rstrip()
+        for line in lines
+    )
+
+
+def _rich(table: Table) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    drawn = RichTable(box=SIMPLE_HEAD)
+    for i, column in enumerate(table.columns):
+        drawn.add_column(column, justify="right" if table.numeric(i) else "left", header_style="bold")
+    for row in table.texts():
+        drawn.add_row(*map(Text, row))
+    return drawn
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):  # numpy's scalars and arrays
+        return _jsonable(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

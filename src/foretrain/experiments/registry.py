@@ -1,0 +1,140 @@
+"""Named experiments: what each one reproduces, and where it is written.
+
+A later room adds an experiment in two steps: write ``def run(scale: Scale, seed: int) -> Result`` in a module
+of this package, and add one line to the table below. Listing the table imports none of those modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from foretrain.support.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+
+class Scale(StrEnum):
+    """How much work an experiment does: seconds on a laptop, or the size the source printed."""
+
+    QUICK = "quick"
+    PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison: a quantity, its published or theoretical value, and the one found here."""
+
+    quantity: str
+    expected: float
+    here: float
+    standard_error: float | None = None  # None: computed, not sampled
+    agrees: bool | None = None  # None: shown for orientation, no claim is tested
+
+    @property
+    def z(self) -> float | None:
+        """Distance from the expected value in standard errors."""
+        if not self.standard_error:
+            return None
+        return (self.here - self.expected) / self.standard_error
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an experiment hands back.
+
+    ``verdict`` is one sentence; ``data`` holds every number behind the table and the picture; ``figure``
+    draws the picture when it is called, so that matplotlib is imported only if somebody wants to see it.
+    """
+
+    verdict: str
+    table: tuple[Row, ...]
+    data: xarray.Dataset
+    figure: Callable[[], Figure] | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every tested row agrees."""
+        return all(row.agrees is not False for row in self.table)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An entry of the table: the experiment's name, what it shows, its source, and where its function is."""
+
+    name: str
+    title: str
+    source: str
+    address: str  # "module:function"
+
+    def load(self) -> Callable[[Scale, int], Result]:
+        """Import the experiment's module and return its function."""
+        module, function = self.address.split(":")
+        return cast("Callable[[Scale, int], Result]", getattr(import_module(module), function))
+
+    def run(self, scale: Scale | str = Scale.QUICK, seed: int = 0) -> Result:
+        """Run the experiment; the same scale and seed give the same numbers."""
+        if scale not in tuple(Scale):
+            raise InputError(f"scale {scale!r} is not known: choose 'quick' or 'paper'.")
+        return self.load()(Scale(scale), seed)
+
+
+_BOOK = "Roberts & Yaida"  # The Principles of Deep Learning Theory
+_FOUNDATIONS = "foretrain.experiments.foundations"
+
+_TABLE = (
+    Experiment(
+        "parameter-count",
+        "Parameter count of a multilayer perceptron",
+        f"{_BOOK}, figure 2.1 and (2.7)",
+        f"{_FOUNDATIONS}:parameter_count",
+    ),
+    Experiment(
+        "activation-curves",
+        "The common activation functions",
+        f"{_BOOK}, figure 2.2",
+        f"{_FOUNDATIONS}:activation_curves",
+    ),
+    Experiment(
+        "deep-linear-vertex",
+        "Deep linear four-point vertex against depth over width",
+        f"{_BOOK}, (3.28) and (3.56)",
+        f"{_FOUNDATIONS}:deep_linear_vertex",
+    ),
+    Experiment(
+        "deep-linear-scaling",
+        "Deep linear moments at fixed depth over width, growing width",
+        f"{_BOOK}, section 3.4, (3.55)",
+        f"{_FOUNDATIONS}:deep_linear_scaling",
+    ),
+    Experiment(
+        "log-variance",
+        "Log-normal law of the deep linear output variance",
+        f"{_BOOK}, section 3.4, from (3.47) and (3.55)",
+        f"{_FOUNDATIONS}:log_variance",
+    ),
+    Experiment(
+        "metric-fluctuations",
+        "Second layer of random networks against Gaussian expectations",
+        f"{_BOOK}, chapter 2 and section 4.2",
+        f"{_FOUNDATIONS}:metric_fluctuations",
+    ),
+)
+_BY_NAME = {entry.name: entry for entry in _TABLE}
+
+
+def names() -> tuple[str, ...]:
+    """Names of all experiments, in the order of the sources."""
+    return tuple(_BY_NAME)
+
+
+def get(name: str) -> Experiment:
+    """The experiment with this name."""
+    if name not in _BY_NAME:
+        raise unknown_name("experiment", name, _BY_NAME)
+    return _BY_NAME[name]

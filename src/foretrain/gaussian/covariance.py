@@ -1,0 +1,199 @@
+"""Covariance matrices: checked at the door, factored without ever being inverted."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.support.errors import InputError
+
+Array = NDArray[np.float64]
+
+_CHECKED_ROWS = 64
+_SPLITTER = 134217729.0  # 2^27 + 1: cuts a float64 into two halves that multiply exactly
+
+
+def _tolerance(K: NDArray[Any]) -> float:
+    """How far round-off of the given precision may take K from symmetric and positive semidefinite."""
+    return 1e-5 if K.dtype == np.float32 else 1e-8
+
+
+def _square(K: ArrayLike) -> NDArray[Any]:
+    raw = np.asarray(K)
+    if raw.dtype.kind not in "fiu":
+        raise InputError(f"the covariance must hold real numbers, not {raw.dtype}.")
+    if raw.ndim < 2 or raw.shape[-1] != raw.shape[-2] or raw.shape[-1] == 0:
+        raise InputError(
+            f"the covariance must be a square matrix or a stack of them (..., n, n), but has shape {raw.shape}."
+        )
+    if not np.isfinite(raw).all():
+        raise InputError("the covariance has entries that are not finite; check the inputs it came from.")
+    return raw
+
+
+def _check_symmetric(K: NDArray[Any], tolerance: float) -> None:
+    gap = np.abs(K - np.swapaxes(K, -1, -2)).max(initial=0.0)
+    size = np.abs(K).max(initial=0.0)
+    if gap > tolerance * size:
+        raise InputError(
+            f"the covariance is not symmetric: entries differ from their transpose by up to {gap:.2g}."
+        )
+
+
+def check_covariance(K: ArrayLike, inputs: int | None = None) -> Array:
+    """The covariance(s) ``(..., n, n)`` as float64, refused unless finite, symmetric and positive semidefinite.
+
+    Parameters
+    ----------
+    K
+        One matrix or a stack of them.
+    inputs
+        The number n of inputs that the caller needs, if it is fixed.
+    """
+    raw = _square(K)
+    if inputs is not None and raw.shape[-1] != inputs:
+        raise InputError(
+            f"the covariance is {raw.shape[-1]} x {raw.shape[-1]}, but there are {inputs} inputs: give one row each."
+        )
+    tolerance = _tolerance(raw)
+    _check_symmetric(raw, tolerance)
+    checked = np.array(raw, dtype=np.float64)
+    if checked.size and checked.shape[-1] == 1:
+        _refuse_negative(checked.min(), checked.max(initial=0.0), tolerance)
+    elif checked.size:
+        eigenvalues = np.linalg.eigvalsh(checked)
+        worst = (eigenvalues[..., 0] + tolerance * np.abs(eigenvalues[..., -1])).argmin()
+        low, high = eigenvalues.reshape(-1, raw.shape[-1])[worst][[0, -1]]
+        _refuse_negative(low, high, tolerance)
+    return checked
+
+
+def _refuse_negative(low: float, high: float, tolerance: float) -> None:
+    if low < -tolerance * abs(high):
+        raise InputError(
+            f"the covariance is not positive semidefinite: it has the eigenvalue {low:.3g}; "
+            "no inputs can have such inner products."
+        )
+
+
+def check_gram(K: ArrayLike) -> NDArray[Any]:
+    """One ``(N, N)`` covariance of any size, in its own precision, checked pair by pair (cheap at large N).
+
+    Every 2 x 2 block must be a covariance, which is all that expectations of pairs rely on.
+    """
+    raw = np.asarray(K)
+    if raw.ndim != 2 or raw.dtype not in (np.float32, np.float64) or raw.shape[0] != raw.shape[1]:
+        raw = _square(raw).astype(np.float64)
+        if raw.ndim != 2:
+            raise InputError(f"one covariance matrix (N, N) is needed here, but the shape is {raw.shape}.")
+    tolerance = _tolerance(raw)
+    root = np.sqrt(np.maximum(np.diagonal(raw), 0))
+    wide = root * (1 + tolerance)
+    for start in range(0, len(raw), _CHECKED_ROWS):
+        rows = slice(start, start + _CHECKED_ROWS)
+        gap = raw[rows, start:] - raw[start:, rows].T
+        excess = np.abs(raw[rows, start:])
+        excess -= wide[rows, None] * wide[None, start:]
+        # A NaN fails both comparisons, so this one line also finds what is not finite.
+        if not (np.abs(gap, out=gap).max() <= tolerance * root.max() ** 2 and excess.max() <= 0):
+            _explain(raw, tolerance, wide)
+    return raw
+
+
+def _explain(K: NDArray[Any], tolerance: float, wide: NDArray[Any]) -> None:
+    """Say what is wrong with a covariance that failed the fast check."""
+    _check_symmetric(_square(K), tolerance)
+    diagonal = np.diagonal(K)
+    _refuse_negative(float(diagonal.min()), float(np.abs(diagonal).max()), tolerance)
+    excess = np.abs(K) - np.outer(wide, wide)
+    if excess.max() > 0:
+        i, j = np.unravel_index(np.argmax(excess), K.shape)
+        raise InputError(
+            f"the covariance is not positive semidefinite: |K[{i},{j}]| exceeds sqrt(K[{i},{i}] K[{j},{j}])."
+        )
+
+
+def difference_of_products(a: Any, b: Any, c: Any, d: Any) -> Array:
+    """``a b - c d`` to full relative precision (Dekker's exact products): no loss for nearly parallel inputs."""
+    left, left_rest = _exact_product(np.asarray(a, float), np.asarray(b, float))
+    right, right_rest = _exact_product(np.asarray(c, float), np.asarray(d, float))
+    return np.asarray((left - right) + (left_rest - right_rest))
+
+
+def _exact_product(a: Array, b: Array) -> tuple[Array, Array]:
+    product = a * b
+    a_high, b_high = _high_half(a), _high_half(b)
+    a_low, b_low = a - a_high, b - b_high
+    rest = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return product, rest
+
+
+def _high_half(a: Array) -> Array:
+    scaled = _SPLITTER * a
+    return scaled - (scaled - a)
+
+
+class Staircase(NamedTuple):
+    """``z[order] = factor @ x`` with x standard normal: a pivoted Cholesky factor, zero beyond the rank."""
+
+    factor: Array  # (B, n, n), lower triangular in the pivoted order
+    order: NDArray[np.intp]  # (B, n)
+    rank: NDArray[np.intp]  # (B,)
+
+
+def condition(K: Array, pivot: int) -> Array:
+    """Covariance of the other inputs once input ``pivot`` is known (Schur complement), for a stack (B, n, n)."""
+    others = [i for i in range(K.shape[-1]) if i != pivot]
+    block = K[:, others][:, :, others]
+    column = K[:, others, pivot]
+    variance = K[:, pivot, pivot][:, None, None]
+    safe = np.where(variance > 0, variance, 1.0)
+    schur = difference_of_products(block, safe, column[:, :, None], column[:, None, :]) / safe
+    schur = np.where(variance > 0, schur, block)
+    diagonal = np.arange(len(others))
+    kept = np.diagonal(block, axis1=1, axis2=2)
+    own = schur[:, diagonal, diagonal]
+    # What is left of a variance below round-off of what it was is no direction of its own.
+    gone = own <= 4 * np.finfo(float).eps * kept * (K.shape[-1] > 2)
+    schur[:, diagonal, diagonal] = np.where(gone | (own < 0), 0.0, own)
+    keep = schur[:, diagonal, diagonal] > 0
+    return np.asarray(schur * keep[:, :, None] * keep[:, None, :])
+
+
+def staircase(K: Array) -> Staircase:
+    """Pivoted Cholesky factors of a stack (B, n, n), largest remaining variance first; null directions dropped."""
+    batch, n, _ = K.shape
+    rows = np.arange(batch)
+    order = np.tile(np.arange(n), (batch, 1))
+    factor = np.zeros((batch, n, n))
+    rest = K.copy()
+    for j in range(n):
+        pivot = j + np.argmax(np.diagonal(rest, axis1=1, axis2=2)[:, j:], axis=1)
+        _swap(rows, j, pivot, order, factor, rest)
+        variance = rest[:, j, j]
+        alive = variance > 0
+        root = np.sqrt(np.where(alive, variance, 1.0))
+        factor[:, j:, j] = np.where(alive[:, None], rest[:, j:, j] / root[:, None], 0.0)
+        if j + 1 < n:
+            rest[:, j + 1 :, j + 1 :] = condition(rest[:, j:, j:], 0)
+    rank = (np.diagonal(factor, axis1=1, axis2=2) > 0).sum(axis=1)
+    return Staircase(factor, order, rank)
+
+
+def _swap(
+    rows: NDArray[np.intp],
+    j: int,
+    pivot: NDArray[np.intp],
+    order: NDArray[np.intp],
+    factor: Array,
+    rest: Array,
+) -> None:
+    order[rows, j], order[rows, pivot] = order[rows, pivot], order[rows, j].copy()
+    first = factor[rows, j].copy()
+    factor[rows, j], factor[rows, pivot] = factor[rows, pivot], first
+    first = rest[rows, j].copy()
+    rest[rows, j], rest[rows, pivot] = rest[rows, pivot], first
+    first = rest[rows, :, j].copy()
+    rest[rows, :, j], rest[rows, :, pivot] = rest[rows, :, pivot], first

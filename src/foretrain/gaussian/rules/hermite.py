@@ -1,0 +1,215 @@
+"""All pairs of N inputs by Mehler's series.
+
+<f(z_1) g(z_2)> = sum_k a_k(K_11) b_k(K_22) rho^k with a_k(K) = <f(sqrt(K) x) He_k(x)> / sqrt(k!). The
+coefficients belong to single inputs, N of them, not to pairs. Parseval gives the tail exactly: what is left out
+after n terms is at most |rho|^n sqrt(tail_f tail_g), with tail_f = <f^2> - sum_{k<n} a_k^2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
+
+from foretrain.gaussian.factors import Factor
+from foretrain.gaussian.rules.lattice import first_step
+from foretrain.gaussian.rules.panels import nodes_for, panel_rule, regular_edges
+
+Array = NDArray[np.float64]
+
+_NODES = nodes_for(1e-13)
+_RADIUS = 12.5  # He_k / sqrt(k!) grows like exp(x^2/4), so the weight must beat exp(-x^2/4)
+FIRST_TERMS, MOST_TERMS = 64, 1024
+_MOST_PRODUCTS = 24
+_PRODUCT_COST = 1 / 20  # time of a term in a matrix product, in units of a term of Horner's rule
+
+
+@dataclass(frozen=True)
+class Series:
+    """Hermite coefficients of one factor at N deviations."""
+
+    coefficients: Array  # (terms, N)
+    norm: Array  # sqrt(<f^2>), (N,)
+    tail: Array  # (terms + 1,), largest over the inputs of sqrt(1 - sum_{k<n} a_k^2 / <f^2>)
+    step: int  # 2 if every second coefficient vanishes by parity, else 1
+    first: int  # first coefficient that parity allows
+
+
+@lru_cache(maxsize=32)
+def hermite_rows(points: bytes, terms: int) -> Array:
+    """He_k(x) / sqrt(k!) for k < terms at the given points: (terms, Q)."""
+    return _recursion(np.frombuffer(points), terms)
+
+
+def _recursion(x: Array, terms: int) -> Array:
+    rows = np.empty((terms, *x.shape))
+    rows[0] = 1.0
+    if terms > 1:
+        rows[1] = x
+    for k in range(1, terms - 1):
+        rows[k + 1] = (x * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1)
+    return rows
+
+
+def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
+    """The first ``terms`` Hermite coefficients of ``f(deviation x)`` for each deviation (N,)."""
+    if any(location != 0 for location in f.kinks):
+        coefficients, square = _per_row(f, deviation, terms)
+    else:
+        x, w = _common_rule(f, float(deviation.max(initial=0.0)), terms, tolerance)
+        values: Array = np.asarray(f(deviation[:, None] * x), dtype=np.float64)
+        coefficients = (hermite_rows(x.tobytes(), terms) * w) @ values.T
+        square = (values**2) @ w
+    norm = np.sqrt(square)
+    safe = np.where(square > 0, square, 1.0)
+    left = 1 - np.cumsum(coefficients**2, axis=0) / safe
+    # Below the rounding of the sum nothing can be said of the tail: it may be that large.
+    left = np.where(square > 0, np.maximum(left, 4e-16 * math.sqrt(terms)), 0.0)
+    tail = np.concatenate([[1.0], np.sqrt(left.max(axis=1, initial=0.0))])
+    return Series(coefficients, norm, tail, *_parity(f))
+
+
+def _parity(f: Factor) -> tuple[int, int]:
+    return {1: (2, 0), -1: (2, 1), 0: (1, 0)}[f.parity]
+
+
+def _common_rule(f: Factor, deviation: float, terms: int, tolerance: float) -> tuple[Array, Array]:
+    """Points and weights for all inputs: a fine trapezoid, or panels from 0 where the kink is."""
+    if f.kinks:
+        edges = _panel_edges(f, deviation, terms)
+        rows, weights = panel_rule(edges[None], _NODES)
+        return rows[0], weights[0]
+    own = float(first_step(np.asarray(f.strip / max(deviation, 1e-300)), 1, tolerance * 1e-3)) / 2
+    step = 1 / (1 / own + math.sqrt(terms) / (2 * math.pi))
+    reach = math.ceil(_RADIUS / step)
+    x = step * (np.arange(-reach, reach + 1) + 0.125)
+    return x, step * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
+
+
+def _panel_edges(f: Factor, deviation: float, terms: int) -> Array:
+    distance = min(f.strip / max(deviation, 1e-300), 10 / math.sqrt(terms))
+    return np.union1d(regular_edges(distance, _RADIUS), [0.0])
+
+
+def _per_row(f: Factor, deviation: Array, terms: int) -> tuple[Array, Array]:
+    """Kinks away from zero lie at different x for each deviation, so every input has points of its own."""
+    base = _panel_edges(f, float(deviation.max(initial=0.0)), terms)
+    coefficients, square = np.empty((terms, len(deviation))), np.empty(len(deviation))
+    width = max(1, 30_000_000 // (terms * len(base) * _NODES))
+    for start in range(0, len(deviation), width):
+        part = slice(start, start + width)
+        own = deviation[part, None]
+        with np.errstate(divide="ignore"):
+            breaks = np.clip(np.array(f.kinks) / own, -_RADIUS, _RADIUS)
+        edges = np.sort(np.concatenate([np.tile(base, (len(own), 1)), np.nan_to_num(breaks)], axis=1), axis=1)
+        x, w = panel_rule(edges, _NODES)
+        values = np.asarray(f(own * x), dtype=float)
+        coefficients[:, part] = np.einsum("knq,nq->kn", _recursion(x, terms), values * w)
+        square[part] = (values**2 * w).sum(axis=1)
+    return coefficients, square
+
+
+def terms_needed(f: Series, g: Series, rho: float, tolerance: float) -> int | None:
+    """Number of terms that bring the Parseval bound below the tolerance at |rho|, or None if there are too few."""
+    terms = len(f.coefficients)
+    bound = rho ** np.arange(terms + 1) * f.tail * g.tail
+    enough = np.flatnonzero(bound <= tolerance)
+    return int(enough[0]) if enough.size else None
+
+
+def largest_correlation(f: Series, g: Series, tolerance: float) -> float:
+    """The largest |rho| at which all terms at hand reach the tolerance."""
+    terms = len(f.coefficients)
+    floor = float(f.tail[-1] * g.tail[-1])
+    return 1.0 if floor <= tolerance else float((tolerance / floor) ** (1 / terms))
+
+
+def sum_tile(
+    f: Series, g: Series, rows: slice, columns: slice, rho: NDArray[Any], tolerance: float, out: NDArray[Any]
+) -> None:
+    """The series for a tile of pairs: Horner's rule, or matrix products where correlations are alike."""
+    low, high = float(rho.min()), float(rho.max())
+    terms = terms_needed(f, g, max(abs(low), abs(high)), tolerance) or len(f.coefficients)
+    same = (f.step, f.first) == (g.step, g.first)
+    stride, first = (f.step, f.first) if same else (1, 0)
+    k = np.arange(first, max(terms, first + 1), stride)
+    a, b = (c.astype(rho.dtype, copy=False) for c in (f.coefficients[k, rows], g.coefficients[k, columns]))
+    size = _largest(f, k, rows) * _largest(g, k, columns)
+    weights = _interval_weights(k, size, low, high, tolerance)
+    if weights is not None and _PRODUCT_COST * len(weights) < 1:
+        _by_products(a, b, weights.astype(rho.dtype), low, high, rho, out)
+    else:
+        _by_horner(a, b, rho, stride, first, out)
+
+
+def _largest(f: Series, k: NDArray[np.intp], inputs: slice) -> Array:
+    """Largest coefficients among the inputs, relative to the norms to which the tolerance is."""
+    norm = np.where(f.norm[inputs] > 0, f.norm[inputs], 1.0)
+    return np.asarray((np.abs(f.coefficients[k, inputs]) / norm).max(axis=1))
+
+
+def _by_horner(
+    a: NDArray[Any], b: NDArray[Any], rho: NDArray[Any], stride: int, first: int, out: NDArray[Any]
+) -> None:
+    """sum_k a_k b_k rho^k by Horner's rule, in rho^2 where parity skips every other term."""
+    power = rho * rho if stride == 2 else rho
+    # Sub-tiles small enough that what Horner's rule sweeps again and again stays in the nearest cache.
+    height = max(1, 16_384 // max(1, rho.shape[1]))
+    for start in range(0, len(rho), height):
+        part = slice(start, start + height)
+        total, scratch = out[part], np.empty_like(rho[part])
+        total[...] = 0
+        for row, column in zip(a[::-1, part, None], b[::-1, None, :]):
+            total *= power[part]
+            np.multiply(row, column, out=scratch)
+            total += scratch
+        if first:
+            total *= rho[part]
+
+
+def _interval_weights(
+    k: NDArray[np.intp], size: Array, low: float, high: float, tolerance: float
+) -> Array | None:
+    """Chebyshev coefficients (m, terms) of rho^k on [low, high], as few as bring the remainder below tolerance.
+
+    The remainder of interpolating sum_k c_k rho^k in m points is at most
+    2 max|d^m| ((high - low)/4)^m / m!, and the m-th derivative at most sum_k |c_k| k!/(k-m)! r^(k-m).
+    """
+    reach, quarter = max(abs(low), abs(high)), (high - low) / 4
+    bound = 2 * size * reach**k
+    for m in range(1, _MOST_PRODUCTS + 1):
+        with np.errstate(invalid="ignore"):
+            bound = bound * np.maximum(k - m + 1, 0) * quarter / (m * reach)
+        if bound.sum() <= 0.1 * tolerance:
+            nodes = chebyshev.chebpts1(m)
+            powers = ((low + high) / 2 + (high - low) / 2 * nodes)[:, None] ** k
+            return np.asarray(np.linalg.solve(chebyshev.chebvander(nodes, m - 1), powers))
+    return None
+
+
+def _by_products(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    weights: NDArray[Any],
+    low: float,
+    high: float,
+    rho: NDArray[Any],
+    out: NDArray[Any],
+) -> None:
+    """Chebyshev coefficients of the tile as matrix products, summed by Clenshaw's recurrence."""
+    t = (rho - (low + high) / 2) * (2 / (high - low)) if high > low else np.zeros_like(rho)
+    later, latest = np.zeros_like(rho), np.zeros_like(rho)
+    for weight in weights[:0:-1]:
+        current = (a * weight[:, None]).T @ b
+        current += 2 * t * later
+        current -= latest
+        later, latest = current, later
+    np.matmul((a * weights[0][:, None]).T, b, out=out)
+    later *= t
+    out += later
+    out -= latest

@@ -1,0 +1,250 @@
+"""Engines: the same tasks on the processes of one machine, on threads, or on a Dask or Ray cluster.
+
+- ``None`` or ``"local"``: processes of this machine (joblib's loky), each with its share of the cores
+- ``"threads"``: threads of this process, for work that releases the interpreter lock
+- ``"dask://host:port"``: the Dask cluster with that scheduler; an open ``distributed.Client`` also does
+- ``"ray://host:port"``: the Ray cluster with that client server; ``"ray://auto"`` for one on this machine
+
+On a cluster the number of threads inside a task is the cluster's own setting (one per task by default).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from foretrain.support.errors import EngineError, InputError, NotSupportedError
+from foretrain.support.progress import track
+
+T = TypeVar("T")
+R = TypeVar("R")
+Execute = Callable[[Iterable[Any]], Iterable[Any]]  # delayed calls in, results out
+
+_ANSWER_SECONDS = 5.0  # how long a cluster may take to answer before it counts as absent
+
+
+def run(
+    function: Callable[[T], R],
+    tasks: Iterable[T],
+    *,
+    engine: object = None,
+    workers: int | None = None,
+    description: str | None = None,
+    ordered: bool = True,
+) -> Generator[R, None, None]:
+    """Yield ``function(task)`` for every task, in order or as they finish; a description asks for a bar.
+
+    One task or one worker on this machine runs in this process. Results arrive one by one, except from Ray,
+    which hands them over at the end.
+    """
+    jobs = list(tasks)
+    session = _session(
+        engine, _checked(workers), len(jobs), "generator" if ordered else "generator_unordered"
+    )
+    return _results(session, function, jobs, description)
+
+
+def _results(
+    session: AbstractContextManager[Execute],
+    function: Callable[[T], R],
+    jobs: list[T],
+    description: str | None,
+) -> Generator[R, None, None]:
+    import joblib
+
+    with session as execute:
+        outputs: Iterable[R] = execute(joblib.delayed(function)(job) for job in jobs)
+        yield from outputs if description is None else track(outputs, description, total=len(jobs))
+
+
+def _session(
+    engine: object, workers: int | None, count: int, return_as: str
+) -> AbstractContextManager[Execute]:
+    """The session of an engine, not yet opened; an engine that cannot exist is refused here."""
+    if engine is None or engine in ("local", "threads"):
+        return _local_session("threading" if engine == "threads" else "loky", workers, count, return_as)
+    if isinstance(engine, str) and engine.startswith("dask://"):
+        _refuse_workers(workers)
+        return _dask_session_at(*_host_and_port(engine), return_as)
+    if isinstance(engine, str) and engine.startswith("ray://"):
+        if engine != "ray://auto":
+            _host_and_port(engine)
+        return _ray_session(engine, workers)
+    if "distributed" in sys.modules and isinstance(engine, sys.modules["distributed"].Client):
+        _refuse_workers(workers)
+        return _dask_session(engine, return_as)
+    raise InputError(
+        f"engine {engine!r} is not known: use 'local', 'threads', 'dask://host:port', 'ray://host:port', "
+        "'ray://auto' or an open distributed.Client."
+    )
+
+
+def _checked(workers: int | None) -> int | None:
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        raise InputError(
+            f"workers is {workers!r}, but it must be a whole number from 1 on, or None for all cores."
+        )
+    return workers
+
+
+def _refuse_workers(workers: int | None) -> None:
+    if workers is not None:
+        raise InputError("workers cannot be set for a Dask cluster, which uses all it has: leave it out.")
+
+
+@contextmanager
+def _local_session(backend: str, workers: int | None, count: int, return_as: str) -> Iterator[Execute]:
+    import joblib
+
+    cores = joblib.cpu_count()
+    used = min(workers or cores, count)
+    if used <= 1:
+        yield _in_this_process
+        return
+    inner = {"inner_max_num_threads": max(1, cores // used)} if backend == "loky" else {}
+    # The configuration is left before results are awaited, so that it does not reach the caller's own joblib.
+    with joblib.parallel_config(backend=backend, **inner):
+        execute = joblib.Parallel(n_jobs=used, return_as=return_as)
+    try:
+        yield execute
+    except BrokenProcessPool as error:
+        raise EngineError(
+            "a worker process was killed, most likely for lack of memory: use fewer workers or smaller tasks."
+        ) from error
+
+
+def _in_this_process(calls: Iterable[Any]) -> Iterator[Any]:
+    return (function(*arguments, **options) for function, arguments, options in calls)
+
+
+@contextmanager
+def _dask_session_at(host: str, port: int, return_as: str) -> Iterator[Execute]:
+    distributed = _extra("distributed")
+    _knock(host, port, "Dask scheduler")
+    _shake_hands(distributed, host, port)
+    with (
+        distributed.Client(
+            _dask_address(host, port), timeout=_ANSWER_SECONDS, set_as_default=False
+        ) as client,
+        _dask_session(client, return_as) as execute,
+    ):
+        yield execute
+
+
+def _dask_address(host: str, port: int) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def _shake_hands(distributed: Any, host: str, port: int) -> None:
+    """A client would wait for ever for the greeting of a server that is not a scheduler; this does not.
+
+    It happens in a thread of its own, because in a notebook this one already runs an event loop.
+    """
+
+    async def greet() -> None:
+        connection = distributed.core.connect(_dask_address(host, port))
+        await (await asyncio.wait_for(connection, _ANSWER_SECONDS)).close()
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            pool.submit(asyncio.run, greet()).result()
+        except Exception as error:  # what another protocol answers can fail in any way
+            raise EngineError(
+                f"what answers at {host}:{port} is not a Dask scheduler of a matching version: "
+                "check the address."
+            ) from error
+
+
+@contextmanager
+def _dask_session(client: Any, return_as: str) -> Iterator[Execute]:
+    import joblib
+
+    try:
+        client.wait_for_workers(1, timeout=_ANSWER_SECONDS)
+    except TimeoutError as error:
+        raise EngineError("the Dask cluster has no workers: start some and try again.") from error
+    with joblib.parallel_config(backend="dask", client=client):
+        execute = joblib.Parallel(return_as=return_as)
+    try:
+        yield execute
+    except _extra("distributed").KilledWorker as error:
+        raise EngineError(
+            "workers of the Dask cluster were killed, most likely for lack of memory: use smaller tasks."
+        ) from error
+
+
+@contextmanager
+def _ray_session(engine: str, workers: int | None) -> Iterator[Execute]:
+    import joblib
+
+    ray = _extra("ray")
+    ours = not ray.is_initialized()
+    if ours:
+        _connect_to_ray(ray, engine)
+    elif engine != "ray://auto":
+        raise InputError(
+            "this process is already connected to Ray: use engine 'ray://auto' for that connection."
+        )
+    try:
+        _extra("ray.util.joblib").register_ray()
+        with joblib.parallel_config(backend="ray"):
+            execute = joblib.Parallel(n_jobs=workers or -1)
+        yield execute
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _connect_to_ray(ray: Any, engine: str) -> None:
+    if engine == "ray://auto":
+        address, options = "auto", {"log_to_driver": False, "logging_level": logging.ERROR}
+    else:
+        _knock(*_host_and_port(engine), "Ray client server")
+        address, options = engine, {}
+    try:
+        ray.init(address, **options)
+    except Exception as error:  # Ray has many ways to say that it could not connect
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise EngineError(
+            f"Ray could not connect to {engine} ({reason}): start the cluster or check the address."
+        ) from error
+
+
+def _host_and_port(engine: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(engine)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or port is None:
+        raise InputError(f"engine {engine!r} is not an address: write it like 'dask://192.168.0.7:8786'.")
+    return host, port
+
+
+def _knock(host: str, port: int, what: str) -> None:
+    """The clusters' own clients wait long and log much before they give up; a bare connection does not."""
+    try:
+        socket.create_connection((host, port), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise EngineError(
+            f"no {what} answers at {host}:{port} ({error.strerror or error}): start it or check the address."
+        ) from error
+
+
+def _extra(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise NotSupportedError(
+            f"this engine needs {module.partition('.')[0]}, which is not installed: "
+            "pip install 'foretrain[cluster]'."
+        ) from error

@@ -1,0 +1,117 @@
+"""Training data in npz files: ``x``, ``y`` and optionally ``x_test``, ``y_test``."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from foretrain.support.errors import FileError, ForetrainError, InputError
+from foretrain.support.memory import require_memory
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_NAMES = ("x", "y", "x_test", "y_test")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Inputs and targets, samples first; test inputs may come without targets (to be predicted)."""
+
+    x: Array
+    y: Array
+    x_test: Array | None = None
+    y_test: Array | None = None
+
+
+def load_data(path: str | Path) -> Data:
+    """Read and check an npz file made with ``numpy.savez(path, x=…, y=…)``."""
+    source = Path(path).expanduser()
+    arrays = _read(source)
+    for name in ("x", "y"):
+        if name not in arrays:
+            raise InputError(
+                f"{source} has no array {name!r}: write it with numpy.savez(path, x=..., y=...)."
+            )
+    if "y_test" in arrays and "x_test" not in arrays:
+        raise InputError(f"{source} has y_test without x_test: add the test inputs or leave both out.")
+    for name, array in arrays.items():
+        _check_values(source, name, array)
+    _check_pairs(source, arrays)
+    return Data(arrays["x"], arrays["y"], arrays.get("x_test"), arrays.get("y_test"))
+
+
+def _read(source: Path) -> dict[str, Array]:
+    if not source.is_file():
+        raise FileError(f"{source} is not a file: check the path of the data.")
+    if not zipfile.is_zipfile(source):
+        raise FileError(f"{source} is not an npz file: write it with numpy.savez(path, x=..., y=...).")
+    try:
+        with zipfile.ZipFile(source) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        require_memory(size, str(source), "use fewer samples or a smaller type of number")
+        with np.load(source, allow_pickle=False) as arrays:
+            _refuse_other_names(source, arrays.files)
+            return {name: _array(source, name, arrays[name]) for name in arrays.files}
+    except ForetrainError:
+        raise
+    except ValueError as error:
+        if "allow_pickle" in str(error):
+            raise FileError(
+                f"{source} holds pickled Python objects, which are never loaded since they could run code: "
+                "save plain arrays of numbers."
+            ) from error
+        raise _damaged(source, error) from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise _damaged(source, error) from error
+
+
+def _damaged(source: Path, error: Exception) -> FileError:
+    return FileError(f"{source} is damaged ({error}): write it again with numpy.savez(path, x=..., y=...).")
+
+
+def _refuse_other_names(source: Path, names: list[str]) -> None:
+    for name in names:
+        if name not in _NAMES:
+            raise InputError(
+                f"{source} holds {name!r}, but only {', '.join(_NAMES)} have a meaning: rename or remove it."
+            )
+
+
+def _array(source: Path, name: str, value: object) -> Array:
+    """An archive member that is not an array comes as bytes."""
+    if not isinstance(value, np.ndarray):
+        raise FileError(f"{source} holds {name!r}, which is not an array: write it with numpy.savez.")
+    return value
+
+
+def _check_values(source: Path, name: str, array: Array) -> None:
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} in {source} has type {array.dtype}: save real numbers.")
+    if array.ndim == 0 or array.size == 0:
+        raise InputError(f"{name} in {source} has shape {array.shape}: it needs at least one sample.")
+    bad = np.count_nonzero(~np.isfinite(array))
+    if bad:
+        raise InputError(
+            f"{name} in {source} has {bad} values that are infinite or not a number: remove them."
+        )
+
+
+def _check_pairs(source: Path, arrays: Mapping[str, Array]) -> None:
+    for inputs, targets in (("x", "y"), ("x_test", "y_test")):
+        if inputs in arrays and targets in arrays and len(arrays[inputs]) != len(arrays[targets]):
+            raise InputError(
+                f"{source} has {len(arrays[inputs])} samples in {inputs} but {len(arrays[targets])} in "
+                f"{targets}: give one target per input."
+            )
+    for training, test in (("x", "x_test"), ("y", "y_test")):
+        if test in arrays and arrays[test].shape[1:] != arrays[training].shape[1:]:
+            raise InputError(
+                f"in {source} a sample of {test} has shape {arrays[test].shape[1:]} but one of {training} "
+                f"{arrays[training].shape[1:]}: give both the same shape."
+            )

@@ -1,0 +1,78 @@
+"""Seeds: one meaning of ``seed=`` everywhere, and streams that do not depend on the order of execution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from foretrain.support.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+Seed: TypeAlias = int | np.integer | np.random.SeedSequence | np.random.Generator | None
+
+
+def generator(seed: Seed) -> np.random.Generator:
+    """A numpy generator; None gives fresh randomness, and a generator is handed back as it is."""
+    if isinstance(seed, np.random.Generator):
+        return seed
+    return np.random.default_rng(_sequence(seed))
+
+
+def spawn(seed: Seed, count: int) -> tuple[np.random.SeedSequence, ...]:
+    """Independent seeds, one per task; the seed of task i depends only on ``seed`` and i.
+
+    A generator is the exception: like ``Generator.spawn`` it gives new seeds at every call.
+    """
+    if count < 0:
+        raise InputError(f"count is {count}, but the number of seeds to spawn cannot be negative.")
+    if isinstance(seed, np.random.Generator):
+        return tuple(_sequence_of(seed).spawn(count))
+    parent = _sequence(seed)
+    # SeedSequence.spawn counts its children, so a second call on the same object would give other seeds.
+    return tuple(
+        np.random.SeedSequence(
+            parent.entropy, spawn_key=(*parent.spawn_key, index), pool_size=parent.pool_size
+        )
+        for index in range(count)
+    )
+
+
+def torch_generator(seed: Seed, device: str | torch.device = "cpu") -> torch.Generator:
+    """A torch generator on a device, seeded through the same streams as numpy's."""
+    import torch
+
+    result = torch.Generator(device=device)
+    result.manual_seed(integer(seed))
+    return result
+
+
+def integer(seed: Seed) -> int:
+    """A number below 2**63 for libraries that take nothing else; it is not the seed, but is drawn from it."""
+    if isinstance(seed, np.random.Generator):
+        return int(seed.integers(2**63, dtype=np.uint64))
+    return int(_sequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _sequence(seed: int | np.integer | np.random.SeedSequence | None) -> np.random.SeedSequence:
+    if isinstance(seed, np.random.SeedSequence):
+        return seed
+    if seed is None:
+        return np.random.SeedSequence()
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise InputError(
+            f"seed is {seed!r}, but it must be a whole number from 0 on, "
+            "a numpy SeedSequence or Generator, or None."
+        )
+    return np.random.SeedSequence(int(seed))
+
+
+def _sequence_of(source: np.random.Generator) -> np.random.SeedSequence:
+    sequence = source.bit_generator.seed_seq
+    if not isinstance(sequence, np.random.SeedSequence):
+        raise InputError(
+            "seed is a Generator that cannot spawn: make it with numpy.random.default_rng(number)."
+        )
+    return sequence

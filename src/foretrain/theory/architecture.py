@@ -1,0 +1,300 @@
+"""The multilayer perceptron, plain or residual, and the hyperparameters of its initialisation and training.
+
+Conventions: layers 1..L, widths n_0..n_L, the output is z^(L) with no activation after it (2.5), (2.6);
+biases have variance C_b, weights C_W / n_{l-1} (2.19)-(2.22); learning rates of biases and weights are
+lambda_b and lambda_W / n_{l-1}; a residual layer adds gamma times the previous preactivation (B.3).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, SupportsFloat, TypeGuard, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.activations import Activation
+from foretrain.activations import activation as find_activation
+from foretrain.support.errors import InputError, unknown_name
+
+FloatArray = NDArray[np.float64]
+PerLayer = float | Sequence[float] | FloatArray
+
+
+class Layer(NamedTuple):
+    """Width and hyperparameters of one layer, as :attr:`MLP.layers` lists them."""
+
+    number: int
+    width: int
+    C_b: float
+    C_W: float
+    lambda_b: float
+    lambda_W: float
+    gamma: float
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class MLP:
+    """A multilayer perceptron with ``depth`` layers of weights, hence ``depth - 1`` hidden layers.
+
+    ``width`` is one number for all hidden layers or the list n_1..n_{L-1}; ``C_b``, ``C_W``, ``lambda_b`` and
+    ``lambda_W`` are one number or a list with one entry per layer. ``n_in`` may be left to the data. C_b = 0
+    means that biases start at zero. ``gamma`` couples a hidden layer to the hidden layer before it; the first
+    and the output layer have no skip connection, so a list must be zero there.
+    """
+
+    activation: Activation
+    depth: int
+    hidden_widths: tuple[int, ...]
+    n_in: int | None
+    n_out: int
+    C_b: tuple[float, ...]
+    C_W: tuple[float, ...]
+    lambda_b: tuple[float, ...]
+    lambda_W: tuple[float, ...]
+    gamma: tuple[float, ...]
+
+    def __init__(
+        self,
+        activation: str | Activation | Callable[[FloatArray], FloatArray],
+        depth: int,
+        width: int | Sequence[int] | None = None,
+        n_in: int | None = None,
+        n_out: int = 1,
+        C_b: PerLayer = 0.0,
+        C_W: PerLayer = 1.0,
+        lambda_b: PerLayer = 1.0,
+        lambda_W: PerLayer = 1.0,
+        gamma: PerLayer | None = None,
+    ) -> None:
+        layers = _positive_integer("depth", depth)
+        hidden = _hidden_widths(width, layers)
+        fields: dict[str, object] = {
+            "activation": find_activation(activation),
+            "depth": layers,
+            "hidden_widths": hidden,
+            "n_in": None if n_in is None else _positive_integer("n_in", n_in),
+            "n_out": _positive_integer("n_out", n_out),
+            "C_b": _not_negative("C_b", _per_layer("C_b", C_b, layers)),
+            "C_W": _not_negative("C_W", _per_layer("C_W", C_W, layers)),
+            "lambda_b": _not_negative("lambda_b", _per_layer("lambda_b", lambda_b, layers)),
+            "lambda_W": _not_negative("lambda_W", _per_layer("lambda_W", lambda_W, layers)),
+            "gamma": _skip_couplings(gamma, layers, hidden),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths n_0..n_L; needs ``n_in``."""
+        if self.n_in is None:
+            raise InputError(
+                "n_in is not set: give MLP(..., n_in=...) or take it from data with with_inputs(X)."
+            )
+        return (self.n_in, *self.hidden_widths, self.n_out)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers 1..L with their widths and hyperparameters."""
+        columns = (
+            range(1, self.depth + 1),
+            (*self.hidden_widths, self.n_out),
+            self.C_b,
+            self.C_W,
+            self.lambda_b,
+            self.lambda_W,
+            self.gamma,
+        )
+        return tuple(Layer(*row) for row in zip(*columns, strict=True))
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of biases and weights (2.7); biases count also where C_b = 0, since they can be trained."""
+        return sum(n + n * fan_in for fan_in, n in pairwise(self.widths))
+
+    @property
+    def depth_to_width(self) -> float:
+        """L over the harmonic mean of the hidden widths: r = L / n if they are equal, 0 if there are none."""
+        if not self.hidden_widths:
+            return 0.0
+        return self.depth * float(np.mean([1.0 / n for n in self.hidden_widths]))
+
+    @property
+    def is_residual(self) -> bool:
+        """Whether any layer has a skip connection."""
+        return any(self.gamma)
+
+    def replace(self, **changes: Any) -> MLP:
+        """The same network with some arguments changed, named as in the constructor.
+
+        What is equal in every layer carries over to a new depth; what differs must then be given again.
+        """
+        arguments: dict[str, Any] = {
+            "activation": self.activation,
+            "depth": self.depth,
+            "width": _collapse(self.hidden_widths),
+            "n_in": self.n_in,
+            "n_out": self.n_out,
+            "C_b": _collapse(self.C_b),
+            "C_W": _collapse(self.C_W),
+            "lambda_b": _collapse(self.lambda_b),
+            "lambda_W": _collapse(self.lambda_W),
+            "gamma": self._gamma_argument(),
+        }
+        for name in changes:
+            if name not in arguments:
+                raise unknown_name("argument of MLP", name, arguments)
+        return MLP(**{**arguments, **changes})
+
+    def with_inputs(self, X: ArrayLike) -> MLP:
+        """The same network with ``n_in`` taken from the data, or checked against it."""
+        inputs = self.check_inputs(X)
+        return self if self.n_in is not None else self.replace(n_in=inputs.shape[1])
+
+    def check_inputs(self, X: ArrayLike) -> FloatArray:
+        """``X`` as a float64 array of shape (inputs, n_in), or an error that says what is wrong with it."""
+        try:
+            inputs = np.asarray(X, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError("X is not a real array: give numbers of shape (inputs, n_in).") from error
+        if inputs.ndim != 2:
+            raise InputError(
+                f"X has shape {inputs.shape}: give shape (inputs, n_in), for one input x the row x[None, :]."
+            )
+        if 0 in inputs.shape:
+            raise InputError(
+                f"X has shape {inputs.shape}: give at least one input with at least one component."
+            )
+        if not np.isfinite(inputs).all():
+            raise InputError("X contains values that are not finite: remove or replace them.")
+        if self.n_in is not None and inputs.shape[1] != self.n_in:
+            raise InputError(
+                f"X has {inputs.shape[1]} components per input but n_in is {self.n_in}: change one of them."
+            )
+        return inputs
+
+    def first_kernel(self, X: ArrayLike) -> FloatArray:
+        """Covariance of the first layer's preactivations over inputs, C_b + C_W x·x' / n_0 (4.8)."""
+        inputs = self.check_inputs(X)
+        kernel: FloatArray = self.C_b[0] + self.C_W[0] * (inputs @ inputs.T) / inputs.shape[1]
+        return kernel
+
+    def _gamma_argument(self) -> float | tuple[float, ...] | None:
+        if not self.is_residual:
+            return None
+        inner = _collapse(self.gamma[1:-1])
+        return inner if isinstance(inner, float) else self.gamma
+
+    def __repr__(self) -> str:
+        size = "n_in left to the data" if self.n_in is None else f"{self.parameter_count} parameters"
+        kind = "residual MLP" if self.is_residual else "MLP"
+        shape = f"depth {self.depth}, {size}, depth/width {self.depth_to_width:.4g}"
+        return "\n".join([f"{kind} {self.activation.label}, {shape}", *_layer_table(self)])
+
+
+def _layer_table(mlp: MLP) -> list[str]:
+    """One line per run of equal layers, under a header; the column gamma only for residual networks."""
+    names = ["layer", "fan-in", "width", "C_b", "C_W", "lambda_b", "lambda_W"] + ["gamma"] * mlp.is_residual
+    fan_ins = ("data" if mlp.n_in is None else str(mlp.n_in), *map(str, mlp.hidden_widths))
+    runs: list[tuple[int, int, list[str]]] = []
+    for layer, fan_in in zip(mlp.layers, fan_ins, strict=True):
+        numbers = layer[2:] if mlp.is_residual else layer[2:-1]
+        cells = [fan_in, str(layer.width), *(f"{value:.6g}" for value in numbers)]
+        if runs and runs[-1][2] == cells:
+            runs[-1] = (runs[-1][0], layer.number, cells)
+        else:
+            runs.append((layer.number, layer.number, cells))
+    rows = [names] + [
+        [str(first) if first == last else f"{first}-{last}", *cells] for first, last, cells in runs
+    ]
+    sizes = [max(len(row[column]) for row in rows) for column in range(len(names))]
+    return ["  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True)) for row in rows]
+
+
+def _positive_integer(name: str, value: object) -> int:
+    try:
+        number = operator.index(cast("int", value))
+    except TypeError:
+        number = 0
+    if isinstance(value, bool | np.bool_) or number < 1:
+        raise InputError(f"{name} is {value!r}: give a positive whole number.")
+    return number
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether a hyperparameter was given layer by layer; numbers wrapped in 0-d arrays are single."""
+    return hasattr(value, "__len__") and not isinstance(value, str) and getattr(value, "ndim", 1) > 0
+
+
+def _hidden_widths(width: int | Sequence[int] | None, depth: int) -> tuple[int, ...]:
+    hidden = depth - 1
+    if width is None:
+        if hidden:
+            raise InputError(f"width is missing: depth {depth} has {hidden} hidden layers that need one.")
+        return ()
+    if not _is_list(width):
+        return (_positive_integer("width", width),) * hidden
+    widths = tuple(_positive_integer("width", value) for value in width)
+    if len(widths) != hidden:
+        raise InputError(
+            f"width lists {len(widths)} layers but depth {depth} has {hidden} hidden layers: give one each."
+        )
+    return widths
+
+
+def _per_layer(name: str, value: PerLayer, depth: int) -> tuple[float, ...]:
+    """One finite number per layer, from one number or a list of them."""
+    entries = list(value) if _is_list(value) else [cast("float", value)] * depth
+    if len(entries) != depth:
+        raise InputError(
+            f"{name} lists {len(entries)} values but depth is {depth}: give one per layer or one number."
+        )
+    numbers = []
+    for entry in entries:
+        real = isinstance(entry, SupportsFloat) and not isinstance(entry, bool | complex)
+        if not real or not np.isfinite(float(entry)):
+            raise InputError(f"{name} contains {entry!r}: give finite real numbers.")
+        numbers.append(float(entry))
+    return tuple(numbers)
+
+
+def _not_negative(name: str, values: tuple[float, ...]) -> tuple[float, ...]:
+    for value in values:
+        if value < 0:
+            raise InputError(f"{name} contains {value:g}: give zero or a positive number.")
+    return values
+
+
+def _skip_couplings(gamma: PerLayer | None, depth: int, hidden: tuple[int, ...]) -> tuple[float, ...]:
+    """Couplings of layers 1..L; a single number is spread over layers 2..L-1 (B.3)."""
+    if gamma is None:
+        return (0.0,) * depth
+    couplings = _per_layer("gamma", gamma, depth)
+    if not _is_list(gamma):
+        if couplings[0] and depth < 3:
+            raise InputError(
+                f"gamma is {couplings[0]:g} but depth {depth} has no hidden layer after the first: "
+                "use depth 3 or more, or leave gamma out."
+            )
+        couplings = tuple(value if 0 < index < depth - 1 else 0.0 for index, value in enumerate(couplings))
+    if couplings[0] or couplings[-1]:
+        raise InputError(
+            "gamma must be zero in the first and in the output layer, which have no skip connection."
+        )
+    for index, value in enumerate(couplings):
+        if value and hidden[index - 1] != hidden[index]:
+            raise InputError(
+                f"gamma is {value:g} at layer {index + 1} but its width {hidden[index]} differs from the "
+                f"{hidden[index - 1]} before it: a skip connection needs equal widths."
+            )
+    return couplings
+
+
+def _collapse(values: tuple[Any, ...]) -> Any:
+    """The common value if all are equal, None if there are none, else the tuple itself."""
+    if not values:
+        return None
+    return values[0] if len(set(values)) == 1 else values

@@ -1,0 +1,28 @@
+"""Ensembles of random networks: parameters, preactivations, metrics, correlators and diagnostics.
+
+Start with :func:`sample_preactivations` for plain samples, :func:`correlator` and
+:func:`connected_correlator` for moments with error bars, :func:`diagnose` for a summary by layer.
+Fully connected networks only; convolution layers (2.8) are not offered.
+"""
+
+from foretrain.theory.ensembles.correlators import connected_correlator, correlator, moment_sums
+from foretrain.theory.ensembles.diagnostics import diagnose
+from foretrain.theory.ensembles.laws import WeightLaw, framework_default, weight_law
+from foretrain.theory.ensembles.networks import Parameters, forward, sample_parameters
+from foretrain.theory.ensembles.sampling import Ensemble, sample_metric, sample_preactivations
+
+__all__ = [
+    "Ensemble",
+    "Parameters",
+    "WeightLaw",
+    "connected_correlator",
+    "correlator",
+    "diagnose",
+    "forward",
+    "framework_default",
+    "moment_sums",
+    "sample_metric",
+    "sample_parameters",
+    "sample_preactivations",
+    "weight_law",
+]

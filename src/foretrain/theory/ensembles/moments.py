@@ -1,0 +1,110 @@
+"""Moments of preactivations with neuron structure, read off a chunk of draws in two ways.
+
+A moment is written as one tuple of inputs per neuron: ((0, 1), (2, 2)) is E[z_{i;0} z_{i;1} z_{j;2} z_{j;2}]
+with i ≠ j. Neurons are exchangeable, so only this pattern matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from math import factorial, perm, prod
+from typing import Protocol
+
+import numpy as np
+
+from foretrain.theory.architecture import FloatArray
+
+Moment = tuple[tuple[int, ...], ...]
+
+
+def canonical(blocks: Sequence[Sequence[int]]) -> Moment:
+    """The moment of these blocks of inputs, in the order that makes equal moments equal."""
+    return tuple(sorted(tuple(sorted(block)) for block in blocks if block))
+
+
+def set_partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
+    """All ways to divide items into non-empty parts."""
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for partition in set_partitions(rest):
+        yield [[first], *partition]
+        for index, part in enumerate(partition):
+            yield [*partition[:index], [first, *part], *partition[index + 1 :]]
+
+
+def sign_weight(parts: int) -> int:
+    """(-1)^(k-1) (k-1)!: weight of a partition into k parts in a cumulant, and of k indices made equal."""
+    return factorial(parts - 1) * (1 if parts % 2 else -1)
+
+
+class MomentReader(Protocol):
+    """Something that gives the per-draw statistic whose mean is a moment."""
+
+    def read(self, moment: Moment) -> FloatArray:
+        """One number per draw."""
+        ...
+
+
+class NeuronAverages:
+    """Averages over all tuples of distinct neurons of the layer, from preactivations (draws, n, inputs)."""
+
+    def __init__(self, preactivations: FloatArray) -> None:
+        self._by_input = np.ascontiguousarray(np.moveaxis(preactivations, -1, 0))
+        self._sums: dict[tuple[int, ...], FloatArray] = {}
+
+    def read(self, moment: Moment) -> FloatArray:
+        """Mean over distinct neurons, by inclusion and exclusion; nan if the layer has too few of them."""
+        draws, neurons = self._by_input.shape[1:]
+        if neurons < len(moment):
+            return np.full(draws, np.nan)
+        total = np.zeros(draws)
+        for partition in set_partitions(range(len(moment))):
+            weight = prod(sign_weight(len(part)) for part in partition)
+            merged = [tuple(sorted(chain(*(moment[block] for block in part)))) for part in partition]
+            total += weight * np.prod([self._sum(inputs) for inputs in merged], axis=0)
+        return total / perm(neurons, len(moment))
+
+    def _sum(self, inputs: tuple[int, ...]) -> FloatArray:
+        """Σ_i of the product of neuron i's preactivations on these inputs."""
+        if inputs not in self._sums:
+            product = self._by_input[inputs[0]]
+            for index in inputs[1:]:
+                product = product * self._by_input[index]
+            self._sums[inputs] = product.sum(axis=-1)
+        return self._sums[inputs]
+
+
+class MetricContractions:
+    """The same moments from Ĝ (draws, inputs, inputs): the average over the layer's own weights is exact.
+
+    Given Ĝ the neurons are independent Gaussians (4.71), so a moment is a product of one Wick sum per neuron.
+    """
+
+    def __init__(self, metric: FloatArray) -> None:
+        self._metric = np.ascontiguousarray(np.moveaxis(metric, 0, -1))
+        self._sums: dict[tuple[int, ...], FloatArray] = {}
+
+    def read(self, moment: Moment) -> FloatArray:
+        """Product over neurons of their Wick sums."""
+        result: FloatArray = np.prod([self._wick(inputs) for inputs in moment], axis=0)
+        return result
+
+    def _wick(self, inputs: tuple[int, ...]) -> FloatArray:
+        """Sum over pairings of the inputs of products of Ĝ (1.45)."""
+        if not inputs:
+            return np.ones(self._metric.shape[-1])
+        if len(inputs) % 2:
+            return np.zeros(self._metric.shape[-1])
+        if inputs not in self._sums:
+            first, rest = inputs[0], inputs[1:]
+            self._sums[inputs] = np.sum(
+                [
+                    self._metric[first, other] * self._wick(rest[:index] + rest[index + 1 :])
+                    for index, other in enumerate(rest)
+                ],
+                axis=0,
+            )
+        return self._sums[inputs]
