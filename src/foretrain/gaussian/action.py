@@ -10,25 +10,21 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations_with_replacement, product
-from typing import Any, Self
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations_with_replacement
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
 from foretrain.gaussian.covariance import check_covariance
+from foretrain.gaussian.observable import Observable, lattice_mean
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.wick import gaussian_moment, pairings
 from foretrain.support.errors import InputError, NotSupportedError
 
 Array = NDArray[np.float64]
-Observable = Callable[[Array], ArrayLike]
-
-_RANGE = 10.0  # of the lattice, in standard deviations: beyond it the Gaussian weight is below 1e-21
-_LARGEST_LATTICE = 4_000_000
-_LARGEST_RANK = 3
 
 
 class NegativeCouplingWarning(UserWarning):
@@ -36,7 +32,7 @@ class NegativeCouplingWarning(UserWarning):
 
 
 class EvenAction:
-    """S(z) = z K^-1 z / 2 + sum_m s_2m z^2m / (2m)!, with totally symmetric tensors {2m: s_2m}, 2m >= 4 (1.81)."""
+    """S(z) = z K^-1 z / 2 + sum_m s_2m z^2m / (2m)! with totally symmetric tensors {2m: s_2m} (1.81)."""
 
     def __init__(self, K: ArrayLike, couplings: Mapping[int, ArrayLike]) -> None:
         self.K = check_covariance(np.atleast_2d(np.asarray(K)))
@@ -54,13 +50,13 @@ class EvenAction:
                 "the coupling is negative in some direction, so exp(-S) cannot be normalised: "
                 "use first-order formulas only.",
                 NegativeCouplingWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
     def value(self, z: ArrayLike) -> Array:
         """S at the points z (..., N), up to its additive constant; infinite where a singular K forbids z."""
         point = np.asarray(z, dtype=np.float64)
-        x = point @ np.linalg.pinv(self._root).T
+        x = point @ _inverse(self._root).T
         forbidden = np.abs(x @ self._root.T - point).max(axis=-1) > 1e-8 * np.abs(point).max(axis=-1)
         total = 0.5 * (x**2).sum(axis=-1) + self._interaction(point)
         return np.asarray(np.where(forbidden, np.inf, total))
@@ -78,7 +74,7 @@ class EvenAction:
         def weight(x: Array) -> Array:
             return np.exp(-self._interaction(x @ self._root.T))
 
-        return _lattice_ratio(observable, self._root, weight, tolerance)
+        return lattice_mean(observable, self._root, weight, tolerance)
 
     def _interaction(self, z: Array) -> Array:
         terms = (_form(s, z) / math.factorial(order) for order, s in self.couplings.items())
@@ -86,7 +82,7 @@ class EvenAction:
 
 
 class QuarticAction(EvenAction):
-    """S(z) = z K^-1 z / 2 + epsilon V z^4 / 4! (1.71), with ``coupling`` = epsilon V; results are first order in it."""
+    """S(z) = z K^-1 z / 2 + epsilon V z^4 / 4! (1.71); ``coupling`` is epsilon V, results are first order in it."""
 
     def __init__(self, K: ArrayLike, coupling: ArrayLike) -> None:
         super().__init__(K, {4: coupling})
@@ -96,7 +92,7 @@ class QuarticAction(EvenAction):
     def from_correlators(cls, G: ArrayLike, c4: ArrayLike) -> Self:
         """The action with measured covariance G and connected four-point correlator c4, to first order."""
         covariance = check_covariance(np.atleast_2d(np.asarray(G)))
-        inverse = np.linalg.pinv(_root(covariance))
+        inverse = _inverse(_root(covariance))
         connected = _supported(_symmetric(c4, 4, len(covariance)), covariance)
         whitened = _transform(connected, inverse)
         shift = np.einsum("abcc->ab", whitened) / 2
@@ -147,17 +143,17 @@ class QuarticAction(EvenAction):
         return float(plain - total / 24)
 
     def expectation(self, observable: Observable, tolerance: float = 1e-10) -> Expectation:
-        """E[observable] to first order: <O> - (<O V z^4> - <O><V z^4>) / 24, by a lattice (rank of K at most 3).
+        """E[observable] to first order: <O> - (<O V z^4> - <O><V z^4>) / 24, by a lattice.
 
-        The observable maps points (P, N) to P values.
+        The observable maps points (P, N) to P values; the rank of K must not exceed 3.
         """
         quartic = _transform(self.coupling, self._root.T)
         mean = 3 * np.einsum("aabb->", quartic)
 
         def weight(x: Array) -> Array:
-            return 1 - (_form(quartic, x) - mean) / 24
+            return np.asarray(1 - (_form(quartic, x) - mean) / 24)
 
-        return _lattice(observable, self._root, weight, tolerance)
+        return lattice_mean(observable, self._root, weight, tolerance)
 
 
 def physical_expectation(
@@ -171,13 +167,14 @@ def physical_expectation(
     covariance = check_covariance(np.atleast_2d(np.asarray(G)))
     connected = _supported(_symmetric(c4, 4, len(covariance)), covariance)
     root = _root(covariance)
-    quartic = _transform(connected, np.linalg.pinv(root))
+    quartic = _transform(connected, _inverse(root))
     quadratic = np.einsum("abcc->ab", quartic)
 
     def weight(x: Array) -> Array:
-        return 1 + (_form(quartic, x) - 6 * _form(quadratic, x) + 3 * np.trace(quadratic)) / 24
+        hermite = _form(quartic, x) - 6 * _form(quadratic, x) + 3 * np.trace(quadratic)
+        return np.asarray(1 + hermite / 24)
 
-    return _lattice(observable, root, weight, tolerance)
+    return lattice_mean(observable, root, weight, tolerance)
 
 
 def physical_moment(powers: Sequence[int], G: ArrayLike, c4: ArrayLike) -> float:
@@ -235,7 +232,14 @@ def _root(K: Array) -> Array:
     """A with K = A A^T and as many columns as K has rank."""
     values, vectors = np.linalg.eigh(K)
     kept = values > 1e-13 * values[-1]
+    kept[-1] = True  # a zero covariance keeps one direction, of length zero
+    values = np.maximum(values, 0.0)
     return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))
+
+
+def _inverse(root: Array) -> Array:
+    """The pseudo-inverse of a root: x = inverse z."""
+    return np.asarray(np.linalg.pinv(root), dtype=np.float64)
 
 
 def _transform(tensor: Array, matrix: Array) -> Array:
@@ -246,22 +250,21 @@ def _transform(tensor: Array, matrix: Array) -> Array:
 def _supported(c4: Array, G: Array) -> Array:
     """The correlator, refused where it moves a direction that the covariance holds fixed."""
     root = _root(G)
-    inside = _transform(c4, root @ np.linalg.pinv(root))
+    inside = _transform(c4, root @ _inverse(root))
     if np.abs(inside - c4).max() > 1e-6 * np.abs(c4).max():
         raise InputError(
-            "the connected correlator has components in a direction of zero variance: measure both on the same draws."
+            "the connected correlator moves a direction of zero variance: measure both on the same draws."
         )
     return c4
 
 
 def _form(tensor: Array, x: Array) -> Array:
     """The homogeneous form T x..x at points (..., n)."""
-    result = np.broadcast_to(tensor, (*x.shape[:-1], *tensor.shape))
-    for _ in range(tensor.ndim):
-        result = np.einsum(
-            "...a,...a->...", result, x.reshape(*x.shape[:-1], *(1,) * (result.ndim - x.ndim), -1)
-        )
-    return result
+    points = x.reshape(-1, x.shape[-1])
+    result = np.tensordot(points, tensor, axes=1)
+    while result.ndim > 1:
+        result = np.einsum("p...a,pa->p...", result, points)
+    return np.asarray(result.reshape(x.shape[:-1]))
 
 
 def _lowest(tensor: Array) -> float:
@@ -289,28 +292,3 @@ def _monomials(tensor: Array) -> Iterator[tuple[list[int], float]]:
             counts = Counter(indices)
             orderings = math.factorial(tensor.ndim) // math.prod(map(math.factorial, counts.values()))
             yield [counts[i] for i in range(n)], orderings * float(tensor[indices])
-
-
-def _lattice_sums(
-    functions: Callable[[Array], Array], rank: int, tolerance: float
-) -> tuple[Array, Array, bool]:
-    """Sums over a halved-until-settled lattice of several functions under the standard normal, with errors."""
-    step, previous = 1.0, None
-    while True:
-        axis = np.arange(-math.floor(_RANGE / step), math.floor(_RANGE / step) + 1) * step
-        density = np.exp(-(axis**2) / 2)
-        density /= density.sum()
-        total: Any = 0.0
-        for outer in product(range(len(axis)), repeat=max(rank - 2, 0)):
-            inner = np.stack(np.meshgrid(*[axis] * min(rank, 2), indexing="ij"), axis=-1).reshape(
-                -1, min(rank, 2)
-            )
-            x = np.hstack([inner, np.broadcast_to(axis[list(outer)], (len(inner), len(outer)))])
-            mass = np.prod(np.interp(inner, axis, density), axis=1) * np.prod(density[list(outer)])
-            total = total + functions(x) @ mass
-        if previous is not None:
-            error = np.abs(total - previous)
-            settled = bool(np.all(error <= tolerance * np.maximum(1.0, np.abs(total))))
-            if settled or (2 * len(axis)) ** rank > _LARGEST_LATTICE:
-                return total, error, settled
-        previous, step = total, step / 2

@@ -87,8 +87,8 @@ def check_tolerance(tolerance: float | None, default: float) -> float:
     """The tolerance asked for, or the default."""
     if tolerance is None:
         return default
-    if not 1e-15 <= tolerance <= 0.1:
-        raise InputError(f"the tolerance must lie between 1e-15 and 0.1, but is {tolerance!r}.")
+    if not 1e-14 <= tolerance <= 0.1:
+        raise InputError(f"the tolerance must lie between 1e-14 and 0.1, but is {tolerance!r}.")
     return float(tolerance)
 
 

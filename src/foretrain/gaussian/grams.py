@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import ThreadpoolController
 
 from foretrain.activations import Activation
 from foretrain.gaussian.closed_pairs import closed_pair, tile_rule
@@ -105,9 +106,13 @@ def _as_pair(product: Any) -> Pair:
 
 @lru_cache(maxsize=1)
 def _workers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ThreadPoolExecutor(cores, thread_name_prefix="foretrain")
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def _tiles(size: int, symmetric: bool) -> list[Tile]:
@@ -156,7 +161,13 @@ class _Gram:
                 for matrix, target in zip(out, targets):
                     matrix[tile.columns, tile.rows] = target.T
 
-        list(_workers().map(one, _tiles(len(self.K), symmetric)))
+        tiles = _tiles(len(self.K), symmetric)
+        if len(tiles) == 1:
+            one(tiles[0])
+        else:
+            # Each worker has a core; matrix products inside it must not ask for all of them again.
+            with _libraries().limit(limits=1, user_api="blas"):
+                list(_workers().map(one, tiles))
         return out
 
     def _closed(self, activation: Activation, orders: list[int]) -> dict[int, Expectation]:
@@ -269,7 +280,7 @@ class _Gram:
         self, f: Factor, g: Factor, known: dict[Factor, hermite.Series], far: float
     ) -> tuple[hermite.Series, hermite.Series]:
         """Coefficients of both factors, as many as the most correlated pair needs (or as are allowed)."""
-        terms = max([hermite.FIRST_TERMS, *(len(known[h].coefficients) for h in (f, g) if h in known)])
+        terms = max([self._guess_terms(f, g, far), *(len(known[h].coefficients) for h in (f, g) if h in known)])
         while True:
             for h in (f, g):
                 if h not in known or len(known[h].coefficients) != terms:
@@ -277,11 +288,17 @@ class _Gram:
             a, b = known[f], known[g]
             if terms >= hermite.MOST_TERMS or hermite.terms_needed(a, b, far, self.tolerance) is not None:
                 return a, b
-            # The widest input is usually the hardest: alone it tells how many terms all will need.
-            widest = self.deviation.max(keepdims=True)
-            alone = [hermite.series(h, widest, hermite.MOST_TERMS, self.tolerance) for h in (f, g)]
-            guess = hermite.terms_needed(alone[0], alone[1], far, self.tolerance) or hermite.MOST_TERMS
-            terms = min(hermite.MOST_TERMS, max(2 * terms, guess + 8))
+            terms = min(hermite.MOST_TERMS, 2 * terms)
+
+    def _guess_terms(self, f: Factor, g: Factor, far: float) -> int:
+        """The widest input is usually the hardest: alone, it tells at little cost how many terms all will need."""
+        widest = self.deviation.max(keepdims=True)
+        for terms in (hermite.FIRST_TERMS, hermite.MOST_TERMS):
+            a, b = (hermite.series(h, widest, terms, self.tolerance) for h in (f, g))
+            needed = hermite.terms_needed(a, b, far, self.tolerance)
+            if needed is not None:
+                return min(hermite.MOST_TERMS, needed + 8)
+        return hermite.MOST_TERMS
 
     def _late_pairs(self, f: Factor, g: Factor, late: NDArray[np.bool_]) -> Patch:
         """Pairs beyond the reach of the series: few of them one by one, many by interpolation."""

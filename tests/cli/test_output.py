@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from foretrain.cli.output import Table, json_document, plain, show
+
+
+def test_tables_are_aligned_with_numbers_to_the_right() -> None:
+    table = Table(
+        ("name", "value", "holds"), [("a", 1.0, True), ("long name", -12.3456789, None), ("b", None, False)]
+    )
+    assert plain(["Title", table]) == (
+        "Title\n\n"
+        "name          value  holds\n"
+        "---------  --------  -----\n"
+        "a                 1  yes\n"
+        "long name  -12.3457\n"
+        "b                    no\n"
+    )
+
+
+def test_a_table_without_rows_still_has_its_headings() -> None:
+    assert plain([Table(("a", "b"), [])]) == "a  b\n-  -\n"
+
+
+def test_without_a_terminal_the_text_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    show(["[bold]not markup[/bold]", Table(("x",), [("a" * 200,)])])
+    text = capsys.readouterr().out
+    assert "[bold]not markup[/bold]\n" in text
+    assert "a" * 200 + "\n" in text
+    assert "\x1b" not in text
+
+
+def test_json_holds_what_json_has_no_number_for() -> None:
+    document = {
+        "nan": math.nan,
+        "infinite": [math.inf, -np.inf],
+        "array": np.array([[1.0, np.nan]]),
+        "integer": np.int64(3),
+        "truth": np.bool_(True),
+        "tuple": (1, None, "κ"),
+        1: {"nested": np.float32(0.5)},
+    }
+    assert json.loads(json_document(document)) == {
+        "nan": "NaN",
+        "infinite": ["Infinity", "-Infinity"],
+        "array": [[1.0, "NaN"]],
+        "integer": 3,
+        "truth": True,
+        "tuple": [1, None, "κ"],
+        "1": {"nested": 0.5},
+    }

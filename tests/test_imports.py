@@ -1,0 +1,60 @@
+"""Importing is fast and light, and every module can be the first one imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import foretrain
+
+PACKAGE = Path(foretrain.__file__).parent
+COMMAND = Path(sys.executable).with_name("foretrain")
+HEAVY = ("torch", "xarray", "scipy", "matplotlib", "zarr", "pandas", "joblib", "rich", "typer", "numpy")
+
+
+def test_the_package_alone_loads_nothing_heavy() -> None:
+    code = f"import sys, foretrain; print([m for m in {HEAVY!r} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert run.stdout == "[]\n"
+
+
+def test_every_public_name_leads_somewhere() -> None:
+    for name in foretrain.__all__:
+        assert getattr(foretrain, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        foretrain.__getattr__("nonsense")
+
+
+def test_every_module_can_be_imported_first() -> None:
+    """A circle of imports shows only from where it starts, so each module starts once."""
+    names = [
+        ".".join(("foretrain", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        for path in sorted(PACKAGE.rglob("*.py"))
+    ]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n"
+        "    for known in [m for m in sys.modules if m.partition('.')[0] == 'foretrain']:\n"
+        "        del sys.modules[known]\n"
+        "    try:\n"
+        "        importlib.import_module(name)\n"
+        "    except ImportError as error:\n"
+        "        print(f'{name} cannot be imported first: {error}')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert run.stdout == ""
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_the_command_answers_in_half_a_second(option: str) -> None:
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([COMMAND, option], check=True, capture_output=True, env=dict(os.environ))
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.5
