@@ -13,7 +13,7 @@ from bench.harness.jobs import Job, Row, run
 from bench.harness.link import Links
 from bench.harness.rates import Rates, cores, load
 from bench.harness.table import keep, record, show
-from foretrain.support.errors import ForetrainError, unknown_name
+from foretrain.support.errors import FileError, ForetrainError, InputError, unknown_name
 from foretrain.support.progress import track
 
 DEFAULT_REPEATS = 7
@@ -45,7 +45,10 @@ def main() -> int:
     """Exit code 0, 1 if a row failed, 2 for bad input."""
     options = _parser().parse_args()
     try:
+        _check(options)
         jobs = [job for job in chosen(options.names) if options.only in job.name]
+        if not jobs:
+            raise InputError(f"no job has {options.only!r} in its name: --list shows all of them.")
         if options.list:
             print("\n".join(f"{job.name}: {job.how}" for job in jobs))
             return 0
@@ -60,6 +63,14 @@ def main() -> int:
     if options.json:
         print(f"kept in {keep(record(rows, rates, load_before), options.json)}")
     return 1 if any(row.trouble for row in rows) else 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Before minutes are spent: what could only fail at the end."""
+    if options.repeats < 1:
+        raise InputError(f"--repeats must be at least 1, not {options.repeats}.")
+    if options.json and not options.json.absolute().parent.is_dir():
+        raise FileError(f"the folder of {options.json} does not exist: create it or name another file.")
 
 
 def _run_all(jobs: list[Job], repeats: int, budget: float) -> tuple[list[Row], Rates]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from dataclasses import asdict
@@ -62,7 +63,15 @@ def record(rows: list[Row], rates: Rates, load_before: float) -> dict[str, Any]:
         },
         "versions": {name: version(name) for name in PACKAGES},
         "rates": rates.measured,
-        "rows": [asdict(row) | {"ratio": row.ratio, "share": row.share} for row in rows],
+        "rows": [_plain(asdict(row) | {"ratio": row.ratio, "share": row.share}) for row in rows],
+    }
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no nan and no infinity: they become words."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
     }
 
 
@@ -112,4 +121,5 @@ def _error(error: float | None, tolerance: float | None) -> str:
 def _seconds(seconds: float | None) -> str:
     if seconds is None:
         return ""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+    unit, factor = ("s", 1) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+    return f"{factor * seconds:.3g} {unit}"

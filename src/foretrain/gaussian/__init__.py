@@ -4,23 +4,26 @@
 ``gram``                 products of two, for all pairs of N inputs at once
 ``expectations_at``      products of up to four, on chosen index sets of N inputs
 ``expectation_of``       any function of all inputs
+``moments``              of one activation, the usual ones
 ``covariance_gradient``  derivatives with respect to the covariance (Price)
 ``factor``, ``z``        build what stands at one input
 ``wick``, ``cumulants``, ``action``, ``orthant``  moments, cumulants, quartic actions, half-space moments
 """
 
-from foretrain.gaussian import cumulants, orthant, wick
+from foretrain.gaussian import action, cumulants, orthant, wick
 from foretrain.gaussian.derivatives import covariance_gradient
 from foretrain.gaussian.expectation import expectation
 from foretrain.gaussian.factors import Factor, factor, one, z
 from foretrain.gaussian.general import expectation_of
 from foretrain.gaussian.grams import gram
 from foretrain.gaussian.index_sets import expectations_at
+from foretrain.gaussian.moments import moments
 from foretrain.gaussian.result import Expectation
 
 __all__ = [
     "Expectation",
     "Factor",
+    "action",
     "covariance_gradient",
     "cumulants",
     "expectation",
@@ -28,6 +31,7 @@ __all__ = [
     "expectations_at",
     "factor",
     "gram",
+    "moments",
     "one",
     "orthant",
     "wick",

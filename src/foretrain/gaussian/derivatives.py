@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.gaussian.covariance import check_covariance
-from foretrain.gaussian.expectation import Stack, check_tolerance, default_tolerance
+from foretrain.gaussian.expectation import check_tolerance, default_tolerance
 from foretrain.gaussian.factors import Factor, as_factor
 from foretrain.gaussian.result import Expectation
+from foretrain.gaussian.stack import Stack
 
 
 def covariance_gradient(

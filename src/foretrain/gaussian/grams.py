@@ -20,11 +20,12 @@ from threadpoolctl import ThreadpoolController
 from foretrain.activations import Activation
 from foretrain.gaussian.closed_pairs import closed_pair, tile_rule
 from foretrain.gaussian.covariance import check_gram
-from foretrain.gaussian.expectation import Stack, check_tolerance
+from foretrain.gaussian.expectation import check_tolerance
 from foretrain.gaussian.factors import Factor, as_factor
 from foretrain.gaussian.interpolation import interpolated_pairs
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.rules import hermite
+from foretrain.gaussian.stack import Stack
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 
@@ -280,7 +281,9 @@ class _Gram:
         self, f: Factor, g: Factor, known: dict[Factor, hermite.Series], far: float
     ) -> tuple[hermite.Series, hermite.Series]:
         """Coefficients of both factors, as many as the most correlated pair needs (or as are allowed)."""
-        terms = max([self._guess_terms(f, g, far), *(len(known[h].coefficients) for h in (f, g) if h in known)])
+        terms = max(
+            [self._guess_terms(f, g, far), *(len(known[h].coefficients) for h in (f, g) if h in known)]
+        )
         while True:
             for h in (f, g):
                 if h not in known or len(known[h].coefficients) != terms:

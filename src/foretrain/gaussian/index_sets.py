@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.covariance import check_gram
-from foretrain.gaussian.expectation import MOST_INPUTS, Stack, check_tolerance, default_tolerance
+from foretrain.gaussian.expectation import MOST_INPUTS, check_tolerance, default_tolerance
 from foretrain.gaussian.factors import Factor, as_factor, one
 from foretrain.gaussian.result import Expectation
+from foretrain.gaussian.stack import Stack
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 

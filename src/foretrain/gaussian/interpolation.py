@@ -16,10 +16,11 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from foretrain.gaussian.covariance import difference_of_products
-from foretrain.gaussian.expectation import Stack, line
 from foretrain.gaussian.factors import Factor
+from foretrain.gaussian.quadrature import line
 from foretrain.gaussian.rules.panels import nested_expectation, nested_radius
 from foretrain.gaussian.rules.smoothing import SmoothedFactor
+from foretrain.gaussian.stack import Stack
 from foretrain.support.errors import AccuracyWarning
 
 Array = NDArray[np.float64]

@@ -88,7 +88,7 @@ def _common_rule(f: Factor, deviation: float, terms: int, tolerance: float) -> t
     own = float(first_step(np.asarray(f.strip / max(deviation, 1e-300)), 1, tolerance * 1e-3)) / 2
     step = 1 / (1 / own + math.sqrt(terms) / (2 * math.pi))
     reach = math.ceil(_RADIUS / step)
-    x = step * (np.arange(-reach, reach + 1) + 0.125)
+    x = step * (np.arange(-reach, reach + 1, dtype=np.float64) + 0.125)
     return x, step * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
 
 

@@ -1,0 +1,156 @@
+"""Which quadrature a product of factors gets, once closed forms and delta functions are out of the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.gaussian.closed import closed_form
+from foretrain.gaussian.factors import Factor
+from foretrain.gaussian.rules.lattice import first_step, lattice_expectation
+from foretrain.gaussian.rules.panels import line_expectation, nested_expectation
+from foretrain.gaussian.rules.smoothing import SmoothedFactor
+
+Array = NDArray[np.float64]
+
+TINY = 1e-300
+_TABLE_RADIUS = 12.0
+
+
+def scale_of(factors: list[Factor], K: Array, mean: Array, tolerance: float) -> Array:
+    """sqrt(prod <f_i^2>) for a stack: errors are relative to it."""
+    scale = np.ones(len(K))
+    for i, f in enumerate(factors):
+        pairs = np.stack([K[:, i, i], mean[:, i]], axis=1)
+        distinct, where = np.unique(pairs, axis=0, return_inverse=True)
+        square = _second_moment(f, distinct[:, 0], distinct[:, 1], tolerance)
+        scale *= np.sqrt(square)[where.ravel()]
+    return scale
+
+
+def _second_moment(f: Factor, variance: Array, mean: Array, tolerance: float) -> Array:
+    """<f^2> to a few digits: it only sets the scale."""
+    loose = max(tolerance, 1e-6)
+    squared = f * f
+    moving = variance > TINY
+    value = squared.mean_value(mean)
+    if moving.any() and not f.is_constant:
+        value[moving] = line(squared, mean[moving], np.sqrt(variance[moving]), loose)[0]
+    return np.maximum(value, 0.0)
+
+
+def line(f: Factor, mean: Array, deviation: Array, tolerance: float) -> tuple[Array, Array]:
+    """``E f(mean + deviation x)`` of one input for vectors of means and positive deviations."""
+    closed = closed_form([f], (deviation**2)[:, None, None], mean[:, None])
+    if closed is not None:
+        return closed.value, closed.error
+    if f.kinks:
+        return line_expectation(f, mean, deviation, tolerance)
+
+    def integrand(x: Array, items: NDArray[np.intp]) -> Array:
+        return np.asarray(f(mean[items, None] + deviation[items, None] * x[:, 0]))
+
+    sizes = np.maximum(
+        np.abs(f(mean[:, None] + deviation[:, None] * np.array([-1.0, 0.3, 1.0]))).max(axis=1), TINY
+    )
+    steps = first_step(f.strip / deviation, 1, tolerance)
+    return lattice_expectation(integrand, steps, sizes, 1, tolerance)
+
+
+Rule = Callable[[list[Factor], Array, Array, Array, float], tuple[Array, Array]]
+
+
+def rule_for(factors: list[Factor]) -> Rule:
+    """Quadrature by smoothness: ``rule(factors, lower, mean, scale, tolerance)`` gives values and errors."""
+    return kinked_rule if any(f.kinks for f in factors) else smooth_rule
+
+
+def smooth_rule(
+    factors: list[Factor], lower: Array, mean: Array, scale: Array, tolerance: float
+) -> tuple[Array, Array]:
+    """Lattices over the independent variables; the last of three or four is integrated into a table first."""
+    if lower.shape[2] >= 3 and lower.shape[2] == len(factors):
+        return _each(_tabulated_lattice, factors, lower, mean, scale, tolerance)
+    steps = _steps(factors, lower, tolerance)
+
+    def integrand(x: Array, items: NDArray[np.intp]) -> Array:
+        return _product_at(factors, lower[items], mean[items], x)
+
+    return lattice_expectation(integrand, steps, scale, lower.shape[2], tolerance)
+
+
+def _steps(factors: Sequence[Any], lower: Array, tolerance: float) -> Array:
+    deviation = np.maximum(np.sqrt((lower**2).sum(axis=2)), TINY)
+    distance = (np.array([f.strip for f in factors]) / deviation).min(axis=1)
+    return first_step(distance, lower.shape[2], tolerance)
+
+
+def _product_at(factors: Sequence[Callable[[Array], Array]], lower: Array, mean: Array, x: Array) -> Array:
+    """Product of the factors at z = mean + lower x for every item and point: (B, Q)."""
+    result: Array | None = None
+    for i, f in enumerate(factors):
+        row = lower[:, i, :]
+        used = np.flatnonzero(row.any(axis=0))
+        inputs = row[:, used] @ x[:, used].T
+        values = f(inputs + mean[:, i, None] if mean[:, i].any() else inputs)
+        result = values if result is None else np.multiply(result, values, out=result)
+    assert result is not None
+    return result
+
+
+def _each(
+    rule: Callable[..., tuple[float, float]],
+    factors: list[Factor],
+    lower: Array,
+    mean: Array,
+    scale: Array,
+    tolerance: float,
+) -> tuple[Array, Array]:
+    found = [rule(factors, lower[b], mean[b], scale[b], tolerance) for b in range(len(lower))]
+    return np.array([v for v, _ in found]), np.array([e for _, e in found])
+
+
+def _smoothed_last(
+    factors: list[Factor], lower: Array, mean: Array, tolerance: float
+) -> tuple[list[Any], float]:
+    """The factors with the last one averaged over its own last variable."""
+    before = float(np.sqrt((lower[-1, :-1] ** 2).sum()))
+    reach = _TABLE_RADIUS * before + abs(float(mean[-1])) + 1e-6
+    last = SmoothedFactor(factors[-1], float(lower[-1, -1]), reach, tolerance)
+    return [*factors[:-1], last], last.error
+
+
+def _tabulated_lattice(
+    factors: list[Factor], lower: Array, mean: Array, scale: float, tolerance: float
+) -> tuple[float, float]:
+    reduced, doubt = _smoothed_last(factors, lower, mean, tolerance)
+    rest = lower[None, :, :-1]
+    steps = _steps(reduced, rest, tolerance)
+
+    def integrand(x: Array, items: NDArray[np.intp]) -> Array:
+        return _product_at(reduced, rest[items], mean[None][items], x)
+
+    value, error = lattice_expectation(
+        integrand, steps, np.array([scale]), rest.shape[2], tolerance, most_radius=_TABLE_RADIUS
+    )
+    return float(value[0]), float(error[0]) + doubt * scale
+
+
+def kinked_rule(
+    factors: list[Factor], lower: Array, mean: Array, scale: Array, tolerance: float
+) -> tuple[Array, Array]:
+    """Nested panels; the last variable of three or four inputs is integrated into a table first."""
+    if lower.shape[2] >= 3 and lower.shape[2] == len(factors):
+        return _each(_tabulated_panels, factors, lower, mean, scale, tolerance)
+    return nested_expectation(factors, lower, mean, tolerance)
+
+
+def _tabulated_panels(
+    factors: list[Factor], lower: Array, mean: Array, scale: float, tolerance: float
+) -> tuple[float, float]:
+    reduced, doubt = _smoothed_last(factors, lower, mean, tolerance)
+    value, error = nested_expectation(reduced, lower[None, :, :-1], mean[None], tolerance)
+    return float(value[0]), float(error[0]) + doubt * scale
