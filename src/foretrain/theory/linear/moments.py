@@ -1,0 +1,220 @@
+"""Moments G_2m, connected correlators kappa_m and fluctuations for a single input, exact in width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.gaussian.covariance import check_covariance
+from foretrain.gaussian.cumulants import cumulants_from_moments
+from foretrain.support.errors import NotSupportedError
+from foretrain.theory.linear.network import DeepLinear, by_layer, check_mean_square, check_order
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Number = Any  # Decimal or _Series: whatever the recursion is run in
+_DIGITS = (60, 120, 240, 480, 960)
+
+
+def two_point(network: DeepLinear, gram: ArrayLike) -> xr.DataArray:
+    """G^(l) = C_b + C_W G^(l-1) (3.14), from G^(0) of one input or the Gram matrix (N, N) of several.
+
+    E[z_i z_j] = delta_ij G^(l); G^(0) is the inner product of the inputs divided by n_0.
+    """
+    if np.ndim(gram) == 0:
+        kernel: NDArray[Any] = np.asarray(check_mean_square(float(np.asarray(gram))))
+        axes = {}
+    else:
+        kernel = check_covariance(gram)
+        axes = {"input_1": None, "input_2": None}
+    layers = []
+    for gain, bias in zip(network.gains, network.biases):
+        kernel = bias + gain * kernel
+        layers.append(kernel)
+    return by_layer(network, np.stack(layers), "G", **axes)
+
+
+def width_factor(m: int, n: int) -> float:
+    """c_2m(n) = prod_(s<m) (1 + 2 s / n) (3.46): what one hidden layer of width n does to G_2m / G_2^m."""
+    return float(np.exp(_log_width_factors(m, n)[-1]))
+
+
+def log_moments(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArray:
+    """log G_2m by layer and order m = 1..max_order, safe where G_2m overflows (3.47)."""
+    order = check_order(max_order)
+    with np.errstate(divide="ignore"):
+        first = np.log(network.biases[0] + network.gains[0] * check_mean_square(G0))
+        flow = [first * np.arange(1, order + 1)]
+        for n, gain, bias in zip(network.widths, network.gains[1:], network.biases[1:]):
+            flow.append(_log_layer(flow[-1] + _log_width_factors(order, n), np.log(gain), np.log(bias)))
+    return by_layer(network, flow, "log G", order=np.arange(1, order + 1))
+
+
+def moments(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArray:
+    """G_2m by layer and order m: E[z_i1 .. z_i2m] = (sum over pairings of deltas) G_2m (3.44)-(3.47)."""
+    result = np.exp(log_moments(network, G0, max_order))
+    return result.rename("G")
+
+
+def connected(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArray:
+    """kappa_m by layer and order m, the coefficients of the connected 2m-point correlators (3.29), (3.57).
+
+    kappa_2 is also the interaction of two neurons, E[(z_j^2 - G_2)(z_k^2 - G_2)] (3.30). They are tiny
+    differences of moments at large width, so they are computed in as many digits as that takes.
+    """
+    order = check_order(max_order)
+    table = _settled(lambda: [cumulants_from_moments(_objects(row)) for row in _decimal_flow(network, G0, order)])
+    return by_layer(network, table, "kappa", order=np.arange(1, order + 1))
+
+
+def connected_expansion(network: DeepLinear, G0: float, max_order: int = 4, max_power: int = 4) -> xr.DataArray:
+    """kappa_m split by powers of 1 / width: summed over ``power`` up to its end it is exact.
+
+    The leading power of kappa_m is m - 1, as in kappa_2 = 2 (l - 1) / n + .. (3.28).
+    """
+    order, power = check_order(max_order), check_order(max_power, least=0)
+    flow = _flow(network, G0, order, lambda value: _Series.constant(value, power), lambda n: _Series.small(1 / n, power))
+    table = [[kappa.terms for kappa in cumulants_from_moments(_objects(row))] for row in flow]
+    return by_layer(
+        network, table, "kappa", order=np.arange(1, order + 1), power=np.arange(power + 1)
+    )
+
+
+def fluctuation(network: DeepLinear, G0: float) -> xr.DataArray:
+    """Variance of the layer's mean square sum_j z_j^2 / n_l, whose mean is G_2 (3.31); here n_l itself enters."""
+
+    def by_decimals() -> list[Decimal]:
+        flow = _decimal_flow(network, G0, 2)
+        return [_variance(row, Decimal(1) / n) for row, n in zip(flow, network.widths)]
+
+    return by_layer(network, _settled(by_decimals), "Var O")
+
+
+def fluctuation_expansion(network: DeepLinear, G0: float, max_power: int = 2) -> xr.DataArray:
+    """The variance of the layer's mean square split by powers of 1 / width; 2 l / n G_2^2 at the first (3.33)."""
+    power = check_order(max_power, least=0)
+    flow = _flow(network, G0, 2, lambda value: _Series.constant(value, power), lambda n: _Series.small(1 / n, power))
+    table = [_variance(row, _Series.small(1 / n, power)).terms for row, n in zip(flow, network.widths)]
+    return by_layer(network, table, "Var O", power=np.arange(power + 1))
+
+
+def _variance(row: list[Number], inverse_width: Number) -> Number:
+    return row[1] + 2 * (inverse_width * row[1]) - row[0] * row[0]
+
+
+def _log_width_factors(order: int, n: int) -> NDArray[np.float64]:
+    """log c_2m(n) for m = 1..order."""
+    return np.cumsum(np.log1p(2 * np.arange(order) / n))
+
+
+def _log_layer(log_below: NDArray[np.float64], log_gain: float, log_bias: float) -> NDArray[np.float64]:
+    """log sum_k C(m, k) C_b^(m-k) C_W^k c_2k G_2k for every m."""
+    order = len(log_below)
+    below = np.append(0.0, log_below)
+    result = np.empty(order)
+    for m in range(1, order + 1):
+        k = np.arange(m + 1)
+        choices = np.log([math.comb(m, int(j)) for j in k])
+        # 0 log 0 is 0 here: no bias means that k = m alone survives.
+        biases = np.where(k < m, (m - k) * log_bias, 0.0) if np.isfinite(log_bias) else np.where(k < m, -np.inf, 0.0)
+        gains = k * log_gain if np.isfinite(log_gain) else np.where(k > 0, -np.inf, 0.0)
+        result[m - 1] = np.logaddexp.reduce(choices + biases + gains + below[: m + 1])
+    return result
+
+
+def _flow(
+    network: DeepLinear, G0: float, order: int, number: Callable[[float], Number], inverse: Callable[[int], Number]
+) -> list[list[Number]]:
+    """G_2m for m = 1..order at every layer, in any arithmetic: (3.45) with biases."""
+    one = number(1.0)
+    first = number(network.biases[0]) + number(network.gains[0]) * number(check_mean_square(G0))
+    flow = [_powers(first, order)]
+    for n, gain, bias in zip(network.widths, network.gains[1:], network.biases[1:]):
+        below, factor = [one], one
+        for m, moment in enumerate(flow[-1]):
+            factor = factor * (one + 2 * m * inverse(n))
+            below.append(factor * moment)
+        gains, biases = [one, *_powers(number(gain), order)], [one, *_powers(number(bias), order)]
+        terms = ([math.comb(m, k) * (biases[m - k] * gains[k] * below[k]) for k in range(m + 1)] for m in range(1, order + 1))
+        flow.append([_total(row) for row in terms])
+    return flow
+
+
+def _powers(value: Number, order: int) -> list[Number]:
+    result = [value]
+    for _ in range(order - 1):
+        result.append(result[-1] * value)
+    return result
+
+
+def _total(terms: list[Number]) -> Number:
+    result = terms[0]
+    for term in terms[1:]:
+        result = result + term
+    return result
+
+
+def _decimal_flow(network: DeepLinear, G0: float, order: int) -> list[list[Decimal]]:
+    return _flow(network, G0, order, Decimal, lambda n: Decimal(1) / n)
+
+
+def _settled(compute: Callable[[], Any]) -> NDArray[np.float64]:
+    """The result in so many digits that doubling them changes nothing."""
+    previous = None
+    for digits in _DIGITS:
+        with localcontext() as context:
+            context.prec = digits
+            found = np.array([[float(entry) for entry in np.atleast_1d(row)] for row in compute()])
+        if previous is not None and np.allclose(found, previous, rtol=1e-13, atol=0.0, equal_nan=True):
+            return found.squeeze(axis=1) if found.shape[1] == 1 else found
+        previous = found
+    raise NotSupportedError(
+        f"the cancellation exceeds {_DIGITS[-1]} digits: the moments differ by less than that from Gaussian ones."
+    )
+
+
+def _objects(row: list[Number]) -> NDArray[Any]:
+    table = np.empty(len(row), dtype=object)
+    table[:] = row
+    return table
+
+
+@dataclass(frozen=True)
+class _Series:
+    """A power series in a bookkeeping parameter that counts powers of 1 / width, cut after a fixed power."""
+
+    terms: NDArray[np.float64]
+
+    @classmethod
+    def constant(cls, value: float, power: int) -> _Series:
+        return cls(np.append(value, np.zeros(power)))
+
+    @classmethod
+    def small(cls, value: float, power: int) -> _Series:
+        return cls(np.append([0.0, value], np.zeros(power))[: power + 1])
+
+    def __add__(self, other: Any) -> Any:
+        return _Series(self.terms + other.terms) if isinstance(other, _Series) else NotImplemented
+
+    def __sub__(self, other: Any) -> Any:
+        if other == 0:  # an empty sum
+            return self
+        return _Series(self.terms - other.terms) if isinstance(other, _Series) else NotImplemented
+
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, _Series):
+            return _Series(np.convolve(self.terms, other.terms)[: len(self.terms)])
+        return NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return self if other == 0 else NotImplemented
+
+    def __rmul__(self, other: Any) -> Any:
+        return _Series(other * self.terms) if isinstance(other, int) else NotImplemented
