@@ -106,6 +106,7 @@ def test_errors_are_one_sentence_and_a_traceback_only_on_request(
         ((2, "--sed", 3), "No such option: --sed"),
         ((2, 3), "Got unexpected extra argument"),
         ((2, "--seed"), "Option '--seed' requires an argument"),
+        ((2, "--seed", -1), "Invalid value for '--seed'"),
     ],
 )
 def test_wrong_usage_is_one_sentence(

@@ -79,6 +79,12 @@ def test_the_command_also_runs_as_a_module(module: str) -> None:
     assert json.loads(result.stdout)["experiments"][0]["name"] == "parameter-count"
 
 
+def test_a_terminal_without_greek_letters_is_no_error() -> None:
+    result = call("activation", "tanh", PYTHONIOENCODING="ascii")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "<?>" in result.stdout
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     script = f"import subprocess; p = subprocess.Popen([{COMMAND!r}, 'reproduce', '--json'], stdout=subprocess.PIPE)"
     result = subprocess.run(

@@ -76,7 +76,7 @@ def test_a_wrong_theory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five per cent on the vertex must turn the verdict."""
     module = importlib.import_module("foretrain.experiments.deep_linear_vertex")
     exact = module.vertex
-    monkeypatch.setattr(module, "vertex", lambda width, layer: 1.05 * exact(width, layer))
+    monkeypatch.setattr(module, "vertex", lambda width, layers: 1.05 * exact(width, layers))
     monkeypatch.setattr(module, "_PLANS", {Scale.QUICK: (VertexPlan(10, 6, 60_000),)})
     assert not get("deep-linear-vertex").run("quick", 0).agrees
 

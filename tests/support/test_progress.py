@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import pty
 import subprocess
@@ -120,6 +121,14 @@ def test_track_counts_what_has_a_length_and_takes_what_has_none(monkeypatch: pyt
     for step in progress.track((n for n in range(2)), "endless"):
         if step == 1:
             wait_for(terminal, "endless")
+
+
+def test_worker_processes_do_not_draw_over_the_main_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch, patience=0.0)
+    monkeypatch.setattr(multiprocessing.current_process(), "_name", "LokyProcess-1")
+    for _ in progress.track(range(3), "counting"):
+        time.sleep(0.02)
+    assert terminal.getvalue() == ""
 
 
 def test_rich_is_not_imported_until_a_bar_is_drawn() -> None:

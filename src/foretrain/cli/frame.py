@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same numbers.")]
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def plain(parts: Sequence[str | Table]) -> str:
 
 def json_document(document: Mapping[str, Any]) -> str:
     """One JSON document; what JSON has no number for becomes "NaN", "Infinity" or "-Infinity"."""
-    return json.dumps(_jsonable(document), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_jsonable(document), indent=2, allow_nan=False)
 
 
 def refuse_taken_folder(folder: Path, *, overwrite: bool) -> None:

@@ -6,39 +6,40 @@ layer and only the growth of the higher moments with depth over width is left.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from scipy.special import digamma, gammaln, polygamma
 
 from foretrain.support.seeds import Seed
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.ensembles import Ensemble
+from foretrain.theory.linear import DeepLinear, connected, log_variance_statistics, moments
+
+_G0 = 1.0
 
 
 def real_networks(depth: int, width: int, draws: int, seed: Seed) -> Ensemble:
     """Critical deep linear networks with weights drawn one by one, on one input."""
     mlp = MLP("linear", depth=depth, width=width)
-    return Ensemble(mlp, np.ones((1, 1)), draws, method="weights", seed=seed)
+    return Ensemble(mlp, np.full((1, 1), np.sqrt(_G0)), draws, method="weights", seed=seed)
 
 
-def moment(width: int, layer: int, order: int) -> float:
-    """G_2m at a layer, m = order, exact in width (3.47)."""
-    return float(
-        np.exp((layer - 1) * (gammaln(width / 2 + order) - gammaln(width / 2) + order * np.log(2 / width)))
-    )
+def vertex(width: int, layers: Sequence[int]) -> FloatArray:
+    """κ_2 = G_4 − G_2² at these layers, exact in width (3.29)."""
+    kappa = connected(_theory(max(layers), width), _G0, max_order=2)
+    return np.asarray(kappa.sel(order=2, layer=list(layers)).values, dtype=np.float64)
 
 
-def vertex(width: int, layer: int) -> float:
-    """κ_2 = G_4 − G_2² at a layer, exact in width (3.29)."""
-    return moment(width, layer, 2) - 1.0
+def moment(width: int, depth: int, order: int) -> float:
+    """G_2m of the output, m = order, exact in width (3.47)."""
+    return float(moments(_theory(depth, width), _G0, max_order=order).sel(layer=depth, order=order))
 
 
-def log_variance_moments(width: int, layer: int) -> tuple[float, float]:
-    """Mean and variance of log R, exact in width."""
-    return (layer - 1) * float(digamma(width / 2) - np.log(width / 2)), (layer - 1) * float(
-        polygamma(1, width / 2)
-    )
+def log_variance_moments(width: int, depth: int) -> tuple[float, float]:
+    """Mean and variance of log R of the output, exact in width."""
+    law = log_variance_statistics(_theory(depth, width), _G0).sel(layer=depth)
+    return float(law["mean"]), float(law["variance"])
 
 
-def limit(order: int, ratio: float) -> float:
-    """e^{m(m−1)r}."""
-    return float(np.exp(order * (order - 1) * ratio))
+def _theory(depth: int, width: int) -> DeepLinear:
+    return DeepLinear.critical([width] * depth)

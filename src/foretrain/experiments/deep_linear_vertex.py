@@ -72,7 +72,7 @@ def _measure(plan: _Plan, seed: Seed) -> xarray.Dataset:
     )
     return xarray.Dataset(
         {
-            "theory": ("point", [vertex(plan.width, layer) for layer in layers]),
+            "theory": ("point", vertex(plan.width, layers)),
             "measured": ("point", found.value.values.ravel()),
             "standard_error": ("point", found.standard_error.values.ravel()),
             "draws": ("point", [plan.draws] * len(layers)),
@@ -86,7 +86,7 @@ def _curve(width: int) -> xarray.Dataset:
 
     layers = list(range(2, int(_LARGEST_RATIO * width) + 2))
     return xarray.Dataset(
-        {"curve": ("curve_point", [vertex(width, layer) for layer in layers])},
+        {"curve": ("curve_point", vertex(width, layers))},
         coords={
             "curve_width": ("curve_point", [width] * len(layers)),
             "curve_layer": ("curve_point", layers),

@@ -8,7 +8,6 @@ With K the first layer's covariance (4.8), for every width n_1 of the first laye
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ import numpy as np
 from foretrain.experiments.agreement import agreement_rows, largest_score_allowed
 from foretrain.experiments.drawing import FAINT, INK, PALETTE, new_mosaic
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.gaussian import expectation, factor
+from foretrain.gaussian import expectations_at
 from foretrain.support.progress import track
 from foretrain.support.seeds import spawn
 from foretrain.theory.architecture import MLP, FloatArray
@@ -90,25 +89,14 @@ def metric_fluctuations(scale: Scale, seed: int) -> Result:
 def _exact(mlp: MLP, X: FloatArray) -> FloatArray:
     """Two-point function of all pairs, then connected four-point function of all quadruples."""
     K = mlp.first_kernel(X)
-
-    def mean(indices: tuple[int, ...]) -> float:
-        """⟨σ σ …⟩_K with repeated inputs merged into powers."""
-        powers = Counter(indices)
-        inputs = list(powers)
-        product = [factor(mlp.activation, power=powers[index]) for index in inputs]
-        return float(expectation(product, K[np.ix_(inputs, inputs)]).value)
-
-    means = {
-        indices: mean(indices)
-        for legs in (2, 4)
-        for indices in combinations_with_replacement(range(_INPUTS), legs)
-    }
-    pairs = [mlp.C_b[1] + mlp.C_W[1] * means[pair] for pair in _PAIRS]
-    strength = mlp.C_W[1] ** 2 / mlp.hidden_widths[0]
-    quadruples = [
-        strength * (means[tuple(sorted(legs))] - means[legs[:2]] * means[legs[2:]]) for legs in _QUADRUPLES
-    ]
-    return np.array([*pairs, *quadruples])
+    C_b, C_W, width = mlp.C_b[1], mlp.C_W[1], mlp.hidden_widths[0]
+    quadruples = np.array(_QUADRUPLES)
+    pairs, left, right = (
+        expectations_at([mlp.activation] * 2, K, indices).value
+        for indices in (_PAIRS, quadruples[:, :2], quadruples[:, 2:])
+    )
+    four = expectations_at([mlp.activation] * 4, K, quadruples).value
+    return np.concatenate([C_b + C_W * pairs, C_W**2 / width * (four - left * right)])
 
 
 def _measured(ensemble: Ensemble) -> tuple[FloatArray, FloatArray]:

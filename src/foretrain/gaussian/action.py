@@ -16,7 +16,6 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize
 
 from foretrain.gaussian.covariance import check_covariance
 from foretrain.gaussian.observable import Observable, lattice_mean
@@ -269,6 +268,8 @@ def _form(tensor: Array, x: Array) -> Array:
 
 def _lowest(tensor: Array) -> float:
     """The least value of the form on the unit sphere, or 0 where only rounding makes it negative."""
+    from scipy import optimize
+
     n = tensor.shape[0]
     directions = np.random.default_rng(0).normal(size=(16 * n, n))
     starts = np.vstack([np.eye(n), directions / np.linalg.norm(directions, axis=1, keepdims=True)])

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sized
@@ -44,7 +45,7 @@ class Progress:
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> Self:
-        if _on_terminal():
+        if _on_terminal() and _in_main_process():
             self._timer = threading.Timer(_PATIENCE, self._appear)
             self._timer.daemon = True
             self._timer.start()
@@ -84,6 +85,11 @@ def _on_terminal() -> bool:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # stderr is missing (a windowed program) or closed
         return False
+
+
+def _in_main_process() -> bool:
+    """Worker processes share the terminal of the main one, and would draw over its bars."""
+    return multiprocessing.current_process().name == "MainProcess"
 
 
 class _Screen:

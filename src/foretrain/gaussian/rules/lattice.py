@@ -2,9 +2,10 @@
 
 For functions analytic in a strip the trapezoidal rule under a Gaussian converges exponentially, error
 ~ exp(-2 pi d / h) with d the distance of the nearest singularity (Trefethen & Weideman, SIAM Review 2014),
-and it keeps doing so at large variance, where Gauss-Hermite rules stall. Two copies of the cubic lattice,
-half a cell apart, have aliasing errors of opposite sign: their difference measures the error and their mean
-(the body-centred lattice) cancels its leading part.
+and it keeps doing so at large variance, where Gauss-Hermite rules stall. Two copies of the cubic lattice, half
+a cell apart, make the body-centred lattice. Its aliases are the reciprocal vectors of even coordinate sum, in
+units of 2 pi / h: (2, 0, ..), (1, 1, 0, ..). What the integrand carries at half of each of these is measured by
+the same points with signs, and since its spectrum falls exponentially, the square of that is what is aliased.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +29,7 @@ _SHIFT = 0.125  # off the symmetric positions, where odd errors would cancel uns
 _MAX_POINTS = {1: 200_000, 2: 4_000_000, 3: 20_000_000, 4: 60_000_000}
 _CHUNK = 1_500_000
 _RIND = 0.4
+_EXPONENT = 1.6
 
 
 def quantised(step: Array) -> Array:
@@ -34,26 +38,38 @@ def quantised(step: Array) -> Array:
     return np.asarray(LARGEST_STEP / _LADDER**rungs)
 
 
-@lru_cache(maxsize=64)
-def lattice(dimension: int, step: float, radius: float, shift: float) -> tuple[Array, Array, int]:
-    """Points (Q, r) of the shifted cubic lattice in the ball, their Gaussian weights, how many lie in the rind.
+class Lattice(NamedTuple):
+    """One cubic copy inside a ball; the rind, where what the ball leaves out would begin, comes first."""
 
-    The rind, where what the ball leaves out would begin, comes first.
-    """
+    points: Array  # (Q, r)
+    weights: Array  # (Q, 1 + probes): Gaussian weights, then the same with the signs of each probe
+    rind: int
+
+
+@lru_cache(maxsize=64)
+def lattice(dimension: int, step: float, radius: float, shift: float) -> Lattice:
+    """The cubic lattice of this step, shifted by a part of the cell, inside the ball."""
     reach = math.ceil(radius / step) + 1
     line = step * (np.arange(-reach, reach + 1) + shift)
-    square = line**2
-    total = square
+    total = line**2
     for _ in range(dimension - 1):
-        total = total[..., None] + square
+        total = total[..., None] + line**2
     rind = np.nonzero((total <= radius**2) & (total > (radius - _RIND) ** 2))
     inside = np.nonzero(total <= (radius - _RIND) ** 2)
-    both = tuple(np.concatenate(pair) for pair in zip(rind, inside))
-    points = np.stack([line[axis] for axis in both], axis=1)
-    weights = np.exp(-0.5 * total[both]) * (step / math.sqrt(2 * math.pi)) ** dimension
+    index = np.stack([np.concatenate(pair) for pair in zip(rind, inside)], axis=1)
+    plain = np.exp(-0.5 * total[tuple(index.T)]) * (step / math.sqrt(2 * math.pi)) ** dimension
+    weights = np.stack([plain * sign for sign in _signs(index)], axis=1)
+    points = line[index]
     points.setflags(write=False)
     weights.setflags(write=False)
-    return points, weights, len(rind[0])
+    return Lattice(points, weights, len(rind[0]))
+
+
+def _signs(index: NDArray[np.intp]) -> list[Array]:
+    """exp(i pi (n_a + n_b + ..)) for no coordinate, and for every even number of them."""
+    dimension = index.shape[1]
+    chosen = [c for size in range(0, dimension + 1, 2) for c in combinations(range(dimension), size)]
+    return [1.0 - 2.0 * (index[:, list(c)].sum(axis=1) % 2) for c in chosen]
 
 
 def first_radius(tolerance: float) -> float:
@@ -120,7 +136,7 @@ def _evaluate(
     integrand: Integrand, items: NDArray[np.intp], dimension: int, step: float, radius: float, scales: Array
 ) -> tuple[Array, Array, Array]:
     """Mean of both lattices, estimate of its aliasing error, estimate of what lies outside the ball."""
-    sums = np.zeros((2, len(items)))
+    sums = np.zeros((2, len(items), lattice(dimension, step, radius, _SHIFT).weights.shape[1]))
     cut = np.zeros(len(items))
     for copy, shift in enumerate((_SHIFT, _SHIFT + 0.5)):
         points, weights, rind = lattice(dimension, step, radius, shift)
@@ -130,11 +146,14 @@ def _evaluate(
             for begin in range(0, len(points), _CHUNK):
                 span = slice(begin, begin + _CHUNK)
                 terms = integrand(points[span], items[part])
-                sums[copy, part] += np.einsum("bq,q->b", terms, weights[span])
+                sums[copy, part] += terms @ weights[span]
                 edge = slice(0, max(0, rind - begin))
-                cut[part] += np.einsum("bq,q->b", np.abs(terms[:, edge]), weights[span][edge])
-    # The mean's error is of higher order than the difference: exponent 2 in one dimension (half the step),
-    # sqrt(2) in more (nearest reciprocal vectors of the body-centred lattice); a margin is kept on both.
-    single = np.abs(sums[0] - sums[1]) / 2 / scales
-    aliasing = 3 * scales * np.minimum(single, single ** (1.6 if dimension == 1 else 1.25))
-    return sums.mean(axis=0), aliasing + 1e-15 * scales, cut
+                cut[part] += np.abs(terms[:, edge]) @ weights[span][edge, 0]
+    return sums[:, :, 0].mean(axis=0), _aliasing(sums, scales), cut
+
+
+def _aliasing(sums: Array, scales: Array) -> Array:
+    """Error of the mean, from the probes at half of each alias: nearly their squares, with a margin on both."""
+    probes = np.abs(sums[:, :, 1:]).sum(axis=0) / 2
+    half = np.maximum(np.abs(sums[0, :, 0] - sums[1, :, 0]) / 2, probes.max(axis=1, initial=0.0)) / scales
+    return np.asarray(scales * (6 * np.minimum(half, half**_EXPONENT) + 1e-15))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.progress import Progress
 from foretrain.theory.architecture import FloatArray
 from foretrain.theory.ensembles.batches import BatchSums
 from foretrain.theory.ensembles.checks import check_layers
@@ -88,9 +89,11 @@ def moment_sums(
     and standard error of any function of the means.
     """
     sums = BatchSums(ensemble.draws, (len(layers), len(moments)))
-    for readers in _readers(ensemble, layers, estimator):
-        by_layer = [np.stack([reader.read(moment) for moment in moments], axis=-1) for reader in readers]
-        sums.add(np.stack(by_layer, axis=1))
+    with Progress("networks", total=ensemble.draws) as bar:
+        for readers in _readers(ensemble, layers, estimator):
+            by_layer = [np.stack([reader.read(moment) for moment in moments], axis=-1) for reader in readers]
+            sums.add(np.stack(by_layer, axis=1))
+            bar.advance(len(by_layer[0]))
     return sums
 
 

@@ -1,1 +1,72 @@
-"""Deep linear networks."""
+"""Deep linear networks, solved exactly at any width and depth (chapter 3).
+
+``DeepLinear`` holds the architecture; the functions take it and G^(0), the mean square of the input. Layers run
+from 1 to L. The law of layer 1 is Gaussian, so widths n_1 .. n_(l-1) enter at layer l, never n_0; only the
+fluctuation of a whole layer feels its own width n_l.
+"""
+
+from foretrain.theory.linear.density import density
+from foretrain.theory.linear.law import (
+    absolute_moment,
+    log_variance_statistics,
+    sample_preactivations,
+    sample_variances,
+)
+from foretrain.theory.linear.limits import (
+    PerturbationCheck,
+    draws_needed,
+    draws_needed_at,
+    perturbation_valid,
+    scaling_limit_connected,
+    scaling_limit_leading,
+    scaling_limit_log_variance,
+    scaling_limit_moments,
+    scaling_limit_relative_error,
+)
+from foretrain.theory.linear.moments import (
+    connected,
+    connected_expansion,
+    fluctuation,
+    fluctuation_expansion,
+    log_moments,
+    moments,
+    two_point,
+    width_factor,
+)
+from foretrain.theory.linear.network import DeepLinear
+from foretrain.theory.linear.several_inputs import (
+    connected_four_point,
+    correlator,
+    pairing_amplitudes,
+)
+from foretrain.theory.linear.weights import nongaussian_weights
+
+__all__ = [
+    "DeepLinear",
+    "PerturbationCheck",
+    "absolute_moment",
+    "connected",
+    "connected_expansion",
+    "connected_four_point",
+    "correlator",
+    "density",
+    "draws_needed",
+    "draws_needed_at",
+    "fluctuation",
+    "fluctuation_expansion",
+    "log_moments",
+    "log_variance_statistics",
+    "moments",
+    "nongaussian_weights",
+    "pairing_amplitudes",
+    "perturbation_valid",
+    "sample_preactivations",
+    "sample_variances",
+    "scaling_limit_connected",
+    "scaling_limit_leading",
+    "scaling_limit_log_variance",
+    "scaling_limit_moments",
+    "scaling_limit_relative_error",
+    "two_point",
+    "width_factor",
+]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from foretrain.gaussian.covariance import check_covariance
 from foretrain.gaussian.cumulants import cumulants_from_moments
@@ -53,14 +54,15 @@ def log_moments(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataAr
         first = np.log(network.biases[0] + network.gains[0] * check_mean_square(G0))
         flow = [first * np.arange(1, order + 1)]
         for n, gain, bias in zip(network.widths, network.gains[1:], network.biases[1:]):
-            flow.append(_log_layer(flow[-1] + _log_width_factors(order, n), np.log(gain), np.log(bias)))
+            flow.append(_log_layer(flow[-1] + _log_width_factors(order, n), gain, bias))
     return by_layer(network, flow, "log G", order=np.arange(1, order + 1))
 
 
 def moments(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArray:
     """G_2m by layer and order m: E[z_i1 .. z_i2m] = (sum over pairings of deltas) G_2m (3.44)-(3.47)."""
-    result = np.exp(log_moments(network, G0, max_order))
-    return result.rename("G")
+    logs = log_moments(network, G0, max_order)
+    with np.errstate(over="ignore"):
+        return logs.copy(data=np.exp(logs.values)).rename("G")
 
 
 def connected(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArray:
@@ -70,21 +72,23 @@ def connected(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArra
     differences of moments at large width, so they are computed in as many digits as that takes.
     """
     order = check_order(max_order)
-    table = _settled(lambda: [cumulants_from_moments(_objects(row)) for row in _decimal_flow(network, G0, order)])
+    table = settled(
+        lambda: [cumulants_from_moments(_objects(row)) for row in _decimal_flow(network, G0, order)]
+    )
     return by_layer(network, table, "kappa", order=np.arange(1, order + 1))
 
 
-def connected_expansion(network: DeepLinear, G0: float, max_order: int = 4, max_power: int = 4) -> xr.DataArray:
+def connected_expansion(
+    network: DeepLinear, G0: float, max_order: int = 4, max_power: int = 4
+) -> xr.DataArray:
     """kappa_m split by powers of 1 / width: summed over ``power`` up to its end it is exact.
 
     The leading power of kappa_m is m - 1, as in kappa_2 = 2 (l - 1) / n + .. (3.28).
     """
     order, power = check_order(max_order), check_order(max_power, least=0)
-    flow = _flow(network, G0, order, lambda value: _Series.constant(value, power), lambda n: _Series.small(1 / n, power))
+    flow = _series_flow(network, G0, order, power)
     table = [[kappa.terms for kappa in cumulants_from_moments(_objects(row))] for row in flow]
-    return by_layer(
-        network, table, "kappa", order=np.arange(1, order + 1), power=np.arange(power + 1)
-    )
+    return by_layer(network, table, "kappa", order=np.arange(1, order + 1), power=np.arange(power + 1))
 
 
 def fluctuation(network: DeepLinear, G0: float) -> xr.DataArray:
@@ -94,13 +98,13 @@ def fluctuation(network: DeepLinear, G0: float) -> xr.DataArray:
         flow = _decimal_flow(network, G0, 2)
         return [_variance(row, Decimal(1) / n) for row, n in zip(flow, network.widths)]
 
-    return by_layer(network, _settled(by_decimals), "Var O")
+    return by_layer(network, settled(by_decimals), "Var O")
 
 
 def fluctuation_expansion(network: DeepLinear, G0: float, max_power: int = 2) -> xr.DataArray:
     """The variance of the layer's mean square split by powers of 1 / width; 2 l / n G_2^2 at the first (3.33)."""
     power = check_order(max_power, least=0)
-    flow = _flow(network, G0, 2, lambda value: _Series.constant(value, power), lambda n: _Series.small(1 / n, power))
+    flow = _series_flow(network, G0, 2, power)
     table = [_variance(row, _Series.small(1 / n, power)).terms for row, n in zip(flow, network.widths)]
     return by_layer(network, table, "Var O", power=np.arange(power + 1))
 
@@ -114,23 +118,24 @@ def _log_width_factors(order: int, n: int) -> NDArray[np.float64]:
     return np.cumsum(np.log1p(2 * np.arange(order) / n))
 
 
-def _log_layer(log_below: NDArray[np.float64], log_gain: float, log_bias: float) -> NDArray[np.float64]:
+def _log_layer(log_below: NDArray[np.float64], gain: float, bias: float) -> NDArray[np.float64]:
     """log sum_k C(m, k) C_b^(m-k) C_W^k c_2k G_2k for every m."""
-    order = len(log_below)
     below = np.append(0.0, log_below)
-    result = np.empty(order)
-    for m in range(1, order + 1):
+    result = np.empty(len(log_below))
+    for m in range(1, len(below)):
         k = np.arange(m + 1)
-        choices = np.log([math.comb(m, int(j)) for j in k])
-        # 0 log 0 is 0 here: no bias means that k = m alone survives.
-        biases = np.where(k < m, (m - k) * log_bias, 0.0) if np.isfinite(log_bias) else np.where(k < m, -np.inf, 0.0)
-        gains = k * log_gain if np.isfinite(log_gain) else np.where(k > 0, -np.inf, 0.0)
-        result[m - 1] = np.logaddexp.reduce(choices + biases + gains + below[: m + 1])
+        # xlogy has 0 log 0 = 0, which is what "no bias" means at k = m.
+        weights = special.xlogy(m - k, bias) + special.xlogy(k, gain) + np.log(special.comb(m, k))
+        result[m - 1] = np.logaddexp.reduce(weights + below[: m + 1])
     return result
 
 
 def _flow(
-    network: DeepLinear, G0: float, order: int, number: Callable[[float], Number], inverse: Callable[[int], Number]
+    network: DeepLinear,
+    G0: float,
+    order: int,
+    number: Callable[[float], Number],
+    inverse: Callable[[int], Number],
 ) -> list[list[Number]]:
     """G_2m for m = 1..order at every layer, in any arithmetic: (3.45) with biases."""
     one = number(1.0)
@@ -142,7 +147,10 @@ def _flow(
             factor = factor * (one + 2 * m * inverse(n))
             below.append(factor * moment)
         gains, biases = [one, *_powers(number(gain), order)], [one, *_powers(number(bias), order)]
-        terms = ([math.comb(m, k) * (biases[m - k] * gains[k] * below[k]) for k in range(m + 1)] for m in range(1, order + 1))
+        terms = (
+            [math.comb(m, k) * (biases[m - k] * gains[k] * below[k]) for k in range(m + 1)]
+            for m in range(1, order + 1)
+        )
         flow.append([_total(row) for row in terms])
     return flow
 
@@ -165,7 +173,14 @@ def _decimal_flow(network: DeepLinear, G0: float, order: int) -> list[list[Decim
     return _flow(network, G0, order, Decimal, lambda n: Decimal(1) / n)
 
 
-def _settled(compute: Callable[[], Any]) -> NDArray[np.float64]:
+def _series_flow(network: DeepLinear, G0: float, order: int, power: int) -> list[list[_Series]]:
+    def constant(value: float) -> _Series:
+        return _Series.constant(value, power)
+
+    return _flow(network, G0, order, constant, lambda n: _Series.small(1 / n, power))
+
+
+def settled(compute: Callable[[], Any]) -> NDArray[np.float64]:
     """The result in so many digits that doubling them changes nothing."""
     previous = None
     for digits in _DIGITS:

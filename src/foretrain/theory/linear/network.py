@@ -37,7 +37,9 @@ class DeepLinear:
     def __post_init__(self) -> None:
         widths = tuple(int(width) for width in self.widths)
         if not widths or min(widths) < 1 or any(int(w) != w for w in self.widths):
-            raise InputError(f"the widths {tuple(self.widths)} must be whole numbers from 1 on, one per layer.")
+            raise InputError(
+                f"the widths {tuple(self.widths)} must be whole numbers from 1 on, one per layer."
+            )
         object.__setattr__(self, "widths", widths)
         object.__setattr__(self, "C_W", _per_layer(self.C_W, len(widths), "C_W"))
         object.__setattr__(self, "C_b", _per_layer(self.C_b, len(widths), "C_b"))
@@ -71,7 +73,7 @@ class DeepLinear:
         """Refuse where the law is not a product of chi-squares: a bias after layer 1."""
         if any(self.biases[1:]):
             raise NotSupportedError(
-                f"{what} is known only without biases after layer 1: set C_b = 0 there, or sample with sample_variances."
+                f"{what} is known only without biases after layer 1: set C_b = 0 there, or use sample_variances."
             )
 
 
@@ -113,7 +115,9 @@ def by_layer(network: DeepLinear, values: Any, name: str, **axes: Any) -> xr.Dat
 def _per_layer(value: float | Sequence[float], layers: int, name: str) -> tuple[float, ...]:
     given = np.asarray(value, dtype=np.float64)
     if given.shape not in ((), (layers,)):
-        raise InputError(f"{name} has shape {given.shape}, but it must be one number or one per layer ({layers}).")
+        raise InputError(
+            f"{name} has shape {given.shape}, but it must be one number or one per layer ({layers})."
+        )
     if not np.isfinite(given).all() or (given < 0).any():
         raise InputError(f"{name} is {value}, but a variance must be a finite number from 0 on.")
     return tuple(float(entry) for entry in np.broadcast_to(given, (layers,)))
