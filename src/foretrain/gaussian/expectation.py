@@ -70,7 +70,7 @@ def expectation(
     centre = np.zeros(K.shape[:-1]) if mean is None else _check_mean(mean, K.shape[:-1])
     stack = Stack(K.reshape(-1, len(parts), len(parts)), centre.reshape(-1, len(parts)), tolerance)
     value, error = stack.total(parts)
-    _warn_if_short(stack, parts, error, tolerance)
+    _warn_if_short(stack, parts, value, error)
     rule = (
         "closed form" if stack.rules == {"closed form"} else " and ".join(sorted(stack.rules)) or "symmetry"
     )
@@ -96,12 +96,13 @@ def _check_mean(mean: ArrayLike, shape: tuple[int, ...]) -> Array:
     return centre.copy()
 
 
-def _warn_if_short(stack: Stack, parts: list[Factor], error: Array, tolerance: float) -> None:
-    finite = np.isfinite(error)
+def _warn_if_short(stack: Stack, parts: list[Factor], value: Array, error: Array) -> None:
+    finite = np.isfinite(value) & np.isfinite(error)
     if not stack.rules - {"closed form"} or not finite.any():
         return
-    short = error[finite] - 1.5 * tolerance * stack.scale(parts)[finite]
-    if (short > 0).any():
+    # A delta function has no square to set a scale by; there the value itself does.
+    scale = np.maximum(stack.scale(parts), np.abs(value))
+    if (error > 1.5 * stack.tolerance * scale)[finite].any():
         warnings.warn(
             f"the expectation of {parts} reached only an error of {error[finite].max():.1e}; "
             "the estimate is returned with it.",

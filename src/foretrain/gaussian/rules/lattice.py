@@ -26,7 +26,7 @@ Integrand = Callable[[Array, NDArray[np.intp]], Array]
 LARGEST_STEP = 0.7
 _LADDER = 2.0**0.25
 _SHIFT = 0.125  # off the symmetric positions, where odd errors would cancel unseen
-_MAX_POINTS = {1: 200_000, 2: 4_000_000, 3: 20_000_000, 4: 60_000_000}
+_MAX_POINTS = {1: 200_000, 2: 4_000_000, 3: 6_000_000, 4: 30_000_000}
 _CHUNK = 1_500_000
 _RIND = 0.4
 _EXPONENT = 1.6
@@ -50,7 +50,7 @@ class Lattice(NamedTuple):
 def lattice(dimension: int, step: float, radius: float, shift: float) -> Lattice:
     """The cubic lattice of this step, shifted by a part of the cell, inside the ball."""
     reach = math.ceil(radius / step) + 1
-    line = step * (np.arange(-reach, reach + 1) + shift)
+    line = step * (np.arange(-reach, reach + 1, dtype=np.float64) + shift)
     total = line**2
     for _ in range(dimension - 1):
         total = total[..., None] + line**2
