@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 from foretrain.activations import activation
+from foretrain.activations._cells import resolve
 from foretrain.activations._kinks import find_kinks
 from foretrain.activations._pointwise import pointwise
 from foretrain.support.errors import InputError, NotSupportedError
@@ -23,7 +24,8 @@ def ramp(z: Any) -> Any:
 
 
 def places(function: Callable[..., Any]) -> tuple[float, ...]:
-    return find_kinks(pointwise(function, "function"))
+    checked = pointwise(function, "function")
+    return find_kinks(checked, resolve(checked))
 
 
 @pytest.mark.parametrize(

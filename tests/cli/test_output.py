@@ -11,13 +11,13 @@ from foretrain.cli.output import Table, json_document, plain, show
 
 def test_tables_are_aligned_with_numbers_to_the_right() -> None:
     table = Table(
-        ("name", "value", "holds"), [("a", 1.0, True), ("long name", -12.3456789, None), ("b", None, False)]
+        ("name", "value", "holds"), [("a", -0.0, True), ("long name", -12.3456789, None), ("b", None, False)]
     )
     assert plain(["Title", table]) == (
         "Title\n\n"
         "name          value  holds\n"
         "---------  --------  -----\n"
-        "a                 1  yes\n"
+        "a                 0  yes\n"
         "long name  -12.3457\n"
         "b                    no\n"
     )

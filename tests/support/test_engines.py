@@ -103,6 +103,7 @@ def test_a_killed_worker_is_reported_in_one_sentence() -> None:
         list(run(die, range(4), workers=2))
 
 
+@pytest.mark.filterwarnings("ignore:.*tasks have been successfully executed  but not used")
 def test_abandoned_work_can_be_closed() -> None:
     outputs = run(square, range(100), engine="threads", workers=2)
     assert next(outputs) == 0

@@ -51,24 +51,13 @@ def test_weights_of_another_model_are_refused_as_a_whole(
     assert all(torch.equal(before[name], value) for name, value in target.state_dict().items())
 
 
-class Trap:
-    """Leaves a mark when it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.mark,))
-
-
-def test_pickles_are_never_run(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    torch.save({"weight": Trap(mark)}, tmp_path / "w.pt")
+def test_pickles_are_never_run(tmp_path: Path, trap: Any) -> None:
+    torch.save({"weight": trap}, tmp_path / "w.pt")
     with pytest.raises(FileError, match="whose loading could run code: write it with torch"):
         load_checkpoint(model(), tmp_path / "w.pt")
-    assert not mark.exists()
+    assert not trap.mark.exists()
     torch.load(tmp_path / "w.pt", weights_only=False)
-    assert mark.exists()  # the trap works
+    assert trap.mark.exists()  # the trap works
 
 
 def test_a_pickled_model_is_refused(tmp_path: Path) -> None:

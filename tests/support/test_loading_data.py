@@ -60,24 +60,13 @@ def test_unusable_data_are_refused_in_one_sentence(tmp_path: Path, arrays: Any, 
         load_data(write(tmp_path / "d.npz", **arrays))
 
 
-class Trap:
-    """Leaves a mark when it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.mark,))
-
-
-def test_pickles_are_never_run(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    file = write(tmp_path / "d.npz", x=np.array([Trap(mark)], dtype=object), y=Y)
+def test_pickles_are_never_run(tmp_path: Path, trap: Any) -> None:
+    file = write(tmp_path / "d.npz", x=np.array([trap], dtype=object), y=Y)
     with pytest.raises(FileError, match="holds pickled Python objects, which are never loaded"):
         load_data(file)
-    assert not mark.exists()
+    assert not trap.mark.exists()
     np.load(file, allow_pickle=True)["x"]
-    assert mark.exists()  # the trap works
+    assert trap.mark.exists()  # the trap works
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

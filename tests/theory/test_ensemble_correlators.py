@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretrain.gaussian import expectation, factor
+from foretrain.theory import linear
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles import (
     Ensemble,
     connected_correlator,
     correlator,
+    weight_law,
 )
 from foretrain.theory.ensembles import correlators as correlators_module
 from foretrain.theory.ensembles.batches import BatchSums
@@ -206,14 +208,31 @@ def test_deep_linear_with_several_inputs() -> None:
 
 
 @pytest.mark.statistical
-def test_uniform_weights_show_their_kurtosis() -> None:
-    """x = (1,1,1,1), hidden 4, 5: E[z_1² z_2²] = G_4 = 1.833, E[z⁴] = 3 G_4 + D with D = -0.8316."""
-    mlp = MLP("linear", depth=3, width=[4, 5], n_out=4)
-    ensemble = Ensemble(mlp, np.ones((1, 4)), 400_000, method="weights", law="uniform", seed=9)
-    for neurons, expected in (("11", 1.0), ("1122", 1.833), ("1111", 3 * 1.833 - 0.8316)):
+@pytest.mark.parametrize("law", ["uniform", "truncated_normal"])
+def test_other_weight_laws_show_their_kurtosis(law: str) -> None:
+    """E[z_1² z_2²] = G_4 and E[z⁴] = 3 G_4 + D, with D from the excess kurtosis of the weights."""
+    x = np.array([1.0, 0.5, -1.5, 1.0])
+    ensemble = Ensemble(
+        MLP("linear", depth=3, width=[4, 5], n_out=4), x[None], 400_000, method="weights", law=law, seed=9
+    )
+    exact = linear.nongaussian_weights(linear.DeepLinear([4, 5, 4]), x, weight_law(law).excess_kurtosis)
+    G2, G4, D = (float(exact[name].sel(layer=3)) for name in ("G2", "G4", "D"))
+    for neurons, expected in (("11", G2), ("1122", G4), ("1111", 3 * G4 + D)):
         found = correlator(ensemble, neurons, layers=[3], estimator="neurons")
         assert abs(scores(found, expected)[0]) < 3.5
         assert found.standard_error.item() < 0.02 * expected
+
+
+@pytest.mark.statistical
+def test_connected_six_point_with_biases_against_the_exact_theory() -> None:
+    mlp = MLP("linear", depth=3, width=[20, 30], n_out=3, C_b=0.3, C_W=0.8)
+    ensemble = Ensemble(mlp, [[1.0]], 400_000, seed=13)
+    kappa = linear.connected(linear.DeepLinear([20, 30, 3], C_W=0.8, C_b=0.3), 1.0, max_order=3).sel(layer=3)
+    for neurons, order, pairings in (("1122", 2, 1), ("112233", 3, 1), ("111111", 3, 15)):
+        found = connected_correlator(ensemble, neurons, layers=[3])
+        expected = pairings * float(kappa.sel(order=order))
+        assert abs(scores(found, expected)[0]) < 3.5
+        assert abs(found.value.item()) > 8 * found.standard_error.item()
 
 
 @pytest.mark.statistical

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from foretrain.activations._activation import Activation, Array, Kink
-from foretrain.activations._kinks import SEARCHED, find_kinks
+from foretrain.activations._cells import SEARCHED, resolve
+from foretrain.activations._kinks import find_kinks
 from foretrain.activations._numerical import (
     HIGHEST_ORDER,
     METHOD_NAMES,
@@ -83,16 +84,21 @@ def from_callable(
     """The activation that a callable computes, with everything about it measured."""
     given = _callables(derivatives)
     checked = pointwise(function, name)
-    places = find_kinks(checked) if isinstance(kinks, str) else _declared(kinks)
-    polynomials = recognise_polynomials(checked, places)
+    cells = resolve(checked)
+    places = find_kinks(checked, cells) if isinstance(kinks, str) else _declared(kinks)
+    own = cells.away_from(places)
+    polynomials = recognise_polynomials(checked, places, cells.left)
     rule: AnyRule
     if given:
-        rule, method = _given(checked, given, places, origin), f"{origin} to order {len(given)}"
+        rule, method = (
+            _given(checked, given, places, own.narrow_edges, origin),
+            f"{origin} to order {len(given)}",
+        )
         method += ", then by differentiating the last" if len(given) < HIGHEST_ORDER else ""
     elif polynomials is not None:
         rule, method = polynomials, "of the polynomial pieces"
     else:
-        rule = numerical_rule(checked, places)
+        rule = numerical_rule(checked, places, own.narrow_edges)
         method = "by " + ", then ".join(METHOD_NAMES[used] for used in rule.methods)
     measured = tuple(_measured(polynomials or rule, place) for place in places)
     return Activation(
@@ -105,7 +111,8 @@ def from_callable(
         degree=recognise_degree(checked),
         pieces=_two_pieces(polynomials),
         closed_form=None if _two_pieces(polynomials) is None else "piecewise_polynomial",
-        strip=math.nan if polynomials is None else math.inf,
+        strip=own.shortest_length if polynomials is None else math.inf,
+        strip_is_measured=polynomials is None,
         max_order=max(HIGHEST_ORDER, len(given)),
         method=method,
         notes=_notes(checked, kinks),
@@ -135,12 +142,16 @@ def _callables(derivatives: Sequence[Function] | None) -> tuple[Function, ...]:
 
 
 def _given(
-    checked: Pointwise, derivatives: tuple[Function, ...], places: tuple[float, ...], origin: str
+    checked: Pointwise,
+    derivatives: tuple[Function, ...],
+    places: tuple[float, ...],
+    edges: Array,
+    origin: str,
 ) -> GivenRule:
-    rules = [numerical_rule(checked, places)]
+    rules = [numerical_rule(checked, places, edges)]
     for order, derivative in enumerate(derivatives, start=1):
         title = f"derivative {order} of {checked.name} ({origin})"
-        rule = numerical_rule(pointwise(derivative, title), places)
+        rule = numerical_rule(pointwise(derivative, title), places, edges)
         _check_derivative(rules[-1], rule)
         rules.append(rule)
     return GivenRule(checked, places, tuple(rules))

@@ -126,15 +126,15 @@ def monomials(x: Array, terms: int, order: int) -> Array:
 
 def chebyshev_polynomials(x: Array, terms: int, order: int) -> Array:
     """The derivatives of T_j(x), j < terms, by differentiating the three-term recurrence."""
-    table = np.zeros((order + 1, terms, x.size))
-    table[0, 0], table[0, 1] = 1.0, x
-    if order >= 1:
-        table[1, 1] = 1.0
+    table = np.zeros((terms, order + 1, x.size))
+    table[0, 0], table[1, 0] = 1.0, x
+    table[1, 1:2] = 1.0
+    twice_x, twice_k = 2.0 * x, 2.0 * np.arange(1, order + 1)[:, None]
     for j in range(1, terms - 1):
-        for k in range(order + 1):
-            lower = 2.0 * k * table[k - 1, j] if k else 0.0
-            table[k, j + 1] = 2.0 * x * table[k, j] + lower - table[k, j - 1]
-    return np.ascontiguousarray(table[order].T)
+        np.multiply(twice_x, table[j], out=table[j + 1])
+        table[j + 1, 1:] += twice_k * table[j, :-1]
+        table[j + 1] -= table[j - 1]
+    return np.ascontiguousarray(table[:, order].T)
 
 
 def differentiate_series(series: Series, basis: Basis, x: Array, radius: Array, order: int) -> Derivative:
@@ -153,14 +153,13 @@ def _differentiate_resolved(series: Series, basis: Basis, x: Array, radius: Arra
     # One term past the last significant one stands for the truncated rest.
     carried = np.maximum(np.sum(kept, axis=1) + 1, order + 1)[:, None] > np.arange(terms)
     coefficients = np.where(kept, series.coefficients, 0.0) / radius[:, None] ** order
-    shapes = basis(x, terms, order)
-    value = np.sum(coefficients * shapes, axis=1)
     # A derivative that happens to vanish at x is compared with its size half a radius away.
-    beside = [np.clip(x + shift, -1.0, 1.0) for shift in (-0.5, 0.5)]
-    nearby = [np.sum(coefficients * basis(place, terms, order), axis=1) for place in beside]
-    spread = np.sqrt(np.sum(np.where(carried, shapes, 0.0) ** 2, axis=1))
+    places = np.concatenate([x, np.clip(x - 0.5, -1.0, 1.0), np.clip(x + 0.5, -1.0, 1.0)])
+    shapes = basis(places, terms, order).reshape(3, x.size, terms)
+    values = np.sum(coefficients * shapes, axis=2)
+    spread = np.sqrt(np.sum(np.where(carried, shapes[0], 0.0) ** 2, axis=1))
     error = 4.0 * series.noise * spread / radius**order
-    return Derivative(value, error, np.max(np.abs([value, *nearby]), axis=0))
+    return Derivative(values[0], error, np.max(np.abs(values), axis=0))
 
 
 def _significant(series: Series) -> NDArray[np.bool_]:

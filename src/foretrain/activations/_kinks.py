@@ -1,9 +1,8 @@
 """Finds where a callable, or one of its first four derivatives, jumps.
 
-The range is halved again and again until each cell is resolved by a Chebyshev series. Cells shrink towards a
-kink and nowhere else, until the kink drowns in rounding. Around the smallest cells the two sides are
-extrapolated towards each other: the difference D of the two series vanishes like J (z - c)^k / k! at a kink
-of order k, so that c is a simple root of its (k-1)-th derivative.
+Cells that resolve a callable shrink towards a kink. Around the smallest cells the two sides are extrapolated
+towards each other: the difference D of the two series vanishes like J (z - c)^k / k! at a kink of order k, so
+that c is a simple root of its (k-1)-th derivative.
 """
 
 from __future__ import annotations
@@ -14,47 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations._activation import Array
-from foretrain.activations._expansions import (
-    chebyshev_coefficients,
-    chebyshev_points,
-    chebyshev_polynomials,
-    chebyshev_series,
-    differentiate_series,
-)
-from foretrain.activations._pointwise import PROBES, Pointwise
+from foretrain.activations._cells import Cells
+from foretrain.activations._expansions import chebyshev_polynomials, chebyshev_series, differentiate_series
+from foretrain.activations._pointwise import Pointwise
 from foretrain.support.errors import NotSupportedError
-
-SEARCHED = 20.0
-"""Kinks are looked for between minus and plus this."""
 
 _EPSILON = float(np.finfo(np.float64).eps)
 # A callable with more relative noise than this computes in single precision.
 _COARSE = 1e-11
 _ORDERS = 4
-_NODES, _TAIL = 24, 6
-_CELLS, _MOST_CELLS = 32, 4096
-_NARROWEST = 1e-13
 # Only cells narrower than this can have been made by a kink ...
 _SUSPICIOUS = 0.3
 # ... below this width both sides must be smooth for it to be one, and below this it is a jump of the value.
 _SINGULAR, _ABRUPT = 1e-6, 1e-9
 # Lengths of the windows on both sides that are continued towards a kink.
 _WINDOWS = tuple(2.0**-k for k in range(11))
-# The cells' edges are irrational so that no kink at a round number falls on one.
-_LEFT_END, _RIGHT_END = -SEARCHED - np.sqrt(2.0) / 20.0, SEARCHED + np.pi / 30.0
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Adjacent intervals, sorted."""
-
-    left: Array
-    right: Array
-
-    @property
-    def width(self) -> Array:
-        """The length of each."""
-        return self.right - self.left
 
 
 @dataclass(frozen=True)
@@ -66,10 +39,9 @@ class Candidate:
     doubt: float
 
 
-def find_kinks(function: Pointwise) -> tuple[float, ...]:
-    """The locations of the kinks in the searched range, sorted, round numbers made exact."""
-    noise = _measure_noise(function)
-    cells = _resolve(function, noise)
+def find_kinks(function: Pointwise, cells: Cells) -> tuple[float, ...]:
+    """The locations of the kinks in the cells that resolve the callable, sorted, round numbers made exact."""
+    _refuse_unresolved(function, cells)
     found: list[float] = []
     for index in _worth_examining(function, cells):
         left, right = float(cells.left[index]), float(cells.right[index])
@@ -78,103 +50,57 @@ def find_kinks(function: Pointwise) -> tuple[float, ...]:
         candidate = _examine(function, left, right)
         if candidate is not None and not any(abs(candidate.location - place) < 1e-9 for place in found):
             found.append(_rounded(candidate))
-    return tuple(sorted(place for place in found if abs(place) <= SEARCHED))
+    return tuple(sorted(found))
+
+
+def _refuse_unresolved(function: Pointwise, cells: Cells) -> None:
+    if cells.noise.relative > _COARSE:
+        raise NotSupportedError(
+            f"the values of the callable {function.name!r} carry noise of relative size "
+            f"{cells.noise.relative:.0e}: let it compute in float64, or say where its kinks are with kinks=(...) "
+            "and give derivatives=[...]."
+        )
+    if not cells.complete:
+        raise NotSupportedError(
+            f"the callable {function.name!r} is too noisy or varies too fast to look for its kinks: "
+            "say where they are with kinks=(...), or kinks=() for none."
+        )
 
 
 def _distance(place: float, left: float, right: float) -> float:
     return max(left - place, place - right, 0.0)
 
 
-@dataclass(frozen=True)
-class Noise:
-    """Rounding: relative to the value, through the argument, and of intermediate results."""
+class Side:
+    """The callable on one side of gaps where kinks may be, continued into them, gap by gap."""
 
-    relative: float
-    absolute: float
+    def __init__(self, function: Pointwise, end: Array, direction: float) -> None:
+        """Expands the callable in windows of several lengths that start at ``end`` and lead away."""
+        self.radius = np.tile(0.5 * np.array(_WINDOWS), end.size)
+        self.centre = np.repeat(end, len(_WINDOWS)) + direction * self.radius
+        self.series = chebyshev_series(function, self.centre, self.radius)
 
-    def of(self, points: Array, samples: Array) -> Array:
-        """The noise to expect in the samples of each cell."""
-        steepness = np.max(np.abs(np.diff(samples, axis=1) / np.diff(points, axis=1)), axis=1)
-        by_argument = _EPSILON * np.max(np.abs(points), axis=1) * steepness
-        return np.asarray(self.relative * np.max(np.abs(samples), axis=1) + by_argument + self.absolute)
-
-
-def _measure_noise(function: Pointwise) -> Noise:
-    """From windows too small to show anything but noise; the median overlooks a kink in one of them."""
-    centre = PROBES + 1e-2 * np.sqrt(3.0)
-    samples = function(chebyshev_points(centre, np.full(centre.size, 1e-3), _NODES))
-    size = np.max(np.abs(samples), axis=1)
-    tail = np.max(np.abs(chebyshev_coefficients(samples)[:, -_TAIL:]), axis=1)
-    shown = size > 0
-    typical = float(np.median(tail[shown] / size[shown])) if shown.any() else 0.0
-    if typical > _COARSE:
-        raise NotSupportedError(
-            f"the values of the callable {function.name!r} carry noise of relative size {typical:.0e}: let "
-            "it compute in float64, or say where its kinks are with kinks=(...) and give derivatives=[...]."
-        )
-    return Noise(max(typical, _EPSILON), _EPSILON * function.size)
+    def at(self, z: Array, order: int) -> tuple[Array, Array]:
+        """The derivatives at z, one point per gap, by the best of the windows, and their errors."""
+        x = (np.repeat(z, len(_WINDOWS)) - self.centre) / self.radius
+        found = differentiate_series(self.series, chebyshev_polynomials, x, self.radius, order)
+        values, errors = found.value.reshape(z.size, -1), found.error.reshape(z.size, -1)
+        best = np.arange(z.size), np.argmin(errors, axis=1)
+        return values[best], errors[best]
 
 
-def _resolve(function: Pointwise, noise: Noise) -> Cells:
-    """Cells on which the callable is a polynomial up to noise, or that are as narrow as they can be."""
-    edges = np.linspace(_LEFT_END, _RIGHT_END, _CELLS + 1)
-    left, right = edges[:-1], edges[1:]
-    done_left, done_right = [], []
-    while left.size:
-        done = _is_resolved(function, left, right, noise)
-        done |= right - left < _NARROWEST * np.maximum(1.0, np.abs(left))
-        done_left.append(left[done])
-        done_right.append(right[done])
-        left, right = left[~done], right[~done]
-        if left.size > _MOST_CELLS:
-            raise NotSupportedError(
-                f"the callable {function.name!r} is too noisy or varies too fast to look for its kinks: "
-                "say where they are with kinks=(...), or kinks=() for none."
-            )
-        middle = 0.5 * (left + right)
-        left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
-    lefts, rights = np.concatenate(done_left), np.concatenate(done_right)
-    order = np.argsort(lefts)
-    return Cells(lefts[order], rights[order])
-
-
-def _is_resolved(function: Pointwise, left: Array, right: Array, noise: Noise) -> NDArray[np.bool_]:
-    points = chebyshev_points(0.5 * (left + right), 0.5 * (right - left), _NODES)
-    samples = function(points)
-    coefficients = chebyshev_coefficients(samples)
-    tail = np.max(np.abs(coefficients[:, -_TAIL:]), axis=1)
-    # The nodes stop short of the ends; a kink between the last node and the end shows in the end's value.
-    signs = (-1.0) ** np.arange(_NODES)
-    ends = np.stack([np.sum(coefficients * signs, axis=1), np.sum(coefficients, axis=1)])
-    missed = np.max(np.abs(ends - function(np.stack([left, right]))), axis=0)
-    expected = noise.of(points, samples)
-    return np.asarray((tail <= 6.0 * expected) & (missed <= 30.0 * expected))
-
-
-@dataclass(frozen=True)
 class Difference:
     """Right-hand minus left-hand continuation into gaps where kinks may be, gap by gap."""
 
-    function: Pointwise
-    left: Array
-    right: Array
+    def __init__(self, function: Pointwise, left: Array, right: Array) -> None:
+        self.left, self.right = left, right
+        self._below, self._above = Side(function, left, -1.0), Side(function, right, 1.0)
 
     def at(self, z: Array, order: int) -> tuple[Array, Array]:
         """The difference of the derivatives at z, one point per gap, and its error."""
-        below, below_error = self._continued(self.left, -1.0, z, order)
-        above, above_error = self._continued(self.right, 1.0, z, order)
+        below, below_error = self._below.at(z, order)
+        above, above_error = self._above.at(z, order)
         return above - below, above_error + below_error
-
-    def _continued(self, end: Array, direction: float, z: Array, order: int) -> tuple[Array, Array]:
-        """The best continuation to z from windows that start at ``end`` and lead away."""
-        radius = np.tile(0.5 * np.array(_WINDOWS), end.size)
-        centre = np.repeat(end, len(_WINDOWS)) + direction * radius
-        series = chebyshev_series(self.function, centre, radius)
-        x = (np.repeat(z, len(_WINDOWS)) - centre) / radius
-        found = differentiate_series(series, chebyshev_polynomials, x, radius, order)
-        values, errors = found.value.reshape(end.size, -1), found.error.reshape(end.size, -1)
-        best = np.arange(end.size), np.argmin(errors, axis=1)
-        return values[best], errors[best]
 
     def number(self, z: float, order: int) -> tuple[float, float]:
         """The same for a single gap."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -35,7 +36,8 @@ _GOAL = 1e-11
 """A method this good ends the search for a better one."""
 _TOLERANCE = 1e-6
 """A derivative worse than this is refused."""
-_RADII = tuple(2.0**-k for k in range(-2, 9))
+_SMALLEST_RADIUS = 2.0**-8
+"""Windows get no smaller than this, unless the callable has features that are narrower."""
 _CHUNK = 4096
 _MANY = 256
 """Beyond this number of points the derivatives come from a table."""
@@ -55,16 +57,29 @@ class Query:
         return Query(self.z[indices], self.lower[indices], self.upper[indices])
 
 
-Method = Callable[[Pointwise, Query, int, float], Derivative]
+@dataclass(frozen=True)
+class Extent:
+    """How large the values of a callable are, and how small windows may have to be."""
+
+    scale: float
+    smallest: float = _SMALLEST_RADIUS
+
+    @property
+    def radii(self) -> list[float]:
+        """Of the windows to try, large ones first."""
+        return [2.0**-k for k in range(-2, 1 - math.floor(math.log2(self.smallest)))]
+
+
+Method = Callable[[Pointwise, Query, int, Extent], Derivative]
 
 
 def _by_series(
-    sampler: Sampler, basis: Basis, function: Pointwise, query: Query, order: int, scale: float
+    sampler: Sampler, basis: Basis, function: Pointwise, query: Query, order: int, extent: Extent
 ) -> Derivative:
     """The best of several radii, point by point; the window never leaves the piece."""
     best = Derivative.unknown(query.z.size)
     pending = np.arange(query.z.size)
-    for largest in _RADII:
+    for largest in extent.radii:
         part = query.some(pending)
         radius = np.minimum(largest, 0.5 * (part.upper - part.lower))
         centre = np.clip(part.z, part.lower + radius, part.upper - radius)
@@ -73,23 +88,23 @@ def _by_series(
         # Smaller windows only amplify rounding once a window resolves the function.
         worse = np.isfinite(new.error) & (new.error > 2.0 * best.error[pending])
         best.improve(pending, new)
-        pending = pending[~worse & (best.error[pending] > _BEST * (best.size[pending] + scale))]
+        pending = pending[~worse & (best.error[pending] > _BEST * (best.size[pending] + extent.scale))]
         if pending.size == 0:
             break
     return best
 
 
-def complex_contour(function: Pointwise, query: Query, order: int, scale: float) -> Derivative:
+def complex_contour(function: Pointwise, query: Query, order: int, extent: Extent) -> Derivative:
     """Cauchy's integral on a circle: spectrally accurate where the callable is analytic."""
-    return _by_series(taylor_series, monomials, function, query, order, scale)
+    return _by_series(taylor_series, monomials, function, query, order, extent)
 
 
-def chebyshev_interpolation(function: Pointwise, query: Query, order: int, scale: float) -> Derivative:
+def chebyshev_interpolation(function: Pointwise, query: Query, order: int, extent: Extent) -> Derivative:
     """The derivative of a Chebyshev interpolant on the real line."""
-    return _by_series(chebyshev_series, chebyshev_polynomials, function, query, order, scale)
+    return _by_series(chebyshev_series, chebyshev_polynomials, function, query, order, extent)
 
 
-def multiprecision(function: Pointwise, query: Query, order: int, scale: float) -> Derivative:
+def multiprecision(function: Pointwise, query: Query, order: int, extent: Extent) -> Derivative:
     """One-sided differences in many digits, for a callable that computes with mpmath numbers.
 
     Two steps that differ by a factor of a thousand must agree, which they do not at a singularity.
@@ -108,7 +123,7 @@ def multiprecision(function: Pointwise, query: Query, order: int, scale: float) 
             except Exception:  # a user's function may fail in any way on numbers it was not written for
                 continue
             found.size[index] = abs(found.value[index])
-            found.error[index] = gap + 1e-15 * (found.size[index] + scale)
+            found.error[index] = gap + 1e-15 * (found.size[index] + extent.scale)
     return found
 
 
@@ -126,7 +141,13 @@ class NumericalRule:
     function: Pointwise
     breakpoints: tuple[float, ...]
     methods: tuple[Method, ...]
-    scale: float
+    extent: Extent
+    edges: Array
+
+    @property
+    def scale(self) -> float:
+        """How large the values are near 0."""
+        return self.extent.scale
 
     def __call__(self, z: Array, order: int) -> Array:
         """The right-hand derivative; refused where it cannot be had to about 1e-6."""
@@ -185,7 +206,7 @@ class NumericalRule:
             pending = np.flatnonzero(best.error > _GOAL * (best.size + self.scale))
             if pending.size == 0:
                 break
-            new = method(self.function, query.some(pending), order, self.scale)
+            new = method(self.function, query.some(pending), order, self.extent)
             gap, known = np.abs(new.value - best.value[pending]), best.error[pending]
             # Two methods that contradict each other: neither is to be believed closer than the gap.
             contradicts = np.isfinite(known) & (gap > 3.0 * (new.error + known))
@@ -195,15 +216,18 @@ class NumericalRule:
 
 @lru_cache(maxsize=64)
 def _table(rule: NumericalRule, order: int) -> Table:
-    return tabulate(
-        lambda z: rule.estimate(rule.right_of(z), order), rule.breakpoints, rule.scale, _TOLERANCE
-    )
+    edges = np.concatenate([rule.breakpoints, rule.edges])
+    return tabulate(lambda z: rule.estimate(rule.right_of(z), order), edges, rule.scale, _TOLERANCE)
 
 
-def numerical_rule(function: Pointwise, breakpoints: tuple[float, ...]) -> NumericalRule:
-    """Finds out which methods work for this callable, by trying them on a few points."""
-    scale = function.size or 1.0
-    trusted = NumericalRule(function, breakpoints, (chebyshev_interpolation,), scale)
+def numerical_rule(function: Pointwise, breakpoints: tuple[float, ...], edges: Array) -> NumericalRule:
+    """Finds out which methods work for this callable, by trying them on a few points.
+
+    ``edges`` lie dense where the callable varies quickly.
+    """
+    smallest = float(np.min(np.diff(edges), initial=_SMALLEST_RADIUS))
+    extent = Extent(function.size or 1.0, smallest)
+    trusted = NumericalRule(function, breakpoints, (chebyshev_interpolation,), extent, edges)
     query = trusted.right_of(probes_away_from(breakpoints))
     contour = _agrees(complex_contour, trusted, query)
     digits = _agrees(multiprecision, trusted, query)
@@ -215,14 +239,14 @@ def numerical_rule(function: Pointwise, breakpoints: tuple[float, ...]) -> Numer
             chebyshev_interpolation,
             *((multiprecision,) if digits else ()),
         )
-    return NumericalRule(function, breakpoints, methods, scale)
+    return replace(trusted, methods=methods)
 
 
 def _agrees(method: Method, trusted: NumericalRule, query: Query) -> bool:
     """Whether a method reproduces the first two derivatives that the trusted one finds."""
     for order in (1, 2):
         expected = trusted.estimate(query, order)
-        found = method(trusted.function, query, order, trusted.scale)
+        found = method(trusted.function, query, order, trusted.extent)
         finite = np.isfinite(found.error)
         gap = np.abs(found.value - expected.value)
         close = gap <= 1e-6 * (expected.size + trusted.scale) + expected.error

@@ -7,6 +7,7 @@ import numbers
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ _ABOVE = (0.0, 1e-3, 0.1, 0.37, 0.71, 1.0, 1.3, 2.2, 3.1, 4.7, 7.3, 11.9, 20.0)
 _BELOW = (-2e-3, -0.13, -0.41, -0.83, -1.0, -1.7, -2.6, -3.9, -6.1, -9.7, -20.0)
 PROBES = np.array(_ABOVE + _BELOW)
 """Where callables are tried out."""
+_NEAR_ZERO = np.concatenate([PROBES[np.abs(PROBES) <= 3.2], np.linspace(-3.2, 3.2, 258)])
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,10 @@ class Pointwise:
             )
         return values
 
-    @property
+    @cached_property
     def size(self) -> float:
         """The largest |value| where activations do their work, near 0."""
-        return float(np.max(np.abs(self(PROBES[np.abs(PROBES) <= 3.2]))))
+        return float(np.max(np.abs(self(_NEAR_ZERO))))
 
     def complex_values(self, z: NDArray[np.complex128]) -> NDArray[np.complex128] | None:
         """The values on the complex plane, None if the callable does not take complex arrays."""

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
 
 from foretrain.activations._activation import Array, Parity
+from foretrain.activations._cells import SEARCHED
 from foretrain.activations._expansions import chebyshev_series
-from foretrain.activations._kinks import SEARCHED
 from foretrain.activations._pointwise import PROBES, Pointwise
 from foretrain.activations._polynomials import differentiate, horner
 
 _HIGHEST_DEGREE = 8
+_HIGHEST_HOMOGENEITY = 32.0
 _EXACT = 1e-12
 _FAR = np.array([50.0, 217.0, 1000.0])
 
@@ -57,8 +58,13 @@ class PolynomialRule:
         return right - left
 
 
-def recognise_polynomials(function: Pointwise, breakpoints: tuple[float, ...]) -> PolynomialRule | None:
-    """The polynomial pieces of a callable, None if it is not made of polynomials of low degree."""
+def recognise_polynomials(
+    function: Pointwise, breakpoints: tuple[float, ...], telling: Array
+) -> PolynomialRule | None:
+    """The polynomial pieces of a callable, None if it is not made of polynomials of low degree.
+
+    ``telling`` are points to check besides regular ones: they lie dense where the callable varies quickly.
+    """
     reach = max(SEARCHED, *(abs(place) + 4.0 for place in (*breakpoints, 0.0)))
     edges = (-reach, *breakpoints, reach)
     fits = [_fit(function, lower, upper) for lower, upper in pairwise(edges)]
@@ -66,7 +72,7 @@ def recognise_polynomials(function: Pointwise, breakpoints: tuple[float, ...]) -
     if len(polynomials) < len(fits):
         return None
     rule = PolynomialRule(function, breakpoints, polynomials)
-    points = np.concatenate([-_FAR, np.linspace(-SEARCHED, SEARCHED, 999), _FAR])
+    points = np.concatenate([-_FAR, np.linspace(-SEARCHED, SEARCHED, 999), telling, _FAR])
     values = function(points)
     close = np.abs(rule.polynomial(points, 0) - values) <= 1e-11 * (np.abs(values) + np.abs(points) + 1.0)
     # At a jump itself the value is the callable's own affair.
@@ -117,6 +123,9 @@ def recognise_degree(function: Pointwise) -> float | None:
     if values[largest] == 0.0 or doubled / values[largest] <= 0.0:
         return None
     degree = math.log2(doubled / values[largest])
+    # A negative degree would mean a pole at 0; nobody's activation has a higher one than this.
+    if not 0.0 <= degree <= _HIGHEST_HOMOGENEITY:
+        return None
     if abs(degree - round(degree)) < 1e-9:
         degree = float(round(degree))
     for factor in (1e-9, 0.3, 2.0, 3.7, 211.0):

@@ -47,10 +47,13 @@ class Table:
 
 
 def tabulate(
-    evaluate: Callable[[Array], Derivative], breakpoints: tuple[float, ...], scale: float, tolerance: float
+    evaluate: Callable[[Array], Derivative], extra_edges: Array, scale: float, tolerance: float
 ) -> Table:
-    """A table of a derivative; cells end at breakpoints, those where it is not smooth enough are unusable."""
-    inner = [place for place in breakpoints if abs(place) < _REACH]
+    """A table of a derivative; regular cells that also end at the extra edges.
+
+    Those where the derivative is not smooth enough are unusable.
+    """
+    inner = extra_edges[np.abs(extra_edges) < _REACH]
     edges = np.unique(np.concatenate([np.linspace(-_REACH, _REACH, _CELLS + 1), inner]))
     centre, radius = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges)
     points = chebyshev_points(centre, radius, _NODES)

@@ -48,7 +48,7 @@ def activation(
     curves = _curves(act)
     return Answer(
         {**_facts(act), "moments": moments},
-        [repr(act), Table(("K", "<σ>", "<σ²>", "<σ⁴>", "<σ'²>"), [tuple(row.values()) for row in moments])],
+        [repr(act), Table(("K", *list(moments[0])[1:]), [tuple(row.values()) for row in moments])],
         data=curves,
         figure=lambda: _draw(act, curves),
     )
@@ -91,17 +91,11 @@ def _taylor(act: Activation) -> list[float] | None:
 
 
 def _moments(act: Activation, variances: Sequence[float]) -> list[dict[str, float]]:
-    from foretrain.gaussian import expectation, factor
+    from foretrain.gaussian import moments
 
-    factors = {
-        "mean": factor(act),
-        "square": factor(act, power=2),
-        "fourth": factor(act, power=4),
-        "derivative_square": factor(act, 1, power=2),
-    }
+    table = moments(act, list(variances)).value
     return [
-        {"variance": K, **{key: float(expectation([part], [[K]])) for key, part in factors.items()}}
-        for K in variances
+        {"variance": K, **{str(row.moment.item()): float(row) for row in table.sel(K=K)}} for K in variances
     ]
 
 

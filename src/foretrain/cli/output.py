@@ -106,7 +106,7 @@ def _text(cell: Cell) -> str:
         return ""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return cell if isinstance(cell, str) else f"{cell:.6g}"
+    return cell if isinstance(cell, str) else f"{cell + 0.0:.6g}"  # the sum turns -0 into 0
 
 
 def _aligned(table: Table) -> str:

@@ -62,13 +62,17 @@ def _answer(experiment: Experiment, scale: Scale, seed: int, result: Result) -> 
         [
             experiment.title,
             experiment.source,
-            Table(columns, [tuple(row.values()) for row in rows]),
+            Table(columns, [tuple({**row, "z": _rounded(row["z"])}.values()) for row in rows]),
             result.verdict,
         ],
         data=result.data.assign_attrs(facts | {"scale": str(scale), "seed": seed, "verdict": result.verdict}),
         figure=result.figure,
         holds=result.agrees,
     )
+
+
+def _rounded(z: float | None) -> float | None:
+    return None if z is None else round(z, 2)
 
 
 COMMAND = Command(

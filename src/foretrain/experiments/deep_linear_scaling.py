@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from foretrain.experiments.agreement import largest_score_allowed
-from foretrain.experiments.deep_linear import limit, moment, real_networks
+from foretrain.experiments.deep_linear import moment, real_networks
 from foretrain.experiments.drawing import PALETTE, new_figure
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.ensembles import moment_sums
+from foretrain.theory.linear import scaling_limit_moments, scaling_limit_relative_error
 
 if TYPE_CHECKING:
     import xarray
@@ -42,13 +43,15 @@ def deep_linear_scaling(scale: Scale, seed: int) -> Result:
 
     plan = _PLANS[scale]
     exact = [[moment(n, _depth(n, plan.ratio), m) for n in _WIDTHS] for m in _ORDERS]
+    limits = scaling_limit_moments(plan.ratio, max(_ORDERS))
+    errors = [[scaling_limit_relative_error(plan.ratio, m, n) for n in _WIDTHS] for m in _ORDERS]
     tasks = list(zip(plan.draws.items(), spawn(seed, len(plan.draws)), strict=True))
     found = [_measure(n, draws, plan.ratio, own) for (n, draws), own in track(tasks, "deep linear networks")]
     data = xarray.Dataset(
         {
-            "limit": ("order", [limit(m, plan.ratio) for m in _ORDERS]),
-            "first_correction": ("order", [_first_correction(m, plan.ratio) for m in _ORDERS]),
+            "limit": ("order", [limits[m - 1] for m in _ORDERS]),
             "exact": (("order", "width"), exact),
+            "first_order_error": (("order", "width"), errors),
         },
         coords={"order": list(_ORDERS), "width": list(_WIDTHS)},
         attrs={"ratio": plan.ratio},
@@ -66,12 +69,6 @@ def deep_linear_scaling(scale: Scale, seed: int) -> Result:
 
 def _depth(width: int, ratio: float) -> int:
     return round(ratio * width)
-
-
-def _first_correction(order: int, ratio: float) -> float:
-    """n times the relative error of the limit, at leading order in 1/n."""
-    pairs = order * (order - 1)
-    return -(pairs + ratio / 6 * pairs * (4 * order - 2))
 
 
 def _measure(width: int, draws: int, ratio: float, seed: Seed) -> xarray.Dataset:
@@ -98,7 +95,7 @@ def _limit_rows(data: xarray.Dataset) -> list[Row]:
         rows.append(
             Row(f"m = {order}: error ratio on doubling n", 2.0, halving, agrees=abs(halving - 2) < 0.05)
         )
-        expected = float(data.first_correction.sel(order=order))
+        expected = float(data.first_order_error.sel(order=order)[-1] * _WIDTHS[-1])
         scaled = float(here[-1] * _WIDTHS[-1])
         close = abs(scaled / expected - 1) < 0.05
         rows.append(
@@ -135,8 +132,7 @@ def _draw(data: xarray.Dataset) -> Figure:
         errors.plot(
             data.width, 1 - chosen.exact / chosen.limit, "o-", color=color, markersize=4, label=f"m = {order}"
         )
-        first = -float(chosen.first_correction) / data.width
-        errors.plot(data.width, first, "--", color=color, linewidth=1)
+        errors.plot(data.width, -chosen.first_order_error, "--", color=color, linewidth=1)
     values.set_title("moments: exact (lines), real networks (points), limit (dotted)", fontsize=11)
     values.set_ylabel(r"$G_{2m}/G_2^m$")
     values.set_yscale("log")

@@ -20,6 +20,7 @@ from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import FloatArray
+from foretrain.theory.linear import scaling_limit_log_variance
 
 if TYPE_CHECKING:
     import xarray
@@ -88,8 +89,9 @@ def _rows(case: xarray.Dataset, tested: int) -> list[Row]:
         rows.append(
             Row(f"{name}: {label}", expected, here, error, agrees=abs(here - expected) <= bound * error)
         )
-    rows.append(Row(f"{name}: E log R, limit −r", -ratio, mean, mean_error))
-    rows.append(Row(f"{name}: Var log R, limit 2r", 2 * ratio, spread, spread_error))
+    limit = scaling_limit_log_variance(ratio)
+    rows.append(Row(f"{name}: E log R, limit −r", limit.mean, mean, mean_error))
+    rows.append(Row(f"{name}: Var log R, limit 2r", limit.variance, spread, spread_error))
     return rows
 
 
@@ -105,12 +107,13 @@ def _draw(data: xarray.Dataset) -> Figure:
 def _draw_case(panel: Axes, case: xarray.Dataset) -> None:
     values = case.log_R.dropna("draw").values
     ratio = case.depth.item() / case.width.item()
-    edges = np.linspace(-ratio - 4.2 * np.sqrt(2 * ratio), -ratio + 4.2 * np.sqrt(2 * ratio), 61)
+    limit = scaling_limit_log_variance(ratio)
+    edges = limit.mean + np.sqrt(limit.variance) * np.linspace(-4.2, 4.2, 61)
     panel.hist(
         values, list(edges), density=True, color=SKY, edgecolor="white", linewidth=0.4, label="real networks"
     )
     grid = np.linspace(edges[0], edges[-1], 301)
-    panel.plot(grid, _normal(grid, -ratio, 2 * ratio), color=INK, linewidth=1.8, label="limit  $N(-r, 2r)$")
+    panel.plot(grid, _normal(grid, *limit), color=INK, linewidth=1.8, label="limit  $N(-r, 2r)$")
     exact = _normal(grid, case["mean"].item(), case.variance.item())
     panel.plot(grid, exact, "--", color=ORANGE, linewidth=1.8, label="normal with exact mean and variance")
     top = 1.45 * exact.max()

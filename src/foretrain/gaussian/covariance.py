@@ -12,6 +12,7 @@ from foretrain.support.errors import InputError
 Array = NDArray[np.float64]
 
 _CHECKED_ROWS = 64
+_LOST = 16 * float(np.finfo(float).eps)
 _SPLITTER = 134217729.0  # 2^27 + 1: cuts a float64 into two halves that multiply exactly
 
 
@@ -151,24 +152,27 @@ def condition(K: Array, pivot: int) -> Array:
     variance = K[:, pivot, pivot][:, None, None]
     safe = np.where(variance > 0, variance, 1.0)
     schur = difference_of_products(block, safe, column[:, :, None], column[:, None, :]) / safe
-    schur = np.where(variance > 0, schur, block)
-    diagonal = np.arange(len(others))
-    kept = np.diagonal(block, axis1=1, axis2=2)
-    own = schur[:, diagonal, diagonal]
-    # What is left of a variance below round-off of what it was is no direction of its own.
-    gone = own <= 4 * np.finfo(float).eps * kept * (K.shape[-1] > 2)
-    schur[:, diagonal, diagonal] = np.where(gone | (own < 0), 0.0, own)
-    keep = schur[:, diagonal, diagonal] > 0
-    return np.asarray(schur * keep[:, :, None] * keep[:, None, :])
+    return _without_lost(np.where(variance > 0, schur, block), np.zeros((len(K), len(others))))
+
+
+def _without_lost(K: Array, floor: Array) -> Array:
+    """Inputs whose variance is not above the floor (B, n) set to zero: they are no directions of their own."""
+    keep = np.diagonal(K, axis1=1, axis2=2) > floor
+    return np.asarray(K * keep[:, :, None] * keep[:, None, :])
 
 
 def staircase(K: Array) -> Staircase:
-    """Pivoted Cholesky factors of a stack (B, n, n), largest remaining variance first; null directions dropped."""
+    """Pivoted Cholesky factors of a stack (B, n, n), largest remaining variance first; null directions dropped.
+
+    Two inputs are told apart to the last digit. Among more, what is left of a variance is trusted only above the
+    rounding of what it was.
+    """
     batch, n, _ = K.shape
     rows = np.arange(batch)
     order = np.tile(np.arange(n), (batch, 1))
     factor = np.zeros((batch, n, n))
     rest = K.copy()
+    floor = np.diagonal(K, axis1=1, axis2=2) * (_LOST if n > 2 else 0.0)
     for j in range(n):
         pivot = j + np.argmax(np.diagonal(rest, axis1=1, axis2=2)[:, j:], axis=1)
         _swap(rows, j, pivot, order, factor, rest)
@@ -177,7 +181,8 @@ def staircase(K: Array) -> Staircase:
         root = np.sqrt(np.where(alive, variance, 1.0))
         factor[:, j:, j] = np.where(alive[:, None], rest[:, j:, j] / root[:, None], 0.0)
         if j + 1 < n:
-            rest[:, j + 1 :, j + 1 :] = condition(rest[:, j:, j:], 0)
+            below = np.take_along_axis(floor, order[:, j + 1 :], axis=1)
+            rest[:, j + 1 :, j + 1 :] = _without_lost(condition(rest[:, j:, j:], 0), below)
     rank = (np.diagonal(factor, axis1=1, axis2=2) > 0).sum(axis=1)
     return Staircase(factor, order, rank)
 

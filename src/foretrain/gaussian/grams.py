@@ -26,7 +26,7 @@ from foretrain.gaussian.interpolation import interpolated_pairs
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.rules import hermite
 from foretrain.gaussian.stack import Stack
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 
 Array = NDArray[np.float64]
@@ -76,6 +76,8 @@ def gram(
         Covariance (N, N); float32 stays float32, which is faster.
     tolerance
         Relative to sqrt(<f^2><g^2>); 1e-10, or 1e-6 in float32.
+
+    Entries of the diagonal where delta functions of one input would multiply are inf, or nan if not even that.
 
     Examples
     --------
@@ -218,7 +220,10 @@ class _Gram:
         if same.any():
             alone = self.variance[i[same]].astype(float)[:, None, None]
             stack = Stack(alone, np.zeros((len(alone), 1)), self.tolerance)
-            value[same], error[same] = stack.total([f * g])
+            try:
+                value[same], error[same] = stack.total([f * g])
+            except NotSupportedError:  # delta functions of one input multiplied: no value, but the pairs have
+                value[same] = error[same] = np.nan
         if not same.all():
             i, j = i[~same], j[~same]
             K = np.empty((len(i), 2, 2))

@@ -22,7 +22,8 @@ class NotSupportedError(ForetrainError, TypeError):
     """What was asked for is well defined, but not offered; the message says what to do instead."""
 
 
-class NotEnoughMemoryError(ForetrainError, MemoryError):
+# MemoryError comes first because it brings its own __new__, which copies made by a cluster's workers need.
+class NotEnoughMemoryError(MemoryError, ForetrainError):
     """The estimate of what a job needs exceeds what is available."""
 
 

@@ -156,4 +156,5 @@ def _aliasing(sums: Array, scales: Array) -> Array:
     """Error of the mean, from the probes at half of each alias: nearly their squares, with a margin on both."""
     probes = np.abs(sums[:, :, 1:]).sum(axis=0) / 2
     half = np.maximum(np.abs(sums[0, :, 0] - sums[1, :, 0]) / 2, probes.max(axis=1, initial=0.0)) / scales
-    return np.asarray(scales * (6 * np.minimum(half, half**_EXPONENT) + 1e-15))
+    small = np.minimum(half, 1.0) ** _EXPONENT
+    return np.asarray(scales * (6 * np.where(half < 1, small, half) + 1e-15))

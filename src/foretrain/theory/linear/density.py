@@ -15,7 +15,7 @@ from scipy import special
 
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.linear.law import log_chi_square_moment
-from foretrain.theory.linear.moments import log_moments
+from foretrain.theory.linear.moments import log_flow
 from foretrain.theory.linear.network import DeepLinear, layer_index
 
 Array = NDArray[np.float64]
@@ -34,7 +34,7 @@ def density(network: DeepLinear, z: ArrayLike, G0: float, layer: int) -> Array:
         raise NotSupportedError(
             "the density is known only without biases after layer 1: set C_b = 0 there, or sample."
         )
-    log_two_point = float(log_moments(network, G0, 1).values[place, 0])
+    log_two_point = float(log_flow(network, G0, 1)[place, 0])
     if not math.isfinite(log_two_point):
         raise InputError("z is 0 with certainty, so it has no density: G0 or a C_W is 0.")
     size = np.abs(np.asarray(z, dtype=np.float64))

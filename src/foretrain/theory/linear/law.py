@@ -11,13 +11,13 @@ from scipy import special
 
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, generator
-from foretrain.theory.linear.moments import log_moments
+from foretrain.theory.linear.moments import log_flow
 from foretrain.theory.linear.network import DeepLinear, by_layer, check_mean_square, layer_index
 
 if TYPE_CHECKING:
     import xarray as xr
 
-_LARGE = 200.0  # from here on Stirling's series is exact to rounding
+_LARGE = 40.0  # from here on the Stirling series below is exact to rounding
 
 
 def absolute_moment(network: DeepLinear, G0: float, s: float) -> xr.DataArray:
@@ -25,7 +25,7 @@ def absolute_moment(network: DeepLinear, G0: float, s: float) -> xr.DataArray:
     if not s > -1:
         raise InputError(f"E|z|^s diverges at s = {s}: use a power above -1.")
     network.require_no_bias("E|z|^s")
-    log_two_point = log_moments(network, G0, 1).values[:, 0]
+    log_two_point = log_flow(network, G0, 1)[:, 0]
     gaussian = s / 2 * math.log(2) + math.lgamma((s + 1) / 2) - math.log(math.pi) / 2
     factors = [0.0, *(log_chi_square_moment(n, s / 2) for n in network.widths[:-1])]
     power = np.zeros(network.depth) if s == 0 else s / 2 * log_two_point
@@ -43,7 +43,7 @@ def log_variance_statistics(network: DeepLinear, G0: float) -> xr.Dataset:
     shifts, spreads = np.zeros(network.depth), np.zeros(network.depth)
     shifts[1:] = _digamma_minus_log(half[1:])
     spreads[1:] = special.polygamma(1, half[1:])
-    mean = log_moments(network, G0, 1).values[:, 0] + np.cumsum(shifts)
+    mean = log_flow(network, G0, 1)[:, 0] + np.cumsum(shifts)
     return xr.Dataset(
         {
             "mean": by_layer(network, mean, "mean"),
@@ -87,8 +87,15 @@ def log_chi_square_moment(n: int, s: Any) -> Any:
     if a < _LARGE:
         value = special.loggamma(a + s) - special.gammaln(a) - s * math.log(a)
     else:
-        value = (a + s - 0.5) * np.log1p(s / a) - s + _stirling(a + s) - _stirling(a)
+        value = (a + s - 0.5) * _log1p(s / a) - s + _stirling(a + s) - _stirling(a)
     return value
+
+
+def _log1p(x: Any) -> Any:
+    """log(1 + x) for small complex x, where numpy's loses digits."""
+    if not np.iscomplexobj(x):
+        return np.log1p(x)
+    return 0.5 * np.log1p(2 * x.real + np.abs(x) ** 2) + 1j * np.arctan2(x.imag, 1 + x.real)
 
 
 def _stirling(x: Any) -> Any:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from foretrain.gaussian.cumulants import cumulants_from_moments
 from foretrain.support.errors import InputError
-from foretrain.theory.linear.moments import log_moments, settled
+from foretrain.theory.linear.moments import log_flow, settled
 from foretrain.theory.linear.network import DeepLinear, check_order, layer_index
 
 
@@ -87,17 +87,22 @@ def perturbation_valid(n: int, L: int, m: int, tolerance: float = 0.1) -> Pertur
 
 
 def draws_needed(r: float, m: int, relative_error: float) -> float:
-    """Draws for a relative standard error of the sample mean of R^m: (e^(2 m^2 r) - 1) / error^2 in the scaling limit.
+    """Draws for a relative standard error of the mean of R^m: (e^(2 m^2 r) - 1) / error^2 in the scaling limit.
 
     Where that is hopeless, verify through log R or a fractional moment instead.
     """
     return _draws(2 * check_order(m) ** 2 * _ratio(r), relative_error)
 
 
-def draws_needed_at(network: DeepLinear, m: int, relative_error: float, layer: int | None = None) -> float:
-    """As :func:`draws_needed`, exactly for one network and layer (the output unless told)."""
+def draws_needed_at(
+    network: DeepLinear, m: int, relative_error: float, layer: int | None = None, G0: float = 1.0
+) -> float:
+    """As :func:`draws_needed`, exactly for one network and layer (the output unless told).
+
+    The input's mean square G0 matters only with biases.
+    """
     place = layer_index(network, network.depth if layer is None else layer)
-    logs = log_moments(network, 1.0, 2 * check_order(m)).values[place]
+    logs = log_flow(network, G0, 2 * check_order(m))[place]
     return _draws(float(logs[2 * m - 1] - 2 * logs[m - 1]), relative_error)
 
 

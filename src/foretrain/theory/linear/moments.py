@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from foretrain.gaussian.covariance import check_covariance
 from foretrain.gaussian.cumulants import cumulants_from_moments
 from foretrain.support.errors import NotSupportedError
-from foretrain.theory.linear.network import DeepLinear, by_layer, check_mean_square, check_order
+from foretrain.theory.linear.network import (
+    DeepLinear,
+    by_layer,
+    check_mean_square,
+    check_one_gram,
+    check_order,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,7 +38,7 @@ def two_point(network: DeepLinear, gram: ArrayLike) -> xr.DataArray:
         kernel: NDArray[Any] = np.asarray(check_mean_square(float(np.asarray(gram))))
         axes = {}
     else:
-        kernel = check_covariance(gram)
+        kernel = check_one_gram(gram)
         axes = {"input_1": None, "input_2": None}
     layers = []
     for gain, bias in zip(network.gains, network.biases):
@@ -49,13 +54,8 @@ def width_factor(m: int, n: int) -> float:
 
 def log_moments(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArray:
     """log G_2m by layer and order m = 1..max_order, safe where G_2m overflows (3.47)."""
-    order = check_order(max_order)
-    with np.errstate(divide="ignore"):
-        first = np.log(network.biases[0] + network.gains[0] * check_mean_square(G0))
-        flow = [first * np.arange(1, order + 1)]
-        for n, gain, bias in zip(network.widths, network.gains[1:], network.biases[1:]):
-            flow.append(_log_layer(flow[-1] + _log_width_factors(order, n), gain, bias))
-    return by_layer(network, flow, "log G", order=np.arange(1, order + 1))
+    flow = log_flow(network, G0, max_order)
+    return by_layer(network, flow, "log G", order=np.arange(1, max_order + 1))
 
 
 def moments(network: DeepLinear, G0: float, max_order: int = 4) -> xr.DataArray:
@@ -107,6 +107,19 @@ def fluctuation_expansion(network: DeepLinear, G0: float, max_power: int = 2) ->
     flow = _series_flow(network, G0, 2, power)
     table = [_variance(row, _Series.small(1 / n, power)).terms for row, n in zip(flow, network.widths)]
     return by_layer(network, table, "Var O", power=np.arange(power + 1))
+
+
+def log_flow(network: DeepLinear, G0: float, max_order: int) -> NDArray[np.float64]:
+    """log G_2m as a plain array (layer, order)."""
+    order = check_order(max_order)
+    with np.errstate(divide="ignore"):
+        first = np.logaddexp(
+            np.log(network.biases[0]), np.log(network.gains[0]) + np.log(check_mean_square(G0))
+        )
+        flow = [first * np.arange(1, order + 1)]
+        for n, gain, bias in zip(network.widths, network.gains[1:], network.biases[1:]):
+            flow.append(_log_layer(flow[-1] + _log_width_factors(order, n), gain, bias))
+    return np.stack(flow)
 
 
 def _variance(row: list[Number], inverse_width: Number) -> Number:
@@ -185,7 +198,7 @@ def settled(compute: Callable[[], Any]) -> NDArray[np.float64]:
     previous = None
     for digits in _DIGITS:
         with localcontext() as context:
-            context.prec = digits
+            context.prec, context.Emax, context.Emin = digits, MAX_EMAX, MIN_EMIN
             found = np.array([[float(entry) for entry in np.atleast_1d(row)] for row in compute()])
         if previous is not None and np.allclose(found, previous, rtol=1e-13, atol=0.0, equal_nan=True):
             return found.squeeze(axis=1) if found.shape[1] == 1 else found

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from foretrain.gaussian.covariance import check_covariance
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -82,6 +84,14 @@ def check_mean_square(G0: float) -> float:
     if not (math.isfinite(G0) and G0 >= 0):
         raise InputError(f"G0 is {G0}, but the mean square of an input is a finite number from 0 on.")
     return float(G0)
+
+
+def check_one_gram(gram: ArrayLike) -> NDArray[np.float64]:
+    """The Gram matrix (N, N) of the inputs, divided by n_0."""
+    kernel = check_covariance(gram)
+    if kernel.ndim != 2:
+        raise InputError(f"one Gram matrix (N, N) is needed, but its shape is {kernel.shape}.")
+    return kernel
 
 
 def check_order(order: int, least: int = 1) -> int:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.gaussian.covariance import check_covariance
 from foretrain.gaussian.wick import Pairing, loop_count, pairings
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.linear.moments import two_point
-from foretrain.theory.linear.network import DeepLinear, by_layer
+from foretrain.theory.linear.network import DeepLinear, by_layer, check_one_gram
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -62,7 +61,7 @@ def connected_four_point(network: DeepLinear, gram: ArrayLike, quadruples: Array
     This is the connected correlator of neurons i, i, j, j with j != i. The recursion is run on the connected
     part itself, so nothing cancels at large width.
     """
-    kernel = _one_gram(gram)
+    kernel = check_one_gram(gram)
     chosen = np.asarray(quadruples, dtype=np.intp)
     if chosen.ndim != 2 or chosen.shape[1] != 4:
         raise InputError(f"the quadruples must be a table (Q, 4) of inputs, not of shape {chosen.shape}.")
@@ -84,16 +83,9 @@ def _products(kernel: Array, chosen: NDArray[np.intp]) -> Array:
     return np.stack([kernel[a, b] * kernel[c, d], kernel[a, c] * kernel[b, d], kernel[a, d] * kernel[b, c]])
 
 
-def _one_gram(gram: ArrayLike) -> Array:
-    kernel = check_covariance(gram)
-    if kernel.ndim != 2:
-        raise InputError(f"one Gram matrix (N, N) is needed, but its shape is {kernel.shape}.")
-    return kernel
-
-
 def _gram(gram: ArrayLike, inputs: Sequence[int]) -> Array:
     """The Gram matrix of the points, one row per point."""
-    kernel = _one_gram(gram)
+    kernel = check_one_gram(gram)
     if len(inputs) % 2 or not inputs:
         raise InputError(f"{len(inputs)} points have no correlator: name an even number of inputs.")
     if len(inputs) > _MOST_POINTS:

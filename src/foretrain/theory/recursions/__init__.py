@@ -1,0 +1,1 @@
+"""The layer-to-layer recursions, one file for each family of tensors."""

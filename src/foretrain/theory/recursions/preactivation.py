@@ -1,0 +1,159 @@
+"""Kernel K, four-point vertex V and next-to-leading metric G1: one layer to the next, at leading order in 1/n.
+
+Everything is the Taylor expansion of F_ab(K) = <sigma_a sigma_b>_K around the kernel, because z is Gaussian given
+the stochastic metric: no inverse of K occurs, and repeated or dependent inputs are harmless. Tensors on pairs of
+inputs are matrices (P, P); values carry no 1/n (the physical correction is value / n_{l-1}).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.activations import Activation
+from foretrain.gaussian import Expectation, expectation, expectations_at, factor, gram, z
+from foretrain.theory.pairs import Pairs
+
+Array = NDArray[np.float64]
+
+
+class PairExpectations:
+    """Two-input expectations of one layer, each computed when first asked for."""
+
+    def __init__(self, activation: Activation, K: Array, tolerance: float = 1e-10) -> None:
+        self.activation, self.K, self.tolerance = activation, K, tolerance
+        self._found: dict[tuple[int, int], Array] = {}
+
+    def of(self, first: int, second: int) -> Array:
+        """<sigma^(first)_a sigma^(second)_b> for all a, b: (N, N)."""
+        if (first, second) not in self._found:
+            pair = (factor(self.activation, first), factor(self.activation, second))
+            (value,) = _values(gram([pair], self.K, tolerance=self.tolerance))
+            self._found[first, second], self._found[second, first] = value, value.T
+        return self._found[first, second]
+
+    @cached_property
+    def response(self) -> Response:
+        """The derivative M of F with respect to K."""
+        pairs = Pairs(len(self.K))
+        bend = 0.5 * self.of(2, 0)
+        return Response(pairs, pairs.vector(bend), pairs.vector(self.of(1, 1)), pairs.vector(bend.T))
+
+
+def _values(found: Expectation | list[Expectation]) -> list[Array]:
+    return [np.asarray(item.value) for item in (found if isinstance(found, list) else [found])]
+
+
+@dataclass(frozen=True)
+class Response:
+    """M = dF/dK on pairs: row (a, b) has entries at (a, a), (a, b) and (b, b) only (they add up where a = b)."""
+
+    pairs: Pairs
+    first: Array
+    cross: Array
+    second: Array
+
+    def __matmul__(self, v: Array) -> Array:
+        """M v for vectors (P,) or matrices (P, Q)."""
+        extra = (slice(None),) + (None,) * (v.ndim - 1)
+        return np.asarray(
+            self.first[extra] * v[self.pairs.first_twice]
+            + self.cross[extra] * v
+            + self.second[extra] * v[self.pairs.second_twice]
+        )
+
+    def pull_back(self, v: Array) -> Array:
+        """M^T v for vectors (P,)."""
+        result = self.cross * v
+        np.add.at(result, self.pairs.first_twice, self.first * v)
+        np.add.at(result, self.pairs.second_twice, self.second * v)
+        return np.asarray(result)
+
+    def sandwich(self, V: Array) -> Array:
+        """M V M^T for a symmetric matrix on pairs."""
+        half = self @ V
+        return self @ half.T
+
+
+def next_kernel(layer: PairExpectations, C_b: float, C_W: float) -> Array:
+    """K' = C_b + C_W <sigma sigma>_K (4.118)."""
+    return C_b + C_W * layer.of(0, 0)
+
+
+def source(layer: PairExpectations, pairs: Pairs) -> Array:
+    """Cov(sigma_a sigma_b, sigma_c sigma_d) on pairs of pairs: (P, P)."""
+    rows, columns = np.triu_indices(len(pairs))
+    quadruples = np.stack(
+        [pairs.first[rows], pairs.second[rows], pairs.first[columns], pairs.second[columns]], axis=1
+    )
+    F = pairs.vector(layer.of(0, 0))
+    found = expectations_at([layer.activation] * 4, layer.K, quadruples)
+    S = np.empty((len(pairs), len(pairs)))
+    S[rows, columns] = S[columns, rows] = np.asarray(found.value) - F[rows] * F[columns]
+    return S
+
+
+def next_vertex(layer: PairExpectations, V: Array, C_W: float, ratio: float) -> Array:
+    """V' = C_W^2 [Cov + (n_l / n_{l-1}) M V M^T] (4.119)."""
+    pairs = layer.response.pairs
+    grown = source(layer, pairs)
+    if V.any():
+        grown = grown + ratio * layer.response.sandwich(V)
+    return np.asarray(C_W**2 * grown)
+
+
+def next_metric_correction(layer: PairExpectations, G1: Array, V: Array, C_W: float, ratio: float) -> Array:
+    """G1' = (n_l / n_{l-1}) C_W [M G1 + V.d^2F/dK^2 / 2] (4.115), for vectors on pairs."""
+    if not V.any() and not G1.any():
+        return np.zeros_like(G1)
+    return np.asarray(ratio * C_W * (layer.response @ G1 + curvature(layer, V)))
+
+
+def curvature(layer: PairExpectations, V: Array) -> Array:
+    """(1/8) <d_i d_j d_k d_l (sigma_a sigma_b)> V_(ij)(kl), summed over i, j, k, l in {a, b}."""
+    pairs = layer.response.pairs
+    aa, ab, bb = pairs.first_twice, np.arange(len(pairs)), pairs.second_twice
+    same = _coincident(layer.K, pairs)
+    apart = ~same
+    result = np.zeros(len(pairs))
+    if apart.any():
+        four, three, two = (layer.of(4, 0), layer.of(3, 1), layer.of(2, 2))
+        a, b = pairs.first[apart], pairs.second[apart]
+        v = [V[i[apart], j[apart]] for i, j in ((aa, aa), (aa, ab), (aa, bb), (ab, ab), (ab, bb), (bb, bb))]
+        result[apart] = (
+            four[a, b] * v[0]
+            + 4 * three[a, b] * v[1]
+            + two[a, b] * (2 * v[2] + 4 * v[3])
+            + 4 * three[b, a] * v[4]
+            + four[b, a] * v[5]
+        ) / 8
+    result[same] = (
+        0.5
+        * second_derivative(layer.activation, layer.K[pairs.first[same], pairs.first[same]])
+        * V[aa, aa][same]
+    )
+    return result
+
+
+def _coincident(K: Array, pairs: Pairs) -> NDArray[np.bool_]:
+    """Pairs of one and the same input (a = b, or copies), whose F depends on a single variance."""
+    variance = np.diagonal(K)
+    a, b = variance[pairs.first], variance[pairs.second]
+    gap = a + b - 2 * K[pairs.first, pairs.second]
+    return np.asarray((gap <= 1e-14 * (a + b)) | (pairs.first == pairs.second))
+
+
+def second_derivative(activation: Activation, K: Array) -> Array:
+    """g''(K) of g = <sigma^2>: <d^4 sigma^2> / 4, or <(z^2/K - 3) z sigma sigma'> / 2K^2, which kinks allow."""
+    variance = K[:, None, None]
+    if activation.is_smooth:
+        s = [factor(activation, order) for order in range(5)]
+        parts = ((2, s[0] * s[4]), (8, s[1] * s[3]), (6, s[2] * s[2]))
+        return np.asarray(sum(0.25 * weight * expectation([f], variance).value for weight, f in parts))
+    product = z * factor(activation) * factor(activation, 1)
+    third, first = (np.asarray(expectation([f], variance).value) for f in (z * z * product, product))
+    safe = np.where(K > 0, K, np.inf)
+    return np.asarray((third / safe - 3 * first) / (2 * safe**2))
