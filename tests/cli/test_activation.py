@@ -28,6 +28,7 @@ def test_moments_are_the_reference_values(capsys: pytest.CaptureFixture[str]) ->
         "square": pytest.approx(0.3942944904, abs=1e-10),
         "fourth": pytest.approx(0.2529918832, abs=1e-10),
         "derivative_square": pytest.approx(0.4644029024, abs=1e-10),
+        "radial_derivative": pytest.approx(0.1817976881, abs=1e-10),
     }
 
 

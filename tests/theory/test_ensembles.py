@@ -134,8 +134,20 @@ def test_metric_is_the_gram_matrix_of_the_layer_before() -> None:
     np.testing.assert_allclose(metric.sel(layer=1), np.broadcast_to(mlp.first_kernel(X), (30, 3, 3)))
     activity = np.maximum(sample_preactivations(mlp, X, 30, seed=4, layers=[1, 2])[2], 0)
     expected = 0.3 + 2.0 / 6 * np.einsum("dja,djb->dab", activity, activity)
-    chunked_alike = sample_metric(mlp, X, 30, seed=4, layers=[2, 3]).sel(layer=3)
-    np.testing.assert_allclose(chunked_alike, expected, atol=1e-12)
+    np.testing.assert_allclose(metric.sel(layer=3), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["weights", "conditional"])
+def test_one_seed_means_one_set_of_networks(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever layers are asked for, and however many chunks it takes."""
+    monkeypatch.setattr(sampling_module, "_CHUNK_BYTES", 20_000)
+    mlp = MLP("tanh", depth=3, width=[8, 5], n_out=2)
+    everything = sample_preactivations(mlp, X, 100, method=method, seed=1)
+    alone = sample_preactivations(mlp, X, 100, method=method, seed=1, layers=[2])
+    np.testing.assert_array_equal(alone[2], everything[2])
+    metric = sample_metric(mlp, X, 100, method=method, seed=1, layers=[3]).values[:, 0]
+    activity = np.tanh(everything[2])
+    np.testing.assert_allclose(metric, np.einsum("dja,djb->dab", activity, activity) / 5, atol=1e-12)
 
 
 def test_zero_variances_give_zeros() -> None:

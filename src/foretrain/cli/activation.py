@@ -21,6 +21,7 @@ _TAYLOR_ORDER = 5
 _DRAWN_RANGE = 5.0
 _DRAWN_POINTS = 1001
 _DRAWN_ORDERS = 2
+_MOMENT_COLUMNS = ("K", "<σ>", "<σ²>", "<σ⁴>", "<σ'²>", "<zσσ'>")
 
 
 def activation(
@@ -48,7 +49,7 @@ def activation(
     curves = _curves(act)
     return Answer(
         {**_facts(act), "moments": moments},
-        [repr(act), Table(("K", *list(moments[0])[1:]), [tuple(row.values()) for row in moments])],
+        [repr(act), Table(_MOMENT_COLUMNS, [tuple(row.values()) for row in moments])],
         data=curves,
         figure=lambda: _draw(act, curves),
     )

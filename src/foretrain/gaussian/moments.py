@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 def moments(activation: Any, K: ArrayLike, *, tolerance: float | None = None) -> xr.Dataset:
     """Moments of an activation at one or several variances K, each with its error estimate and rule.
 
-    A dataset with dimensions ``moment`` and ``K``: <s>, <s^2>, <s^4>, <s'^2>, <z s s'>, with s the activation and s'
-    its slope. The last two over K and times C_W are the susceptibilities.
+    A dataset with dimensions ``moment`` and ``K``; with s the activation, the moments are ``mean`` <s>, ``square``
+    <s^2>, ``fourth`` <s^4>, ``derivative_square`` <s'^2> and ``radial_derivative`` <z s s'>. C_W times the last but
+    one, and C_W / K times the last, are the susceptibilities.
 
     Examples
     --------
-    >>> float(moments("relu", 1.0).value.sel(moment="<s^2>"))
+    >>> float(moments("relu", 1.0).value.sel(moment="square"))
     0.5
     """
     import xarray as xr
@@ -32,7 +33,13 @@ def moments(activation: Any, K: ArrayLike, *, tolerance: float | None = None) ->
     if variance.ndim != 1:
         raise InputError(f"K must be one variance or a list of them, but has shape {variance.shape}.")
     s, slope = factor(activation), factor(activation, order=1)
-    products = {"<s>": s, "<s^2>": s**2, "<s^4>": s**4, "<s'^2>": slope**2, "<z s s'>": z * s * slope}
+    products = {
+        "mean": s,
+        "square": s**2,
+        "fourth": s**4,
+        "derivative_square": slope**2,
+        "radial_derivative": z * s * slope,
+    }
     found = [expectation([f], variance[:, None, None], tolerance=tolerance) for f in products.values()]
     table = xr.Dataset(
         {

@@ -92,7 +92,7 @@ class Ensemble:
     def _stream(
         self, wanted: tuple[int, ...], read: Callable[[LayerDraw], FloatArray]
     ) -> Iterator[dict[int, FloatArray]]:
-        size = self._chunk_size(len(wanted))
+        size = self._chunk_size()
         chunks = -(-self.draws // size)
         for index, seeds in enumerate(spawn(self.seed, chunks)):
             count = min(size, self.draws - index * size)
@@ -102,12 +102,15 @@ class Ensemble:
                 if state.layer.number in wanted
             }
 
-    def _chunk_size(self, kept_layers: int) -> int:
-        """Draws per chunk so that its largest arrays stay near the byte limit."""
+    def _chunk_size(self) -> int:
+        """Draws per chunk so that it stays near the byte limit even if every layer is kept.
+
+        It must not depend on the layers asked for: one seed means one set of networks.
+        """
         widths, inputs = self.mlp.widths, len(self.X)
-        widest = max(widths[1:])
-        weights = max(n * fan_in for fan_in, n in pairwise(widths))
-        per_draw = (3 + kept_layers) * widest * inputs + 3 * inputs**2 + weights * (self.method == "weights")
+        signals = (sum(widths[1:]) + 3 * max(widths[1:])) * inputs
+        weights = max(n * fan_in for fan_in, n in pairwise(widths)) if self.method == "weights" else 0
+        per_draw = signals + (self.mlp.depth + 2) * inputs**2 + weights
         return max(1, min(self.draws, _CHUNK_BYTES // (8 * per_draw)))
 
 
