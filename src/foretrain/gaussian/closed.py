@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from foretrain.gaussian.covariance import difference_of_products
 from foretrain.gaussian.factors import Factor
 from foretrain.gaussian.orthant import piecewise_polynomial_moment
+from foretrain.gaussian.quadrant import quadrant_moment
 from foretrain.gaussian.wick import gaussian_moment
 
 Array = NDArray[np.float64]
@@ -38,8 +39,10 @@ def closed_form(factors: Sequence[Factor], K: Array, mean: Array) -> Closed | No
         return _polynomials(factors, K, mean)
     if mean.any():
         return None
-    if all(f.pieces is not None for f in factors):
-        return Closed(*piecewise_polynomial_moment([f.pieces for f in factors if f.pieces], K))
+    pieces = [f.pieces for f in factors if f.pieces is not None]
+    if len(pieces) == len(factors):
+        rule = quadrant_moment if len(factors) == 2 else piecewise_polynomial_moment
+        return Closed(*rule(pieces, K))
     return _by_family(factors, K)
 
 

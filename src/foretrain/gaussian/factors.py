@@ -139,6 +139,11 @@ class Factor:
         """Width over which kinks are smeared: none."""
         return 0.0
 
+    @property
+    def reach(self) -> float:
+        """Where it may be evaluated: anywhere."""
+        return math.inf
+
     @cached_property
     def parity(self) -> Literal[-1, 0, 1]:
         """+1 even, -1 odd, 0 neither."""

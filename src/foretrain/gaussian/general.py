@@ -68,7 +68,7 @@ def expectation_of(
     locations = _locations(kinks, len(K))
     size = float(np.sqrt(np.mean(call(_probe(lower)) ** 2))) or 1.0
     if any(locations):
-        return _panelled(call, lower, [locations[i] for i in order], order, tolerance)
+        return _panelled(call, lower, [locations[i] for i in order], order, size, tolerance)
     return _on_lattice(call, lower, size, tolerance)
 
 
@@ -127,6 +127,7 @@ class _Planes:
     kinks: tuple[float, ...]
     strip: float = 1.0
     blur: float = 0.0
+    reach: float = np.inf
 
     def __call__(self, z: Array) -> Array:
         return np.ones_like(z)
@@ -137,6 +138,7 @@ def _panelled(
     lower: Array,
     locations: list[tuple[float, ...]],
     order: NDArray[np.intp],
+    size: float,
     tolerance: float,
 ) -> Expectation:
     planes = [_Planes(where) for where in locations]
@@ -146,7 +148,7 @@ def _panelled(
         return np.asarray(call(z.reshape(-1, z.shape[-1])[:, back])).reshape(z.shape[:-1])
 
     value, error = nested_expectation(
-        planes, lower[order][None], np.zeros((1, len(lower))), tolerance, whole=whole
+        planes, lower[order][None], np.zeros((1, len(lower))), np.array([size]), tolerance, whole=whole
     )
     return Expectation(np.asarray(value[0]), np.asarray(error[0]), "panels")
 

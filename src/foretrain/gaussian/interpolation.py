@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from foretrain.gaussian.covariance import difference_of_products
 from foretrain.gaussian.factors import Factor
 from foretrain.gaussian.quadrature import line
-from foretrain.gaussian.rules.panels import nested_expectation, nested_radius
+from foretrain.gaussian.rules.panels import nested_expectation
 from foretrain.gaussian.rules.smoothing import SmoothedFactor
 from foretrain.gaussian.stack import Stack
 from foretrain.support.errors import AccuracyWarning
@@ -26,6 +26,7 @@ from foretrain.support.errors import AccuracyWarning
 Array = NDArray[np.float64]
 
 _CHECKS = 64
+_REACH = 12.0
 _MOST_EXACT = 60_000
 
 
@@ -111,9 +112,9 @@ class _Grid:
         axes = [_from_unit(p, *b) for p, b in zip(points, box)]
         mesh = np.meshgrid(*axes, indexing="ij")
         log1, log2 = mesh[0].ravel(), mesh[1].ravel()
-        unit = norms((log1, log2), slice(None))
-        value = _on_grid(f, g, axes[0], axes[1], axes[2], 0.1 * tolerance)
-        values = value / unit.reshape(value.shape)
+        unit = norms((log1, log2), slice(None)).reshape(mesh[0].shape)
+        value = _on_grid(f, g, axes[0], axes[1], axes[2], unit[:, :, 0], 0.1 * tolerance)
+        values = value / unit
         for axis, p in enumerate(points):
             transform = np.linalg.inv(chebyshev.chebvander(p, len(p) - 1))
             values = np.moveaxis(np.tensordot(transform, values, axes=(1, axis)), 0, axis)
@@ -141,7 +142,9 @@ class _Grid:
         return result
 
 
-def _on_grid(f: Factor, g: Factor, log1: Array, log2: Array, theta: Array, tolerance: float) -> Array:
+def _on_grid(
+    f: Factor, g: Factor, log1: Array, log2: Array, theta: Array, unit: Array, tolerance: float
+) -> Array:
     """Exact values on the grid from the angles themselves: no digits of a small angle are lost in forming K.
 
     The second input averaged over its own variable is one table for each (K_22, theta), shared by all K_11.
@@ -150,10 +153,12 @@ def _on_grid(f: Factor, g: Factor, log1: Array, log2: Array, theta: Array, toler
     value = np.empty((len(d1), len(d2), len(theta)))
     for j, k in np.ndindex(len(d2), len(theta)):
         along, across = d2[j] * np.cos(theta[k]), d2[j] * np.sin(theta[k])
-        reach = nested_radius(tolerance) * abs(along) + 1e-6
+        reach = _REACH * abs(along) + 1e-6
         table = SmoothedFactor(g, float(across), float(reach), tolerance)
         lower = np.stack([d1, np.full(len(d1), along)], axis=1)[:, :, None]
-        value[:, j, k], _ = nested_expectation([f, table], lower, np.zeros((len(d1), 2)), tolerance)
+        value[:, j, k], _ = nested_expectation(
+            [f, table], lower, np.zeros((len(d1), 2)), unit[:, j], tolerance, most_radius=_REACH
+        )
     return value
 
 

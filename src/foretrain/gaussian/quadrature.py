@@ -48,16 +48,19 @@ def line(f: Factor, mean: Array, deviation: Array, tolerance: float) -> tuple[Ar
     if closed is not None:
         return closed.value, closed.error
     if f.kinks:
-        return line_expectation(f, mean, deviation, tolerance)
+        return line_expectation(f, mean, deviation, _sizes(f, mean, deviation), tolerance)
 
     def integrand(x: Array, items: NDArray[np.intp]) -> Array:
         return np.asarray(f(mean[items, None] + deviation[items, None] * x[:, 0]))
 
-    sizes = np.maximum(
-        np.abs(f(mean[:, None] + deviation[:, None] * np.array([-1.0, 0.3, 1.0]))).max(axis=1), TINY
-    )
     steps = first_step(f.strip / deviation, 1, tolerance)
-    return lattice_expectation(integrand, steps, sizes, 1, tolerance)
+    return lattice_expectation(integrand, steps, _sizes(f, mean, deviation), 1, tolerance)
+
+
+def _sizes(f: Factor, mean: Array, deviation: Array) -> Array:
+    """The size of f within about a deviation: enough to be relative to."""
+    points = mean[:, None] + deviation[:, None] * np.array([-1.0, 0.3, 1.0])
+    return np.asarray(np.maximum(np.abs(f(points)).max(axis=1), TINY))
 
 
 Rule = Callable[[list[Factor], Array, Array, Array, float], tuple[Array, Array]]
@@ -145,12 +148,14 @@ def kinked_rule(
     """Nested panels; the last variable of three or four inputs is integrated into a table first."""
     if lower.shape[2] >= 3 and lower.shape[2] == len(factors):
         return _each(_tabulated_panels, factors, lower, mean, scale, tolerance)
-    return nested_expectation(factors, lower, mean, tolerance)
+    return nested_expectation(factors, lower, mean, scale, tolerance)
 
 
 def _tabulated_panels(
     factors: list[Factor], lower: Array, mean: Array, scale: float, tolerance: float
 ) -> tuple[float, float]:
     reduced, doubt = _smoothed_last(factors, lower, mean, tolerance)
-    value, error = nested_expectation(reduced, lower[None, :, :-1], mean[None], tolerance)
+    value, error = nested_expectation(
+        reduced, lower[None, :, :-1], mean[None], np.array([scale]), tolerance, most_radius=_TABLE_RADIUS
+    )
     return float(value[0]), float(error[0]) + doubt * scale

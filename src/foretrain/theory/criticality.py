@@ -8,6 +8,7 @@ nearby inputs neither merge nor part, exponentially in depth.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -148,7 +149,10 @@ def _reason(roots: list[CriticalPoint], allowed: list[CriticalPoint], point: Cri
     if allowed:
         return "the only critical points repel on both sides"
     if roots:
-        return f"the susceptibilities agree only at K = {roots[0].K_star:.4g}, which needs C_b = {roots[0].C_b:.4g} < 0"
+        root = roots[0]
+        return (
+            f"the susceptibilities agree only at K = {root.K_star:.4g}, which needs C_b = {root.C_b:.4g} < 0"
+        )
     return "the two susceptibilities agree at no kernel value"
 
 
@@ -203,7 +207,7 @@ def _positive_roots(functions: KernelFunctions) -> list[CriticalPoint]:
     clear = np.abs(curve) > _EQUAL
     points = []
     places = np.flatnonzero(clear)
-    for i, j in zip(places, places[1:]):
+    for i, j in pairwise(places):
         if curve[i] * curve[j] < 0 and j - i <= 2:
             root = brentq(excess, np.log(_SCANNED[i]), np.log(_SCANNED[j]), xtol=1e-14, rtol=1e-14)
             points.append(_half_stable(functions, float(np.exp(root))))

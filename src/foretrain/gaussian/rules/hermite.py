@@ -23,7 +23,8 @@ from foretrain.gaussian.rules.panels import nodes_for, panel_rule, regular_edges
 Array = NDArray[np.float64]
 
 _NODES = nodes_for(1e-13)
-_RADIUS = 12.5  # He_k / sqrt(k!) grows like exp(x^2/4), so the weight must beat exp(-x^2/4)
+_RADII = (12.5, 18.0, 25.0, 36.0)
+_EDGE = 1e-15
 FIRST_TERMS, MOST_TERMS = 64, 1024
 _MOST_PRODUCTS = 24
 # Times per pair in units of one elementwise sweep: a term of Horner's rule; a matrix product and its Clenshaw step.
@@ -59,10 +60,12 @@ def _recursion(x: Array, terms: int) -> Array:
 
 def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
     """The first ``terms`` Hermite coefficients of ``f(deviation x)`` for each deviation (N,)."""
+    widest = float(deviation.max(initial=0.0))
+    radius = _radius(f, widest)
     if any(location != 0 for location in f.kinks):
-        coefficients, square = _per_row(f, deviation, terms)
+        coefficients, square = _per_row(f, deviation, terms, radius)
     else:
-        x, w = _common_rule(f, float(deviation.max(initial=0.0)), terms, tolerance)
+        x, w = _common_rule(f, widest, terms, radius, tolerance)
         values: Array = np.asarray(f(deviation[:, None] * x), dtype=np.float64)
         coefficients = (hermite_rows(x.tobytes(), terms) * w) @ values.T
         square = (values**2) @ w
@@ -75,38 +78,52 @@ def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
     return Series(coefficients, norm, tail, *_parity(f))
 
 
+def _radius(f: Factor, deviation: float) -> float:
+    """How far out to go: He_k / sqrt(k!) grows like exp(x^2/4), so f exp(-x^2/4) must have died there."""
+    x = np.linspace(-_RADII[-1], _RADII[-1], 289)
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = np.abs(f(deviation * x)) * np.exp(-(x**2) / 4)
+    largest = np.nanmax(size)
+    for radius in _RADII[:-1]:
+        if np.nanmax(size[np.abs(x) >= radius]) <= _EDGE * largest:
+            return radius
+    return _RADII[-1]
+
+
 def _parity(f: Factor) -> tuple[int, int]:
     return {1: (2, 0), -1: (2, 1), 0: (1, 0)}[f.parity]
 
 
-def _common_rule(f: Factor, deviation: float, terms: int, tolerance: float) -> tuple[Array, Array]:
+def _common_rule(
+    f: Factor, deviation: float, terms: int, radius: float, tolerance: float
+) -> tuple[Array, Array]:
     """Points and weights for all inputs: a fine trapezoid, or panels from 0 where the kink is."""
     if f.kinks:
-        edges = _panel_edges(f, deviation, terms)
+        edges = _panel_edges(f, deviation, terms, radius)
         rows, weights = panel_rule(edges[None], _NODES)
         return rows[0], weights[0]
     own = float(first_step(np.asarray(f.strip / max(deviation, 1e-300)), 1, tolerance * 1e-3)) / 2
     step = 1 / (1 / own + math.sqrt(terms) / (2 * math.pi))
-    reach = math.ceil(_RADIUS / step)
+    reach = math.ceil(radius / step)
     x = step * (np.arange(-reach, reach + 1, dtype=np.float64) + 0.125)
     return x, step * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
 
 
-def _panel_edges(f: Factor, deviation: float, terms: int) -> Array:
+def _panel_edges(f: Factor, deviation: float, terms: int, radius: float) -> Array:
     distance = min(f.strip / max(deviation, 1e-300), 10 / math.sqrt(terms))
-    return np.union1d(regular_edges(distance, _RADIUS), [0.0])
+    return np.union1d(regular_edges(distance, radius), [0.0])
 
 
-def _per_row(f: Factor, deviation: Array, terms: int) -> tuple[Array, Array]:
+def _per_row(f: Factor, deviation: Array, terms: int, radius: float) -> tuple[Array, Array]:
     """Kinks away from zero lie at different x for each deviation, so every input has points of its own."""
-    base = _panel_edges(f, float(deviation.max(initial=0.0)), terms)
+    base = _panel_edges(f, float(deviation.max(initial=0.0)), terms, radius)
     coefficients, square = np.empty((terms, len(deviation))), np.empty(len(deviation))
     width = max(1, 30_000_000 // (terms * len(base) * _NODES))
     for start in range(0, len(deviation), width):
         part = slice(start, start + width)
         own = deviation[part, None]
         with np.errstate(divide="ignore"):
-            breaks = np.clip(np.array(f.kinks) / own, -_RADIUS, _RADIUS)
+            breaks = np.clip(np.array(f.kinks) / own, -radius, radius)
         edges = np.sort(np.concatenate([np.tile(base, (len(own), 1)), np.nan_to_num(breaks)], axis=1), axis=1)
         x, w = panel_rule(edges, _NODES)
         values = np.asarray(f(own * x), dtype=float)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import combinations, product
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _CHUNK = 2_000_000
+_RIND = 1.5
 _NEAR = 0.35  # a smeared kink wider than this is resolved by ordinary panels
 
 
@@ -37,6 +39,10 @@ class Piecewise(Protocol):
     @property
     def blur(self) -> float:
         """Width over which its kinks are smeared already."""
+
+    @property
+    def reach(self) -> float:
+        """It may be called between minus and plus this."""
 
     def __call__(self, z: Array, /) -> Array:
         """Values."""
@@ -79,16 +85,18 @@ def panel_rule(edges: Array, nodes: int) -> tuple[Array, Array]:
 
 
 def nested_radius(tolerance: float) -> float:
-    """Where panels end: the Gaussian has fallen well below the tolerance."""
-    return math.sqrt(2 * math.log(1 / tolerance)) + 2.0
+    """Where panels end at first: the Gaussian has fallen well below the tolerance."""
+    return math.sqrt(2 * math.log(1 / tolerance)) + 0.5
 
 
 def nested_expectation(
     factors: Sequence[Piecewise],
     lower: Array,
     mean: Array,
+    scale: Array,
     tolerance: float,
     whole: Callable[[Array], Array] | None = None,
+    most_radius: float = 38.0,
 ) -> tuple[Array, Array]:
     """Expectations of a stack, factors at ``z = mean + lower x``, with error estimates.
 
@@ -98,18 +106,45 @@ def nested_expectation(
         (B, n, r), each row ending at the variable that completes its input; no row is zero.
     mean
         (B, n).
+    scale
+        (B,), to which the tolerance is relative.
     whole
         A further factor that needs all inputs at once: values (...) at z (..., n).
+    most_radius
+        Panels reach out to this if what lies outside matters.
     """
-    value = np.zeros(len(lower))
-    error = np.zeros(len(lower))
-    radius, few = nested_radius(tolerance), nodes_for(tolerance)
+    value, error = np.zeros(len(lower)), np.zeros(len(lower))
+    few = nodes_for(tolerance)
     for group in _similar(lower):
-        rules = [_Nested(tuple(factors), lower[group], radius, nodes, whole) for nodes in (few, few + 3)]
-        coarse, fine = (rule.integrate(np.arange(len(group)), mean[group], 0) for rule in rules)
-        value[group] = fine
-        error[group] = np.abs(fine - coarse) + 1e-15 * np.abs(fine)
+        rule = partial(_Nested, tuple(factors), lower[group], whole=whole)
+        items, last = np.arange(len(group)), np.inf
+        radius = min(_first_radius(factors, lower[group], mean[group], tolerance), most_radius - _RIND)
+        while True:
+            # The finer rule also reaches farther: the difference counts what the coarser one cuts off.
+            coarse = rule(radius, few).integrate(items, mean[group], 0)
+            fine = rule(radius + _RIND, few + 3).integrate(items, mean[group], 0)
+            miss = np.abs(fine - coarse)
+            worst = float((miss / scale[group]).max())
+            if worst <= tolerance or worst > last / 4 or radius + 2 * _RIND > most_radius:
+                break
+            last, radius = worst, radius + _RIND
+        value[group], error[group] = fine, miss + 1e-15 * np.maximum(np.abs(fine), scale[group])
     return value, error
+
+
+def _first_radius(factors: Sequence[Piecewise], lower: Array, mean: Array, tolerance: float) -> float:
+    """Where the product of the factors, all at their largest, has died under the Gaussian."""
+    x = np.linspace(-38.0, 38.0, 153)
+    envelope = np.exp(-0.5 * x**2)
+    for i, function in enumerate(factors):
+        deviation = np.sqrt((lower[:, i] ** 2).sum(axis=1).max() + function.blur**2)
+        centre = mean[:, i, None] if mean[:, i].any() else np.zeros((1, 1))
+        reach = np.clip(centre + deviation * x, -function.reach, function.reach)
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = np.nan_to_num(np.abs(function(reach)).max(axis=0), posinf=1e300)
+            envelope = np.minimum(envelope * np.maximum(size, size[::-1]), 1e300)
+    inside = np.abs(x[envelope > 1e-3 * tolerance * envelope.max()])
+    return max(nested_radius(tolerance), float(inside.max(initial=0.0)) - 1.0)
 
 
 def _similar(lower: Array) -> list[NDArray[np.intp]]:
@@ -175,19 +210,36 @@ class _Nested:
             for location in function.kinks if offsets.size else ():
                 centre = (location - partial[:, i]) / self.lower[item, i, level]
                 breaks.append(np.clip(centre[:, None] + offsets, -self.radius, self.radius))
+        breaks += [
+            np.clip(x[:, None], -self.radius, self.radius) for x in self._crossings(item, partial, level)
+        ]
         base = regular_edges(distance, self.radius)
         columns = [np.broadcast_to(base, (len(item), len(base))), *breaks]
         return np.sort(np.concatenate(columns, axis=1), axis=1)
 
+    def _crossings(self, item: NDArray[np.intp], partial: Array, level: int) -> list[Array]:
+        """Where kinks of two inputs, both completed by the next variable, meet: a kink of this variable."""
+        if level + 2 != self.lower.shape[2]:
+            return []
+        found = []
+        for i, j in combinations([i for i in self._completed(level + 1) if self.factors[i].blur == 0], 2):
+            (here_i, next_i), (here_j, next_j) = (self.lower[item, k, level:].T for k in (i, j))
+            slope = here_i * next_j - here_j * next_i
+            safe = np.where(slope == 0, np.inf, slope)
+            for a, b in product(self.factors[i].kinks, self.factors[j].kinks):
+                found.append(((a - partial[:, i]) * next_j - (b - partial[:, j]) * next_i) / safe)
+        return found
+
 
 def line_expectation(
-    function: Piecewise, mean: Array, deviation: Array, tolerance: float
+    function: Piecewise, mean: Array, deviation: Array, scale: Array, tolerance: float
 ) -> tuple[Array, Array]:
     """E f(mean + deviation x) for vectors of means and deviations, with error estimates."""
-    return nested_expectation([function], deviation[:, None, None], mean[:, None], tolerance)
+    return nested_expectation([function], deviation[:, None, None], mean[:, None], scale, tolerance)
 
 
 def line_values(function: Piecewise, points: Array, width: float, tolerance: float) -> Array:
     """E f(point + width x) for many points and one width: one layout, one resolution, no estimate."""
-    rule = _Nested((function,), np.array([[[width]]]), nested_radius(tolerance), nodes_for(tolerance))
+    radius = nested_radius(tolerance) + _RIND
+    rule = _Nested((function,), np.array([[[width]]]), radius, nodes_for(tolerance))
     return rule.integrate(np.zeros(len(points), dtype=np.intp), points[:, None], 0)

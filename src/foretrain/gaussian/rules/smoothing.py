@@ -39,6 +39,7 @@ class SmoothedFactor:
         self.strip = math.hypot(function.strip, width)
         self.kinks = function.kinks
         self.blur = width
+        self.reach = reach
         edges = _cell_edges(function, width, reach)
         for _ in range(4):
             chebyshev_coefficients = self._tabulate(function, width, edges, tolerance)
