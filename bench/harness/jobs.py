@@ -60,6 +60,8 @@ class Row:
     how: str
     ours: float | None = None
     peer: float | None = None
+    ours_best: float | None = None
+    peer_best: float | None = None
     limit: float | None = None
     error: float | None = None
     peer_error: float | None = None
@@ -156,5 +158,6 @@ def _time_in_turn(row: Row, sides: Mapping[str, LocalSide | RemoteSide], rounds:
             time.sleep(PAUSE_SECONDS)
             bursts[name].append(median(side.seconds()))
         row.rounds += 1
-    row.ours = median(bursts["ours"])
-    row.peer = median(bursts["peer"]) if "peer" in bursts else None
+    row.ours, row.ours_best = median(bursts["ours"]), min(bursts["ours"])
+    if "peer" in bursts:
+        row.peer, row.peer_best = median(bursts["peer"]), min(bursts["peer"])

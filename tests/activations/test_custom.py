@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cmath
+import decimal
 import math
 import pickle
 import warnings
@@ -12,7 +14,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from scipy import special
+from scipy import interpolate, special
 
 from foretrain.activations import activation
 from foretrain.support.errors import InputError, NotSupportedError
@@ -126,6 +128,40 @@ def test_steep_functions_are_judged_by_their_own_scale() -> None:
     mine = activation(partial(scaled_tanh, steepness=50.0))
     assert mine.name == "scaled_tanh"
     np.testing.assert_allclose(mine.taylor(5), [0.0, 50.0, 0.0, -2 * 50.0**3, 0.0, 16 * 50.0**5], rtol=1e-9)
+
+
+@pytest.mark.parametrize("width", [1.0, 0.1, 0.03, 0.01, 0.003])
+@pytest.mark.parametrize("centre", [1.234, -0.5])
+@pytest.mark.parametrize("exponential", [np.exp, math.exp])
+def test_narrow_bumps(width: float, centre: float, exponential: Callable[..., Any]) -> None:
+    act = activation(lambda t: exponential(-0.5 * ((t - centre) / width) ** 2))
+    assert act.is_smooth
+    assert act.degree is None
+    x = np.array([-3.0, -1.0, 0.0, 0.7, 4.0, 30.0])
+    values = np.exp(-0.5 * x**2)
+    expected = [values, -x * values, (x**2 - 1) * values, -(x**3 - 3 * x) * values]
+    for order, derivative in enumerate(expected):
+        found = act.derivative(centre + width * x, order) * width**order
+        np.testing.assert_allclose(found, derivative, atol=1e-7)
+
+
+def test_a_feature_that_vanishes_at_the_point_is_not_overlooked() -> None:
+    """Windows of ordinary size around 0 would meet the wavelet at its zero only."""
+
+    def wavelet(z: float) -> float:
+        return math.tanh(z) + z / 0.003 * math.exp(-0.5 * (z / 0.003) ** 2)
+
+    for function in (wavelet, lambda z: np.tanh(z) + z / 0.003 * np.exp(-0.5 * (z / 0.003) ** 2)):
+        slopes = activation(function).taylor(3)
+        np.testing.assert_allclose(slopes[[1, 3]], [1 + 1 / 0.003, -2 - 3 / 0.003**3], rtol=1e-7)
+
+
+def test_many_points_of_a_steep_function() -> None:
+    mine = activation(lambda z: np.tanh(2000.0 * z))
+    points = np.linspace(-0.01, 0.01, 1001)
+    inside = np.tanh(2000.0 * points)
+    np.testing.assert_allclose(mine.derivative(points, 1), 2e3 * (1 - inside**2), atol=1e-6)
+    np.testing.assert_allclose(mine.derivative(points, 2), -8e6 * inside * (1 - inside**2), atol=1e-2)
 
 
 def test_many_points_agree_with_few() -> None:
@@ -247,11 +283,16 @@ def test_piecewise_polynomials_have_exact_derivatives() -> None:
         (lambda z: np.log(z), "not finite at z"),
         (lambda z: 1.0 / z, "not finite at z = 0"),
         (lambda z: np.sqrt(z + 0j), "complex"),
-        (lambda z: "text", "not numbers"),
-        (lambda z: None, "not numbers"),
-        (lambda z: [None] * len(z), "not numbers"),
+        (lambda z: "text", "returned str values"),
+        (lambda z: None, "returned NoneType values"),
+        (lambda z: [None] * len(z), "returned NoneType values"),
         (lambda z: np.exp(z) / np.exp(z).sum(), "element by element"),
         (lambda z: z + np.random.default_rng().normal(size=z.shape), "random"),
+        (lambda z: decimal.Decimal(z), "returned Decimal values"),
+        (lambda z: cmath.tanh(z), "complex"),
+        (lambda z: z / np.linalg.norm(z), "element by element"),
+        (np.cumsum, "element by element"),
+        (np.copysign, "fails on an array"),
         (lambda: 1.0, "fails on an array"),
         (lambda z: 1 / 0, "fails on an array"),
     ],
@@ -283,6 +324,60 @@ def test_parameters_cannot_be_forwarded() -> None:
         activation(scaled_tanh, steepness=2.0)
 
 
+def test_jumps_of_number_by_number_functions() -> None:
+    """The value at a jump belongs to one side only, however many digits it is computed with."""
+
+    def jumping(z: Any) -> Any:
+        return 1 + z * z / (1 + z * z) if z > 0.5 else 0.5 * z / (1 + z * z)
+
+    (kink,) = activation(jumping).kinks
+    assert kink.location == 0.5
+    assert kink.jumps[:2] == pytest.approx((1.0, 0.4), rel=1e-9)
+    floor = activation(math.floor)
+    assert [kink.location for kink in floor.kinks] == list(range(-20, 21))
+    assert {kink.jumps[:2] for kink in floor.kinks} == {(1.0, 0.0)}
+
+
+def test_splines_with_faint_knots() -> None:
+    knots = np.arange(-25.0, 26.0)
+    spline = interpolate.CubicSpline(knots, np.tanh(knots))
+    act = activation(spline)
+    found = {round(kink.location, 5): kink.jump(3) for kink in act.kinks}
+    for knot in (-3.0, -2.0, -1.0, 1.0, 2.0, 3.0):
+        expected = float(spline(knot + 0.5, 3) - spline(knot - 0.5, 3))
+        assert found[knot] == pytest.approx(expected, rel=1e-6)
+
+
+def test_functions_that_know_one_axis_only() -> None:
+    def listed(z: Any) -> list[float]:
+        return [math.tanh(x) for x in z]
+
+    act = activation(listed)
+    points = np.linspace(-1.0, 1.0, 6).reshape(2, 3)
+    np.testing.assert_allclose(act.derivative(points, 1), 1.0 - np.tanh(points) ** 2, atol=1e-13)
+
+
+def test_failures_at_some_points_are_told_in_one_sentence() -> None:
+    def narrow_minded(z: Any) -> Any:
+        if np.max(np.abs(z)) > 100.0:
+            raise KeyError("too far")
+        return np.tanh(z)
+
+    act = activation(narrow_minded)
+    with pytest.raises(InputError, match=r"fails on 2 numbers between 1 and 130 \(KeyError: 'too far'\)"):
+        act.value(np.array([1.0, 130.0]))
+
+
+def test_single_precision_with_given_derivatives() -> None:
+    def single(z: Any) -> Any:
+        return np.tanh(z).astype(np.float32)
+
+    act = activation(single, kinks=(), derivatives=[lambda z: 1.0 - np.tanh(z) ** 2])
+    np.testing.assert_allclose(act.derivative(Z, 2), activation("tanh").derivative(Z, 2), atol=1e-9)
+    with pytest.raises(InputError, match="must belong to the values"):
+        activation(single, kinks=(), derivatives=[lambda z: 1.001 - np.tanh(z) ** 2])
+
+
 def test_inputs_are_not_modified() -> None:
     def rude(z: Any) -> Any:
         z *= 2.0
@@ -304,7 +399,6 @@ def test_shapes_types_and_identity() -> None:
     assert act == activation(smooth)
     assert hash(act) == hash(activation(smooth))
     assert act != activation(lambda z: np.arctan(z))
-    assert math.isnan(act.strip)
 
 
 def test_pickles_when_the_callable_does() -> None:

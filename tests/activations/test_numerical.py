@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from foretrain.activations import activation
+from foretrain.activations._cells import Features
 from foretrain.activations._numerical import (
-    Extent,
     Method,
     chebyshev_interpolation,
     complex_contour,
@@ -20,7 +20,7 @@ from foretrain.activations._numerical import (
 )
 from foretrain.activations._pointwise import pointwise
 
-NOWHERE = np.array([])
+NOWHERE = Features(np.array([]), np.array([]))
 CASES: list[tuple[str, Callable[..., Any], tuple[float, ...]]] = [
     ("tanh", np.tanh, ()),
     ("swish", lambda z: z / (1.0 + np.exp(-z)), ()),
@@ -38,7 +38,7 @@ def test_the_estimated_error_covers_the_error(
     rule = numerical_rule(pointwise(function, name), places, NOWHERE)
     query = rule.right_of(np.concatenate([np.linspace(-7.0, 7.0, 57), [1e-5, -1e-5, 3e-3, -3e-3]]))
     for order in range(1, 7):
-        found = method(rule.function, query, order, rule.extent)
+        found = method(rule.function, query, order, rule.scale)
         known = np.isfinite(found.error)
         expected = activation(name).derivative(query.z, order)
         assert np.all(np.abs(found.value - expected)[known] <= found.error[known])
@@ -68,7 +68,7 @@ def test_a_function_that_lies_about_complex_numbers_is_found_out() -> None:
 def test_multiprecision_distrusts_singularities() -> None:
     function = pointwise(lambda z: np.abs(z) ** 2.5, "power")
     query = numerical_rule(function, (0.0,), NOWHERE).right_of(np.array([0.0, 1.0]))
-    found = multiprecision(function, query, 3, Extent(1.0))
+    found = multiprecision(function, query, 3, 1.0)
     assert found.error[0] > 1e-3 * abs(found.value[0])
     assert found.value[1] == pytest.approx(2.5 * 1.5 * 0.5, rel=1e-12)
     assert found.error[1] < 1e-12

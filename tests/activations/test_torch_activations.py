@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import special
 from torch import nn
 from torch.nn import functional
 
@@ -135,9 +136,31 @@ class Straight(torch.autograd.Function):
         (nn.ReLU, "pass an instance"),
         (Straight.apply, "derivative 1 .* autograd"),
         (torch.sum, "shape"),
+        (nn.GLU(), "shape"),
+        (nn.BatchNorm1d(3), "fails on an array"),
+        (nn.MultiheadAttention(4, 2), "fails on an array"),
+        (torch.softmax, "fails on an array"),
+        (lambda z: (torch.tanh(z),), "must return a tensor, not tuple"),
+        (lambda z: torch.complex(z, z), "complex"),
     ],
 )
 def test_what_is_not_an_activation(spec: Any, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         activation(spec)
     assert "\n" not in str(caught.value)
+
+
+def test_steep_and_narrow_tensor_functions() -> None:
+    steep = activation(lambda z: torch.tanh(200.0 * z))
+    assert 0.003 < steep.strip < 0.008
+    np.testing.assert_allclose(steep.taylor(3), [0.0, 200.0, 0.0, -2 * 200.0**3], rtol=1e-12)
+    assert activation(lambda z: torch.exp(-0.5 * ((z - 1.234) / 0.01) ** 2)).strip < 0.04
+    assert activation(lambda z: torch.nn.functional.hardtanh(z)).strip == np.inf
+
+
+@pytest.mark.parametrize("function", [torch.special.bessel_j0, lambda z: torch.special.bessel_j0(z).detach()])
+def test_functions_without_autograd_are_differentiated_numerically(function: Callable[..., Any]) -> None:
+    act = activation(function)
+    assert "Chebyshev" in repr(act)
+    # Torch computes it to a few times 1e-7 only.
+    np.testing.assert_allclose(act.derivative(Z, 1), -special.j1(Z), atol=2e-6)

@@ -140,14 +140,18 @@ def _through_table(f: Function, width: float, edges: np.ndarray, m: np.ndarray) 
     return np.asarray(np.polynomial.legendre.legval(local, series[:, cell], tensor=False))
 
 
-def sines(sine: Sequence[bool], K: np.ndarray) -> float:
-    """E of a product of sines (True) and cosines, by characteristic functions."""
-    n, total = len(sine), 0.0
-    for bits in range(2**n):
-        s = np.array([1 - 2 * (bits >> i & 1) for i in range(n)])
-        total += math.prod(s[i] for i in range(n) if sine[i]) * math.exp(-0.5 * s @ K @ s)
-    odd = sum(sine)
-    return 0.0 if odd % 2 else (-1) ** (odd // 2) * total / 2**n
+def sines(sine: Sequence[bool], K: Any) -> float:
+    """E of a product of sines (True) and cosines, by characteristic functions in 60 digits."""
+    n, odd = len(sine), sum(sine)
+    if odd % 2:
+        return 0.0
+    with mp.workdps(60):
+        total = mp.mpf(0)
+        for bits in range(2**n):
+            s = [1 - 2 * (bits >> i & 1) for i in range(n)]
+            form = sum(s[i] * s[j] * mp.mpf(float(K[i][j])) for i in range(n) for j in range(n))
+            total += math.prod(s[i] for i in range(n) if sine[i]) * mp.exp(-form / 2)
+        return float((-1) ** (odd // 2) * total / 2**n)
 
 
 def random_covariance(rng: np.random.Generator, n: int, largest: float = 1.0) -> np.ndarray:
@@ -246,3 +250,34 @@ KINKED: dict[str, tuple[Function, Function, Function]] = {
 """The same for members with a kink at zero, away from the kink."""
 
 FUNCTIONS = {**SMOOTH, **KINKED}
+
+PRODUCTS: dict[str, Callable[[tuple[Function, Function, Function]], Function]] = {
+    "s": lambda s: s[0],
+    "s'": lambda s: s[1],
+    "s''": lambda s: s[2],
+    "z s'": lambda s: lambda t: t * s[1](t),
+    "s^2": lambda s: lambda t: s[0](t) ** 2,
+    "s^4": lambda s: lambda t: s[0](t) ** 4,
+}
+"""What stands at one input, as a plain function of the value and two derivatives (delta functions left out)."""
+
+VARIANCES = (1e-8, 1e-3, 1.0, 30.0, 100.0)
+CORRELATIONS = (0.0, 0.5, 0.9, 0.999, 1 - 1e-8, 1 - 1e-12, 1.0, -1.0, -0.999)
+
+
+def two(variance: float, correlation: float, ratio: float = 1.0) -> np.ndarray:
+    """A covariance of two inputs, the second ``ratio`` times as long."""
+    return np.array([[1.0, correlation * ratio], [correlation * ratio, ratio**2]]) * variance
+
+
+def size(functions: Sequence[Function], K: Any, kinks: Sequence[float] = (0.0,)) -> float:
+    """sqrt(prod <f_i^2>), to which accuracy is relative."""
+    squares = [line(lambda t, f=f: f(t) ** 2, float(K[i][i]), 0.0, kinks) for i, f in enumerate(functions)]
+    return math.sqrt(math.prod(squares))
+
+
+def check(found: Any, true: float, scale: float, tolerance: float) -> None:
+    """The target is met, and the error estimate is honest (up to rounding)."""
+    error = abs(float(found.value) - true)
+    assert error <= tolerance * scale, f"{found!r} is off by {error:.1e}, scale {scale:.1e}"
+    assert error <= float(found.error) + 1e-13 * scale, f"{found!r} is off by {error:.1e}"

@@ -7,7 +7,7 @@ there until the kink drowns in rounding.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,10 @@ _EPSILON = float(np.finfo(np.float64).eps)
 _NODES, _TAIL = 24, 6
 _CELLS, _MOST_CELLS = 32, 4096
 _NARROWEST = 1e-13
+# A callable with more relative noise than this computes in single precision.
+_COARSE = 1e-11
 # Values smaller than this have lost digits to underflow.
-_UNDERFLOW = 1e-280
+_UNDERFLOW = 1e-300
 # The cells' edges are irrational so that no kink at a round number falls on one.
 _LEFT_END, _RIGHT_END = -SEARCHED - np.sqrt(2.0) / 20.0, SEARCHED + np.pi / 30.0
 _WIDEST = (_RIGHT_END - _LEFT_END) / _CELLS
@@ -50,6 +52,11 @@ class Noise:
 
     relative: float
     absolute: float
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it is more than rounding in double precision leaves."""
+        return self.relative > _COARSE
 
     def of(self, points: Array, samples: Array) -> Array:
         """The noise to expect in the samples of each cell."""
@@ -77,24 +84,49 @@ class Cells:
         """The length of each."""
         return self.right - self.left
 
-    def away_from(self, kinks: Iterable[float]) -> Cells:
-        """The cells whose width is the callable's own doing, not that of a kink nearby."""
+    def features(self, kinks: Iterable[float]) -> Features:
+        """The cells that had to be halved because of the callable itself, not because of a kink nearby."""
         places = np.array([np.inf, *kinks])[:, None]
         distance = np.min(np.maximum(np.maximum(self.left - places, places - self.right), 0.0), axis=0)
-        own = self.width < _BESIDE_A_KINK * distance
-        return replace(self, left=self.left[own], right=self.right[own])
+        own = self.width < np.minimum(_BESIDE_A_KINK * distance, 0.9 * _WIDEST)
+        return Features(self.left[own], self.right[own])
+
+
+@dataclass(frozen=True)
+class Features:
+    """Intervals, sorted, on which a callable varies quickly: each is about as wide as what happens in it."""
+
+    left: Array
+    right: Array
 
     @property
     def shortest_length(self) -> float:
         """The distance that singularities must keep for the narrowest cell to be resolved, at most 1.25."""
-        return float(np.min(_CLEARANCE * self.width, initial=_WIDEST))
+        return float(np.min(_CLEARANCE * (self.right - self.left), initial=_WIDEST))
 
     @property
-    def narrow_edges(self) -> Array:
-        """Ends and middles of the cells that had to be halved."""
-        narrow = self.width < 0.9 * _WIDEST
-        left, right = self.left[narrow], self.right[narrow]
-        return np.unique(np.concatenate([left, 0.5 * (left + right), right]))
+    def middles(self) -> Array:
+        """The middle of each interval."""
+        return 0.5 * (self.left + self.right)
+
+    @property
+    def edges(self) -> Array:
+        """Ends and middles of the intervals."""
+        return np.unique(np.concatenate([self.left, self.middles, self.right]))
+
+    def largest_window(self, z: Array) -> Array:
+        """How far from z a function may be sampled before features in the window could hide between samples.
+
+        That is twice the width of an interval beyond its nearer end, whichever interval demands most.
+        """
+        if self.left.size == 0:
+            return np.full(z.shape, np.inf)
+        margin = 2.0 * (self.right - self.left)
+        begun, ended = np.searchsorted(self.left, z), np.searchsorted(self.right, z)
+        from_left = np.minimum.accumulate(np.append(np.inf, margin - self.right))[ended] + z
+        from_right = np.minimum.accumulate(np.append(np.inf, (margin + self.left)[::-1]))[::-1][begun] - z
+        inside = np.where(begun > ended, margin[np.minimum(ended, margin.size - 1)], np.inf)
+        return np.asarray(np.minimum(np.minimum(from_left, from_right), inside))
 
 
 def resolve(function: Pointwise) -> Cells:
@@ -127,7 +159,7 @@ def _measure_noise(function: Pointwise) -> Noise:
     shown = size > _UNDERFLOW
     relative = tail[shown] / (size + _swing(points, samples))[shown]
     typical = float(np.median(relative)) if shown.any() else 0.0
-    return Noise(max(typical, _EPSILON), _EPSILON * function.size)
+    return Noise(max(typical, _EPSILON), max(_EPSILON * function.size, _UNDERFLOW))
 
 
 def _is_resolved(function: Pointwise, left: Array, right: Array, noise: Noise) -> NDArray[np.bool_]:

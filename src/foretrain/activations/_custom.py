@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from foretrain.activations._activation import Activation, Array, Kink
-from foretrain.activations._cells import SEARCHED, resolve
+from foretrain.activations._cells import SEARCHED, Features, resolve
 from foretrain.activations._kinks import find_kinks
 from foretrain.activations._numerical import (
     HIGHEST_ORDER,
@@ -18,7 +18,7 @@ from foretrain.activations._numerical import (
     NumericalRule,
     numerical_rule,
 )
-from foretrain.activations._pointwise import Pointwise, pointwise, probes_away_from
+from foretrain.activations._pointwise import Pointwise, pointwise
 from foretrain.activations._recognition import (
     PolynomialRule,
     recognise_degree,
@@ -27,7 +27,8 @@ from foretrain.activations._recognition import (
 )
 from foretrain.support.errors import InputError, NotSupportedError
 
-_NEGLIGIBLE = 1e-7
+# Relative to the values: jumps that are left out, and doubts about a jump that show it to be as good as none.
+_NEGLIGIBLE, _FAINT = 1e-7, 1e-5
 
 Function = Callable[..., Any]
 Kinks = Literal["detect"] | Sequence[float]
@@ -64,10 +65,10 @@ class GivenRule:
         given = min(order, len(self.numerical) - 1)
         return self.numerical[given](argument, order - given).astype(z.dtype)
 
-    def jump(self, location: float, order: int) -> float:
+    def jumps(self, order: int) -> tuple[Array, Array]:
         """From the one-sided limits of the given derivative."""
         given = min(order, len(self.numerical) - 1)
-        return self.numerical[given].jump(location, order - given)
+        return self.numerical[given].jumps(order - given)
 
 
 AnyRule = PolynomialRule | NumericalRule | GivenRule
@@ -85,33 +86,31 @@ def from_callable(
     given = _callables(derivatives)
     checked = pointwise(function, name)
     cells = resolve(checked)
+    if cells.noise.is_coarse:
+        checked = replace(checked, precision=cells.noise.relative)
     places = find_kinks(checked, cells) if isinstance(kinks, str) else _declared(kinks)
-    own = cells.away_from(places)
+    features = cells.features(places)
     polynomials = recognise_polynomials(checked, places, cells.left)
     rule: AnyRule
     if given:
-        rule, method = (
-            _given(checked, given, places, own.narrow_edges, origin),
-            f"{origin} to order {len(given)}",
-        )
-        method += ", then by differentiating the last" if len(given) < HIGHEST_ORDER else ""
+        rule, method = _given(checked, given, places, features, origin)
     elif polynomials is not None:
         rule, method = polynomials, "of the polynomial pieces"
     else:
-        rule = numerical_rule(checked, places, own.narrow_edges)
+        rule = numerical_rule(checked, places, features)
         method = "by " + ", then ".join(METHOD_NAMES[used] for used in rule.methods)
-    measured = tuple(_measured(polynomials or rule, place) for place in places)
+    measured = _measured(polynomials or rule, places)
     return Activation(
         name,
         formula,
         rule,
         ("callable", ByIdentity(function), name, places, *map(ByIdentity, given)),
-        kinks=_reported(measured, checked) if isinstance(kinks, str) else measured,
+        kinks=_reported(measured, checked) if isinstance(kinks, str) else tuple(kink for kink, _ in measured),
         parity=recognise_parity(checked),
         degree=recognise_degree(checked),
         pieces=_two_pieces(polynomials),
         closed_form=None if _two_pieces(polynomials) is None else "piecewise_polynomial",
-        strip=own.shortest_length if polynomials is None else math.inf,
+        strip=features.shortest_length if polynomials is None else math.inf,
         strip_is_measured=polynomials is None,
         max_order=max(HIGHEST_ORDER, len(given)),
         method=method,
@@ -145,21 +144,23 @@ def _given(
     checked: Pointwise,
     derivatives: tuple[Function, ...],
     places: tuple[float, ...],
-    edges: Array,
+    features: Features,
     origin: str,
-) -> GivenRule:
-    rules = [numerical_rule(checked, places, edges)]
+) -> tuple[GivenRule, str]:
+    """The rule that uses the given derivatives, and what to say about it."""
+    rules = [numerical_rule(checked, places, features)]
     for order, derivative in enumerate(derivatives, start=1):
         title = f"derivative {order} of {checked.name} ({origin})"
-        rule = numerical_rule(pointwise(derivative, title), places, edges)
+        rule = numerical_rule(pointwise(derivative, title), places, features)
         _check_derivative(rules[-1], rule)
         rules.append(rule)
-    return GivenRule(checked, places, tuple(rules))
+    rest = ", then by differentiating the last" if len(derivatives) < HIGHEST_ORDER else ""
+    return GivenRule(checked, places, tuple(rules)), f"{origin} to order {len(derivatives)}{rest}"
 
 
 def _check_derivative(lower: NumericalRule, given: NumericalRule) -> None:
     """Compares a given derivative with the numerical derivative of the one below it."""
-    query = lower.right_of(probes_away_from(lower.breakpoints))
+    query = lower.trials()
     found = lower.estimate(query, 1)
     claimed = given.function(query.z)
     wrong = np.abs(claimed - found.value) > 1e-6 * (found.size + lower.scale) + found.error
@@ -171,21 +172,29 @@ def _check_derivative(lower: NumericalRule, given: NumericalRule) -> None:
         )
 
 
-def _measured(rule: AnyRule, place: float) -> Kink:
-    return Kink(place, tuple(rule.jump(place, order) for order in range(HIGHEST_ORDER + 1)))
+def _measured(rule: AnyRule, places: tuple[float, ...]) -> list[tuple[Kink, float]]:
+    """The kinks, each with the doubt about the first of its jumps that is not known."""
+    if not places:
+        return []
+    jumps, doubts = (np.array(rows).T for rows in zip(*map(rule.jumps, range(HIGHEST_ORDER + 1))))
+    first = np.argmax(np.isnan(jumps), axis=1)
+    return [
+        (Kink(place, tuple(map(float, jumps[i]))), float(doubts[i, first[i]]))
+        for i, place in enumerate(places)
+    ]
 
 
-def _reported(found: Iterable[Kink], checked: Pointwise) -> tuple[Kink, ...]:
+def _reported(found: Iterable[tuple[Kink, float]], checked: Pointwise) -> tuple[Kink, ...]:
     """Leaves out jumps of nearly rounding size, such as those of a softplus that turns linear far out.
 
     Windows for numerical derivatives still end at them.
     """
     reported = []
-    for kink in found:
+    for kink, doubt in found:
         known = [abs(jump) for jump in kink.jumps if not math.isnan(jump)]
         if max(known, default=0.0) > _NEGLIGIBLE * checked.size:
             reported.append(kink)
-        elif len(known) < len(kink.jumps):
+        elif len(known) < len(kink.jumps) and not doubt <= _FAINT * checked.size:
             raise NotSupportedError(
                 f"the callable {checked.name!r} is not piecewise smooth near z = {kink.location:g}: "
                 "foretrain handles kinks where derivatives jump, not power-law singularities."

@@ -19,7 +19,6 @@ from scipy import fft
 from foretrain.activations._activation import Array
 from foretrain.activations._pointwise import Pointwise
 
-_EPSILON = float(np.finfo(np.float64).eps)
 _CIRCLE_SAMPLES = 64
 _INTERVAL_SAMPLES = 40
 _HUGE = 1e250
@@ -81,7 +80,7 @@ def taylor_series(function: Pointwise, centre: Array, radius: Array) -> Series:
     # function (an absolute value, a comparison) than the real ones.
     mismatch = np.abs(spectrum[:, 0] - middle)
     tail = np.maximum(np.max(np.abs(spectrum[:, keep:]), axis=1), mismatch)
-    return Series(spectrum[:, :keep], _noise(tail, size))
+    return Series(spectrum[:, :keep], _noise(tail, size, function.precision))
 
 
 def chebyshev_series(function: Pointwise, centre: Array, radius: Array) -> Series:
@@ -92,7 +91,7 @@ def chebyshev_series(function: Pointwise, centre: Array, radius: Array) -> Serie
     size = np.where(broken, np.inf, np.max(np.abs(samples), axis=1))
     coefficients = chebyshev_coefficients(samples)
     tail = np.max(np.abs(coefficients[:, -_INTERVAL_SAMPLES // 5 :]), axis=1)
-    return Series(coefficients, _noise(tail, size))
+    return Series(coefficients, _noise(tail, size, function.precision))
 
 
 def chebyshev_points(centre: Array, radius: Array, number: int) -> Array:
@@ -108,10 +107,11 @@ def chebyshev_coefficients(samples: Array) -> Array:
     return coefficients
 
 
-def _noise(tail: Array, size: Array) -> Array:
+def _noise(tail: Array, size: Array, precision: float) -> Array:
     """Rounding or the unresolved rest, whichever is larger; infinite where the series is not resolved."""
-    noise = np.maximum(tail, _EPSILON * size)
-    return np.where(np.isfinite(size) & (noise <= _RESOLVED * size), noise, np.inf)
+    noise = np.maximum(tail, precision * size)
+    resolved = np.maximum(_RESOLVED, 4.0 * precision) * size
+    return np.where(np.isfinite(size) & (noise <= resolved), noise, np.inf)
 
 
 def monomials(x: Array, terms: int, order: int) -> Array:

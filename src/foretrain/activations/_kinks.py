@@ -19,8 +19,6 @@ from foretrain.activations._pointwise import Pointwise
 from foretrain.support.errors import NotSupportedError
 
 _EPSILON = float(np.finfo(np.float64).eps)
-# A callable with more relative noise than this computes in single precision.
-_COARSE = 1e-11
 _ORDERS = 4
 # Only cells narrower than this can have been made by a kink ...
 _SUSPICIOUS = 0.3
@@ -54,7 +52,7 @@ def find_kinks(function: Pointwise, cells: Cells) -> tuple[float, ...]:
 
 
 def _refuse_unresolved(function: Pointwise, cells: Cells) -> None:
-    if cells.noise.relative > _COARSE:
+    if cells.noise.is_coarse:
         raise NotSupportedError(
             f"the values of the callable {function.name!r} carry noise of relative size "
             f"{cells.noise.relative:.0e}: let it compute in float64, or say where its kinks are with kinks=(...) "

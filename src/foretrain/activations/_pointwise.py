@@ -25,11 +25,15 @@ _NEAR_ZERO = np.concatenate([PROBES[np.abs(PROBES) <= 3.2], np.linspace(-3.2, 3.
 
 @dataclass(frozen=True)
 class Pointwise:
-    """A callable of float64 arrays; ``takes_arrays`` is False when it must be called number by number."""
+    """A callable of float64 arrays; ``takes_arrays`` is False when it must be called number by number.
+
+    ``precision`` is the relative accuracy of its values.
+    """
 
     function: Callable[..., Any]
     name: str
     takes_arrays: bool
+    precision: float = float(np.finfo(np.float64).eps)
 
     def __call__(self, z: Array) -> Array:
         """The values at z, with anything unusable refused in one sentence."""
@@ -47,15 +51,27 @@ class Pointwise:
         argument = np.array(z, dtype=np.float64)
         if argument.size == 0:
             return argument
-        with np.errstate(all="ignore"):
-            raw = self.function(argument.copy()) if self.takes_arrays else self._one_by_one(argument)
-        values = _real_values(raw, self.name)
-        if values.shape != argument.shape:
+        # Always one axis, so that a function need not know more.
+        flat = argument.ravel()
+        values = _real_values(self._called(flat), self.name)
+        if values.shape != flat.shape:
             raise InputError(
                 f"the callable {self.name!r} returned shape {values.shape} for input of shape "
-                f"{argument.shape}: an activation must return one value per entry."
+                f"{flat.shape}: an activation must return one value per entry."
             )
-        return values
+        return values.reshape(argument.shape)
+
+    def _called(self, z: Array) -> object:
+        try:
+            with np.errstate(all="ignore"):
+                return self.function(z) if self.takes_arrays else self._one_by_one(z)
+        except InputError:
+            raise
+        except Exception as error:  # anything may come out of a user's function
+            raise InputError(
+                f"the callable {self.name!r} fails on {z.size} numbers between {z.min():g} and {z.max():g} "
+                f"({_brief(error)}): an activation must take any real number."
+            ) from error
 
     @cached_property
     def size(self) -> float:
@@ -69,14 +85,16 @@ class Pointwise:
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("error")
-                raw = np.asarray(self.function(z.copy()))
+                raw = np.asarray(self.function(z.flatten()))
         except Exception:  # whatever a user's function raises here only means that this route is closed
             return None
-        usable = raw.shape == z.shape and raw.dtype.kind in "fc"
-        return raw.astype(np.complex128) if usable else None
+        usable = raw.shape == (z.size,) and raw.dtype.kind in "fc"
+        return raw.astype(np.complex128).reshape(z.shape) if usable else None
 
     def _one_by_one(self, z: Array) -> NDArray[Any]:
-        return np.array([self._one(float(x)) for x in z.flat], dtype=object).reshape(z.shape)
+        values = np.empty(z.shape, dtype=object)
+        values[:] = [self._one(float(x)) for x in z]
+        return values
 
     def _one(self, x: float) -> object:
         """A number out of a scalar function; where Python's math gives up, nan."""
@@ -103,10 +121,10 @@ def pointwise(function: Callable[..., Any], name: str) -> Pointwise:
             f"the callable {name!r} returned different values for the same input: "
             "an activation must not be random (put dropout elsewhere)."
         )
-    folded = checked(PROBES[::-1].reshape(4, -1)).ravel()[::-1]
-    alone = np.array([checked(PROBES[i : i + 1])[0] for i in range(0, PROBES.size, 5)])
-    close = np.allclose(folded, values, rtol=1e-9, atol=1e-12) and np.allclose(alone, values[::5], rtol=1e-9)
-    if not close:
+    backwards = checked.unchecked(PROBES[::-1])[::-1]
+    alone = np.array([checked.unchecked(PROBES[i : i + 1])[0] for i in range(0, PROBES.size, 5)])
+    close = np.allclose(backwards, values, rtol=1e-9, atol=1e-12)
+    if not close or not np.allclose(alone, values[::5], rtol=1e-9):
         raise InputError(
             f"the callable {name!r} does not act element by element (an entry of its result depends on "
             "other entries of the input): an activation must."
@@ -118,6 +136,8 @@ def _takes_arrays(function: Callable[..., Any], name: str) -> bool:
     try:
         with np.errstate(all="ignore"):
             function(PROBES.copy())
+    except InputError:
+        raise
     except Exception as array_error:  # anything may come out of a user's function
         try:
             with np.errstate(all="ignore"):
@@ -125,7 +145,7 @@ def _takes_arrays(function: Callable[..., Any], name: str) -> bool:
         except Exception as number_error:
             raise InputError(
                 f"the callable {name!r} fails on an array ({_brief(array_error)}) and on a number "
-                f"({_brief(number_error)}): it must take a numpy array and return one of the same shape."
+                f"({_brief(number_error)}): it must take an array of numbers and return one of the same shape."
             ) from number_error
         return False
     return True
@@ -138,13 +158,16 @@ def _brief(error: Exception) -> str:
 
 def _real_values(raw: object, name: str) -> Array:
     values = np.asarray(raw)
-    if values.dtype == object and all(isinstance(entry, numbers.Real) for entry in values.flat):
-        values = values.astype(np.float64)
+    kind = type(raw).__name__
+    if values.dtype == object:
+        odd = {type(entry): entry for entry in values.flat}
+        odd = {kind: entry for kind, entry in odd.items() if not issubclass(kind, numbers.Real)}
+        kind = next(iter(odd)).__name__ if odd else kind
+        values = np.asarray(next(iter(odd.values()))) if odd else values.astype(np.float64)
     if values.dtype.kind == "c":
         raise InputError(f"the callable {name!r} returned complex values: an activation must be real.")
     if values.dtype.kind not in "fiub":
         raise InputError(
-            f"the callable {name!r} returned {type(raw).__name__} values that are not numbers: "
-            "an activation must return real numbers."
+            f"the callable {name!r} returned {kind} values: an activation must return real numbers (floats)."
         )
     return values.astype(np.float64)

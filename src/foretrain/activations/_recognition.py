@@ -48,14 +48,12 @@ class PolynomialRule:
             result = result * z + table[piece, power]
         return np.asarray(result)
 
-    def jump(self, location: float, order: int) -> float:
-        """The difference of two neighbouring pieces."""
-        index = self.breakpoints.index(location)
-        left, right = (
-            float(horner(differentiate(coefficients, order), np.array(location)))
-            for coefficients in self.polynomials[index : index + 2]
-        )
-        return right - left
+    def jumps(self, order: int) -> tuple[Array, Array]:
+        """The differences of neighbouring pieces at the breakpoints, about which there is no doubt."""
+        derivatives = [differentiate(coefficients, order) for coefficients in self.polynomials]
+        sides = zip(self.breakpoints, pairwise(derivatives))
+        jumps = [horner(right, np.array(c)) - horner(left, np.array(c)) for c, (left, right) in sides]
+        return np.array(jumps, dtype=np.float64), np.zeros(len(jumps))
 
 
 def recognise_polynomials(
@@ -119,10 +117,10 @@ def recognise_degree(function: Pointwise) -> float | None:
     points = PROBES[(PROBES != 0.0) & (np.abs(PROBES) < 5.0)]
     values = function(points)
     largest = int(np.argmax(np.abs(values)))
-    doubled = float(function(2.0 * points[largest : largest + 1])[0])
-    if values[largest] == 0.0 or doubled / values[largest] <= 0.0:
+    single, doubled = float(values[largest]), float(function(2.0 * points[largest : largest + 1])[0])
+    if single == 0.0 or doubled / single <= 0.0:
         return None
-    degree = math.log2(doubled / values[largest])
+    degree = math.log2(doubled / single)
     # A negative degree would mean a pole at 0; nobody's activation has a higher one than this.
     if not 0.0 <= degree <= _HIGHEST_HOMOGENEITY:
         return None

@@ -78,9 +78,10 @@ def from_torch(spec: Callable[..., Any], kinks: Kinks, name: str | None) -> Acti
 def takes_tensors(spec: Callable[..., Any]) -> bool:
     """Whether a plain Python function computes with torch tensors."""
     try:
-        return isinstance(spec(torch.zeros(3, dtype=torch.float64)), Tensor)
+        spec(torch.zeros(3, dtype=torch.float64))
     except Exception:  # anything may come out of a user's function
         return False
+    return True
 
 
 def _match(spec: Callable[..., Any]) -> Match | None:
@@ -107,11 +108,16 @@ def _in_float64(spec: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _differentiable_orders(function: Callable[..., Any]) -> int:
-    """How often autograd can differentiate; some torch functions have no second derivative."""
+    """How often autograd can differentiate; some torch functions have no derivatives, or no second ones."""
+    argument = torch.tensor([-0.7, 0.4], dtype=torch.float64, requires_grad=True)
     for order in range(1, HIGHEST_ORDER + 1):
         try:
+            if not function(argument).requires_grad:
+                return 0
             AutogradDerivative(function, order)(np.array([-0.7, 0.4]))
-        except RuntimeError:
+        except (
+            Exception
+        ):  # what fails here for another reason fails, with words, where it is asked for values
             return order - 1
     return HIGHEST_ORDER
 

@@ -34,41 +34,40 @@ def _square(K: ArrayLike) -> NDArray[Any]:
     return raw
 
 
-def _check_symmetric(K: NDArray[Any], tolerance: float) -> None:
-    gap = np.abs(K - np.swapaxes(K, -1, -2)).max(initial=0.0)
-    size = np.abs(K).max(initial=0.0)
-    if gap > tolerance * size:
-        raise InputError(
-            f"the covariance is not symmetric: entries differ from their transpose by up to {gap:.2g}."
-        )
-
-
 def check_covariance(K: ArrayLike, inputs: int | None = None) -> Array:
     """The covariance(s) ``(..., n, n)`` as float64, refused unless finite, symmetric and positive semidefinite.
 
     Parameters
     ----------
     K
-        One matrix or a stack of them.
+        One matrix or a stack of them, each judged by its own size.
     inputs
         The number n of inputs that the caller needs, if it is fixed.
     """
     raw = _square(K)
-    if inputs is not None and raw.shape[-1] != inputs:
-        raise InputError(
-            f"the covariance is {raw.shape[-1]} x {raw.shape[-1]}, but there are {inputs} inputs: give one row each."
-        )
+    n = raw.shape[-1]
+    if inputs is not None and n != inputs:
+        raise InputError(f"the covariance is {n} x {n}, but there are {inputs} inputs: give one row each.")
     tolerance = _tolerance(raw)
-    _check_symmetric(raw, tolerance)
     checked = np.array(raw, dtype=np.float64)
-    if checked.size and checked.shape[-1] == 1:
-        _refuse_negative(checked.min(), checked.max(initial=0.0), tolerance)
-    elif checked.size:
-        eigenvalues = np.linalg.eigvalsh(checked)
-        worst = (eigenvalues[..., 0] + tolerance * np.abs(eigenvalues[..., -1])).argmin()
-        low, high = eigenvalues.reshape(-1, raw.shape[-1])[worst][[0, -1]]
-        _refuse_negative(low, high, tolerance)
+    stack = checked.reshape(-1, n, n)
+    if not len(stack):
+        return checked
+    size = np.abs(stack).max(axis=(1, 2))
+    gap = np.abs(stack - stack.transpose(0, 2, 1)).max(axis=(1, 2))
+    _refuse_asymmetric(gap, tolerance * size)
+    lowest = np.linalg.eigvalsh(stack)[:, 0] if n > 1 else stack[:, 0, 0]
+    worst = int(np.argmin(lowest + tolerance * size))
+    _refuse_negative(float(lowest[worst]), float(size[worst]), tolerance)
     return checked
+
+
+def _refuse_asymmetric(gap: Array, allowed: Array) -> None:
+    worst = int(np.argmax(gap - allowed))
+    if gap[worst] > allowed[worst]:
+        raise InputError(
+            f"the covariance is not symmetric: entries differ from their transpose by up to {gap[worst]:.2g}."
+        )
 
 
 def _refuse_negative(low: float, high: float, tolerance: float) -> None:
@@ -105,7 +104,8 @@ def check_gram(K: ArrayLike) -> NDArray[Any]:
 
 def _explain(K: NDArray[Any], tolerance: float, wide: NDArray[Any]) -> None:
     """Say what is wrong with a covariance that failed the fast check."""
-    _check_symmetric(_square(K), tolerance)
+    gap = np.abs(_square(K) - K.T).max()
+    _refuse_asymmetric(np.array([gap]), np.array([tolerance * np.abs(K).max()]))
     diagonal = np.diagonal(K)
     _refuse_negative(float(diagonal.min()), float(np.abs(diagonal).max()), tolerance)
     excess = np.abs(K) - np.outer(wide, wide)

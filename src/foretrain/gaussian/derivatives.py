@@ -44,7 +44,9 @@ def covariance_gradient(
             share = 0.5 if i == j else 1.0
             value[:, i, j] = value[:, j, i] = share * found
             error[:, i, j] = error[:, j, i] = share * doubt
-    return Expectation(value.reshape(K.shape), error.reshape(K.shape), " and ".join(sorted(stack.rules)))
+    return Expectation(
+        value.reshape(K.shape), error.reshape(K.shape), " and ".join(sorted(stack.rules)) or "symmetry"
+    )
 
 
 def _differentiate(factors: list[Factor], i: int, j: int) -> list[list[Factor]]:
@@ -59,5 +61,6 @@ def _sum(stack: Stack, products: list[list[Factor]]) -> tuple[Any, Any]:
     value, error = np.zeros(len(stack.K)), np.zeros(len(stack.K))
     for factors in products:
         found, doubt = stack.total(factors)
+        stack.warn_if_short(factors, found, doubt)
         value, error = value + found, error + doubt
     return value, error

@@ -8,7 +8,6 @@ singular: null directions are dropped and nothing is ever inverted.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.covariance import check_covariance
-from foretrain.gaussian.factors import Factor, as_factor
+from foretrain.gaussian.factors import as_factor
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.stack import Stack
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
 
 Array = NDArray[np.float64]
 
@@ -70,7 +69,7 @@ def expectation(
     centre = np.zeros(K.shape[:-1]) if mean is None else _check_mean(mean, K.shape[:-1])
     stack = Stack(K.reshape(-1, len(parts), len(parts)), centre.reshape(-1, len(parts)), tolerance)
     value, error = stack.total(parts)
-    _warn_if_short(stack, parts, value, error)
+    stack.warn_if_short(parts, value, error)
     rule = (
         "closed form" if stack.rules == {"closed form"} else " and ".join(sorted(stack.rules)) or "symmetry"
     )
@@ -94,18 +93,3 @@ def _check_mean(mean: ArrayLike, shape: tuple[int, ...]) -> Array:
     if not np.isfinite(centre).all():
         raise InputError("the mean has entries that are not finite.")
     return centre.copy()
-
-
-def _warn_if_short(stack: Stack, parts: list[Factor], value: Array, error: Array) -> None:
-    finite = np.isfinite(value) & np.isfinite(error)
-    if not stack.rules - {"closed form"} or not finite.any():
-        return
-    # A delta function has no square to set a scale by; there the value itself does.
-    scale = np.maximum(stack.scale(parts), np.abs(value))
-    if (error > 1.5 * stack.tolerance * scale)[finite].any():
-        warnings.warn(
-            f"the expectation of {parts} reached only an error of {error[finite].max():.1e}; "
-            "the estimate is returned with it.",
-            AccuracyWarning,
-            stacklevel=3,
-        )

@@ -167,11 +167,15 @@ class Factor:
     def strip(self) -> float:
         """Length over which the factor can be trusted to be analytic: a guide for the first step of a rule.
 
-        The distance of the nearest complex singularity; entire functions vary over lengths of order one too,
-        and nothing is known of a user's function, hence the two stand-ins (rules check themselves).
+        The distance of the nearest complex singularity, or for a user's function a length measured on it; entire
+        functions vary over lengths of order one too (rules check themselves).
         """
-        guides = (t.activation.strip for t in self.terms)
-        return min((1.0 if math.isnan(s) else min(s, 2.5) for s in guides), default=math.inf)
+        return min((min(t.activation.strip, 2.5) for t in self.terms), default=math.inf)
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether smoothness between the kinks was measured on a user's function, not derived."""
+        return any(t.activation.strip_is_measured for t in self.terms)
 
     @cached_property
     def pieces(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

@@ -15,7 +15,7 @@ from scipy.stats import qmc
 from foretrain.gaussian.covariance import check_covariance, staircase
 from foretrain.gaussian.expectation import check_tolerance, default_tolerance
 from foretrain.gaussian.result import Expectation
-from foretrain.gaussian.rules.lattice import first_step, lattice_expectation
+from foretrain.gaussian.rules.lattice import first_steps, lattice_expectation
 from foretrain.gaussian.rules.panels import nested_expectation
 from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.support.seeds import generator, spawn
@@ -62,6 +62,8 @@ def expectation_of(
     lower = steps.factor[0][np.argsort(order)][:, :rank]
     tolerance = check_tolerance(tolerance, default_tolerance(min(rank, 4)))
     if rank > _MOST_QUADRATURE:
+        if points < 2 * _REPLICATES:
+            raise InputError(f"points is {points}, but sampling needs at least {2 * _REPLICATES}.")
         return _sampled(call, lower, points, seed, tolerance)
     if rank == 0:
         return Expectation(np.asarray(call(np.zeros((1, len(K))))[0]), np.zeros(()), "a single point")
@@ -83,18 +85,32 @@ def _checked(function: Function, inputs: int) -> Callable[[Array], Array]:
                 f"the function must return one real number for each of {len(z)} points (rows), "
                 f"but returned {values.dtype} of shape {values.shape}."
             )
+        if not np.isfinite(values).all():
+            raise InputError(
+                "the function returned values that are not finite; keep it finite for all real inputs."
+            )
         return values.astype(float)
 
     return call
 
 
 def _locations(kinks: Any, inputs: int) -> list[tuple[float, ...]]:
-    listed = list(kinks)
-    if listed and not isinstance(listed[0], int | float):
-        if len(listed) != inputs:
-            raise InputError(f"kinks were given for {len(listed)} inputs, but there are {inputs}.")
-        return [tuple(float(k) for k in row) for row in listed]
-    return [tuple(float(k) for k in listed)] * inputs
+    try:
+        rows = [
+            np.atleast_1d(np.asarray(row, dtype=float))
+            for row in np.atleast_1d(np.asarray(kinks, dtype=object))
+        ]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"kinks must be numbers, or one list of numbers for each input, not {kinks!r}."
+        ) from None
+    if not all(np.isfinite(row).all() for row in rows):
+        raise InputError("kinks must be finite numbers.")
+    if all(np.ndim(row) == 0 for row in np.atleast_1d(np.asarray(kinks, dtype=object))):
+        return [tuple(float(row[0]) for row in rows)] * inputs
+    if len(rows) != inputs:
+        raise InputError(f"kinks were given for {len(rows)} inputs, but there are {inputs}.")
+    return [tuple(float(k) for k in row) for row in rows]
 
 
 def _probe(lower: Array) -> Array:
@@ -102,15 +118,11 @@ def _probe(lower: Array) -> Array:
 
 
 def _on_lattice(call: Function, lower: Array, size: float, tolerance: float) -> Expectation:
-    rank = lower.shape[1]
-
     def integrand(x: Array, items: NDArray[np.intp]) -> Array:
         return np.asarray(call(x @ lower.T))[None]
 
-    step = first_step(
-        np.array([1.0 / max(1e-300, float(np.sqrt((lower**2).sum(axis=1)).max()))]), rank, tolerance
-    )
-    value, error = lattice_expectation(integrand, step, np.array([size]), rank, tolerance)
+    steps = first_steps(1 / np.maximum(np.abs(lower).max(axis=0, keepdims=True), 1e-300), tolerance)
+    value, error = lattice_expectation(integrand, steps, np.array([size]), tolerance, verify=True)
     if error[0] > 2 * tolerance * size:
         warnings.warn(
             f"the expectation reached only an error of {error[0]:.1e}; declare kinks= if the function has any.",

@@ -231,6 +231,7 @@ class _Gram:
             K[:, 0, 1] = K[:, 1, 0] = self.K[i, j]
             stack = Stack(K, np.zeros((len(i), 2)), self.tolerance)
             value[~same], error[~same] = stack.total([f, g])
+            stack.warn_if_short([f, g], value[~same], error[~same])
         return value, error
 
     def _by_series(self, f: Factor, g: Factor, known: dict[Factor, hermite.Series]) -> Expectation:

@@ -54,7 +54,9 @@ def expectations_at(
     distinct, where = np.unique(codes, axis=0, return_inverse=True)
     value, error, rules = _distinct(kinds, distinct, K, tolerance)
     where = where.ravel()
-    return Expectation(value[where].reshape(shape), error[where].reshape(shape), " and ".join(sorted(rules)))
+    return Expectation(
+        value[where].reshape(shape), error[where].reshape(shape), " and ".join(sorted(rules)) or "symmetry"
+    )
 
 
 def _check_indices(indices: ArrayLike, slots: int, size: int) -> tuple[Indices, tuple[int, ...]]:
@@ -93,5 +95,6 @@ def _distinct(
         chosen = inputs[members][:, first]
         stack = Stack(K[chosen[:, :, None], chosen[:, None, :]], np.zeros(chosen.shape), tolerance)
         value[members], error[members] = stack.total(merged)
+        stack.warn_if_short(merged, value[members], error[members])
         rules |= stack.rules
     return value, error, rules

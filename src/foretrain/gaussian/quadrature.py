@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from foretrain.gaussian.closed import closed_form
 from foretrain.gaussian.factors import Factor
-from foretrain.gaussian.rules.lattice import first_step, lattice_expectation
+from foretrain.gaussian.rules.lattice import first_steps, lattice_expectation
 from foretrain.gaussian.rules.panels import line_expectation, nested_expectation
 from foretrain.gaussian.rules.smoothing import SmoothedFactor
 
@@ -53,8 +53,9 @@ def line(f: Factor, mean: Array, deviation: Array, tolerance: float) -> tuple[Ar
     def integrand(x: Array, items: NDArray[np.intp]) -> Array:
         return np.asarray(f(mean[items, None] + deviation[items, None] * x[:, 0]))
 
-    steps = first_step(f.strip / deviation, 1, tolerance)
-    return lattice_expectation(integrand, steps, _sizes(f, mean, deviation), 1, tolerance)
+    steps = first_steps((f.strip / deviation)[:, None], tolerance)
+    sizes = _sizes(f, mean, deviation)
+    return lattice_expectation(integrand, steps, sizes, tolerance, verify=f.is_unproven)
 
 
 def _sizes(f: Factor, mean: Array, deviation: Array) -> Array:
@@ -82,13 +83,14 @@ def smooth_rule(
     def integrand(x: Array, items: NDArray[np.intp]) -> Array:
         return _product_at(factors, lower[items], mean[items], x)
 
-    return lattice_expectation(integrand, steps, scale, lower.shape[2], tolerance)
+    doubtful = any(f.is_unproven for f in factors)
+    return lattice_expectation(integrand, steps, scale, tolerance, verify=doubtful)
 
 
 def _steps(factors: Sequence[Any], lower: Array, tolerance: float) -> Array:
-    deviation = np.maximum(np.sqrt((lower**2).sum(axis=2)), TINY)
-    distance = (np.array([f.strip for f in factors]) / deviation).min(axis=1)
-    return first_step(distance, lower.shape[2], tolerance)
+    """First steps (B, r): in each variable as fine as the input that varies most with it needs."""
+    strips = np.array([f.strip for f in factors])[None, :, None]
+    return first_steps((strips / np.maximum(np.abs(lower), TINY)).min(axis=1), tolerance)
 
 
 def _product_at(factors: Sequence[Callable[[Array], Array]], lower: Array, mean: Array, x: Array) -> Array:
@@ -137,7 +139,12 @@ def _tabulated_lattice(
         return _product_at(reduced, rest[items], mean[None][items], x)
 
     value, error = lattice_expectation(
-        integrand, steps, np.array([scale]), rest.shape[2], tolerance, most_radius=_TABLE_RADIUS
+        integrand,
+        steps,
+        np.array([scale]),
+        tolerance,
+        verify=any(f.is_unproven for f in factors),
+        most_radius=_TABLE_RADIUS,
     )
     return float(value[0]), float(error[0]) + doubt * scale
 

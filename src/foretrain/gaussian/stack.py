@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from foretrain.gaussian.closed import Closed, closed_form
 from foretrain.gaussian.covariance import condition, staircase
 from foretrain.gaussian.factors import Delta, Factor
 from foretrain.gaussian.quadrature import TINY, kinked_rule, rule_for, scale_of
-from foretrain.support.errors import NotSupportedError
+from foretrain.support.errors import AccuracyWarning, NotSupportedError
 
 Array = NDArray[np.float64]
 
@@ -129,6 +130,21 @@ class Stack:
             self.rules.add("panels" if rule is kinked_rule else "lattice")
             value[chosen], error[chosen] = rule(permuted, lower, centre, scale[chosen], self.tolerance)
         return Closed(value, error)
+
+    def warn_if_short(self, factors: list[Factor], value: Array, error: Array) -> None:
+        """Warn where quadrature missed the tolerance."""
+        finite = np.isfinite(value) & np.isfinite(error)
+        if not self.rules - {"closed form"} or not finite.any():
+            return
+        # A delta function has no square to set a scale by; there the value itself does.
+        scale = np.maximum(self.scale(factors), np.abs(value))
+        if (error > 1.5 * self.tolerance * scale)[finite].any():
+            warnings.warn(
+                f"the expectation of {factors} reached only an error of {error[finite].max():.1e}; "
+                "the estimate is returned with it.",
+                AccuracyWarning,
+                stacklevel=4,
+            )
 
     def scale(self, factors: list[Factor]) -> Array:
         """sqrt(prod <f_i^2>), to which errors are relative."""

@@ -17,7 +17,7 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from foretrain.gaussian.factors import Factor
-from foretrain.gaussian.rules.lattice import first_step
+from foretrain.gaussian.rules.lattice import first_steps
 from foretrain.gaussian.rules.panels import nodes_for, panel_rule, regular_edges
 
 Array = NDArray[np.float64]
@@ -102,7 +102,7 @@ def _common_rule(
         edges = _panel_edges(f, deviation, terms, radius)
         rows, weights = panel_rule(edges[None], _NODES)
         return rows[0], weights[0]
-    own = float(first_step(np.asarray(f.strip / max(deviation, 1e-300)), 1, tolerance * 1e-3)) / 2
+    own = float(first_steps(np.array([[f.strip / max(deviation, 1e-300)]]), tolerance * 1e-3)[0, 0]) / 2
     step = 1 / (1 / own + math.sqrt(terms) / (2 * math.pi))
     reach = math.ceil(radius / step)
     x = step * (np.arange(-reach, reach + 1, dtype=np.float64) + 0.125)

@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 
 _CHUNK = 2_000_000
 _RIND = 1.5
+_MOST_POINTS = 40_000_000
 _NEAR = 0.35  # a smeared kink wider than this is resolved by ordinary panels
 
 
@@ -60,10 +61,10 @@ def nodes_for(tolerance: float) -> int:
     return math.ceil(math.log(1 / tolerance) / (2 * math.log(4.24))) + 2
 
 
-def regular_edges(distance: float, radius: float) -> Array:
+def regular_edges(distance: float, radius: float, most: int = 4000) -> Array:
     """Equal panels on [-radius, radius], as wide as the distance of the nearest singularity allows."""
     width = min(1.5, distance)
-    return np.linspace(-radius, radius, min(4000, 2 * math.ceil(radius / width)) + 1)
+    return np.linspace(-radius, radius, 2 * math.ceil(min(radius / width, most / 2)) + 1)
 
 
 def graded_offsets(width: float) -> Array:
@@ -168,12 +169,14 @@ class _Nested:
 
     def integrate(self, item: NDArray[np.intp], partial: Array, level: int) -> Array:
         """Conditional expectations given partial sums (P, n) of the items (P,)."""
-        x, w = panel_rule(self._edges(item, partial, level), self.nodes)
         result = np.empty(len(item))
-        step = max(1, _CHUNK // x.shape[1])
-        for start in range(0, len(item), step):
+        start, step = 0, 1
+        while start < len(item):
             part = slice(start, start + step)
-            result[part] = self._sum(item[part], partial[part], level, x[part], w[part])
+            edges = self._edges(item[part], partial[part], level)
+            x, w = panel_rule(edges, self.nodes)
+            result[part] = self._sum(item[part], partial[part], level, x, w)
+            start, step = start + step, max(1, _CHUNK // x.shape[1])
         return result
 
     def _sum(self, item: NDArray[np.intp], partial: Array, level: int, x: Array, w: Array) -> Array:
@@ -213,9 +216,13 @@ class _Nested:
         breaks += [
             np.clip(x[:, None], -self.radius, self.radius) for x in self._crossings(item, partial, level)
         ]
-        base = regular_edges(distance, self.radius)
+        base = regular_edges(distance, self.radius, self._most_panels())
         columns = [np.broadcast_to(base, (len(item), len(base))), *breaks]
         return np.sort(np.concatenate(columns, axis=1), axis=1)
+
+    def _most_panels(self) -> int:
+        """Panels for each variable that keep the whole rule within its budget of points."""
+        return int(_MOST_POINTS ** (1 / self.lower.shape[2]) / self.nodes)
 
     def _crossings(self, item: NDArray[np.intp], partial: Array, level: int) -> list[Array]:
         """Where kinks of two inputs, both completed by the next variable, meet: a kink of this variable."""

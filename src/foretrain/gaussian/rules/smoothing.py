@@ -12,7 +12,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from foretrain.gaussian.rules.lattice import first_step, lattice_expectation
+from foretrain.gaussian.rules.lattice import first_steps, lattice_expectation
 from foretrain.gaussian.rules.panels import Piecewise, line_values
 
 Array = NDArray[np.float64]
@@ -81,14 +81,14 @@ class SmoothedFactor:
 def _smoothed_values(function: Piecewise, points: Array, width: float, tolerance: float) -> Array:
     if function.kinks:
         return line_values(function, points, width, tolerance)
-    step = first_step(np.asarray(function.strip / width), 1, tolerance)
-    size = float(np.max(np.abs(function(points)), initial=1e-300))
+    count = len(points)
+    steps = first_steps(np.full((count, 1), function.strip / width), tolerance)
+    sizes = np.full(count, float(np.max(np.abs(function(points)), initial=1e-300)))
 
     def integrand(x: Array, items: NDArray[np.intp]) -> Array:
         return function(points[items, None] + width * x[:, 0])
 
-    count = len(points)
-    return lattice_expectation(integrand, np.full(count, step), np.full(count, size), 1, tolerance)[0]
+    return lattice_expectation(integrand, steps, sizes, tolerance)[0]
 
 
 def _cell_edges(function: Piecewise, width: float, reach: float) -> Array:
