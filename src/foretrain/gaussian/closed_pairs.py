@@ -7,6 +7,7 @@ float32 or float64, and fills the targets of the orders asked for; what two orde
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,11 +19,13 @@ from foretrain.activations import Activation
 from foretrain.gaussian.covariance import difference_of_products
 from foretrain.gaussian.factors import Factor
 
+Array = NDArray[np.float64]
 Tile = NDArray[Any]
 Targets = Mapping[int, Tile]
 TileRule = Callable[[Tile, Tile, Tile, Targets], None]
 
-_NEARLY_PARALLEL = 1e-6
+_local = threading.local()
+_NEARLY_PARALLEL = {"float64": 1e-6, "float32": 1e-4}
 
 
 def closed_pair(f: Factor, g: Factor) -> tuple[Activation, int] | None:
@@ -51,54 +54,63 @@ def tile_rule(activation: Activation) -> TileRule:
     return _erf if activation.closed_form == "erf" else _gelu
 
 
-def _correlation(a: Tile, b: Tile, c: Tile) -> tuple[Tile, Tile]:
-    """sqrt(a b) and the correlation, zero where a variance is zero, clipped to [-1, 1]."""
-    size = np.sqrt(a) * np.sqrt(b)
-    if a.all() and b.all():
-        rho = c / size
-    else:
-        rho = np.divide(c, size, out=np.zeros_like(size), where=size > 0)
-    np.minimum(rho, 1, out=rho)
-    np.maximum(rho, -1, out=rho)
-    return size, rho
+def _workspace(slot: int, like: Tile) -> Tile:
+    """Memory of the shape of ``like``, kept for each thread: fresh pages would cost more than the arithmetic."""
+    kept = _local.__dict__
+    key = f"{like.dtype.name} {slot}"
+    if key not in kept or kept[key].size < like.size:
+        kept[key] = np.empty(like.size, dtype=like.dtype)
+    return np.asarray(kept[key][: like.size].reshape(like.shape))
 
 
-def _angle(a: Tile, b: Tile, c: Tile, rho: Tile, out: Tile) -> tuple[Tile, Any, Tile]:
-    """arcsin(rho) / 2 pi, and for nearly parallel pairs their positions and sqrt(ab - c^2).
+def _correlation(a: Tile, b: Tile, c: Tile) -> tuple[Tile, float]:
+    """The correlation, zero where a variance is zero, in [-1, 1], and its largest size."""
+    with np.errstate(divide="ignore"):
+        inverse = [np.where(v > 0, 1 / np.sqrt(v), 0).astype(c.dtype, copy=False) for v in (a, b)]
+    rho = np.multiply(c, inverse[0], out=_workspace(0, c))
+    rho *= inverse[1]
+    largest = max(float(rho.max()), -float(rho.min()))
+    if largest > 1:
+        np.clip(rho, -1, 1, out=rho)
+    return rho, largest
 
-    Those pairs go through the exact determinant, which keeps the digits of a small angle.
+
+def _arcsine(a: Tile, b: Tile, c: Tile, out: Tile) -> tuple[Any, Array]:
+    """arcsin of the correlation plus pi/2, and for nearly parallel pairs their positions and sqrt(ab - c^2).
+
+    Those pairs go through the exact determinant, in float64 also for float32: it keeps the digits of a small angle.
     """
-    np.arcsin(rho, out=out)
+    rho, largest = _correlation(a, b, c)
+    limit = 1 - _NEARLY_PARALLEL[c.dtype.name]
     near: Any = (slice(0), slice(0))
-    height = np.empty((0, 0), dtype=out.dtype)
-    if out.dtype == np.float64 and max(float(rho.max()), -float(rho.min())) > 1 - _NEARLY_PARALLEL:
-        near = np.nonzero(np.abs(rho) > 1 - _NEARLY_PARALLEL)
-        covariance = c[near]
+    height = np.empty((0, 0))
+    np.arcsin(rho, out=out)
+    if largest > limit:
+        near = np.nonzero(np.abs(rho, out=rho) > limit)
+        covariance = c[near].astype(np.float64)
         determinant = difference_of_products(a[near[0], 0], b[0, near[1]], covariance, covariance)
         height = np.sqrt(np.maximum(determinant, 0.0))
         out[near] = np.arctan2(covariance, height)
-    out *= 1 / (2 * math.pi)
-    return out, near, height
+    out += math.pi / 2
+    return near, height
 
 
 def _scale_invariant(minus: float, plus: float, a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """(5.159), (5.161): sigma = plus z for z > 0 and minus z for z < 0."""
     jump, both = (plus - minus) ** 2, plus * minus
-    size, rho = _correlation(a, b, c)
-    chance, near, height = _angle(a, b, c, rho, out=out.get(1, np.empty_like(rho)))
-    chance += 0.25
+    angle = out[1] if 1 in out else _workspace(1, c)
+    near, height = _arcsine(a, b, c, out=angle)
     if 0 in out:
-        value = np.multiply(rho, rho, out=rho)
-        np.subtract(1, value, out=value)
-        np.sqrt(value, out=value)
-        value *= size
-        value[near] = height
-        value *= 1 / (2 * math.pi)
-        np.multiply(chance, c, out=size)
-        np.add(value, size, out=out[0])
-        _affine(out[0], jump, both * c if both else 0.0)
+        square = np.multiply(c, c, out=_workspace(0, c))
+        root = np.multiply(a, b, out=out[0])
+        root -= square
+        np.abs(root, out=root)  # below zero only by rounding, where the inputs are parallel
+        np.sqrt(root, out=root)
+        root[near] = height
+        root += np.multiply(angle, c, out=square)
+        _affine(root, jump / (2 * math.pi), both * c if both else 0.0)
     if 1 in out:
-        _affine(chance, jump, both)
+        _affine(angle, jump / (2 * math.pi), both)
 
 
 def _affine(tile: Tile, slope: float, offset: Any) -> None:
@@ -111,15 +123,15 @@ def _affine(tile: Tile, slope: float, offset: Any) -> None:
 
 def _steps(low: float, high: float, a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """A step from ``low`` to ``high``: <theta theta> = 1/4 + arcsin(rho) / 2 pi."""
-    _, rho = _correlation(a, b, c)
-    angle, _, _ = _angle(a, b, c, rho, out=out[0])
-    _affine(angle, (high - low) ** 2, (high + low) ** 2 / 4)
+    _arcsine(a, b, c, out=out[0])
+    _affine(out[0], (high - low) ** 2 / (2 * math.pi), low * high)
 
 
 def _sines(shift: int, a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """exp(-(a+b)/2) times cosh c for cosines, sinh c for sines, without overflow."""
-    size = np.abs(c)
-    decay = size - (a / 2 + b / 2)
+    size = np.abs(c, out=_workspace(0, c))
+    decay = np.subtract(size, a / 2, out=_workspace(1, c))
+    decay -= b / 2
     np.exp(decay, out=decay)
     decay *= 0.5
     size *= -2
@@ -135,8 +147,9 @@ def _sines(shift: int, a: Tile, b: Tile, c: Tile, out: Targets) -> None:
 
 def _erf(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """(2/pi) arcsin(2c / sqrt((1+2a)(1+2b))) and (4/pi) / sqrt((1+2a)(1+2b) - 4c^2)."""
-    inverse = 1 / np.sqrt(0.5 + a) * (1 / np.sqrt(0.5 + b))  # 2 / sqrt((1+2a)(1+2b))
-    sine = np.multiply(c, inverse, out=out.get(0, np.empty_like(inverse)))
+    # 2 / sqrt((1+2a)(1+2b))
+    inverse = np.multiply(1 / np.sqrt(0.5 + a), 1 / np.sqrt(0.5 + b), out=_workspace(0, c))
+    sine = np.multiply(c, inverse, out=out[0] if 0 in out else _workspace(1, c))
     if 1 in out:
         slope = np.multiply(sine, sine, out=out[1])
         np.subtract(1, slope, out=slope)
@@ -151,31 +164,30 @@ def _erf(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
 def _gelu(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """The exact (erf) GELU, in the correlation c / sqrt((1+a)(1+b)) of the widened inputs."""
     s, t = 1 / (1 + a), 1 / (1 + b)
-    inverse = np.sqrt(s) * np.sqrt(t)
-    q = s + t
-    sine = c * inverse
-    share = sine * sine
+    inverse = np.multiply(np.sqrt(s), np.sqrt(t), out=_workspace(0, c))
+    angle = np.multiply(c, inverse, out=_workspace(1, c))
+    share = np.multiply(angle, angle, out=_workspace(2, c))
     np.subtract(1, share, out=share)  # determinant / ((1+a)(1+b))
-    root = np.sqrt(share)
+    root = np.sqrt(share, out=_workspace(3, c))
     np.divide(inverse, root, out=root)
     root *= 1 / (2 * math.pi)  # 1 / (2 pi sqrt(determinant))
-    angle = np.arcsin(sine, out=sine)
+    np.arcsin(angle, out=angle)
     angle *= 1 / (2 * math.pi)
     angle += 0.25
-    numerator = q - 1
+    excess = np.add(s - 1, t, out=_workspace(4, c))  # q - 1
+    numerator = np.multiply(excess, c, out=_workspace(5, c))
     numerator *= c
-    numerator *= c
-    numerator += a * b
+    numerator += np.multiply(a, b, out=inverse)
     if 1 in out:
-        slope = np.multiply(inverse, inverse, out=inverse)
+        slope = np.multiply(s, t, out=out[1])
         slope *= numerator
         slope /= share
-        q *= 2
-        slope += q
-        slope -= 1
+        excess *= 2
+        slope += excess
+        slope += 1
         slope *= root
         slope *= c
-        np.add(slope, angle, out=out[1])
+        slope += angle
     if 0 in out:
         numerator *= root
         angle *= c

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError
+from foretrain.support.threads import over_cores
 
 Array = NDArray[np.float64]
 
-_CHECKED_ROWS = 64
+_CHECKED_ROWS = 128
 _LOST = 16 * float(np.finfo(float).eps)
 _SPLITTER = 134217729.0  # 2^27 + 1: cuts a float64 into two halves that multiply exactly
 
@@ -91,14 +92,18 @@ def check_gram(K: ArrayLike) -> NDArray[Any]:
     tolerance = _tolerance(raw)
     root = np.sqrt(np.maximum(np.diagonal(raw), 0))
     wide = root * (1 + tolerance)
-    for start in range(0, len(raw), _CHECKED_ROWS):
+    allowed = tolerance * root.max(initial=0.0) ** 2
+
+    def is_sound(start: int) -> bool:
         rows = slice(start, start + _CHECKED_ROWS)
         gap = raw[rows, start:] - raw[start:, rows].T
         excess = np.abs(raw[rows, start:])
         excess -= wide[rows, None] * wide[None, start:]
         # A NaN fails both comparisons, so this one line also finds what is not finite.
-        if not (np.abs(gap, out=gap).max() <= tolerance * root.max() ** 2 and excess.max() <= 0):
-            _explain(raw, tolerance, wide)
+        return bool(np.abs(gap, out=gap).max() <= allowed and excess.max() <= 0)
+
+    if not all(over_cores(is_sound, range(0, len(raw), _CHECKED_ROWS))):
+        _explain(raw, tolerance, wide)
     return raw
 
 

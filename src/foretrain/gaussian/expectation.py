@@ -55,7 +55,7 @@ def expectation(
     Examples
     --------
     >>> expectation(["tanh", "tanh"], [[1, 0.5], [0.5, 1]])
-    Expectation(0.186324413194 ± ..., by lattice)
+    Expectation(0.186324413203 ± ..., by lattice)
     """
     parts = [as_factor(f) for f in factors]
     if not 1 <= len(parts) <= MOST_INPUTS:

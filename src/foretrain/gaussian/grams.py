@@ -7,15 +7,12 @@ kinked or very widely spread functions) by interpolation of the two-input rules,
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import ThreadpoolController
 
 from foretrain.activations import Activation
 from foretrain.gaussian.closed_pairs import closed_pair, tile_rule
@@ -28,11 +25,14 @@ from foretrain.gaussian.rules import hermite
 from foretrain.gaussian.stack import Stack
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
+from foretrain.support.threads import over_cores
 
 Array = NDArray[np.float64]
 Pair = tuple[Factor, Factor]
 
-_TILE = 256
+_TILE = 256  # large enough that threads seldom meet at the interpreter lock, small enough for a cache
+    600_000  # large enough that threads seldom meet at the interpreter lock, small enough for a cache
+)
 _PARALLEL = 4e-15  # 1 - |rho| below this is round-off: one direction
 _FEW = 3000
 _GUARDED = 1500  # below, the matrices are too small to be worth asking how much memory there is
@@ -107,17 +107,6 @@ def _as_pair(product: Any) -> Pair:
     return as_factor(product[0]), as_factor(product[1])
 
 
-@lru_cache(maxsize=1)
-def _workers() -> ThreadPoolExecutor:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return ThreadPoolExecutor(cores, thread_name_prefix="foretrain")
-
-
-@lru_cache(maxsize=1)
-def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
 def _tiles(size: int, symmetric: bool) -> list[Tile]:
     starts = range(0, size, _TILE)
     return [
@@ -152,7 +141,11 @@ class _Gram:
         return [r or self._other(*pair, series) for pair, r in zip(pairs, results)]
 
     def _fill(
-        self, symmetric: bool, work: Callable[[Tile, list[NDArray[Any]]], None], count: int
+        self,
+        symmetric: bool,
+        work: Callable[[Tile, list[NDArray[Any]]], None],
+        count: int,
+        uses_blas: bool = False,
     ) -> list[NDArray[Any]]:
         """Let ``work`` fill ``count`` matrices tile by tile, on all cores."""
         out = [np.empty_like(self.K) for _ in range(count)]
@@ -164,13 +157,7 @@ class _Gram:
                 for matrix, target in zip(out, targets):
                     matrix[tile.columns, tile.rows] = target.T
 
-        tiles = _tiles(len(self.K), symmetric)
-        if len(tiles) == 1:
-            one(tiles[0])
-        else:
-            # Each worker has a core; matrix products inside it must not ask for all of them again.
-            with _libraries().limit(limits=1, user_api="blas"):
-                list(_workers().map(one, tiles))
+        over_cores(one, _tiles(len(self.K), symmetric), uses_blas=uses_blas)
         return out
 
     def _closed(self, activation: Activation, orders: list[int]) -> dict[int, Expectation]:
@@ -246,7 +233,7 @@ class _Gram:
             block = rho[tile.rows, tile.columns]
             hermite.sum_tile(a, b, tile.rows, tile.columns, block, self.tolerance, targets[0])
 
-        (value,) = self._fill(f == g, work, 1)
+        (value,) = self._fill(f == g, work, 1, uses_blas=True)
         reached = 2 * max(self.tolerance, 8 * float(np.finfo(value.dtype).eps))
         if f == g:
             np.fill_diagonal(value, a.norm**2)

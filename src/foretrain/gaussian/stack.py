@@ -136,8 +136,9 @@ class Stack:
         finite = np.isfinite(value) & np.isfinite(error)
         if not self.rules - {"closed form"} or not finite.any():
             return
-        # A delta function has no square to set a scale by; there the value itself does.
-        scale = np.maximum(self.scale(factors), np.abs(value))
+        # A delta function has no square to set a scale by; there the value itself does, or one.
+        square = self.scale(factors)
+        scale = np.maximum(np.where(square > 0, square, 1.0), np.abs(value))
         if (error > 1.5 * self.tolerance * scale)[finite].any():
             warnings.warn(
                 f"the expectation of {factors} reached only an error of {error[finite].max():.1e}; "

@@ -138,9 +138,9 @@ def _several_inputs(
     correction = np.zeros(len(pairs))
     blocks = QuadrupleVertices(chosen) if chosen is not None and "V" in wanted else None
     kept: dict[str, list[Array]] = {name: [] for name in wanted}
-    for index in track(range(mlp.depth), "layers"):
+    for index, layer in enumerate(track(mlp.layers, "layers")):
         if index:
-            layer, expectations = mlp.layers[index], PairExpectations(mlp.activation, K, tolerance)
+            expectations = PairExpectations(mlp.activation, K, tolerance)
             ratio = width_ratio(mlp, index)
             if "G1" in wanted:
                 correction = next_metric_correction(expectations, correction, vertex, layer.C_W, ratio)

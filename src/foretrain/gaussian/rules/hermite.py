@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from foretrain.gaussian.factors import Factor
 from foretrain.gaussian.rules.lattice import first_steps
 from foretrain.gaussian.rules.panels import nodes_for, panel_rule, regular_edges
+from foretrain.gaussian.rules.table import Table
 
 Array = NDArray[np.float64]
 
 _NODES = nodes_for(1e-13)
 _RADII = (12.5, 18.0, 25.0, 36.0)
 _EDGE = 1e-15
+_TABULATED = 50_000
 FIRST_TERMS, MOST_TERMS = 64, 1024
 _MOST_PRODUCTS = 24
 # Times per pair in units of one elementwise sweep: a term of Horner's rule; a matrix product and its Clenshaw step.
@@ -66,9 +68,13 @@ def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
         coefficients, square = _per_row(f, deviation, terms, radius)
     else:
         x, w = _common_rule(f, widest, terms, radius, tolerance)
-        values: Array = np.asarray(f(deviation[:, None] * x), dtype=np.float64)
+        values = _values(f, deviation[:, None] * x)
         coefficients = (hermite_rows(x.tobytes(), terms) * w) @ values.T
         square = (values**2) @ w
+    still = np.flatnonzero(deviation == 0)
+    if still.size and f.kinks:
+        coefficients[0, still] = f.mean_value(np.zeros(1))[0]
+        square[still] = coefficients[0, still] ** 2
     norm = np.sqrt(square)
     safe = np.where(square > 0, square, 1.0)
     left = 1 - np.cumsum(coefficients**2, axis=0) / safe
@@ -76,6 +82,16 @@ def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
     left = np.where(square > 0, np.maximum(left, 4e-16 * math.sqrt(terms)), 0.0)
     tail = np.concatenate([[1.0], np.sqrt(left.max(axis=1, initial=0.0))])
     return Series(coefficients, norm, tail, *_parity(f))
+
+
+def _values(f: Factor, z: Array) -> Array:
+    """f at many points; a user's smooth function, which may be slow, from a table where that is cheaper."""
+    if f.kinks or not f.is_unproven or z.size < _TABULATED:
+        return np.asarray(f(z), dtype=np.float64)
+    reach = float(np.abs(z).max()) * (1 + 1e-12)
+    edges = np.linspace(-reach, reach, 2 * math.ceil(min(8 * reach / f.strip, 4000)) + 1)
+    table = Table(lambda s: np.asarray(f(s), dtype=np.float64), edges, 1e-14)
+    return table(z) if table.error <= 1e-13 else np.asarray(f(z), dtype=np.float64)
 
 
 def _radius(f: Factor, deviation: float) -> float:

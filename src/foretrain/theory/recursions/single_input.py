@@ -23,8 +23,7 @@ def single_input_flow(mlp: MLP, first: float) -> dict[str, Array]:
     functions = KernelFunctions(mlp.activation)
     K, V, G1 = (np.zeros(mlp.depth) for _ in range(3))
     K[0] = first
-    for index in range(1, mlp.depth):
-        layer = mlp.layers[index]
+    for index, layer in enumerate(mlp.layers[1:], start=1):
         square, slope, bend, _, _, fourth = functions.fast(K[index - 1])
         ratio = width_ratio(mlp, index)
         K[index] = layer.C_b + layer.C_W * square + layer.gamma**2 * K[index - 1]

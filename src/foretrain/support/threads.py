@@ -1,0 +1,47 @@
+"""Threads for work that numpy does outside the interpreter lock: one pool, one core each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ThreadPoolExecutor(cores, thread_name_prefix="foretrain")
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def over_cores(function: Callable[[T], R], parts: Sequence[T], *, uses_blas: bool = False) -> list[R]:
+    """``[function(p) for p in parts]`` on all cores; must not be nested.
+
+    With ``uses_blas``, matrix products inside keep to the core of their thread.
+    """
+    if len(parts) < 2:
+        return [function(part) for part in parts]
+    if not uses_blas:
+        return list(_pool().map(function, parts))
+    with _libraries().limit(limits=1, user_api="blas"):
+        return list(_pool().map(function, parts))
+
+
+def forget_threads() -> None:
+    """A forked child has none of its parent's threads: let it start its own."""
+    _pool.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_threads)
