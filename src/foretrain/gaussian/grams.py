@@ -31,8 +31,6 @@ Array = NDArray[np.float64]
 Pair = tuple[Factor, Factor]
 
 _TILE = 256  # large enough that threads seldom meet at the interpreter lock, small enough for a cache
-    600_000  # large enough that threads seldom meet at the interpreter lock, small enough for a cache
-)
 _PARALLEL = 4e-15  # 1 - |rho| below this is round-off: one direction
 _FEW = 3000
 _GUARDED = 1500  # below, the matrices are too small to be worth asking how much memory there is

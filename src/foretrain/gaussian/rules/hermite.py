@@ -74,7 +74,7 @@ def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
     still = np.flatnonzero(deviation == 0)
     if still.size and f.kinks:
         coefficients[0, still] = f.mean_value(np.zeros(1))[0]
-        square[still] = coefficients[0, still] ** 2
+        square[still] = (f * f).mean_value(np.zeros(1))[0]
     norm = np.sqrt(square)
     safe = np.where(square > 0, square, 1.0)
     left = 1 - np.cumsum(coefficients**2, axis=0) / safe
