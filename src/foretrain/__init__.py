@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     from foretrain.support.errors import ForetrainError
     from foretrain.support.store import load, save
     from foretrain.theory.architecture import MLP
+    from foretrain.theory.criticality import criticality, susceptibility
+    from foretrain.theory.flow import flow
 
 _SOURCES = {
     "Activation": "foretrain.activations",
     "ForetrainError": "foretrain.support.errors",
     "MLP": "foretrain.theory.architecture",
     "activation": "foretrain.activations",
+    "criticality": "foretrain.theory.criticality",
+    "flow": "foretrain.theory.flow",
     "load": "foretrain.support.store",
     "save": "foretrain.support.store",
+    "susceptibility": "foretrain.theory.criticality",
 }
 _ROOMS = ("activations", "experiments", "gaussian", "theory")
 
@@ -34,10 +39,13 @@ __all__ = [
     "__version__",
     "activation",
     "activations",
+    "criticality",
     "experiments",
+    "flow",
     "gaussian",
     "load",
     "save",
+    "susceptibility",
     "theory",
 ]
 

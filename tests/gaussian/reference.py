@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from scipy import special
 
 Function = Callable[[Any], Any]
+Numbers = Sequence[float] | np.ndarray
 
 _T, _W = np.polynomial.legendre.leggauss(22)
 _RADIUS = 12.5
@@ -64,12 +66,12 @@ def _sector(start: float, stop: float, finest: float) -> np.ndarray:
     return np.sort(edges)
 
 
-def plane(functions: Sequence[Function], deviations: Sequence[float], angles: Sequence[float]) -> float:
+def plane(functions: Sequence[Function], deviations: Numbers, angles: Numbers) -> float:
     """E prod f_i(d_i r cos(phi - alpha_i)) over the plane; kinks at zero only."""
     rays = sorted({(a + s * math.pi / 2) % (2 * math.pi) for a in angles for s in (-1, 1)})
     rays.append(rays[0] + 2 * math.pi)
     finest = 1e-2 / max(1.0, *deviations)
-    edges = [_sector(a, b, finest) for a, b in zip(rays, rays[1:]) if b - a > 1e-15]
+    edges = [_sector(a, b, finest) for a, b in itertools.pairwise(rays) if b - a > 1e-15]
     small = 1.5 * 2.0 ** -np.arange(1, 4 + math.ceil(math.log2(max(1.0, *deviations))))
     radii = np.concatenate([[0.0], small[::-1], np.arange(1.5, _RADIUS + 0.1, 1.0)])
     r, wr = panels(radii)
@@ -99,8 +101,8 @@ def smoothed(f: Function, points: np.ndarray, width: float, kinks: Sequence[floa
 
 def one_factor(
     functions: Sequence[Function],
-    common: Sequence[float],
-    own: Sequence[float],
+    common: Numbers,
+    own: Numbers,
     kinks: Sequence[float] = (0.0,),
 ) -> float:
     """E prod f_i(common_i t + own_i y_i), all own_i > 0."""
@@ -113,11 +115,11 @@ def one_factor(
     return float(product.sum())
 
 
-def one_factor_covariance(common: Sequence[float], own: Sequence[float]) -> np.ndarray:
+def one_factor_covariance(common: Numbers, own: Numbers) -> np.ndarray:
     return np.outer(common, common) + np.diag(np.square(own))
 
 
-def two_factors(functions: Sequence[Function], common: np.ndarray, own: Sequence[float]) -> float:
+def two_factors(functions: Sequence[Function], common: np.ndarray, own: Numbers) -> float:
     """E prod f_i(common_i . t + own_i y_i) with t in two dimensions, all own_i of order one."""
     t, w = panels(np.linspace(-8.5, 8.5, 15))
     weight = w * normal(t)

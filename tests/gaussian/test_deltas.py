@@ -230,9 +230,7 @@ class TestLimitsOfSmoothFunctions:
         exact = float(expectation([("relu", k) for k in orders], K))
         gaps = []
         for beta in (10.0, 20.0, 40.0):
-            smooth = plane(
-                [lambda t, k=k: self.soft(beta, k)(t) for k in orders], [1.0, 1.2], [0.0, math.acos(0.4)]
-            )
+            smooth = plane([self.soft(beta, k) for k in orders], [1.0, 1.2], [0.0, math.acos(0.4)])
             gaps.append(abs(smooth - exact))
         assert gaps[2] < 2e-3 * max(1.0, abs(exact))
         assert 3.0 < gaps[0] / gaps[1] < 5.0
@@ -241,7 +239,8 @@ class TestLimitsOfSmoothFunctions:
     def test_the_product_of_a_step_and_its_delta(self) -> None:
         exact = float(expectation([factor("relu", order=2) * factor("relu", order=1)], [[1.0]]))
         for beta in (20.0, 200.0):
-            smooth = line(lambda t: self.soft(beta, 2)(t) * self.soft(beta, 1)(t), 1.0)
+            delta, step = self.soft(beta, 2), self.soft(beta, 1)
+            smooth = line(lambda t, f=delta, g=step: f(t) * g(t), 1.0)
             assert smooth == pytest.approx(exact, abs=2.0 / beta**2)
 
 

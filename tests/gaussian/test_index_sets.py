@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from reference import SMOOTH, check, pair, random_covariance, sines, size
 
 from foretrain.gaussian import expectation, expectations_at, factor, z
-from foretrain.gaussian.expectation import Stack
 from foretrain.gaussian.factors import Factor
+from foretrain.gaussian.stack import Stack
 from foretrain.support.errors import InputError
 
 quick = settings(deadline=None, max_examples=12)

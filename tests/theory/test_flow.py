@@ -146,8 +146,8 @@ def test_result_says_what_it_is() -> None:
 
 def test_bad_input() -> None:
     net = MLP("tanh", depth=3, width=10)
-    with pytest.raises(InputError, match="did you mean 'K'"):
-        flow(net, TWO_INPUTS, ["k"])
+    with pytest.raises(InputError, match="unknown observable 'W'"):
+        flow(net, TWO_INPUTS, ["W"])
     with pytest.raises(InputError, match="shape"):
         flow(net, TWO_INPUTS, ["V"], quadruples=[[0, 1]])
     with pytest.raises(InputError, match="there are 2"):

@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -140,6 +140,8 @@ def _with_options(command: Command) -> Callable[..., int]:
                 return _perform(command, values, options)
         except BrokenPipeError:
             raise
+        except SystemExit as error:
+            return report(InputError(f"the code that was called asked Python to exit ({error.code})."))
         except (Exception, KeyboardInterrupt) as error:
             return report(error, debug=options.debug)
 
@@ -166,7 +168,9 @@ def _perform(command: Command, values: Mapping[str, Any], options: _Options) -> 
         output.refuse_taken_folder(options.save, overwrite=options.overwrite)
     if options.plot is not None:
         output.refuse_unknown_picture(options.plot)
-    answer = command.function(**values)
+    # Standard output is for the answer; what a user's function prints goes with the messages.
+    with redirect_stdout(sys.stderr):
+        answer = command.function(**values)
     if options.save is not None and answer.data is None:
         raise InputError("this answer has no data: leave out --save.")
     if options.plot is not None:

@@ -14,6 +14,8 @@ Array = NDArray[np.float64]
 
 _CHECKED_ROWS = 128
 _LOST = 16 * float(np.finfo(float).eps)
+_LARGEST = 1e30  # beyond, fourth powers of activations leave the range of floats
+_FULLY_CHECKED = 200
 _SPLITTER = 134217729.0  # 2^27 + 1: cuts a float64 into two halves that multiply exactly
 
 
@@ -23,15 +25,21 @@ def _tolerance(K: NDArray[Any]) -> float:
 
 
 def _square(K: ArrayLike) -> NDArray[Any]:
-    raw = np.asarray(K)
+    try:
+        raw = np.asarray(K)
+    except ValueError:
+        raise InputError("the covariance has rows of different lengths; give a square matrix.") from None
     if raw.dtype.kind not in "fiu":
         raise InputError(f"the covariance must hold real numbers, not {raw.dtype}.")
     if raw.ndim < 2 or raw.shape[-1] != raw.shape[-2] or raw.shape[-1] == 0:
         raise InputError(
-            f"the covariance must be a square matrix or a stack of them (..., n, n), but has shape {raw.shape}."
+            f"the covariance must be a square matrix or a stack of them (..., n, n), but has shape {raw.shape}; "
+            "for one input of variance K write [[K]]."
         )
     if not np.isfinite(raw).all():
         raise InputError("the covariance has entries that are not finite; check the inputs it came from.")
+    if np.abs(raw).max(initial=0) > _LARGEST:
+        raise InputError(f"the covariance has entries above {_LARGEST:g}; rescale the inputs.")
     return raw
 
 
@@ -80,15 +88,20 @@ def _refuse_negative(low: float, high: float, tolerance: float) -> None:
 
 
 def check_gram(K: ArrayLike) -> NDArray[Any]:
-    """One ``(N, N)`` covariance of any size, in its own precision, checked pair by pair (cheap at large N).
+    """One ``(N, N)`` covariance of any size, in its own precision.
 
-    Every 2 x 2 block must be a covariance, which is all that expectations of pairs rely on.
+    Small ones are checked fully. Of large ones every 2 x 2 block is, which is all that expectations of pairs rely on.
     """
-    raw = np.asarray(K)
-    if raw.ndim != 2 or raw.dtype not in (np.float32, np.float64) or raw.shape[0] != raw.shape[1]:
+    raw = _square(K) if not isinstance(K, np.ndarray) or K.ndim != 2 or len(K) <= _FULLY_CHECKED else K
+    if raw.ndim != 2:
+        raise InputError(f"one covariance matrix (N, N) is needed here, but the shape is {raw.shape}.")
+    if raw.dtype not in (np.float32, np.float64):
         raw = _square(raw).astype(np.float64)
-        if raw.ndim != 2:
-            raise InputError(f"one covariance matrix (N, N) is needed here, but the shape is {raw.shape}.")
+    if len(raw) <= _FULLY_CHECKED:
+        check_covariance(raw)
+        return raw
+    if raw.shape[0] != raw.shape[1]:
+        _square(raw)
     tolerance = _tolerance(raw)
     root = np.sqrt(np.maximum(np.diagonal(raw), 0))
     wide = root * (1 + tolerance)

@@ -57,6 +57,8 @@ def expectation(
     >>> expectation(["tanh", "tanh"], [[1, 0.5], [0.5, 1]])
     Expectation(0.186324413203 ± ..., by lattice)
     """
+    if isinstance(factors, str) or not isinstance(factors, Sequence):
+        raise InputError("give a list of factors, one for each input, such as ['tanh', 'tanh'].")
     parts = [as_factor(f) for f in factors]
     if not 1 <= len(parts) <= MOST_INPUTS:
         raise InputError(
@@ -80,7 +82,7 @@ def check_tolerance(tolerance: float | None, default: float) -> float:
     """The tolerance asked for, or the default."""
     if tolerance is None:
         return default
-    if not 1e-14 <= tolerance <= 0.1:
+    if not isinstance(tolerance, int | float) or not 1e-14 <= tolerance <= 0.1:
         raise InputError(f"the tolerance must lie between 1e-14 and 0.1, but is {tolerance!r}.")
     return float(tolerance)
 

@@ -22,6 +22,7 @@ from foretrain.gaussian.factors import Factor, as_factor
 from foretrain.gaussian.interpolation import interpolated_pairs
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.rules import hermite
+from foretrain.gaussian.split_kinks import split_pairs
 from foretrain.gaussian.stack import Stack
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
@@ -87,6 +88,8 @@ def gram(
     pairs = [_as_pair(p) for p in ([(products, products)] if single else products)]
     K = check_gram(K)
     if dtype is not None:
+        if np.dtype(dtype) not in (np.float32, np.float64):
+            raise InputError(f"dtype must be float32 or float64, not {dtype!r}.")
         K = K.astype(dtype, copy=False)
     tolerance = check_tolerance(tolerance, 1e-6 if K.dtype == np.float32 else 1e-10)
     if len(K) > _GUARDED:
@@ -295,13 +298,19 @@ class _Gram:
         return hermite.MOST_TERMS
 
     def _late_pairs(self, f: Factor, g: Factor, late: NDArray[np.bool_]) -> Patch:
-        """Pairs beyond the reach of the series: few of them one by one, many by interpolation."""
+        """Pairs beyond the reach of the series: kinks split off, else few one by one and many by interpolation."""
         i, j = np.nonzero(np.triu(late) if f == g else late)
-        if len(i) <= _FEW:
+        covariance = self.K[i, j].astype(float)
+        split = split_pairs(f, g, self.deviation, i, j, covariance, self.tolerance)
+        if split is not None:
+            patch = Patch(i, j, *split, "split kinks")
+        elif len(i) <= _FEW:
             patch = Patch(i, j, *self._exactly(f, g, i, j), "two-input rules")
         else:
-            K = (self.variance[i].astype(float), self.variance[j].astype(float), self.K[i, j].astype(float))
-            patch = Patch(i, j, *interpolated_pairs(f, g, *K, self.tolerance), "interpolated two-input rules")
+            found = interpolated_pairs(
+                f, g, self.deviation[i] ** 2, self.deviation[j] ** 2, covariance, self.tolerance
+            )
+            patch = Patch(i, j, *found, "interpolated two-input rules")
         return patch.mirrored() if f == g else patch
 
     def _parallel_pairs(

@@ -18,6 +18,8 @@ from foretrain.support.errors import AccuracyWarning, NotSupportedError
 
 Array = NDArray[np.float64]
 
+_WIDEST = 1e6
+
 
 class Stack:
     """A stack of Gaussians (K (B, n, n), mean (B, n)) on which products of factors are integrated."""
@@ -117,6 +119,10 @@ class Stack:
         if closed is not None:
             self.rules.add("closed form")
             return closed
+        if np.diagonal(K, axis1=1, axis2=2).max(initial=0.0) > _WIDEST:
+            raise NotSupportedError(
+                f"{factors} has no closed form, and no rule resolves variances above {_WIDEST:g}: rescale."
+            )
         scale = scale_of(factors, K, mean, self.tolerance)
         value, error = np.zeros(len(K)), np.zeros(len(K))
         alive = np.flatnonzero(scale > 0)

@@ -117,7 +117,7 @@ def _replace_folder(partial: Path, destination: Path) -> None:
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
-    else:
+    elif path.parent.is_dir():  # under something that is no folder there is nothing to remove
         path.unlink(missing_ok=True)
 
 

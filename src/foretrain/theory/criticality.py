@@ -197,12 +197,9 @@ def _positive_roots(functions: KernelFunctions) -> list[CriticalPoint]:
     """Half-stable points: sign changes of chi_parallel / chi_perp - 1 over nine decades of K."""
 
     def excess(log_K: float) -> float:
-        values = functions.at(np.exp(log_K))
-        return float(values.square_slope / values.slope_square - 1)
+        return float(functions.ratio(np.exp(log_K))[0] - 1)
 
-    values = KernelFunctions(functions.activation, tolerance=1e-10).at(_SCANNED)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        curve = values.square_slope / values.slope_square - 1
+    curve = KernelFunctions(functions.activation, tolerance=1e-10).ratio(_SCANNED) - 1
     # Where the ratio only tends to one the difference drowns in rounding: that is no root.
     clear = np.abs(curve) > _EQUAL
     points = []

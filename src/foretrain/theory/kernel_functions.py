@@ -54,6 +54,17 @@ class KernelFunctions:
         found = self._smooth(flat) if self.activation.is_smooth else self._kinked(flat)
         return KernelValues(*(value.reshape(variance.shape) for value in found))
 
+    def ratio(self, K: ArrayLike) -> Array:
+        """chi_parallel / chi_perp = <z s s'> / (K <s'^2>) for an array of K > 0 (5.73); takes no second derivative."""
+        variance = np.atleast_1d(np.asarray(K, dtype=float))
+        s, slope = factor(self.activation), factor(self.activation, 1).pointwise()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (
+                self._mean([(1.0, z * s * slope)], variance)
+                / variance
+                / self._mean([(1.0, slope * slope)], variance)
+            )
+
     def fast(self, K: float) -> Array:
         """The six functions at one kernel value, to about twelve digits, in microseconds."""
         if K <= 0:

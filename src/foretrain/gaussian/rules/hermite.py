@@ -84,6 +84,18 @@ def series(f: Factor, deviation: Array, terms: int, tolerance: float) -> Series:
     return Series(coefficients, norm, tail, *_parity(f))
 
 
+def joint_coefficients(
+    f: Factor, g: Factor, deviation: Array, terms: int, tolerance: float
+) -> tuple[Array, Array, tuple[Array, Array, Array]]:
+    """Coefficients of f and of g from the same points, and <f^2>, <g^2>, <(f - g)^2>; kinks at 0 only."""
+    widest = float(deviation.max(initial=0.0))
+    x, w = _common_rule(f, widest, terms, max(_radius(f, widest), _radius(g, widest)), tolerance)
+    rows = hermite_rows(x.tobytes(), terms) * w
+    values = [_values(h, deviation[:, None] * x) for h in (f, g)]
+    squares = tuple((v**2) @ w for v in (*values, values[0] - values[1]))
+    return rows @ values[0].T, rows @ values[1].T, (squares[0], squares[1], squares[2])
+
+
 def _values(f: Factor, z: Array) -> Array:
     """f at many points; a user's smooth function, which may be slow, from a table where that is cheaper."""
     if f.kinks or not f.is_unproven or z.size < _TABULATED:
