@@ -124,7 +124,7 @@ from foretrain.cli.main import main
 from foretrain.experiments import registry
 
 def slow(scale, seed):
-    print("started", flush=True)
+    print("started", flush=True, file=sys.__stdout__)
     time.sleep(60)
 
 sys.modules["slow_experiment"] = sys.modules["__main__"]

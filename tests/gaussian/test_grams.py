@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import FUNCTIONS, KINKED, SMOOTH, line, pair, random_covariance
 
-from foretrain.gaussian import Expectation, expectation, factor, gram, z
+from foretrain.gaussian import Expectation, expectation, factor, gram, grams, z
 from foretrain.gaussian.factors import as_factor
 from foretrain.gaussian.rules import hermite
 from foretrain.support.errors import InputError
@@ -123,7 +123,15 @@ class TestRoutes:
         for (f, g), found in zip(products, results):
             compare(f, g, K, found, 1e-10, entries=2)
 
-    def test_few_nearly_parallel_pairs_go_one_by_one(self) -> None:
+    def test_kinks_are_split_off_nearly_parallel_pairs(self) -> None:
+        K = inputs(12, "near")
+        for f, g in [("selu", "selu"), (("elu", 1), "elu"), (factor("selu") ** 2, ("selu", 1))]:
+            found = single((f, g), K)
+            assert "split kinks" in found.rule
+            compare(f, g, K, found, 1e-10, entries=12)
+
+    def test_few_nearly_parallel_pairs_go_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(grams, "split_pairs", lambda *_: None)
         K = inputs(5, "near")
         found = single(("selu", "selu"), K)
         assert "two-input rules" in found.rule
@@ -213,13 +221,18 @@ class TestManyInputs:
         mixed = single((name, (name, 1)), K)
         compare(name, (name, 1), K, mixed, 1e-10)
 
-    def test_many_nearly_parallel_pairs_are_interpolated(self) -> None:
+    def test_many_nearly_parallel_pairs_are_interpolated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(grams, "split_pairs", lambda *_: None)
         rng = np.random.default_rng(4)
         X = rng.standard_normal((1, 40)) + 0.02 * rng.standard_normal((90, 40))
         K = X @ X.T / 40
         found = single(("elu", "elu"), K)
         assert "interpolated" in found.rule
         compare("elu", "elu", K, found, 1e-10, entries=25)
+        alone = expectation([factor("elu") ** 2], np.diagonal(K)[:, None, None])
+        assert (
+            np.abs(np.diagonal(found.value) - alone.value) <= np.diagonal(found.error) + alone.error
+        ).all()
 
     def test_products_of_a_list_share_their_work_but_not_their_values(self) -> None:
         K = inputs(20, "plain")
@@ -281,6 +294,25 @@ class TestPrecision:
             assert b.value.dtype == np.float32
             scale = np.sqrt(np.multiply.outer(np.diagonal(a.value), np.diagonal(a.value)))
             assert (np.abs(a.value - b.value) <= 5e-6 * scale).all()
+
+    @pytest.mark.parametrize("name", ["gelu", "erf"])
+    def test_single_precision_of_wide_inputs(self, name: str) -> None:
+        """On the diagonal 1 - rho^2 of the widened inputs must not cancel."""
+        K = inputs(6, "wide").astype(np.float32)
+        for order, found in enumerate(gram([(name, name), ((name, 1), (name, 1))], K)):
+            square = expectation([factor(name, order=order) ** 2], np.diagonal(K)[:, None, None]).value
+            assert np.diagonal(found.value) == pytest.approx(square, rel=3e-6)
+
+    @pytest.mark.parametrize("name", ["tanh", "swish"])
+    def test_single_precision_of_parallel_inputs_is_honest(self, name: str) -> None:
+        rng = np.random.default_rng(3)
+        X = rng.standard_normal((1, 40)) + 1e-5 * rng.standard_normal((6, 40))
+        K = (X @ X.T / 40).astype(np.float32)
+        found = gram([(name, name)], K)[0]
+        i, j = np.triu_indices(6, 1)
+        pairs = np.stack([K[np.ix_(p, p)] for p in zip(i, j)])
+        off = np.abs(found.value[i, j] - expectation([name, name], pairs).value)
+        assert (off <= found.error[i, j]).all()
 
     def test_dtype_can_be_chosen(self) -> None:
         K = inputs(5, "plain")

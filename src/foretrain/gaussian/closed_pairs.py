@@ -145,46 +145,51 @@ def _sines(shift: int, a: Tile, b: Tile, c: Tile, out: Targets) -> None:
             np.copysign(target, c, out=target)
 
 
+def _determinant(a: Tile, b: Tile, c: Tile) -> tuple[Tile, Tile]:
+    """ab - c^2 and c^2: formed first, since adding to them later loses nothing for nearly parallel inputs."""
+    square = np.multiply(c, c, out=_workspace(0, c))
+    determinant = np.multiply(a, b, out=_workspace(1, c))
+    determinant -= square
+    return determinant, square
+
+
 def _erf(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
     """(2/pi) arcsin(2c / sqrt((1+2a)(1+2b))) and (4/pi) / sqrt((1+2a)(1+2b) - 4c^2)."""
-    # 2 / sqrt((1+2a)(1+2b))
-    inverse = np.multiply(1 / np.sqrt(0.5 + a), 1 / np.sqrt(0.5 + b), out=_workspace(0, c))
-    sine = np.multiply(c, inverse, out=out[0] if 0 in out else _workspace(1, c))
     if 1 in out:
-        slope = np.multiply(sine, sine, out=out[1])
-        np.subtract(1, slope, out=slope)
+        determinant, _ = _determinant(a, b, c)
+        slope = np.multiply(determinant, 4, out=out[1])
+        slope += 1 + 2 * a
+        slope += 2 * b
         np.sqrt(slope, out=slope)
-        np.divide(inverse, slope, out=slope)
-        slope *= 2 / math.pi
+        np.divide(4 / math.pi, slope, out=slope)
     if 0 in out:
+        sine = np.multiply(c, 1 / np.sqrt(0.5 + a), out=out[0])
+        sine *= 1 / np.sqrt(0.5 + b)
         np.arcsin(sine, out=sine)
         sine *= 2 / math.pi
 
 
 def _gelu(a: Tile, b: Tile, c: Tile, out: Targets) -> None:
-    """The exact (erf) GELU, in the correlation c / sqrt((1+a)(1+b)) of the widened inputs."""
+    """The exact (erf) GELU: with D = (1+a)(1+b) - c^2 and q = 1/(1+a) + 1/(1+b), see the reference's closed forms."""
     s, t = 1 / (1 + a), 1 / (1 + b)
-    inverse = np.multiply(np.sqrt(s), np.sqrt(t), out=_workspace(0, c))
-    angle = np.multiply(c, inverse, out=_workspace(1, c))
-    share = np.multiply(angle, angle, out=_workspace(2, c))
-    np.subtract(1, share, out=share)  # determinant / ((1+a)(1+b))
-    root = np.sqrt(share, out=_workspace(3, c))
-    np.divide(inverse, root, out=root)
-    root *= 1 / (2 * math.pi)  # 1 / (2 pi sqrt(determinant))
+    determinant, square = _determinant(a, b, c)
+    widened = np.add(determinant, 1 + a, out=_workspace(2, c))
+    widened += b  # D
+    q = np.add(s, t, out=_workspace(3, c))
+    numerator = np.multiply(square, q, out=square)
+    numerator += determinant
+    root = np.sqrt(widened, out=determinant)
+    np.divide(1 / (2 * math.pi), root, out=root)
+    angle = np.multiply(c, np.sqrt(s), out=_workspace(4, c))
+    angle *= np.sqrt(t)
     np.arcsin(angle, out=angle)
     angle *= 1 / (2 * math.pi)
     angle += 0.25
-    excess = np.add(s - 1, t, out=_workspace(4, c))  # q - 1
-    numerator = np.multiply(excess, c, out=_workspace(5, c))
-    numerator *= c
-    numerator += np.multiply(a, b, out=inverse)
     if 1 in out:
-        slope = np.multiply(s, t, out=out[1])
-        slope *= numerator
-        slope /= share
-        excess *= 2
-        slope += excess
-        slope += 1
+        slope = np.divide(numerator, widened, out=out[1])
+        q *= 2
+        slope += q
+        slope -= 1
         slope *= root
         slope *= c
         slope += angle

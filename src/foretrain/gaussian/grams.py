@@ -23,7 +23,7 @@ from foretrain.gaussian.interpolation import interpolated_pairs
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.rules import hermite
 from foretrain.gaussian.split_kinks import split_pairs
-from foretrain.gaussian.stack import Stack
+from foretrain.gaussian.stack import WIDEST, Stack, too_wide
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.threads import over_cores
@@ -223,6 +223,8 @@ class _Gram:
         return value, error
 
     def _by_series(self, f: Factor, g: Factor, known: dict[Factor, hermite.Series]) -> Expectation:
+        if self.deviation.max() ** 2 > WIDEST:
+            raise too_wide([f, g])
         rho, far, parallel = self._correlations
         a, b = self._enough_terms(f, g, known, far)
         reach = hermite.largest_correlation(a, b, self.tolerance)
@@ -249,7 +251,8 @@ class _Gram:
         def error() -> NDArray[Any]:
             bound = reached * np.multiply.outer(a.norm, b.norm)
             for patch in patches:
-                bound[patch.rows, patch.columns] = patch.error
+                rounding = np.finfo(value.dtype).eps * np.abs(patch.value)
+                bound[patch.rows, patch.columns] = patch.error + rounding
             return bound
 
         return Expectation(value, error, rule)

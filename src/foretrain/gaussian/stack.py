@@ -18,7 +18,8 @@ from foretrain.support.errors import AccuracyWarning, NotSupportedError
 
 Array = NDArray[np.float64]
 
-_WIDEST = 1e6
+WIDEST = 1e4
+"""The largest variance that quadrature takes on."""
 
 
 class Stack:
@@ -119,10 +120,8 @@ class Stack:
         if closed is not None:
             self.rules.add("closed form")
             return closed
-        if np.diagonal(K, axis1=1, axis2=2).max(initial=0.0) > _WIDEST:
-            raise NotSupportedError(
-                f"{factors} has no closed form, and no rule resolves variances above {_WIDEST:g}: rescale."
-            )
+        if np.diagonal(K, axis1=1, axis2=2).max(initial=0.0) > WIDEST:
+            raise too_wide(factors)
         scale = scale_of(factors, K, mean, self.tolerance)
         value, error = np.zeros(len(K)), np.zeros(len(K))
         alive = np.flatnonzero(scale > 0)
@@ -156,6 +155,13 @@ class Stack:
     def scale(self, factors: list[Factor]) -> Array:
         """sqrt(prod <f_i^2>), to which errors are relative."""
         return scale_of(factors, self.K, self.mean, self.tolerance)
+
+
+def too_wide(factors: list[Factor]) -> NotSupportedError:
+    """The refusal of a variance that no rule resolves."""
+    return NotSupportedError(
+        f"{factors} has no closed form, and no rule resolves variances above {WIDEST:g}: rescale the inputs."
+    )
 
 
 def _groups(patterns: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.intp]]]:

@@ -42,7 +42,8 @@ class KernelFunctions:
 
     def __init__(self, spec: Any, tolerance: float = 1e-13) -> None:
         self.activation: Activation = activation(spec)
-        self._tolerance = tolerance
+        # Derivatives of a user's function are known to about this many digits only.
+        self._tolerance = max(tolerance, 1e-10) if self.activation.strip_is_measured else tolerance
         self._cells: dict[int, Array] = {}
 
     def at(self, K: ArrayLike) -> KernelValues:
@@ -55,15 +56,12 @@ class KernelFunctions:
         return KernelValues(*(value.reshape(variance.shape) for value in found))
 
     def ratio(self, K: ArrayLike) -> Array:
-        """chi_parallel / chi_perp = <z s s'> / (K <s'^2>) for an array of K > 0 (5.73); takes no second derivative."""
+        """chi_parallel / chi_perp = <z s s'> / (K <s'^2>) for an array of K > 0 (5.73), from s and s' alone."""
         variance = np.atleast_1d(np.asarray(K, dtype=float))
         s, slope = factor(self.activation), factor(self.activation, 1).pointwise()
+        parallel = self._mean([(1.0, z * s * slope)], variance) / variance
         with np.errstate(divide="ignore", invalid="ignore"):
-            return (
-                self._mean([(1.0, z * s * slope)], variance)
-                / variance
-                / self._mean([(1.0, slope * slope)], variance)
-            )
+            return np.asarray(parallel / self._mean([(1.0, slope * slope)], variance))
 
     def fast(self, K: float) -> Array:
         """The six functions at one kernel value, to about twelve digits, in microseconds."""
