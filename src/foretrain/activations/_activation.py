@@ -137,9 +137,6 @@ class Activation:
     def __hash__(self) -> int:
         return hash(self.identity)
 
-    def __str__(self) -> str:
-        return self.label
-
     def __repr__(self) -> str:
         lines = [f"Activation {self.label}", *(f"  {key:<12} {text}" for key, text in _describe(self))]
         return "\n".join(lines)

@@ -118,7 +118,11 @@ def _erf(orders: list[int], K: Array) -> Closed | None:
 
 
 def _gelu(orders: list[int], K: Array) -> Closed | None:
-    """The pair formulas of the exact (erf) GELU for value and slope."""
+    """The exact (erf) GELU: its mean, its mean slope, and the pair formulas for value and slope."""
+    if len(orders) == 1 and orders[0] <= 1:
+        k = K[:, 0, 0]
+        mean = k / np.sqrt(2 * math.pi * (1 + k)) if orders == [0] else np.full(len(k), 0.5)
+        return Closed(mean, 8 * _EPS * mean)
     if orders not in ([0, 0], [1, 1]):
         return None
     value = gelu_pair(K[:, 0, 0], K[:, 1, 1], K[:, 0, 1], slope=orders[0] == 1)
