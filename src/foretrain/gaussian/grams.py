@@ -231,6 +231,7 @@ class _Gram:
         late = np.abs(rho) > reach if far > reach else None
         if late is not None:
             rho = np.where(late, np.copysign(reach, rho), rho)
+            np.fill_diagonal(late, False)
 
         def work(tile: Tile, targets: list[NDArray[Any]]) -> None:
             block = rho[tile.rows, tile.columns]
@@ -304,7 +305,7 @@ class _Gram:
         """Pairs beyond the reach of the series: kinks split off, else few one by one and many by interpolation."""
         i, j = np.nonzero(np.triu(late) if f == g else late)
         covariance = self.K[i, j].astype(float)
-        split = split_pairs(f, g, self.deviation, i, j, covariance, self.tolerance)
+        split = split_pairs(f, g, self.variance.astype(float), i, j, covariance, self.tolerance)
         if split is not None:
             patch = Patch(i, j, *split, "split kinks")
         elif len(i) <= _FEW:

@@ -30,14 +30,15 @@ _CHUNK = 8192
 
 
 def split_pairs(
-    f: Factor, g: Factor, deviation: Array, i: Indices, j: Indices, covariance: Array, tolerance: float
+    f: Factor, g: Factor, variance: Array, i: Indices, j: Indices, covariance: Array, tolerance: float
 ) -> tuple[Array, Array] | None:
     """``<f(z_i) g(z_j)>`` for listed pairs, with error estimates, or None if no split reaches the tolerance.
 
-    ``deviation`` (N,) of all inputs; ``covariance`` of each pair.
+    ``variance`` (N,) of all inputs; ``covariance`` of each pair.
     """
     if any(h.kinks not in ((), (0.0,)) for h in (f, g)):
         return None
+    deviation = np.sqrt(variance)
     rho = np.clip(covariance / (deviation[i] * deviation[j]), -1.0, 1.0)
     far = float(np.abs(rho).max())
     for order in _ORDERS:
@@ -48,7 +49,7 @@ def split_pairs(
         bound = a.bound(b, far)
         enough = np.flatnonzero(bound <= tolerance)
         if enough.size:
-            value = _kinks(a, b, deviation, i, j, covariance) + _rest(a, b, i, j, rho, int(enough[0]))
+            value = _kinks(a, b, variance, i, j, covariance) + _rest(a, b, i, j, rho, int(enough[0]))
             return value, 2 * tolerance * a.norm[i] * b.norm[j]
     return None
 
@@ -104,10 +105,10 @@ def _jumps(f: Factor, order: int) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _kinks(a: _Split, b: _Split, deviation: Array, i: Indices, j: Indices, covariance: Array) -> Array:
+def _kinks(a: _Split, b: _Split, variance: Array, i: Indices, j: Indices, covariance: Array) -> Array:
     """<S S'> of the pairs."""
     K = np.empty((len(i), 2, 2))
-    K[:, 0, 0], K[:, 1, 1] = deviation[i] ** 2, deviation[j] ** 2
+    K[:, 0, 0], K[:, 1, 1] = variance[i], variance[j]
     K[:, 0, 1] = K[:, 1, 0] = covariance
     pieces = [h.kink.pieces for h in (a, b) if h.kink.pieces is not None]
     return quadrant_moment(pieces, K)[0]
