@@ -31,7 +31,8 @@ from foretrain.support.threads import over_cores
 Array = NDArray[np.float64]
 Pair = tuple[Factor, Factor]
 
-_TILE = 256  # large enough that threads seldom meet at the interpreter lock, small enough for a cache
+_TILE = 256
+_STRIP = 262_144  # entries: few strips, so that threads seldom meet at the interpreter lock
 _PARALLEL = 4e-15  # 1 - |rho| below this is round-off: one direction
 _FEW = 3000
 _GUARDED = 1500  # below, the matrices are too small to be worth asking how much memory there is
@@ -109,6 +110,7 @@ def _as_pair(product: Any) -> Pair:
 
 
 def _tiles(size: int, symmetric: bool) -> list[Tile]:
+    """Square tiles, above the diagonal only where the rest is a mirror image."""
     starts = range(0, size, _TILE)
     return [
         Tile(slice(i, min(i + _TILE, size)), slice(j, min(j + _TILE, size)), symmetric and i != j)
@@ -116,6 +118,12 @@ def _tiles(size: int, symmetric: bool) -> list[Tile]:
         for j in starts
         if j >= i or not symmetric
     ]
+
+
+def _strips(size: int) -> list[Tile]:
+    """Whole rows: twice the pairs, but contiguous, which for a few sweeps of arithmetic is faster than mirroring."""
+    height = max(1, _STRIP // size)
+    return [Tile(slice(i, min(i + height, size)), slice(0, size), False) for i in range(0, size, height)]
 
 
 class _Gram:
@@ -143,7 +151,7 @@ class _Gram:
 
     def _fill(
         self,
-        symmetric: bool,
+        tiles: list[Tile],
         work: Callable[[Tile, list[NDArray[Any]]], None],
         count: int,
         uses_blas: bool = False,
@@ -158,7 +166,7 @@ class _Gram:
                 for matrix, target in zip(out, targets):
                     matrix[tile.columns, tile.rows] = target.T
 
-        over_cores(one, _tiles(len(self.K), symmetric), uses_blas=uses_blas)
+        over_cores(one, tiles, uses_blas=uses_blas)
         return out
 
     def _closed(self, activation: Activation, orders: list[int]) -> dict[int, Expectation]:
@@ -169,7 +177,7 @@ class _Gram:
             rule(a, b, self.K[tile.rows, tile.columns], dict(zip(orders, targets)))
 
         found = {}
-        for order, value in zip(orders, self._fill(True, work, len(orders))):
+        for order, value in zip(orders, self._fill(_strips(len(self.K)), work, len(orders))):
             self._exact_diagonal(value, activation, order)
             scale = 3 * np.finfo(value.dtype).eps ** 0.5 * np.sqrt(np.diagonal(value))
             found[order] = Expectation(value, partial(np.multiply.outer, scale, scale), "closed form")
@@ -234,10 +242,10 @@ class _Gram:
             np.fill_diagonal(late, False)
 
         def work(tile: Tile, targets: list[NDArray[Any]]) -> None:
-            block = rho[tile.rows, tile.columns]
+            block = np.ascontiguousarray(rho[tile.rows, tile.columns])
             hermite.sum_tile(a, b, tile.rows, tile.columns, block, self.tolerance, targets[0])
 
-        (value,) = self._fill(f == g, work, 1, uses_blas=True)
+        (value,) = self._fill(_tiles(len(self.K), f == g), work, 1, uses_blas=True)
         reached = 2 * max(self.tolerance, 8 * float(np.finfo(value.dtype).eps))
         if f == g:
             np.fill_diagonal(value, a.norm**2)

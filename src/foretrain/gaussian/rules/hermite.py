@@ -208,14 +208,14 @@ def _by_horner(
     height = max(1, 16_384 // max(1, rho.shape[1]))
     for start in range(0, len(rho), height):
         part = slice(start, start + height)
-        total, scratch = out[part], np.empty_like(rho[part])
-        total[...] = 0
+        total, scratch = np.zeros_like(rho[part]), np.empty_like(rho[part])
         for row, column in zip(a[::-1, part, None], b[::-1, None, :]):
             total *= power[part]
             np.multiply(row, column, out=scratch)
             total += scratch
         if first:
             total *= rho[part]
+        out[part] = total
 
 
 def _interval_weights(
