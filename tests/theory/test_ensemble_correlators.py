@@ -23,7 +23,7 @@ from foretrain.theory.ensembles import (
 )
 from foretrain.theory.ensembles import correlators as correlators_module
 from foretrain.theory.ensembles.batches import BatchSums
-from foretrain.theory.ensembles.moments import MetricContractions, NeuronAverages, set_partitions
+from foretrain.theory.ensembles.moments import MetricContractions, NeuronAverages
 
 X = np.array([[1.0, 0.2, -0.5], [0.4, 1.1, 0.3], [-0.7, 0.1, 0.9]])
 
@@ -79,12 +79,6 @@ def test_metric_contractions_against_all_pairings(moment: tuple[tuple[int, ...],
 
 def test_too_few_neurons_give_nan() -> None:
     assert np.isnan(NeuronAverages(np.ones((2, 1, 1))).read(((0, 0), (0, 0)))).all()
-
-
-@pytest.mark.parametrize(("items", "bell"), [(1, 1), (3, 5), (4, 15), (6, 203)])
-def test_set_partitions_are_counted_by_bell_numbers(items: int, bell: int) -> None:
-    partitions = [sorted(map(sorted, p)) for p in set_partitions(range(items))]
-    assert len(partitions) == len({str(p) for p in partitions}) == bell
 
 
 def terms_by_type(neurons: str, even: bool = True) -> dict[tuple[int, ...], int]:

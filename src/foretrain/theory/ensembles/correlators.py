@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foretrain.gaussian.wick import set_partitions
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.theory.architecture import FloatArray
@@ -28,7 +29,6 @@ from foretrain.theory.ensembles.moments import (
     MomentReader,
     NeuronAverages,
     canonical,
-    set_partitions,
     sign_weight,
 )
 from foretrain.theory.ensembles.sampling import Ensemble
@@ -163,7 +163,7 @@ def _connected_terms(neurons: str, entry: Inputs, even: bool) -> Terms:
     A single leg has mean zero. Without skip connections each neuron's law is even by itself.
     """
     terms: Counter[tuple[Moment, ...]] = Counter()
-    for partition in set_partitions(range(len(entry))):
+    for partition in set_partitions(len(entry)):
         parts = [
             _blocks("".join(neurons[leg] for leg in legs), tuple(entry[leg] for leg in legs))
             for legs in partition

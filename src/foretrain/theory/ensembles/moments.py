@@ -6,13 +6,14 @@ with i ≠ j. Neurons are exchangeable, so only this pattern matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from math import factorial, perm, prod
 from typing import Protocol
 
 import numpy as np
 
+from foretrain.gaussian.wick import set_partitions
 from foretrain.theory.architecture import FloatArray
 
 Moment = tuple[tuple[int, ...], ...]
@@ -21,18 +22,6 @@ Moment = tuple[tuple[int, ...], ...]
 def canonical(blocks: Sequence[Sequence[int]]) -> Moment:
     """The moment of these blocks of inputs, in the order that makes equal moments equal."""
     return tuple(sorted(tuple(sorted(block)) for block in blocks if block))
-
-
-def set_partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
-    """All ways to divide items into non-empty parts."""
-    if not items:
-        yield []
-        return
-    first, rest = items[0], items[1:]
-    for partition in set_partitions(rest):
-        yield [[first], *partition]
-        for index, part in enumerate(partition):
-            yield [*partition[:index], [first, *part], *partition[index + 1 :]]
 
 
 def sign_weight(parts: int) -> int:
@@ -61,7 +50,7 @@ class NeuronAverages:
         if neurons < len(moment):
             return np.full(draws, np.nan)
         total = np.zeros(draws)
-        for partition in set_partitions(range(len(moment))):
+        for partition in set_partitions(len(moment)):
             weight = prod(sign_weight(len(part)) for part in partition)
             merged = [tuple(sorted(chain(*(moment[block] for block in part)))) for part in partition]
             total += weight * np.prod([self._sum(inputs) for inputs in merged], axis=0)
