@@ -116,3 +116,17 @@ def test_susceptibility_of_a_residual_layer() -> None:
     found = susceptibility("relu", K=[1.0, 2.0], C_W=1.5, gamma=0.5)
     np.testing.assert_allclose(found.parallel, 1.0)
     np.testing.assert_allclose(found.perpendicular, 1.0)
+
+
+@pytest.mark.parametrize("name", ["softsign", "elu"])
+def test_a_jump_of_the_second_derivative_doubles_the_exponent(name: str) -> None:
+    found = criticality(name)
+    assert (found.universality_class, found.C_b, found.C_W, found.K_star) == ("K*=0", 0.0, 1.0, 0.0)
+    functions, K, depth = KernelFunctions(name), 0.5, 20_000
+    for _ in range(depth):
+        K = float(functions.fast(K)[0])
+    assert found.point is not None
+    assert K * (found.point.coefficients["a_1/2"] * depth / 2) ** 2 == pytest.approx(1.0, rel=0.02)
+    assert found.exponents["p_0"] == 2
+    assert 1 - functions.fast(K)[1] == pytest.approx(found.exponents["p_parallel"] / depth, rel=0.02)
+    assert 1 - functions.fast(K)[3] == pytest.approx(found.exponents["p_perpendicular"] / depth, rel=0.02)

@@ -168,6 +168,8 @@ def _scale_invariant(act: Activation) -> CriticalPoint:
 
 def _at_zero(act: Activation) -> CriticalPoint | None:
     """The limit K -> 0, where g'/<s'^2> -> (s_1^2 + s_0 s_2) / s_1^2 (5.73)."""
+    if any(kink.location == 0 for kink in act.kinks):
+        return _at_kink(act)
     try:
         s = np.asarray(act.taylor(5), dtype=np.float64)
     except NotSupportedError:
@@ -181,6 +183,22 @@ def _at_zero(act: Activation) -> CriticalPoint | None:
     leading = coefficients["a_1"] or coefficients["a_2"]
     stability = "stable" if leading < 0 else "unstable" if leading > 0 else "undecided at this order"
     return CriticalPoint(0.0, 0.0, C_W, "K*=0", stability, coefficients)
+
+
+def _at_kink(act: Activation) -> CriticalPoint | None:
+    """The limit K -> 0 where the slope is continuous at 0 but the second derivative jumps (softsign, ELU).
+
+    C_W g = K + a K^(3/2) and chi_perp = 1 + a K^(1/2) with a = C_W s_1 J_2 sqrt(2/pi), J_2 the jump: K falls as
+    (2 / a depth)^2, twice as fast as for analytic activations.
+    """
+    kink = next(k for k in act.kinks if k.location == 0)
+    value, slope = float(act.value(0.0)), float(act.derivative(0.0, 1))
+    if kink.jump(0) or kink.jump(1) or value or not slope or not kink.jump(2):
+        return None
+    C_W = 1 / slope**2
+    bend = C_W * slope * kink.jump(2) * float(np.sqrt(2 / np.pi))
+    stability = "stable" if bend < 0 else "unstable"
+    return CriticalPoint(0.0, 0.0, C_W, "K*=0", stability, {"a_1/2": bend})
 
 
 def taylor_coefficients(s: Array) -> dict[str, float]:
@@ -227,6 +245,8 @@ def _exponents(point: CriticalPoint) -> dict[str, float]:
     c = point.coefficients
     if point.kind == "scale-invariant":
         return {"p_0": 0.0, "p_parallel": 0.0, "p_perpendicular": 0.0, "p_V": -1.0}
+    if "a_1/2" in c:
+        return {"p_0": 2.0, "p_parallel": 3.0, "p_perpendicular": 2.0, "p_V": 3.0}
     if point.kind == "K*=0":
         # With a_1 = 0 the next coefficient rules: K ~ depth^(-1/2).
         order = 1 if c["a_1"] else 2
