@@ -143,3 +143,9 @@ def test_an_interruption_ends_with_130_and_one_line() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
         assert process.stderr.read() == "foretrain: interrupted.\n"
+
+
+def test_a_closed_standard_output_is_no_error() -> None:
+    command = f"{sys.executable} -m foretrain activation relu >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
