@@ -41,6 +41,8 @@ def test_single_input_table_of_the_reference() -> None:
         ("gelu", 0.17292239, 1.98305826, 3.0, 10, (3.000034344, 395.3404769, 0.7218740261)),
         ("swish", 0.55514317, 1.98800468, 10.0, 10, (10.01276345, 4358.585065, 6.197903291)),
         ("relu", 0.1, 1.8, 1.0, 10, (1.0, 18.11640383, 0.0)),
+        ("sin", 0.0, 1.0, 0.8, 100, (0.009826729335, 0.006403640968, -0.3130031875)),
+        ("gelu", 0.17292239, 1.98305826, 3.0, 3, (3.000007635, 87.92913371, 0.02007067941)),
     ],
 )
 def test_single_input_other_activations(
@@ -50,6 +52,28 @@ def test_single_input_other_activations(
     deep = flow(MLP(name, depth=layer, width=10, C_b=C_b, C_W=C_W), [[x]], ["K", "V", "G1"])
     found = [float(deep[key].values.ravel()[-1]) for key in ("K", "V", "G1")]
     np.testing.assert_allclose(found, expected, rtol=2e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "K1", "layer", "expected"),
+    [
+        ("tanh", 1.0, 2, 0.2628629936),
+        ("tanh", 1.0, 5, 0.1635633984),
+        ("tanh", 1.0, 100, 0.01170978203),
+        ("sin", 0.8, 10, 0.1361007978),
+        ("sin", 0.8, 100, 0.02029503989),
+    ],
+)
+def test_tuned_metric_correction(name: str, K1: float, layer: int, expected: float) -> None:
+    deep = flow(MLP(name, depth=layer, width=10), [[np.sqrt(K1)]], ["G1"], C_W_1=2 / 3)
+    assert float(deep["G1"].values.ravel()[-1]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_function_that_is_not_odd() -> None:
+    net = MLP(lambda z: np.tanh(z) + 0.3 * np.tanh(z) ** 2, depth=10, width=10, C_b=0.05, C_W=1.2)
+    deep = flow(net, [[np.sqrt(0.95 / 1.2)]], ["K", "V", "G1"])
+    found = [float(deep[key].values.ravel()[-1]) for key in ("K", "V", "G1")]
+    np.testing.assert_allclose(found, (0.2913838429, 0.1312527922, -0.1677480332), rtol=1e-8)
 
 
 def test_two_inputs_with_unequal_widths() -> None:
@@ -152,8 +176,14 @@ def test_bad_input() -> None:
         flow(net, TWO_INPUTS, ["V"], quadruples=[[0, 1]])
     with pytest.raises(InputError, match="there are 2"):
         flow(net, TWO_INPUTS, ["V"], quadruples=[[0, 1, 2, 0]])
-    with pytest.raises(NotSupportedError, match="residual"):
-        flow(MLP("tanh", depth=4, width=10, gamma=0.5), TWO_INPUTS, ["V"])
+    with pytest.raises(NotSupportedError, match="skip connections"):
+        flow(MLP("tanh", depth=4, width=10, gamma=0.5), TWO_INPUTS, ["G1"])
+    with pytest.raises(InputError, match="C_b_1"):
+        flow(net, TWO_INPUTS, ["G1"], C_b_1=[1.0, 2.0])
+    with pytest.raises(InputError, match="method"):
+        flow(net, TWO_INPUTS, ["V"], method="printed")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="tolerance"):
+        flow(net, TWO_INPUTS, tolerance=0.0)
     with pytest.raises(InputError, match="observable"):
         flow(net, TWO_INPUTS, [])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,18 @@ from foretrain.gaussian import Expectation, expectation, expectations_at, factor
 from foretrain.theory.pairs import Pairs
 
 Array = NDArray[np.float64]
+
+
+class Step(NamedTuple):
+    """What the step from layer l to l + 1 needs besides expectations; ``ratio`` is n_l / n_{l-1}.
+
+    C_b_1 and C_W_1 are the order-1/n_l parts of C_b and C_W (5.138), (5.139).
+    """
+
+    C_W: float
+    ratio: float = 1.0
+    C_b_1: float = 0.0
+    C_W_1: float = 0.0
 
 
 class PairExpectations:
@@ -34,6 +47,16 @@ class PairExpectations:
             (value,) = _values(gram([pair], self.K, tolerance=self.tolerance))
             self._found[first, second], self._found[second, first] = value, value.T
         return self._found[first, second]
+
+    def among(self, inputs: NDArray[np.intp]) -> PairExpectations:
+        """The same for some of the inputs only."""
+        return PairExpectations(self.activation, self.K[np.ix_(inputs, inputs)], self.tolerance)
+
+    def powers(self, first: int, second: int) -> Array:
+        """<sigma_a^first sigma_b^second> for all a, b: (N, N)."""
+        pair = (factor(self.activation) ** first, factor(self.activation) ** second)
+        (value,) = _values(gram([pair], self.K, tolerance=self.tolerance))
+        return value
 
     @cached_property
     def response(self) -> Response:
@@ -96,44 +119,52 @@ def source(layer: PairExpectations, pairs: Pairs) -> Array:
     return S
 
 
-def next_vertex(layer: PairExpectations, V: Array, C_W: float, ratio: float) -> Array:
+def next_vertex(layer: PairExpectations, V: Array, step: Step) -> Array:
     """V' = C_W^2 [Cov + (n_l / n_{l-1}) M V M^T] (4.119)."""
     pairs = layer.response.pairs
     grown = source(layer, pairs)
     if V.any():
-        grown = grown + ratio * layer.response.sandwich(V)
-    return np.asarray(C_W**2 * grown)
+        grown = grown + step.ratio * layer.response.sandwich(V)
+    return np.asarray(step.C_W**2 * grown)
 
 
-def next_metric_correction(layer: PairExpectations, G1: Array, V: Array, C_W: float, ratio: float) -> Array:
-    """G1' = (n_l / n_{l-1}) C_W [M G1 + V.d^2F/dK^2 / 2] (4.115), for vectors on pairs."""
-    if not V.any() and not G1.any():
-        return np.zeros_like(G1)
-    return np.asarray(ratio * C_W * (layer.response @ G1 + curvature(layer, V)))
+def next_metric_correction(layer: PairExpectations, G1: Array, blocks: Array, step: Step) -> Array:
+    """G1' = (n_l / n_{l-1}) C_W [M G1 + V.d^2F/dK^2 / 2] + C_b_1 + C_W_1 F (4.115), (5.140), for vectors on pairs.
+
+    V enters through its blocks as in :func:`curvature`.
+    """
+    grown = np.full_like(G1, step.C_b_1)
+    if blocks.any() or G1.any():
+        grown += step.ratio * step.C_W * (layer.response @ G1 + curvature(layer, blocks))
+    if step.C_W_1:
+        grown += step.C_W_1 * layer.response.pairs.vector(layer.of(0, 0))
+    return grown
 
 
-def curvature(layer: PairExpectations, V: Array) -> Array:
-    """(1/8) <d_i d_j d_k d_l (sigma_a sigma_b)> V_(ij)(kl), summed over i, j, k, l in {a, b}."""
+def curvature(layer: PairExpectations, blocks: Array) -> Array:
+    """(1/8) <d_i d_j d_k d_l (sigma_a sigma_b)> V_(ij)(kl), summed over i, j, k, l in {a, b}.
+
+    ``blocks`` (P, 3, 3) holds V between the pairs aa, ab and bb of every pair (a, b): nothing else enters.
+    """
     pairs = layer.response.pairs
-    aa, ab, bb = pairs.first_twice, np.arange(len(pairs)), pairs.second_twice
     same = _coincident(layer.K, pairs)
     apart = ~same
     result = np.zeros(len(pairs))
     if apart.any():
         four, three, two = (layer.of(4, 0), layer.of(3, 1), layer.of(2, 2))
         a, b = pairs.first[apart], pairs.second[apart]
-        v = [V[i[apart], j[apart]] for i, j in ((aa, aa), (aa, ab), (aa, bb), (ab, ab), (ab, bb), (bb, bb))]
+        v = blocks[apart]
         result[apart] = (
-            four[a, b] * v[0]
-            + 4 * three[a, b] * v[1]
-            + two[a, b] * (2 * v[2] + 4 * v[3])
-            + 4 * three[b, a] * v[4]
-            + four[b, a] * v[5]
+            four[a, b] * v[:, 0, 0]
+            + 4 * three[a, b] * v[:, 0, 1]
+            + two[a, b] * (2 * v[:, 0, 2] + 4 * v[:, 1, 1])
+            + 4 * three[b, a] * v[:, 1, 2]
+            + four[b, a] * v[:, 2, 2]
         ) / 8
     result[same] = (
         0.5
         * second_derivative(layer.activation, layer.K[pairs.first[same], pairs.first[same]])
-        * V[aa, aa][same]
+        * blocks[same, 0, 0]
     )
     return result
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import expectations_at
-from foretrain.theory.recursions.preactivation import PairExpectations
+from foretrain.theory.recursions.pair_blocks import response_blocks
+from foretrain.theory.recursions.preactivation import PairExpectations, Step
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -20,19 +21,21 @@ class QuadrupleVertices:
     """Blocks (Q, 3, 3) of V for Q quadruples (a, b, c, d): pairs aa, ab, bb against cc, cd, dd."""
 
     def __init__(self, quadruples: Indices) -> None:
-        self._sides = [_pairs(quadruples[:, :2]), _pairs(quadruples[:, 2:])]
+        self._used, places = np.unique(quadruples, return_inverse=True)
+        own = places.reshape(quadruples.shape)
+        self._sides = [_pairs(own[:, :2]), _pairs(own[:, 2:])]
         self.blocks = np.zeros((len(quadruples), 3, 3))
 
-    @property
-    def values(self) -> Array:
+    def now(self) -> dict[str, Array]:
         """V_(ab)(cd) of every quadruple."""
-        return self.blocks[:, 1, 1]
+        return {"V": self.blocks[:, 1, 1]}
 
-    def step(self, layer: PairExpectations, C_W: float, ratio: float) -> None:
+    def step(self, old: PairExpectations, step: Step) -> None:
         """V' = C_W^2 [Cov + (n_l / n_{l-1}) M V M^T] (4.119), block by block."""
-        left, right = (_response(layer, side) for side in self._sides)
-        grown = ratio * left @ self.blocks @ right.transpose(0, 2, 1)
-        self.blocks = C_W**2 * (self._source(layer) + grown)
+        layer = old.among(self._used)
+        left, right = (response_blocks(layer, side[:, 1, 0], side[:, 1, 1]) for side in self._sides)
+        grown = step.ratio * left @ self.blocks @ right.transpose(0, 2, 1)
+        self.blocks = step.C_W**2 * (self._source(layer) + grown)
 
     def _source(self, layer: PairExpectations) -> Array:
         first, second = self._sides
@@ -50,14 +53,3 @@ def _pairs(two: Indices) -> Indices:
     """(Q, 3, 2): the pairs aa, ab, bb."""
     a, b = two[:, 0], two[:, 1]
     return np.stack([np.stack([a, a], 1), np.stack([a, b], 1), np.stack([b, b], 1)], axis=1)
-
-
-def _response(layer: PairExpectations, pairs: Indices) -> Array:
-    """dF/dK between the three pairs: (Q, 3, 3)."""
-    a, b = pairs[:, 1, 0], pairs[:, 1, 1]
-    bend, cross = layer.of(2, 0), layer.of(1, 1)
-    M = np.zeros((len(pairs), 3, 3))
-    M[:, 0, 0] = bend[a, a] + cross[a, a]
-    M[:, 2, 2] = bend[b, b] + cross[b, b]
-    M[:, 1, 0], M[:, 1, 1], M[:, 1, 2] = 0.5 * bend[a, b], cross[a, b], 0.5 * bend[b, a]
-    return M

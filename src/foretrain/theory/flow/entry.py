@@ -1,0 +1,86 @@
+"""The function :func:`flow`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from foretrain.support.seeds import Seed
+from foretrain.theory.architecture import MLP
+from foretrain.theory.flow.one_input import one_input
+from foretrain.theory.flow.request import Method, check_request
+from foretrain.theory.flow.result import Flow
+from foretrain.theory.flow.several_inputs import several_inputs
+
+
+def flow(
+    mlp: MLP,
+    X: ArrayLike,
+    observables: Sequence[str] = ("K",),
+    *,
+    quadruples: ArrayLike | None = None,
+    contract: Any = None,
+    C_b_1: ArrayLike = 0.0,
+    C_W_1: ArrayLike = 0.0,
+    method: Method = "complete",
+    draws: int | None = None,
+    seed: Seed = 0,
+    tolerance: float = 1e-10,
+) -> Flow:
+    """Statistics of the preactivations of random networks at every layer, at leading order in 1/width.
+
+    Parameters
+    ----------
+    X
+        Inputs (N, n_in).
+    observables
+        ``K``, ``V``, ``G1``; ``norm_covariance`` and ``entry_variance``, the entries (aa)(bb) and (ab)(ab) of V at
+        O(N^2) cost; ``six_point`` of each input alone; ``three_point``, which only skip connections make non-zero.
+        No 1/n is inside: the physical correction at layer l is value / n_{l-1} (six_point: / n_{l-1}^2).
+    quadruples
+        Index sets (Q, 4): V then has the dimension ``quadruple`` instead of four input indices, at a cost that does
+        not depend on N.
+    contract
+        A pair (A, B) of N x N matrices, or a list of pairs: V then is the sum of A_12 V_(12)(34) B_34, computed
+        without its N^4 entries, with the coordinate ``standard_error``. Exact for diagonal matrices, for up to 8
+        inputs and with ``draws=0``; otherwise one expectation per layer is sampled with ``draws`` and ``seed``.
+    C_b_1, C_W_1
+        Order-1/n parts of the initialisation variances C_b + C_b_1 / n_{l-1}, one number or one per layer, which add
+        to G1 from layer 2 on (5.140).
+    method
+        For V of residual networks: ``complete``, the whole leading order, or ``book``, the recursion (B.24) as
+        printed, which misses what a neuron's own history adds from layer 3 on.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> deep = ft.flow(ft.MLP("relu", depth=5, width=100, C_W=2.0), [[1.0, 2.0], [2.0, -1.0]])
+    >>> deep["K"].sel(layer=5).values.round(4)
+    array([[5.    , 3.4048],
+           [3.4048, 5.    ]])
+    """
+    inputs = mlp.check_inputs(X)
+    mlp = mlp.with_inputs(inputs)
+    request = check_request(
+        mlp,
+        len(inputs),
+        observables,
+        quadruples,
+        contract,
+        C_b_1=C_b_1,
+        C_W_1=C_W_1,
+        method=method,
+        draws=draws,
+        seed=seed,
+        tolerance=tolerance,
+    )
+    K = mlp.first_kernel(inputs)
+    if mlp.is_residual:
+        from foretrain.theory.flow.residual import residual_inputs
+
+        return Flow(mlp, residual_inputs(mlp, K, request))
+    if len(inputs) == 1:
+        return Flow(mlp, one_input(mlp, K, request))
+    return Flow(mlp, several_inputs(mlp, K, request))

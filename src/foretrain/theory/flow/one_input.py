@@ -1,0 +1,42 @@
+"""One input of a plain network: every tensor is one number per layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foretrain.theory.architecture import MLP
+from foretrain.theory.flow import result
+from foretrain.theory.flow.request import Array, Request
+from foretrain.theory.recursions.single_input import single_input_flow
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def one_input(mlp: MLP, K: Array, request: Request) -> dict[str, xr.DataArray]:
+    """The tensors asked for, from the kernel (1, 1) of layer 1."""
+    found = single_input_flow(mlp, float(K[0, 0]), request.C_b_1, request.C_W_1)
+    found["norm_covariance"] = found["entry_variance"] = found["V"]
+    if "three_point" in request.names:
+        found["three_point"] = np.zeros(mlp.depth)
+    if "six_point" in request.names:
+        from foretrain.theory.recursions.six_point import six_point_flow
+
+        found["six_point"] = six_point_flow(mlp, np.diagonal(K))[:, 0]
+    return {name: _shaped(name, found[name], request) for name in request.names}
+
+
+def _shaped(name: str, values: Array, request: Request) -> xr.DataArray:
+    if name == "V" and request.quadruples is not None:
+        return result.on_quadruples(
+            name, np.repeat(values[:, None], len(request.quadruples), axis=1), request.quadruples
+        )
+    if name == "V" and request.matrices is not None:
+        weights = request.matrices.reshape(-1, 2).prod(axis=1)
+        contracted = values[:, None] * weights
+        return result.contracted(
+            name, contracted, np.zeros_like(contracted), single=request.single_contraction
+        )
+    return result.tensor(name, values.reshape(-1, *(1,) * result.INDICES[name]))

@@ -1,0 +1,150 @@
+"""What is asked of a flow, checked: observables, in which form the four-point vertex, with what corrections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.seeds import Seed
+from foretrain.theory.architecture import MLP
+from foretrain.theory.flow.result import MEANINGS
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Method = Literal["complete", "book"]
+
+_ONLY_PLAIN = ("G1", "norm_covariance", "entry_variance", "six_point")
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A checked request; ``matrices`` (C, 2, N, N) are the pairs to contract V with."""
+
+    names: tuple[str, ...]
+    quadruples: Indices | None
+    matrices: Array | None
+    single_contraction: bool
+    C_b_1: Array
+    C_W_1: Array
+    method: Method
+    draws: int | None
+    seed: Seed
+    tolerance: float
+
+    @property
+    def wants_full_vertex(self) -> bool:
+        """Whether V is asked for with all its entries."""
+        return "V" in self.names and self.quadruples is None and self.matrices is None
+
+
+def check_request(
+    mlp: MLP,
+    inputs: int,
+    observables: Sequence[str],
+    quadruples: ArrayLike | None,
+    contract: Any,
+    C_b_1: ArrayLike,
+    C_W_1: ArrayLike,
+    method: str,
+    draws: int | None,
+    seed: Seed,
+    tolerance: float,
+) -> Request:
+    """The request, or an error that says which part of it cannot be met."""
+    names = _check_names(observables)
+    if quadruples is not None and contract is not None:
+        raise InputError("quadruples= and contract= both say how V is wanted: give one of them.")
+    if (quadruples is not None or contract is not None) and "V" not in names:
+        raise InputError("quadruples= and contract= are for V, which is not among the observables: add it.")
+    if method not in get_args(Method):
+        raise unknown_name("method", str(method), get_args(Method))
+    _check_kind(mlp, names)
+    matrices, single = (None, False) if contract is None else _check_matrices(contract, inputs)
+    return Request(
+        names=names,
+        quadruples=None if quadruples is None else _check_quadruples(quadruples, inputs),
+        matrices=matrices,
+        single_contraction=single,
+        C_b_1=_check_correction("C_b_1", C_b_1, mlp.depth),
+        C_W_1=_check_correction("C_W_1", C_W_1, mlp.depth),
+        method="complete" if method == "complete" else "book",
+        draws=_check_draws(draws),
+        seed=seed,
+        tolerance=_check_tolerance(tolerance),
+    )
+
+
+def _check_names(observables: Sequence[str]) -> tuple[str, ...]:
+    names = [observables] if isinstance(observables, str) else list(observables)
+    for name in names:
+        if name not in MEANINGS:
+            raise unknown_name("observable", str(name), MEANINGS)
+    if not names:
+        raise InputError(f"ask for at least one observable of: {', '.join(MEANINGS)}.")
+    return tuple(dict.fromkeys(names))
+
+
+def _check_kind(mlp: MLP, names: tuple[str, ...]) -> None:
+    missing = [name for name in names if name in _ONLY_PLAIN] if mlp.is_residual else []
+    if missing:
+        raise NotSupportedError(
+            f"{', '.join(missing)} is known for networks without skip connections only: ask for K, V and "
+            "three_point, or leave gamma out."
+        )
+
+
+def _check_quadruples(quadruples: ArrayLike, inputs: int) -> Indices:
+    chosen = np.asarray(quadruples)
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 2 or chosen.shape[1] != 4:
+        raise InputError(f"quadruples must be integers of shape (Q, 4), but have shape {chosen.shape}.")
+    if chosen.size and (chosen.min() < 0 or chosen.max() >= inputs):
+        raise InputError(f"quadruples name inputs {chosen.min()} to {chosen.max()}, but there are {inputs}.")
+    return chosen.astype(np.intp)
+
+
+def _check_matrices(contract: Any, inputs: int) -> tuple[Array, bool]:
+    """(C, 2, N, N) from one pair of matrices or a list of pairs, and whether it was one pair."""
+    try:
+        matrices = np.asarray(contract, dtype=np.float64)
+    except (TypeError, ValueError):
+        matrices = np.empty(0)
+    single = matrices.ndim == 3
+    if single:
+        matrices = matrices[None]
+    if matrices.ndim != 4 or matrices.shape[1:] != (2, inputs, inputs) or not len(matrices):
+        raise InputError(
+            f"contract must be a pair (A, B) of real {inputs} x {inputs} matrices, one row and column for each "
+            "input, or a list of such pairs."
+        )
+    if not np.isfinite(matrices).all():
+        raise InputError("contract contains values that are not finite: remove or replace them.")
+    return matrices, single
+
+
+def _check_correction(name: str, value: ArrayLike, depth: int) -> Array:
+    try:
+        given = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be a number or one number per layer.") from error
+    if given.shape not in ((), (depth,)) or not np.isfinite(given).all():
+        raise InputError(f"{name} must be a finite number or a list of {depth}, one per layer.")
+    return np.array(np.broadcast_to(given, (depth,)))
+
+
+def _check_draws(draws: int | None) -> int | None:
+    if draws is None:
+        return None
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 0:
+        raise InputError(f"draws is {draws!r}: give a whole number, or 0 for the exact contraction.")
+    return int(draws)
+
+
+def _check_tolerance(tolerance: float) -> float:
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance is {tolerance!r}: give a number between 0 and 1, such as 1e-10.")
+    return float(tolerance)

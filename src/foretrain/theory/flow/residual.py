@@ -1,0 +1,73 @@
+"""Networks with skip connections: kernel, four-point vertex and three-point function, any number of inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foretrain.support.memory import require_memory
+from foretrain.theory.architecture import MLP
+from foretrain.theory.flow import result
+from foretrain.theory.flow.request import Array, Request
+from foretrain.theory.pairs import Pairs
+from foretrain.theory.recursions.residual import residual_flow
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def residual_inputs(mlp: MLP, K: Array, request: Request) -> dict[str, xr.DataArray]:
+    """The tensors asked for, from the kernel (N, N) of layer 1."""
+    if request.quadruples is None:
+        _guard(mlp.depth, len(K), request)
+        found = _run(mlp, K, request.names, request)
+    else:
+        others = tuple(name for name in request.names if name != "V")
+        found = _run(mlp, K, others, request) if others else {}
+        found["V"] = _on_quadruples(mlp, K, request)
+    return {name: _labelled(name, found[name], request) for name in request.names}
+
+
+def _run(mlp: MLP, K: Array, names: tuple[str, ...], request: Request) -> dict[str, Array]:
+    return residual_flow(mlp, K, method=request.method, wanted=names, tolerance=request.tolerance)
+
+
+def _on_quadruples(mlp: MLP, K: Array, request: Request) -> Array:
+    """V_(ab)(cd) from the flow of the inputs a, b, c, d alone, which marginalisation allows."""
+    assert request.quadruples is not None
+    columns = [np.zeros((mlp.depth, 0))]
+    for quadruple in request.quadruples:
+        used, (a, b, c, d) = np.unique(quadruple, return_inverse=True)
+        V = _run(mlp, K[np.ix_(used, used)], ("V",), request)["V"]
+        number = Pairs(len(used)).number
+        columns.append(V[:, number[a, b], number[c, d]][:, None])
+    return np.concatenate(columns, axis=1)
+
+
+def _guard(depth: int, size: int, request: Request) -> None:
+    entries = depth * size**2
+    if "V" in request.names:
+        entries += 2 * depth * size**4
+    if "three_point" in request.names:
+        entries += depth * size**3
+    require_memory(
+        8 * entries,
+        f"{', '.join(request.names)} of {size} inputs at {depth} layers",
+        "ask for V on chosen quadruples=, or for fewer inputs",
+    )
+
+
+def _labelled(name: str, values: Array, request: Request) -> xr.DataArray:
+    if name != "V":
+        return result.tensor(name, values)
+    if request.quadruples is not None:
+        return result.on_quadruples(name, values, request.quadruples)
+    pairs = Pairs(round((np.sqrt(8 * values.shape[1] + 1) - 1) / 2))
+    tensors = np.stack([pairs.tensor(matrix) for matrix in values])
+    if request.matrices is None:
+        return result.tensor(name, tensors)
+    contracted = np.einsum(
+        "qab,labcd,qcd->lq", request.matrices[:, 0], tensors, request.matrices[:, 1], optimize=True
+    )
+    return result.contracted(name, contracted, np.zeros_like(contracted), single=request.single_contraction)

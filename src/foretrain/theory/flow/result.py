@@ -1,0 +1,102 @@
+"""What a flow hands back: labelled tensors by name, at every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.support.errors import unknown_name
+from foretrain.theory.architecture import MLP
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+MEANINGS = {
+    "K": "kernel: covariance of a preactivation over inputs, at infinite width",
+    "V": "four-point vertex: n_{l-1} times the covariance of two entries of the metric",
+    "G1": "next-to-leading metric: n_{l-1} times the shift of the mean metric from the kernel",
+    "norm_covariance": "entries (aa)(bb) of the four-point vertex V",
+    "entry_variance": "entries (ab)(ab) of the four-point vertex V: n_{l-1} times the variance of the metric",
+    "three_point": "n_{l-1} E[z_i;1 z_j;2 z_j;3] of two neurons: what skip connections remember",
+    "six_point": "n_{l-1}^2 times the third cumulant of the metric's entry of one input",
+}
+INDICES = {
+    "K": 2,
+    "V": 4,
+    "G1": 2,
+    "norm_covariance": 2,
+    "entry_variance": 2,
+    "three_point": 3,
+    "six_point": 1,
+}
+
+
+class Flow(Mapping[str, "xr.DataArray"]):
+    """Tensors by name, each with dimension ``layer`` = 1..L and one dimension for each input index."""
+
+    def __init__(self, mlp: MLP, tensors: Mapping[str, xr.DataArray]) -> None:
+        self.mlp = mlp
+        self._tensors = dict(tensors)
+
+    def __getitem__(self, name: str) -> xr.DataArray:
+        if name not in self._tensors:
+            raise unknown_name("observable of this flow", name, self._tensors)
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def to_dataset(self) -> xr.Dataset:
+        """All tensors in one dataset, for saving."""
+        import xarray as xr
+
+        return xr.Dataset(dict(self._tensors), attrs={"network": repr(self.mlp)})
+
+    def __repr__(self) -> str:
+        head = f"Flow of {self.mlp.activation.label}, depth {self.mlp.depth}"
+        rows = [f"  {name:<3} {dict(zip(t.dims, t.shape))}: {t.attrs['meaning']}" for name, t in self.items()]
+        return "\n".join([head, *rows])
+
+
+def tensor(name: str, values: Array) -> xr.DataArray:
+    """Values (layers, inputs, ...) with one dimension for each input index."""
+    dims = tuple(f"input_{i}" for i in range(1, INDICES[name] + 1))
+    return _labelled(name, values, dims, {})
+
+
+def on_quadruples(name: str, values: Array, quadruples: Indices) -> xr.DataArray:
+    """Values (layers, Q) with the input indices of every quadruple as coordinates."""
+    coordinates = {f"input_{i + 1}": ("quadruple", quadruples[:, i]) for i in range(4)}
+    return _labelled(name, values, ("quadruple",), coordinates)
+
+
+def contracted(name: str, values: Array, standard_errors: Array, *, single: bool) -> xr.DataArray:
+    """Values (layers, C) of contractions, with standard errors as a coordinate; one pair has no dimension."""
+    if single:
+        return _labelled(name, values[:, 0], (), {"standard_error": ("layer", standard_errors[:, 0])})
+    errors = {"standard_error": (("layer", "contraction"), standard_errors)}
+    return _labelled(name, values, ("contraction",), errors)
+
+
+def _labelled(
+    name: str, values: Array, dims: tuple[str, ...], coordinates: Mapping[str, object]
+) -> xr.DataArray:
+    import xarray as xr
+
+    layers = np.arange(1, len(values) + 1)
+    return xr.DataArray(
+        values,
+        dims=("layer", *dims),
+        coords={"layer": layers, **coordinates},
+        name=name,
+        attrs={"meaning": MEANINGS[name]},
+    )
