@@ -61,7 +61,7 @@ ENVIRONMENTS = {
     for environment in (
         Environment(
             name="neural-tangents",
-            server="bench.peer_side.neural_tangents_pairs",
+            server="bench.peer_side.neural_tangents_calls",
             check="import neural_tangents; print('neural-tangents', neural_tangents.__version__)",
             requirements=(
                 "jax==0.4.25",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from bench.harness.link import Links, PeerError, PeerMissingError
@@ -33,23 +34,33 @@ class PeerCall:
 
 
 @dataclass(frozen=True)
+class Scaling:
+    """The same job at several sizes of one parameter, for the exponent of its cost."""
+
+    parameter: str
+    calls: Mapping[int, Callable[[], Arrays]]
+
+
+@dataclass(frozen=True)
 class Job:
     """One row of the table.
 
     `peer` is a call in another environment, or a function to be compared with in this one. `aim` is
     the ratio peer / ours to reach; `tolerance` the error that ours may have. The `error` functions take
-    a side's arrays and give one number; they run outside the clock.
+    a side's arrays and give one number; they run outside the clock. `work` None: no arithmetic limit is known.
+    `scalings` are timed after the row itself, for the exponents of its cost.
     """
 
     name: str
     how: str
     ours: Callable[[], Arrays]
-    work: Work
+    work: Work | None = None
     peer: PeerCall | Callable[[], Arrays] | None = None
     aim: float | None = None
     tolerance: float | None = None
     error: Callable[[Arrays], float] | None = None
     peer_error: Callable[[Arrays], float] | None = None
+    scalings: tuple[Scaling, ...] = ()
 
 
 @dataclass
@@ -68,6 +79,7 @@ class Row:
     aim: float | None = None
     tolerance: float | None = None
     rounds: int = 0
+    exponents: dict[str, float] = field(default_factory=dict)
     peer_missing: str | None = None
     trouble: str | None = None
 
@@ -118,13 +130,28 @@ class RemoteSide:
 
 
 def run(job: Job, links: Links, rates: Rates, rounds: int, budget: float) -> Row:
-    """Time both sides in turn and ask both for their errors; trouble on a side stays in its row."""
+    """Time both sides and all sizes, and ask both sides for their errors; trouble on a side stays in its row."""
+    row = _run_sides(job, links, rates, rounds, budget)
+    if row.trouble is None:
+        row.exponents = {scaling.parameter: _exponent(scaling) for scaling in job.scalings}
+    return row
+
+
+def _exponent(scaling: Scaling) -> float:
+    """Slope of log time against log size by least squares; of each size the best of a few calls counts."""
+    sides = {size: LocalSide(call) for size, call in scaling.calls.items()}
+    best = [min(min(side.seconds()) for _ in range(FEWEST_ROUNDS)) for side in sides.values()]
+    return float(np.polyfit(np.log(list(sides)), np.log(best), 1)[0])
+
+
+def _run_sides(job: Job, links: Links, rates: Rates, rounds: int, budget: float) -> Row:
+    """Both sides of one row, in turn."""
     row = Row(job.name, job.how, aim=job.aim, tolerance=job.tolerance)
     ours = LocalSide(job.ours)
     try:
         first = ours.arrays()
         row.error = job.error(first) if job.error else None
-        row.limit = rates.seconds(job.work)
+        row.limit = rates.seconds(job.work) if job.work else None
     except Exception as error:
         row.trouble = f"ours: {type(error).__name__}: {error}"
         return row

@@ -27,6 +27,7 @@ COLUMNS = (
     "share of limit",
     "accuracy ours",
     "accuracy peer",
+    "cost grows as",
     "how",
 )
 WIDTH_WITHOUT_TERMINAL = 180
@@ -87,7 +88,7 @@ def keep(content: dict[str, Any], target: Path) -> Path:
 
 def _cells(row: Row) -> list[str]:
     if row.trouble and row.ours is None:
-        return [row.name, "[red]failed", *[""] * 6, row.how]
+        return [row.name, "[red]failed", *[""] * 7, row.how]
     return [
         row.name,
         _seconds(row.ours),
@@ -97,6 +98,7 @@ def _cells(row: Row) -> list[str]:
         "" if row.share is None else f"{100 * row.share:.0f} %",
         _error(row.error, row.tolerance),
         _error(row.peer_error, None),
+        " ".join(f"{name}^{exponent:.2f}" for name, exponent in row.exponents.items()),
         row.how,
     ]
 

@@ -30,7 +30,7 @@ def _erf_pair(covariance: Any, first: Any, second: Any) -> Any:
     return jnp.arcsin(ratio) * 2 / np.pi
 
 
-def _layer(options: Mapping[str, Any]) -> Any:
+def layer(options: Mapping[str, Any]) -> Any:
     """The layer that `options` names: route "closed", "autodiff" or "numerical", and an activation."""
     name = options["activation"]
     if options["route"] == "closed":
@@ -64,7 +64,7 @@ def _kernel(K: Any) -> Any:
 
 def pairs(arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Callable[[], Mapping[str, Any]]:
     """Both kernels of one activation; the first call compiles."""
-    _, _, kernel_fn = _layer(options)
+    _, _, kernel_fn = layer(options)
     given = jax.block_until_ready(_kernel(jnp.asarray(arrays["K"])))
 
     def both(kernel: Any) -> dict[str, Any]:
@@ -78,6 +78,3 @@ def pairs(arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Callable[[],
         return done
 
     return run
-
-
-CALLS = {"pairs": pairs}

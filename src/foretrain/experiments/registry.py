@@ -86,6 +86,7 @@ class Experiment:
 
 _BOOK = "Roberts & Yaida"  # The Principles of Deep Learning Theory
 _FOUNDATIONS = "foretrain.experiments.foundations"
+_CURVES = "foretrain.experiments.critical_curves"
 
 _TABLE = (
     Experiment(
@@ -123,6 +124,24 @@ _TABLE = (
         "Second layer of random networks against Gaussian expectations",
         f"{_BOOK}, chapter 2 and section 4.2",
         f"{_FOUNDATIONS}:metric_fluctuations",
+    ),
+    Experiment(
+        "critical-lines",
+        "Critical lines of tanh and the ratio of its susceptibilities",
+        f"{_BOOK}, figure 5.1",
+        f"{_CURVES}:critical_lines",
+    ),
+    Experiment(
+        "ratio-without-criticality",
+        "Sigmoid and softplus cannot be critical",
+        f"{_BOOK}, figure 5.2",
+        f"{_CURVES}:ratio_without_criticality",
+    ),
+    Experiment(
+        "ratio-half-stable",
+        "SWISH and GELU are critical at a kernel above zero",
+        f"{_BOOK}, figure 5.3",
+        f"{_CURVES}:ratio_half_stable",
     ),
 )
 _BY_NAME = {entry.name: entry for entry in _TABLE}

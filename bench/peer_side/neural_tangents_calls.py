@@ -1,0 +1,6 @@
+"""All that is asked of neural-tangents."""
+
+from bench.peer_side.neural_tangents_network import network
+from bench.peer_side.neural_tangents_pairs import pairs
+
+CALLS = {"network": network, "pairs": pairs}
