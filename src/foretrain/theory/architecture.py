@@ -247,18 +247,20 @@ def _hidden_widths(width: int | Sequence[int] | None, depth: int) -> tuple[int, 
 
 def _per_layer(name: str, value: PerLayer, depth: int) -> tuple[float, ...]:
     """One finite number per layer, from one number or a list of them."""
-    entries = list(value) if _is_list(value) else [cast("float", value)] * depth
-    if len(entries) != depth:
+    if not _is_list(value):
+        return (_finite_number(name, value),) * depth
+    if len(value) != depth:
         raise InputError(
-            f"{name} lists {len(entries)} values but depth is {depth}: give one per layer or one number."
+            f"{name} lists {len(value)} values but depth is {depth}: give one per layer or one number."
         )
-    numbers = []
-    for entry in entries:
-        real = isinstance(entry, SupportsFloat) and not isinstance(entry, bool | complex)
-        if not real or not np.isfinite(float(entry)):
-            raise InputError(f"{name} contains {entry!r}: give finite real numbers.")
-        numbers.append(float(entry))
-    return tuple(numbers)
+    return tuple(_finite_number(name, entry) for entry in value)
+
+
+def _finite_number(name: str, value: object) -> float:
+    real = isinstance(value, SupportsFloat) and not isinstance(value, bool | complex)
+    if not real or not np.isfinite(float(cast("float", value))):
+        raise InputError(f"{name} contains {value!r}: give finite real numbers.")
+    return float(cast("float", value))
 
 
 def _not_negative(name: str, values: tuple[float, ...]) -> tuple[float, ...]:
