@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from foretrain._version import __version__
 
 if TYPE_CHECKING:
-    from foretrain import activations, experiments, gaussian, theory
+    from foretrain import activations, compare, empirical, experiments, gaussian, report, theory
     from foretrain.activations import Activation, activation
     from foretrain.support.errors import ForetrainError
     from foretrain.support.store import load, save
@@ -30,7 +30,7 @@ _SOURCES = {
     "save": "foretrain.support.store",
     "susceptibility": "foretrain.theory.criticality",
 }
-_ROOMS = ("activations", "experiments", "gaussian", "theory")
+_ROOMS = ("activations", "compare", "empirical", "experiments", "gaussian", "report", "theory")
 
 __all__ = [
     "MLP",
@@ -39,11 +39,14 @@ __all__ = [
     "__version__",
     "activation",
     "activations",
+    "compare",
     "criticality",
+    "empirical",
     "experiments",
     "flow",
     "gaussian",
     "load",
+    "report",
     "save",
     "susceptibility",
     "theory",

@@ -43,7 +43,7 @@ def test_the_overview_names_every_command(
     text = capsys.readouterr().out
     for name in cli._COMMANDS:
         assert f"  {name} " in text
-    assert "foretrain reproduce log-variance --plot" in text
+    assert "foretrain critical gelu --plot" in text
 
 
 @pytest.mark.parametrize("name", cli._COMMANDS)

@@ -15,6 +15,9 @@ from foretrain._version import __version__
 
 _COMMANDS = {
     "activation": "Show what is known about an activation function",
+    "compare": "Put theory beside measurement on random networks",
+    "critical": "Find the critical initialisation of an activation function",
+    "flow": "Predict the statistics of a random network, layer by layer",
     "reproduce": "Reproduce figures and tables of the sources",
 }
 
@@ -32,8 +35,9 @@ Options:
   --help       Print this text and leave.
 
 Every command explains itself with --help. For example:
-  foretrain reproduce
-  foretrain reproduce log-variance --plot log-variance.png
+  foretrain critical gelu --plot phases.png
+  foretrain flow tanh --depth 20 --width 100
+  foretrain compare relu --depth 5
 """
 
 

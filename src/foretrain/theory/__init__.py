@@ -1,13 +1,63 @@
 """Architecture in, numbers out: what the effective theory says about a network, without torch.
 
-``MLP``        the network and its hyperparameters (``architecture``)
-``flow``       kernel, four-point vertex and next-to-leading metric, layer by layer; public as ``ft.flow``
-``criticality``  critical initialisations and universality classes; public as ``ft.criticality``
-``ensembles``  random networks: samplers and correlators with standard errors
-``linear``     deep linear networks, exact in width
+The network and its statistics, layer by layer
+
+``architecture``       the MLP, plain or residual, and its hyperparameters (``ft.MLP``)
+``flow``               kernel, vertex, next-to-leading metric and the rest of the tensors (``ft.flow``)
+``finite_width``       means and covariances of any function of the preactivations, to order 1/n
+``couplings``          the action of a layer: quadratic and quartic couplings, for any number of neurons
+``ensembles``          random networks: samplers and correlators with standard errors
+``linear``             deep linear networks, exact in width
+``complexity``         how many numbers the distribution of trained networks takes
+
+Initialisation
+
+``criticality``        critical points and universality classes (``ft.criticality``, ``ft.susceptibility``)
+``critical_initialisation``  hyperparameters of a critical network, and on which side of K* its inputs lie
+``fixed_points``       all fixed points of the kernel, their stability and depth scales
+``phase_diagram``      the plane of C_b and C_W, with its critical lines
+``residual_networks``  how fast fluctuations grow with skip connections; best aspect ratio and best skip
+
+Depth
+
+``nearby``             two nearby inputs: K[0], K[1], K[2] and their flow
+``angles``             two inputs at any angle
+``asymptotics``        the law of every class at large depth, beside the exact recursion
+``kernel_functions``   g, chi, h, j: what all of these are made of
 """
 
-from foretrain.theory import ensembles, linear
+from importlib import import_module
+from typing import Any
+
 from foretrain.theory.architecture import MLP
 
-__all__ = ["MLP", "ensembles", "linear"]
+_ROOMS = (
+    "angles",
+    "architecture",
+    "asymptotics",
+    "complexity",
+    "couplings",
+    "critical_initialisation",
+    "criticality",
+    "ensembles",
+    "finite_width",
+    "fixed_points",
+    "flow",
+    "kernel_functions",
+    "linear",
+    "nearby",
+    "phase_diagram",
+    "residual_networks",
+)
+
+__all__ = ["MLP", *_ROOMS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'foretrain.theory' has no attribute {name!r}")
+    return import_module(f"foretrain.theory.{name}")
+
+
+def __dir__() -> list[str]:
+    return __all__

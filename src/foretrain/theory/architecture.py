@@ -87,6 +87,43 @@ class MLP:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
+    @classmethod
+    def critical(
+        cls,
+        activation: str | Activation | Callable[[FloatArray], FloatArray],
+        depth: int,
+        width: int | Sequence[int] | None = None,
+        n_in: int | None = None,
+        n_out: int = 1,
+        gamma: PerLayer | None = None,
+        X: ArrayLike | None = None,
+        tuned: bool = False,
+        lambda_b: float = 1.0,
+        lambda_W: float = 1.0,
+    ) -> MLP:
+        """A network at criticality, with learning rates by which all layers learn at the same order.
+
+        C_b and C_W are those of :func:`foretrain.criticality`; layers with a skip connection have 1 - gamma^2 times
+        them, the first and the output layer the plain values. ``lambda_b`` and ``lambda_W`` are the overall rates,
+        spread over layers by the equivalence principle so that the tangent kernel is of order one (9.94)-(9.96).
+        ``tuned`` adds the correction of order 1/width to C_W (5.142). With inputs ``X`` a warning says which of them
+        start on the side of the fixed point that repels.
+
+        Examples
+        --------
+        >>> MLP.critical("tanh", depth=3, width=100)
+        MLP tanh, depth 3, n_in left to the data, depth/width 0.03
+        layer  fan-in  width  C_b  C_W  lambda_b  lambda_W
+            1    data    100    0    1         1         1
+            2     100    100    0    1       0.5         1
+            3     100      1    0    1  0.333333         1
+        """
+        from foretrain.theory.critical_initialisation import critical_network
+
+        return critical_network(
+            activation, depth, width, n_in, n_out, gamma, X, tuned, lambda_b, lambda_W
+        )
+
     @property
     def widths(self) -> tuple[int, ...]:
         """Widths n_0..n_L; needs ``n_in``."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -19,11 +20,24 @@ from foretrain.activations import Activation, activation
 from foretrain.gaussian import Factor, expectation, factor, z
 from foretrain.support.errors import InputError
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 Array = NDArray[np.float64]
 
 _CELL, _DEGREE = 0.5, 15
 _NODES = chebyshev.chebpts1(_DEGREE + 1)
 _TO_COEFFICIENTS = np.linalg.inv(chebyshev.chebvander(_NODES, _DEGREE))
+
+
+_MEANINGS = {
+    "g": "<s^2>, the mean square of the activation (5.49)",
+    "chi_parallel": "gamma^2 + C_W g'(K), growth of a difference of norms from layer to layer (5.50), (B.15)",
+    "chi_perp": "gamma^2 + C_W <s'^2>, growth of the squared distance at equal norms (5.51), (B.16)",
+    "h": "half the slope of chi_perp, how a difference of norms feeds the distance (5.52)",
+    "j": "4 K^2 C_W g''(K), how the vertex feeds the next-to-leading metric (5.111)",
+    "source": "C_W^2 [<s^4> - <s^2>^2], what a layer adds to the four-point vertex (5.109)",
+}
 
 
 class KernelValues(NamedTuple):
@@ -52,7 +66,10 @@ class KernelFunctions:
         if not (np.isfinite(variance).all() and (variance >= 0).all()):
             raise InputError("kernel values must be finite and not negative.")
         flat = np.atleast_1d(variance).ravel()
-        found = self._smooth(flat) if self.activation.is_smooth else self._kinked(flat)
+        if self.activation.slopes is not None:
+            found = self._scale_invariant(flat)
+        else:
+            found = self._smooth(flat) if self.activation.is_smooth else self._kinked(flat)
         return KernelValues(*(value.reshape(variance.shape) for value in found))
 
     def ratio(self, K: ArrayLike) -> Array:
@@ -84,6 +101,14 @@ class KernelFunctions:
             total += weight * np.asarray(expectation([f], K[:, None, None], tolerance=self._tolerance).value)
         return total
 
+    def _scale_invariant(self, K: Array) -> list[Array]:
+        """g = A_2 K, <s'^2> = A_2, <s^4> = 3 A_4 K^2 exactly (5.60)-(5.65), (5.113)."""
+        assert self.activation.slopes is not None
+        minus, plus = self.activation.slopes
+        A_2, A_4 = (minus**2 + plus**2) / 2, (minus**4 + plus**4) / 2
+        nothing, slope = np.zeros_like(K), np.full_like(K, A_2)
+        return [A_2 * K, slope, nothing, slope, nothing, 3 * A_4 * K**2]
+
     def _smooth(self, K: Array) -> list[Array]:
         s = [factor(self.activation, order) for order in range(5)]
         return [
@@ -111,3 +136,43 @@ class KernelFunctions:
             (weighted / safe - square) / (2 * safe),
             self._mean([(1.0, s**4)], K),
         ]
+
+
+@lru_cache(maxsize=16)
+def shared_functions(act: Activation) -> KernelFunctions:
+    """The functions of an activation with a table that later flows of the same activation use again."""
+    return KernelFunctions(act)
+
+
+def kernel_functions(spec: Any, K: ArrayLike, C_W: float = 1.0, gamma: float = 0.0) -> xr.Dataset:
+    """g, chi_parallel, chi_perp, h, j and the vertex source at kernel values K (5.49)-(5.53), (5.111).
+
+    Examples
+    --------
+    >>> table = kernel_functions("relu", K=0.5)
+    >>> [float(table[name]) for name in ("g", "chi_perp", "source")]
+    [0.25, 0.5, 0.3125]
+    """
+    import xarray as xr
+
+    functions, places = KernelFunctions(spec), np.asarray(K, dtype=float)
+    act = functions.activation
+    if places.ndim > 1:
+        raise InputError(f"kernel values have shape {places.shape}: give one number or a list of them.")
+    if not act.is_smooth and act.slopes is None and not (places > 0).all():
+        raise InputError(f"{act.label} has kinks, so that h need not exist at K = 0: give K > 0.")
+    at = functions.at(places)
+    values = {
+        "g": at.square,
+        "chi_parallel": gamma**2 + C_W * at.square_slope,
+        "chi_perp": gamma**2 + C_W * at.slope_square,
+        "h": 0.5 * C_W * at.slope_square_slope,
+        "j": 4 * places**2 * C_W * at.square_bend,
+        "source": C_W**2 * (at.fourth - at.square**2),
+    }
+    dims = ("K",) if places.ndim else ()
+    return xr.Dataset(
+        {name: (dims, value, {"meaning": _MEANINGS[name]}) for name, value in values.items()},
+        coords={"K": (dims, places, {"meaning": "variance of a preactivation"})},
+        attrs={"activation": act.label, "C_W": C_W, "gamma": gamma},
+    )

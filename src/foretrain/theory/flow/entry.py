@@ -11,6 +11,7 @@ from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow.one_input import one_input
 from foretrain.theory.flow.request import Method, check_request
+from foretrain.theory.flow.residual import residual_inputs
 from foretrain.theory.flow.result import Flow
 from foretrain.theory.flow.several_inputs import several_inputs
 
@@ -78,8 +79,6 @@ def flow(
     )
     K = mlp.first_kernel(inputs)
     if mlp.is_residual:
-        from foretrain.theory.flow.residual import residual_inputs
-
         return Flow(mlp, residual_inputs(mlp, K, request))
     if len(inputs) == 1:
         return Flow(mlp, one_input(mlp, K, request))

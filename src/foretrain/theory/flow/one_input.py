@@ -10,6 +10,7 @@ from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
 from foretrain.theory.flow.request import Array, Request
 from foretrain.theory.recursions.single_input import single_input_flow
+from foretrain.theory.recursions.six_point import six_point_flow
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -22,8 +23,6 @@ def one_input(mlp: MLP, K: Array, request: Request) -> dict[str, xr.DataArray]:
     if "three_point" in request.names:
         found["three_point"] = np.zeros(mlp.depth)
     if "six_point" in request.names:
-        from foretrain.theory.recursions.six_point import six_point_flow
-
         found["six_point"] = six_point_flow(mlp, np.diagonal(K))[:, 0]
     return {name: _shaped(name, found[name], request) for name in request.names}
 

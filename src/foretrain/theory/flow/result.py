@@ -19,7 +19,7 @@ Indices = NDArray[np.intp]
 
 MEANINGS = {
     "K": "kernel: covariance of a preactivation over inputs, at infinite width",
-    "V": "four-point vertex: n_{l-1} times the covariance of two entries of the metric",
+    "V": "four-point vertex: n_{l-1} times the covariance of z_1 z_2 of one neuron and z_3 z_4 of another",
     "G1": "next-to-leading metric: n_{l-1} times the shift of the mean metric from the kernel",
     "norm_covariance": "entries (aa)(bb) of the four-point vertex V",
     "entry_variance": "entries (ab)(ab) of the four-point vertex V: n_{l-1} times the variance of the metric",

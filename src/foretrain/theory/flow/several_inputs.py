@@ -24,6 +24,7 @@ from foretrain.theory.recursions.pair_blocks import MetricCorrection, PairVertic
 from foretrain.theory.recursions.preactivation import PairExpectations, Step, next_kernel, next_vertex
 from foretrain.theory.recursions.quadruples import QuadrupleVertices
 from foretrain.theory.recursions.single_input import width_ratio
+from foretrain.theory.recursions.six_point import six_point_flow
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -65,8 +66,6 @@ def several_inputs(mlp: MLP, K: Array, request: Request) -> dict[str, xr.DataArr
             kept.setdefault(name, []).append(now[name])
     found = {name: np.stack(values) for name, values in kept.items()}
     if "six_point" in request.names:
-        from foretrain.theory.recursions.six_point import six_point_flow
-
         found["six_point"] = six_point_flow(mlp, np.diagonal(K))
     if "three_point" in request.names:
         found["three_point"] = np.zeros((mlp.depth, *(len(K),) * 3))

@@ -1,0 +1,11 @@
+"""Asymptotic laws in depth, one file for each universality class, beside the exact recursion (sections 5.3-5.5).
+
+``asymptotics``        the laws of a network and an input, found by its class
+``exact_fluctuation``  variance of the metric of a scale-invariant network, exact in width
+``linear_vertex``      four-point vertex of a critical linear network, any number of inputs
+"""
+
+from foretrain.theory.asymptotics.entry import asymptotics
+from foretrain.theory.asymptotics.scale_invariant import exact_fluctuation, linear_vertex, vertex_constant
+
+__all__ = ["asymptotics", "exact_fluctuation", "linear_vertex", "vertex_constant"]

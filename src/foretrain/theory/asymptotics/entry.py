@@ -1,0 +1,202 @@
+"""One network, one input: which asymptotic laws hold, beside the exact recursion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.activations import Activation
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.theory.architecture import MLP
+from foretrain.theory.asymptotics.fine_tuned import fine_tuned_laws, leading_term
+from foretrain.theory.asymptotics.half_stable import half_stable_laws
+from foretrain.theory.asymptotics.laws import LawSet, Uniform
+from foretrain.theory.asymptotics.off_critical import fixed_point, off_critical_laws
+from foretrain.theory.asymptotics.scale_invariant import scale_invariant_laws
+from foretrain.theory.asymptotics.zero_fixed_point import zero_fixed_point_laws
+from foretrain.theory.criticality import CriticalPoint, criticality, taylor_coefficients
+from foretrain.theory.flow import flow
+from foretrain.theory.kernel_functions import shared_functions
+from foretrain.theory.nearby import Nearby, first_layer, propagate
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = NDArray[np.float64]
+
+_MEANINGS = {
+    "K": "kernel",
+    "K1": "dK_[1], half the difference of the variances of two nearby inputs",
+    "K2": "ddK_[2], a quarter of the squared distance of two nearby inputs",
+    "V": "four-point vertex",
+    "G1": "next-to-leading metric at C_W independent of the width",
+    "G1_tuned": "next-to-leading metric at C_W (1 + 2 / 3 n) in layers 2 and up (5.142)",
+    "fluctuation": "variance of the metric over its square, V / (n K^2)",
+}
+_SAME = 1e-8
+_CLEARLY_STABLE = 0.99  # chi_parallel below it rules criticality out without a search
+
+
+def asymptotics(mlp: MLP, x: ArrayLike, delta_x: ArrayLike | None = None) -> xr.Dataset:
+    """Laws of K, V, G1, V/(nK^2) in depth beside the exact recursion, for one input (section 5.3, 5.4).
+
+    Every variable has the dimensions ``law`` ("exact", "asymptotic") and ``layer``, and says in its attributes
+    its formula, its equation number and the order of what is left out. The dataset's attributes name the class
+    and hold the data constants, such as l_0. With ``delta_x`` there are also the components K1 and K2 of the
+    nearby inputs x ± delta_x / 2.
+
+    The hyperparameters must be equal in all layers after the first. Off criticality the laws are the exponential
+    approach to the fixed point. A residual network has laws for K, K1 and K2 in its layers 1..L-1.
+
+    Examples
+    --------
+    >>> laws = asymptotics(MLP("tanh", depth=1000, width=100), [1.0])
+    >>> laws.attrs["universality_class"], round(laws.attrs["l_0"], 4)
+    ('K*=0', 0.3439)
+    """
+    vector = np.atleast_1d(np.asarray(x, dtype=float))
+    common = _uniform(mlp)
+    gap = np.zeros_like(vector) if delta_x is None else np.asarray(delta_x, dtype=float)
+    start = first_layer(mlp, vector, gap)
+    if start.K00 <= 0:
+        raise InputError(
+            "the input has no signal at layer 1 (x = 0 with C_b = 0): there is no flow to describe."
+        )
+    layer = np.arange(1.0, mlp.depth + (0 if common.gamma else 1))
+    found = _laws(mlp.activation, common, start, layer)
+    if delta_x is None:
+        found = found.without("K1", "K2")
+    exact = _exact(mlp, vector, start, common, found)
+    return _dataset(mlp, exact, found, layer)
+
+
+def _uniform(mlp: MLP) -> Uniform:
+    """The hyperparameters of layers 2..L, or 2..L-1 where skip connections end before the output."""
+    inner = mlp.layers[1:-1] if mlp.is_residual else mlp.layers[1:]
+    if not inner:
+        raise InputError("asymptotic laws need a network of depth 2 or more.")
+    if len({(layer.C_b, layer.C_W, layer.gamma) for layer in inner}) > 1:
+        raise NotSupportedError(
+            "C_b, C_W or gamma differ between layers after the first, where no law is known: use foretrain.flow."
+        )
+    if len(set(mlp.hidden_widths)) > 1:
+        raise NotSupportedError(
+            "the hidden widths differ, but the laws are stated for equal ones: use foretrain.flow."
+        )
+    return Uniform(inner[0].C_b, inner[0].C_W, inner[0].gamma)
+
+
+def _laws(act: Activation, common: Uniform, start: Nearby, layer: Array) -> LawSet:
+    if act.slopes is not None:
+        return scale_invariant_laws(act, common, start, layer)
+    coefficients = _expansion_at_zero(act, common)
+    if coefficients:
+        return _at_zero(act, coefficients, common, start, layer)
+    K_star = fixed_point(act, common, start.K00)
+    if K_star is not None and abs(_response(act, common, K_star)) < _CLEARLY_STABLE:
+        return off_critical_laws(act, K_star, common, start, layer)
+    point = _critical_point(act, common)
+    if point is not None and point.kind == "half-stable":
+        return half_stable_laws(act, point, common, start, layer)
+    if point is not None and point.coefficients:
+        return _at_zero(act, point.coefficients, common, start, layer)
+    return _off_critical(act, common, start, layer)
+
+
+def _at_zero(
+    act: Activation, coefficients: dict[str, float], common: Uniform, start: Nearby, layer: Array
+) -> LawSet:
+    leading = leading_term(act, coefficients)
+    if leading is None or leading.coefficient > 0:
+        return _off_critical(act, common, start, layer)
+    if leading.power == 1:
+        return zero_fixed_point_laws(act, coefficients, common, start, layer)
+    return fine_tuned_laws(act, leading, common, start, layer)
+
+
+def _off_critical(act: Activation, common: Uniform, start: Nearby, layer: Array) -> LawSet:
+    K_star = fixed_point(act, common, start.K00)
+    if K_star is None:
+        raise NotSupportedError(
+            "the kernel of this input reaches no fixed point, at least not exponentially: lower C_W, or take the "
+            "critical values of foretrain.criticality."
+        )
+    return off_critical_laws(act, K_star, common, start, layer)
+
+
+def _response(act: Activation, common: Uniform, K: float) -> float:
+    """chi_parallel (B.15)."""
+    return common.gamma**2 + common.C_W * float(shared_functions(act).at(K).square_slope)
+
+
+def _expansion_at_zero(act: Activation, common: Uniform) -> dict[str, float]:
+    """a_1, a_2, b_1 if the network is critical at K* = 0, which the Taylor series decides without a search."""
+    try:
+        s = np.asarray(act.taylor(5), dtype=np.float64)
+    except NotSupportedError:
+        return {}
+    critical = common.C_b == 0 and s[0] == 0 and abs(common.C_W * s[1] ** 2 - common.remaining) <= _SAME
+    return taylor_coefficients(s) if critical else {}
+
+
+def _critical_point(act: Activation, common: Uniform) -> CriticalPoint | None:
+    """The critical point whose (C_b, C_W), times 1 - gamma^2, are those of the network."""
+    found = criticality(act)
+    for point in (found.point, *found.others):
+        if point is None:
+            continue
+        C_b, C_W = common.remaining * point.C_b, common.remaining * point.C_W
+        if abs(common.C_W - C_W) <= _SAME * C_W and abs(common.C_b - C_b) <= _SAME * C_b:
+            return point
+    return None
+
+
+def _exact(mlp: MLP, x: Array, start: Nearby, common: Uniform, found: LawSet) -> dict[str, Array]:
+    nearby = propagate(mlp, start)
+    exact = {"K": nearby["K00"].values, "K1": nearby["K1"].values, "K2": nearby["K2"].values}
+    if not common.gamma:
+        deep = flow(mlp, x[None, :], ["K", "V", "G1"])
+        exact |= {name: deep[name].values.ravel() for name in ("V", "G1")}
+        exact["fluctuation"] = exact["V"] / exact["K"] ** 2
+        if "G1_tuned" in found.laws:
+            shift = _tuning_shift(mlp, exact["K"], found.constants["c_W_1"])
+            exact["G1_tuned"] = exact["G1"] + shift
+    return exact
+
+
+def _tuning_shift(mlp: MLP, K: Array, c_W: float) -> Array:
+    """What c_W^{1} adds to G1: T' = chi_parallel T + c_W <s^2>, from 0 at layer 1 (5.140)."""
+    functions, shift = shared_functions(mlp.activation), np.zeros(len(K))
+    for index, layer in enumerate(mlp.layers[1:], start=1):
+        square, slope, *_ = functions.fast(K[index - 1])
+        shift[index] = layer.C_W * slope * shift[index - 1] + c_W * square
+    return shift
+
+
+def _dataset(mlp: MLP, exact: dict[str, Array], found: LawSet, layer: Array) -> xr.Dataset:
+    import xarray as xr
+
+    variables = {}
+    for name, law in found.laws.items():
+        rows = np.stack([exact[name][: len(layer)], law.values])
+        if name == "fluctuation":
+            rows = rows / mlp.hidden_widths[0]
+        attributes = {
+            "meaning": _MEANINGS[name],
+            "formula": law.formula,
+            "equation": law.equation,
+            "remainder": law.remainder,
+        }
+        variables[name] = (("law", "layer"), rows, attributes)
+    return xr.Dataset(
+        variables,
+        coords={"law": ["exact", "asymptotic"], "layer": layer.astype(int)},
+        attrs={
+            "activation": mlp.activation.label,
+            "universality_class": found.universality_class,
+            "statement": found.statement,
+            **found.constants,
+        },
+    )

@@ -1,0 +1,128 @@
+"""Critical flow to K* = 0 with a_1 < 0 (tanh, sin, erf): series in 1/l and log l (section 5.3.3).
+
+A skip connection at criticality multiplies a_1, a_2 and b_1 by 1 - gamma^2 and changes nothing else for the kernel
+(B.32).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.activations import Activation
+from foretrain.theory.asymptotics.constants import (
+    FIT_DEPTH,
+    extrapolated,
+    is_deep_enough,
+    log_depth_constant,
+    reference_start,
+)
+from foretrain.theory.asymptotics.laws import Law, LawSet, Uniform
+from foretrain.theory.nearby import Nearby, propagate
+
+Array = NDArray[np.float64]
+
+_DEEPEST_FIT = 2**17
+
+
+class Series(NamedTuple):
+    """C_W g = K + a_1 K^2 + a_2 K^3, chi_perp = 1 + b_1 K (5.83)-(5.88), skip connections included."""
+
+    a_1: float
+    a_2: float
+    b_1: float
+
+    @property
+    def c(self) -> float:
+        """a_2 - a_1^2, the weight of logarithms."""
+        return self.a_2 - self.a_1**2
+
+
+def zero_fixed_point_laws(
+    act: Activation, coefficients: dict[str, float], common: Uniform, start: Nearby, layer: Array
+) -> LawSet:
+    """K (5.94), dK_[1] (5.97), ddK_[2] (5.99), V (5.127), G1 bare (5.134) and tuned (corrected (5.143))."""
+    a = Series(*(common.remaining * coefficients[name] for name in ("a_1", "a_2", "b_1")))
+    log_scale = log_depth_scale(act, a, common, start.K00)
+    constants = {**a._asdict(), "l_0": float(np.exp(min(log_scale, 700.0)))}
+    # The laws hold far beyond this depth: there the start is forgotten.
+    constants["crossover_depth"] = -1 / (a.a_1 * start.K00)
+    log = np.log(layer) - log_scale
+    laws = {"K": Law(kernel_series(a, log, layer), _KERNEL, "(5.94), (B.32)", "O(1/l^3)")}
+    if start.K1 or start.K2:
+        constants |= _pair_constants(act, a, common, start)
+        laws |= _pair_laws(a, constants, log, layer)
+    if not common.gamma:
+        laws |= _finite_width(a, log, layer)
+        constants["c_W_1"] = 2 / 3 * common.C_W
+    growth = common.remaining * (1 + common.gamma**2) * 2 / 3
+    statement = f"critical at K* = 0: K falls as 1 / (-a_1 l), V / K^2 grows as {growth:.4g} l"
+    return LawSet("K*=0", statement, laws, constants)
+
+
+_KERNEL = "-1/(a_1 l) - c L/(a_1^3 l^2) - c^2 (L^2 - L)/(a_1^5 l^3), c = a_2 - a_1^2, L = log(l/l_0)"
+
+
+def kernel_series(a: Series, log: Array, layer: Array) -> Array:
+    """K to the order 1/l^2 with the logarithms of 1/l^3 (5.94)."""
+    c = a.c
+    return np.asarray(
+        -1 / (a.a_1 * layer) - c * log / (a.a_1**3 * layer**2) - c**2 * (log**2 - log) / (a.a_1**5 * layer**3)
+    )
+
+
+def log_depth_scale(act: Activation, a: Series, common: Uniform, first: float) -> float:
+    """log l_0 of (5.94) for a start at K = ``first``, from the exact recursion."""
+    begin = first if is_deep_enough(first, -a.a_1) else reference_start(-a.a_1)
+    K = propagate(common.network(act, FIT_DEPTH), Nearby(begin))["K00"].values[:-1]
+    return log_depth_constant(K, first, -a.a_1, a.c / a.a_1**2)
+
+
+def _pair_constants(act: Activation, a: Series, common: Uniform, start: Nearby) -> dict[str, float]:
+    """delta_parallel and delta^2: limits of K1 / (a_1 K)^2 and K2 / (-a_1 K)^(b_1/a_1), power series in K."""
+    depth = max(FIT_DEPTH, int(64 / (-a.a_1 * start.K00)))
+    if depth > _DEEPEST_FIT:
+        return {"delta_parallel": np.nan, "delta_squared": np.nan}
+    flow = propagate(common.network(act, depth), start).isel(layer=slice(0, -1))
+    K, K1, K2 = (flow[name].values for name in ("K00", "K1", "K2"))
+    return {
+        "delta_parallel": extrapolated(K, K1 / (a.a_1 * K) ** 2),
+        "delta_squared": extrapolated(K, K2 / (-a.a_1 * K) ** (a.b_1 / a.a_1)),
+    }
+
+
+def _pair_laws(a: Series, constants: dict[str, float], log: Array, layer: Array) -> dict[str, Law]:
+    power = a.b_1 / a.a_1
+    parallel = constants["delta_parallel"] / layer**2 * (1 + 2 * a.c / a.a_1**2 * log / layer)
+    perpendicular = constants["delta_squared"] / layer**power * (1 + power * a.c / a.a_1**2 * log / layer)
+    return {
+        "K1": Law(parallel, "delta_parallel / l^2 [1 + 2 c L / (a_1^2 l)]", "(5.97)", "relative O(1/l)"),
+        "K2": Law(
+            perpendicular, "delta^2 / l^(b_1/a_1) [1 + b_1 c L / (a_1^3 l)]", "(5.99)", "relative O(1/l)"
+        ),
+    }
+
+
+def _finite_width(a: Series, log: Array, layer: Array) -> dict[str, Law]:
+    a_1, a_2, b_1 = a
+    subleading = (5 * a_2 + a_1 * (82 * a_1 - 90 * b_1)) / (3 * a_1**4)
+    V = 2 / (3 * a_1**2 * layer) + (2 * a.c * log / (3 * a_1**4) + subleading) / layer**2
+    tuned = (a_2 + 90 * a_1 * b_1 - 84 * a_1**2) / (3 * (-a_1) ** 3)
+    return {
+        "V": Law(
+            V,
+            "2/(3 a_1^2 l) + [2 c L + 5 a_2 + a_1 (82 a_1 - 90 b_1)]/(3 a_1^4 l^2)",
+            "(5.127)",
+            "O(log^2 l / l^3)",
+        ),
+        "G1": Law(np.full_like(layer, 1 / (3 * a_1)), "-1/(3 (-a_1))", "(5.134)", "O(log l / l)"),
+        "G1_tuned": Law(
+            tuned / layer,
+            "(a_2 + 90 a_1 b_1 - 84 a_1^2)/(3 (-a_1)^3 l) with c_W_1 = 2/(3 sigma_1^2)",
+            "(5.143) corrected",
+            "O(log l / l^2)",
+        ),
+        "fluctuation": Law(2 * layer / 3, "2 l / (3 n)", "(5.128)", "O(log l) / n"),
+    }

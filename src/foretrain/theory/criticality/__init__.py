@@ -1,0 +1,25 @@
+"""Criticality of the kernel: susceptibilities, critical points of any activation, universality classes.
+
+A critical initialisation has a fixed point K* = C_b + C_W g(K*) at which both susceptibilities are one,
+chi_parallel = C_W g'(K*) = chi_perp = C_W <s'^2> = 1 (5.55), (5.56): signals neither explode nor vanish, and
+nearby inputs neither merge nor part, exponentially in depth. A skip connection gamma adds gamma^2 to both
+susceptibilities and gamma^2 K to the kernel (B.11), (B.15), (B.16): all conditions hold again if C_b and C_W are
+multiplied by 1 - gamma^2.
+
+``search``        finds the critical point; ``small_kernel``  expands around K = 0; ``result``  what is found
+"""
+
+from foretrain.theory.criticality.result import Criticality, CriticalPoint, UniversalityClass
+from foretrain.theory.criticality.search import Susceptibility, check_skip, criticality, susceptibility
+from foretrain.theory.criticality.small_kernel import taylor_coefficients
+
+__all__ = [
+    "CriticalPoint",
+    "Criticality",
+    "Susceptibility",
+    "UniversalityClass",
+    "check_skip",
+    "criticality",
+    "susceptibility",
+    "taylor_coefficients",
+]

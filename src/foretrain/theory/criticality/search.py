@@ -1,0 +1,227 @@
+"""The search for critical points (section 5.3.1): a condition on K alone, then C_W and C_b (5.71)-(5.73)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+
+from foretrain.activations import Activation, activation
+from foretrain.support.errors import InputError
+from foretrain.theory.criticality.result import Criticality, CriticalPoint
+from foretrain.theory.criticality.small_kernel import Sides, SmallKernel, expand, sides
+from foretrain.theory.kernel_functions import KernelFunctions
+
+Array = NDArray[np.float64]
+
+_SCANNED = np.geomspace(1e-8, 1e3, 177)
+_EQUAL = 1e-9
+
+
+@dataclass(frozen=True)
+class Susceptibility:
+    """Growth factors of perturbations from one layer to the next."""
+
+    parallel: Any
+    perpendicular: Any
+
+
+def susceptibility(spec: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: float = 0.0) -> Susceptibility:
+    """chi_parallel = gamma^2 + C_W g'(K) and chi_perp = gamma^2 + C_W <s'^2> (5.50), (5.51), (B.15), (B.16).
+
+    Examples
+    --------
+    >>> susceptibility("relu", K=1.0, C_W=2.0)
+    Susceptibility(parallel=1.0, perpendicular=1.0)
+    """
+    values = KernelFunctions(spec).at(K)
+    weight = np.asarray(C_W, dtype=float)
+    both = (gamma**2 + weight * values.square_slope, gamma**2 + weight * values.slope_square)
+    return Susceptibility(*(float(c) if np.ndim(c) == 0 else c for c in both))
+
+
+def check_skip(gamma: float) -> float:
+    """1 - gamma^2, the share of the variance that a residual layer takes from its weights at criticality (B.20)."""
+    share = 1 - float(gamma) ** 2
+    if not share > 0:
+        raise InputError(
+            f"gamma is {gamma:g}: with gamma^2 >= 1 the skip connection alone keeps or enlarges every signal, so "
+            "that no C_W > 0 is critical; give -1 < gamma < 1."
+        )
+    return share
+
+
+def criticality(spec: Any, gamma: float = 0.0) -> Criticality:
+    """Find the critical (C_b, C_W, K*) of an activation, or show that there is none (section 5.3.1).
+
+    Returned is the scale-invariant point if every K is critical, else the stable one at K* = 0, else a half-stable
+    one at K* > 0; unstable roots are listed in ``others``. ``gamma`` is the skip connection of a residual network:
+    C_b and C_W are 1 - gamma^2 times those of the plain one, K* and the exponents are the same (B.20), (B.21).
+
+    Examples
+    --------
+    >>> criticality("tanh")
+    Criticality of tanh: class K*=0, stable
+      C_b = 0, C_W = 1, K* = 0
+      exponents p_0 = 1, p_parallel = 2, p_perpendicular = 1, p_V = 1, p_1 = 0, p_1_tuned = 1
+    """
+    act, share = activation(spec), check_skip(gamma)
+    if act.slopes is not None and any(act.slopes):
+        return Criticality(act, _scale_invariant(act.slopes, share), (), "", float(gamma))
+    functions = KernelFunctions(act)
+    roots = [point for point in (_at_zero(functions, share), *_positive_roots(functions, share)) if point]
+    allowed = [p for p in roots if p.C_b >= -1e-12]
+    chosen = [p for p in allowed if p.kind == "K*=0" and p.stability == "stable"]
+    chosen += [p for p in allowed if p.kind == "half-stable"]
+    point = chosen[0] if chosen else None
+    others = tuple(p for p in allowed if p is not point)
+    return Criticality(act, point, others, _reason(roots, allowed, point), float(gamma))
+
+
+def _reason(roots: list[CriticalPoint], allowed: list[CriticalPoint], point: CriticalPoint | None) -> str:
+    if point is not None:
+        return ""
+    if allowed:
+        return "the only critical points repel on both sides"
+    if roots:
+        root = roots[0]
+        return (
+            f"the susceptibilities agree only at K = {root.K_star:.4g}, which needs C_b = {root.C_b:.4g} < 0"
+        )
+    return "the two susceptibilities agree at no kernel value"
+
+
+def _vertex_growth(source: float, share: float) -> float:
+    """What a layer adds to V / K^2 where chi_parallel = 1, from that of a plain layer (B.26)."""
+    return share * (share * source + 4 * (1 - share))
+
+
+def _scale_invariant(slopes: tuple[float, float], share: float) -> CriticalPoint:
+    """Every K is a fixed point (5.66); corrections vanish with G1, for unequal slopes only without skip connection."""
+    minus, plus = slopes
+    A_2, A_4 = (minus**2 + plus**2) / 2, (minus**4 + plus**4) / 2
+    angle = share * (plus - minus) ** 2 / (plus**2 + minus**2) / math.pi
+    growth = _vertex_growth(3 * A_4 / A_2**2 - 1, share)
+    known = share == 1 or abs(minus) == abs(plus)
+    return CriticalPoint(
+        None,
+        0.0,
+        share / A_2,
+        "scale-invariant",
+        "marginal",
+        {"A_2": A_2, "A_4": A_4, "rho": angle, "nu": growth},
+        {"p_0": 0.0, "p_parallel": 0.0, "p_perpendicular": 0.0, "p_V": -1.0},
+        {"C_b_1": 0.0, "C_W_1": 0.0} if known else {},
+    )
+
+
+def _at_zero(functions: KernelFunctions, share: float) -> CriticalPoint | None:
+    """The limit K -> 0, where g'/<s'^2> -> (s_1^2 + s_0 s_2) / s_1^2 (5.73)."""
+    found = sides(functions.activation)
+    if found is None or not found.slope_square or found.left[0] != found.right[0]:
+        return None
+    C_W = share / found.slope_square
+    if found.right[0]:
+        smooth = np.array_equal(found.left, found.right)
+        if not smooth or abs(found.right[0] * found.right[2]) > _EQUAL * found.slope_square:
+            return None
+        return CriticalPoint(0.0, -C_W * float(found.right[0]) ** 2, C_W, "K*=0", "needs a negative C_b")
+    small = expand(found)
+    decisive = small.leading or _excess_at_small_kernels(functions, 1 / found.slope_square)
+    growth = _vertex_growth(found.vertex_source, share)
+    return CriticalPoint(
+        0.0,
+        0.0,
+        C_W,
+        "K*=0",
+        "stable" if decisive < 0 else "unstable",
+        small.named(share) | {"nu": growth / 3},
+        _exponents_at_zero(small),
+        _corrections_at_zero(small, found, growth) if _even_at_zero(found) or share == 1 else {},
+    )
+
+
+def _even_at_zero(found: Sides) -> bool:
+    """Whether s^2 is even near 0: odd moments of a neuron, which a skip connection makes, then do not count."""
+    return bool(abs(found.left[1]) == abs(found.right[1]))
+
+
+def _excess_at_small_kernels(functions: KernelFunctions, C_W: float) -> float:
+    """C_W g / K - 1 at the smallest kernel where it shows, for activations that are linear around 0."""
+    excess = C_W * functions.at(_SCANNED).square / _SCANNED - 1
+    visible = excess[np.abs(excess) > _EQUAL]
+    return float(visible[0]) if len(visible) else 0.0
+
+
+def _exponents_at_zero(small: SmallKernel) -> dict[str, float]:
+    """K ~ (p (-a_p) depth)^(-1/p) with p the order of the first a_p != 0; the rest follows from it."""
+    inverse = 1 / small.order
+    exponents = {
+        "p_0": inverse,
+        "p_parallel": 1 + inverse,
+        "p_perpendicular": small.perpendicular,
+        "p_V": 2 * inverse - 1,
+        "p_1": inverse - 1,
+    }
+    if math.isfinite(small.order):
+        exponents["p_1_tuned"] = (1 + small.next_order) * inverse - 1
+    return exponents
+
+
+def _corrections_at_zero(small: SmallKernel, found: Sides, growth: float) -> dict[str, float]:
+    """The C_W_1 whose C_W_1 g cancels C_W g'' V / 2 = -(1 + p) growth K / 6 at large depth (5.141), (5.142)."""
+    if math.isinf(small.order):
+        return {}
+    return {"C_b_1": 0.0, "C_W_1": (1 + small.order) * growth / 6 / found.slope_square}
+
+
+def _positive_roots(functions: KernelFunctions, share: float) -> list[CriticalPoint]:
+    return [_half_stable(functions, K, share) for K in _equal_susceptibilities(functions.activation)]
+
+
+@lru_cache(maxsize=64)
+def _equal_susceptibilities(act: Activation) -> tuple[float, ...]:
+    """Sign changes of chi_parallel / chi_perp - 1 over eleven decades of K (5.73), remembered."""
+    functions = KernelFunctions(act)
+
+    def excess(log_K: float) -> float:
+        return float(functions.ratio(np.exp(log_K))[0] - 1)
+
+    curve = KernelFunctions(act, tolerance=1e-10).ratio(_SCANNED) - 1
+    # Where the ratio only tends to one the difference drowns in rounding: that is no root.
+    clear = np.flatnonzero(np.abs(curve) > _EQUAL)
+    brackets = [(i, j) for i, j in pairwise(clear) if curve[i] * curve[j] < 0 and j - i <= 2]
+    return tuple(
+        float(np.exp(brentq(excess, np.log(_SCANNED[i]), np.log(_SCANNED[j]), xtol=1e-14, rtol=1e-14)))
+        for i, j in brackets
+    )
+
+
+def _half_stable(functions: KernelFunctions, K: float, share: float) -> CriticalPoint:
+    """A critical point at K > 0, with K' - K* = (K - K*) + a_1 (K - K*)^2 around it (5.102)."""
+    values = functions.at(K)
+    plain = float(1 / values.slope_square)
+    bend = 0.5 * share * plain * float(values.square_bend)
+    h = 0.5 * share * plain * float(values.slope_square_slope)
+    growth = _vertex_growth(plain**2 * float(values.fourth - values.square**2) / K**2, share)
+    return CriticalPoint(
+        K,
+        share * (K - plain * float(values.square)),
+        share * plain,
+        "half-stable",
+        "attracts from below" if bend > 0 else "attracts from above",
+        {"a_1": bend, "h": h, "source": growth * K**2, "nu": growth},
+        {
+            "p_0": 1.0,
+            "p_parallel": 2.0,
+            "p_perpendicular": 2 * h / bend if bend else math.inf,
+            "p_V": -1.0,
+            "p_1": -2.0,
+        },
+    )

@@ -1,0 +1,297 @@
+"""Residual networks: four-point vertex and three-point function from layer to layer, at leading order in 1/n.
+
+The variance of a neuron, given everything that the neurons share, is Q' = C_b + (C_W/n) sum_j s_j s_j + gamma^2 Q.
+Its fluctuation obeys dQ' = X dQ + C_W e, with the response X = gamma^2 + C_W M, M = dF/dK, and the noise e of n
+neurons around F. A neuron carries its past along, Cov(z^l, z^m) = (product of gamma) K^m, which shows twice: the
+noises of different layers are correlated, and a neuron is correlated with the dQ that its own past helped to make.
+
+* ``BookVertex``      (B.24), (B.25): keeps the part of that memory that is quadratic in z. Exact through layer 2, for
+  linear activations, and asymptotically for K* = 0.
+* ``CompleteVertex``  all of the leading order: S = n Var(dQ), R = n Cov(dQ, z z), V = S + R + R^T.
+
+Tensors on pairs of inputs are matrices (P, P), no inverse of K occurs, and nothing carries a 1/n: the physical
+covariance at layer l is V / n_{l-1}. A layer with gamma = 0 forgets the past of its neurons. Only there can the
+width change; V counts n_{l-1}, so what comes from before it is multiplied by n_l / n_{l-1}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.gaussian import expectations_at
+from foretrain.gaussian.expectation import MOST_INPUTS, default_tolerance
+from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.memory import require_memory
+from foretrain.support.progress import track
+from foretrain.theory.architecture import MLP, Layer
+from foretrain.theory.pairs import Pairs
+from foretrain.theory.recursions.preactivation import PairExpectations, Response, source
+from foretrain.theory.recursions.single_input import width_ratio
+
+Array = NDArray[np.float64]
+
+FORGOTTEN = 1e-9
+"""Correlation of a neuron with its own past below which that past is dropped; c_2 is at most of this order."""
+
+
+@dataclass(frozen=True)
+class SkipResponse:
+    """X = gamma^2 + C_W M (B.15) on pairs: what a fluctuation of the shared variance becomes one layer later."""
+
+    response: Response
+    C_W: float
+    gamma: float
+
+    def __matmul__(self, v: Array) -> Array:
+        """X v for matrices (P, Q)."""
+        return np.asarray(self.gamma**2 * v + self.C_W * (self.response @ v))
+
+    def sandwich(self, V: Array) -> Array:
+        """X V X^T for a symmetric matrix on pairs."""
+        return self @ (self @ V).T
+
+
+class Vertex(Protocol):
+    """A four-point vertex that is carried from layer to layer."""
+
+    @property
+    def values(self) -> Array:
+        """V (P, P) at the present layer."""
+        ...
+
+    def step(self, expectations: PairExpectations, layer: Layer, ratio: float) -> None:
+        """Go on to ``layer``, given the expectations at the layer before it; ``ratio`` is n_l / n_{l-1}."""
+        ...
+
+
+class BookVertex:
+    """V' = C_W^2 Cov + X V X^T + C_W gamma^2 [<s s (z z - K)> + transpose] (B.24), (B.25), zero at layer 1."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        self.values = np.zeros((len(pairs), len(pairs)))
+
+    def step(self, expectations: PairExpectations, layer: Layer, ratio: float) -> None:
+        """Go on to ``layer``, given the expectations at the layer before it."""
+        X = SkipResponse(expectations.response, layer.C_W, layer.gamma)
+        grown = layer.C_W**2 * source(expectations, self._pairs) + ratio * X.sandwich(self.values)
+        if layer.gamma:
+            grown += layer.gamma**2 * layer.C_W * _symmetrized(quadratic_part(expectations))
+        self.values = grown
+
+
+class CompleteVertex:
+    """V = S + R + R^T with S' = X S X^T + C_W^2 c_2 + [X P + transpose] and R' = gamma^2 (X R + C_W <s s (z z - K)>).
+
+    P = n Cov(dQ, C_W e) sums over the earlier layers of the same run of skip connections; rows of R are dQ.
+    """
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        self._shared = np.zeros((len(pairs), len(pairs)))
+        self._own = np.zeros_like(self._shared)
+        self._past = _Past(pairs)
+
+    @property
+    def values(self) -> Array:
+        """V (P, P) at the present layer."""
+        return self._shared + _symmetrized(self._own)
+
+    def step(self, expectations: PairExpectations, layer: Layer, ratio: float) -> None:
+        """Go on to ``layer``, given the expectations at the layer before it."""
+        X = SkipResponse(expectations.response, layer.C_W, layer.gamma)
+        shared = ratio * X.sandwich(self._shared) + layer.C_W**2 * source(expectations, self._pairs)
+        if self._past:
+            shared += _symmetrized(X @ (layer.C_W * self._past.noise_covariance(expectations)))
+        self._shared = shared
+        if layer.gamma:
+            own = X @ self._own + layer.C_W * quadratic_part(expectations)
+            self._own = layer.gamma**2 * own
+        else:
+            self._own = np.zeros_like(self._own)
+        self._past.add(expectations, X)
+
+
+class _Visited(NamedTuple):
+    """A layer m behind the present one, in the same run of skip connections."""
+
+    K: Array
+    F: Array  # <s s> on pairs
+    X: SkipResponse  # of the step from m to m + 1
+
+
+class _Past:
+    """The layers that the neurons of the present layer remember, oldest first."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        self._visited: list[_Visited] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._visited)
+
+    def add(self, expectations: PairExpectations, X: SkipResponse) -> None:
+        """Leave a layer by the step X; a step without skip connection erases everything."""
+        F = self._pairs.vector(expectations.of(0, 0))
+        self._visited = [*self._visited, _Visited(expectations.K, F, X)] if X.gamma else []
+
+    def noise_covariance(self, expectations: PairExpectations) -> Array:
+        """n Cov(dQ, e) = sum_m X^(l-1) ... X^(m+1) C_W c_2(m, l) on pairs (P, P), rows dQ."""
+        self._forget(expectations.K)
+        total = np.zeros((len(self._pairs), len(self._pairs)))
+        if not self._visited:
+            return total
+        for visited, covariance in zip(self._visited, self._covariances(expectations), strict=True):
+            total = visited.X @ total + visited.X.C_W * covariance
+        return total
+
+    def _forget(self, K: Array) -> None:
+        """Drop the oldest layers while their largest correlation with the present one is below ``FORGOTTEN``."""
+        present = np.maximum(np.diagonal(K), np.finfo(np.float64).tiny)
+        memory = np.cumprod([visited.X.gamma for visited in reversed(self._visited)])[::-1]
+        spread = np.array([np.sqrt(np.diagonal(visited.K) / present).max() for visited in self._visited])
+        remembered = np.flatnonzero(np.abs(memory) * spread >= FORGOTTEN)
+        self._visited = self._visited[remembered[0] :] if remembered.size else []
+
+    def _covariances(self, expectations: PairExpectations) -> Array:
+        """c_2(m, l) = Cov(s_a s_b at m, s_c s_d at l) for every remembered m: (layers, P, P)."""
+        size, pairs, layers = len(expectations.K), self._pairs, len(self._visited)
+        two = np.stack([pairs.first, pairs.second], axis=1)
+        shape = (layers, len(pairs), len(pairs), 2)
+        early = np.broadcast_to(size * np.arange(layers)[:, None, None, None] + two[None, :, None], shape)
+        late = np.broadcast_to(size * layers + two[None, None], shape)
+        found = expectations_at(
+            [expectations.activation] * 4,
+            self._joint_kernel(expectations.K),
+            np.concatenate([early, late], axis=-1),
+            tolerance=default_tolerance(min(2 * size, MOST_INPUTS)),
+        )
+        F = pairs.vector(expectations.of(0, 0))
+        means = [visited.F[:, None] * F for visited in self._visited]
+        return np.asarray(found.value) - np.reshape(means, found.value.shape)
+
+    def _joint_kernel(self, K: Array) -> Array:
+        """Covariance of one neuron's preactivations at all remembered layers and the present one."""
+        kernels = np.stack([*(visited.K for visited in self._visited), K])
+        gammas = np.array([1.0, *(visited.X.gamma for visited in self._visited)])
+        layers, size = len(kernels), len(K)
+        memory = np.eye(layers)
+        for early in range(layers):
+            memory[early, early + 1 :] = memory[early + 1 :, early] = np.cumprod(gammas[early + 1 :])
+        places = np.arange(layers)
+        blocks = memory[:, :, None, None] * kernels[np.minimum.outer(places, places)]
+        return np.asarray(blocks.transpose(0, 2, 1, 3).reshape(layers * size, layers * size))
+
+
+class ThreePoint:
+    """T = n E[z_i;a z_j;b z_j;c], i != j, as a matrix with rows (b, c) and columns a, zero at layer 1.
+
+    T' = gamma (X T + C_W <z_a s_b s_c>): z_i shifts the variance that all neurons share, and keeps its own sign.
+    """
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        self._values = np.zeros((len(pairs), pairs.size))
+
+    @property
+    def values(self) -> Array:
+        """T (N, N, N), indices a, b, c."""
+        return np.asarray(self._values.T[:, self._pairs.number])
+
+    def step(self, expectations: PairExpectations, layer: Layer) -> None:
+        """Go on to ``layer``, given the expectations at the layer before it."""
+        if not layer.gamma:
+            self._values = np.zeros_like(self._values)
+            return
+        X = SkipResponse(expectations.response, layer.C_W, layer.gamma)
+        self._values = layer.gamma * (X @ self._values + layer.C_W * self._linear_part(expectations))
+
+    def _linear_part(self, expectations: PairExpectations) -> Array:
+        """<z_a s_b s_c> = K_ab <s'_b s_c> + K_ac <s_b s'_c>, rows (b, c)."""
+        b, c = self._pairs.first, self._pairs.second
+        slope = expectations.of(1, 0)
+        return np.asarray(slope[b, c][:, None] * expectations.K[b] + slope[c, b][:, None] * expectations.K[c])
+
+
+def next_kernel(expectations: PairExpectations, layer: Layer) -> Array:
+    """K' = C_b + C_W <s s>_K + gamma^2 K (B.11)."""
+    return np.asarray(layer.C_b + layer.C_W * expectations.of(0, 0) + layer.gamma**2 * expectations.K)
+
+
+def quadratic_part(expectations: PairExpectations) -> Array:
+    """<s_1 s_2 (z z - K)_34> = sum_B M_(12)B Cov(z z_B, z z_34), by Stein's identity and without K^-1: (P, P)."""
+    K, pairs = expectations.K, expectations.response.pairs
+    a, b = pairs.first, pairs.second
+    wick = K[np.ix_(a, a)] * K[np.ix_(b, b)] + K[np.ix_(a, b)] * K[np.ix_(b, a)]
+    return expectations.response @ wick
+
+
+def _symmetrized(matrix: Array) -> Array:
+    return np.asarray(matrix + matrix.T)
+
+
+METHODS: dict[str, type[BookVertex] | type[CompleteVertex]] = {
+    "book": BookVertex,
+    "complete": CompleteVertex,
+}
+OBSERVABLES = ("K", "V", "three_point")
+
+
+def residual_vertex(pairs: Pairs, method: str) -> Vertex:
+    """The vertex at layer 1 (zero), to be carried on by ``method``, "complete" or "book"."""
+    if method not in METHODS:
+        raise unknown_name("method for the vertex of residual networks", method, METHODS)
+    return METHODS[method](pairs)
+
+
+def residual_flow(
+    mlp: MLP,
+    first_kernel: Array,
+    method: str = "complete",
+    wanted: Sequence[str] = ("K", "V"),
+    tolerance: float = 1e-10,
+) -> dict[str, Array]:
+    """Observables at layers 1..L, by name: K (L, N, N), V (L, P, P) on pairs, three_point (L, N, N, N).
+
+    ``three_point`` is T_a(bc) = n E[z_i;a z_j;b z_j;c] of two different neurons; networks without skip connections
+    have none. "complete" costs P^2 four-input expectations for every layer that a neuron remembers.
+    """
+    for name in wanted:
+        if name not in OBSERVABLES:
+            raise unknown_name("observable of residual networks", name, OBSERVABLES)
+    K = np.asarray(first_kernel, dtype=np.float64)
+    if K.ndim != 2 or K.shape[0] != K.shape[1]:
+        raise InputError(f"the kernel of layer 1 must have shape (inputs, inputs), but has {K.shape}.")
+    pairs = Pairs(len(K))
+    _guard(mlp, pairs, wanted)
+    vertex, three_point = residual_vertex(pairs, method), ThreePoint(pairs)
+    kept: dict[str, list[Array]] = {name: [] for name in wanted}
+    for index, layer in enumerate(track(mlp.layers, "layers")):
+        if index:
+            expectations = PairExpectations(mlp.activation, K, tolerance)
+            if "V" in kept:
+                vertex.step(expectations, layer, width_ratio(mlp, index))
+            if "three_point" in kept:
+                three_point.step(expectations, layer)
+            K = next_kernel(expectations, layer)
+        state = {"K": K, "V": vertex.values, "three_point": three_point.values}
+        for name, values in kept.items():
+            values.append(state[name])
+    return {name: np.stack(values) for name, values in kept.items()}
+
+
+def _guard(mlp: MLP, pairs: Pairs, wanted: Sequence[str]) -> None:
+    strongest = max(map(abs, mlp.gamma))
+    remembered = np.log(FORGOTTEN) / np.log(strongest) if 0 < strongest < 1 else mlp.depth * (strongest > 0)
+    sizes = {"K": pairs.size**2, "V": len(pairs) ** 2, "three_point": pairs.size**3}
+    working = 12 * len(pairs) ** 2 * (1 + min(remembered, mlp.depth)) if "V" in wanted else 0
+    require_memory(
+        8 * (mlp.depth * sum(sizes[name] for name in wanted) + working),
+        f"{', '.join(wanted)} of {pairs.size} inputs at {mlp.depth} layers",
+        "ask for fewer inputs",
+    )
