@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.theory.angles import (
     angle_flow,
     angle_law,
@@ -150,6 +150,17 @@ def test_any_other_activation_goes_by_the_kernel() -> None:
     np.testing.assert_allclose(
         np.cos(found["psi"]), K[:, 0, 1] / np.sqrt(K[:, 0, 0] * K[:, 1, 1]), atol=1e-13
     )
+
+
+def test_angles_too_small_for_the_kernel_are_told() -> None:
+    with pytest.warns(AccuracyWarning, match="from layer 2 on"):
+        angle_flow(MLP("tanh", 3, 10), [1.0, 0.0], [1.0, 1e-6])
+
+
+def test_distance_of_unequal_norms_keeps_their_difference() -> None:
+    found = angle_flow(MLP("relu", 3_000, 10, C_W=2.0), *at_angle(1.0, 3.0)).isel(layer=-1)
+    assert float(found["K_2"]) == pytest.approx(1 + float(found["psi"]) ** 2 * 3 / 4, rel=1e-8)
+    assert float(found["K_2_asymptotic"] - found["K_2"]) == pytest.approx(0, abs=1e-7)
 
 
 def test_linear_networks_keep_the_angle_and_say_so() -> None:

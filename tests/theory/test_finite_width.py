@@ -135,6 +135,15 @@ def test_copies_of_an_input_are_one_input() -> None:
     )
 
 
+@pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6])
+def test_nearly_equal_inputs_lose_no_digits_that_the_error_does_not_own(distance: float) -> None:
+    X = np.array([TWO_INPUTS[0], TWO_INPUTS[0] + distance * TWO_INPUTS[1]])
+    exact = mean_of(["cos", "cos"], PYRAMID, X)
+    weighted = mean_of(lambda points: np.cos(points).prod(axis=1), PYRAMID, X)
+    assert abs(weighted.value - exact.value) < weighted.error + 1e-10
+    assert weighted.error < 1e-6
+
+
 def test_an_input_without_signal_stays_zero() -> None:
     silent = MLP("tanh", depth=3, width=20)
     found = mean_of(["cos", "cos"], silent, [[0.0, 0.0], [1.0, 1.0]])

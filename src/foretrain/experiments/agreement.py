@@ -1,21 +1,14 @@
-"""When many measured numbers agree with theory: spread and largest of their z-scores."""
+"""The judgement on many z-scores as rows of an experiment's table."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.compare.agreement import LARGEST_SPREAD, largest_score_allowed
 from foretrain.experiments.registry import Row
 
-LARGEST_SPREAD = 1.3
-_LEVEL = 0.01
-
-
-def largest_score_allowed(entries: int) -> float:
-    """Šidák's bound: if theory is right, the largest of so many |z| exceeds it in 1 % of all runs."""
-    from scipy.stats import norm
-
-    return float(norm.isf(0.5 * (1.0 - (1.0 - _LEVEL) ** (1.0 / entries))))
+__all__ = ["LARGEST_SPREAD", "agreement_rows", "largest_score_allowed"]
 
 
 def agreement_rows(scores: NDArray[np.float64]) -> tuple[Row, Row]:

@@ -2,7 +2,7 @@
 
 Scale-invariant activations have an exact recursion for the angle itself, at any norms, biases and skip
 connections, written in sin^2(psi/2) and cos^2(psi/2) so that no digits are lost at small angles or near pi.
-For any other activation the angle is read off the kernel of the two inputs.
+For any other activation the angle is read off the kernel of the two inputs, which resolves angles above 1e-4.
 
 At criticality cos psi' = cos psi + rho (sin psi - psi cos psi) (5.162), with rho (1 - gamma^2) in place of rho
 for a residual network, and psi = 3 / (rho l) - 9 log(l / l_0) / (2 rho l^2) + ... (5.166).
@@ -11,15 +11,21 @@ for a residual network, and psi = 3 / (rho l) - 9 log(l / l_0) / (2 rho l^2) + .
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, Layer
-from foretrain.theory.asymptotics.constants import FIT_DEPTH, is_deep_enough, log_depth_constant, reference_start
+from foretrain.theory.asymptotics.constants import (
+    FIT_DEPTH,
+    is_deep_enough,
+    log_depth_constant,
+    reference_start,
+)
 from foretrain.theory.flow import flow
 
 if TYPE_CHECKING:
@@ -33,7 +39,8 @@ _MEANINGS = {
     "K_22": "variance of the second signal",
     "K_2": "K_[2], a quarter of their mean squared distance (5.19)",
     "psi_asymptotic": "3 / (rho l) - 9 log(l / l_0) / (2 rho l^2), remainder O(log^2 l / l^3) (5.166)",
-    "K_2_asymptotic": "9 K_d / (4 rho^2 l^2), relative remainder O(log l / l) (5.168), at equal norms",
+    "K_2_asymptotic": "(sqrt(K_11) - sqrt(K_22))^2 / 4 + 9 sqrt(K_11 K_22) / (4 rho^2 l^2), remainder of the "
+    "second part relative O(log l / l) (5.168)",
 }
 _CLOSE = 1e-9
 # 2k / (2k+1)!, the highest first: the series of sin x - x cos x, signs apart.
@@ -204,6 +211,14 @@ def _from_kernel(mlp: MLP, inputs: Array, first: float) -> _Rows:
     if not ((one > 0) & (two > 0)).all():
         raise InputError("a signal dies at some layer (its variance is 0): its angle is not defined.")
     norm = np.sqrt(one * two)
+    lost = np.abs(norm - cross)[1:] < 1e-8 * norm[1:]
+    if first > 0 and lost.any():
+        warnings.warn(
+            f"from layer {2 + int(np.argmax(lost))} on an angle below 1e-4 drowns in the accuracy of the kernel: use "
+            "foretrain.theory.nearby.nearby_flow.",
+            AccuracyWarning,
+            stacklevel=3,
+        )
     psi = 2 * np.arctan2(np.sqrt(np.maximum(norm - cross, 0)), np.sqrt(np.maximum(norm + cross, 0)))
     psi[0] = first
     return _Rows(psi, one, two, np.zeros(len(psi), dtype=np.int_))
@@ -241,11 +256,15 @@ def _with_law(mlp: MLP, start: _Pair, found: xr.Dataset) -> xr.Dataset:
         return found.assign_attrs(rho=0.0, law="the angle stays what it is, for the activation is linear")
     log_l_0 = log_angle_constant(rho, start.psi)
     layer = found["layer"].values
-    scale = math.sqrt(start.first) * math.sqrt(start.second)
+    roots = math.sqrt(start.first), math.sqrt(start.second)
     laws = {
         "psi_asymptotic": angle_law(rho, log_l_0, layer),
-        "K_2_asymptotic": 9 * scale / (4 * rho**2 * layer**2.0),
+        "K_2_asymptotic": (roots[0] - roots[1]) ** 2 / 4
+        + 9 * roots[0] * roots[1] / (4 * rho**2 * layer**2.0),
     }
+    with np.errstate(over="ignore"):
+        constants = {"rho": rho, "l_0": float(np.exp(log_l_0)), "log_l_0": log_l_0}
+    constants["crossover_depth"] = crossover_depth(rho, start.psi)
     return found.assign(
         {name: ("layer", value, {"meaning": _MEANINGS[name]}) for name, value in laws.items()}
-    ).assign_attrs(rho=rho, l_0=math.exp(min(log_l_0, 700.0)), crossover_depth=crossover_depth(rho, start.psi))
+    ).assign_attrs(constants)

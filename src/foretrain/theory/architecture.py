@@ -120,9 +120,7 @@ class MLP:
         """
         from foretrain.theory.critical_initialisation import critical_network
 
-        return critical_network(
-            activation, depth, width, n_in, n_out, gamma, X, tuned, lambda_b, lambda_W
-        )
+        return critical_network(activation, depth, width, n_in, n_out, gamma, X, tuned, lambda_b, lambda_W)
 
     @property
     def widths(self) -> tuple[int, ...]:

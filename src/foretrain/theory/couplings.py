@@ -109,8 +109,7 @@ def running(
     """
     import xarray as xr
 
-    row = np.asarray(x, dtype=np.float64)
-    found = layer_statistics(mlp, row[None] if row.ndim == 1 else row, layer)
+    found = layer_statistics(mlp, np.atleast_2d(np.asarray(x)), layer)
     if len(found.K) != 1:
         raise InputError(
             f"running is for one input, but {len(found.K)} were given: use layer_action for more."
@@ -144,9 +143,9 @@ def relevance(mlp: MLP, X: ArrayLike) -> xr.Dataset:
     """
     import xarray as xr
 
-    coupling = fluctuation(mlp, X)
     if mlp.depth < 4:
         raise InputError(f"depth is {mlp.depth}: give at least 4 layers to see a coupling run.")
+    coupling = fluctuation(mlp, X)
     first = max(2, (mlp.depth + 1) // 2)
     late = coupling.sel(layer=slice(first, None))
     if not (late > 0).all():

@@ -281,7 +281,7 @@ class Landscape:
 
     def _direction(self, low: float, high: float) -> float:
         """Sign of the gap between neighbouring roots."""
-        between = self._gaps[(SCANNED > low) & (SCANNED < high) & (self._gaps != 0)]
+        between = self._gaps[(low < SCANNED) & (high > SCANNED) & (self._gaps != 0)]
         if len(between):
             return float(np.sign(between[len(between) // 2]))
         return float(np.sign(self._gap((low + high) / 2))) if math.isfinite(high) else 0.0

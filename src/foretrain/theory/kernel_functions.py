@@ -64,7 +64,10 @@ class KernelFunctions:
         """Values at an array of kernel values K >= 0, by the rules of :func:`foretrain.gaussian.expectation`."""
         variance = np.asarray(K, dtype=float)
         if not (np.isfinite(variance).all() and (variance >= 0).all()):
-            raise InputError("kernel values must be finite and not negative.")
+            raise InputError(
+                "kernel values must be finite and not negative: if they grew with depth, choose a smaller C_W, fewer "
+                "layers or smaller inputs."
+            )
         flat = np.atleast_1d(variance).ravel()
         if self.activation.slopes is not None:
             found = self._scale_invariant(flat)
@@ -82,7 +85,7 @@ class KernelFunctions:
 
     def fast(self, K: float) -> Array:
         """The six functions at one kernel value, to about twelve digits, in microseconds."""
-        if K <= 0:
+        if not 0 < K < math.inf:  # the rules have the limit at 0, and the error for what is not finite
             return np.array([float(value) for value in self.at(K)])
         cell, position = divmod(math.log(K), _CELL)
         coefficients = self._cells.get(int(cell))

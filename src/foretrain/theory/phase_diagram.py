@@ -161,8 +161,8 @@ def _first_root(C_b: float, C_W: Array, skip: float, start: Array, scanned: Arra
     """Where the flow from ``start`` ends, for all C_W at once: infinite above, 0 below all roots."""
     gaps = C_b + C_W[:, None] * scanned - (1 - skip) * SCANNED
     rising = C_b + C_W * square(_log(start)) - (1 - skip) * start > 0
-    ahead = np.where(rising[:, None], (SCANNED > start[:, None]) & (gaps <= 0), False)
-    behind = np.where(rising[:, None], False, (SCANNED < start[:, None]) & (gaps >= 0))
+    ahead = np.where(rising[:, None], (start[:, None] < SCANNED) & (gaps <= 0), False)
+    behind = np.where(rising[:, None], False, (start[:, None] > SCANNED) & (gaps >= 0))
     far = np.where(rising, np.argmax(ahead, axis=1), len(SCANNED) - 1 - np.argmax(behind[:, ::-1], axis=1))
     exists = (ahead | behind).any(axis=1)
     near = np.clip(far + np.where(rising, -1, 1), 0, len(SCANNED) - 1)

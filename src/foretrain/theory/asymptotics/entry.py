@@ -13,7 +13,7 @@ from foretrain.theory.architecture import MLP
 from foretrain.theory.asymptotics.fine_tuned import fine_tuned_laws, leading_term
 from foretrain.theory.asymptotics.half_stable import half_stable_laws
 from foretrain.theory.asymptotics.laws import LawSet, Uniform
-from foretrain.theory.asymptotics.off_critical import fixed_point, off_critical_laws
+from foretrain.theory.asymptotics.off_critical import LARGEST_KERNEL, fixed_point, off_critical_laws
 from foretrain.theory.asymptotics.scale_invariant import scale_invariant_laws
 from foretrain.theory.asymptotics.zero_fixed_point import zero_fixed_point_laws
 from foretrain.theory.criticality import CriticalPoint, criticality, taylor_coefficients
@@ -120,8 +120,8 @@ def _off_critical(act: Activation, common: Uniform, start: Nearby, layer: Array)
     K_star = fixed_point(act, common, start.K00)
     if K_star is None:
         raise NotSupportedError(
-            "the kernel of this input reaches no fixed point, at least not exponentially: lower C_W, or take the "
-            "critical values of foretrain.criticality."
+            f"the kernel of this input reaches no fixed point below {LARGEST_KERNEL:g}, at least not exponentially: "
+            "lower C_W, or take the critical values of foretrain.criticality."
         )
     return off_critical_laws(act, K_star, common, start, layer)
 

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 _MOST_STEPS = 20_000
 _SETTLED = 1e-13
-_LARGEST = 5e3  # expectations of general activations are offered up to variances of 1e4
+LARGEST_KERNEL = 400.0  # the search gives up here, for expectations get slow at large variances
 
 
 def off_critical_laws(act: Activation, K_star: float, common: Uniform, start: Nearby, layer: Array) -> LawSet:
@@ -61,13 +61,13 @@ def fixed_point(act: Activation, common: Uniform, first: float) -> float | None:
     """The fixed point that the flow from ``first`` reaches exponentially; None if there is none."""
     functions, K = shared_functions(act), first
     for _ in range(_MOST_STEPS):
-        if not K < _LARGEST:
+        if not K < LARGEST_KERNEL:
             return None
         square, slope, *_ = (float(value) for value in functions.fast(K))
         moved = common.C_b + common.C_W * square + common.gamma**2 * K
-        if common.C_b == 0 and moved < 1e-60:
-            return 0.0
         response = common.gamma**2 + common.C_W * slope
+        if common.C_b == 0 and moved < 1e-12 and response < 1:
+            return 0.0
         if abs(moved - K) <= _SETTLED * abs(K) * max(1 - response, 1e-3):
             return moved
         # Newton's step where the flow contracts: the same limit, reached sooner.

@@ -33,14 +33,14 @@ def scale_invariant_laws(act: Activation, common: Uniform, start: Nearby, layer:
     K = _kernel(growth, common.C_b, start.K00, layer)
     pair = "holds while l << 3 / (rho psi), see foretrain.theory.angles" if minus != plus else "none"
     laws = {
-        "K": Law(K, "K1 chi^(l-1) + C_b (1 - chi^(l-1)) / (1 - chi)", "(5.60), derived", "none"),
-        "K1": Law(start.K1 * growth ** (layer - 1), "K1 chi^(l-1)", "(5.62)", "none"),
-        "K2": Law(start.K2 * growth ** (layer - 1), "K2 chi^(l-1)", "(5.63)", pair),
+        "K": Law(K, "K1 chi^(l-1) + C_b (1 - chi^(l-1)) / (1 - chi)", "(5.60)-(5.65), summed", "none"),
+        "K1": Law(start.K1 * growth ** (layer - 1), "K1 chi^(l-1)", "(5.60)-(5.65)", "none"),
+        "K2": Law(start.K2 * growth ** (layer - 1), "K2 chi^(l-1)", "(5.60)-(5.65)", pair),
     }
     if not common.gamma:
         c = vertex_constant(act)
         V = c * _vertex_sum(growth, common.C_b, start.K00, layer)
-        laws["V"] = Law(V, "c sum_m chi^(2(l-m)) K_m^2, c = 3 A_4 / A_2^2 - 1", "(5.116), derived", "none")
+        laws["V"] = Law(V, "c sum_m chi^(2(l-m)) K_m^2, c = 3 A_4 / A_2^2 - 1", "(5.116), summed", "none")
         laws["G1"] = Law(np.zeros_like(layer), "0", "(5.117)", "none")
         laws["fluctuation"] = _fluctuation(c, growth, common.C_b, V, K, layer)
     kind, statement = _statement(growth, common.C_b)

@@ -46,7 +46,8 @@ def zero_fixed_point_laws(
     """K (5.94), dK_[1] (5.97), ddK_[2] (5.99), V (5.127), G1 bare (5.134) and tuned (corrected (5.143))."""
     a = Series(*(common.remaining * coefficients[name] for name in ("a_1", "a_2", "b_1")))
     log_scale = log_depth_scale(act, a, common, start.K00)
-    constants = {**a._asdict(), "l_0": float(np.exp(min(log_scale, 700.0)))}
+    with np.errstate(over="ignore"):
+        constants = {**a._asdict(), "l_0": float(np.exp(log_scale)), "log_l_0": log_scale}
     # The laws hold far beyond this depth: there the start is forgotten.
     constants["crossover_depth"] = -1 / (a.a_1 * start.K00)
     log = np.log(layer) - log_scale
@@ -124,5 +125,5 @@ def _finite_width(a: Series, log: Array, layer: Array) -> dict[str, Law]:
             "(5.143) corrected",
             "O(log l / l^2)",
         ),
-        "fluctuation": Law(2 * layer / 3, "2 l / (3 n)", "(5.128)", "O(log l) / n"),
+        "fluctuation": Law(2 * layer / 3, "2 l / (3 n)", "from (5.94), (5.127)", "O(log l) / n"),
     }

@@ -103,7 +103,7 @@ def _vertex_growth(source: float, share: float) -> float:
 
 
 def _scale_invariant(slopes: tuple[float, float], share: float) -> CriticalPoint:
-    """Every K is a fixed point (5.66); corrections vanish with G1, for unequal slopes only without skip connection."""
+    """Every K is a fixed point (5.66); corrections vanish with G1, if s is even or there is no skip."""
     minus, plus = slopes
     A_2, A_4 = (minus**2 + plus**2) / 2, (minus**4 + plus**4) / 2
     angle = share * (plus - minus) ** 2 / (plus**2 + minus**2) / math.pi

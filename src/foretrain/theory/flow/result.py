@@ -49,6 +49,9 @@ class Flow(Mapping[str, "xr.DataArray"]):
             raise unknown_name("observable of this flow", name, self._tensors)
         return self._tensors[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
 
@@ -74,8 +77,8 @@ def tensor(name: str, values: Array) -> xr.DataArray:
 
 
 def on_quadruples(name: str, values: Array, quadruples: Indices) -> xr.DataArray:
-    """Values (layers, Q) with the input indices of every quadruple as coordinates."""
-    coordinates = {f"input_{i + 1}": ("quadruple", quadruples[:, i]) for i in range(4)}
+    """Values (layers, Q) with the input indices of every quadruple as coordinates ``leg_1`` to ``leg_4``."""
+    coordinates = {f"leg_{i + 1}": ("quadruple", quadruples[:, i]) for i in range(4)}
     return _labelled(name, values, ("quadruple",), coordinates)
 
 

@@ -27,14 +27,15 @@ def single_input_flow(
     functions = KernelFunctions(mlp.activation)
     K, V, G1 = (np.zeros(mlp.depth) for _ in range(3))
     K[0] = first
-    for index, layer in enumerate(mlp.layers[1:], start=1):
-        square, slope, bend, _, _, fourth = functions.fast(K[index - 1])
-        ratio = width_ratio(mlp, index)
-        K[index] = layer.C_b + layer.C_W * square
-        response = layer.C_W * slope
-        V[index] = ratio * response**2 * V[index - 1] + layer.C_W**2 * (fourth - square**2)
-        G1[index] = ratio * (response * G1[index - 1] + 0.5 * layer.C_W * bend * V[index - 1])
-        G1[index] += b_1[index] + W_1[index] * square
+    with np.errstate(over="ignore", invalid="ignore"):  # a kernel that is not finite is refused by name
+        for index, layer in enumerate(mlp.layers[1:], start=1):
+            square, slope, bend, _, _, fourth = functions.fast(K[index - 1])
+            ratio = width_ratio(mlp, index)
+            K[index] = layer.C_b + layer.C_W * square
+            response = layer.C_W * slope
+            V[index] = ratio * response**2 * V[index - 1] + layer.C_W**2 * (fourth - square**2)
+            G1[index] = ratio * (response * G1[index - 1] + 0.5 * layer.C_W * bend * V[index - 1])
+            G1[index] += b_1[index] + W_1[index] * square
     return {"K": K, "V": V, "G1": G1}
 
 

@@ -1,0 +1,220 @@
+"""``foretrain compare``: theory beside real random networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.output import Table
+
+if TYPE_CHECKING:
+    import xarray
+    from numpy.typing import NDArray
+
+    from foretrain.activations import Activation
+    from foretrain.compare.comparison import Comparison
+    from foretrain.theory.architecture import MLP
+
+# Generic inputs: unequal norms, no right angles.
+_INPUTS = ((1.0, -0.5, 0.8), (0.3, 1.1, -0.4), (-0.7, 0.2, 0.9), (0.5, 0.6, 1.2))
+
+
+def compare(
+    activations: Annotated[list[str], typer.Argument(help="Names, or file.py:function; one or several.")],
+    depth: Annotated[int, typer.Option("--depth", min=2, help="Layers of weights.")] = 5,
+    width: Annotated[int, typer.Option("--width", min=2, help="Neurons of every hidden layer.")] = 64,
+    inputs: Annotated[
+        int, typer.Option("--inputs", min=1, max=len(_INPUTS), help="How many of the built-in inputs.")
+    ] = 2,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FILE", help="Take the inputs x of this npz file instead.")
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", help="Networks per width, on average.")] = 20_000,
+    scales: Annotated[
+        list[float] | None,
+        typer.Option("--scale", metavar="NUMBER", help="Multiplier of the width; give at least three."),
+    ] = None,
+    observables: Annotated[
+        list[str] | None, typer.Option("--observable", metavar="NAME", help="K, V, G1 or three_point.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option("--method", help="auto, weights (draw every weight) or conditional (no weights).")
+    ] = "auto",
+    c_b: Annotated[
+        float | None, typer.Option("--c-b", help="Variance of biases; by default the critical one.")
+    ] = None,
+    c_w: Annotated[
+        float | None,
+        typer.Option("--c-w", help="Variance of weights times fan-in; by default the critical one."),
+    ] = None,
+    gamma: Annotated[float | None, typer.Option("--gamma", help="Coupling of skip connections.")] = None,
+    seed: Seed = 0,
+) -> Answer:
+    """Compare kernel, vertex and 1/n correction with real random networks, extrapolated to infinite width.
+
+    The answer is that theory agrees (exit code 0) or not (1): the root mean square of independent z-scores is at
+    most 1.3 and no |z| exceeds the bound that one run in a hundred would exceed by chance, for all activations
+    together.
+    """
+    from foretrain.compare.comparison import compare as run
+    from foretrain.support.progress import track
+    from foretrain.support.seeds import spawn
+
+    X = _inputs(inputs, data)
+    found: list[Comparison] = []
+    tasks = list(zip(activations, spawn(seed, len(activations)), strict=True))
+    for name, own_seed in track(tasks, "activations"):
+        mlp = _network(_activation(name), depth, width, c_b, c_w, gamma)
+        found.append(
+            run(mlp, X, observables or None, draws, scales=scales or None, method=method, seed=own_seed)
+        )
+    return _answer(found, seed)
+
+
+def _inputs(count: int, data: Path | None) -> NDArray[Any]:
+    import numpy as np
+
+    if data is None:
+        return np.array(_INPUTS[:count])
+    from foretrain.support.loading import load_data
+
+    x = load_data(data).x
+    return x.reshape(len(x), -1)
+
+
+def _activation(name: str) -> Activation:
+    from foretrain.activations import activation
+
+    if ":" not in name and not name.endswith(".py"):
+        return activation(name)
+    from foretrain.support.loading import load_callable
+
+    return activation(load_callable(name))
+
+
+def _network(
+    act: Activation, depth: int, width: int, c_b: float | None, c_w: float | None, gamma: float | None
+) -> MLP:
+    """With the variances given, else the critical ones."""
+    from foretrain.theory.architecture import MLP
+
+    if c_b is not None and c_w is not None:
+        return MLP(act, depth=depth, width=width, C_b=c_b, C_W=c_w, gamma=gamma)
+    critical = MLP.critical(act, depth=depth, width=width, gamma=gamma)
+    given = {"C_b": c_b, "C_W": c_w}
+    return critical.replace(**{name: value for name, value in given.items() if value is not None})
+
+
+def _answer(found: Sequence[Comparison], seed: int) -> Answer:
+    from foretrain.compare.agreement import judge
+    from foretrain.report.comparison import draw
+
+    together = judge([(c.z[c.fluctuates], c.independent_scores) for c in found])
+    agrees = together.agrees and all(c.exact_agrees for c in found)
+    word = "agrees" if agrees else "does NOT agree"
+    summary = f"Theory {word} with the networks: {together}."
+    text: list[str | Table] = []
+    for comparison in found:
+        text += _paragraphs(comparison)
+    if len(found) > 1:
+        text.append(_overview(found))
+    datasets = [comparison.to_dataset() for comparison in found]
+    return Answer(
+        {
+            "agrees": agrees,
+            "rms_z": together.rms,
+            "largest_z": together.largest,
+            "bound": together.bound,
+            "entries": together.entries,
+            "independent": together.independent,
+            "seed": seed,
+            "comparisons": [_document(comparison) for comparison in found],
+        },
+        [*text, summary],
+        data=_joined(datasets),
+        figure=partial(draw, datasets),
+        holds=agrees,
+    )
+
+
+def _paragraphs(found: Comparison) -> list[str | Table]:
+    from foretrain.compare.presentation import ladder_text, last_layer_rows, own_width_rows, score_rows
+
+    last = found.mlp.depth
+    parts: list[str | Table] = [
+        f"{found.mlp.activation.label}: {ladder_text(found)}",
+        Table((f"layer {last}", "theory", "measured limit", "standard error", "z"), last_layer_rows(found)),
+        Table(("rms z", *(f"layer {layer}" for layer in range(2, last + 1))), score_rows(found)),
+    ]
+    finite = own_width_rows(found)
+    if finite:
+        width = found.ladder.networks[found.own].hidden_widths[0]
+        columns = (f"at width {width}", "theory, n = infinity", "theory with 1/n", "measured", "standard error")
+        parts.append(Table(columns, finite))
+    return parts
+
+
+def _overview(found: Sequence[Comparison]) -> Table:
+    columns = ("activation", "C_b of layer 2", "C_W of layer 2", "entries", "independent", "rms z", "largest |z|")
+    rows = [
+        (
+            c.mlp.activation.label,
+            c.mlp.C_b[1],
+            c.mlp.C_W[1],
+            c.judgement.entries,
+            c.judgement.independent,
+            round(c.judgement.rms, 2),
+            round(c.judgement.largest, 2),
+        )
+        for c in found
+    ]
+    return Table(columns, rows)
+
+
+def _document(found: Comparison) -> dict[str, Any]:
+    judgement = found.judgement
+    return {
+        "activation": found.mlp.activation.label,
+        "C_b": list(found.mlp.C_b),
+        "C_W": list(found.mlp.C_W),
+        "gamma": list(found.mlp.gamma),
+        "depth": found.mlp.depth,
+        "method": found.ladder.method,
+        "widths": [network.hidden_widths[0] for network in found.ladder.networks],
+        "draws": list(found.ladder.draws),
+        "rms_z": judgement.rms,
+        "largest_z": judgement.largest,
+        "verdict": found.verdict,
+        "entries": found.rows(),
+    }
+
+
+def _joined(datasets: Sequence[xarray.Dataset]) -> xarray.Dataset:
+    """One dataset; several activations along a dimension of that name, attributes as a column each."""
+    import xarray
+
+    if len(datasets) == 1:
+        return datasets[0]
+    names = [data.attrs["activation"] for data in datasets]
+    joined = xarray.concat(
+        [data.drop_attrs() for data in datasets], "activation", join="outer", combine_attrs="drop"
+    )
+    verdicts = [data.attrs["verdict"] for data in datasets]
+    return joined.assign_coords(activation=names, verdict=("activation", verdicts))
+
+
+COMMAND = Command(
+    compare,
+    examples=(
+        "foretrain compare tanh --depth 5 --width 64",
+        "foretrain compare tanh relu gelu sin swish --plot comparison.png",
+        "foretrain compare relu --c-b 0.1 --c-w 1.8 --data data.npz --method conditional --save results",
+    ),
+    saves=True,
+    draws=True,
+)

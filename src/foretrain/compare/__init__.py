@@ -1,0 +1,49 @@
+"""Theory beside measurement: real random torch networks against the flow, entry by entry, with standard errors.
+
+``foretrain.compare(mlp, X)`` compares, because this package can be called like the function
+:func:`foretrain.compare.comparison.compare`. Its rooms are
+
+``build``       the torch network and the optimizer groups that the theory speaks of
+``ensembles``   many random networks at once
+``estimators``  kernel, vertex and next-to-leading metric from an ensemble, with error bars
+``comparison``  several widths, the limit of infinite width, z-scores and a verdict
+
+Importing this package does not import torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretrain.compare import agreement, build, comparison, ensembles, estimators
+    from foretrain.compare.comparison import Comparison, compare
+
+_ROOMS = ("agreement", "build", "comparison", "ensembles", "estimators")
+_NAMES = ("Comparison", "compare")
+
+__all__ = ["Comparison", "agreement", "build", "compare", "comparison", "ensembles", "estimators"]
+
+
+class _CallableModule(ModuleType):
+    """A package that is also the function named like it."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Comparison:
+        """The same as :func:`foretrain.compare.comparison.compare`."""
+        from foretrain.compare.comparison import compare
+
+        return compare(*arguments, **options)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name in _NAMES:
+        return getattr(import_module(f"{__name__}.comparison"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,77 @@
+"""When many measured numbers agree with theory: spread and largest of their z-scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+LARGEST_SPREAD = 1.3
+"""Largest root mean square of z-scores that counts as agreement."""
+
+_LEVEL = 0.01
+_FAINTEST = 0.02
+
+
+def largest_score_allowed(entries: int) -> float:
+    """Šidák's bound: if theory is right, the largest of so many |z| exceeds it in 1 % of all runs."""
+    from scipy.stats import norm
+
+    return float(norm.isf(0.5 * (1.0 - (1.0 - _LEVEL) ** (1.0 / entries))))
+
+
+def decorrelated(scores: Array, covariance: Array, most: int) -> Array:
+    """z-scores along the principal directions of their correlation matrix: independent, with variance one.
+
+    Directions with less than 2 % of the mean variance are left out, because what an extrapolation in 1/n neglects
+    may be as large there; and at most ``most`` are kept, the largest, because a covariance that is itself measured
+    knows no more.
+    """
+    if not scores.size:
+        return scores
+    deviation = np.sqrt(np.diagonal(covariance))
+    variances, directions = np.linalg.eigh(covariance / np.outer(deviation, deviation))
+    kept = (variances > _FAINTEST) & (np.arange(len(scores)) >= len(scores) - most)
+    return np.asarray((directions.T @ scores)[kept] / np.sqrt(variances[kept]))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The two numbers on which a verdict rests, and their bounds."""
+
+    rms: float  # of the independent scores; 0 if there are none
+    largest: float  # |z| of an entry or of an independent combination
+    bound: float  # on the largest
+    entries: int
+    independent: int
+
+    @property
+    def agrees(self) -> bool:
+        """Spread at most 1.3, and no score beyond the bound."""
+        return self.rms <= LARGEST_SPREAD and self.largest <= self.bound
+
+    def __str__(self) -> str:
+        return (
+            f"{self.entries} entries, {self.independent} independent: rms z {self.rms:.2f} of at most "
+            f"{LARGEST_SPREAD:g}, largest |z| {self.largest:.2f} of at most {self.bound:.2f}"
+        )
+
+
+def judge(parts: Iterable[tuple[Array, Array]]) -> Judgement:
+    """The judgement on one or more comparisons, each as the z-scores of its entries and its independent scores.
+
+    The bound counts entries and combinations of all parts, so that the whole errs in at most 1 % of all runs.
+    """
+    entries, independent = (np.concatenate(column) for column in zip(*parts, strict=True))
+    everything = np.concatenate([entries, independent])
+    return Judgement(
+        float(np.sqrt(np.mean(independent**2))) if independent.size else 0.0,
+        float(np.abs(everything).max(initial=0.0)),
+        largest_score_allowed(max(1, everything.size)),
+        entries.size,
+        independent.size,
+    )

@@ -1,0 +1,341 @@
+"""Theory beside measurement: the entries of K, V and G1 at every layer, from networks of several widths.
+
+Every entry is measured at each width and extrapolated to 1/n = 0 with a quadratic in 1/n, where the recursions of
+the theory are exact. A z-score is (limit − theory) / standard error.
+
+Entries of one ensemble are correlated, those of V strongly: one fluctuation shows in all of them, and the root mean
+square of so many z-scores is no better known than that of ten. The verdict therefore rests on uncorrelated
+combinations of them (:func:`foretrain.compare.agreement.decorrelated`); the largest |z| is judged among both.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.compare.agreement import Judgement, decorrelated, judge
+from foretrain.compare.ensembles import METHODS, Ensemble
+from foretrain.compare.estimators import OBSERVABLES, BatchValues, Entry, batch_values, entries_of
+from foretrain.compare.statistics import ESTIMATORS, collect
+from foretrain.compare.widths import (
+    TRUSTED_DEPTH_TO_WIDTH,
+    check_scales,
+    extrapolation_weights,
+    inverse_widths,
+    scaled,
+    share_draws,
+)
+from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError, unknown_name
+from foretrain.support.seeds import Seed, spawn
+from foretrain.theory.architecture import MLP, FloatArray
+from foretrain.theory.flow import flow
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+
+BATCHES = 500
+_FEWEST_BATCHES = 50
+_BATCHES_PER_DIRECTION = 8
+_MOST_INPUTS = 4
+_EXACT, _EQUAL = 1e-9, 1e-6  # relative: what fluctuates less does not fluctuate, and is then compared to this
+_MOST_NUMBERS = 1e10  # random numbers beyond which weights are not drawn one by one unless asked for
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """The networks that were measured, from narrow to wide."""
+
+    scales: tuple[float, ...]
+    inverse: Array  # 1/n in units of the own width
+    networks: tuple[MLP, ...]
+    draws: tuple[int, ...]
+    method: str
+    batches: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Measured values at every width, their limit, the theory, and how far they are apart."""
+
+    mlp: MLP
+    entries: tuple[Entry, ...]
+    ladder: Ladder
+    estimator: str
+    seed: str
+    theory: Array  # (entries,)
+    unit: Array  # (entries,): natural size, from the kernel
+    batches: tuple[BatchValues, ...]  # by width
+
+    @cached_property
+    def measured(self) -> Array:
+        """(widths, entries)."""
+        return np.stack([batch.estimate for batch in self.batches])
+
+    @cached_property
+    def measured_error(self) -> Array:
+        """Standard errors (widths, entries)."""
+        return np.stack([batch.standard_error for batch in self.batches])
+
+    @cached_property
+    def _weights(self) -> Array:
+        return extrapolation_weights(self.ladder.inverse, self.measured_error)
+
+    @cached_property
+    def limit(self) -> Array:
+        """Extrapolated to infinite width: (entries,)."""
+        return np.asarray((self._weights * self.measured).sum(axis=0))
+
+    @cached_property
+    def covariance(self) -> Array:
+        """Of the limits: (entries, entries)."""
+        parts = [
+            weight[:, None] * weight * batch.covariance for weight, batch in zip(self._weights, self.batches)
+        ]
+        return np.asarray(sum(parts))
+
+    @cached_property
+    def standard_error(self) -> Array:
+        """Of the limits: (entries,)."""
+        return np.sqrt(np.diagonal(self.covariance))
+
+    @cached_property
+    def fluctuates(self) -> NDArray[np.bool_]:
+        """Entries with noise; the others are the same in every network and are compared exactly."""
+        return np.asarray(self.standard_error > _EXACT * self.unit)
+
+    @cached_property
+    def z(self) -> Array:
+        """(limit − theory) / standard error, nan where nothing fluctuates: (entries,)."""
+        error = np.where(self.fluctuates, self.standard_error, np.nan)
+        return np.asarray((self.limit - self.theory) / error)
+
+    @cached_property
+    def independent_scores(self) -> Array:
+        """z-scores of the uncorrelated combinations on which the verdict rests."""
+        chosen = self.fluctuates
+        most = self.ladder.batches // _BATCHES_PER_DIRECTION
+        return decorrelated(self.z[chosen], self.covariance[np.ix_(chosen, chosen)], most)
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """Spread and largest of the scores, with their bounds."""
+        return judge([(self.z[self.fluctuates], self.independent_scores)])
+
+    @property
+    def exact_agrees(self) -> bool:
+        """Whether entries that do not fluctuate equal the theory."""
+        return bool((np.abs(self.limit - self.theory) <= _EQUAL * self.unit)[~self.fluctuates].all())
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the judgement is good and entries that do not fluctuate equal the theory."""
+        return self.judgement.agrees and self.exact_agrees
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        word = "agrees" if self.agrees else "does NOT agree"
+        exact = "" if self.exact_agrees else "; entries that do not fluctuate differ"
+        return f"{self.mlp.activation.label}: theory {word} with networks ({self.judgement}{exact})."
+
+    @cached_property
+    def own(self) -> int:
+        """The number of the width nearest to the network's own."""
+        return int(np.argmin(np.abs(np.log(self.ladder.inverse))))
+
+    @cached_property
+    def corrected(self) -> Array:
+        """K + G1 / fan-in, the mean that theory predicts at each width; nan but for K: (widths, entries)."""
+        found = np.full_like(self.measured, np.nan)
+        shift = {(e.layer, e.inputs): value for e, value in zip(self.entries, self.theory) if e.observable == "G1"}
+        if not shift:
+            return found
+        for column, entry in enumerate(self.entries):
+            if entry.observable == "K":
+                fan_in = np.array([network.widths[entry.layer - 1] for network in self.ladder.networks])
+                found[:, column] = self.theory[column] + shift.get((entry.layer, entry.inputs), 0.0) / fan_in
+        return found
+
+    def to_dataset(self) -> xarray.Dataset:
+        """Every number, labelled; ``foretrain.save`` stores it."""
+        from foretrain.compare.presentation import comparison_dataset
+
+        return comparison_dataset(self)
+
+    def rows(self) -> list[dict[str, object]]:
+        """One dictionary per entry."""
+        columns = zip(
+            self.entries, self.theory, self.limit, self.standard_error, self.z, self.measured[self.own]
+        )
+        return [
+            {
+                "layer": entry.layer,
+                "entry": entry.label,
+                "theory": float(theory),
+                "limit": float(limit),
+                "standard_error": float(error),
+                "z": None if np.isnan(z) else float(z),
+                "own_width": float(own),
+            }
+            for entry, theory, limit, error, z, own in columns
+        ]
+
+    def __repr__(self) -> str:
+        from foretrain.compare.presentation import comparison_text
+
+        return comparison_text(self)
+
+
+def compare(
+    mlp: MLP,
+    X: ArrayLike,
+    observables: Sequence[str] | None = None,
+    draws: int = 20_000,
+    *,
+    scales: Sequence[float] | None = None,
+    method: str = "auto",
+    estimator: str = "metric",
+    seed: Seed = 0,
+) -> Comparison:
+    """Draw random torch networks of several widths and compare their statistics with the flow.
+
+    Parameters
+    ----------
+    X
+        Inputs (N, n_in); V needs N ≤ 4, because its full tensor is compared.
+    observables
+        Any of ``K``, ``V``, ``G1``, and for residual networks ``K``, ``V``, ``three_point``. By default all that
+        the network, the estimator and the number of inputs allow.
+    draws
+        Networks per width, on average; they are shared out so that the limit is as sharp as their time allows.
+    scales
+        Multipliers of the hidden widths, at least three; by default (1/4, 1/2, 1), (1/2, 1, 2) or (1, 2, 4), the
+        narrowest at least six times as wide as the network is deep if possible.
+    method
+        ``"weights"`` draws every weight of every network; ``"conditional"`` draws each layer from its law given
+        the one before, the same statistics at a cost of n instead of n² per layer. ``"auto"`` draws weights
+        unless that takes more than 10¹⁰ random numbers; the result says which was used.
+    estimator
+        ``"metric"`` averages over a layer's own weights exactly; ``"neurons"`` uses its preactivations only.
+    """
+    inputs = mlp.check_inputs(X)
+    mlp = mlp.with_inputs(inputs)
+    names = _check_observables(mlp, len(inputs), observables, estimator)
+    ladder = _plan(mlp, len(inputs), draws, check_scales(mlp, scales), method)
+    _warn_if_too_deep(ladder)
+    predicted = _theory(mlp, inputs, names)
+    K = predicted["K"]
+    entries = [
+        entry
+        for name in names
+        for entry in entries_of(name, mlp, len(inputs))
+        if not (estimator == "neurons" and name != "K" and mlp.widths[entry.layer] < 2)
+    ]
+    found = []
+    for network, count, own_seed in zip(ladder.networks, ladder.draws, spawn(seed, len(ladder.networks))):
+        ensemble = Ensemble(
+            network,
+            inputs,
+            count // ladder.batches,
+            ladder.batches,
+            ladder.method,
+            own_seed,
+            estimator == "neurons",
+        )
+        statistics = collect(ensemble, K, estimator, "G1" in names)
+        found.append(batch_values(network, K, statistics, entries))
+    return Comparison(
+        mlp,
+        tuple(entries),
+        ladder,
+        estimator,
+        repr(seed),
+        np.array([predicted[e.observable][(e.layer - 1, *e.inputs)] for e in entries]),
+        np.array([_unit(K, e) for e in entries]),
+        tuple(found),
+    )
+
+
+def _check_observables(
+    mlp: MLP, inputs: int, observables: Sequence[str] | None, estimator: str
+) -> tuple[str, ...]:
+    if estimator not in ESTIMATORS:
+        raise unknown_name("estimator", str(estimator), ESTIMATORS)
+    if observables is None:
+        few = ("V",) if inputs <= _MOST_INPUTS else ()
+        if mlp.is_residual:
+            return ("K", *few, *(("three_point",) if few else ()))
+        return ("K", *few, *(("G1",) if estimator == "metric" else ()))
+    names = tuple(dict.fromkeys([observables] if isinstance(observables, str) else observables))
+    for name in names:
+        if name not in OBSERVABLES:
+            raise unknown_name("observable", str(name), OBSERVABLES)
+    if not names:
+        raise InputError(f"ask for at least one observable of: {', '.join(OBSERVABLES)}.")
+    if "G1" in names and (mlp.is_residual or estimator != "metric"):
+        raise NotSupportedError(
+            "G1 is measured in networks without skip connections and with estimator='metric' only: leave it out."
+        )
+    if "three_point" in names and not mlp.is_residual:
+        raise InputError("three_point vanishes without skip connections: leave it out, or give gamma.")
+    if {"V", "three_point"} & set(names) and inputs > _MOST_INPUTS:
+        raise InputError(
+            f"the full V of {inputs} inputs would be compared: give at most {_MOST_INPUTS} inputs at a time."
+        )
+    return names
+
+
+def _plan(mlp: MLP, inputs: int, draws: int, scales: tuple[float, ...], method: str) -> Ladder:
+    if method not in ("auto", *METHODS):
+        raise unknown_name("sampling method", str(method), ("auto", *METHODS))
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 10 * _FEWEST_BATCHES:
+        raise InputError(f"draws is {draws!r}: give a whole number of at least {10 * _FEWEST_BATCHES}.")
+    networks = tuple(scaled(mlp, scale) for scale in scales)
+    inverse = inverse_widths(mlp, scales)
+    for chosen in METHODS if method == "auto" else (method,):
+        costs = np.array([_numbers_per_draw(network, inputs, chosen) for network in networks], dtype=float)
+        shares = share_draws(inverse, costs, int(draws))
+        if costs @ shares <= _MOST_NUMBERS:
+            break
+    batches = max(_FEWEST_BATCHES, min(BATCHES, min(shares) // 4))
+    return Ladder(
+        scales, inverse, networks, tuple(-(-count // batches) * batches for count in shares), chosen, batches
+    )
+
+
+def _numbers_per_draw(mlp: MLP, inputs: int, method: str) -> int:
+    """Random numbers of one network, up to the last hidden layer."""
+    if method == "conditional":
+        return inputs * sum(mlp.hidden_widths)
+    return sum(n * fan_in for fan_in, n in pairwise(mlp.widths[:-1]))
+
+
+def _warn_if_too_deep(ladder: Ladder) -> None:
+    ratio = ladder.networks[0].depth_to_width
+    if ratio > TRUSTED_DEPTH_TO_WIDTH:
+        warnings.warn(
+            f"the narrowest network has depth over width {ratio:.2g}: a quadratic in 1/n may not reach the limit, "
+            "so give wider networks or larger scales.",
+            AccuracyWarning,
+            stacklevel=3,
+        )
+
+
+def _theory(mlp: MLP, inputs: FloatArray, names: Sequence[str]) -> dict[str, Array]:
+    wanted = list(dict.fromkeys(["K", *names]))
+    found = flow(mlp, inputs, wanted)
+    return {name: np.asarray(found[name].values, dtype=np.float64) for name in wanted}
+
+
+def _unit(K: Array, entry: Entry) -> float:
+    """√K_aa for each index: the size that the entry would have without any cancellation."""
+    return float(np.prod([np.sqrt(K[entry.layer - 1, i, i]) for i in entry.inputs]))

@@ -1,0 +1,155 @@
+"""Kernel, vertex, next-to-leading metric and three-point function of an ensemble, with their batch values.
+
+Every estimate is a function of means over networks. Leaving out one batch at a time (the jackknife) turns it into
+one pseudo-value per batch: their mean is the estimate, freed of its bias of order 1 / draws, and their covariance
+over the number of batches is the covariance of the estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from itertools import combinations_with_replacement
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compare.statistics import Statistics
+from foretrain.theory.architecture import MLP
+from foretrain.theory.pairs import Pairs
+from foretrain.theory.recursions.preactivation import PairExpectations, Response
+
+Array = NDArray[np.float64]
+
+OBSERVABLES = {
+    "K": "mean of z_a z_b of one neuron",
+    "V": "fan-in times the covariance of z_a z_b of one neuron and z_c z_d of another",
+    "G1": "fan-in times the shift of the mean of z_a z_b from the kernel",
+    "three_point": "fan-in times the mean of z_a of one neuron and z_b z_c of another",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """One number that theory and measurement share: an observable, a layer and indices of inputs."""
+
+    observable: str
+    layer: int
+    inputs: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """For example ``V_(00)(01)``."""
+        numbers = [str(i) for i in self.inputs]
+        if self.observable == "V":
+            return f"V_({''.join(numbers[:2])})({''.join(numbers[2:])})"
+        return f"{self.observable}_{''.join(numbers)}"
+
+
+def entries_of(observable: str, mlp: MLP, inputs: int) -> list[Entry]:
+    """Each independent component once, in the layers where it fluctuates.
+
+    K and V from layer 2 on, G1 from layer 3 on (4.37), the three-point function in layers with a skip connection;
+    pairs a ≤ b, and pairs of pairs once.
+    """
+    pairs = list(combinations_with_replacement(range(inputs), 2))
+    if observable == "V":
+        indices = [(*first, *second) for first, second in combinations_with_replacement(pairs, 2)]
+    elif observable == "three_point":
+        indices = [(a, *pair) for a in range(inputs) for pair in pairs]
+    else:
+        indices = list(pairs)
+    layers = [layer.number for layer in mlp.layers[2 if observable == "G1" else 1 :]]
+    if observable == "three_point":
+        layers = [layer.number for layer in mlp.layers if layer.gamma]
+    return [Entry(observable, layer, index) for layer in layers for index in indices]
+
+
+@dataclass(frozen=True)
+class BatchValues:
+    """One pseudo-value per batch and entry."""
+
+    values: Array  # (batches, entries)
+
+    @property
+    def estimate(self) -> Array:
+        """(entries,)."""
+        return np.asarray(self.values.mean(axis=0))
+
+    @property
+    def covariance(self) -> Array:
+        """(entries, entries), of the estimates."""
+        return np.atleast_2d(np.cov(self.values, rowvar=False)) / len(self.values)
+
+    @property
+    def standard_error(self) -> Array:
+        """(entries,)."""
+        return np.asarray(self.values.std(axis=0, ddof=1) / np.sqrt(len(self.values)))
+
+
+def batch_values(mlp: MLP, K: Array, statistics: Statistics, entries: list[Entry]) -> BatchValues:
+    """Jackknife pseudo-values of the entries of one ensemble; K (layers, inputs, inputs) is the theory's kernel."""
+    readers = _readers(mlp, K, {entry.observable for entry in entries})
+
+    def function(means: Statistics) -> Array:
+        tensors = {name: reader(means) for name, reader in readers.items()}
+        columns = [tensors[e.observable][(slice(None), e.layer - 1, *e.inputs)] for e in entries]
+        return np.stack(columns, axis=1)
+
+    return BatchValues(_pseudo_values(statistics, function))
+
+
+def _pseudo_values(statistics: Statistics, function: Callable[[Statistics], Array]) -> Array:
+    batches = len(statistics.mean)
+    columns = {item.name: getattr(statistics, item.name) for item in fields(Statistics)}
+    everything = Statistics(**{name: column.mean(axis=0)[None] for name, column in columns.items()})
+    without_one = Statistics(
+        **{name: (column.sum(axis=0) - column) / (batches - 1) for name, column in columns.items()}
+    )
+    return batches * function(everything) - (batches - 1) * function(without_one)
+
+
+def _readers(mlp: MLP, K: Array, wanted: set[str]) -> dict[str, Callable[[Statistics], Array]]:
+    """For each observable the function of means (any leading axis) that gives it at all layers and inputs."""
+    pairs = Pairs(K.shape[-1])
+    fan_in = np.array(mlp.widths[:-1], dtype=float)
+    number = pairs.number
+
+    def mean(means: Statistics) -> Array:
+        return np.asarray(K + means.mean[..., number])
+
+    def vertex(means: Statistics) -> Array:
+        covariance = means.product - means.mean[..., :, None] * means.mean[..., None, :]
+        scaled = fan_in[:, None, None] * covariance
+        return np.asarray(scaled[..., number[:, :, None, None], number[None, None]])
+
+    def three_point(means: Statistics) -> Array:
+        return np.asarray(fan_in[:, None, None, None] * means.triple[..., number])
+
+    found: dict[str, Callable[[Statistics], Array]] = {"K": mean, "V": vertex, "three_point": three_point}
+    if "G1" in wanted:
+        shift = _MetricShift(mlp, K)
+        found["G1"] = lambda means: fan_in[:, None, None] * shift(means.remainder)[..., number]
+    return {name: reader for name, reader in found.items() if name in wanted}
+
+
+class _MetricShift:
+    """E[Ĝ] − K by the exact rearrangement C_W E[F(Ĝ) − F(K) − M (Ĝ − K)] + C_W M (E[Ĝ] − K) of the layer before.
+
+    It holds for any M; with M = dF/dK the noise of first order in Ĝ − K is gone, and that of n E[Ĝ − K] does not
+    grow with n.
+    """
+
+    def __init__(self, mlp: MLP, K: Array) -> None:
+        self._C_W = mlp.C_W
+        self._responses: list[Response] = [
+            PairExpectations(mlp.activation, kernel).response for kernel in K[:-1]
+        ]
+
+    def __call__(self, remainder: Array) -> Array:
+        """(…, layers, pairs) from remainders of the same shape; layer 1 does not fluctuate."""
+        shift = np.zeros_like(remainder)
+        for layer, response in enumerate(self._responses, start=1):
+            carried = (response @ shift[..., layer - 1, :].T).T
+            shift[..., layer, :] = self._C_W[layer] * (remainder[..., layer, :] + carried)
+        return shift

@@ -1,0 +1,1 @@
+"""Pictures of results, and the report that puts them together."""

@@ -1,0 +1,89 @@
+"""Whether an expansion in 1/n can be trusted: V / (n K^2), which grows like depth over width."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foretrain.support.errors import AccuracyWarning
+from foretrain.theory.architecture import MLP
+from foretrain.theory.criticality import criticality
+from foretrain.theory.residual_networks import fluctuation_rate
+
+if TYPE_CHECKING:
+    pass
+
+
+SMALL, LARGE = 0.1, 0.3
+"""V / (n K^2) below which the next order in 1/n hardly shows, and from which on the first is not enough."""
+
+
+@dataclass(frozen=True)
+class ExpansionParameter:
+    """Whether 1/n is a small parameter: ``value`` = ``growth`` * L/n, the output's V / (n K^2).
+
+    ``growth`` is that of the network's universality class, None (taken as 1) where it is not at criticality.
+    """
+
+    depth_to_width: float
+    growth: float | None
+    value: float
+    verdict: str
+
+    def __repr__(self) -> str:
+        rate = "growth not known" if self.growth is None else f"growth {self.growth:.4g}"
+        return (
+            f"ExpansionParameter({self.value:.4g}: {self.verdict}; L/n = {self.depth_to_width:.4g}, {rate})"
+        )
+
+
+def expansion_parameter(mlp: MLP) -> ExpansionParameter:
+    """L/n times the growth of V / (n K^2) per layer, with a verdict; warns where it is not small.
+
+    In a scale-invariant network the metric's relative variance is (1 + x/L)^L - 1 with x this parameter, so the
+    order left out changes fluctuations by about x/2.
+    """
+    growth = _growth(mlp)
+    value = mlp.depth_to_width * (1.0 if growth is None else growth)
+    verdict = verdict_on(value)
+    if value >= LARGE:
+        warnings.warn(too_deep(value), AccuracyWarning, stacklevel=2)
+    return ExpansionParameter(mlp.depth_to_width, growth, value, verdict)
+
+
+def verdict_on(fluctuation: float) -> str:
+    """What a size of V / (n K^2) means for an expansion in 1/n, in words."""
+    if fluctuation < SMALL:
+        return f"small, the next order changes fluctuations by about {50 * fluctuation:.1g} %"
+    if fluctuation < LARGE:
+        return f"noticeable, the next order changes fluctuations by about {50 * fluctuation:.2g} %"
+    return "large, the first order in 1/n is not enough: widen the network or make it shallower"
+
+
+def too_deep(fluctuation: float) -> str:
+    """The sentence of the warning for strong fluctuations."""
+    return (
+        f"the relative variance of the metric is {fluctuation:.2g}, so the first order in 1/n is only a "
+        "guide: widen the network or make it shallower."
+    )
+
+
+def _growth(mlp: MLP) -> float | None:
+    """What a layer adds to V / K^2 at criticality (section 5.4), None off criticality."""
+    skips = set(mlp.gamma[1:-1])
+    point = criticality(mlp.activation).point if len(skips) < 2 else None
+    share = 1 - np.square(mlp.gamma[1:])  # what a skip connection leaves to the weights (B.20)
+    if point is None or not np.allclose(mlp.C_W[1:], share * point.C_W, rtol=1e-6, atol=0.0):
+        return None
+    if point.kind == "scale-invariant" and not mlp.is_residual and all(mlp.C_b[1:]):
+        return point.coefficients["nu"] / 3  # semi-critical: the kernel itself grows with depth
+    if not np.allclose(mlp.C_b[1:], share * point.C_b, rtol=1e-6, atol=1e-12):
+        return None
+    skip = skips.pop() if skips else 0.0
+    if point.kind != "half-stable":
+        return fluctuation_rate(mlp.activation, skip)
+    found = criticality(mlp.activation, skip).point
+    return None if found is None else found.coefficients["nu"]

@@ -1,0 +1,246 @@
+"""Means of functions of one neuron and their derivatives with respect to the metric.
+
+Derivatives are Price's for smooth factors and for delta functions, and Hermite weights for everything else: neither
+needs K to be invertible, and with weights F may have kinks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.polynomial import Polynomial
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.activations import Activation
+from foretrain.gaussian import Expectation, Factor, covariance_gradient, expectation, expectation_of
+from foretrain.gaussian.expectation import MOST_INPUTS
+from foretrain.gaussian.factors import as_factor
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.theory.architecture import MLP
+from foretrain.theory.finite_width.statistics import LayerStatistics, layer_statistics
+
+if TYPE_CHECKING:
+    pass
+
+
+Array = NDArray[np.float64]
+Function = Callable[[Array], Any]
+
+_INDEPENDENT = 1e-9  # of the correlations' eigenvalues: below it a direction of the inputs is rounding
+
+
+class Observable(Protocol):
+    """A function of one neuron whose expectation can be expanded in the metric."""
+
+    def mean(self, K: Array) -> Expectation:
+        """<F>_K."""
+
+    def shift(self, statistics: LayerStatistics) -> Expectation:
+        """dK<F> · G1 + dK²<F> · V / 2, without 1/n."""
+
+    def gradient(self, K: Array) -> Expectation:
+        """D (N, N) with d<F> = sum over all a, b of D_ab dK_ab."""
+
+
+def prepare(
+    functions: Sequence[Any], mlp: MLP, X: ArrayLike, layer: int | None, kinks: Sequence[Any]
+) -> tuple[LayerStatistics, list[Observable]]:
+    """The observables, and the statistics of the inputs that any of them looks at."""
+    inputs = mlp.check_inputs(X)
+    lists = [_factors(F, len(inputs)) for F in functions]
+    if any(factors is None for factors in lists):
+        used = list(range(len(inputs)))
+    else:
+        moving = {i for factors in lists if factors for i, f in enumerate(factors) if not f.is_constant}
+        used = sorted(moving) or [0]
+    statistics = layer_statistics(mlp, inputs[used], layer)
+    observables: list[Observable] = [
+        _Weighted(F, kinks) if factors is None else _of_factors(factors, used)
+        for F, factors in zip(functions, lists)
+    ]
+    return statistics, observables
+
+
+def _factors(F: Any, inputs: int) -> list[Factor] | None:
+    """One factor per input, or None for a function of all of them."""
+    if isinstance(F, str | Factor | Activation | Polynomial):
+        F = [F]
+    if not isinstance(F, Sequence):
+        if not callable(F):
+            raise InputError(f"{F!r} is no observable: give factors, one per input, or a function.")
+        return None
+    if len(F) != inputs:
+        raise InputError(f"{len(F)} factors were given for {inputs} inputs: give one each, 1.0 for none.")
+    return [as_factor(spec) for spec in F]
+
+
+def times(F: Any, H: Any, inputs: int) -> Any:
+    """The product of two observables."""
+    first, second = _factors(F, inputs), _factors(H, inputs)
+    if (first is None) != (second is None):
+        raise NotSupportedError(
+            "one observable is a list of factors and the other a function: give two of a kind."
+        )
+    if first is not None and second is not None:
+        return [f * h for f, h in zip(first, second)]
+    return lambda z: np.asarray(F(z)) * np.asarray(H(z))
+
+
+def _of_factors(factors: list[Factor], used: list[int]) -> Observable:
+    """Derivatives where they exist, weights for kinks and for a user's function, whose derivatives are measured."""
+    chosen = [factors[i] for i in used]
+    chosen[0] = chosen[0] * math.prod(f.polynomial[0] for i, f in enumerate(factors) if i not in used)
+    if any(f.deltas for f in chosen):
+        return _Differentiated(chosen)
+    if all(_is_differentiable(f) for f in chosen) and sum(not f.is_constant for f in chosen) <= MOST_INPUTS:
+        return _Differentiated(chosen)
+
+    def value(points: Array) -> Array:
+        return np.asarray(math.prod(f(points[:, i]) for i, f in enumerate(chosen)))
+
+    return _Weighted(value, [list(f.kinks) for f in chosen])
+
+
+def _is_differentiable(f: Factor) -> bool:
+    orders = all(term.order + 4 <= term.activation.max_order for term in f.terms)
+    return orders and not f.kinks and not f.is_unproven
+
+
+class _Differentiated:
+    """A product of factors, differentiated: entry (a, b) of dK is <d_a d_b F> / 2 (Price)."""
+
+    def __init__(self, factors: list[Factor]) -> None:
+        moving = [i for i, f in enumerate(factors) if not f.is_constant] or [0]
+        self.places = np.array(moving)
+        self.factors = [factors[i] for i in moving]
+        constants = [f.polynomial[0] for i, f in enumerate(factors) if i not in moving]
+        self.factors[0] = self.factors[0] * math.prod(constants)
+
+    def mean(self, K: Array) -> Expectation:
+        """<F>_K."""
+        return expectation(self.factors, self._block(K))
+
+    def gradient(self, K: Array) -> Expectation:
+        """D (N, N) with d<F> = sum over all a, b of D_ab dK_ab."""
+        found = covariance_gradient(self.factors, self._block(K))
+        share = 0.5 * (1 + np.eye(len(self.places)))
+        spread = np.ix_(self.places, self.places)
+        value, error = np.zeros(K.shape), np.zeros(K.shape)
+        value[spread], error[spread] = share * found.value, share * found.error
+        return Expectation(value, error, found.rule)
+
+    def shift(self, statistics: LayerStatistics) -> Expectation:
+        """dK<F> · G1 + (1/8) sum V_(ab)(cd) <d_a d_b d_c d_d F>."""
+        slope = self.gradient(statistics.K)
+        value = float(np.sum(slope.value * statistics.G1))
+        error = float(np.sum(slope.error * np.abs(statistics.G1)))
+        K, V = self._block(statistics.K), _symmetrised(statistics.V[np.ix_(*[self.places] * 4)])
+        for legs in combinations_with_replacement(range(len(self.places)), 4):
+            counts = Counter(legs)
+            orderings = 24 // math.prod(math.factorial(count) for count in counts.values())
+            weight = orderings * float(V[legs]) / 8
+            if weight:
+                fourth, doubt = _mean_of_derivative(self.factors, counts, K)
+                value, error = value + weight * fourth, error + abs(weight) * doubt
+        return Expectation(np.asarray(value), np.asarray(error), slope.rule)
+
+    def _block(self, K: Array) -> Array:
+        return np.asarray(K[np.ix_(self.places, self.places)])
+
+
+def _mean_of_derivative(factors: list[Factor], orders: Counter[int], K: Array) -> tuple[float, float]:
+    """The expectation of a product, differentiated ``orders[i]`` times with respect to input i."""
+    parts = [_derivative(f, orders[i]) for i, f in enumerate(factors)]
+    found = [expectation(list(choice), K) for choice in product(*parts)]
+    return sum(float(part) for part in found), sum(float(part.error) for part in found)
+
+
+def _derivative(f: Factor, order: int) -> list[Factor]:
+    """The terms of a derivative, equal ones collected."""
+    parts = [f]
+    for _ in range(order):
+        collected: dict[Any, Polynomial] = {}
+        for slope in (slope for part in parts for slope in part.derivative()):
+            before = collected.get(slope.terms, Polynomial([0.0]))
+            collected[slope.terms] = before + Polynomial(slope.polynomial)
+        parts = [Factor(terms, tuple(map(float, p.coef))) for terms, p in collected.items() if p.coef.any()]
+    return parts
+
+
+class _Weighted:
+    """Any function, its derivatives turned into Hermite polynomials of x = W z, independent on the support of K."""
+
+    def __init__(self, function: Function, kinks: Sequence[Any]) -> None:
+        self.function, self.kinks = function, kinks
+
+    def mean(self, K: Array) -> Expectation:
+        """<F>_K."""
+        return expectation_of(self.function, K, kinks=self.kinks)
+
+    def gradient(self, K: Array) -> Expectation:
+        """D = W^T <F (x x^T - 1)> W / 2."""
+        whitening = _whitening(K)
+        rank = len(whitening)
+        value, error = np.zeros((rank, rank)), np.zeros((rank, rank))
+        for a, b in combinations_with_replacement(range(rank), 2):
+            direction = np.zeros((rank, rank))
+            direction[a, b] = 1.0
+            found = self._with_weight(_HermiteWeight(direction, np.zeros((rank,) * 4)), whitening, K)
+            value[a, b] = value[b, a] = float(found)
+            error[a, b] = error[b, a] = float(found.error)
+        size = np.abs(whitening)
+        return Expectation(
+            whitening.T @ value @ whitening, size.T @ error @ size, "Hermite weights on the support of K"
+        )
+
+    def shift(self, statistics: LayerStatistics) -> Expectation:
+        """dK<F> · G1 + dK²<F> · V / 2 as one integral of F with a weight."""
+        W = _whitening(statistics.K)
+        V = np.einsum("ijkl,ai,bj,ck,dl->abcd", _symmetrised(statistics.V), W, W, W, W, optimize=True)
+        return self._with_weight(_HermiteWeight(W @ statistics.G1 @ W.T, V), W, statistics.K)
+
+    def _with_weight(self, weight: _HermiteWeight, whitening: Array, K: Array) -> Expectation:
+        def weighted(points: Array) -> Array:
+            return np.asarray(self.function(points)) * weight(points @ whitening.T)
+
+        return expectation_of(weighted, K, kinks=self.kinks)
+
+
+@dataclass(frozen=True)
+class _HermiteWeight:
+    """A_ab He_ab(x) / 2 + B_abcd He_abcd(x) / 8 with B totally symmetric, at points (P, rank)."""
+
+    second: Array
+    fourth: Array
+
+    def __call__(self, x: Array) -> Array:
+        rank = x.shape[1]
+        squares = (x[:, :, None] * x[:, None, :]).reshape(len(x), rank**2)
+        trace = np.einsum("abcc->ab", self.fourth)
+        quartic = np.sum(squares @ self.fourth.reshape(rank**2, rank**2) * squares, axis=1)
+        quadratic = squares @ trace.ravel()
+        plain = squares @ self.second.ravel() - np.trace(self.second)
+        return np.asarray(plain / 2 + (quartic - 6 * quadratic + 3 * np.trace(trace)) / 8)
+
+
+def _whitening(K: Array) -> Array:
+    """W (rank, N) for which W z has the unit covariance on the support of K; nothing else is looked at.
+
+    Metrics never leave the support: what every network sends to zero in K it sends to zero.
+    """
+    size = np.sqrt(np.maximum(np.diagonal(K), 0.0))
+    inverse = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
+    values, vectors = np.linalg.eigh(inverse[:, None] * K * inverse)
+    kept = values > _INDEPENDENT
+    return np.asarray((vectors[:, kept] / np.sqrt(values[kept])).T * inverse)
+
+
+def _symmetrised(V: Array) -> Array:
+    """The mean of V over the three ways to pair its indices: all that four equal derivatives feel."""
+    return np.asarray((V + V.transpose(0, 2, 1, 3) + V.transpose(0, 3, 2, 1)) / 3)

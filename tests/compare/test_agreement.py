@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretrain.compare.agreement import decorrelated, judge, largest_score_allowed
+from foretrain.experiments import agreement as of_experiments
+
+
+def test_the_bound_holds_one_run_in_a_hundred() -> None:
+    assert largest_score_allowed(1) == pytest.approx(2.5758293, abs=1e-6)
+    scores = np.abs(np.random.default_rng(0).standard_normal((20_000, 30))).max(axis=1)
+    share = np.mean(scores > largest_score_allowed(30))
+    assert abs(share - 0.01) < 4 * np.sqrt(0.01 * 0.99 / 20_000)
+
+
+def test_experiments_use_the_same_numbers() -> None:
+    assert of_experiments.largest_score_allowed is largest_score_allowed
+    assert of_experiments.LARGEST_SPREAD == 1.3
+
+
+def test_decorrelated_scores_are_independent_and_of_unit_variance() -> None:
+    source = np.random.default_rng(1)
+    mixing = source.standard_normal((6, 6))
+    covariance = mixing @ mixing.T
+    draws = source.standard_normal((20_000, 6)) @ mixing.T
+    scores = draws / np.sqrt(np.diagonal(covariance))
+    found = np.stack([decorrelated(score, covariance, 6) for score in scores])
+    np.testing.assert_allclose(np.cov(found, rowvar=False), np.eye(found.shape[1]), atol=0.05)
+
+
+def test_faint_directions_and_too_many_are_left_out() -> None:
+    same = np.ones((4, 4)) + 1e-6 * np.eye(4)
+    found = decorrelated(np.full(4, 1.7), same, 4)
+    assert found.size == 1
+    assert abs(found[0]) == pytest.approx(1.7, rel=1e-5)
+    assert decorrelated(np.arange(5.0), np.eye(5), 2).size == 2
+    assert decorrelated(np.zeros(0), np.zeros((0, 0)), 3).size == 0
+
+
+def test_a_judgement_counts_everything_together() -> None:
+    source = np.random.default_rng(2)
+    parts = [(source.standard_normal(20), source.standard_normal(15)) for _ in range(3)]
+    found = judge(parts)
+    assert (found.entries, found.independent) == (60, 45)
+    assert found.bound == largest_score_allowed(105)
+    assert found.agrees
+    assert "60 entries, 45 independent" in str(found)
+    assert not judge([(np.array([6.0]), np.zeros(20))]).agrees
+    assert not judge([(np.zeros(3), np.full(20, 1.4))]).agrees
+    assert judge([(np.zeros(0), np.zeros(0))]).agrees

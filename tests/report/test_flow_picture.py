@@ -1,0 +1,79 @@
+"""The summary of a flow, and its picture: what is drawn is what was computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretrain.report.flow import draw_flow, flow_summary, with_laws
+from foretrain.theory.architecture import MLP
+from foretrain.theory.flow import flow
+
+TWO_INPUTS = np.array([[1.0, -0.5, 0.8], [0.3, 1.1, -0.4]])
+PYRAMID = MLP("tanh", depth=4, width=[12, 24, 16], n_in=3, C_b=0.15, C_W=1.6)
+
+
+def test_the_summary_divides_by_the_fan_in() -> None:
+    # Reference values of layer 4: K, V and G1 of the first input, fan-in 16.
+    summary = flow_summary(flow(PYRAMID, TWO_INPUTS, ["K", "V", "G1"])).sel(layer=4)
+    assert float(summary["kernel"][0]) == pytest.approx(0.688616018, abs=1e-9)
+    assert float(summary["fluctuation"][0]) == pytest.approx(0.241676967 / 16 / 0.688616018**2, abs=1e-9)
+    assert float(summary["correction"][1]) == pytest.approx(-0.072124273 / 16, abs=1e-10)
+    assert float(summary["correlation"][0, 1]) == pytest.approx(
+        0.286341544 / np.sqrt(0.688616018 * 0.679525608), abs=1e-8
+    )
+
+
+def test_quadruples_that_begin_with_each_input_are_enough() -> None:
+    full = flow_summary(flow(PYRAMID, TWO_INPUTS, ["K", "V"]))
+    some = flow_summary(flow(PYRAMID, TWO_INPUTS, ["K", "V"], quadruples=[[0] * 4, [1] * 4, [0, 1, 0, 1]]))
+    np.testing.assert_allclose(some["fluctuation"], full["fluctuation"], atol=1e-12)
+
+
+def test_laws_stand_beside_the_exact_numbers() -> None:
+    deep = MLP("tanh", depth=400, width=1000, n_in=1)
+    summary = with_laws(flow_summary(flow(deep, [[1.0]], ["K", "V", "G1"])), deep, np.ones(1))
+    last = summary.sel(layer=400).isel(input=0)
+    assert float(last["kernel_law"]) == pytest.approx(float(last["kernel"]), rel=1e-3)
+    assert float(last["fluctuation_law"]) == pytest.approx(float(last["fluctuation"]), rel=0.02)
+    assert float(last["correction_law"]) == pytest.approx(-1 / 6 / 1000)
+    assert "5.94" in summary["kernel_law"].attrs["equation"]
+
+
+def test_where_no_law_is_known_it_says_why() -> None:
+    summary = with_laws(flow_summary(flow(PYRAMID, TWO_INPUTS)), PYRAMID, TWO_INPUTS[0])
+    assert "widths differ" in summary.attrs["statement"]
+    assert not [name for name in summary if str(name).endswith("_law")]
+    gelu = MLP("gelu", depth=3, width=50, n_in=1, C_b=0.1729223907688603, C_W=1.9830582573928064)
+    far = with_laws(flow_summary(flow(gelu, [[0.5]])), gelu, np.array([0.5]))
+    assert far.attrs["universality_class"] == "half-stable"
+    assert "too far off" in far.attrs["statement"]
+
+
+@pytest.mark.parametrize(
+    ("names", "rows", "panels"),
+    [(["K", "V", "G1"], 2, 4), (["K", "V", "G1"], 1, 3), (["K", "V"], 1, 2), (["K"], 1, 1), (["K"], 7, 2)],
+)
+def test_there_is_a_panel_for_everything_that_is_known(names: list[str], rows: int, panels: int) -> None:
+    net = MLP("relu", depth=60, width=100, n_in=7, C_W=2.0)
+    X = np.eye(7)[:rows] + 0.3
+    summary = flow_summary(flow(net, X, names))
+    figure = draw_flow(summary, "relu")
+    assert len(figure.axes) == panels
+    kernels = figure.axes[0]
+    drawn = np.array([line.get_ydata() for line in kernels.lines[:rows]]).T
+    np.testing.assert_array_equal(drawn, summary["kernel"].values)
+    assert kernels.get_xscale() == "log"
+    figure.canvas.draw()
+
+
+def test_the_band_is_one_deviation_of_the_metric() -> None:
+    net = MLP("tanh", depth=10, width=100, n_in=1)
+    summary = flow_summary(flow(net, [[1.0]], ["K", "V", "G1"]))
+    band = draw_flow(summary, "tanh").axes[2]
+    (outline,) = band.collections[0].get_paths()
+    one = summary.sel(layer=10).isel(input=0)
+    K, mean = float(one["kernel"]), float(one["kernel"] + one["correction"])
+    spread = K * float(one["fluctuation"]) ** 0.5
+    at_last = outline.vertices[outline.vertices[:, 0] == 10, 1]
+    assert (at_last.min(), at_last.max()) == (pytest.approx(mean - spread), pytest.approx(mean + spread))
