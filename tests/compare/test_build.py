@@ -91,7 +91,9 @@ def test_one_step_of_sgd_is_the_theory_of_gradient_descent() -> None:
     network, eta = build(mlp, seed=5), 0.03
     x, y = torch.tensor(X), torch.tensor([[0.4], [-0.2], [1.0]], dtype=torch.float64)
     W1, b1, W2, b2 = (
-        network.state_dict()[f"layers.{i}.{name}"].clone().numpy() for i in (0, 1) for name in ("weight", "bias")
+        network.state_dict()[f"layers.{i}.{name}"].clone().numpy()
+        for i in (0, 1)
+        for name in ("weight", "bias")
     )
     optimizer = torch.optim.SGD(parameter_groups(network, mlp, eta))
     (0.5 * (network(x) - y) ** 2).sum().backward()

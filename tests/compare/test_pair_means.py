@@ -7,7 +7,15 @@ import foretrain as ft
 from foretrain.compare.pair_means import pair_means, single_means
 from foretrain.gaussian import expectation, factor
 
-CASES = [("tanh", 0.3), ("tanh", 1.0), ("swish", 14.0), ("gelu", 3.0), ("relu", 1.0), ("sigmoid", 1.0), ("elu", 1.0)]
+CASES = [
+    ("tanh", 0.3),
+    ("tanh", 1.0),
+    ("swish", 14.0),
+    ("gelu", 3.0),
+    ("relu", 1.0),
+    ("sigmoid", 1.0),
+    ("elu", 1.0),
+]
 
 
 def covariances(size: float, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -32,7 +32,12 @@ def test_every_catalogue_member_has_its_values_and_slopes(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("swish", {"beta": 1.7}), ("leaky_relu", {"slope": 0.2}), ("elu", {"alpha": 0.4}), ("linear", {"slope": -2})],
+    [
+        ("swish", {"beta": 1.7}),
+        ("leaky_relu", {"slope": 0.2}),
+        ("elu", {"alpha": 0.4}),
+        ("linear", {"slope": -2}),
+    ],
 )
 def test_parameters_are_passed_on(name: str, parameters: dict[str, float]) -> None:
     act = ft.activation(name, **parameters)

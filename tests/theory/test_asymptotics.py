@@ -316,7 +316,7 @@ def test_bad_input() -> None:
         asymptotics(MLP("tanh", 4, 10, C_W=[1, 1, 2, 1]), [1.0])
     with pytest.raises(NotSupportedError, match="hidden widths differ"):
         asymptotics(MLP("tanh", 4, [10, 10, 20]), [1.0])
-    with pytest.raises(NotSupportedError, match="no fixed point"):
+    with pytest.raises(NotSupportedError, match="grows without bound"):
         asymptotics(MLP("gelu", 4, 10, C_W=3.0), [1.0])
     with pytest.raises(InputError, match="depth 2"):
         asymptotics(MLP("tanh", 1), [1.0])

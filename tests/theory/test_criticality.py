@@ -327,6 +327,6 @@ def test_a_factor_before_the_activation_only_changes_C_W(scale: float, name: str
     act = activation(name)
     plain, scaled = criticality(act), criticality(lambda z: scale * act.value(z))
     assert scaled.universality_class == plain.universality_class
-    assert scaled.C_W == pytest.approx(plain.C_W / scale**2, rel=1e-6)
+    assert pytest.approx(plain.C_W / scale**2, rel=1e-6) == scaled.C_W
     assert scaled.K_star == pytest.approx(plain.K_star, rel=1e-5, abs=1e-12)
     assert scaled.C_b == pytest.approx(plain.C_b, rel=1e-5, abs=1e-12)

@@ -32,7 +32,8 @@ def compare(
         int, typer.Option("--inputs", min=1, max=len(_INPUTS), help="How many of the built-in inputs.")
     ] = 2,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE", help="Take the inputs x of this npz file instead.")
+        Path | None,
+        typer.Option("--data", metavar="FILE", help="Take the inputs x of this npz file instead."),
     ] = None,
     draws: Annotated[int, typer.Option("--draws", help="Networks per width, on average.")] = 20_000,
     scales: Annotated[
@@ -154,13 +155,27 @@ def _paragraphs(found: Comparison) -> list[str | Table]:
     finite = own_width_rows(found)
     if finite:
         width = found.ladder.networks[found.own].hidden_widths[0]
-        columns = (f"at width {width}", "theory, n = infinity", "theory with 1/n", "measured", "standard error")
+        columns = (
+            f"at width {width}",
+            "theory, n = infinity",
+            "theory with 1/n",
+            "measured",
+            "standard error",
+        )
         parts.append(Table(columns, finite))
     return parts
 
 
 def _overview(found: Sequence[Comparison]) -> Table:
-    columns = ("activation", "C_b of layer 2", "C_W of layer 2", "entries", "independent", "rms z", "largest |z|")
+    columns = (
+        "activation",
+        "C_b of layer 2",
+        "C_W of layer 2",
+        "entries",
+        "independent",
+        "rms z",
+        "largest |z|",
+    )
     rows = [
         (
             c.mlp.activation.label,

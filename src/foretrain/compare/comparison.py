@@ -156,7 +156,9 @@ class Comparison:
     def corrected(self) -> Array:
         """K + G1 / fan-in, the mean that theory predicts at each width; nan but for K: (widths, entries)."""
         found = np.full_like(self.measured, np.nan)
-        shift = {(e.layer, e.inputs): value for e, value in zip(self.entries, self.theory) if e.observable == "G1"}
+        shift = {
+            (e.layer, e.inputs): value for e, value in zip(self.entries, self.theory) if e.observable == "G1"
+        }
         if not shift:
             return found
         for column, entry in enumerate(self.entries):

@@ -152,9 +152,7 @@ def _normal(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
     return torch.randn(shape, dtype=torch.float32, generator=source).to(torch.float64)
 
 
-def _draw_layer(
-    mlp: MLP, layer: Layer, draws: int, source: torch.Generator
-) -> tuple[Tensor, Tensor, float]:
+def _draw_layer(mlp: MLP, layer: Layer, draws: int, source: torch.Generator) -> tuple[Tensor, Tensor, float]:
     """Standard normal weights, biases, and the factor √(C_W / fan-in) that belongs to the weights.
 
     The factor stays apart because the batched product applies it for nothing. Where C_b = 0 the biases are zero.

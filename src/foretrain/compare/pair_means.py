@@ -34,7 +34,9 @@ def single_means(activation: Activation, variance: Array) -> Array:
         return np.asarray(expectation([square], variance.reshape(-1, 1, 1)).value).reshape(variance.shape)
     table = _Interpolation.of(
         variance,
-        lambda nodes: np.asarray(expectation([square], nodes[:, None, None], tolerance=_TOLERANCE).value)[None],
+        lambda nodes: np.asarray(expectation([square], nodes[:, None, None], tolerance=_TOLERANCE).value)[
+            None
+        ],
     )
     return table(variance.ravel())[0].reshape(variance.shape)
 

@@ -123,7 +123,10 @@ def _widths(hidden: Sequence[int]) -> str:
 def comparison_text(found: Comparison) -> str:
     """Output layer, spread of z by layer, finite width, verdict."""
     last = max(entry.layer for entry in found.entries)
-    lines = [f"Comparison of {found.mlp.activation.label}, depth {found.mlp.depth}", f"  {ladder_text(found)}"]
+    lines = [
+        f"Comparison of {found.mlp.activation.label}, depth {found.mlp.depth}",
+        f"  {ladder_text(found)}",
+    ]
     lines.append(f"  {f'layer {last}':<14}{'theory':>14}{'limit':>14}{'std. error':>12}{'z':>8}")
     for label, theory, limit, error, z in last_layer_rows(found):
         score = "exact" if z is None else f"{z:.2f}"

@@ -31,7 +31,9 @@ def default_scales(mlp: MLP) -> tuple[float, ...]:
 def check_scales(mlp: MLP, scales: Sequence[float] | None) -> tuple[float, ...]:
     """The multipliers of the hidden widths, increasing."""
     if not mlp.hidden_widths:
-        raise InputError("depth 1 has no hidden layer, so nothing depends on the width: give depth 2 or more.")
+        raise InputError(
+            "depth 1 has no hidden layer, so nothing depends on the width: give depth 2 or more."
+        )
     chosen = default_scales(mlp) if scales is None else tuple(sorted(float(scale) for scale in scales))
     if len(set(chosen)) < TERMS or chosen[0] <= 0 or not np.isfinite(chosen).all():
         raise InputError(f"scales are {list(chosen)}: give at least {TERMS} different positive multipliers.")

@@ -143,6 +143,30 @@ _TABLE = (
         f"{_BOOK}, figure 5.3",
         f"{_CURVES}:ratio_half_stable",
     ),
+    Experiment(
+        "depth-laws",
+        "Kernel, fluctuations and finite-width shift against depth, class by class",
+        f"{_BOOK}, sections 5.3 and 5.4",
+        "foretrain.experiments.depth_laws:depth_laws",
+    ),
+    Experiment(
+        "angle-flow",
+        "The angle between two signals falls as 3 / (rho l)",
+        f"{_BOOK}, section 5.5",
+        "foretrain.experiments.angle_flow:angles",
+    ),
+    Experiment(
+        "layer-statistics",
+        "Kernel, four-point vertex and next-to-leading metric of random networks",
+        f"{_BOOK}, chapter 4 and section 5.4",
+        "foretrain.experiments.layer_statistics:layer_statistics",
+    ),
+    Experiment(
+        "residual-fluctuations",
+        "Fluctuations of residual networks against the skip coupling",
+        f"{_BOOK}, appendix B",
+        "foretrain.experiments.residual_fluctuations:residual_fluctuations",
+    ),
 )
 _BY_NAME = {entry.name: entry for entry in _TABLE}
 

@@ -50,6 +50,9 @@ def _curves(data: xarray.Dataset) -> list[tuple[str, xarray.Dataset]]:
 
 
 def _draw_layers(panel: Axes, data: xarray.Dataset, name: str) -> None:
+    if not data.sizes["entry"]:
+        panel.set_axis_off()
+        return
     for color, (inputs, own) in zip(PALETTE, _curves(data)):
         panel.plot(own.layer, own.theory, color=color, linewidth=1.3)
         panel.errorbar(
@@ -79,10 +82,13 @@ def _index_text(inputs: str) -> str:
 
 def _draw_limits(panel: Axes, data: xarray.Dataset) -> None:
     """The last layer against 1/n: measured over theory, the quadratic, and its value at infinite width."""
-    chosen = "V" if "V" in data.observable.values else str(data.observable.values[-1])
+    chosen = "V" if "V" in data.observable.values else str(data.observable.values[0])
     last = _of(data, chosen)
-    last = last.isel(entry=last.layer.values == last.layer.values.max())
+    last = last.isel(entry=(last.layer.values == last.layer.values.max()) & np.isfinite(last.z.values))
     last = last.isel(entry=np.argsort(-np.abs(last.theory.values / last.standard_error.values))[:3])
+    if not last.sizes["entry"]:
+        panel.set_axis_off()
+        return
     grid = np.linspace(0, float(data.inverse_width.max()) * 1.05, 60)
     for color, column in zip(PALETTE, range(last.sizes["entry"])):
         one = last.isel(entry=column)

@@ -25,7 +25,7 @@ from foretrain.theory.kernel_functions import KernelFunctions
 
 Array = NDArray[np.float64]
 
-SCANNED = np.geomspace(1e-9, 1e3, 289)
+_SCANNED = np.geomspace(1e-9, 1e3, 289)
 _SCAN_DIGITS, _ROOT_DIGITS = 1e-9, 1e-12  # gaps below this share of K are rounding
 _ONE = 1e-9  # a susceptibility this close to one counts as one
 _BURN_IN = 200
@@ -72,7 +72,7 @@ def correlation_depth(chi: ArrayLike) -> Array:
 
 
 def fixed_points(spec: Any, C_b: float, C_W: float, gamma: float = 0.0) -> tuple[FixedPoint, ...]:
-    """All K with K = C_b + C_W g(K) + gamma^2 K, in ascending order, up to K = 1000 (5.8), (B.11).
+    """All K with K = C_b + C_W g(K) + gamma^2 K, in ascending order, up to K = 1000, or 100 for a user's function (5.8), (B.11).
 
     Examples
     --------
@@ -128,6 +128,7 @@ class Scan:
     """g over the scanned kernels, its slope, <s'^2>, and the kernels where the curvature of g changes sign."""
 
     functions: KernelFunctions
+    kernels: Array
     square: Array
     square_slope: Array
     slope_square: Array
@@ -137,18 +138,20 @@ class Scan:
 @lru_cache(maxsize=32)
 def scan(act: Activation) -> Scan:
     """What every choice of hyperparameters shares: a second or less, then remembered."""
-    means = kernel_means(act, SCANNED, _SCAN_DIGITS / 10)
+    # Derivatives of a user's function are slow at the wide arguments of larger kernels.
+    kernels = _SCANNED[_SCANNED <= 100] if act.strip_is_measured else _SCANNED
+    means = kernel_means(act, kernels, _SCAN_DIGITS / 10)
     functions = KernelFunctions(act)
 
     def bend(K: float) -> float:
         return float(functions.fast(K)[2])
 
     # Small kernels leave only rounding of the curvature, whose changes of sign mean nothing.
-    curved = np.abs(means.bend) > 1e-7 * np.abs(SCANNED * means.square_slope)
+    curved = np.abs(means.bend) > 1e-7 * np.abs(kernels * means.square_slope)
     turns = np.flatnonzero((means.bend[1:] * means.bend[:-1] < 0) & curved[1:] & curved[:-1])
-    cells = [(float(SCANNED[i]), float(SCANNED[i + 1])) for i in turns]
+    cells = [(float(kernels[i]), float(kernels[i + 1])) for i in turns]
     inflections = tuple(float(brentq(bend, a, b)) for a, b in cells if bend(a) * bend(b) < 0)
-    return Scan(functions, means.square, means.square_slope, means.slope_square, inflections)
+    return Scan(functions, kernels, means.square, means.square_slope, means.slope_square, inflections)
 
 
 class KernelMeans(NamedTuple):
@@ -214,8 +217,8 @@ class Landscape:
     @cached_property
     def _gaps(self) -> Array:
         """The gap over the scanned kernels, zero where only rounding is left of it."""
-        gap = self._C_b + self._C_W * self._scan.square - (1 - self._gamma**2) * SCANNED
-        size = self._C_b + self._C_W * self._scan.square + SCANNED
+        gap = self._C_b + self._C_W * self._scan.square - (1 - self._gamma**2) * self._scan.kernels
+        size = self._C_b + self._C_W * self._scan.square + self._scan.kernels
         return np.asarray(np.where(np.abs(gap) > _SCAN_DIGITS * size, gap, 0.0))
 
     @property
@@ -232,7 +235,7 @@ class Landscape:
         slopes = self._C_W * self._scan.square_slope - (1 - self._gamma**2)
         roots: list[float] = []
         for i, j in pairwise(clear):
-            low, high = float(SCANNED[i]), float(SCANNED[j])
+            low, high = float(self._scan.kernels[i]), float(self._scan.kernels[j])
             inside = [turn for turn in self._scan.inflections if low < turn < high]
             quiet = self._gaps[i] * self._gaps[j] > 0 and slopes[i] * slopes[j] > 0 and not inside
             # Where the gap is lost in rounding over a longer stretch, as for activations linear around 0, no
@@ -281,7 +284,7 @@ class Landscape:
 
     def _direction(self, low: float, high: float) -> float:
         """Sign of the gap between neighbouring roots."""
-        between = self._gaps[(low < SCANNED) & (high > SCANNED) & (self._gaps != 0)]
+        between = self._gaps[(low < self._scan.kernels) & (high > self._scan.kernels) & (self._gaps != 0)]
         if len(between):
             return float(np.sign(between[len(between) // 2]))
         return float(np.sign(self._gap((low + high) / 2))) if math.isfinite(high) else 0.0

@@ -12,7 +12,7 @@ from foretrain.activations import Activation, activation
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.criticality import check_skip, criticality
-from foretrain.theory.fixed_points import SCANNED, correlation_depth, kernel_means, scan
+from foretrain.theory.fixed_points import Scan, correlation_depth, kernel_means, scan
 from foretrain.theory.kernel_functions import KernelFunctions
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def phase_diagram(
     ranges = [_axis(name, bounds, points) for name, bounds in (("C_b", C_b), ("C_W", C_W))]
     if not (np.isfinite(start) and start > 0):
         raise InputError(f"start is {start:g}: give a positive kernel value.")
-    require_memory(8 * points * (40 * points + 4 * len(SCANNED)), "the phase diagram", "use fewer points")
+    require_memory(8 * points * (40 * points + 1200), "the phase diagram", "use fewer points")
     bias, weight = np.meshgrid(*ranges, indexing="ij")
     reached = _straight if act.slopes is not None else _curved
     K, parallel, perpendicular = reached(act, bias, weight, 1 - share, float(start))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,13 +14,14 @@ from foretrain.theory.architecture import MLP
 from foretrain.theory.asymptotics.fine_tuned import fine_tuned_laws, leading_term
 from foretrain.theory.asymptotics.half_stable import half_stable_laws
 from foretrain.theory.asymptotics.laws import LawSet, Uniform
-from foretrain.theory.asymptotics.off_critical import LARGEST_KERNEL, fixed_point, off_critical_laws
+from foretrain.theory.asymptotics.off_critical import off_critical_laws
 from foretrain.theory.asymptotics.scale_invariant import scale_invariant_laws
 from foretrain.theory.asymptotics.zero_fixed_point import zero_fixed_point_laws
 from foretrain.theory.criticality import CriticalPoint, criticality, taylor_coefficients
-from foretrain.theory.flow import flow
+from foretrain.theory.fixed_points import flows_to
 from foretrain.theory.kernel_functions import shared_functions
 from foretrain.theory.nearby import Nearby, first_layer, propagate
+from foretrain.theory.recursions.single_input import single_input_flow
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -68,7 +70,7 @@ def asymptotics(mlp: MLP, x: ArrayLike, delta_x: ArrayLike | None = None) -> xr.
     found = _laws(mlp.activation, common, start, layer)
     if delta_x is None:
         found = found.without("K1", "K2")
-    exact = _exact(mlp, vector, start, common, found)
+    exact = _exact(mlp, start, common, found)
     return _dataset(mlp, exact, found, layer)
 
 
@@ -94,8 +96,8 @@ def _laws(act: Activation, common: Uniform, start: Nearby, layer: Array) -> LawS
     coefficients = _expansion_at_zero(act, common)
     if coefficients:
         return _at_zero(act, coefficients, common, start, layer)
-    K_star = fixed_point(act, common, start.K00)
-    if K_star is not None and abs(_response(act, common, K_star)) < _CLEARLY_STABLE:
+    K_star = flows_to(act, common.C_b, common.C_W, start.K00, common.gamma)
+    if math.isfinite(K_star) and abs(_response(act, common, K_star)) < _CLEARLY_STABLE:
         return off_critical_laws(act, K_star, common, start, layer)
     point = _critical_point(act, common)
     if point is not None and point.kind == "half-stable":
@@ -117,11 +119,12 @@ def _at_zero(
 
 
 def _off_critical(act: Activation, common: Uniform, start: Nearby, layer: Array) -> LawSet:
-    K_star = fixed_point(act, common, start.K00)
-    if K_star is None:
+    K_star = flows_to(act, common.C_b, common.C_W, start.K00, common.gamma)
+    if not math.isfinite(K_star) or abs(_response(act, common, K_star)) > 1 - _SAME:
+        end = "it grows without bound" if math.isinf(K_star) else "it does not settle exponentially"
         raise NotSupportedError(
-            f"the kernel of this input reaches no fixed point below {LARGEST_KERNEL:g}, at least not exponentially: "
-            "lower C_W, or take the critical values of foretrain.criticality."
+            f"no law is known for the kernel of this input, for {end}: lower C_W, or take the critical values of "
+            "foretrain.criticality."
         )
     return off_critical_laws(act, K_star, common, start, layer)
 
@@ -153,26 +156,15 @@ def _critical_point(act: Activation, common: Uniform) -> CriticalPoint | None:
     return None
 
 
-def _exact(mlp: MLP, x: Array, start: Nearby, common: Uniform, found: LawSet) -> dict[str, Array]:
+def _exact(mlp: MLP, start: Nearby, common: Uniform, found: LawSet) -> dict[str, Array]:
     nearby = propagate(mlp, start)
     exact = {"K": nearby["K00"].values, "K1": nearby["K1"].values, "K2": nearby["K2"].values}
     if not common.gamma:
-        deep = flow(mlp, x[None, :], ["K", "V", "G1"])
-        exact |= {name: deep[name].values.ravel() for name in ("V", "G1")}
+        exact |= single_input_flow(mlp, start.K00)
         exact["fluctuation"] = exact["V"] / exact["K"] ** 2
         if "G1_tuned" in found.laws:
-            shift = _tuning_shift(mlp, exact["K"], found.constants["c_W_1"])
-            exact["G1_tuned"] = exact["G1"] + shift
+            exact["G1_tuned"] = single_input_flow(mlp, start.K00, C_W_1=found.constants["c_W_1"])["G1"]
     return exact
-
-
-def _tuning_shift(mlp: MLP, K: Array, c_W: float) -> Array:
-    """What c_W^{1} adds to G1: T' = chi_parallel T + c_W <s^2>, from 0 at layer 1 (5.140)."""
-    functions, shift = shared_functions(mlp.activation), np.zeros(len(K))
-    for index, layer in enumerate(mlp.layers[1:], start=1):
-        square, slope, *_ = functions.fast(K[index - 1])
-        shift[index] = layer.C_W * slope * shift[index - 1] + c_W * square
-    return shift
 
 
 def _dataset(mlp: MLP, exact: dict[str, Array], found: LawSet, layer: Array) -> xr.Dataset:

@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 
 from foretrain.activations import Activation
 from foretrain.theory.asymptotics.laws import Law, LawSet, Uniform
+from foretrain.theory.fixed_points import correlation_depth
 from foretrain.theory.kernel_functions import KernelValues, shared_functions
 from foretrain.theory.nearby import Nearby, propagate
 
 Array = NDArray[np.float64]
-
-_MOST_STEPS = 20_000
-_SETTLED = 1e-13
-LARGEST_KERNEL = 400.0  # the search gives up here, for expectations get slow at large variances
 
 
 def off_critical_laws(act: Activation, K_star: float, common: Uniform, start: Nearby, layer: Array) -> LawSet:
@@ -31,8 +28,8 @@ def off_critical_laws(act: Activation, K_star: float, common: Uniform, start: Ne
         "K_star": K_star,
         "chi_parallel": parallel,
         "chi_perp": perpendicular,
-        "correlation_depth": _depth_scale(parallel),
-        "correlation_depth_perp": _depth_scale(perpendicular),
+        "correlation_depth": float(correlation_depth(parallel)),
+        "correlation_depth_perp": float(correlation_depth(perpendicular)),
     }
     amplitudes = _amplitudes(act, common, start, K_star, constants)
     constants |= amplitudes
@@ -52,36 +49,14 @@ def off_critical_laws(act: Activation, K_star: float, common: Uniform, start: Ne
     return LawSet("off-critical", statement, laws, constants)
 
 
-def _depth_scale(chi: float) -> float:
-    """Correlation depth -1 / log |chi|; negative where perturbations grow."""
-    return math.inf if abs(chi) == 1 else -1 / math.log(abs(chi)) if chi else 0.0
-
-
-def fixed_point(act: Activation, common: Uniform, first: float) -> float | None:
-    """The fixed point that the flow from ``first`` reaches exponentially; None if there is none."""
-    functions, K = shared_functions(act), first
-    for _ in range(_MOST_STEPS):
-        if not K < LARGEST_KERNEL:
-            return None
-        square, slope, *_ = (float(value) for value in functions.fast(K))
-        moved = common.C_b + common.C_W * square + common.gamma**2 * K
-        response = common.gamma**2 + common.C_W * slope
-        if common.C_b == 0 and moved < 1e-12 and response < 1:
-            return 0.0
-        if abs(moved - K) <= _SETTLED * abs(K) * max(1 - response, 1e-3):
-            return moved
-        # Newton's step where the flow contracts: the same limit, reached sooner.
-        close = response < 1 and abs(moved - K) < 1e-4 * K * (1 - response)
-        K = K + (moved - K) / (1 - response) if close else moved
-    return None
-
-
 def _amplitudes(
     act: Activation, common: Uniform, start: Nearby, K_star: float, constants: dict[str, float]
 ) -> dict[str, float]:
     """Prefactors of the exponentials, read off the exact flow where the gap is small but well above rounding."""
     parallel, perpendicular = constants["chi_parallel"], constants["chi_perp"]
-    depth = 4 + math.ceil(math.log(1e6) * max(_depth_scale(parallel), 0)) if abs(parallel) < 1 else 4
+    depth = (
+        4 + math.ceil(math.log(1e6) * max(float(correlation_depth(parallel)), 0)) if abs(parallel) < 1 else 4
+    )
     last = propagate(common.network(act, depth), start).isel(layer=depth - 1)
     gap = float(last["K00"]) - K_star
     return {

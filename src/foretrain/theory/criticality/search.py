@@ -154,7 +154,8 @@ def _even_at_zero(found: Sides) -> bool:
 
 def _excess_at_small_kernels(functions: KernelFunctions, C_W: float) -> float:
     """C_W g / K - 1 at the smallest kernel where it shows, for activations that are linear around 0."""
-    excess = C_W * functions.at(_SCANNED).square / _SCANNED - 1
+    kernels = _SCANNED[_SCANNED <= 1]
+    excess = C_W * functions.at(kernels).square / kernels - 1
     visible = excess[np.abs(excess) > _EQUAL]
     return float(visible[0]) if len(visible) else 0.0
 
@@ -193,12 +194,14 @@ def _equal_susceptibilities(act: Activation) -> tuple[float, ...]:
     def excess(log_K: float) -> float:
         return float(functions.ratio(np.exp(log_K))[0] - 1)
 
-    curve = KernelFunctions(act, tolerance=1e-10).ratio(_SCANNED) - 1
+    # Derivatives of a user's function are slow at the wide arguments of larger kernels.
+    kernels = _SCANNED[_SCANNED <= 100] if act.strip_is_measured else _SCANNED
+    curve = KernelFunctions(act, tolerance=1e-10).ratio(kernels) - 1
     # Where the ratio only tends to one the difference drowns in rounding: that is no root.
     clear = np.flatnonzero(np.abs(curve) > _EQUAL)
     brackets = [(i, j) for i, j in pairwise(clear) if curve[i] * curve[j] < 0 and j - i <= 2]
     return tuple(
-        float(np.exp(brentq(excess, np.log(_SCANNED[i]), np.log(_SCANNED[j]), xtol=1e-14, rtol=1e-14)))
+        float(np.exp(brentq(excess, np.log(kernels[i]), np.log(kernels[j]), xtol=1e-14, rtol=1e-14)))
         for i, j in brackets
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.theory.architecture import MLP
-from foretrain.theory.kernel_functions import KernelFunctions
+from foretrain.theory.kernel_functions import shared_functions
 
 Array = NDArray[np.float64]
 
@@ -24,7 +24,7 @@ def single_input_flow(
     at the layer reached (5.140), one number or one per layer; they do not touch layer 1.
     """
     b_1, W_1 = (np.broadcast_to(np.asarray(c, dtype=np.float64), mlp.depth) for c in (C_b_1, C_W_1))
-    functions = KernelFunctions(mlp.activation)
+    functions = shared_functions(mlp.activation)
     K, V, G1 = (np.zeros(mlp.depth) for _ in range(3))
     K[0] = first
     with np.errstate(over="ignore", invalid="ignore"):  # a kernel that is not finite is refused by name
