@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import foretrain as ft
-from foretrain.cli.frame import run
 from foretrain.cli.compare import COMMAND
+from foretrain.cli.frame import run
 from foretrain.compare import comparison
 
 QUICK = ("--depth", "3", "--width", "24", "--draws", "1000", "--method", "conditional")
@@ -75,9 +75,9 @@ def test_a_disagreement_ends_with_one(
 
 
 def test_variances_skip_connections_and_observables(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ask(capsys, "tanh", *QUICK, "--c-b", "0.1", "--c-w", "1.3", "--observable", "K")
+    given = ask(capsys, "tanh", *QUICK, "--c-b", "0.1", "--c-w", "1.3", "--observables", "K")
     assert given["comparisons"][0]["C_b"] == [0.1, 0.1, 0.1]
-    half = ask(capsys, "tanh", *QUICK, "--c-b", "0.1", "--observable", "K")
+    half = ask(capsys, "tanh", *QUICK, "--c-b", "0.1", "--observables", "K")
     assert half["comparisons"][0]["C_W"] == [1, 1, 1]
     residual = ask(capsys, "tanh", *QUICK, "--depth", "4", "--gamma", "0.5")
     assert residual["comparisons"][0]["gamma"] == [0, 0.5, 0.5, 0]
@@ -87,23 +87,39 @@ def test_variances_skip_connections_and_observables(capsys: pytest.CaptureFixtur
 
 def test_inputs_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "data.npz", x=np.array([[[1.0, 2.0]], [[0.5, -1.0]]]), y=np.zeros(2))
-    found = ask(capsys, "relu", *QUICK, "--data", str(tmp_path / "data.npz"), "--observable", "K")
+    found = ask(capsys, "relu", *QUICK, "--data", str(tmp_path / "data.npz"), "--observables", "K")
     (row,) = [
         row for row in found["comparisons"][0]["entries"] if row["entry"] == "K_00" and row["layer"] == 3
     ]
     assert row["theory"] == pytest.approx(5.0)
 
 
+def test_unequal_widths(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask(capsys, "relu", *QUICK, "--width", "20,30", "--observables", "K", "--scales", "1,2,3")
+    assert found["comparisons"][0]["widths"] == [20, 40, 60]
+
+
 def test_a_function_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "act.py").write_text("import numpy as np\ndef mine(z):\n    return np.tanh(z)\n")
-    options = (*QUICK, "--c-b", "0", "--c-w", "1", "--observable", "K", "--inputs", "1")
+    options = (*QUICK, "--c-b", "0", "--c-w", "1", "--observables", "K", "--inputs", "1")
     found = ask(capsys, f"{tmp_path / 'act.py'}:mine", *options)
     assert found["comparisons"][0]["activation"] == "mine"
 
 
 def test_saved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        call("tanh", "relu", *QUICK, "--save", str(tmp_path / "out"), "--plot", str(tmp_path / "c.png")) == 0
+        call(
+            "tanh",
+            "relu",
+            *QUICK,
+            "--observables",
+            "K,G1",
+            "--save",
+            str(tmp_path / "out"),
+            "--plot",
+            str(tmp_path / "c.png"),
+        )
+        == 0
     )
     data = ft.load(tmp_path / "out" / "data.zarr")
     assert data["activation"].values.tolist() == ["tanh", "relu"]
@@ -118,8 +134,11 @@ def test_saved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     [
         (("tanhh",), "did you mean 'tanh'"),
         (("tanh", "--draws", "3"), "draws is 3"),
-        (("tanh", "--scale", "1"), "at least 3 different"),
-        (("sigmoid",), "critical"),
+        (("tanh", "--scales", "1,2"), "at least 3 different"),
+        (("tanh", "--scales", "one"), "numbers separated by commas"),
+        (("tanh", "--width", "20,30"), "width lists 2 layers"),
+        (("tanh", "--width", "20.5"), "width is 20.5"),
+        (("quadratic",), "critical"),
         (("tanh", "--method", "magic"), "unknown sampling method"),
     ],
 )

@@ -3,7 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.compare.agreement import decorrelated, judge, largest_score_allowed
+from foretrain.compare.agreement import (
+    decorrelated,
+    judge,
+    largest_score_allowed,
+    largest_spread_allowed,
+)
 from foretrain.experiments import agreement as of_experiments
 
 
@@ -11,6 +16,16 @@ def test_the_bound_holds_one_run_in_a_hundred() -> None:
     assert largest_score_allowed(1) == pytest.approx(2.5758293, abs=1e-6)
     scores = np.abs(np.random.default_rng(0).standard_normal((20_000, 30))).max(axis=1)
     share = np.mean(scores > largest_score_allowed(30))
+    assert abs(share - 0.01) < 4 * np.sqrt(0.01 * 0.99 / 20_000)
+
+
+def test_the_spread_of_few_scores_has_a_wider_bound() -> None:
+    assert largest_spread_allowed(33) == 1.3
+    assert largest_spread_allowed(500) == 1.3
+    assert largest_spread_allowed(30) > 1.3
+    assert largest_spread_allowed(1) == pytest.approx(largest_score_allowed(1))
+    scores = np.random.default_rng(3).standard_normal((20_000, 5))
+    share = np.mean(np.sqrt(np.mean(scores**2, axis=1)) > largest_spread_allowed(5))
     assert abs(share - 0.01) < 4 * np.sqrt(0.01 * 0.99 / 20_000)
 
 
@@ -47,5 +62,6 @@ def test_a_judgement_counts_everything_together() -> None:
     assert found.agrees
     assert "60 entries, 45 independent" in str(found)
     assert not judge([(np.array([6.0]), np.zeros(20))]).agrees
-    assert not judge([(np.zeros(3), np.full(20, 1.4))]).agrees
+    assert not judge([(np.zeros(3), np.full(40, 1.35))]).agrees
+    assert judge([(np.zeros(3), np.full(4, 1.35))]).agrees
     assert judge([(np.zeros(0), np.zeros(0))]).agrees

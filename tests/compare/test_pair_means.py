@@ -48,12 +48,12 @@ def test_single_variances_are_the_direct_expectations(name: str, size: float) ->
 
 def test_nearly_parallel_pairs_of_a_kinked_activation() -> None:
     act = ft.activation("elu")
-    first, second = np.full(400, 1.0), np.linspace(0.8, 1.2, 400)
+    first, second = np.full(120, 1.0), np.linspace(0.95, 1.05, 120)
     cross = (1 - 1e-7) * np.sqrt(first * second)
     found = pair_means(act, first, second, cross)
-    K = np.moveaxis(np.array([[first, cross], [cross, second]]), -1, 0)[::100]
+    K = np.moveaxis(np.array([[first, cross], [cross, second]]), -1, 0)[::30]
     exact = np.asarray(expectation([act, act], K, tolerance=1e-12).value)
-    np.testing.assert_allclose(found[::100], exact, rtol=1e-9)
+    np.testing.assert_allclose(found[::30], exact, rtol=1e-9)
 
 
 def test_zero_variances_are_allowed() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -51,7 +53,7 @@ def test_states_are_the_layers_of_networks() -> None:
     kernel = RESIDUAL.first_kernel(X)
     np.testing.assert_allclose(states[0].metric[3].numpy(), kernel, rtol=1e-14)
     act = RESIDUAL.activation
-    for before, state in zip(states, states[1:], strict=False):
+    for before, state in pairwise(states):
         signal = act.value(before.preactivations.numpy())
         gram = np.einsum("dja,djb->dab", signal, signal) / signal.shape[1]
         np.testing.assert_allclose(state.metric.numpy(), 0.3 + 1.4 * gram, rtol=1e-12)

@@ -31,8 +31,8 @@ def test_points_and_lines_are_the_data(datasets: list) -> None:
     panel = draw([data]).axes[1]
     chosen = data.isel(entry=(data.observable.values == "V") & (data.inputs.values == "0 0 0 0"))
     line, points = panel.get_lines()[:2]
-    np.testing.assert_allclose(line.get_ydata(), chosen.theory)
-    np.testing.assert_allclose(points.get_ydata(), chosen.limit)
+    np.testing.assert_allclose(np.asarray(line.get_ydata(), dtype=float), chosen.theory)
+    np.testing.assert_allclose(np.asarray(points.get_ydata(), dtype=float), chosen.limit)
 
 
 def test_the_quadratic_ends_at_the_limit(datasets: list) -> None:

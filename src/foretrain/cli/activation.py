@@ -44,7 +44,7 @@ def activation(
     if name is None:
         names = list(catalogue())
         return Answer({"activations": names}, [Table(("name",), [(known,) for known in names])])
-    act = _find(name, settings or [])
+    act = find(name, settings or [])
     moments = _moments(act, variances or [0.5, 1.0, 2.0])
     curves = _curves(act)
     return Answer(
@@ -55,7 +55,8 @@ def activation(
     )
 
 
-def _find(name: str, settings: Sequence[str]) -> Activation:
+def find(name: str, settings: Sequence[str]) -> Activation:
+    """The activation that a command's argument names, a function in a file included."""
     from foretrain.activations import activation as make
 
     if ":" not in name and not name.endswith(".py"):

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foretrain.cli.activation import find
 from foretrain.cli.frame import Answer, Command, Seed
 from foretrain.cli.output import Table
+from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     import xarray
@@ -26,87 +28,88 @@ _INPUTS = ((1.0, -0.5, 0.8), (0.3, 1.1, -0.4), (-0.7, 0.2, 0.9), (0.5, 0.6, 1.2)
 
 def compare(
     activations: Annotated[list[str], typer.Argument(help="Names, or file.py:function; one or several.")],
-    depth: Annotated[int, typer.Option("--depth", min=2, help="Layers of weights.")] = 5,
-    width: Annotated[int, typer.Option("--width", min=2, help="Neurons of every hidden layer.")] = 64,
+    depth: Annotated[int, typer.Option("--depth", help="Layers of weights, L.")] = 5,
+    width: Annotated[
+        str, typer.Option("--width", help="Hidden width, or one for each layer: 100,50,100.")
+    ] = "64",
     inputs: Annotated[
         int, typer.Option("--inputs", min=1, max=len(_INPUTS), help="How many of the built-in inputs.")
     ] = 2,
     data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="FILE", help="Take the inputs x of this npz file instead."),
+        Path | None, typer.Option("--data", metavar="FILE.npz", help="Take the inputs x of a data file.")
     ] = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs of the data file.")] = 4,
     draws: Annotated[int, typer.Option("--draws", help="Networks per width, on average.")] = 20_000,
     scales: Annotated[
-        list[float] | None,
-        typer.Option("--scale", metavar="NUMBER", help="Multiplier of the width; give at least three."),
+        str | None, typer.Option("--scales", help="Multipliers of the width, at least three, such as 1,2,4.")
     ] = None,
     observables: Annotated[
-        list[str] | None, typer.Option("--observable", metavar="NAME", help="K, V, G1 or three_point.")
+        str | None, typer.Option("--observables", help="Names such as K,V,G1 [default: all that are known].")
     ] = None,
     method: Annotated[
         str, typer.Option("--method", help="auto, weights (draw every weight) or conditional (no weights).")
     ] = "auto",
     c_b: Annotated[
-        float | None, typer.Option("--c-b", help="Variance of biases; by default the critical one.")
+        float | None, typer.Option("--c-b", help="Variance of biases [default: critical].")
     ] = None,
     c_w: Annotated[
-        float | None,
-        typer.Option("--c-w", help="Variance of weights times fan-in; by default the critical one."),
+        float | None, typer.Option("--c-w", help="Variance of weights times fan-in [default: critical].")
     ] = None,
-    gamma: Annotated[float | None, typer.Option("--gamma", help="Coupling of skip connections.")] = None,
+    gamma: Annotated[float, typer.Option("--gamma", help="Skip connections of hidden layers.")] = 0.0,
     seed: Seed = 0,
 ) -> Answer:
     """Compare kernel, vertex and 1/n correction with real random networks, extrapolated to infinite width.
 
     The answer is that theory agrees (exit code 0) or not (1): the root mean square of independent z-scores is at
-    most 1.3 and no |z| exceeds the bound that one run in a hundred would exceed by chance, for all activations
-    together.
+    most 1.3 (more if they are few) and no |z| exceeds the bound that one run in a hundred would exceed by chance,
+    for all activations together.
     """
     from foretrain.compare.comparison import compare as run
     from foretrain.support.progress import track
     from foretrain.support.seeds import spawn
 
-    X = _inputs(inputs, data)
-    found: list[Comparison] = []
-    tasks = list(zip(activations, spawn(seed, len(activations)), strict=True))
-    for name, own_seed in track(tasks, "activations"):
-        mlp = _network(_activation(name), depth, width, c_b, c_w, gamma)
-        found.append(
-            run(mlp, X, observables or None, draws, scales=scales or None, method=method, seed=own_seed)
-        )
+    X = _inputs(inputs, data, samples)
+    wanted = None if observables is None else [name.strip() for name in observables.split(",")]
+    chosen = None if scales is None else _numbers("--scales", scales)
+    networks = [_network(find(name, []), depth, width, c_b, c_w, gamma) for name in activations]
+    tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
+    found = [
+        run(mlp, X, wanted, draws, scales=chosen, method=method, seed=own_seed)
+        for mlp, own_seed in track(tasks, "activations")
+    ]
     return _answer(found, seed)
 
 
-def _inputs(count: int, data: Path | None) -> NDArray[Any]:
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} is {text!r}: give numbers separated by commas.") from None
+
+
+def _inputs(count: int, data: Path | None, samples: int) -> NDArray[Any]:
     import numpy as np
 
     if data is None:
         return np.array(_INPUTS[:count])
     from foretrain.support.loading import load_data
 
-    x = load_data(data).x
+    x = load_data(data).x[:samples]
     return x.reshape(len(x), -1)
 
 
-def _activation(name: str) -> Activation:
-    from foretrain.activations import activation
-
-    if ":" not in name and not name.endswith(".py"):
-        return activation(name)
-    from foretrain.support.loading import load_callable
-
-    return activation(load_callable(name))
-
-
 def _network(
-    act: Activation, depth: int, width: int, c_b: float | None, c_w: float | None, gamma: float | None
+    act: Activation, depth: int, width: str, c_b: float | None, c_w: float | None, gamma: float
 ) -> MLP:
     """With the variances given, else the critical ones."""
     from foretrain.theory.architecture import MLP
 
+    widths = [int(number) if number.is_integer() else number for number in _numbers("--width", width)]
+    hidden: Any = widths[0] if len(widths) == 1 else widths
+    skips = gamma or None
     if c_b is not None and c_w is not None:
-        return MLP(act, depth=depth, width=width, C_b=c_b, C_W=c_w, gamma=gamma)
-    critical = MLP.critical(act, depth=depth, width=width, gamma=gamma)
+        return MLP(act, depth=depth, width=hidden, C_b=c_b, C_W=c_w, gamma=skips)
+    critical = MLP.critical(act, depth=depth, width=hidden, gamma=skips)
     given = {"C_b": c_b, "C_W": c_w}
     return critical.replace(**{name: value for name, value in given.items() if value is not None})
 
@@ -129,6 +132,7 @@ def _answer(found: Sequence[Comparison], seed: int) -> Answer:
         {
             "agrees": agrees,
             "rms_z": together.rms,
+            "rms_bound": together.rms_bound,
             "largest_z": together.largest,
             "bound": together.bound,
             "entries": together.entries,

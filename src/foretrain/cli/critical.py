@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.activation import _find as find
+from foretrain.cli.activation import find
 from foretrain.cli.frame import Answer, Command
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError

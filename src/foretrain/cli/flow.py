@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from foretrain.cli.activation import _find
+from foretrain.cli.activation import find
 from foretrain.cli.frame import Answer, Command
 from foretrain.cli.output import Table
 from foretrain.support.errors import AccuracyWarning, InputError
@@ -80,7 +80,7 @@ def flow(
     from foretrain.report.flow import draw_flow, flow_summary, with_laws
     from foretrain.theory.flow import flow as run
 
-    act = _find(name, settings or [])
+    act = find(name, settings or [])
     given = _read_inputs(inputs, data, samples)
     mlp = _network(act, depth, width, c_b, c_w, gamma, given)
     shown = _chosen_layers(layers, depth)

@@ -68,14 +68,20 @@ def build(
     network = Network(whole, dtype, device)
     source = torch_generator(seed)
     with torch.no_grad():
-        for layer, linear in zip(whole.layers, network.layers, strict=True):
-            for parameter, variance in (
-                (linear.weight, layer.C_W / linear.in_features),
-                (linear.bias, layer.C_b),
-            ):
-                numbers = torch.randn(parameter.shape, dtype=torch.float64, generator=source)
-                parameter.copy_(variance**0.5 * numbers)
+        for layer, linear in zip(whole.layers, linear_layers(network), strict=True):
+            weight_deviation, bias_deviation = (layer.C_W / linear.in_features) ** 0.5, layer.C_b**0.5
+            linear.weight.copy_(weight_deviation * _normal(linear.weight, source))
+            linear.bias.copy_(bias_deviation * _normal(linear.bias, source))
     return network
+
+
+def linear_layers(network: nn.Module) -> list[nn.Linear]:
+    """The linear layers of a network in their order."""
+    return [module for module in network.modules() if isinstance(module, nn.Linear)]
+
+
+def _normal(like: Tensor, source: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, dtype=torch.float64, generator=source)
 
 
 def parameter_groups(network: nn.Module, mlp: MLP, eta: float) -> list[dict[str, Any]]:
@@ -84,7 +90,7 @@ def parameter_groups(network: nn.Module, mlp: MLP, eta: float) -> list[dict[str,
     ``torch.optim.SGD(groups)`` is then the theory's gradient descent. The network is one that :func:`build` made,
     or any other whose ``nn.Linear`` modules are the layers 1..L in their order.
     """
-    linears = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    linears = linear_layers(network)
     if len(linears) != mlp.depth:
         raise InputError(
             f"the network has {len(linears)} linear layers but the MLP has depth {mlp.depth}: give the MLP it is."

@@ -215,8 +215,8 @@ def compare(
     X
         Inputs (N, n_in); V needs N ≤ 4, because its full tensor is compared.
     observables
-        Any of ``K``, ``V``, ``G1``, and for residual networks ``K``, ``V``, ``three_point``. By default all that
-        the network, the estimator and the number of inputs allow.
+        Any of ``K``, ``V``, ``G1`` (or ``kurtosis``, with estimator "neurons"), and for residual networks ``K``,
+        ``V``, ``three_point``. By default all that the network, the estimator and the number of inputs allow.
     draws
         Networks per width, on average; they are shared out so that the limit is as sharp as their time allows.
     scales
@@ -240,7 +240,7 @@ def compare(
         entry
         for name in names
         for entry in entries_of(name, mlp, len(inputs))
-        if not (estimator == "neurons" and name != "K" and mlp.widths[entry.layer] < 2)
+        if not (estimator == "neurons" and name == "V" and mlp.widths[entry.layer] < 2)
     ]
     found = []
     for network, count, own_seed in zip(ladder.networks, ladder.draws, spawn(seed, len(ladder.networks))):
@@ -276,7 +276,7 @@ def _check_observables(
         few = ("V",) if inputs <= _MOST_INPUTS else ()
         if mlp.is_residual:
             return ("K", *few, *(("three_point",) if few else ()))
-        return ("K", *few, *(("G1",) if estimator == "metric" else ()))
+        return ("K", *few, "G1" if estimator == "metric" else "kurtosis")
     names = tuple(dict.fromkeys([observables] if isinstance(observables, str) else observables))
     for name in names:
         if name not in OBSERVABLES:
@@ -285,7 +285,11 @@ def _check_observables(
         raise InputError(f"ask for at least one observable of: {', '.join(OBSERVABLES)}.")
     if "G1" in names and (mlp.is_residual or estimator != "metric"):
         raise NotSupportedError(
-            "G1 is measured in networks without skip connections and with estimator='metric' only: leave it out."
+            "G1 is measured without skip connections and with estimator='metric' only: leave it out."
+        )
+    if "kurtosis" in names and (mlp.is_residual or estimator != "neurons"):
+        raise NotSupportedError(
+            "kurtosis is measured without skip connections and with estimator='neurons' only: leave it out."
         )
     if "three_point" in names and not mlp.is_residual:
         raise InputError("three_point vanishes without skip connections: leave it out, or give gamma.")
@@ -333,11 +337,16 @@ def _warn_if_too_deep(ladder: Ladder) -> None:
 
 
 def _theory(mlp: MLP, inputs: FloatArray, names: Sequence[str]) -> dict[str, Array]:
-    wanted = list(dict.fromkeys(["K", *names]))
-    found = flow(mlp, inputs, wanted)
-    return {name: np.asarray(found[name].values, dtype=np.float64) for name in wanted}
+    """By name; the excess of one neuron's fourth moment is 3 V_(aa)(aa) (4.77)."""
+    wanted = list(dict.fromkeys("norm_covariance" if name == "kurtosis" else name for name in ("K", *names)))
+    tensors = flow(mlp, inputs, wanted)
+    found = {name: np.asarray(tensors[name].values, dtype=np.float64) for name in wanted}
+    if "kurtosis" in names:
+        found["kurtosis"] = 3 * np.diagonal(found["norm_covariance"], axis1=1, axis2=2)
+    return found
 
 
 def _unit(K: Array, entry: Entry) -> float:
     """√K_aa for each index: the size that the entry would have without any cancellation."""
-    return float(np.prod([np.sqrt(K[entry.layer - 1, i, i]) for i in entry.inputs]))
+    legs = 4 * entry.inputs if entry.observable == "kurtosis" else entry.inputs
+    return float(np.prod([np.sqrt(K[entry.layer - 1, i, i]) for i in legs]))

@@ -182,4 +182,5 @@ def _matrix_root(covariance: Tensor) -> Tensor:
     if covariance.shape[-1] == 1:
         return covariance.sqrt()
     variances, directions = torch.linalg.eigh(covariance)
-    return directions * variances.clamp(min=0.0).sqrt()[..., None, :]
+    root: Tensor = directions * variances.clamp(min=0.0).sqrt()[..., None, :]
+    return root

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from itertools import combinations_with_replacement
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ OBSERVABLES = {
     "V": "fan-in times the covariance of z_a z_b of one neuron and z_c z_d of another",
     "G1": "fan-in times the shift of the mean of z_a z_b from the kernel",
     "three_point": "fan-in times the mean of z_a of one neuron and z_b z_c of another",
+    "kurtosis": "fan-in times the mean of z_a⁴ less 3 times the squared mean of z_a², of one neuron",
 }
 
 
@@ -53,8 +55,11 @@ def entries_of(observable: str, mlp: MLP, inputs: int) -> list[Entry]:
     pairs a ≤ b, and pairs of pairs once.
     """
     pairs = list(combinations_with_replacement(range(inputs), 2))
+    indices: list[tuple[int, ...]]
     if observable == "V":
         indices = [(*first, *second) for first, second in combinations_with_replacement(pairs, 2)]
+    elif observable == "kurtosis":
+        indices = [(a,) for a in range(inputs)]
     elif observable == "three_point":
         indices = [(a, *pair) for a in range(inputs) for pair in pairs]
     else:
@@ -93,7 +98,8 @@ def batch_values(mlp: MLP, K: Array, statistics: Statistics, entries: list[Entry
 
     def function(means: Statistics) -> Array:
         tensors = {name: reader(means) for name, reader in readers.items()}
-        columns = [tensors[e.observable][(slice(None), e.layer - 1, *e.inputs)] for e in entries]
+        places: list[tuple[Any, ...]] = [(slice(None), e.layer - 1, *e.inputs) for e in entries]
+        columns = [tensors[e.observable][place] for e, place in zip(entries, places)]
         return np.stack(columns, axis=1)
 
     return BatchValues(_pseudo_values(statistics, function))
@@ -126,7 +132,16 @@ def _readers(mlp: MLP, K: Array, wanted: set[str]) -> dict[str, Callable[[Statis
     def three_point(means: Statistics) -> Array:
         return np.asarray(fan_in[:, None, None, None] * means.triple[..., number])
 
-    found: dict[str, Callable[[Statistics], Array]] = {"K": mean, "V": vertex, "three_point": three_point}
+    def kurtosis(means: Statistics) -> Array:
+        variance = np.diagonal(mean(means), axis1=-2, axis2=-1)
+        return np.asarray(fan_in[:, None] * (means.fourth - 3 * variance**2))
+
+    found: dict[str, Callable[[Statistics], Array]] = {
+        "K": mean,
+        "V": vertex,
+        "three_point": three_point,
+        "kurtosis": kurtosis,
+    }
     if "G1" in wanted:
         shift = _MetricShift(mlp, K)
         found["G1"] = lambda means: fan_in[:, None, None] * shift(means.remainder)[..., number]

@@ -1,9 +1,9 @@
 """<σ_a σ_b> for long lists of covariances of two inputs, to nearly full precision.
 
-Closed forms, and lists with a variance of zero, go to :func:`foretrain.gaussian.expectation`. Of other activations the Hermite coefficients
-c_k(v) = <σ(√v x) He_k(x)> / √k! are interpolated in log v between Chebyshev points, and <σ_a σ_b> is
-Σ_k c_k(v_a) c_k(v_b) ρ^k (Mehler): a few matrix products for any number of pairs. Pairs so nearly parallel that
-the series would be too long are interpolated in two scales and an angle.
+Closed forms, and lists with a variance of zero, go to :func:`foretrain.gaussian.expectation`. Of other activations
+the Hermite coefficients c_k(v) = <σ(√v x) He_k(x)> / √k! are interpolated in log v between Chebyshev points, and
+<σ_a σ_b> is Σ_k c_k(v_a) c_k(v_b) ρ^k (Mehler): a few matrix products for any number of pairs. Pairs so nearly
+parallel that the series would be too long are interpolated in two scales and an angle.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def single_means(activation: Activation, variance: Array) -> Array:
             None
         ],
     )
-    return table(variance.ravel())[0].reshape(variance.shape)
+    return np.asarray(table(variance.ravel())[0].reshape(variance.shape))
 
 
 def pair_means(activation: Activation, first: Array, second: Array, cross: Array) -> Array:
@@ -80,7 +80,7 @@ def _terms(activation: Activation, widest: float, correlation: float) -> int | N
 
 
 def _horner(products: Array, rho: Array) -> Array:
-    total = products[-1].copy()
+    total: Array = products[-1].copy()
     for row in products[-2::-1]:
         total *= rho
         total += row

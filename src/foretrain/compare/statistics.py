@@ -39,6 +39,7 @@ class Statistics:
     mean: Array  # (batches, layers, pairs): X_A − K_A, averaged over neurons
     product: Array  # (batches, layers, pairs, pairs): (X_jA − K_A)(X_kB − K_B), averaged over j ≠ k
     triple: Array  # (batches, layers, inputs, pairs): z_ia (X_jA − K_A), averaged over i ≠ j
+    fourth: Array  # (batches, layers, inputs): z_a⁴, averaged over neurons; estimator "neurons" only
     remainder: Array  # (batches, layers, pairs): F(Ĝ) − F(K) − M (Ĝ − K); only asked for in plain networks
 
 
@@ -47,18 +48,18 @@ def collect(ensemble: Ensemble, K: Array, estimator: str, with_remainder: bool) 
     pairs = Pairs(len(ensemble.X))
     depth, size = ensemble.mlp.depth, len(pairs)
     kept = ensemble.draws * depth * size if with_remainder else 0
-    kept += ensemble.batches * depth * (2 * size + size**2 + pairs.size * size)
+    kept += ensemble.batches * depth * (2 * size + size**2 + pairs.size * (size + 1))
     require_memory(8 * kept, f"the metrics of {ensemble.draws} networks", "use fewer draws or inputs")
     found = list(_batches(ensemble, K, estimator))
-    mean, product, triple = (np.stack([getattr(batch, name) for batch in found]) for name in _MEANS)
+    mean, product, triple, fourth = (np.stack([getattr(batch, name) for batch in found]) for name in _MEANS)
     remainder = np.zeros_like(mean)
     if with_remainder:
         metrics = np.stack([batch.metrics for batch in found])
         remainder[:, 1:] = _remainders(ensemble.mlp, K, metrics, pairs)
-    return Statistics(mean, product, triple, remainder)
+    return Statistics(mean, product, triple, fourth, remainder)
 
 
-_MEANS = ("mean", "product", "triple")
+_MEANS = ("mean", "product", "triple", "fourth")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class _Batch:
     mean: Array  # (layers, pairs)
     product: Array  # (layers, pairs, pairs)
     triple: Array  # (layers, inputs, pairs)
+    fourth: Array  # (layers, inputs)
     metrics: Array  # (draws, layers, pairs): Ĝ of every network
 
 
@@ -88,29 +90,31 @@ def _one_batch(ensemble: Ensemble, K: Array, estimator: str, number: int) -> _Ba
         reader = _Reader(torch.from_numpy(K), estimator)
         chunks = [[reader.read(state) for state in states] for states in ensemble.batch(number)]
     by_layer = [[torch.cat(parts).numpy() for parts in zip(*layer)] for layer in zip(*chunks)]
-    metrics, *means = (np.stack(columns, axis=1) for columns in zip(*by_layer))
-    return _Batch(*(column.mean(axis=0) for column in means), metrics=metrics)
+    metrics, *columns = (np.stack(parts, axis=1) for parts in zip(*by_layer))
+    shift, product, triple, fourth = (column.mean(axis=0) for column in columns)
+    return _Batch(shift, product, triple, fourth, metrics)
 
 
 class _Reader:
-    """Per-network statistics of one layer: Ĝ, X − K, its products over j ≠ k, and with z_i."""
+    """Per-network statistics of one layer: Ĝ, X − K, its products over j ≠ k and with z_i, and z⁴."""
 
     def __init__(self, K: Tensor, estimator: str) -> None:
         self._K, self._estimator = K, estimator
         self._first, self._second = torch.triu_indices(K.shape[-1], K.shape[-1]).unbind()
 
-    def read(self, state: LayerState) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def read(self, state: LayerState) -> tuple[Tensor, ...]:
         kernel = self._pairs(self._K[state.layer.number - 1])
         metric = self._pairs(state.metric)
         if self._estimator == "neurons" and state.preactivations is not None:
             legs = state.preactivations
-            return metric, *self._over_neurons(legs, self._legs(legs) - kernel)
+            return metric, *self._over_neurons(legs, self._legs(legs) - kernel), (legs**4).mean(dim=1)
         shared = metric - kernel
+        no_fourth = shared.new_zeros((len(shared), self._K.shape[-1]))
         if state.layer.gamma and state.previous is not None:
             legs = state.layer.gamma * state.previous
-            return metric, *self._over_neurons(legs, shared[:, None] + self._legs(legs))
-        nothing = shared.new_zeros((len(shared), self._K.shape[-1], shared.shape[-1]))
-        return metric, shared, shared[:, :, None] * shared[:, None, :], nothing
+            return metric, *self._over_neurons(legs, shared[:, None] + self._legs(legs)), no_fourth
+        no_triple = shared.new_zeros((len(shared), self._K.shape[-1], shared.shape[-1]))
+        return metric, shared, shared[:, :, None] * shared[:, None, :], no_triple, no_fourth
 
     def _pairs(self, matrix: Tensor) -> Tensor:
         return matrix[..., self._first, self._second]

@@ -43,7 +43,7 @@ class _NumpyRule(torch.autograd.Function):
     """sigma^(k) by the activation's numpy rule; its derivative is sigma^(k+1) by the same."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, act: Activation, order: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, z: Tensor, act: Activation, order: int) -> Tensor:
         """Values in float64, handed back in the type and on the device of the argument."""
         ctx.save_for_backward(z)
         ctx.act, ctx.order = act, order
@@ -51,7 +51,7 @@ class _NumpyRule(torch.autograd.Function):
         return torch.as_tensor(values).to(z)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         """Chain rule, itself differentiable as often as the activation is."""
         (z,) = ctx.saved_tensors
         if ctx.order >= ctx.act.max_order:

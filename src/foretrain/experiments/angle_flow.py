@@ -59,20 +59,20 @@ def angles(scale: Scale, seed: int) -> Result:
 
     plan = _PLANS[scale]
     data = xarray.merge([_curves(plan.depth), _measure(plan, seed)])
-    scores = data.z.values.ravel()
-    spread, largest = agreement_rows(scores)
-    rows = (*_published_rows(data), *_limit_rows(data), _crossover_row(), *_measured_rows(data), spread, largest)
+    # The layers of one ensemble are few and correlated: only the largest score is judged, not their spread.
+    _, largest = agreement_rows(data.z.values)
+    rows = (*_published_rows(data), *_limit_rows(data), _crossover_row(), *_measured_rows(data), largest)
     judgement = "agree" if all(row.agrees is not False for row in rows) else "do not agree"
     verdict = (
         f"Recursion, law 3 / (ρ ℓ) and random networks {judgement}: whatever the first angle, ReLU brings two "
         f"signals to {float(data.psi.isel(activation=0, layer=-1).max()):.2g} rad by layer {plan.depth:,} "
-        f"(rms z of the measured angles {spread.here:.2f})."
+        f"(largest |z| of the measured angles {largest.here:.1f})."
     )
     return Result(verdict, rows, data, partial(_draw, data))
 
 
 def _pair(psi: float) -> FloatArray:
-    """Two inputs of two components with kernel 1 at the weights of layer 1 in use, and this angle."""
+    """Two inputs of length 1 at this angle."""
     return np.array([[1.0, 0.0], [np.cos(psi), np.sin(psi)]])
 
 
@@ -118,9 +118,7 @@ def _measure(plan: _Plan, seed: Seed) -> xarray.Dataset:
     tasks = list(zip(plan.draws.items(), spawn(seed, len(widths)), strict=True))
     found = [_angle_of_networks(n, draws, layers, own) for (n, draws), own in track(tasks, "networks")]
     value, error = (np.stack(column) for column in zip(*found, strict=True))
-    inverse = 1 / np.array(widths)
-    weights = extrapolation_weights(inverse / inverse.min(), error)
-    limit, limit_error = (weights * value).sum(axis=0), np.sqrt(((weights * error) ** 2).sum(axis=0))
+    limit, limit_error = infinite_width(widths, value, error)
     leading, slope = _first_order(layers)
     both, one = ("width", "measured_layer"), ("measured_layer",)
     return xarray.Dataset(
@@ -135,6 +133,12 @@ def _measure(plan: _Plan, seed: Seed) -> xarray.Dataset:
         },
         coords={"width": widths, "measured_layer": layers, "draws": ("width", list(plan.draws.values()))},
     )
+
+
+def infinite_width(widths: list[int], value: FloatArray, error: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Measurements (widths, entries) extrapolated to 1/n = 0 with a quadratic in 1/n, and their standard errors."""
+    weights = extrapolation_weights(min(widths) / np.array(widths), error)
+    return (weights * value).sum(axis=0), np.sqrt(((weights * error) ** 2).sum(axis=0))
 
 
 def _angle_of_networks(
@@ -215,7 +219,9 @@ def _measured_rows(data: xarray.Dataset) -> list[Row]:
 
 
 def _draw(data: xarray.Dataset) -> Figure:
-    figure, (depth, law, width) = new_figure("Signals that start apart meet: the angle between them", 1, 3, (16, 4.9))
+    figure, (depth, law, width) = new_figure(
+        "Signals that start apart meet: the angle between them", 1, 3, (16, 4.9)
+    )
     _draw_depth(depth, data)
     _draw_law(law, data)
     _draw_widths(width, data)
@@ -223,16 +229,28 @@ def _draw(data: xarray.Dataset) -> Figure:
 
 
 def _draw_depth(panel: Axes, data: xarray.Dataset) -> None:
-    for name, color, text in zip(_ACTIVATIONS, (BLUE, ORANGE), ("ReLU", "leaky ReLU, slope 0.2"), strict=True):
+    for name, color, text in zip(
+        _ACTIVATIONS, (BLUE, ORANGE), ("ReLU", "leaky ReLU, slope 0.2"), strict=True
+    ):
         curves = data.sel(activation=name)
-        panel.plot(data.layer, curves.psi.T, color=color, linewidth=1.8, label=[text] + [None] * (len(_FIRST) - 1))
+        panel.plot(
+            data.layer, curves.psi.T, color=color, linewidth=1.8, label=[text] + [None] * (len(_FIRST) - 1)
+        )
         late = data.layer.values[data.layer.values >= 4]
         panel.plot(late, 3 / (float(curves.rho) * late), "--", color=color, linewidth=1.1)
         crossover = curves.crossover_depth.values
         halfway = [float(curves.psi[i].interp(layer=depth + 1)) for i, depth in enumerate(crossover)]
         panel.plot(crossover + 1, halfway, "o", color=color, markersize=5, markerfacecolor="white")
     panel.plot([], [], "--", color=INK, linewidth=1.1, label=r"law  $3/(\rho\,\ell)$")
-    panel.plot([], [], "o", color=INK, markersize=5, markerfacecolor="white", label=r"crossover  $3/(\rho\,\psi^{(1)})$")
+    panel.plot(
+        [],
+        [],
+        "o",
+        color=INK,
+        markersize=5,
+        markerfacecolor="white",
+        label=r"crossover  $3/(\rho\,\psi^{(1)})$",
+    )
     panel.set(xscale="log", yscale="log", xlabel=r"layer $\ell$", ylabel=r"angle $\psi$", ylim=(None, 4.5))
     panel.set_title("from five first angles", fontsize=11)
     panel.legend(frameon=False, fontsize=9, loc="lower left")
@@ -243,7 +261,9 @@ def _draw_law(panel: Axes, data: xarray.Dataset) -> None:
         for color, first in zip(PALETTE, _FIRST, strict=False):
             psi = data.psi.sel(activation=name, first=first)
             label = rf"$\psi^{{(1)}} = {first:.3g}$" if style == "-" else None
-            panel.plot(data.layer, float(psi.rho) * psi * data.layer, style, color=color, linewidth=1.6, label=label)
+            panel.plot(
+                data.layer, float(psi.rho) * psi * data.layer, style, color=color, linewidth=1.6, label=label
+            )
     panel.axhline(3, color=INK, linewidth=0.9)
     panel.set(xscale="log", xlabel=r"layer $\ell$", ylabel=r"$\rho\,\psi\,\ell$", ylim=(0, 3.3))
     panel.set_title(r"all tend to 3; leaky ReLU dashed", fontsize=11)
@@ -268,7 +288,9 @@ def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
             markerfacecolor="white",
             label=f"layer {int(layer)}",
         )
-        panel.errorbar([0], [float(point.limit) - theory], [float(point.limit_error)], fmt="D", color=color, markersize=4)
+        panel.errorbar(
+            [0], [float(point.limit) - theory], [float(point.limit_error)], fmt="D", color=color, markersize=4
+        )
     panel.axhline(0, color=FAINT, linewidth=0.8)
     panel.set(xlabel="1 / width", ylabel=r"measured $\psi$ − infinite-width $\psi$")
     panel.set_title("real random ReLU networks; lines: theory to order $1/n$", fontsize=11)

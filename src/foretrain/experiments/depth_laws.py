@@ -52,7 +52,8 @@ def _cases() -> tuple[_Case, ...]:
     half_stable = []
     for name in ("gelu", "swish"):
         point = criticality(name).point
-        assert point is not None and point.K_star is not None
+        assert point is not None
+        assert point.K_star is not None
         half_stable.append(_Case(name, name, point.C_b, point.C_W, point.K_star))
     return (
         _Case("tanh", "tanh", 0.0, 1.0, 1.0),
@@ -97,7 +98,10 @@ def depth_laws(scale: Scale, seed: int) -> Result:
     flows = []
     for case in track(_cases(), "depth laws"):
         laws = case.laws(depth)
-        constants = {"l_0": laws.attrs.get("l_0", np.nan), "universality_class": laws.attrs["universality_class"]}
+        constants = {
+            "l_0": laws.attrs.get("l_0", np.nan),
+            "universality_class": laws.attrs["universality_class"],
+        }
         flows.append(laws.sel(layer=layers).assign(constants).drop_attrs().expand_dims(network=[case.label]))
     data = xarray.concat(flows, "network", join="outer")
     data = data.assign_coords(network=data.network.astype(str))
@@ -128,7 +132,9 @@ def _limit_rows(data: xarray.Dataset) -> list[Row]:
         for quantity, expected in limits.items():
             here = leading_coefficient(layer, _SCALED[quantity](flow).values)
             allowed = max(next_order, digits) * abs(expected)
-            rows.append(Row(f"{name}: {quantity}", expected, here, agrees=bool(abs(here - expected) <= allowed)))
+            rows.append(
+                Row(f"{name}: {quantity}", expected, here, agrees=bool(abs(here - expected) <= allowed))
+            )
     return rows
 
 
@@ -148,7 +154,12 @@ def _off_critical_rows(data: xarray.Dataset) -> list[Row]:
     gaps = exact.K.sel(layer=[_RATE_LAYER, _RATE_LAYER + 1]).values - settled
     rate, neglected = float(gaps[1] / gaps[0]), float(abs(gaps[0]))
     rows = [
-        Row("tanh off-critical: K", _SETTLED["K*"], settled, agrees=bool(abs(settled - _SETTLED["K*"]) < 1e-10)),
+        Row(
+            "tanh off-critical: K",
+            _SETTLED["K*"],
+            settled,
+            agrees=bool(abs(settled - _SETTLED["K*"]) < 1e-10),
+        ),
         Row(
             "tanh off-critical: decay of K − K*",
             _SETTLED["chi_parallel"],
@@ -172,9 +183,9 @@ def _draw(data: xarray.Dataset) -> Figure:
         label = f"{network}  ({data.universality_class.sel(network=network).item()})"
         for panel, quantity in ((kernel, data.K), (fluctuation, rate), (shift, data.G1)):
             _draw_flow(panel, quantity.sel(network=network), color, label)
-    for network, name in (("sin", "sin, tuned"), ("tanh", "tanh, tuned")):
+    for network in ("tanh", "sin"):
         _draw_flow(shift, data.G1_tuned.sel(network=network), colors[network], None)
-        _end_note(shift, data.G1_tuned.sel(network=network, law="exact"), name, colors[network])
+    _end_note(shift, data.G1_tuned.sel(network="tanh", law="exact"), "tuned", INK)
     for network, text in (("relu", "5"), ("relu with biases", "5/3"), ("sin", "2/3")):
         _end_note(fluctuation, rate.sel(network=network, law="exact"), text, colors[network])
     for panel in (kernel, shift):
@@ -186,16 +197,18 @@ def _draw(data: xarray.Dataset) -> Figure:
     fluctuation.set(ylim=(0, 6), ylabel=r"$V/(K^2\ell)$")
     fluctuation.set_title(r"relative fluctuations grow as $\ell/n$ at criticality", fontsize=11)
     shift.set_ylabel(r"$|G^{\{1\}}|$")
-    shift.set_title(r"finite-width shift of the mean; $C_W(1+\frac{2}{3n})$ tunes it to $1/\ell$", fontsize=11)
+    shift.set_title(
+        r"finite-width shift of the mean; $C_W(1+\frac{2}{3n})$ tunes it to $1/\ell$", fontsize=11
+    )
     _draw_distances(distance, data, colors)
-    kernel.plot([], [], color=INK, linewidth=1.1, linestyle="--", label="asymptotic law")
-    kernel.legend(frameon=False, fontsize=9, loc="lower left")
+    fluctuation.plot([], [], color=INK, linewidth=1.1, linestyle="--", label="asymptotic law")
+    fluctuation.legend(frameon=False, fontsize=9, loc=(0.5, 0.34))
     return figure
 
 
 def _draw_flow(panel: Axes, flow: xarray.DataArray, color: str, label: str | None) -> None:
     """Exact recursion as a broad line, its law dashed on top; nothing where the quantity vanishes."""
-    exact, law = (np.abs(flow.sel(law=which)).where(flow.layer > 2) for which in ("exact", "asymptotic"))
+    exact, law = (abs(flow.sel(law=which)).where(flow.layer > 2) for which in ("exact", "asymptotic"))
     if not float(exact.max()) > 0:
         return
     panel.plot(flow.layer, exact.where(exact > 0), color=color, linewidth=4, alpha=0.45, label=label)
@@ -215,7 +228,9 @@ def _draw_distances(panel: Axes, data: xarray.Dataset, colors: dict[str, str]) -
         for name, style, symbol in (("K", "-", "K"), ("V", "--", "V"), ("G1", ":", r"G^{\{1\}}")):
             flow = data[name].sel(network=network)
             gap = np.abs(flow.sel(law="exact") / flow.sel(law="asymptotic") - 1)
-            panel.plot(layer, gap, style, color=colors[network], linewidth=1.8, label=f"{network}, ${symbol}$")
+            panel.plot(
+                layer, gap, style, color=colors[network], linewidth=1.8, label=f"{network}, ${symbol}$"
+            )
     late = layer[layer > 3]
     panel.plot(late, np.log(late) / late, color=FAINT, linewidth=1, label=r"$\log\ell\,/\,\ell$")
     panel.plot(late, 1 / late**2, color=FAINT, linewidth=1, linestyle="-.", label=r"$1/\ell^2$")

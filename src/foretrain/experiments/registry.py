@@ -126,6 +126,12 @@ _TABLE = (
         f"{_FOUNDATIONS}:metric_fluctuations",
     ),
     Experiment(
+        "layer-statistics",
+        "Kernel, four-point vertex and next-to-leading metric of random networks",
+        f"{_BOOK}, chapter 4",
+        "foretrain.experiments.layer_statistics:layer_statistics",
+    ),
+    Experiment(
         "critical-lines",
         "Critical lines of tanh and the ratio of its susceptibilities",
         f"{_BOOK}, figure 5.1",
@@ -154,12 +160,6 @@ _TABLE = (
         "The angle between two signals falls as 3 / (rho l)",
         f"{_BOOK}, section 5.5",
         "foretrain.experiments.angle_flow:angles",
-    ),
-    Experiment(
-        "layer-statistics",
-        "Kernel, four-point vertex and next-to-leading metric of random networks",
-        f"{_BOOK}, chapter 4 and section 5.4",
-        "foretrain.experiments.layer_statistics:layer_statistics",
     ),
     Experiment(
         "residual-fluctuations",

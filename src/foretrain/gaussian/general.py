@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from foretrain.gaussian.covariance import check_covariance, staircase
 from foretrain.gaussian.expectation import check_tolerance, default_tolerance
@@ -166,6 +165,8 @@ def _panelled(
 
 
 def _sampled(call: Function, lower: Array, points: int, seed: int, tolerance: float) -> Expectation:
+    from scipy.stats import qmc  # takes a second to import, and few calls come here
+
     each = max(2, 1 << max(1, (points // _REPLICATES).bit_length() - 1))
     means = []
     for child in spawn(seed, _REPLICATES):

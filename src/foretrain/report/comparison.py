@@ -19,6 +19,7 @@ _TITLES = {
     "V": r"four-point vertex $V$",
     "G1": r"$1/n$ shift of the metric $G^{\{1\}}$",
     "three_point": "three-point function",
+    "kurtosis": "excess of the fourth moment",
 }
 _MOST_CURVES = len(PALETTE)
 

@@ -86,7 +86,7 @@ def angle_flow(mlp: MLP, x_1: ArrayLike, x_2: ArrayLike) -> xr.Dataset:
     >>> round(float(angles["psi"].sel(layer=10)), 6)
     0.545613
     """
-    inputs = np.stack([np.atleast_1d(np.asarray(x, dtype=float)) for x in (x_1, x_2)])
+    inputs = two_inputs(x_1, x_2)
     start = _first_angle(mlp, mlp.check_inputs(inputs))
     if mlp.activation.slopes is None:
         return _dataset(mlp, _from_kernel(mlp, inputs, start.psi), "from the kernel of the two inputs")
@@ -94,10 +94,24 @@ def angle_flow(mlp: MLP, x_1: ArrayLike, x_2: ArrayLike) -> xr.Dataset:
     return _with_law(mlp, start, found)
 
 
+def two_inputs(x_1: ArrayLike, x_2: ArrayLike) -> Array:
+    """The two inputs as rows, or an error that says what is wrong with them."""
+    try:
+        rows = [np.atleast_1d(np.asarray(x, dtype=float)) for x in (x_1, x_2)]
+    except (TypeError, ValueError) as error:
+        raise InputError("an input is not a list of real numbers: give n_in numbers for each.") from error
+    if rows[0].ndim != 1 or rows[0].shape != rows[1].shape:
+        shapes = " and ".join(str(row.shape) for row in rows)
+        raise InputError(f"the two inputs have shapes {shapes}: give two lists of n_in numbers.")
+    return np.stack(rows)
+
+
 def angle_recursion(rho: float, psi: float, depth: int) -> Array:
     """Angles at layers 1..depth of a critical scale-invariant network that starts with psi (5.162)."""
     if not 0 <= rho <= 2 / math.pi + 1e-15 or not 0 <= psi <= math.pi:
         raise InputError(f"rho is {rho!r} and psi {psi!r}: give 0 <= rho <= 2/pi and 0 <= psi <= pi.")
+    if depth < 1:
+        raise InputError(f"depth is {depth!r}: give a positive whole number.")
     slopes = _Slopes(1.0, rho, max(2 - math.pi * rho, 0.0))
     layer = Layer(2, 1, 0.0, 1.0, 1.0, 1.0, 0.0)
     angles, pair = [psi], _Pair(1.0, 1.0, psi)

@@ -19,8 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.memory import require_memory
 
 FloatArray = NDArray[np.float64]
+_BYTES_PER_LAYER = 400
+
 PerLayer = float | Sequence[float] | FloatArray
 
 
@@ -71,6 +74,7 @@ class MLP:
         gamma: PerLayer | None = None,
     ) -> None:
         layers = _positive_integer("depth", depth)
+        require_memory(_BYTES_PER_LAYER * layers, f"a network of {layers:,} layers", "use fewer layers")
         hidden = _hidden_widths(width, layers)
         fields: dict[str, object] = {
             "activation": find_activation(activation),
@@ -292,7 +296,11 @@ def _per_layer(name: str, value: PerLayer, depth: int) -> tuple[float, ...]:
 
 
 def _finite_number(name: str, value: object) -> float:
-    real = isinstance(value, SupportsFloat) and not isinstance(value, bool | complex)
+    real = (
+        isinstance(value, SupportsFloat)
+        and not isinstance(value, bool | complex)
+        and not np.ndim(cast("Any", value))
+    )
     if not real or not np.isfinite(float(cast("float", value))):
         raise InputError(f"{name} contains {value!r}: give finite real numbers.")
     return float(cast("float", value))

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from numbers import Real
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -72,7 +73,9 @@ def correlation_depth(chi: ArrayLike) -> Array:
 
 
 def fixed_points(spec: Any, C_b: float, C_W: float, gamma: float = 0.0) -> tuple[FixedPoint, ...]:
-    """All K with K = C_b + C_W g(K) + gamma^2 K, in ascending order, up to K = 1000, or 100 for a user's function (5.8), (B.11).
+    """All K with K = C_b + C_W g(K) + gamma^2 K, in ascending order (5.8), (B.11).
+
+    Sought up to K = 1000, for a user's function up to 100.
 
     Examples
     --------
@@ -112,9 +115,11 @@ def flows_to(spec: Any, C_b: float, C_W: float, K1: Any, gamma: float = 0.0) -> 
     return float(end) if start.ndim == 0 else end
 
 
-def _checked(spec: Any, C_b: float, C_W: float, gamma: float) -> tuple[Activation, float, float, float]:
-    for name, value in (("C_b", C_b), ("C_W", C_W)):
-        if not (math.isfinite(value) and value >= 0):
+def _checked(spec: Any, C_b: Any, C_W: Any, gamma: Any) -> tuple[Activation, float, float, float]:
+    for name, value in (("C_b", C_b), ("C_W", C_W), ("gamma", gamma)):
+        if not isinstance(value, Real) or not math.isfinite(value):
+            raise InputError(f"{name} is {value!r}: give one finite number.")
+        if value < 0 and name != "gamma":
             raise InputError(f"{name} is {value:g}: give zero or a positive number.")
     if not gamma**2 < 1:
         raise InputError(
@@ -165,6 +170,9 @@ class KernelMeans(NamedTuple):
 
 def kernel_means(act: Activation, K: Array, tolerance: float) -> KernelMeans:
     """From s and s' alone, which is fast and needs no smoothness (section 5.3); kernels must be positive."""
+    if any(kink.jump(0) for kink in act.kinks):
+        at = KernelFunctions(act, tolerance).at(K)
+        return KernelMeans(at.square, at.square_slope, K**2 * at.square_bend, at.slope_square)
     s, slope = factor(act), factor(act, 1).pointwise()
 
     def mean(f: Factor) -> Array:

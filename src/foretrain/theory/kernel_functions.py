@@ -8,7 +8,7 @@ K -> 0; kinked ones weights in z, which need no delta functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation, activation
 from foretrain.gaussian import Factor, expectation, factor, z
+from foretrain.gaussian.stack import WIDEST
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,15 +70,26 @@ class KernelFunctions:
                 "layers or smaller inputs."
             )
         flat = np.atleast_1d(variance).ravel()
+        return KernelValues(*(value.reshape(variance.shape) for value in self._rule(flat)))
+
+    @property
+    def _rule(self) -> Callable[[Array], list[Array]]:
         if self.activation.slopes is not None:
-            found = self._scale_invariant(flat)
-        else:
-            found = self._smooth(flat) if self.activation.is_smooth else self._kinked(flat)
-        return KernelValues(*(value.reshape(variance.shape) for value in found))
+            return self._scale_invariant
+        if self.activation.is_smooth:
+            return self._smooth
+        return self._discontinuous if self._jumps else self._kinked
+
+    @property
+    def _jumps(self) -> bool:
+        """Whether the activation itself is discontinuous, not only its slope."""
+        return any(kink.jump(0) for kink in self.activation.kinks)
 
     def ratio(self, K: ArrayLike) -> Array:
         """chi_parallel / chi_perp = <z s s'> / (K <s'^2>) for an array of K > 0 (5.73), from s and s' alone."""
         variance = np.atleast_1d(np.asarray(K, dtype=float))
+        if self._jumps:  # <s'^2> is infinite
+            return np.zeros_like(variance)
         s, slope = factor(self.activation), factor(self.activation, 1).pointwise()
         parallel = self._mean([(1.0, z * s * slope)], variance) / variance
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -85,7 +97,8 @@ class KernelFunctions:
 
     def fast(self, K: float) -> Array:
         """The six functions at one kernel value, to about twelve digits, in microseconds."""
-        if not 0 < K < math.inf:  # the rules have the limit at 0, and the error for what is not finite
+        # The rules have the limit at 0, and the errors for what is too large; a cell reaches above its K.
+        if not 0 < K < WIDEST * math.exp(-_CELL):
             return np.array([float(value) for value in self.at(K)])
         cell, position = divmod(math.log(K), _CELL)
         coefficients = self._cells.get(int(cell))
@@ -96,7 +109,8 @@ class KernelFunctions:
 
     def _tabulate(self, cell: int) -> Array:
         K = np.exp(_CELL * (cell + (1 + _NODES) / 2))
-        return np.stack([_TO_COEFFICIENTS @ values for values in self.at(K)])
+        with np.errstate(invalid="ignore"):  # infinite <s'^2> of discontinuous activations
+            return np.stack([_TO_COEFFICIENTS @ values for values in self.at(K)])
 
     def _mean(self, parts: Iterable[tuple[float, Factor]], K: Array) -> Array:
         total = np.zeros(len(K))
@@ -121,6 +135,19 @@ class KernelFunctions:
             self._mean([(1.0, s[1] * s[1])], K),
             self._mean([(1.0, s[2] * s[2]), (1.0, s[1] * s[3])], K),
             self._mean([(1.0, s[0] ** 4)], K),
+        ]
+
+    def _discontinuous(self, K: Array) -> list[Array]:
+        """Weights alone, since derivatives have delta functions; <s'^2> is infinite, and d/dK of it no number."""
+        s, safe = factor(self.activation), np.maximum(K, 1e-30)
+        square, second, fourth = (self._mean([(1.0, z**power * s * s)], safe) for power in (0, 2, 4))
+        return [
+            self._mean([(1.0, s * s)], K),
+            (second - safe * square) / (2 * safe**2),
+            (fourth - 6 * safe * second + 3 * safe**2 * square) / (4 * safe**4),
+            np.full_like(K, np.inf),
+            np.full_like(K, np.nan),
+            self._mean([(1.0, s**4)], K),
         ]
 
     def _kinked(self, K: Array) -> list[Array]:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import make_interp_spline
 
 from foretrain.activations import Activation, activation
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.theory.criticality import check_skip, criticality
 from foretrain.theory.fixed_points import Scan, correlation_depth, kernel_means, scan
@@ -43,7 +43,7 @@ def phase_lines(spec: Any, K: ArrayLike, gamma: float = 0.0) -> xarray.Dataset:
     --------
     >>> lines = phase_lines("tanh", [0.5])
     >>> lines["C_W"].values.ravel().round(4), lines["C_b"].values.ravel().round(4)
-    (array([1.688 , 3.0804]), array([ 0.038 , -0.343 ]))
+    (array([1.688 , 3.0804]), array([ 0.038, -0.343]))
     """
     import xarray
 
@@ -95,9 +95,14 @@ def phase_diagram(
     ``critical_K``, ``critical_kind`` of the critical points. The grid is good to about eight digits.
     """
     act, share = activation(spec), check_skip(gamma)
+    if any(kink.jump(0) for kink in act.kinks):
+        raise NotSupportedError(
+            f"{act.label} jumps, so that nearby inputs part at every C_W > 0 (chi_perp is infinite): there is one phase "
+            "only, and nothing to draw."
+        )
     ranges = [_axis(name, bounds, points) for name, bounds in (("C_b", C_b), ("C_W", C_W))]
-    if not (np.isfinite(start) and start > 0):
-        raise InputError(f"start is {start:g}: give a positive kernel value.")
+    if not 1e-9 <= start <= 100:
+        raise InputError(f"start is {start:g}: give a kernel value from 1e-9 to 100.")
     require_memory(8 * points * (40 * points + 1200), "the phase diagram", "use fewer points")
     bias, weight = np.meshgrid(*ranges, indexing="ij")
     reached = _straight if act.slopes is not None else _curved
@@ -127,7 +132,7 @@ def _straight(act: Activation, bias: Array, weight: Array, skip: float, start: f
 def _curved(act: Activation, bias: Array, weight: Array, skip: float, start: float) -> tuple[Array, ...]:
     """The first root of the gap in the direction of the flow, row by row of the grid, on interpolated functions."""
     found = scan(act)
-    x = np.log(SCANNED)
+    x = np.log(found.kernels)
     square, slope, slope_square = (
         make_interp_spline(x, values, k=5)
         for values in (found.square, found.square_slope, found.slope_square)
@@ -137,15 +142,15 @@ def _curved(act: Activation, bias: Array, weight: Array, skip: float, start: flo
     if (found.square_slope < 0).any():
         # A map that turns around can jump over fixed points: its first steps are followed.
         for _ in range(_BURN_IN):
-            starts = bias + weight * square(_log(starts)) + skip * starts
+            starts = bias + weight * square(_log(starts, found.kernels)) + skip * starts
     K = np.stack(
         [
-            _first_root(b, w, skip, k, found.square, square)
+            _first_root(b, w, skip, k, found, square)
             for b, w, k in zip(bias[:, 0], weight, starts, strict=True)
         ]
     )
     inside, at_zero = np.isfinite(K) & (K > 0), K == 0
-    where = _log(np.where(inside, K, 1.0))
+    where = _log(np.where(inside, K, 1.0), found.kernels)
     parallel = np.where(inside, slope(where), np.where(at_zero, float(limit.square_slope), np.nan))
     perpendicular = np.where(
         inside, slope_square(where), np.where(at_zero, float(limit.slope_square), np.nan)
@@ -153,22 +158,24 @@ def _curved(act: Activation, bias: Array, weight: Array, skip: float, start: flo
     return K, skip + weight * parallel, skip + weight * perpendicular
 
 
-def _log(K: Array) -> Array:
-    return np.asarray(np.log(np.clip(K, SCANNED[0], SCANNED[-1])))
+def _log(K: Array, kernels: Array) -> Array:
+    """log K, kept to the range of the table."""
+    return np.asarray(np.log(np.clip(K, kernels[0], kernels[-1])))
 
 
-def _first_root(C_b: float, C_W: Array, skip: float, start: Array, scanned: Array, square: Any) -> Array:
+def _first_root(C_b: float, C_W: Array, skip: float, start: Array, found: Scan, square: Any) -> Array:
     """Where the flow from ``start`` ends, for all C_W at once: infinite above, 0 below all roots."""
-    gaps = C_b + C_W[:, None] * scanned - (1 - skip) * SCANNED
-    rising = C_b + C_W * square(_log(start)) - (1 - skip) * start > 0
-    ahead = np.where(rising[:, None], (start[:, None] < SCANNED) & (gaps <= 0), False)
-    behind = np.where(rising[:, None], False, (start[:, None] > SCANNED) & (gaps >= 0))
-    far = np.where(rising, np.argmax(ahead, axis=1), len(SCANNED) - 1 - np.argmax(behind[:, ::-1], axis=1))
+    kernels = found.kernels
+    gaps = C_b + C_W[:, None] * found.square - (1 - skip) * kernels
+    rising = C_b + C_W * square(_log(start, kernels)) - (1 - skip) * start > 0
+    ahead = np.where(rising[:, None], (start[:, None] < kernels) & (gaps <= 0), False)
+    behind = np.where(rising[:, None], False, (start[:, None] > kernels) & (gaps >= 0))
+    far = np.where(rising, np.argmax(ahead, axis=1), len(kernels) - 1 - np.argmax(behind[:, ::-1], axis=1))
     exists = (ahead | behind).any(axis=1)
-    near = np.clip(far + np.where(rising, -1, 1), 0, len(SCANNED) - 1)
-    nearest = SCANNED[near]
-    low = _log(np.where(rising, np.maximum(nearest, start), SCANNED[far]))
-    high = _log(np.where(rising, SCANNED[far], np.minimum(nearest, start)))
+    near = np.clip(far + np.where(rising, -1, 1), 0, len(kernels) - 1)
+    nearest = kernels[near]
+    low = _log(np.where(rising, np.maximum(nearest, start), kernels[far]), kernels)
+    high = _log(np.where(rising, kernels[far], np.minimum(nearest, start)), kernels)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         positive = C_b + C_W * square(middle) - (1 - skip) * np.exp(middle) > 0
@@ -200,7 +207,7 @@ def _labelled(
 
     grid, found, scanned = ("C_b", "C_W"), criticality(act, gamma), scan(act)
     line_C_W, line_C_b = _on_lines(
-        check_skip(gamma), SCANNED, scanned.square, scanned.square_slope, scanned.slope_square
+        check_skip(gamma), scanned.kernels, scanned.square, scanned.square_slope, scanned.slope_square
     )
     critical = [point for point in (found.point, *found.others) if point is not None]
     numbers = [[p.C_b, p.C_W, np.nan if p.K_star is None else p.K_star] for p in critical]
@@ -221,6 +228,6 @@ def _labelled(
             "critical_kind": ("critical_point", np.array([p.kind for p in critical], dtype="<U15")),
             "critical_stability": ("critical_point", np.array([p.stability for p in critical], dtype="<U19")),
         },
-        coords={"C_b": ranges[0], "C_W": ranges[1], "line": list(_LINES), "line_K": SCANNED},
+        coords={"C_b": ranges[0], "C_W": ranges[1], "line": list(_LINES), "line_K": scanned.kernels},
         attrs={"activation": act.label, "gamma": gamma, "start": start},
     )

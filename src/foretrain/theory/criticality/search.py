@@ -40,8 +40,13 @@ def susceptibility(spec: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: float =
     >>> susceptibility("relu", K=1.0, C_W=2.0)
     Susceptibility(parallel=1.0, perpendicular=1.0)
     """
-    values = KernelFunctions(spec).at(K)
-    weight = np.asarray(C_W, dtype=float)
+    try:
+        variance, weight = np.asarray(K, dtype=float), np.asarray(C_W, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise InputError("K and C_W must be real numbers or arrays of them.") from error
+    if not (np.isfinite(weight).all() and (weight >= 0).all()):
+        raise InputError("C_W must be finite and not negative: it is a variance.")
+    values = KernelFunctions(spec).at(variance)
     both = (gamma**2 + weight * values.square_slope, gamma**2 + weight * values.slope_square)
     return Susceptibility(*(float(c) if np.ndim(c) == 0 else c for c in both))
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
+from foretrain.theory.flow.memory import require_memory_for
 from foretrain.theory.flow.one_input import one_input
 from foretrain.theory.flow.request import Method, check_request
 from foretrain.theory.flow.residual import residual_inputs
@@ -62,6 +64,8 @@ def flow(
     array([[5.    , 3.4048],
            [3.4048, 5.    ]])
     """
+    if not isinstance(mlp, MLP):
+        raise InputError(f"the network is {mlp!r}: give an MLP, such as ft.MLP('tanh', depth=5, width=100).")
     inputs = mlp.check_inputs(X)
     mlp = mlp.with_inputs(inputs)
     request = check_request(
@@ -77,6 +81,7 @@ def flow(
         seed=seed,
         tolerance=tolerance,
     )
+    require_memory_for(mlp.depth, len(inputs), request, residual=mlp.is_residual)
     K = mlp.first_kernel(inputs)
     if mlp.is_residual:
         return Flow(mlp, residual_inputs(mlp, K, request))

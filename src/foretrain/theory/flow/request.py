@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -18,6 +18,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Method = Literal["complete", "book"]
 
+_MOST_DRAWS = 10**8
 _ONLY_PLAIN = ("G1", "norm_covariance", "entry_variance", "six_point")
 
 
@@ -80,6 +81,8 @@ def check_request(
 
 
 def _check_names(observables: Sequence[str]) -> tuple[str, ...]:
+    if observables is None or not isinstance(observables, str | Iterable):
+        raise InputError(f"observables is {observables!r}: give a list of names such as ['K', 'V'].")
     names = [observables] if isinstance(observables, str) else list(observables)
     for name in names:
         if name not in MEANINGS:
@@ -139,12 +142,14 @@ def _check_correction(name: str, value: ArrayLike, depth: int) -> Array:
 def _check_draws(draws: int | None) -> int | None:
     if draws is None:
         return None
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 0:
-        raise InputError(f"draws is {draws!r}: give a whole number, or 0 for the exact contraction.")
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or not 0 <= draws <= _MOST_DRAWS:
+        raise InputError(
+            f"draws is {draws!r}: give a whole number up to {_MOST_DRAWS:,}, or 0 for the exact contraction."
+        )
     return int(draws)
 
 
-def _check_tolerance(tolerance: float) -> float:
-    if not 0 < tolerance < 1:
+def _check_tolerance(tolerance: Any) -> float:
+    if not isinstance(tolerance, float | int | np.number) or not 0 < tolerance < 1:
         raise InputError(f"tolerance is {tolerance!r}: give a number between 0 and 1, such as 1e-10.")
     return float(tolerance)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
 from foretrain.theory.flow.request import Array, Request
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 def residual_inputs(mlp: MLP, K: Array, request: Request) -> dict[str, xr.DataArray]:
     """The tensors asked for, from the kernel (N, N) of layer 1."""
     if request.quadruples is None:
-        _guard(mlp.depth, len(K), request)
         found = _run(mlp, K, request.names, request)
     else:
         others = tuple(name for name in request.names if name != "V")
@@ -43,19 +41,6 @@ def _on_quadruples(mlp: MLP, K: Array, request: Request) -> Array:
         number = Pairs(len(used)).number
         columns.append(V[:, number[a, b], number[c, d]][:, None])
     return np.concatenate(columns, axis=1)
-
-
-def _guard(depth: int, size: int, request: Request) -> None:
-    entries = depth * size**2
-    if "V" in request.names:
-        entries += 2 * depth * size**4
-    if "three_point" in request.names:
-        entries += depth * size**3
-    require_memory(
-        8 * entries,
-        f"{', '.join(request.names)} of {size} inputs at {depth} layers",
-        "ask for V on chosen quadruples=, or for fewer inputs",
-    )
 
 
 def _labelled(name: str, values: Array, request: Request) -> xr.DataArray:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
@@ -57,7 +56,6 @@ class _FullVertex:
 
 def several_inputs(mlp: MLP, K: Array, request: Request) -> dict[str, xr.DataArray]:
     """The tensors asked for, from the kernel (N, N) of layer 1."""
-    _guard(mlp.depth, len(K), request)
     contraction = _contraction(request, len(K)) if request.matrices is not None else None
     moving = [*_moving(request, Pairs(len(K))), *([contraction] if contraction else [])]
     kept: dict[str, list[Array]] = {}
@@ -120,28 +118,6 @@ def _covariance(request: Request, inputs: int) -> FormCovariance:
     if request.draws == 0 or (request.draws is None and inputs <= _FEW_INPUTS):
         return exact_covariance
     return SampledCovariance(request.draws or _DEFAULT_DRAWS, request.seed)
-
-
-def _guard(depth: int, size: int, request: Request) -> None:
-    """Refuse what does not fit before the first layer is computed."""
-    pairs = size * (size + 1) // 2
-    entries = depth * size**2 * len(request.names) + 12 * size**2
-    if {"G1", "norm_covariance", "entry_variance"} & {*request.names}:
-        entries += 40 * pairs
-    if request.wants_full_vertex:
-        entries += depth * size**4 + 4 * pairs**2
-    if request.matrices is not None:
-        entries += depth * (2 * pairs * len(request.matrices) * 2 + 5 * size**2)
-        entries += 6 * depth * len(request.matrices) * size**2
-        if request.draws == 0:
-            entries += 4 * pairs**2
-    if "three_point" in request.names:
-        entries += depth * size**3
-    require_memory(
-        8 * entries,
-        f"{', '.join(request.names)} of {size} inputs at {depth} layers",
-        "ask for V on chosen quadruples=, contracted with contract=, or for fewer inputs",
-    )
 
 
 def _labelled(name: str, values: Array, request: Request) -> xr.DataArray:

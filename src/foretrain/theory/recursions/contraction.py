@@ -33,9 +33,10 @@ class Covariances(NamedTuple):
 
 
 class FormCovariance(Protocol):
-    """Cov(s^T A s, s^T B s) under z ~ N(0, K), for stacks (Q, P) of symmetric forms given on pairs."""
+    """A way to compute the covariance of two quadratic forms of s = sigma(z)."""
 
-    def __call__(self, layer: PairExpectations, A: Array, B: Array) -> Covariances: ...
+    def __call__(self, layer: PairExpectations, A: Array, B: Array) -> Covariances:
+        """Cov(s^T A s, s^T B s) under z ~ N(0, K), for stacks (Q, P) of symmetric forms given on pairs."""
 
 
 class ContractedVertices:
@@ -117,6 +118,7 @@ class SampledCovariance:
         self._calls = 0
 
     def __call__(self, layer: PairExpectations, A: Array, B: Array) -> Covariances:
+        """Exact quadratic part plus the sampled rest, with the variance of the latter."""
         pairs = layer.response.pairs
         forms = np.concatenate([A, B])
         bent = _matrices(_pulled_back(layer.response, forms), pairs)

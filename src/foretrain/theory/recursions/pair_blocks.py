@@ -71,9 +71,7 @@ class MetricCorrection(PairVertices):
 
 def response_blocks(layer: PairExpectations, a: Indices, b: Indices) -> Array:
     """dF/dK between the pairs aa, ab and bb: (number of pairs, 3, 3)."""
-    bend, cross = layer.of(2, 0), layer.of(1, 1)
     M = np.zeros((len(a), 3, 3))
-    M[:, 0, 0] = bend[a, a] + cross[a, a]
-    M[:, 2, 2] = bend[b, b] + cross[b, b]
-    M[:, 1, 0], M[:, 1, 1], M[:, 1, 2] = 0.5 * bend[a, b], cross[a, b], 0.5 * bend[b, a]
+    M[:, 0, 0], M[:, 2, 2] = sum(layer.rows(a, a)), sum(layer.rows(b, b))
+    M[:, 1] = np.stack(layer.rows(a, b), axis=1)
     return M

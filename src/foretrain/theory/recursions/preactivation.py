@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import Activation
-from foretrain.gaussian import Expectation, expectation, expectations_at, factor, gram, z
+from foretrain.gaussian import Expectation, expectation, expectations_at, factor, gram
 from foretrain.theory.pairs import Pairs
+from foretrain.theory.recursions.tied_pairs import Line, are_tied
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 
 class Step(NamedTuple):
@@ -44,7 +46,9 @@ class PairExpectations:
         """<sigma^(first)_a sigma^(second)_b> for all a, b: (N, N)."""
         if (first, second) not in self._found:
             pair = (factor(self.activation, first), factor(self.activation, second))
-            (value,) = _values(gram([pair], self.K, tolerance=self.tolerance))
+            # Delta functions of dependent inputs may be infinite: such entries are not used (see tied_pairs).
+            with np.errstate(invalid="ignore"):
+                (value,) = _values(gram([pair], self.K, tolerance=self.tolerance))
             self._found[first, second], self._found[second, first] = value, value.T
         return self._found[first, second]
 
@@ -62,8 +66,23 @@ class PairExpectations:
     def response(self) -> Response:
         """The derivative M of F with respect to K."""
         pairs = Pairs(len(self.K))
-        bend = 0.5 * self.of(2, 0)
-        return Response(pairs, pairs.vector(bend), pairs.vector(self.of(1, 1)), pairs.vector(bend.T))
+        return Response(pairs, *self.rows(pairs.first, pairs.second))
+
+    def rows(self, a: Indices, b: Indices) -> tuple[Array, Array, Array]:
+        """dF_ab with respect to K_aa, K_ab and K_bb, for every pair (a, b).
+
+        Where an activation with kinks meets inputs that are multiples of each other, partial derivatives may be
+        infinite; there the derivative along the line on which the metric moves stands alone.
+        """
+        bend, cross = self.of(2, 0), self.of(1, 1)
+        first, middle, second = 0.5 * bend[a, b], cross[a, b], 0.5 * bend[b, a]
+        if not self.activation.is_smooth:
+            tied = are_tied(self.K, a, b)
+            line = Line(self.activation, self.K, a[tied], b[tied])
+            first[tied] = np.where(line.pivot_is_first, line.slope(), 0.0)
+            second[tied] = np.where(line.pivot_is_first, 0.0, line.slope())
+            middle[tied] = 0.0
+        return first, middle, second
 
 
 def _values(found: Expectation | list[Expectation]) -> list[Array]:
@@ -147,44 +166,44 @@ def curvature(layer: PairExpectations, blocks: Array) -> Array:
     ``blocks`` (P, 3, 3) holds V between the pairs aa, ab and bb of every pair (a, b): nothing else enters.
     """
     pairs = layer.response.pairs
-    same = _coincident(layer.K, pairs)
+    a, b = pairs.first, pairs.second
+    smooth = layer.activation.is_smooth
+    same = _are_copies(layer.K, a, b) if smooth else are_tied(layer.K, a, b)
     apart = ~same
     result = np.zeros(len(pairs))
     if apart.any():
-        four, three, two = (layer.of(4, 0), layer.of(3, 1), layer.of(2, 2))
-        a, b = pairs.first[apart], pairs.second[apart]
-        v = blocks[apart]
-        result[apart] = (
-            four[a, b] * v[:, 0, 0]
-            + 4 * three[a, b] * v[:, 0, 1]
-            + two[a, b] * (2 * v[:, 0, 2] + 4 * v[:, 1, 1])
-            + 4 * three[b, a] * v[:, 1, 2]
-            + four[b, a] * v[:, 2, 2]
-        ) / 8
-    result[same] = (
-        0.5
-        * second_derivative(layer.activation, layer.K[pairs.first[same], pairs.first[same]])
-        * blocks[same, 0, 0]
-    )
+        result[apart] = _curvature_apart(layer, a[apart], b[apart], blocks[apart])
+    if smooth:
+        result[same] = 0.5 * second_derivative(layer.activation, layer.K[a, a][same]) * blocks[same, 0, 0]
+    else:
+        line = Line(layer.activation, layer.K, a[same], b[same])
+        pivot = np.where(line.pivot_is_first, blocks[same, 0, 0], blocks[same, 2, 2])
+        result[same] = 0.5 * line.bend() * pivot
     return result
 
 
-def _coincident(K: Array, pairs: Pairs) -> NDArray[np.bool_]:
-    """Pairs of one and the same input (a = b, or copies), whose F depends on a single variance."""
-    variance = np.diagonal(K)
-    a, b = variance[pairs.first], variance[pairs.second]
-    gap = a + b - 2 * K[pairs.first, pairs.second]
-    return np.asarray((gap <= 1e-14 * (a + b)) | (pairs.first == pairs.second))
+def _curvature_apart(layer: PairExpectations, a: Indices, b: Indices, v: Array) -> Array:
+    """The same for pairs of different inputs, by partial derivatives."""
+    four, three, two = layer.of(4, 0), layer.of(3, 1), layer.of(2, 2)
+    total = (
+        four[a, b] * v[:, 0, 0]
+        + 4 * three[a, b] * v[:, 0, 1]
+        + two[a, b] * (2 * v[:, 0, 2] + 4 * v[:, 1, 1])
+        + 4 * three[b, a] * v[:, 1, 2]
+        + four[b, a] * v[:, 2, 2]
+    )
+    return np.asarray(total / 8)
+
+
+def _are_copies(K: Array, a: Indices, b: Indices) -> NDArray[np.bool_]:
+    """Pairs of one and the same input, or of copies, whose F depends on a single variance."""
+    gap = K[a, a] + K[b, b] - 2 * K[a, b]
+    return np.asarray((gap <= 1e-14 * (K[a, a] + K[b, b])) | (a == b))
 
 
 def second_derivative(activation: Activation, K: Array) -> Array:
-    """g''(K) of g = <sigma^2>: <d^4 sigma^2> / 4, or <(z^2/K - 3) z sigma sigma'> / 2K^2, which kinks allow."""
+    """g''(K) = <d^4 sigma^2> / 4 of g = <sigma^2>, for a smooth activation."""
+    s = [factor(activation, order) for order in range(5)]
+    parts = ((2, s[0] * s[4]), (8, s[1] * s[3]), (6, s[2] * s[2]))
     variance = K[:, None, None]
-    if activation.is_smooth:
-        s = [factor(activation, order) for order in range(5)]
-        parts = ((2, s[0] * s[4]), (8, s[1] * s[3]), (6, s[2] * s[2]))
-        return np.asarray(sum(0.25 * weight * expectation([f], variance).value for weight, f in parts))
-    product = z * factor(activation) * factor(activation, 1)
-    third, first = (np.asarray(expectation([f], variance).value) for f in (z * z * product, product))
-    safe = np.where(K > 0, K, np.inf)
-    return np.asarray((third / safe - 3 * first) / (2 * safe**2))
+    return np.asarray(sum(0.25 * weight * expectation([f], variance).value for weight, f in parts))

@@ -134,6 +134,8 @@ def _kernels(mlp: MLP, first: Array) -> Array:
 def _cumulants(activation: Activation, K: Array) -> _Cumulants:
     """All layers and inputs at once: K is known before V and U, so that quadrature need not go layer by layer."""
     distinct, where = np.unique(K, return_inverse=True)
+    if not K.size:  # one layer: nothing to step through
+        return _Cumulants(*np.empty((len(_Cumulants._fields), *K.shape)))
     found = np.empty((len(_Cumulants._fields), len(distinct)))
     tabled = (distinct > 0) & (len(distinct) > _FEW)
     found[:, ~tabled] = _by_quadrature(activation, distinct[~tabled])

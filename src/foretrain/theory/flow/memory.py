@@ -1,0 +1,30 @@
+"""How much memory a flow takes, said before anything is computed."""
+
+from __future__ import annotations
+
+from foretrain.support.memory import require_memory
+from foretrain.theory.flow.request import Request
+
+_PAIRWISE = {"G1", "norm_covariance", "entry_variance"}
+
+
+def require_memory_for(depth: int, size: int, request: Request, *, residual: bool) -> None:
+    """Refuse a flow of ``size`` inputs that does not fit, with its estimate and a way out."""
+    pairs = size * (size + 1) // 2
+    entries = (depth * len(request.names) + 12) * size**2
+    if _PAIRWISE & {*request.names}:
+        entries += 40 * pairs
+    if request.wants_full_vertex or (residual and request.matrices is not None):
+        entries += depth * size**4 + 4 * pairs**2
+        entries += residual * depth * pairs**2
+    elif request.matrices is not None:
+        forms = 2 * len(request.matrices)
+        entries += depth * (2 * forms * pairs + 3 * forms * size**2 + 5 * size**2)
+        entries += 4 * pairs**2 if request.draws == 0 else 0
+    if "three_point" in request.names:
+        entries += depth * size**3
+    require_memory(
+        8 * entries,
+        f"{', '.join(request.names)} of {size:,} inputs at {depth:,} layers",
+        "ask for V on chosen quadruples=, contracted with contract=, or for fewer inputs",
+    )
