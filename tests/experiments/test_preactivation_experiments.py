@@ -127,8 +127,7 @@ def test_entries_that_do_not_fluctuate_are_compared_exactly(monkeypatch: pytest.
     monkeypatch.setitem(TINY, "layer-statistics", LayerPlan(("relu",), 600, "conditional"))
     rows = {row.quantity: row for row in tiny_run("layer-statistics", monkeypatch).table}
     row = rows["relu: G1_00 at layer 5"]
-    assert row.expected == 0
-    assert abs(row.here) < 1e-9
+    assert [row.expected, row.here] == pytest.approx([0, 0], abs=1e-12)
     assert row.standard_error is None
     assert row.agrees is True
 

@@ -85,6 +85,11 @@ class Activation:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.parameter_items)})"
 
     @property
+    def is_continuous(self) -> bool:
+        """Whether the function itself has no jump; its slope may have."""
+        return not any(kink.jump(0) for kink in self.kinks)
+
+    @property
     def is_smooth(self) -> bool:
         """Whether no derivative of any order is known to jump."""
         return not self.kinks

@@ -41,19 +41,19 @@ def critical(
 ) -> Answer:
     """Find C_b and C_W at which signals neither explode nor vanish with depth, and the laws that then hold.
 
-    The picture and the saved data are the phase diagram over (C_b, C_W). The exit code is 1 if there is no critical
-    initialisation.
+    The picture and the saved data are the phase diagram over (C_b, C_W), which discontinuous functions have not. The
+    exit code is 1 if there is no critical initialisation.
     """
     from foretrain.theory.criticality import criticality
 
     found = criticality(find(name, settings or []), gamma)
     network = _network(found, depth, width, tuned)
-    diagram = _diagram(found, c_b_range, c_w_range, points)
+    diagram = _diagram(found, c_b_range, c_w_range, points) if found.activation.is_continuous else None
     return Answer(
         _document(found, network),
         _text(found, network, depth, width, tuned),
         data=diagram,
-        figure=lambda: _draw(diagram),
+        figure=None if diagram is None else lambda: _draw(diagram),
         holds=found.exists,
     )
 

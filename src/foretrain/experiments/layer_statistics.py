@@ -106,11 +106,8 @@ def _table(judgement: Judgement, found: dict[str, Comparison]) -> tuple[Row, ...
 def _entry_row(name: str, each: Comparison, label: str, bound: float) -> Row:
     """One entry of the last layer; where nothing fluctuates, as in G1 of one ReLU input, it must be exact."""
     place = [(entry.layer, entry.label) for entry in each.entries].index((_DEPTH, label))
-    title, theory, limit = (
-        f"{name}: {label} at layer {_DEPTH}",
-        float(each.theory[place]),
-        float(each.limit[place]),
-    )
+    title = f"{name}: {label} at layer {_DEPTH}"
+    theory, limit = float(each.theory[place]), float(each.limit[place])
     if not each.fluctuates[place]:
         return Row(title, theory, limit, agrees=each.exact_agrees)
     agrees = bool(abs(each.z[place]) <= bound)

@@ -170,7 +170,7 @@ class KernelMeans(NamedTuple):
 
 def kernel_means(act: Activation, K: Array, tolerance: float) -> KernelMeans:
     """From s and s' alone, which is fast and needs no smoothness (section 5.3); kernels must be positive."""
-    if any(kink.jump(0) for kink in act.kinks):
+    if not act.is_continuous:
         at = KernelFunctions(act, tolerance).at(K)
         return KernelMeans(at.square, at.square_slope, K**2 * at.square_bend, at.slope_square)
     s, slope = factor(act), factor(act, 1).pointwise()

@@ -78,17 +78,12 @@ class KernelFunctions:
             return self._scale_invariant
         if self.activation.is_smooth:
             return self._smooth
-        return self._discontinuous if self._jumps else self._kinked
-
-    @property
-    def _jumps(self) -> bool:
-        """Whether the activation itself is discontinuous, not only its slope."""
-        return any(kink.jump(0) for kink in self.activation.kinks)
+        return self._kinked if self.activation.is_continuous else self._discontinuous
 
     def ratio(self, K: ArrayLike) -> Array:
         """chi_parallel / chi_perp = <z s s'> / (K <s'^2>) for an array of K > 0 (5.73), from s and s' alone."""
         variance = np.atleast_1d(np.asarray(K, dtype=float))
-        if self._jumps:  # <s'^2> is infinite
+        if not self.activation.is_continuous:  # <s'^2> is infinite
             return np.zeros_like(variance)
         s, slope = factor(self.activation), factor(self.activation, 1).pointwise()
         parallel = self._mean([(1.0, z * s * slope)], variance) / variance

@@ -95,10 +95,10 @@ def phase_diagram(
     ``critical_K``, ``critical_kind`` of the critical points. The grid is good to about eight digits.
     """
     act, share = activation(spec), check_skip(gamma)
-    if any(kink.jump(0) for kink in act.kinks):
+    if not act.is_continuous:
         raise NotSupportedError(
-            f"{act.label} jumps, so that nearby inputs part at every C_W > 0 (chi_perp is infinite): there is one phase "
-            "only, and nothing to draw."
+            f"{act.label} jumps, so that nearby inputs part at every C_W > 0 (chi_perp is infinite): there is one "
+            "phase only, and nothing to draw."
         )
     ranges = [_axis(name, bounds, points) for name, bounds in (("C_b", C_b), ("C_W", C_W))]
     if not 1e-9 <= start <= 100:
