@@ -166,7 +166,7 @@ def _check_start(start: Nearby | Sequence[float]) -> Nearby:
 
 def _slope_jumps(act: Activation) -> list[tuple[float, float]]:
     """(place, jump of the slope) of the kinks; refused where the activation itself jumps."""
-    if any(kink.jump(0) for kink in act.kinks):
+    if not act.is_continuous:
         raise NotSupportedError(
             f"{act.label} jumps, so that nearby inputs part by a finite distance in one layer: use "
             "foretrain.theory.angles.angle_flow."
@@ -182,11 +182,13 @@ def _step(
     parallel, perp, h = skip + C_W * slope, skip + C_W * slope_square, 0.5 * C_W * slope_square_slope
     # <s s''> = g' - <s'^2>, and the same for the derivatives with respect to K.
     curved, curved_slope = slope - slope_square, bend - slope_square_slope
+    # Kinks lower K_+-, which enters K_[0] and K_[2] with opposite signs.
+    straddling = C_W * _straddling(kinks, at)
     moved = Nearby(
         layer.C_b + C_W * g + skip * at.K00,
         parallel * at.K1,
-        perp * at.K2 + h * at.K1**2 - C_W * _straddling(kinks, at),
-        parallel * at.K0 + C_W * (curved * at.K2 + 0.5 * curved_slope * at.K1**2),
+        perp * at.K2 + h * at.K1**2 - straddling,
+        parallel * at.K0 + C_W * (curved * at.K2 + 0.5 * curved_slope * at.K1**2) + straddling,
     )
     return moved, (parallel, perp, h)
 
@@ -224,8 +226,7 @@ def _dataset(act: Activation, states: Array, factors: Array) -> xr.Dataset:
     values["distance"] = np.sqrt(4 * np.maximum(K2, 0))
     # sin^2 from 4 K_[0] K_[2] - K_[1]^2 = det K, which loses no digits at small angles.
     values["angle"] = np.arctan2(np.sqrt(np.maximum(4 * mean * K2 - K1**2, 0)), mean - K2)
-    cubic = any(kink.jump(1) for kink in act.kinks)
-    remainder = {"K00": "none", "K1": "delta^3", "K2": "delta^4", "K0": "delta^3" if cubic else "delta^4"}
+    remainder = {"K00": "none", "K1": "delta^3", "K2": "delta^4", "K0": "delta^4"}
     return xr.Dataset(
         {
             name: ("layer", value, {"meaning": _MEANINGS[name], "remainder": remainder.get(name, "delta^3")})
