@@ -40,17 +40,29 @@ def test_decorrelated_scores_are_independent_and_of_unit_variance() -> None:
     covariance = mixing @ mixing.T
     draws = source.standard_normal((20_000, 6)) @ mixing.T
     scores = draws / np.sqrt(np.diagonal(covariance))
-    found = np.stack([decorrelated(score, covariance, 6) for score in scores])
+    found = np.stack([decorrelated(score, covariance, 1e9) for score in scores])
     np.testing.assert_allclose(np.cov(found, rowvar=False), np.eye(found.shape[1]), atol=0.05)
+
+
+def test_a_measured_covariance_does_not_inflate_the_scores() -> None:
+    source = np.random.default_rng(4)
+    squares = []
+    for _ in range(400):
+        samples = source.standard_normal((121, 15))
+        covariance = np.cov(samples[1:], rowvar=False)
+        found = decorrelated(samples[0] / np.sqrt(np.diagonal(covariance)), covariance, 120)
+        squares.append(np.sum(found**2) / found.size)
+    assert found.size == 15
+    assert abs(np.mean(squares) - 1) < 0.08
 
 
 def test_faint_directions_and_too_many_are_left_out() -> None:
     same = np.ones((4, 4)) + 1e-6 * np.eye(4)
-    found = decorrelated(np.full(4, 1.7), same, 4)
+    found = decorrelated(np.full(4, 1.7), same, 1e9)
     assert found.size == 1
     assert abs(found[0]) == pytest.approx(1.7, rel=1e-5)
-    assert decorrelated(np.arange(5.0), np.eye(5), 2).size == 2
-    assert decorrelated(np.zeros(0), np.zeros((0, 0)), 3).size == 0
+    assert decorrelated(np.arange(5.0), np.eye(5), 16).size == 2
+    assert decorrelated(np.zeros(0), np.zeros((0, 0)), 3.0).size == 0
 
 
 def test_a_judgement_counts_everything_together() -> None:

@@ -15,6 +15,7 @@ LARGEST_SPREAD = 1.3
 
 _LEVEL = 0.01
 _FAINTEST = 0.02
+_SAMPLES_PER_DIRECTION = 8
 
 
 def largest_score_allowed(entries: int) -> float:
@@ -34,19 +35,23 @@ def largest_spread_allowed(scores: int) -> float:
     return max(LARGEST_SPREAD, float(np.sqrt(chi2.isf(_LEVEL, scores) / scores)))
 
 
-def decorrelated(scores: Array, covariance: Array, most: int) -> Array:
+def decorrelated(scores: Array, covariance: Array, freedom: float) -> Array:
     """z-scores along the principal directions of their correlation matrix: independent, with variance one.
 
     Directions with less than 2 % of the mean variance are left out, because what an extrapolation in 1/n neglects
-    may be as large there; and at most ``most`` are kept, the largest, because a covariance that is itself measured
-    knows no more.
+    may be as large there. ``freedom`` is the number of independent samples behind the covariance: an eighth of it is
+    the largest number of directions kept, and squared scores are larger by freedom / (freedom − size − 1) on average
+    than with the true covariance (Hotelling), which is taken out.
     """
     if not scores.size:
         return scores
     deviation = np.sqrt(np.diagonal(covariance))
     variances, directions = np.linalg.eigh(covariance / np.outer(deviation, deviation))
-    kept = (variances > _FAINTEST) & (np.arange(len(scores)) >= len(scores) - most)
-    return np.asarray((directions.T @ scores)[kept] / np.sqrt(variances[kept]))
+    kept = (variances > _FAINTEST) & (
+        np.arange(len(scores)) >= len(scores) - freedom / _SAMPLES_PER_DIRECTION
+    )
+    shrunk = np.sqrt(max(0.0, 1 - (int(kept.sum()) + 1) / freedom))
+    return np.asarray(shrunk * (directions.T @ scores)[kept] / np.sqrt(variances[kept]))
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-BATCHES = 500
+BATCHES = 1000
 _FEWEST_BATCHES = 50
-_BATCHES_PER_DIRECTION = 8
 _MOST_INPUTS = 4
 _EXACT, _EQUAL = 1e-9, 1e-6  # relative: what fluctuates less does not fluctuate, and is then compared to this
 _MOST_NUMBERS = 1e10  # random numbers beyond which weights are not drawn one by one unless asked for
@@ -122,8 +121,14 @@ class Comparison:
     def independent_scores(self) -> Array:
         """z-scores of the uncorrelated combinations on which the verdict rests."""
         chosen = self.fluctuates
-        most = self.ladder.batches // _BATCHES_PER_DIRECTION
-        return decorrelated(self.z[chosen], self.covariance[np.ix_(chosen, chosen)], most)
+        return decorrelated(self.z[chosen], self.covariance[np.ix_(chosen, chosen)], self._freedom)
+
+    @cached_property
+    def _freedom(self) -> float:
+        """Degrees of freedom of the limits' covariance, after Welch and Satterthwaite; the mean over entries."""
+        parts = (self._weights * self.measured_error)[:, self.fluctuates] ** 2
+        each = np.stack([batch.freedom[self.fluctuates] for batch in self.batches])
+        return float(np.mean(parts.sum(axis=0) ** 2 / (parts**2 / each).sum(axis=0)))
 
     @cached_property
     def judgement(self) -> Judgement:
@@ -228,6 +233,13 @@ def compare(
         unless that takes more than 10¹⁰ random numbers; the result says which was used.
     estimator
         ``"metric"`` averages over a layer's own weights exactly; ``"neurons"`` uses its preactivations only.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> found = ft.compare(ft.MLP("relu", depth=3, width=32, C_W=2.0), [[1.0, 0.5], [0.2, -1.0]], draws=1000)
+    >>> found.agrees
+    True
     """
     inputs = mlp.check_inputs(X)
     mlp = mlp.with_inputs(inputs)
@@ -260,7 +272,7 @@ def compare(
         tuple(entries),
         ladder,
         estimator,
-        repr(seed),
+        " ".join(repr(seed).split()),
         np.array([predicted[e.observable][(e.layer - 1, *e.inputs)] for e in entries]),
         np.array([_unit(K, e) for e in entries]),
         tuple(found),

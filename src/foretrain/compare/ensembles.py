@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -108,10 +109,13 @@ class Ensemble:
         """Number of networks."""
         return self.draws_per_batch * self.batches
 
+    @cached_property
+    def _seeds(self) -> tuple[np.random.SeedSequence, ...]:
+        return spawn(self.seed, self.batches)
+
     def batch(self, number: int) -> Iterator[list[LayerState]]:
         """The networks of one batch, a bounded number at a time, as their layers 1..L."""
-        (seeds,) = spawn(self.seed, number + 1)[number:]
-        source = torch_generator(seeds)
+        source = torch_generator(self._seeds[number])
         size = self.chunk_size
         for start in range(0, self.draws_per_batch, size):
             yield list(self._walk(min(size, self.draws_per_batch - start), source))

@@ -87,6 +87,18 @@ class BatchValues:
         return np.atleast_2d(np.cov(self.values, rowvar=False)) / len(self.values)
 
     @property
+    def freedom(self) -> Array:
+        """(entries,): of how many normal samples a variance would be as well known as that of these batches.
+
+        The variance of a sample variance is (2 + excess kurtosis) / samples, relatively.
+        """
+        batches = len(self.values)
+        centred = self.values - self.values.mean(axis=0)
+        square = np.maximum((centred**2).mean(axis=0), np.finfo(float).tiny)
+        excess = np.maximum((centred**4).mean(axis=0) / square**2 - 3, 0.0)
+        return np.asarray((batches - 1) / (1 + excess / 2))
+
+    @property
     def standard_error(self) -> Array:
         """(entries,)."""
         return np.asarray(self.values.std(axis=0, ddof=1) / np.sqrt(len(self.values)))

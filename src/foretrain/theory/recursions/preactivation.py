@@ -8,14 +8,13 @@ inputs are matrices (P, P); values carry no 1/n (the physical correction is valu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import Activation
-from foretrain.gaussian import Expectation, expectation, expectations_at, factor, gram
+from foretrain.gaussian import Expectation, Factor, expectation, expectations_at, factor, gram
 from foretrain.theory.pairs import Pairs
 from foretrain.theory.recursions.tied_pairs import Line, are_tied
 
@@ -26,13 +25,15 @@ Indices = NDArray[np.intp]
 class Step(NamedTuple):
     """What the step from layer l to l + 1 needs besides expectations; ``ratio`` is n_l / n_{l-1}.
 
-    C_b_1 and C_W_1 are the order-1/n_l parts of C_b and C_W (5.138), (5.139).
+    C_b_1 and C_W_1 are the order-1/n_l parts of C_b and C_W (5.138), (5.139); lambda_W is the learning rate of the
+    weights (8.6).
     """
 
     C_W: float
     ratio: float = 1.0
     C_b_1: float = 0.0
     C_W_1: float = 0.0
+    lambda_W: float = 0.0
 
 
 class PairExpectations:
@@ -41,6 +42,8 @@ class PairExpectations:
     def __init__(self, activation: Activation, K: Array, tolerance: float = 1e-10) -> None:
         self.activation, self.K, self.tolerance = activation, K, tolerance
         self._found: dict[tuple[int, int], Array] = {}
+        self._fourfold: dict[tuple[int, int], Array] = {}
+        self._responses: dict[int, Response] = {}
 
     def of(self, first: int, second: int) -> Array:
         """<sigma^(first)_a sigma^(second)_b> for all a, b: (N, N)."""
@@ -58,27 +61,56 @@ class PairExpectations:
 
     def powers(self, first: int, second: int) -> Array:
         """<sigma_a^first sigma_b^second> for all a, b: (N, N)."""
-        pair = (factor(self.activation) ** first, factor(self.activation) ** second)
-        (value,) = _values(gram([pair], self.K, tolerance=self.tolerance))
+        return self.product(factor(self.activation) ** first, factor(self.activation) ** second)
+
+    def product(self, first: Factor, second: Factor) -> Array:
+        """<f(z_a) g(z_b)> for all a, b: (N, N)."""
+        (value,) = _values(gram([(first, second)], self.K, tolerance=self.tolerance))
         return value
 
-    @cached_property
+    def covariance(self, first: int = 0, second: int = 0) -> Array:
+        """Cov(s_a s_b, t_c t_d), s and t derivatives of these orders of sigma, on pairs of pairs: (P, P)."""
+        pairs = self.response.pairs
+        means = [pairs.vector(self.of(order, order)) for order in (first, second)]
+        return np.asarray(self.fourfold(first, second) - np.multiply.outer(*means))
+
+    def fourfold(self, first: int = 0, second: int = 0) -> Array:
+        """<s_a s_b t_c t_d>, s and t derivatives of these orders of sigma, on pairs of pairs: (P, P)."""
+        if (first, second) not in self._fourfold:
+            pairs = self.response.pairs
+            two = np.stack([pairs.first, pairs.second], axis=1)
+            shape = (len(pairs), len(pairs), 2)
+            quadruples = np.concatenate(
+                [np.broadcast_to(two[:, None], shape), np.broadcast_to(two[None], shape)], axis=-1
+            )
+            factors = [factor(self.activation, order) for order in (first, first, second, second)]
+            value = np.asarray(expectations_at(factors, self.K, quadruples).value)
+            self._fourfold[first, second], self._fourfold[second, first] = value, value.T
+        return self._fourfold[first, second]
+
+    @property
     def response(self) -> Response:
         """The derivative M of F with respect to K."""
-        pairs = Pairs(len(self.K))
-        return Response(pairs, *self.rows(pairs.first, pairs.second))
+        return self.response_of(0)
 
-    def rows(self, a: Indices, b: Indices) -> tuple[Array, Array, Array]:
-        """dF_ab with respect to K_aa, K_ab and K_bb, for every pair (a, b).
+    def response_of(self, order: int) -> Response:
+        """The derivative with respect to K of <s_a s_b>, s the derivative of this order of sigma."""
+        if order not in self._responses:
+            pairs = Pairs(len(self.K))
+            self._responses[order] = Response(pairs, *self.rows(pairs.first, pairs.second, order))
+        return self._responses[order]
+
+    def rows(self, a: Indices, b: Indices, order: int = 0) -> tuple[Array, Array, Array]:
+        """d<s_a s_b> with respect to K_aa, K_ab and K_bb, for every pair (a, b); s is sigma^(order).
 
         Where an activation with kinks meets inputs that are multiples of each other, partial derivatives may be
         infinite; there the derivative along the line on which the metric moves stands alone.
         """
-        bend, cross = self.of(2, 0), self.of(1, 1)
+        bend, cross = self.of(2 + order, order), self.of(1 + order, 1 + order)
         first, middle, second = 0.5 * bend[a, b], cross[a, b], 0.5 * bend[b, a]
         if not self.activation.is_smooth:
             tied = are_tied(self.K, a, b)
-            line = Line(self.activation, self.K, a[tied], b[tied])
+            line = Line(self.activation, self.K, a[tied], b[tied], order)
             first[tied] = np.where(line.pivot_is_first, line.slope(), 0.0)
             second[tied] = np.where(line.pivot_is_first, 0.0, line.slope())
             middle[tied] = 0.0
@@ -127,21 +159,13 @@ def next_kernel(layer: PairExpectations, C_b: float, C_W: float) -> Array:
 
 def source(layer: PairExpectations, pairs: Pairs) -> Array:
     """Cov(sigma_a sigma_b, sigma_c sigma_d) on pairs of pairs: (P, P)."""
-    rows, columns = np.triu_indices(len(pairs))
-    quadruples = np.stack(
-        [pairs.first[rows], pairs.second[rows], pairs.first[columns], pairs.second[columns]], axis=1
-    )
-    F = pairs.vector(layer.of(0, 0))
-    found = expectations_at([layer.activation] * 4, layer.K, quadruples)
-    S = np.empty((len(pairs), len(pairs)))
-    S[rows, columns] = S[columns, rows] = np.asarray(found.value) - F[rows] * F[columns]
-    return S
+    assert len(pairs) == len(layer.response.pairs)
+    return layer.covariance()
 
 
 def next_vertex(layer: PairExpectations, V: Array, step: Step) -> Array:
     """V' = C_W^2 [Cov + (n_l / n_{l-1}) M V M^T] (4.119)."""
-    pairs = layer.response.pairs
-    grown = source(layer, pairs)
+    grown = source(layer, layer.response.pairs)
     if V.any():
         grown = grown + step.ratio * layer.response.sandwich(V)
     return np.asarray(step.C_W**2 * grown)
@@ -160,8 +184,8 @@ def next_metric_correction(layer: PairExpectations, G1: Array, blocks: Array, st
     return grown
 
 
-def curvature(layer: PairExpectations, blocks: Array) -> Array:
-    """(1/8) <d_i d_j d_k d_l (sigma_a sigma_b)> V_(ij)(kl), summed over i, j, k, l in {a, b}.
+def curvature(layer: PairExpectations, blocks: Array, order: int = 0) -> Array:
+    """(1/8) <d_i d_j d_k d_l (s_a s_b)> V_(ij)(kl), summed over i, j, k, l in {a, b}; s is sigma^(order).
 
     ``blocks`` (P, 3, 3) holds V between the pairs aa, ab and bb of every pair (a, b): nothing else enters.
     """
@@ -172,19 +196,20 @@ def curvature(layer: PairExpectations, blocks: Array) -> Array:
     apart = ~same
     result = np.zeros(len(pairs))
     if apart.any():
-        result[apart] = _curvature_apart(layer, a[apart], b[apart], blocks[apart])
+        result[apart] = _curvature_apart(layer, a[apart], b[apart], blocks[apart], order)
     if smooth:
-        result[same] = 0.5 * second_derivative(layer.activation, layer.K[a, a][same]) * blocks[same, 0, 0]
+        bend = second_derivative(layer.activation, layer.K[a, a][same], order)
+        result[same] = 0.5 * bend * blocks[same, 0, 0]
     else:
-        line = Line(layer.activation, layer.K, a[same], b[same])
+        line = Line(layer.activation, layer.K, a[same], b[same], order)
         pivot = np.where(line.pivot_is_first, blocks[same, 0, 0], blocks[same, 2, 2])
         result[same] = 0.5 * line.bend() * pivot
     return result
 
 
-def _curvature_apart(layer: PairExpectations, a: Indices, b: Indices, v: Array) -> Array:
+def _curvature_apart(layer: PairExpectations, a: Indices, b: Indices, v: Array, order: int) -> Array:
     """The same for pairs of different inputs, by partial derivatives."""
-    four, three, two = layer.of(4, 0), layer.of(3, 1), layer.of(2, 2)
+    four, three, two = (layer.of(order + k, order + 4 - k) for k in (4, 3, 2))
     total = (
         four[a, b] * v[:, 0, 0]
         + 4 * three[a, b] * v[:, 0, 1]
@@ -201,9 +226,9 @@ def _are_copies(K: Array, a: Indices, b: Indices) -> NDArray[np.bool_]:
     return np.asarray((gap <= 1e-14 * (K[a, a] + K[b, b])) | (a == b))
 
 
-def second_derivative(activation: Activation, K: Array) -> Array:
-    """g''(K) = <d^4 sigma^2> / 4 of g = <sigma^2>, for a smooth activation."""
-    s = [factor(activation, order) for order in range(5)]
+def second_derivative(activation: Activation, K: Array, order: int = 0) -> Array:
+    """d^2<s^2>/dK^2 = <d^4 s^2> / 4 for a smooth activation, s = sigma^(order)."""
+    s = [factor(activation, order + k) for k in range(5)]
     parts = ((2, s[0] * s[4]), (8, s[1] * s[3]), (6, s[2] * s[2]))
     variance = K[:, None, None]
     return np.asarray(sum(0.25 * weight * expectation([f], variance).value for weight, f in parts))

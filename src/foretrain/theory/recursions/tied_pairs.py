@@ -1,6 +1,6 @@
 """Pairs of inputs that one Gaussian variable describes: copies, multiples of each other, zeros.
 
-F_ab(K) = <sigma_a sigma_b> of such a pair depends on one variance, and the metric can only move along that line. Its
+F_ab(K) = <s_a s_b> of such a pair, s = sigma or a derivative of it, depends on one variance, and the metric can only move along that line. Its
 derivatives along the line are finite where partial derivatives of kinked or discontinuous activations are not.
 """
 
@@ -26,10 +26,10 @@ def are_tied(K: Array, a: Indices, b: Indices) -> NDArray[np.bool_]:
 
 
 class Line:
-    """Tied pairs (a, b) seen along the variance of the wider of the two, the pivot."""
+    """Tied pairs (a, b) seen along the variance of the wider of the two, the pivot; s = sigma^(order)."""
 
-    def __init__(self, activation: Activation, K: Array, a: Indices, b: Indices) -> None:
-        self._activation = activation
+    def __init__(self, activation: Activation, K: Array, a: Indices, b: Indices, order: int = 0) -> None:
+        self._factor = factor(activation, order).pointwise()
         self.pivot_is_first = K[a, a] >= K[b, b]
         pivot, other = np.where(self.pivot_is_first, a, b), np.where(self.pivot_is_first, b, a)
         self._variance = K[pivot, pivot]
@@ -41,18 +41,18 @@ class Line:
         self._safe = safe
 
     def slope(self) -> Array:
-        """dF/dK of the pivot: <sigma_a sigma_b (z^2 - K)> / 2K^2 (5.53), zero where the pivot is zero."""
+        """dF/dK of the pivot: <s_a s_b (z^2 - K)> / 2K^2 (5.53), zero where the pivot is zero."""
         found = self._weighted(2) - self._variance * self._weighted(0)
         return np.where(self._variance > 0, found / (2 * self._safe**2), 0.0)
 
     def bend(self) -> Array:
-        """d^2F/dK^2 of the pivot: <sigma_a sigma_b (z^4 - 6 K z^2 + 3 K^2)> / 4K^4."""
+        """d^2F/dK^2 of the pivot: <s_a s_b (z^4 - 6 K z^2 + 3 K^2)> / 4K^4."""
         K = self._variance
         found = self._weighted(4) - 6 * K * self._weighted(2) + 3 * K**2 * self._weighted(0)
         return np.where(K > 0, found / (4 * self._safe**4), 0.0)
 
     def _weighted(self, power: int) -> Array:
-        """<sigma_a sigma_b z^power>, z that of the pivot."""
-        s = factor(self._activation)
+        """<s_a s_b z^power>, z that of the pivot."""
+        s = self._factor
         weighted = z**power * s if power else s
         return np.asarray(expectation([weighted, s], self._covariance, tolerance=_TOLERANCE).value)
