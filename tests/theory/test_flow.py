@@ -192,3 +192,23 @@ def test_a_tensor_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("FORETRAIN_MEMORY", "1MB")
     with pytest.raises(NotEnoughMemoryError, match="quadruples"):
         flow(MLP("tanh", depth=3, width=10), np.ones((40, 3)), ["V"])
+
+
+def test_quadruples_need_only_the_inputs_they_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORETRAIN_MEMORY", "50MB")
+    X = np.random.default_rng(0).standard_normal((20_000, 3))
+    net = MLP("erf", depth=3, width=10, C_W=1.3)
+    found = flow(net, X, ["V"], quadruples=[[7, 19_999, 12, 7]])["V"]
+    alone = flow(net, X[[7, 19_999, 12]], ["V"])["V"].values[:, 0, 1, 2, 0]
+    np.testing.assert_allclose(found.values[:, 0], alone, atol=1e-12)
+    assert [int(found[f"leg_{i}"][0]) for i in (1, 2, 3, 4)] == [7, 19_999, 12, 7]
+    with pytest.raises(NotEnoughMemoryError, match="fewer inputs or layers"):
+        flow(net, X, ["K"])
+
+
+def test_kernels_that_explode_or_vanish_say_so() -> None:
+    with pytest.raises(InputError, match=r"exceeds 1e\+30 at layer"):
+        flow(MLP("relu", depth=60, width=9, C_W=9.0), TWO_INPUTS)
+    with pytest.raises(InputError, match="below 1e-60"):
+        flow(MLP("relu", depth=60, width=9, C_W=0.1), TWO_INPUTS, ["V"])
+    assert flow(MLP("relu", depth=60, width=9, C_W=0.1), TWO_INPUTS)["K"].values[-1, 0, 1] > 0

@@ -71,3 +71,15 @@ def test_metric_correction_of_many_inputs_has_no_quartic_cost() -> None:
     few = flow(MLP("tanh", depth=3, width=50, C_W=1.3), inputs[[7, 93]], ["G1"])["G1"].values[2]
     np.testing.assert_allclose(found[np.ix_([7, 93], [7, 93])], few, rtol=1e-7, atol=1e-9)
     assert (found == found.T).all()
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_rounding_does_not_grow_in_the_chaotic_phase(name: str) -> None:
+    net = MLP(name, depth=60, width=9, C_b=0.1, C_W=3.0)
+    deep = flow(net, [[1, 2], [0, 1]], ["norm_covariance", "entry_variance"])
+    for found in (np.einsum("laa->la", deep[key].values) for key in deep):
+        alone = [flow(net, [x], ["V"])["V"].values.ravel() for x in ([1, 2], [0, 1])]
+        np.testing.assert_allclose(found, np.stack(alone, axis=1), rtol=1e-8)
+    quadruples = flow(net, [[1, 2], [0, 1]], ["V"], quadruples=[[0, 0, 0, 0], [0, 0, 1, 1]])["V"].values
+    np.testing.assert_allclose(quadruples[:, 0], alone[0], rtol=1e-8)
+    np.testing.assert_allclose(quadruples[:, 1], deep["norm_covariance"].values[:, 0, 1], rtol=1e-6, atol=1e-9)

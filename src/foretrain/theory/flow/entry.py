@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.support.errors import InputError
@@ -12,7 +14,7 @@ from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow.memory import require_memory_for
 from foretrain.theory.flow.one_input import one_input
-from foretrain.theory.flow.request import Method, check_request
+from foretrain.theory.flow.request import Array, Method, Request, check_request
 from foretrain.theory.flow.residual import residual_inputs
 from foretrain.theory.flow.result import Flow
 from foretrain.theory.flow.several_inputs import several_inputs
@@ -81,6 +83,22 @@ def flow(
         seed=seed,
         tolerance=tolerance,
     )
+    if request.needs_no_other_inputs:
+        return _among_chosen(mlp, inputs, request)
+    return _run(mlp, inputs, request)
+
+
+def _among_chosen(mlp: MLP, inputs: Array, request: Request) -> Flow:
+    """The flow of the inputs that quadruples name, under the numbers they have among all inputs."""
+    assert request.quadruples is not None
+    used, places = np.unique(request.quadruples, return_inverse=True)
+    own = replace(request, quadruples=places.reshape(request.quadruples.shape))
+    found = _run(mlp, inputs[used] if len(used) else inputs[:1], own)
+    legs = {f"leg_{i + 1}": ("quadruple", request.quadruples[:, i]) for i in range(4)}
+    return Flow(mlp, {name: found[name].assign_coords(legs) for name in found})
+
+
+def _run(mlp: MLP, inputs: Array, request: Request) -> Flow:
     require_memory_for(mlp.depth, len(inputs), request, residual=mlp.is_residual)
     K = mlp.first_kernel(inputs)
     if mlp.is_residual:

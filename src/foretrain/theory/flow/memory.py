@@ -23,8 +23,7 @@ def require_memory_for(depth: int, size: int, request: Request, *, residual: boo
         entries += 4 * pairs**2 if request.draws == 0 else 0
     if "three_point" in request.names:
         entries += depth * size**3
-    require_memory(
-        8 * entries,
-        f"{', '.join(request.names)} of {size:,} inputs at {depth:,} layers",
-        "ask for V on chosen quadruples=, contracted with contract=, or for fewer inputs",
-    )
+    way_out = "use fewer inputs or layers"
+    if request.wants_full_vertex:
+        way_out = "ask for V on chosen quadruples= or contracted with contract=, or use fewer inputs"
+    require_memory(8 * entries, f"{', '.join(request.names)} of {size:,} inputs at {depth:,} layers", way_out)

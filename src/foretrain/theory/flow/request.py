@@ -42,6 +42,11 @@ class Request:
         """Whether V is asked for with all its entries."""
         return "V" in self.names and self.quadruples is None and self.matrices is None
 
+    @property
+    def needs_no_other_inputs(self) -> bool:
+        """Whether only the inputs that the quadruples name play a part."""
+        return self.quadruples is not None and self.names == ("V",)
+
 
 def check_request(
     mlp: MLP,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _FEW_INPUTS = 8  # up to here a contraction is exact by default
 _DEFAULT_DRAWS = 16_384
+_EXPLODED = 1e30
 
 
 class _Moving(Protocol):
@@ -86,10 +88,19 @@ def _layers(mlp: MLP, K: Array, request: Request, moving: list[_Moving]) -> Iter
             for item in moving:
                 item.step(old, step)
             K = next_kernel(old, layer.C_b, layer.C_W)
+        _refuse_exploded(K, layer.number)
         now = {"K": K}
         for item in moving:
             now |= item.now()
         yield now
+
+
+def _refuse_exploded(K: Array, layer: int) -> None:
+    if not np.abs(K).max() < _EXPLODED:
+        raise InputError(
+            f"the kernel exceeds {_EXPLODED:g} at layer {layer}: choose a smaller C_W, fewer layers or smaller "
+            "inputs."
+        )
 
 
 def _moving(request: Request, pairs: Pairs) -> Iterator[_Moving]:

@@ -32,13 +32,16 @@ class PairVertices:
 
     def step(self, layer: PairExpectations, step: Step) -> None:
         """V' = C_W^2 [Cov + (n_l / n_{l-1}) M V M^T] (4.119), block by block."""
-        grown = self._source(layer)
+        grown = self.source(layer)
         if self.blocks.any():
             M = response_blocks(layer, self.pairs.first, self.pairs.second)
             grown += step.ratio * M @ self.blocks @ M.transpose(0, 2, 1)
         self.blocks = step.C_W**2 * grown
+        # aa, ab and bb of one input are one entry; kept apart, their rounding would grow by chi_perp^2 a layer.
+        alone = self.pairs.first == self.pairs.second
+        self.blocks[alone] = self.blocks[alone, :1, :1]
 
-    def _source(self, layer: PairExpectations) -> Array:
+    def source(self, layer: PairExpectations) -> Array:
         """Cov(sigma_i sigma_j, sigma_k sigma_l) for i, j, k, l in {a, b}."""
         a, b = self.pairs.first, self.pairs.second
         squares, cubes = layer.powers(2, 2), layer.powers(3, 1)
@@ -57,15 +60,15 @@ class MetricCorrection(PairVertices):
 
     def __init__(self, pairs: Pairs) -> None:
         super().__init__(pairs)
-        self._correction = np.zeros(len(pairs))
+        self.correction = np.zeros(len(pairs))
 
     def now(self) -> dict[str, Array]:
         """G1 (N, N), besides what the blocks hold."""
-        return {**super().now(), "G1": self.pairs.matrix(self._correction)}
+        return {**super().now(), "G1": self.pairs.matrix(self.correction)}
 
     def step(self, layer: PairExpectations, step: Step) -> None:
         """First G1 with the old V (4.115), then V."""
-        self._correction = next_metric_correction(layer, self._correction, self.blocks, step)
+        self.correction = next_metric_correction(layer, self.correction, self.blocks, step)
         super().step(layer, step)
 
 

@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 
 from foretrain.activations import Activation
 from foretrain.gaussian import Expectation, Factor, expectation, expectations_at, factor, gram
+from foretrain.support.errors import InputError
 from foretrain.theory.pairs import Pairs
 from foretrain.theory.recursions.tied_pairs import Line, are_tied
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
+
+_VANISHED = 1e-60
 
 
 class Step(NamedTuple):
@@ -88,6 +91,15 @@ class PairExpectations:
             self._fourfold[first, second], self._fourfold[second, first] = value, value.T
         return self._fourfold[first, second]
 
+    def _refuse_vanished(self) -> None:
+        """Delta functions of tiny variances leave the range of floats."""
+        variance = self.K.diagonal()
+        if (variance[variance > 0] < _VANISHED).any():
+            raise InputError(
+                f"a kernel fell below {_VANISHED:g}, where fluctuations of an activation with kinks cannot be "
+                "resolved: choose a larger C_W or fewer layers, or ask for K alone."
+            )
+
     @property
     def response(self) -> Response:
         """The derivative M of F with respect to K."""
@@ -109,6 +121,7 @@ class PairExpectations:
         bend, cross = self.of(2 + order, order), self.of(1 + order, 1 + order)
         first, middle, second = 0.5 * bend[a, b], cross[a, b], 0.5 * bend[b, a]
         if not self.activation.is_smooth:
+            self._refuse_vanished()
             tied = are_tied(self.K, a, b)
             line = Line(self.activation, self.K, a[tied], b[tied], order)
             first[tied] = np.where(line.pivot_is_first, line.slope(), 0.0)

@@ -23,7 +23,7 @@ class QuadrupleVertices:
     def __init__(self, quadruples: Indices) -> None:
         self._used, places = np.unique(quadruples, return_inverse=True)
         own = places.reshape(quadruples.shape)
-        self._sides = [_pairs(own[:, :2]), _pairs(own[:, 2:])]
+        self._sides = [pairs_of(own[:, :2]), pairs_of(own[:, 2:])]
         self.blocks = np.zeros((len(quadruples), 3, 3))
 
     def now(self) -> dict[str, Array]:
@@ -36,6 +36,10 @@ class QuadrupleVertices:
         left, right = (response_blocks(layer, side[:, 1, 0], side[:, 1, 1]) for side in self._sides)
         grown = step.ratio * left @ self.blocks @ right.transpose(0, 2, 1)
         self.blocks = step.C_W**2 * (self._source(layer) + grown)
+        # aa, ab and bb of one input are one entry; kept apart, their rounding would grow by chi_perp a layer.
+        left_alone, right_alone = (side[:, 1, 0] == side[:, 1, 1] for side in self._sides)
+        self.blocks[left_alone] = self.blocks[left_alone, :1]
+        self.blocks[right_alone] = self.blocks[right_alone][:, :, :1]
 
     def _source(self, layer: PairExpectations) -> Array:
         first, second = self._sides
@@ -49,7 +53,7 @@ class QuadrupleVertices:
         return np.asarray(product - means[0][:, :, None] * means[1][:, None, :])
 
 
-def _pairs(two: Indices) -> Indices:
+def pairs_of(two: Indices) -> Indices:
     """(Q, 3, 2): the pairs aa, ab, bb."""
     a, b = two[:, 0], two[:, 1]
     return np.stack([np.stack([a, a], 1), np.stack([a, b], 1), np.stack([b, b], 1)], axis=1)

@@ -1,7 +1,8 @@
 """Pairs of inputs that one Gaussian variable describes: copies, multiples of each other, zeros.
 
-F_ab(K) = <s_a s_b> of such a pair, s = sigma or a derivative of it, depends on one variance, and the metric can only move along that line. Its
-derivatives along the line are finite where partial derivatives of kinked or discontinuous activations are not.
+F_ab(K) = <s_a s_b> of such a pair, s = sigma or a derivative of it, depends on one variance, and the metric can only
+move along that line. Its derivatives along the line are finite where partial derivatives of kinked or discontinuous
+activations are not.
 """
 
 from __future__ import annotations
