@@ -19,7 +19,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: setup  ## install, then predict, measure and compare a built-in example
-	@$(BIN)/foretrain reproduce metric-fluctuations --save demo --overwrite
+	@$(BIN)/foretrain compare tanh --depth 5 --save demo --overwrite
 
 test: setup lint types  ## install, then lint, types and the quick tests
 	$(BIN)/python -m pytest -n $(WORKERS)
