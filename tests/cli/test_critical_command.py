@@ -77,7 +77,6 @@ def test_pictures_and_data_are_written(tmp_path: Path, capsys: pytest.CaptureFix
         (("tanh", "--gamma", "1"), "no C_W > 0 is critical"),
         (("tanh", "--tuned"), "add --depth"),
         (("gelu", "--depth", "3", "--tuned"), "not known for gelu"),
-        (("sigmoid", "--depth", "3"), "sigmoid has no critical initialisation"),
         (("tanh", "--c-w-range", "3", "1"), "C_W runs from 3 to 1"),
     ],
 )

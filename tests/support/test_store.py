@@ -223,3 +223,19 @@ def test_a_killed_save_leaves_no_half_store_and_the_next_one_cleans_up(tmp_path:
     xr.testing.assert_identical(ft.load(path), everything())
     ft.save(everything()["count"], path, overwrite=True)
     assert os.listdir(tmp_path) == ["a.zarr"]
+
+
+def test_the_folder_of_an_answer_is_loaded_by_its_data(tmp_path: Path) -> None:
+    data = xr.Dataset({"a": ("x", [1.0, 2.0])})
+    (tmp_path / "answer").mkdir()
+    ft.save(data, tmp_path / "answer" / "data.zarr")
+    assert ft.load(tmp_path / "answer").identical(data)
+
+
+def test_results_that_can_be_labelled_are_saved(tmp_path: Path) -> None:
+    class Result:
+        def to_dataset(self) -> xr.Dataset:
+            return xr.Dataset({"a": ("x", [1.0, 2.0])})
+
+    ft.save(Result(), tmp_path / "result.zarr")
+    assert ft.load(tmp_path / "result.zarr").identical(Result().to_dataset())

@@ -92,10 +92,9 @@ def _inputs(count: int, data: Path | None, samples: int) -> NDArray[Any]:
 
     if data is None:
         return np.array(_INPUTS[:count])
-    from foretrain.support.loading import load_data
+    from foretrain.support.loading import load_inputs
 
-    x = load_data(data).x[:samples]
-    return x.reshape(len(x), -1)
+    return load_inputs(data)[:samples]
 
 
 def _network(

@@ -63,6 +63,8 @@ def _network(found: Criticality, depth: int | None, width: int, tuned: bool) -> 
         if tuned:
             raise InputError("--tuned is about the layers of a network: add --depth.")
         return None
+    if not found.exists:
+        return None
     from foretrain.theory.architecture import MLP
 
     return MLP.critical(found.activation, depth, width, gamma=found.gamma or None, tuned=tuned)

@@ -103,12 +103,12 @@ def _read_inputs(inputs: str | None, data: Path | None, samples: int) -> _Inputs
         rows = _rows("--inputs", inputs)
         return _Inputs(rows, f"{len(rows)} given")
     if data is not None:
-        from foretrain.support.loading import load_data
+        from foretrain.support.loading import load_inputs
 
         if samples < 1:
             raise InputError(f"--samples is {samples}: give a positive number of inputs.")
-        x = load_data(data).x
-        rows = np.asarray(x.reshape(len(x), -1)[:samples], dtype=np.float64)
+        x = load_inputs(data)
+        rows = x[:samples]
         return _Inputs(rows, f"the first {len(rows)} of {len(x)} in {data} (see --samples)")
     angle = np.radians(_ANGLE)
     pair = np.sqrt(2.0) * np.array([[1.0, 0.0], [np.cos(angle), np.sin(angle)]])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import InputError
+from foretrain.support.store import DATA
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Cell: TypeAlias = str | float | bool | None
 
 _PICTURES = (".png", ".pdf", ".svg")
-_DATA, _DOCUMENT, _TEXT, _PICTURE = "data.zarr", "answer.json", "answer.txt", "figure.png"
+_DATA, _DOCUMENT, _TEXT, _PICTURE = DATA, "answer.json", "answer.txt", "figure.png"
 
 
 @dataclass(frozen=True)

@@ -142,10 +142,20 @@ def _moments(make: Factory, z: torch.Tensor, seed: Seed) -> tuple[float, float]:
         module = make()
         _check_fits(module, z)
         # A copy, because modules that work in place would change z.
-        out = module(z.detach().clone())
+        out = _output(module, z.detach().clone())
     _check_output(out, z)
     signal, branch = (tensor.detach().cpu().double() for tensor in (z, out))
     return float((branch**2).mean()), float((branch * signal).mean())
+
+
+def _output(module: nn.Module, z: torch.Tensor) -> torch.Tensor:
+    try:
+        return module(z)  # type: ignore[no-any-return]
+    except (TypeError, RuntimeError) as error:
+        raise InputError(
+            f"the block cannot be called on z of shape {tuple(z.shape)} ({' '.join(str(error).split())[:200]}): give "
+            "what enters it, and wrap a module that takes more than one tensor."
+        ) from error
 
 
 def _jackknife(moments: Array, G_zz: float, gamma: float) -> float:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,17 +30,27 @@ _COORDINATES = "foretrain_coordinates"
 _METADATA = "foretrain_metadata"
 _MARKS = (_VERSION, _KIND, _NAME, _COORDINATES, _METADATA)
 _VALUE = "value"  # what the only variable of a stored DataArray is called when it has no usable name
+DATA = "data.zarr"  # where the folder of an answer on the command line holds its store
 _EAGER_SHARE = 0.25  # of the available memory; larger stores stay on disk until they are used
 
 
+class Labelled(Protocol):
+    """A result that can be turned into a labelled dataset."""
+
+    def to_dataset(self) -> xarray.Dataset:
+        """All that it holds."""
+
+
 def save(
-    data: xarray.Dataset | xarray.DataArray,
+    data: xarray.Dataset | xarray.DataArray | Labelled,
     path: str | Path,
     *,
     overwrite: bool = False,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write labelled arrays to a folder, atomically, and return its path; by custom it ends in ``.zarr``.
+
+    Results such as a flow or a comparison are written as the dataset that their ``to_dataset`` gives.
 
     ``metadata`` (anything JSON can hold) and the version of foretrain are stored beside the data;
     ``describe`` gives them back.
@@ -58,7 +68,7 @@ def save(
 
 
 def load(path: str | Path) -> xarray.Dataset | xarray.DataArray:
-    """Read what ``save`` wrote, as it was; also reads any other Zarr group, as a Dataset.
+    """Read what ``save`` or ``--save`` wrote, as it was; also reads any other Zarr group, as a Dataset.
 
     What fits easily in memory is read now, anything larger when it is used.
     """
@@ -99,9 +109,11 @@ def _found(path: str | Path) -> Path:
     restore(source)
     if not source.exists():
         raise FileError(f"{source} does not exist: check the path.")
-    if not _is_store(source):
-        raise FileError(f"{source} is not a Zarr store: give the folder that foretrain.save or --save wrote.")
-    return source
+    if _is_store(source):
+        return source
+    if _is_store(source / DATA):
+        return source / DATA
+    raise FileError(f"{source} is not a Zarr store: give the folder that foretrain.save or --save wrote.")
 
 
 def _is_store(path: Path) -> bool:
@@ -117,7 +129,9 @@ def _opened(source: Path) -> xarray.Dataset:
     return dataset
 
 
-def _marked(data: xarray.Dataset | xarray.DataArray, metadata: Mapping[str, Any] | None) -> xarray.Dataset:
+def _marked(
+    data: xarray.Dataset | xarray.DataArray | Labelled, metadata: Mapping[str, Any] | None
+) -> xarray.Dataset:
     """The data as a Dataset that says what it was, ready to be written."""
     import xarray
 
@@ -128,10 +142,12 @@ def _marked(data: xarray.Dataset | xarray.DataArray, metadata: Mapping[str, Any]
         dataset.attrs = {}
     elif isinstance(data, xarray.Dataset):
         name, kind, dataset = None, "Dataset", data.copy()
+    elif hasattr(data, "to_dataset"):
+        return _marked(data.to_dataset(), metadata)
     else:
         raise InputError(
-            f"data is a {type(data).__name__}, but only an xarray Dataset or DataArray can be stored: "
-            "label it first."
+            f"data is a {type(data).__name__}, but only an xarray Dataset or DataArray, or a result with "
+            "to_dataset(), can be stored: label it first."
         )
     _check_names(dataset)
     # The conventions by which xarray marks coordinates on disk have no room for names with spaces.

@@ -97,7 +97,13 @@ def layer_action(
     """
     rows = mlp.check_inputs(X)
     kept = rows if samples is None else rows[_check_samples(samples, len(rows))]
-    return _from_statistics(layer_statistics(mlp, kept, layer), _check_neurons(neurons))
+    found = _from_statistics(layer_statistics(mlp, kept, layer), _check_neurons(neurons))
+    if min(np.linalg.eigvalsh(coupling).min() for coupling in (found.quadratic, found.metric)) <= 0:
+        raise InputError(
+            f"the quadratic coupling of {neurons} neurons is not positive at layer {found.layer}, so that the first "
+            "order in 1/n is no action: use wider layers, fewer layers or fewer neurons."
+        )
+    return found
 
 
 def running(

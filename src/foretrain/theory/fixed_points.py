@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from numbers import Real
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,12 +21,14 @@ from scipy.optimize import brentq
 
 from foretrain.activations import Activation, activation
 from foretrain.gaussian import Factor, expectation, factor, z
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.theory.coarse_means import KernelMeans, coarse_means, is_for
 from foretrain.theory.kernel_functions import KernelFunctions
 
 Array = NDArray[np.float64]
 
 _SCANNED = np.geomspace(1e-9, 1e3, 289)
+_FEWEST_SCANNED = 20
 _SCAN_DIGITS, _ROOT_DIGITS = 1e-9, 1e-12  # gaps below this share of K are rounding
 _ONE = 1e-9  # a susceptibility this close to one counts as one
 _BURN_IN = 200
@@ -75,7 +77,7 @@ def correlation_depth(chi: ArrayLike) -> Array:
 def fixed_points(spec: Any, C_b: float, C_W: float, gamma: float = 0.0) -> tuple[FixedPoint, ...]:
     """All K with K = C_b + C_W g(K) + gamma^2 K, in ascending order (5.8), (B.11).
 
-    Sought up to K = 1000, for a user's function up to 100.
+    Sought up to K = 1000, for a user's function as far as it is resolved.
 
     Examples
     --------
@@ -143,29 +145,32 @@ class Scan:
 @lru_cache(maxsize=32)
 def scan(act: Activation) -> Scan:
     """What every choice of hyperparameters shares: a second or less, then remembered."""
-    # Derivatives of a user's function are slow at the wide arguments of larger kernels.
-    kernels = _SCANNED[_SCANNED <= 100] if act.strip_is_measured else _SCANNED
-    means = kernel_means(act, kernels, _SCAN_DIGITS / 10)
+    means = coarse_means(act, _SCANNED) if is_for(act) else kernel_means(act, _SCANNED, _SCAN_DIGITS / 10)
+    kernels = _SCANNED[: len(means.square)]  # of a user's function as many as are resolved
+    if len(kernels) < _FEWEST_SCANNED:
+        raise NotSupportedError(
+            f"{act.label} is too steep to be followed over kernel values: rescale it, for example to unit slope."
+        )
     functions = KernelFunctions(act)
-
-    def bend(K: float) -> float:
-        return float(functions.fast(K)[2])
 
     # Small kernels leave only rounding of the curvature, whose changes of sign mean nothing.
     curved = np.abs(means.bend) > 1e-7 * np.abs(kernels * means.square_slope)
     turns = np.flatnonzero((means.bend[1:] * means.bend[:-1] < 0) & curved[1:] & curved[:-1])
-    cells = [(float(kernels[i]), float(kernels[i + 1])) for i in turns]
-    inflections = tuple(float(brentq(bend, a, b)) for a, b in cells if bend(a) * bend(b) < 0)
+    inflections = (
+        tuple(np.sqrt(kernels[turns] * kernels[turns + 1]).tolist())  # to a few percent is enough there
+        if is_for(act)
+        else _inflections(functions, [(float(kernels[i]), float(kernels[i + 1])) for i in turns])
+    )
     return Scan(functions, kernels, means.square, means.square_slope, means.slope_square, inflections)
 
 
-class KernelMeans(NamedTuple):
-    """g, g', K^2 g'' and <s'^2> at many kernel values."""
+def _inflections(functions: KernelFunctions, cells: list[tuple[float, float]]) -> tuple[float, ...]:
+    """The kernels in these cells where g'' changes sign."""
 
-    square: Array
-    square_slope: Array
-    bend: Array
-    slope_square: Array
+    def bend(K: float) -> float:
+        return float(functions.fast(K)[2])
+
+    return tuple(float(brentq(bend, a, b)) for a, b in cells if bend(a) * bend(b) < 0)
 
 
 def kernel_means(act: Activation, K: Array, tolerance: float) -> KernelMeans:

@@ -11,6 +11,7 @@ from scipy.interpolate import make_interp_spline
 from foretrain.activations import Activation, activation
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
+from foretrain.theory.coarse_means import coarse_means, is_for
 from foretrain.theory.criticality import check_skip, criticality
 from foretrain.theory.fixed_points import Scan, correlation_depth, kernel_means, scan
 from foretrain.theory.kernel_functions import KernelFunctions
@@ -68,14 +69,17 @@ def _on_lines(share: float, K: Array, g: Array, parallel: Array, perpendicular: 
 
 def _means(act: Activation, kernels: Array) -> tuple[Array, Array, Array]:
     """g, g' and <s'^2>, with their limits at K = 0."""
-    found = np.empty((3, len(kernels)))
+    found = np.full((3, len(kernels)), np.nan)
     zero = kernels == 0
     if zero.any():
         limit = KernelFunctions(act).at(0.0)
         found[:, zero] = np.array([[limit.square], [limit.square_slope], [limit.slope_square]])
     if not zero.all():
-        means = kernel_means(act, kernels[~zero], 1e-12)
-        found[:, ~zero] = means.square, means.square_slope, means.slope_square
+        order = np.argsort(kernels)
+        order = order[~zero[order]]
+        means = coarse_means(act, kernels[order]) if is_for(act) else kernel_means(act, kernels[order], 1e-12)
+        # A user's function is resolved up to some kernel; the rest is nan.
+        found[:, order[: len(means.square)]] = means.square, means.square_slope, means.slope_square
     return found[0], found[1], found[2]
 
 

@@ -5,6 +5,6 @@ A Python file is run, as its user asked for. Data and checkpoints are not: no pi
 
 from foretrain.support.loading.checkpoint import load_checkpoint
 from foretrain.support.loading.code import load_callable, load_model
-from foretrain.support.loading.data import Data, load_data
+from foretrain.support.loading.data import Data, load_data, load_inputs
 
-__all__ = ["Data", "load_callable", "load_checkpoint", "load_data", "load_model"]
+__all__ = ["Data", "load_callable", "load_checkpoint", "load_data", "load_inputs", "load_model"]

@@ -29,6 +29,21 @@ class Data:
     y_test: Array | None = None
 
 
+def load_inputs(path: str | Path) -> Array:
+    """The inputs (samples, components) of an npz file; targets may be there but need not."""
+    source = Path(path).expanduser()
+    arrays = _read(source)
+    if "x" not in arrays:
+        raise InputError(f"{source} has no array 'x': write it with numpy.savez(path, x=...).")
+    x = arrays["x"]
+    _check_values(source, "x", x)
+    if x.ndim == 1:
+        raise InputError(
+            f"x in {source} has shape {x.shape}: give (samples, components), for one input x[None]."
+        )
+    return np.asarray(x.reshape(len(x), -1), dtype=np.float64)
+
+
 def load_data(path: str | Path) -> Data:
     """Read and check an npz file made with ``numpy.savez(path, x=…, y=…)``."""
     source = Path(path).expanduser()

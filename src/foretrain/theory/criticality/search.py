@@ -14,12 +14,14 @@ from scipy.optimize import brentq
 
 from foretrain.activations import Activation, activation
 from foretrain.support.errors import InputError
+from foretrain.theory.coarse_means import coarse_means, is_for
 from foretrain.theory.criticality.result import Criticality, CriticalPoint
 from foretrain.theory.criticality.small_kernel import Sides, SmallKernel, expand, sides
 from foretrain.theory.kernel_functions import KernelFunctions
 
 Array = NDArray[np.float64]
 
+_COARSELY_EQUAL = 1e-6
 _SCANNED = np.geomspace(1e-8, 1e3, 177)
 _EQUAL = 1e-9
 
@@ -86,12 +88,11 @@ def criticality(spec: Any, gamma: float = 0.0) -> Criticality:
     chosen += [p for p in allowed if p.kind == "half-stable"]
     point = chosen[0] if chosen else None
     others = tuple(p for p in allowed if p is not point)
-    return Criticality(act, point, others, _reason(roots, allowed, point), float(gamma))
+    reason = "" if point else _reason(act, roots, allowed)
+    return Criticality(act, point, others, reason, float(gamma))
 
 
-def _reason(roots: list[CriticalPoint], allowed: list[CriticalPoint], point: CriticalPoint | None) -> str:
-    if point is not None:
-        return ""
+def _reason(act: Activation, roots: list[CriticalPoint], allowed: list[CriticalPoint]) -> str:
     if allowed:
         return "the only critical points repel on both sides"
     if roots:
@@ -99,7 +100,14 @@ def _reason(roots: list[CriticalPoint], allowed: list[CriticalPoint], point: Cri
         return (
             f"the susceptibilities agree only at K = {root.K_star:.4g}, which needs C_b = {root.C_b:.4g} < 0"
         )
-    return "the two susceptibilities agree at no kernel value"
+    if not act.is_continuous:
+        return "it jumps, so that nearby inputs part at every C_W > 0"
+    kernels, excess = _excess_over_scan(act)
+    if not len(kernels):
+        return "it is too steep to be searched for kernel values at which the two susceptibilities agree"
+    if np.isnan(excess).all():
+        return "its slope is zero everywhere, so that no signal passes"
+    return f"the two susceptibilities agree at no kernel value (searched from {kernels[0]:.1g} to {kernels[-1]:.3g})"
 
 
 def _vertex_growth(source: float, share: float) -> float:
@@ -199,16 +207,25 @@ def _equal_susceptibilities(act: Activation) -> tuple[float, ...]:
     def excess(log_K: float) -> float:
         return float(functions.ratio(np.exp(log_K))[0] - 1)
 
-    # Derivatives of a user's function are slow at the wide arguments of larger kernels.
-    kernels = _SCANNED[_SCANNED <= 100] if act.strip_is_measured else _SCANNED
-    curve = KernelFunctions(act, tolerance=1e-10).ratio(kernels) - 1
+    kernels, curve = _excess_over_scan(act)
     # Where the ratio only tends to one the difference drowns in rounding: that is no root.
-    clear = np.flatnonzero(np.abs(curve) > _EQUAL)
+    clear = np.flatnonzero(np.abs(curve) > (_COARSELY_EQUAL if is_for(act) else _EQUAL))
     brackets = [(i, j) for i, j in pairwise(clear) if curve[i] * curve[j] < 0 and j - i <= 2]
     return tuple(
         float(np.exp(brentq(excess, np.log(kernels[i]), np.log(kernels[j]), xtol=1e-14, rtol=1e-14)))
         for i, j in brackets
     )
+
+
+@lru_cache(maxsize=64)
+def _excess_over_scan(act: Activation) -> tuple[Array, Array]:
+    """Kernels and chi_parallel / chi_perp - 1 there; for a user's function as far as it is resolved."""
+    if not is_for(act):
+        return _SCANNED, KernelFunctions(act, tolerance=1e-10).ratio(_SCANNED) - 1
+    means = coarse_means(act, _SCANNED)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = means.square_slope / means.slope_square
+    return _SCANNED[: len(ratio)], ratio - 1
 
 
 def _half_stable(functions: KernelFunctions, K: float, share: float) -> CriticalPoint:
