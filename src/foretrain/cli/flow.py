@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 
 _ALL_SHOWN = 24  # layers; of deeper networks the table shows about so many
 _FULL_VERTEX = 4  # inputs up to which all entries of V are computed unasked
+_DEEP = 1000  # layers
 _ANGLE = 60.0
 
 
@@ -84,6 +85,7 @@ def flow(
     given = _read_inputs(inputs, data, samples)
     mlp = _network(act, depth, width, c_b, c_w, gamma, given)
     shown = _chosen_layers(layers, depth)
+    _refuse_minutes(mlp.depth, len(given.rows), observables)
     names = _names(observables, mlp)
     asked = _rows("--quadruples", quadruples) if quadruples else None
     found = run(mlp, given.rows, names, quadruples=_vertices(names, asked, len(given.rows)))
@@ -94,6 +96,15 @@ def flow(
         data=summary.assign({key: found[key] for key in found}).assign_attrs(network=repr(mlp)),
         figure=lambda: draw_flow(summary, _headline(mlp)),
     )
+
+
+def _refuse_minutes(depth: int, inputs: int, observables: str | None) -> None:
+    """What nobody asked for in so many words does not take minutes."""
+    if depth > _DEEP and inputs > 1 and observables is None:
+        raise InputError(
+            f"fluctuations of {inputs} inputs over {depth} layers take minutes: give one input, such as --inputs 1, "
+            "or --observables K, or name all that is wanted, such as --observables K,V,G1."
+        )
 
 
 def _read_inputs(inputs: str | None, data: Path | None, samples: int) -> _Inputs:
