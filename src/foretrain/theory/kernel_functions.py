@@ -1,13 +1,15 @@
 """Functions of a single kernel value that every single-input recursion and the criticality analysis are made of.
 
 With s the activation and <.> over one Gaussian variable of variance K: g = <s^2>, its derivatives g' and g'',
-<s'^2> and its derivative, <s^4> (5.49)-(5.53), (5.111). Smooth activations use derivatives of s, stable down to
+<s'^2> and its derivative, <s^4> (5.49)-(5.53), (5.111); for the tangent kernel also d^2<s'^2>/dK^2, <s^2 s'^2> and
+<s'^4> (9.13)-(9.16). Smooth activations use derivatives of s, stable down to
 K -> 0; kinked ones weights in z, which need no delta functions.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,8 +54,16 @@ class KernelValues(NamedTuple):
     fourth: Array  # <s^4>
 
 
-class KernelFunctions:
-    """The functions of one activation, exact (:meth:`at`) or from a table that grows as needed (:meth:`fast`)."""
+class TangentValues(NamedTuple):
+    """What the statistics of the tangent kernel need besides, at some kernel values."""
+
+    slope_square_bend: Array  # d^2/dK^2 <s'^2>
+    mixed_fourth: Array  # <s^2 s'^2>
+    slope_fourth: Array  # <s'^4>
+
+
+class _Tabulated(ABC):
+    """Functions of a kernel value: exact rules, and a table of them that grows as needed (:meth:`fast`)."""
 
     def __init__(self, spec: Any, tolerance: float = 1e-13) -> None:
         self.activation: Activation = activation(spec)
@@ -61,8 +71,12 @@ class KernelFunctions:
         self._tolerance = max(tolerance, 1e-10) if self.activation.strip_is_measured else tolerance
         self._cells: dict[int, Array] = {}
 
-    def at(self, K: ArrayLike) -> KernelValues:
-        """Values at an array of kernel values K >= 0, by the rules of :func:`foretrain.gaussian.expectation`."""
+    @abstractmethod
+    def _rule(self) -> Callable[[Array], list[Array]]:
+        """The rule that suits the activation: all functions at kernel values (B,)."""
+
+    def _exactly(self, K: ArrayLike) -> list[Array]:
+        """All functions at an array of kernel values K >= 0."""
         variance = np.asarray(K, dtype=float)
         if not (np.isfinite(variance).all() and (variance >= 0).all()):
             raise InputError(
@@ -70,9 +84,39 @@ class KernelFunctions:
                 "layers or smaller inputs."
             )
         flat = np.atleast_1d(variance).ravel()
-        return KernelValues(*(value.reshape(variance.shape) for value in self._rule(flat)))
+        return [value.reshape(variance.shape) for value in self._rule()(flat)]
 
-    @property
+    def fast(self, K: float) -> Array:
+        """All functions at one kernel value, in the order of ``at``, to about twelve digits, in microseconds."""
+        # The rules have the limit at 0, and the errors for what is too large; a cell reaches above its K.
+        if not 0 < K < WIDEST * math.exp(-_CELL):
+            return np.array([float(value) for value in self._exactly(K)])
+        cell, position = divmod(math.log(K), _CELL)
+        coefficients = self._cells.get(int(cell))
+        if coefficients is None:
+            coefficients = self._cells[int(cell)] = self._tabulate(int(cell))
+        angle = math.acos(2 * position / _CELL - 1)
+        return np.asarray(coefficients @ np.cos(angle * np.arange(_DEGREE + 1)))
+
+    def _tabulate(self, cell: int) -> Array:
+        K = np.exp(_CELL * (cell + (1 + _NODES) / 2))
+        with np.errstate(invalid="ignore"):  # infinite <s'^2> of discontinuous activations
+            return np.stack([_TO_COEFFICIENTS @ values for values in self._exactly(K)])
+
+    def _mean(self, parts: Iterable[tuple[float, Factor]], K: Array) -> Array:
+        total = np.zeros(len(K))
+        for weight, f in parts:
+            total += weight * np.asarray(expectation([f], K[:, None, None], tolerance=self._tolerance).value)
+        return total
+
+
+class KernelFunctions(_Tabulated):
+    """The functions of one activation, exact (:meth:`at`) or from a table that grows as needed (:meth:`fast`)."""
+
+    def at(self, K: ArrayLike) -> KernelValues:
+        """Values at an array of kernel values K >= 0, by the rules of :func:`foretrain.gaussian.expectation`."""
+        return KernelValues(*self._exactly(K))
+
     def _rule(self) -> Callable[[Array], list[Array]]:
         if self.activation.slopes is not None:
             return self._scale_invariant
@@ -89,29 +133,6 @@ class KernelFunctions:
         parallel = self._mean([(1.0, z * s * slope)], variance) / variance
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(parallel / self._mean([(1.0, slope * slope)], variance))
-
-    def fast(self, K: float) -> Array:
-        """The six functions at one kernel value, to about twelve digits, in microseconds."""
-        # The rules have the limit at 0, and the errors for what is too large; a cell reaches above its K.
-        if not 0 < K < WIDEST * math.exp(-_CELL):
-            return np.array([float(value) for value in self.at(K)])
-        cell, position = divmod(math.log(K), _CELL)
-        coefficients = self._cells.get(int(cell))
-        if coefficients is None:
-            coefficients = self._cells[int(cell)] = self._tabulate(int(cell))
-        angle = math.acos(2 * position / _CELL - 1)
-        return np.asarray(coefficients @ np.cos(angle * np.arange(_DEGREE + 1)))
-
-    def _tabulate(self, cell: int) -> Array:
-        K = np.exp(_CELL * (cell + (1 + _NODES) / 2))
-        with np.errstate(invalid="ignore"):  # infinite <s'^2> of discontinuous activations
-            return np.stack([_TO_COEFFICIENTS @ values for values in self.at(K)])
-
-    def _mean(self, parts: Iterable[tuple[float, Factor]], K: Array) -> Array:
-        total = np.zeros(len(K))
-        for weight, f in parts:
-            total += weight * np.asarray(expectation([f], K[:, None, None], tolerance=self._tolerance).value)
-        return total
 
     def _scale_invariant(self, K: Array) -> list[Array]:
         """g = A_2 K, <s'^2> = A_2, <s^4> = 3 A_4 K^2 exactly (5.60)-(5.65), (5.113)."""
@@ -163,10 +184,51 @@ class KernelFunctions:
         ]
 
 
+class TangentFunctions(_Tabulated):
+    """The same for what the tangent kernel's statistics need besides; the activation must be continuous."""
+
+    def at(self, K: ArrayLike) -> TangentValues:
+        """Values at an array of kernel values K >= 0."""
+        return TangentValues(*self._exactly(K))
+
+    def _rule(self) -> Callable[[Array], list[Array]]:
+        if self.activation.slopes is not None:
+            return self._scale_invariant
+        return self._smooth if self.activation.is_smooth else self._kinked
+
+    def _scale_invariant(self, K: Array) -> list[Array]:
+        """<s^2 s'^2> = A_4 K, <s'^4> = A_4 exactly (9.37), (9.38)."""
+        assert self.activation.slopes is not None
+        minus, plus = self.activation.slopes
+        A_4 = (minus**4 + plus**4) / 2
+        return [np.zeros_like(K), A_4 * K, np.full_like(K, A_4)]
+
+    def _smooth(self, K: Array) -> list[Array]:
+        s = [factor(self.activation, order) for order in range(6)]
+        bend = self._mean([(0.5, s[1] * s[5]), (2.0, s[2] * s[4]), (1.5, s[3] * s[3])], K)
+        return [bend, *self._fourth(K)]
+
+    def _kinked(self, K: Array) -> list[Array]:
+        slope, safe = factor(self.activation, 1).pointwise(), np.maximum(K, 1e-30)
+        square, second, fourth = (self._mean([(1.0, z**power * slope**2)], safe) for power in (0, 2, 4))
+        bend = (fourth - 6 * safe * second + 3 * safe**2 * square) / (4 * safe**4)
+        return [bend, *self._fourth(K)]
+
+    def _fourth(self, K: Array) -> list[Array]:
+        s, slope = factor(self.activation), factor(self.activation, 1).pointwise()
+        return [self._mean([(1.0, s**2 * slope**2)], K), self._mean([(1.0, slope**4)], K)]
+
+
 @lru_cache(maxsize=16)
 def shared_functions(act: Activation) -> KernelFunctions:
     """The functions of an activation with a table that later flows of the same activation use again."""
     return KernelFunctions(act)
+
+
+@lru_cache(maxsize=16)
+def shared_tangent_functions(act: Activation) -> TangentFunctions:
+    """The same for :class:`TangentFunctions`."""
+    return TangentFunctions(act)
 
 
 def kernel_functions(spec: Any, K: ArrayLike, C_W: float = 1.0, gamma: float = 0.0) -> xr.Dataset:

@@ -18,6 +18,7 @@ from foretrain.theory.flow.request import Array, Method, Request, check_request
 from foretrain.theory.flow.residual import residual_inputs
 from foretrain.theory.flow.result import Flow
 from foretrain.theory.flow.several_inputs import several_inputs
+from foretrain.theory.recursions.ntk import first_tangent_kernel
 
 
 def flow(
@@ -34,23 +35,26 @@ def flow(
     seed: Seed = 0,
     tolerance: float = 1e-10,
 ) -> Flow:
-    """Statistics of the preactivations of random networks at every layer, at leading order in 1/width.
+    """Statistics of preactivations and tangent kernel of random networks at every layer, at leading order in 1/width.
 
     Parameters
     ----------
     X
         Inputs (N, n_in).
     observables
-        ``K``, ``V``, ``G1``; ``norm_covariance`` and ``entry_variance``, the entries (aa)(bb) and (ab)(ab) of V at
-        O(N^2) cost; ``six_point`` of each input alone; ``three_point``, which only skip connections make non-zero.
-        No 1/n is inside: the physical correction at layer l is value / n_{l-1} (six_point: / n_{l-1}^2).
+        Preactivations: ``K``, ``V``, ``G1``; ``norm_covariance`` and ``entry_variance``, the entries (aa)(bb) and
+        (ab)(ab) of V at O(N^2) cost; ``six_point`` of each input alone; ``three_point``, which only skip connections
+        make non-zero.
+        Tangent kernel: ``Theta``, ``H1``; ``D`` and ``A`` with indices 1234, ``F`` and ``B`` stored as 1324 (8.67),
+        (8.82). No 1/n is inside: the physical correction at layer l is value / n_{l-1} (six_point: / n_{l-1}^2).
     quadruples
-        Index sets (Q, 4): V then has the dimension ``quadruple`` instead of four input indices, at a cost that does
-        not depend on N.
+        Index sets (Q, 4), each an entry in the order in which a tensor is stored: V, D, F, A and B then have the
+        dimension ``quadruple`` instead of four input indices, at a cost that does not depend on N.
     contract
-        A pair (A, B) of N x N matrices, or a list of pairs: V then is the sum of A_12 V_(12)(34) B_34, computed
-        without its N^4 entries, with the coordinate ``standard_error``. Exact for diagonal matrices, for up to 8
-        inputs and with ``draws=0``; otherwise one expectation per layer is sampled with ``draws`` and ``seed``.
+        A pair (X, Y) of N x N matrices, or a list of pairs: V, D, F, A and B then are summed with X over their first
+        two stored indices and with Y over the last two, without N^4 entries, with the coordinate ``standard_error``.
+        Exact for diagonal matrices, for up to 8 inputs and with ``draws=0``; otherwise one expectation per layer is
+        sampled with ``draws`` and ``seed``.
     C_b_1, C_W_1
         Order-1/n parts of the initialisation variances C_b + C_b_1 / n_{l-1}, one number or one per layer, which add
         to G1 from layer 2 on (5.140).
@@ -100,9 +104,9 @@ def _among_chosen(mlp: MLP, inputs: Array, request: Request) -> Flow:
 
 def _run(mlp: MLP, inputs: Array, request: Request) -> Flow:
     require_memory_for(mlp.depth, len(inputs), request, residual=mlp.is_residual)
-    K = mlp.first_kernel(inputs)
+    K, Theta = mlp.first_kernel(inputs), first_tangent_kernel(mlp, inputs)
     if mlp.is_residual:
-        return Flow(mlp, residual_inputs(mlp, K, request))
+        return Flow(mlp, residual_inputs(mlp, K, Theta, request))
     if len(inputs) == 1:
-        return Flow(mlp, one_input(mlp, K, request))
-    return Flow(mlp, several_inputs(mlp, K, request))
+        return Flow(mlp, one_input(mlp, K, Theta, request))
+    return Flow(mlp, several_inputs(mlp, K, Theta, request))

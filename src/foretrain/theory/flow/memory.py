@@ -14,16 +14,19 @@ def require_memory_for(depth: int, size: int, request: Request, *, residual: boo
     entries = (depth * len(request.names) + 12) * size**2
     if _PAIRWISE & {*request.names}:
         entries += 40 * pairs
-    if request.wants_full_vertex or (residual and request.matrices is not None):
-        entries += depth * size**4 + 4 * pairs**2
+    if "H1" in request.names:
+        entries += 120 * pairs
+    if request.full_tensors or (residual and request.matrices is not None):
+        kinds = len(request.tensors)
+        entries += kinds * (depth + (kinds > 1)) * size**4 + 4 * kinds * pairs**2
         entries += residual * depth * pairs**2
     elif request.matrices is not None:
-        forms = 2 * len(request.matrices)
-        entries += depth * (2 * forms * pairs + 3 * forms * size**2 + 5 * size**2)
-        entries += 4 * pairs**2 if request.draws == 0 else 0
+        forms, kinds = 2 * len(request.matrices), len(request.tensors)
+        entries += depth * (kinds * forms * (4 * pairs + 3 * size**2) + (2 + 3 * kinds) * size**2)
+        entries += 4 * depth * kinds * pairs**2 if request.draws == 0 else 0
     if "three_point" in request.names:
         entries += depth * size**3
     way_out = "use fewer inputs or layers"
-    if request.wants_full_vertex:
-        way_out = "ask for V on chosen quadruples= or contracted with contract=, or use fewer inputs"
+    if request.full_tensors:
+        way_out = "ask for tensors on chosen quadruples= or contracted with contract=, or use fewer inputs"
     require_memory(8 * entries, f"{', '.join(request.names)} of {size:,} inputs at {depth:,} layers", way_out)

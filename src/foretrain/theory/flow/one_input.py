@@ -8,7 +8,8 @@ import numpy as np
 
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
-from foretrain.theory.flow.request import Array, Request
+from foretrain.theory.flow.request import TENSORS, Array, Request
+from foretrain.theory.recursions.ntk_single_input import tangent_flow
 from foretrain.theory.recursions.single_input import single_input_flow
 from foretrain.theory.recursions.six_point import six_point_flow
 
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-def one_input(mlp: MLP, K: Array, request: Request) -> dict[str, xr.DataArray]:
-    """The tensors asked for, from the kernel (1, 1) of layer 1."""
+def one_input(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[str, xr.DataArray]:
+    """The tensors asked for, from the kernel and the tangent kernel (1, 1) of layer 1."""
     found = single_input_flow(mlp, float(K[0, 0]), request.C_b_1, request.C_W_1)
     found["norm_covariance"] = found["entry_variance"] = found["V"]
+    if request.needs_tangent_kernel:
+        found |= tangent_flow(mlp, float(Theta[0, 0]), found, request.C_W_1)
     if "three_point" in request.names:
         found["three_point"] = np.zeros(mlp.depth)
     if "six_point" in request.names:
@@ -28,11 +31,11 @@ def one_input(mlp: MLP, K: Array, request: Request) -> dict[str, xr.DataArray]:
 
 
 def _shaped(name: str, values: Array, request: Request) -> xr.DataArray:
-    if name == "V" and request.quadruples is not None:
+    if name in TENSORS and request.quadruples is not None:
         return result.on_quadruples(
             name, np.repeat(values[:, None], len(request.quadruples), axis=1), request.quadruples
         )
-    if name == "V" and request.matrices is not None:
+    if name in TENSORS and request.matrices is not None:
         weights = request.matrices.reshape(-1, 2).prod(axis=1)
         contracted = values[:, None] * weights
         return result.contracted(

@@ -1,4 +1,4 @@
-"""What is asked of a flow, checked: observables, in which form the four-point vertex, with what corrections."""
+"""What is asked of a flow, checked: observables, in which form the tensors of four inputs, with what corrections."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ Indices = NDArray[np.intp]
 Method = Literal["complete", "book"]
 
 _MOST_DRAWS = 10**8
-_ONLY_PLAIN = ("G1", "norm_covariance", "entry_variance", "six_point")
+_ONLY_PLAIN = ("G1", "norm_covariance", "entry_variance", "six_point", "H1", "D", "F", "A", "B")
+TENSORS = ("V", "D", "F", "A", "B")
+"""Those with four input indices, which can be had on quadruples and contracted."""
+TANGENT = ("Theta", "H1", "D", "F", "A", "B")
+"""Those that involve the tangent kernel."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A checked request; ``matrices`` (C, 2, N, N) are the pairs to contract V with."""
+    """A checked request; ``matrices`` (C, 2, N, N) are the pairs to contract tensors with."""
 
     names: tuple[str, ...]
     quadruples: Indices | None
@@ -38,14 +42,24 @@ class Request:
     tolerance: float
 
     @property
-    def wants_full_vertex(self) -> bool:
-        """Whether V is asked for with all its entries."""
-        return "V" in self.names and self.quadruples is None and self.matrices is None
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors of four inputs asked for."""
+        return tuple(name for name in self.names if name in TENSORS)
+
+    @property
+    def full_tensors(self) -> tuple[str, ...]:
+        """Those of them that are asked for with all their entries."""
+        return self.tensors if self.quadruples is None and self.matrices is None else ()
+
+    @property
+    def needs_tangent_kernel(self) -> bool:
+        """Whether anything asked for involves Theta."""
+        return bool({*TANGENT} & {*self.names})
 
     @property
     def needs_no_other_inputs(self) -> bool:
         """Whether only the inputs that the quadruples name play a part."""
-        return self.quadruples is not None and self.names == ("V",)
+        return self.quadruples is not None and self.names == self.tensors
 
 
 def check_request(
@@ -64,9 +78,11 @@ def check_request(
     """The request, or an error that says which part of it cannot be met."""
     names = _check_names(observables)
     if quadruples is not None and contract is not None:
-        raise InputError("quadruples= and contract= both say how V is wanted: give one of them.")
-    if (quadruples is not None or contract is not None) and "V" not in names:
-        raise InputError("quadruples= and contract= are for V, which is not among the observables: add it.")
+        raise InputError("quadruples= and contract= both say how tensors are wanted: give one of them.")
+    if (quadruples is not None or contract is not None) and not {*TENSORS} & {*names}:
+        raise InputError(
+            f"quadruples= and contract= are for {', '.join(TENSORS)}, none of which is among the observables: add it."
+        )
     if method not in get_args(Method):
         raise unknown_name("method", str(method), get_args(Method))
     _check_kind(mlp, names)
@@ -101,8 +117,14 @@ def _check_kind(mlp: MLP, names: tuple[str, ...]) -> None:
     missing = [name for name in names if name in _ONLY_PLAIN] if mlp.is_residual else []
     if missing:
         raise NotSupportedError(
-            f"{', '.join(missing)} is known for networks without skip connections only: ask for K, V and "
+            f"{', '.join(missing)} is known for networks without skip connections only: ask for K, Theta, V and "
             "three_point, or leave gamma out."
+        )
+    infinite = [name for name in names if name in TANGENT] if not mlp.activation.is_continuous else []
+    if infinite:
+        raise NotSupportedError(
+            f"{', '.join(infinite)} of {mlp.activation.label} is infinite, since the activation jumps: choose a "
+            "continuous one."
         )
 
 
@@ -111,7 +133,10 @@ def _check_quadruples(quadruples: ArrayLike, inputs: int) -> Indices:
     if chosen.dtype.kind not in "iu" or chosen.ndim != 2 or chosen.shape[1] != 4:
         raise InputError(f"quadruples must be integers of shape (Q, 4), but have shape {chosen.shape}.")
     if chosen.size and (chosen.min() < 0 or chosen.max() >= inputs):
-        raise InputError(f"quadruples name inputs {chosen.min()} to {chosen.max()}, but there are {inputs}.")
+        raise InputError(
+            f"quadruples name inputs {chosen.min()} to {chosen.max()}, but there are {inputs}: choose from 0 to "
+            f"{inputs - 1}."
+        )
     return chosen.astype(np.intp)
 
 

@@ -1,4 +1,4 @@
-"""Networks with skip connections: kernel, four-point vertex and three-point function, any number of inputs."""
+"""Networks with skip connections: kernels, four-point vertex and three-point function, any number of inputs."""
 
 from __future__ import annotations
 
@@ -6,29 +6,43 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
 from foretrain.theory.flow.request import Array, Request
 from foretrain.theory.pairs import Pairs
-from foretrain.theory.recursions.residual import residual_flow
+from foretrain.theory.recursions.ntk import next_tangent_kernel
+from foretrain.theory.recursions.preactivation import PairExpectations
+from foretrain.theory.recursions.residual import next_kernel, residual_flow
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-def residual_inputs(mlp: MLP, K: Array, request: Request) -> dict[str, xr.DataArray]:
-    """The tensors asked for, from the kernel (N, N) of layer 1."""
-    if request.quadruples is None:
-        found = _run(mlp, K, request.names, request)
-    else:
-        others = tuple(name for name in request.names if name != "V")
-        found = _run(mlp, K, others, request) if others else {}
+def residual_inputs(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[str, xr.DataArray]:
+    """The tensors asked for, from the kernel and the tangent kernel (N, N) of layer 1."""
+    apart = {"Theta"} if request.quadruples is None else {"Theta", "V"}
+    names = tuple(name for name in request.names if name not in apart)
+    found = _run(mlp, K, names, request) if names else {}
+    if "Theta" in request.names:
+        found["Theta"] = _tangent_kernels(mlp, K, Theta, request.tolerance)
+    if request.quadruples is not None:
         found["V"] = _on_quadruples(mlp, K, request)
     return {name: _labelled(name, found[name], request) for name in request.names}
 
 
 def _run(mlp: MLP, K: Array, names: tuple[str, ...], request: Request) -> dict[str, Array]:
     return residual_flow(mlp, K, method=request.method, wanted=names, tolerance=request.tolerance)
+
+
+def _tangent_kernels(mlp: MLP, K: Array, Theta: Array, tolerance: float) -> Array:
+    """Theta at layers 1..L: (L, N, N)."""
+    kept = [Theta]
+    for layer in track(mlp.layers[1:], "layers"):
+        old = PairExpectations(mlp.activation, K, tolerance)
+        kept.append(next_tangent_kernel(old, kept[-1], layer))
+        K = next_kernel(old, layer)
+    return np.stack(kept)
 
 
 def _on_quadruples(mlp: MLP, K: Array, request: Request) -> Array:

@@ -7,6 +7,7 @@ inputs are matrices (P, P); values carry no 1/n (the physical correction is valu
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from foretrain.activations import Activation
 from foretrain.gaussian import Expectation, Factor, expectation, expectations_at, factor, gram
-from foretrain.support.errors import InputError
+from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.theory.pairs import Pairs
 from foretrain.theory.recursions.tied_pairs import Line, are_tied
 
@@ -23,6 +24,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 _VANISHED = 1e-60
+_NEARLY_PARALLEL = (1e-10, 1e-7)  # of 1 - correlation^2, by order of the derivative: angles below 1e-5, 3e-4
 
 
 class Step(NamedTuple):
@@ -205,7 +207,7 @@ def curvature(layer: PairExpectations, blocks: Array, order: int = 0) -> Array:
     pairs = layer.response.pairs
     a, b = pairs.first, pairs.second
     smooth = layer.activation.is_smooth
-    same = _are_copies(layer.K, a, b) if smooth else are_tied(layer.K, a, b)
+    same = _are_copies(layer.K, a, b) if smooth else _are_one_line(layer.K, a, b, order)
     apart = ~same
     result = np.zeros(len(pairs))
     if apart.any():
@@ -218,6 +220,20 @@ def curvature(layer: PairExpectations, blocks: Array, order: int = 0) -> Array:
         pivot = np.where(line.pivot_is_first, blocks[same, 0, 0], blocks[same, 2, 2])
         result[same] = 0.5 * line.bend() * pivot
     return result
+
+
+def _are_one_line(K: Array, a: Indices, b: Indices, order: int) -> NDArray[np.bool_]:
+    """Pairs of a kinked activation that are tied, or at so small an angle psi that rounding would exceed what the
+    limit psi -> 0 leaves out: of order psi^2, and psi for derivatives of the activation.
+    """
+    nearly = are_tied(K, a, b, _NEARLY_PARALLEL[order])
+    if order and (nearly & ~are_tied(K, a, b)).any():
+        warnings.warn(
+            "inputs are nearly parallel: between them H1 of an activation with kinks is good to three digits only.",
+            AccuracyWarning,
+            stacklevel=2,
+        )
+    return nearly
 
 
 def _curvature_apart(layer: PairExpectations, a: Indices, b: Indices, v: Array, order: int) -> Array:

@@ -20,10 +20,10 @@ _DEPENDENT = 1e-13  # of 1 - correlation^2: several layers of rounding
 _TOLERANCE = 1e-13
 
 
-def are_tied(K: Array, a: Indices, b: Indices) -> NDArray[np.bool_]:
-    """Whether z_b is a multiple of z_a (or the other way round), for every pair."""
+def are_tied(K: Array, a: Indices, b: Indices, within: float = _DEPENDENT) -> NDArray[np.bool_]:
+    """Whether z_b is a multiple of z_a (or the other way round), for every pair; ``within``: 1 - correlation^2."""
     product = K[a, a] * K[b, b]
-    return np.asarray((a == b) | (product - K[a, b] ** 2 <= _DEPENDENT * product))
+    return np.asarray((a == b) | (product - K[a, b] ** 2 <= within * product))
 
 
 class Line:

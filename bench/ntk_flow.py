@@ -1,0 +1,118 @@
+"""What the tangent kernel and its statistics cost in `ft.flow`: all tensors, one quadruple, one input, many inputs.
+
+Theta of many inputs stands beside K alone, H1 beside G1, all tensors beside V alone, and one quadruple beside
+all entries. The last columns of the table are exponents of our cost, fitted over the sizes listed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+import foretrain as ft
+from bench.harness.jobs import Arrays, Job, Scaling
+
+DIMENSION = 100
+WIDTH = 100  # no cost depends on it
+TENSORS = ("V", "D", "F", "A", "B")
+
+Matrix = npt.NDArray[np.float64]
+
+
+def jobs() -> list[Job]:
+    """All rows."""
+    return [
+        *(_tangent_kernel(name) for name in ("relu", "tanh")),
+        _all_tensors(),
+        _quadruple(),
+        _mean_correction(),
+        _single_input(),
+    ]
+
+
+def _inputs(count: int) -> Matrix:
+    return np.random.default_rng(0).standard_normal((count, DIMENSION))
+
+
+def _flow(name: str, count: int, depth: int, names: Sequence[str], **form: object) -> Callable[[], Arrays]:
+    net, X = ft.MLP.critical(name, depth=depth, width=WIDTH), _inputs(count)
+
+    def call() -> Arrays:
+        found = ft.flow(net, X, names, **form)  # type: ignore[arg-type]
+        return {key: found[key].values[-1] for key in names}
+
+    return call
+
+
+def _tangent_kernel(name: str) -> Job:
+    count, depth = 1000, 50
+    return Job(
+        name=f"Theta {name}, {count} inputs, {depth} layers",
+        how="all layers kept, float64 at 1e-10 / the kernel K alone",
+        ours=_flow(name, count, depth, ["Theta"]),
+        peer=_flow(name, count, depth, ["K"]),
+        scalings=(
+            Scaling("N", {n: _flow(name, n, depth, ["Theta"]) for n in (125, 250, 500, 1000)}),
+            Scaling("L", {layers: _flow(name, count, layers, ["Theta"]) for layers in (6, 12, 25, 50)}),
+        ),
+    )
+
+
+def _all_tensors() -> Job:
+    names = ["K", "Theta", *TENSORS]
+    return Job(
+        name="K, Theta, V, D, F, A, B tanh, all entries, 6 inputs, 20 layers",
+        how="four-input expectations shared by all tensors / V alone",
+        ours=_flow("tanh", 6, 20, names),
+        peer=_flow("tanh", 6, 20, ["V"]),
+        scalings=(
+            Scaling("N", {n: _flow("tanh", n, 5, names) for n in (3, 4, 6, 8)}),
+            Scaling("L", {depth: _flow("tanh", 4, depth, names) for depth in (5, 10, 20)}),
+        ),
+    )
+
+
+def _quadruple() -> Job:
+    one = np.array([[0, 1, 2, 3]])
+    return Job(
+        name="V, D, F, A, B tanh, one quadruple of 6 inputs, 50 layers",
+        how="closed set of the quadruple / all entries",
+        ours=_flow("tanh", 6, 50, TENSORS, quadruples=one),
+        peer=_flow("tanh", 6, 50, TENSORS),
+        scalings=(
+            Scaling("N", {n: _flow("tanh", n, 10, TENSORS, quadruples=one) for n in (4, 16, 64, 256)}),
+            Scaling("L", {depth: _flow("tanh", 4, depth, TENSORS, quadruples=one) for depth in (12, 25, 50)}),
+        ),
+    )
+
+
+def _mean_correction() -> Job:
+    return Job(
+        name="H1 tanh, 300 inputs, 10 layers",
+        how="blocks of V, D, F inside pairs, never the full tensors / G1 alone",
+        ours=_flow("tanh", 300, 10, ["H1"]),
+        peer=_flow("tanh", 300, 10, ["G1"]),
+        scalings=(Scaling("N", {n: _flow("tanh", n, 6, ["H1"]) for n in (75, 150, 300, 600)}),),
+    )
+
+
+def _deep(depth: int) -> Callable[[], Arrays]:
+    net = ft.MLP("tanh", depth=depth, width=WIDTH)
+    names = ["K", "Theta", *TENSORS, "G1", "H1"]
+
+    def call() -> Arrays:
+        found = ft.flow(net, [[1.0]], names)
+        return {name: found[name].values.ravel() for name in found}
+
+    return call
+
+
+def _single_input() -> Job:
+    return Job(
+        name="K, Theta, V, D, F, A, B, G1, H1 tanh, one input, 100,000 layers",
+        how="functions of the kernel from tables that grow",
+        ours=_deep(100_000),
+        scalings=(Scaling("L", {depth: _deep(depth) for depth in (1_000, 10_000, 100_000)}),),
+    )

@@ -1,0 +1,95 @@
+"""The next-to-leading tangent kernel H1, with only those entries of V, D and F that it needs.
+
+Inside each pair (a, b) the block of V on {aa, ab, bb}, the entries (aa)(ab), (ab)(ab), (bb)(ab) of D and the four
+entries F_{i a j b}, i and j in {a, b}, flow by themselves with two-input expectations: O(N^2) work and memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.gaussian import factor
+from foretrain.theory.pairs import Pairs
+from foretrain.theory.recursions.ntk import TangentExpectations
+from foretrain.theory.recursions.pair_blocks import MetricCorrection, response_blocks
+from foretrain.theory.recursions.preactivation import Step, curvature
+
+Array = NDArray[np.float64]
+
+
+class TangentCorrection:
+    """H1, carried along with G1 and the blocks of V, D and F that drive it."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        self._metric = MetricCorrection(pairs)
+        self._mixed = np.zeros((len(pairs), 3))  # D_(ij)(ab), ij = aa, ab, bb
+        self._cross = np.zeros((len(pairs), 2, 2))  # F_{i a j b}, rows i = b, a, columns j = a, b
+        self._correction = np.zeros(len(pairs))
+
+    def now(self) -> dict[str, Array]:
+        """H1 (N, N), besides what the metric's correction holds."""
+        return {**self._metric.now(), "H1": self._pairs.matrix(self._correction)}
+
+    def step(self, old: TangentExpectations, step: Step) -> None:
+        """First H1, D and F with what the old layer holds, then G1 and V."""
+        correction, moments = self._next_correction(old, step), self._moments(old)
+        self._mixed, self._cross = self._next_mixed(old, step, moments), self._next_cross(old, step, moments)
+        self._correction = correction
+        self._metric.step(old, step)
+
+    def _next_correction(self, old: TangentExpectations, step: Step) -> Array:
+        """H1' = r {lambda_W S[s s] + C_W (Theta S[s' s'] + <s' s'> H1 + T' D / 2 + T' F)} + C_W_1 <s' s'> Theta.
+
+        S is the shift of a mean by G1 and V, T' = <d d (s' s')>: (8.59) with (8.71).
+        """
+        pairs = self._pairs
+        Theta, slopes = pairs.vector(old.Theta), pairs.vector(old.of(1, 1))
+        grown = step.C_W_1 * slopes * Theta
+        if not self._metric.blocks.any():  # layer 2: nothing fluctuates yet
+            return grown
+        first, cross, second = old.rows(pairs.first, pairs.second, 1)
+        from_mixed = first * self._mixed[:, 0] + cross * self._mixed[:, 1] + second * self._mixed[:, 2]
+        F = self._cross
+        from_cross = 2 * first * F[:, 1, 0] + cross * (F[:, 1, 1] + F[:, 0, 0]) + 2 * second * F[:, 0, 1]
+        inner = Theta * self._shift(old, 1) + slopes * self._correction + from_mixed + from_cross
+        grown += step.ratio * (step.lambda_W * self._shift(old, 0) + step.C_W * inner)
+        return grown
+
+    def _shift(self, old: TangentExpectations, order: int) -> Array:
+        """n times the shift of <s_a s_b>, s = sigma^(order), from its value at the kernel."""
+        G1 = self._metric.correction
+        return np.asarray(old.response_of(order) @ G1 + curvature(old, self._metric.blocks, order))
+
+    def _moments(self, old: TangentExpectations) -> Array:
+        """<s_i s_j s'_a s'_b> for ij = aa, ab, bb: (P, 3)."""
+        s, slope = factor(old.activation), factor(old.activation, 1)
+        uneven, even = old.product(s * s * slope, slope), old.product(s * slope, s * slope)
+        a, b = self._pairs.first, self._pairs.second
+        return np.stack([uneven[a, b], even[a, b], uneven[b, a]], axis=1)
+
+    def _next_mixed(self, old: TangentExpectations, step: Step, moments: Array) -> Array:
+        """D' = C_W Cov(s s, Omega_ab) + r C_W M [V M_Omega + C_W <s'_a s'_b> D] (8.77)."""
+        a, b = self._pairs.first, self._pairs.second
+        F, slopes = old.of(0, 0), old.of(1, 1)[a, b]
+        means = np.stack([F[a, a], F[a, b], F[b, b]], axis=1)
+        weight = step.C_W * old.Theta[a, b]
+        source = step.lambda_W * self._metric.source(old)[:, 1]
+        source += weight[:, None] * (moments - means * slopes[:, None])
+        M_Omega = np.stack(old.tangent_rows(a, b, step), axis=1)
+        inner = (self._metric.blocks @ M_Omega[:, :, None])[:, :, 0] + step.C_W * slopes[
+            :, None
+        ] * self._mixed
+        grown = (response_blocks(old, a, b) @ inner[:, :, None])[:, :, 0]
+        mixed = np.asarray(step.C_W * (source + step.ratio * grown))
+        # The entries of one input are one: kept apart, their rounding would grow.
+        mixed[a == b] = mixed[a == b, :1]
+        return mixed
+
+    def _next_cross(self, old: TangentExpectations, step: Step, moments: Array) -> Array:
+        """F' = C_W^2 [<s_i s_j s'_a s'_b> Theta_ab + r <d(s_i s'_a)> <d(s_j s'_b)> F] (8.79)."""
+        a, b = self._pairs.first, self._pairs.second
+        source = moments[:, [[1, 2], [0, 1]]] * old.Theta[a, b][:, None, None]
+        left, right = old.mixed_response.blocks(b, a), old.mixed_response.blocks(a, b)
+        return np.asarray(step.C_W**2 * (source + step.ratio * left @ self._cross @ right.transpose(0, 2, 1)))
