@@ -82,4 +82,6 @@ def test_rounding_does_not_grow_in_the_chaotic_phase(name: str) -> None:
         np.testing.assert_allclose(found, np.stack(alone, axis=1), rtol=1e-8)
     quadruples = flow(net, [[1, 2], [0, 1]], ["V"], quadruples=[[0, 0, 0, 0], [0, 0, 1, 1]])["V"].values
     np.testing.assert_allclose(quadruples[:, 0], alone[0], rtol=1e-8)
-    np.testing.assert_allclose(quadruples[:, 1], deep["norm_covariance"].values[:, 0, 1], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        quadruples[:, 1], deep["norm_covariance"].values[:, 0, 1], rtol=1e-6, atol=1e-9
+    )
