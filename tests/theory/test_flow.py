@@ -212,3 +212,20 @@ def test_kernels_that_explode_or_vanish_say_so() -> None:
     with pytest.raises(InputError, match="below 1e-60"):
         flow(MLP("relu", depth=60, width=9, C_W=0.1), TWO_INPUTS, ["V"])
     assert flow(MLP("relu", depth=60, width=9, C_W=0.1), TWO_INPUTS)["K"].values[-1, 0, 1] > 0
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "gelu", "swish", "elu"])
+def test_an_input_among_others_is_the_single_input_recursion(name: str) -> None:
+    X = np.random.default_rng(3).standard_normal((3, 4))
+    net = MLP(name, depth=6, width=[12, 24, 16, 20, 9], C_b=0.1, C_W=[1.0, 1.5, 1.2, 1.4, 1.3, 1.1])
+    many, one = flow(net, X, ["K", "V", "G1"]), flow(net, X[:1], ["K", "V", "G1"])
+    for key in many:
+        np.testing.assert_allclose(
+            many[key].values.reshape(6, -1)[:, 0], one[key].values.ravel(), rtol=1e-12, atol=1e-13
+        )
+
+
+def test_deep_linear_metric_has_no_correction() -> None:
+    X = np.random.default_rng(4).standard_normal((3, 4))
+    net = MLP("linear", depth=6, width=[12, 24, 16, 20, 9], C_b=0.2, C_W=1.1)
+    np.testing.assert_allclose(flow(net, X, ["G1"])["G1"].values, 0.0, atol=1e-13)

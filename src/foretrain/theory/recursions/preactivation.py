@@ -24,6 +24,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 _VANISHED = 1e-60
+_ONE_DIMENSION = 1e-13
 _NEARLY_PARALLEL = (1e-10, 1e-7)  # of 1 - correlation^2, by order of the derivative: angles below 1e-5, 3e-4
 
 
@@ -90,8 +91,17 @@ class PairExpectations:
             )
             factors = [factor(self.activation, order) for order in (first, first, second, second)]
             value = np.asarray(expectations_at(factors, self.K, quadruples).value)
+            self._sharpen(value, pairs, factors)
             self._fourfold[first, second], self._fourfold[second, first] = value, value.T
         return self._fourfold[first, second]
+
+    def _sharpen(self, value: Array, pairs: Pairs, factors: list[Factor]) -> None:
+        """Entries of one input alone are one-dimensional integrals: to all digits what one input would give."""
+        alone = pairs.number.diagonal()
+        product = factors[0] * factors[1] * factors[2] * factors[3]
+        variance = self.K.diagonal()[:, None, None]
+        exact = expectation([product], variance, tolerance=min(self.tolerance, _ONE_DIMENSION))
+        value[alone, alone] = np.asarray(exact.value)
 
     def _refuse_vanished(self) -> None:
         """Delta functions of tiny variances leave the range of floats."""
