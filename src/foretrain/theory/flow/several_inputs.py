@@ -88,7 +88,7 @@ def _layers(
 
 
 def _refuse_exploded(K: Array, layer: int) -> None:
-    if not np.abs(K).max() < _EXPLODED:
+    if not K.diagonal().max() < _EXPLODED:  # no entry of a covariance is larger
         raise InputError(
             f"the kernel exceeds {_EXPLODED:g} at layer {layer}: choose a smaller C_W, fewer layers or smaller "
             "inputs."
