@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.critical_initialisation import critical_side, learning_rates
+from foretrain.theory.critical_initialisation import critical_side
 from foretrain.theory.criticality import criticality
 from foretrain.theory.ensembles import sample_preactivations
 from foretrain.theory.kernel_functions import KernelFunctions
@@ -143,15 +142,6 @@ def test_bad_input() -> None:
         MLP.critical("tanh", depth=3, width=8, gamma=1.0)
     with pytest.raises(InputError, match="depth is 0"):
         MLP.critical("tanh", depth=0, width=8)
-
-
-def test_layers_that_no_power_balances_are_refused() -> None:
-    """An even part with a_1 = 0: chi_perp = 1 + b_1 K with K ~ depth^(-1/2)."""
-    found = criticality("tanh")
-    assert found.point is not None
-    outgrowing = replace(found.point, exponents={**found.exponents, "p_perpendicular": -np.inf})
-    with pytest.raises(NotSupportedError, match="no power of depth"):
-        learning_rates(replace(found, point=outgrowing), 5)
 
 
 @pytest.mark.statistical

@@ -8,6 +8,8 @@ The network and its statistics, layer by layer
 ``couplings``          the action of a layer: quadratic and quartic couplings, for any number of neurons
 ``ensembles``          random networks: samplers and correlators with standard errors
 ``linear``             deep linear networks, exact in width
+``ntk_correlations``   covariances of entries of the tangent kernel, with each other and with preactivations
+``network_tangent_kernel``  the tangent kernel of one network, by the forward and the backward equation
 ``complexity``         how many numbers the distribution of trained networks takes
 
 Initialisation
@@ -17,6 +19,12 @@ Initialisation
 ``fixed_points``       all fixed points of the kernel, their stability and depth scales
 ``phase_diagram``      the plane of C_b and C_W, with its critical lines
 ``residual_networks``  how fast fluctuations grow with skip connections; best aspect ratio and best skip
+
+Training
+
+``ntk_shares``         what each layer and group of parameters adds to the tangent kernel
+``learning_rates``     rates at which all of them contribute equally
+``gradient_step``      loss and outputs after one step of gradient descent
 
 Depth
 
@@ -43,9 +51,14 @@ _ROOMS = (
     "finite_width",
     "fixed_points",
     "flow",
+    "gradient_step",
     "kernel_functions",
+    "learning_rates",
     "linear",
     "nearby",
+    "network_tangent_kernel",
+    "ntk_correlations",
+    "ntk_shares",
     "phase_diagram",
     "residual_networks",
 )

@@ -1,8 +1,7 @@
 """A network at criticality: C_b, C_W and learning rates of every layer, and whether given inputs suit it.
 
 Layers without a skip connection, the first and the output, take the plain critical values, so that they keep the
-size of signals like the others. Learning rates follow the equivalence principle: every layer contributes to the
-tangent kernel at the same order, and the sum is of order one (9.94)-(9.96).
+size of signals like the others. Learning rates follow the equivalence principle (``learning_rates``).
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from foretrain.support.errors import AccuracyWarning, NotSupportedError
 from foretrain.theory.architecture import MLP, PerLayer
 from foretrain.theory.criticality import Criticality, CriticalPoint, check_skip, criticality
 from foretrain.theory.fixed_points import fixed_points, flows_to
+from foretrain.theory.learning_rates import balanced_rates, class_rates
 
 Array = NDArray[np.float64]
 
@@ -44,18 +44,17 @@ def critical_network(
     mlp = mlp if X is None else mlp.with_inputs(X)
     shares = np.array([check_skip(coupling) for coupling in mlp.gamma])
     enlarged = 1 + _relative_corrections(plain, mlp) if tuned else np.ones(mlp.depth)
-    rates = learning_rates(plain, mlp.depth, lambda_b, lambda_W)
-    mlp = mlp.replace(
-        C_b=list(point.C_b * shares),
-        C_W=list(point.C_W * shares * enlarged),
-        lambda_b=list(rates[0]),
-        lambda_W=list(rates[1]),
-    )
+    mlp = mlp.replace(C_b=list(point.C_b * shares), C_W=list(point.C_W * shares * enlarged))
+    suited = None
     if X is not None:
         side = critical_side(mlp, X)
         if not side.attracted.all():
             warnings.warn(side.sentence, AccuracyWarning, stacklevel=3)
-    return mlp
+        suited = mlp.check_inputs(X)[side.attracted]
+    if plain.universality_class == "half-stable" and suited is not None and len(suited):
+        # The kernel creeps to K* and has no law of its own on the way, so the inputs themselves say what balances.
+        return balanced_rates(mlp, suited, lambda_b, lambda_W).on(mlp)
+    return class_rates(plain, mlp.depth, lambda_b, lambda_W).on(mlp)
 
 
 def _existing(found: Criticality) -> CriticalPoint:
@@ -84,28 +83,6 @@ def _relative_corrections(plain: Criticality, mlp: MLP) -> Array:
     # What has to be cancelled is relative to the kernel, so the output layer needs the same share as the others.
     relative = found.tuned(1)[1] / _existing(found).C_W - 1
     return relative / np.array([math.inf, *mlp.hidden_widths])
-
-
-def learning_rates(
-    found: Criticality, depth: int, lambda_b: float = 1.0, lambda_W: float = 1.0
-) -> tuple[Array, Array]:
-    """lambda_b^(l) and lambda_W^(l) by the equivalence principle (9.94)-(9.96), from the two overall ones.
-
-    A layer's share of the tangent kernel is lambda_b (l/L)^p_perp for biases, and the same times K ~ l^(-p_0) for
-    weights; each is made lambda / L. At K* > 0 nothing runs with depth, as for scale-invariant activations.
-    """
-    exponents = (
-        found.exponents if found.universality_class == "K*=0" else {"p_0": 0.0, "p_perpendicular": 0.0}
-    )
-    p_0, p_perpendicular = exponents["p_0"], exponents["p_perpendicular"]
-    if not math.isfinite(p_perpendicular):
-        raise NotSupportedError(
-            f"no power of depth balances the layers of {found.activation.label}, whose perpendicular perturbations "
-            "change faster than any power: give MLP the critical C_b and C_W and learning rates of your own."
-        )
-    layers = np.arange(1, depth + 1, dtype=float)
-    shared = depth ** (p_perpendicular - 1)
-    return lambda_b * shared * layers**-p_perpendicular, lambda_W * shared * layers ** (p_0 - p_perpendicular)
 
 
 @dataclass(frozen=True, repr=False)
