@@ -167,6 +167,12 @@ _TABLE = (
         f"{_BOOK}, appendix B",
         "foretrain.experiments.residual_fluctuations:residual_fluctuations",
     ),
+    Experiment(
+        "learning-rate-scaling",
+        "Learning rates by the equivalence principle against uniform ones",
+        f"{_BOOK}, section 9.4",
+        "foretrain.experiments.learning_rate_scaling:learning_rate_scaling",
+    ),
 )
 _BY_NAME = {entry.name: entry for entry in _TABLE}
 

@@ -111,7 +111,8 @@ class MLP:
         them, the first and the output layer the plain values. ``lambda_b`` and ``lambda_W`` are the overall rates,
         spread over layers by the equivalence principle so that the tangent kernel is of order one (9.94)-(9.96).
         ``tuned`` adds the correction of order 1/width to C_W (5.142). With inputs ``X`` a warning says which of them
-        start on the side of the fixed point that repels.
+        start on the side of the fixed point that repels, and at a half-stable point the rates are balanced for those
+        that flow to it.
 
         Examples
         --------

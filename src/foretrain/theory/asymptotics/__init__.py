@@ -3,9 +3,20 @@
 ``asymptotics``        the laws of a network and an input, found by its class
 ``exact_fluctuation``  variance of the metric of a scale-invariant network, exact in width
 ``linear_vertex``      four-point vertex of a critical linear network, any number of inputs
+``ntk_laws``           the laws of Theta, D, F, A and B
+``exact_linear_ntk``   the tangent kernel of a linear network, exact in width
 """
 
 from foretrain.theory.asymptotics.entry import asymptotics
+from foretrain.theory.asymptotics.linear_ntk import exact_linear_ntk
+from foretrain.theory.asymptotics.ntk_laws import ntk_laws
 from foretrain.theory.asymptotics.scale_invariant import exact_fluctuation, linear_vertex, vertex_constant
 
-__all__ = ["asymptotics", "exact_fluctuation", "linear_vertex", "vertex_constant"]
+__all__ = [
+    "asymptotics",
+    "exact_fluctuation",
+    "exact_linear_ntk",
+    "linear_vertex",
+    "ntk_laws",
+    "vertex_constant",
+]
