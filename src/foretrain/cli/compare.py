@@ -44,7 +44,10 @@ def compare(
         str | None, typer.Option("--scales", help="Multipliers of the width, at least three, such as 1,2,4.")
     ] = None,
     observables: Annotated[
-        str | None, typer.Option("--observables", help="Names such as K,V,G1 [default: all that are known].")
+        str | None,
+        typer.Option(
+            "--observables", help="Names such as K,V,G1 or, of the NTK, Theta,H1,D,F,A,B [default: K,V,G1]."
+        ),
     ] = None,
     method: Annotated[
         str, typer.Option("--method", help="auto, weights (draw every weight) or conditional (no weights).")
@@ -58,7 +61,7 @@ def compare(
     gamma: Annotated[float, typer.Option("--gamma", help="Skip connections of hidden layers.")] = 0.0,
     seed: Seed = 0,
 ) -> Answer:
-    """Compare kernel, vertex and 1/n correction with real random networks, extrapolated to infinite width.
+    """Compare kernel, vertex, 1/n correction and NTK with real random networks, extrapolated to infinite width.
 
     The answer is that theory agrees (exit code 0) or not (1): the root mean square of independent z-scores is at
     most 1.3 (more if they are few) and no |z| exceeds the bound that one run in a hundred would exceed by chance,
@@ -231,6 +234,7 @@ COMMAND = Command(
     examples=(
         "foretrain compare tanh --depth 5 --width 64",
         "foretrain compare tanh relu gelu sin swish --plot comparison.png",
+        "foretrain compare tanh --depth 3 --width 24 --observables Theta,H1,D,F,A,B",
         "foretrain compare relu --c-b 0.1 --c-w 1.8 --data data.npz --method conditional --save results",
     ),
     saves=True,

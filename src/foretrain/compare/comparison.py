@@ -1,4 +1,4 @@
-"""Theory beside measurement: the entries of K, V and G1 at every layer, from networks of several widths.
+"""Theory beside measurement: the entries of K, V, G1 and of the NTK's statistics, from networks of several widths.
 
 Every entry is measured at each width and extrapolated to 1/n = 0 with a quadratic in 1/n, where the recursions of
 the theory are exact. A z-score is (limit − theory) / standard error.
@@ -22,10 +22,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.compare.agreement import Judgement, decorrelated, judge
 from foretrain.compare.ensembles import METHODS, Ensemble
-from foretrain.compare.estimators import OBSERVABLES, BatchValues, Entry, batch_values, entries_of
+from foretrain.compare.estimators import (
+    OBSERVABLES,
+    TANGENT,
+    BatchValues,
+    Entry,
+    batch_values,
+    entries_of,
+    tangent_batch_values,
+)
 from foretrain.compare.statistics import ESTIMATORS, collect
+from foretrain.compare.tangent_kernels import bytes_per_network
+from foretrain.compare.tangent_statistics import collect_tangents
 from foretrain.compare.widths import (
     TRUSTED_DEPTH_TO_WIDTH,
+    WIDTH_OVER_DEPTH,
     check_scales,
     extrapolation_weights,
     inverse_widths,
@@ -46,6 +57,7 @@ BATCHES = 1000
 _FEWEST_BATCHES = 50
 _MOST_INPUTS = 4
 _EXACT, _EQUAL = 1e-9, 1e-6  # relative: what fluctuates less does not fluctuate, and is then compared to this
+_TANGENT_WIDTH_OVER_DEPTH = 4.0  # carrying NTKs costs n³: as narrow as a quadratic in 1/n can be trusted
 _MOST_NUMBERS = 1e10  # random numbers beyond which weights are not drawn one by one unless asked for
 
 
@@ -159,17 +171,16 @@ class Comparison:
 
     @cached_property
     def corrected(self) -> Array:
-        """K + G1 / fan-in, the mean that theory predicts at each width; nan but for K: (widths, entries)."""
+        """K + G1 / fan-in and Θ + H1 / fan-in, the means of theory at each width, else nan: (widths, entries)."""
         found = np.full_like(self.measured, np.nan)
-        shift = {
-            (e.layer, e.inputs): value for e, value in zip(self.entries, self.theory) if e.observable == "G1"
-        }
-        if not shift:
-            return found
+        known = dict(zip(self.entries, self.theory))
+        measured = {entry.observable for entry in self.entries}
         for column, entry in enumerate(self.entries):
-            if entry.observable == "K":
+            name = {"K": "G1", "Theta": "H1"}.get(entry.observable)
+            if name in measured:
                 fan_in = np.array([network.widths[entry.layer - 1] for network in self.ladder.networks])
-                found[:, column] = self.theory[column] + shift.get((entry.layer, entry.inputs), 0.0) / fan_in
+                shift = known.get(Entry(name, entry.layer, entry.inputs), 0.0)
+                found[:, column] = self.theory[column] + shift / fan_in
         return found
 
     def to_dataset(self) -> xarray.Dataset:
@@ -218,15 +229,17 @@ def compare(
     Parameters
     ----------
     X
-        Inputs (N, n_in); V needs N ≤ 4, because its full tensor is compared.
+        Inputs (N, n_in); V, D, F, A, B need N ≤ 4, because their full tensors are compared.
     observables
         Any of ``K``, ``V``, ``G1`` (or ``kurtosis``, with estimator "neurons"), and for residual networks ``K``,
-        ``V``, ``three_point``. By default all that the network, the estimator and the number of inputs allow.
+        ``V``, ``three_point``. By default all of these that the network, the estimator and the number of inputs
+        allow. Statistics of the NTK are compared only if named: ``Theta``, ``H1``, ``D``, ``F``, ``A``, ``B``, of
+        networks without skip connections, with every weight drawn, at a cost of n³ per layer.
     draws
         Networks per width, on average; they are shared out so that the limit is as sharp as their time allows.
     scales
         Multipliers of the hidden widths, at least three; by default (1/4, 1/2, 1), (1/2, 1, 2) or (1, 2, 4), the
-        narrowest at least six times as wide as the network is deep if possible.
+        narrowest at least six times as wide as the network is deep if possible (four times for the NTK).
     method
         ``"weights"`` draws every weight of every network; ``"conditional"`` draws each layer from its law given
         the one before, the same statistics at a cost of n instead of n² per layer. ``"auto"`` draws weights
@@ -244,16 +257,19 @@ def compare(
     inputs = mlp.check_inputs(X)
     mlp = mlp.with_inputs(inputs)
     names = _check_observables(mlp, len(inputs), observables, estimator)
-    ladder = _plan(mlp, len(inputs), draws, check_scales(mlp, scales), method)
+    tangent = bool(set(names) & set(TANGENT))
+    narrowest = _TANGENT_WIDTH_OVER_DEPTH if tangent else WIDTH_OVER_DEPTH
+    ladder = _plan(mlp, len(inputs), draws, check_scales(mlp, scales, narrowest), method, tangent)
     _warn_if_too_deep(ladder)
     predicted = _theory(mlp, inputs, names)
-    K = predicted["K"]
     entries = [
         entry
         for name in names
         for entry in entries_of(name, mlp, len(inputs))
         if not (estimator == "neurons" and name == "V" and mlp.widths[entry.layer] < 2)
     ]
+    if not entries:
+        raise InputError(f"{' and '.join(names)} vanish in a network of depth {mlp.depth}: give more layers.")
     found = []
     for network, count, own_seed in zip(ladder.networks, ladder.draws, spawn(seed, len(ladder.networks))):
         ensemble = Ensemble(
@@ -264,9 +280,9 @@ def compare(
             ladder.method,
             own_seed,
             estimator == "neurons",
+            bytes_per_network(network, len(inputs)) if tangent else 0,
         )
-        statistics = collect(ensemble, K, estimator, "G1" in names)
-        found.append(batch_values(network, K, statistics, entries))
+        found.append(_measure(ensemble, predicted, estimator, entries))
     return Comparison(
         mlp,
         tuple(entries),
@@ -274,9 +290,25 @@ def compare(
         estimator,
         " ".join(repr(seed).split()),
         np.array([predicted[e.observable][(e.layer - 1, *e.inputs)] for e in entries]),
-        np.array([_unit(K, e) for e in entries]),
+        np.array([_unit(predicted, e) for e in entries]),
         tuple(found),
     )
+
+
+def _measure(
+    ensemble: Ensemble, predicted: dict[str, Array], estimator: str, entries: list[Entry]
+) -> BatchValues:
+    """All entries from the same networks; those of the NTK come last."""
+    K, tangent = predicted["K"], [e for e in entries if e.observable in TANGENT]
+    others, columns = [e for e in entries if e.observable not in TANGENT], []
+    if others:
+        statistics = collect(ensemble, K, estimator, any(e.observable == "G1" for e in others))
+        columns.append(batch_values(ensemble.mlp, K, statistics, others).values)
+    if tangent:
+        kernels = collect_tangents(ensemble, K, predicted["Theta"])
+        found = tangent_batch_values(ensemble.mlp, K, predicted["Theta"], kernels, tangent)
+        columns.append(found.values)
+    return BatchValues(np.concatenate(columns, axis=1))
 
 
 def _check_observables(
@@ -305,29 +337,46 @@ def _check_observables(
         )
     if "three_point" in names and not mlp.is_residual:
         raise InputError("three_point vanishes without skip connections: leave it out, or give gamma.")
-    if {"V", "three_point"} & set(names) and inputs > _MOST_INPUTS:
-        raise InputError(
-            f"the full V of {inputs} inputs would be compared: give at most {_MOST_INPUTS} inputs at a time."
+    tangent = [name for name in TANGENT if name in names]
+    if tangent and (mlp.is_residual or estimator != "metric"):
+        raise NotSupportedError(
+            f"{tangent[0]} is measured without skip connections and with estimator='metric' only: leave it out."
         )
-    return names
+    large = [name for name in ("V", "three_point", "D", "F", "A", "B") if name in names]
+    if large and inputs > _MOST_INPUTS:
+        raise InputError(
+            f"the full {large[0]} of {inputs} inputs would be compared: give at most {_MOST_INPUTS} inputs at a time."
+        )
+    return *(name for name in names if name not in TANGENT), *tangent
 
 
-def _plan(mlp: MLP, inputs: int, draws: int, scales: tuple[float, ...], method: str) -> Ladder:
+def _plan(mlp: MLP, inputs: int, draws: int, scales: tuple[float, ...], method: str, tangent: bool) -> Ladder:
     if method not in ("auto", *METHODS):
         raise unknown_name("sampling method", str(method), ("auto", *METHODS))
+    if tangent and method == "conditional":
+        raise NotSupportedError("the NTK is carried by weights: use method='weights'.")
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 10 * _FEWEST_BATCHES:
         raise InputError(f"draws is {draws!r}: give a whole number of at least {10 * _FEWEST_BATCHES}.")
     networks = tuple(scaled(mlp, scale) for scale in scales)
     inverse = inverse_widths(mlp, scales)
-    for chosen in METHODS if method == "auto" else (method,):
-        costs = np.array([_numbers_per_draw(network, inputs, chosen) for network in networks], dtype=float)
+    for chosen in _allowed_methods(method, tangent):
+        numbers = [_numbers_per_draw(network, inputs, chosen) for network in networks]
+        costs = np.array(numbers, dtype=float)
+        if tangent:  # products of matrices n × n take the time
+            costs *= [max(network.hidden_widths) for network in networks]
         shares = share_draws(inverse, costs, int(draws))
-        if costs @ shares <= _MOST_NUMBERS:
+        if np.dot(numbers, shares) <= _MOST_NUMBERS:
             break
     batches = max(_FEWEST_BATCHES, min(BATCHES, min(shares) // 4))
     return Ladder(
         scales, inverse, networks, tuple(-(-count // batches) * batches for count in shares), chosen, batches
     )
+
+
+def _allowed_methods(method: str, tangent: bool) -> tuple[str, ...]:
+    if method != "auto":
+        return (method,)
+    return ("weights",) if tangent else METHODS
 
 
 def _numbers_per_draw(mlp: MLP, inputs: int, method: str) -> int:
@@ -350,7 +399,10 @@ def _warn_if_too_deep(ladder: Ladder) -> None:
 
 def _theory(mlp: MLP, inputs: FloatArray, names: Sequence[str]) -> dict[str, Array]:
     """By name; the excess of one neuron's fourth moment is 3 V_(aa)(aa) (4.77)."""
-    wanted = list(dict.fromkeys("norm_covariance" if name == "kurtosis" else name for name in ("K", *names)))
+    base = ("K", "Theta") if set(names) & set(TANGENT) else ("K",)
+    wanted = list(
+        dict.fromkeys("norm_covariance" if name == "kurtosis" else name for name in (*base, *names))
+    )
     tensors = flow(mlp, inputs, wanted)
     found = {name: np.asarray(tensors[name].values, dtype=np.float64) for name in wanted}
     if "kurtosis" in names:
@@ -358,7 +410,18 @@ def _theory(mlp: MLP, inputs: FloatArray, names: Sequence[str]) -> dict[str, Arr
     return found
 
 
-def _unit(K: Array, entry: Entry) -> float:
-    """√K_aa for each index: the size that the entry would have without any cancellation."""
+def _unit(predicted: dict[str, Array], entry: Entry) -> float:
+    """√K_aa for each index of z and √Θ_aa for each of the NTK: the size of the entry without any cancellation."""
     legs = 4 * entry.inputs if entry.observable == "kurtosis" else entry.inputs
-    return float(np.prod([np.sqrt(K[entry.layer - 1, i, i]) for i in legs]))
+    kinds = _LEGS.get(entry.observable, ("K",) * len(legs))
+    return float(np.prod([np.sqrt(predicted[kind][entry.layer - 1, i, i]) for kind, i in zip(kinds, legs)]))
+
+
+_LEGS = {
+    "Theta": ("Theta",) * 2,
+    "H1": ("Theta",) * 2,
+    "D": ("K", "K", "Theta", "Theta"),
+    "F": ("K", "Theta", "K", "Theta"),
+    "A": ("Theta",) * 4,
+    "B": ("Theta",) * 4,
+}

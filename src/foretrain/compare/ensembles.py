@@ -12,7 +12,7 @@ deviations; everything after that is float64.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -81,6 +81,7 @@ class LayerState:
     metric: Tensor  # Ĝ, (draws, inputs, inputs): covariance of the fresh part of z
     previous: Tensor | None  # z^(l-1), (draws, n_{l-1}, inputs); None at layer 1
     preactivations: Tensor | None  # z^(l), (draws, n_l, inputs); None at the last layer unless asked for
+    normals: Tensor | None = None  # W^(l) / √(C_W / n_{l-1}), (draws, n_l, n_{l-1}); None if not drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +98,9 @@ class Ensemble:
     method: str
     seed: Seed
     output: bool = False  # whether to draw the last layer's preactivations too, not only its metric
+    reader_bytes: int = (
+        0  # what the reader of the layers holds for each network: fewer are then walked at once
+    )
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -114,18 +118,23 @@ class Ensemble:
         return spawn(self.seed, self.batches)
 
     def batch(self, number: int) -> Iterator[list[LayerState]]:
-        """The networks of one batch, a bounded number at a time, as their layers 1..L."""
+        """The networks of one batch, a bounded number at a time, as their layers 1..L without weights."""
+        for states in self.walks(number):
+            yield [replace(state, normals=None) for state in states]
+
+    def walks(self, number: int) -> Iterator[Iterator[LayerState]]:
+        """The networks of one batch, a bounded number at a time; each walk must be finished before the next."""
         source = torch_generator(self._seeds[number])
         size = self.chunk_size
         for start in range(0, self.draws_per_batch, size):
-            yield list(self._walk(min(size, self.draws_per_batch - start), source))
+            yield self._walk(min(size, self.draws_per_batch - start), source)
 
     @property
     def chunk_size(self) -> int:
         """Networks held at once: the largest weight matrix twice (float32 and float64), and all signals."""
         widths, inputs = self.mlp.widths, len(self.X)
         largest = max(n * fan_in for fan_in, n in pairwise(widths)) if self.method == "weights" else 0
-        per_draw = 12 * largest + 8 * inputs * (sum(widths) + 4 * max(widths))
+        per_draw = 12 * largest + 8 * inputs * (sum(widths) + 4 * max(widths)) + self.reader_bytes
         return max(1, _CHUNK_BYTES // per_draw)
 
     def _walk(self, count: int, source: torch.Generator) -> Iterator[LayerState]:
@@ -135,21 +144,23 @@ class Ensemble:
         for layer in self.mlp.layers:
             metric = layer.C_b + layer.C_W / incoming.shape[1] * (incoming.mT @ incoming)
             z: Tensor | None = None
+            normals: Tensor | None = None
             if self.output or layer.number < self.mlp.depth:
-                fresh = self._fresh(layer, count, incoming, metric, source)
+                fresh, normals = self._fresh(layer, count, incoming, metric, source)
                 z = _with_skip(layer, fresh, previous)
-            yield LayerState(layer, metric, previous, z)
+            yield LayerState(layer, metric, previous, z, normals)
             if z is not None and layer.number < self.mlp.depth:
                 previous, incoming = z, function(z)
 
     def _fresh(
         self, layer: Layer, count: int, incoming: Tensor, metric: Tensor, source: torch.Generator
-    ) -> Tensor:
-        """b + W σ, from weights or from its law given σ."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """b + W σ and the normal numbers of W, or b + W σ alone from its law given σ."""
         if self.method == "weights":
-            return _apply(*_draw_layer(self.mlp, layer, count, source), incoming)
+            normals, biases, scale = _draw_layer(self.mlp, layer, count, source)
+            return _apply(normals, biases, scale, incoming), normals
         root = _matrix_root(metric[:1] if layer.number == 1 else metric)
-        return _normal((count, layer.width, metric.shape[-1]), source) @ root.mT
+        return _normal((count, layer.width, metric.shape[-1]), source) @ root.mT, None
 
 
 def _normal(shape: tuple[int, ...], source: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Kernel, vertex, next-to-leading metric and three-point function of an ensemble, with their batch values.
+"""Kernel, vertex, next-to-leading metric, three-point function and NTK of an ensemble, with their batch values.
 
 Every estimate is a function of means over networks. Leaving out one batch at a time (the jackknife) turns it into
 one pseudo-value per batch: their mean is the estimate, freed of its bias of order 1 / draws, and their covariance
@@ -7,15 +7,16 @@ over the number of batches is the covariance of the estimates.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from itertools import combinations_with_replacement
-from typing import Any
+from itertools import combinations_with_replacement, product
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.statistics import Statistics
+from foretrain.compare.tangent_statistics import TangentReaders, TangentStatistics
 from foretrain.theory.architecture import MLP
 from foretrain.theory.pairs import Pairs
 from foretrain.theory.recursions.preactivation import PairExpectations, Response
@@ -28,7 +29,14 @@ OBSERVABLES = {
     "G1": "fan-in times the shift of the mean of z_a z_b from the kernel",
     "three_point": "fan-in times the mean of z_a of one neuron and z_b z_c of another",
     "kurtosis": "fan-in times the mean of z_a⁴ less 3 times the squared mean of z_a², of one neuron",
+    "Theta": "mean of the NTK H_ab of one neuron",
+    "H1": "fan-in times the shift of the mean of H_ab of one neuron from Theta",
+    "D": "fan-in times the covariance of z_1 z_2 of one neuron and H_34 of another",
+    "F": "fan-in times the mean of z_1 of one neuron, z_2 of another and H_34 between them, as 1324",
+    "A": "fan-in times the covariance of H_12 of one neuron and H_34 of another",
+    "B": "fan-in times the mean of H_12 times H_34 between two neurons, as 1324",
 }
+TANGENT = ("Theta", "H1", "D", "F", "A", "B")
 
 
 @dataclass(frozen=True, order=True)
@@ -43,31 +51,47 @@ class Entry:
     def label(self) -> str:
         """For example ``V_(00)(01)``."""
         numbers = [str(i) for i in self.inputs]
-        if self.observable == "V":
-            return f"V_({''.join(numbers[:2])})({''.join(numbers[2:])})"
+        if self.observable in ("V", "A"):
+            return f"{self.observable}_({''.join(numbers[:2])})({''.join(numbers[2:])})"
         return f"{self.observable}_{''.join(numbers)}"
 
 
 def entries_of(observable: str, mlp: MLP, inputs: int) -> list[Entry]:
     """Each independent component once, in the layers where it fluctuates.
 
-    K and V from layer 2 on, G1 from layer 3 on (4.37), the three-point function in layers with a skip connection;
-    pairs a ≤ b, and pairs of pairs once.
+    All from layer 2 on but G1 and H1, from layer 3 on (4.37), and the three-point function, in layers with a skip
+    connection; pairs a ≤ b, and pairs of pairs once in V and A; F_1324 = F_2413 and B_1324 = B_2413 = B_3142 once.
     """
     pairs = list(combinations_with_replacement(range(inputs), 2))
     indices: list[tuple[int, ...]]
-    if observable == "V":
+    if observable in ("V", "A"):
         indices = [(*first, *second) for first, second in combinations_with_replacement(pairs, 2)]
     elif observable == "kurtosis":
         indices = [(a,) for a in range(inputs)]
     elif observable == "three_point":
         indices = [(a, *pair) for a in range(inputs) for pair in pairs]
+    elif observable == "D":
+        indices = [(*first, *second) for first, second in product(pairs, repeat=2)]
+    elif observable in _SAME_COMPONENT:
+        indices = list(_smallest(product(range(inputs), repeat=4), _SAME_COMPONENT[observable]))
     else:
         indices = list(pairs)
-    layers = [layer.number for layer in mlp.layers[2 if observable == "G1" else 1 :]]
+    layers = [layer.number for layer in mlp.layers[2 if observable in ("G1", "H1") else 1 :]]
     if observable == "three_point":
         layers = [layer.number for layer in mlp.layers if layer.gamma]
     return [Entry(observable, layer, index) for layer in layers for index in indices]
+
+
+# Orders of the stored indices 1324 in which the same component is found.
+_SAME_COMPONENT = {"F": ((2, 3, 0, 1),), "B": ((2, 3, 0, 1), (1, 0, 3, 2), (3, 2, 1, 0))}
+
+
+def _smallest(
+    indices: Iterable[tuple[int, ...]], orders: tuple[tuple[int, ...], ...]
+) -> Iterator[tuple[int, ...]]:
+    for index in indices:
+        if all(index <= tuple(index[place] for place in order) for order in orders):
+            yield index
 
 
 @dataclass(frozen=True)
@@ -107,24 +131,40 @@ class BatchValues:
 def batch_values(mlp: MLP, K: Array, statistics: Statistics, entries: list[Entry]) -> BatchValues:
     """Jackknife pseudo-values of the entries of one ensemble; K (layers, inputs, inputs) is the theory's kernel."""
     readers = _readers(mlp, K, {entry.observable for entry in entries})
-
-    def function(means: Statistics) -> Array:
-        tensors = {name: reader(means) for name, reader in readers.items()}
-        places: list[tuple[Any, ...]] = [(slice(None), e.layer - 1, *e.inputs) for e in entries]
-        columns = [tensors[e.observable][place] for e, place in zip(entries, places)]
-        return np.stack(columns, axis=1)
-
-    return BatchValues(_pseudo_values(statistics, function))
+    return _pseudo_values(statistics, readers, entries, first_layer=1)
 
 
-def _pseudo_values(statistics: Statistics, function: Callable[[Statistics], Array]) -> Array:
-    batches = len(statistics.mean)
-    columns = {item.name: getattr(statistics, item.name) for item in fields(Statistics)}
-    everything = Statistics(**{name: column.mean(axis=0)[None] for name, column in columns.items()})
-    without_one = Statistics(
+def tangent_batch_values(
+    mlp: MLP, K: Array, Theta: Array, statistics: TangentStatistics, entries: list[Entry]
+) -> BatchValues:
+    """Jackknife pseudo-values of entries of the NTK's statistics; K and Theta are the theory's."""
+    named = TangentReaders(mlp, K, Theta).named
+    readers = {name: named(name) for name in {entry.observable for entry in entries}}
+    return _pseudo_values(statistics, readers, entries, first_layer=2)
+
+
+Means = TypeVar("Means", Statistics, TangentStatistics)
+
+
+def _pseudo_values(
+    statistics: Means, readers: Mapping[str, Callable[[Means], Array]], entries: list[Entry], first_layer: int
+) -> BatchValues:
+    def function(means: Means) -> Array:
+        return _columns({name: reader(means) for name, reader in readers.items()}, entries, first_layer)
+
+    batches, kind = len(statistics.mean), type(statistics)
+    columns = {item.name: getattr(statistics, item.name) for item in fields(statistics)}
+    everything = kind(**{name: column.mean(axis=0)[None] for name, column in columns.items()})
+    without_one = kind(
         **{name: (column.sum(axis=0) - column) / (batches - 1) for name, column in columns.items()}
     )
-    return batches * function(everything) - (batches - 1) * function(without_one)
+    return BatchValues(batches * function(everything) - (batches - 1) * function(without_one))
+
+
+def _columns(tensors: Mapping[str, Array], entries: list[Entry], first_layer: int) -> Array:
+    """(…, entries) from tensors (…, layers, inputs, …)."""
+    places: list[tuple[Any, ...]] = [(slice(None), e.layer - first_layer, *e.inputs) for e in entries]
+    return np.stack([tensors[e.observable][place] for e, place in zip(entries, places)], axis=1)
 
 
 def _readers(mlp: MLP, K: Array, wanted: set[str]) -> dict[str, Callable[[Statistics], Array]]:

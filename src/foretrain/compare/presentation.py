@@ -88,7 +88,7 @@ def score_rows(found: Comparison) -> list[tuple[str | float | None, ...]]:
 
 
 def own_width_rows(found: Comparison) -> list[tuple[str, float, float, float, float]]:
-    """At the network's own width, last layer: entry of K, infinite width, with 1/n, measured, standard error."""
+    """Entry of K or Theta of the last layer at the own width: infinite width, with 1/n, measured, standard error."""
     last = max(entry.layer for entry in found.entries)
     return [
         (

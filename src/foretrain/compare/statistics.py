@@ -9,8 +9,9 @@ z_ja z_jb of the layer itself instead, which is noisier and takes nothing from t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ from foretrain.theory.pairs import Pairs
 from foretrain.theory.recursions.preactivation import PairExpectations
 
 Array = NDArray[np.float64]
+
+T = TypeVar("T")
 
 ESTIMATORS = ("metric", "neurons")
 _TASKS_AT_ONCE = 8  # batches between two looks at the progress bar
@@ -50,7 +53,7 @@ def collect(ensemble: Ensemble, K: Array, estimator: str, with_remainder: bool) 
     kept = ensemble.draws * depth * size if with_remainder else 0
     kept += ensemble.batches * depth * (2 * size + size**2 + pairs.size * (size + 1))
     require_memory(8 * kept, f"the metrics of {ensemble.draws} networks", "use fewer draws or inputs")
-    found = list(_batches(ensemble, K, estimator))
+    found = list(each_batch(ensemble, lambda number: _one_batch(ensemble, K, estimator, number)))
     mean, product, triple, fourth = (np.stack([getattr(batch, name) for batch in found]) for name in _MEANS)
     remainder = np.zeros_like(mean)
     if with_remainder:
@@ -71,15 +74,15 @@ class _Batch:
     metrics: Array  # (draws, layers, pairs): Ĝ of every network
 
 
-def _batches(ensemble: Ensemble, K: Array, estimator: str) -> Iterator[_Batch]:
-    """Batches in their order, on all cores, one thread of torch each."""
+def each_batch(ensemble: Ensemble, read: Callable[[int], T]) -> Iterator[T]:
+    """What ``read`` finds in each batch, in their order, on all cores, one thread of torch each."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with Progress(f"networks of width {max(ensemble.mlp.widths[1:])}", total=ensemble.batches) as bar:
             for start in range(0, ensemble.batches, _TASKS_AT_ONCE):
                 numbers = range(start, min(start + _TASKS_AT_ONCE, ensemble.batches))
-                yield from over_cores(lambda number: _one_batch(ensemble, K, estimator, number), numbers)
+                yield from over_cores(read, numbers)
                 bar.advance(len(numbers))
     finally:
         torch.set_num_threads(threads)

@@ -14,27 +14,32 @@ Array = NDArray[np.float64]
 
 TERMS = 3  # value, 1/n and 1/n²
 _LADDERS = ((0.25, 0.5, 1.0), (0.5, 1.0, 2.0), (1.0, 2.0, 4.0))
-_SMALLEST_WIDTH_OVER_DEPTH = 6.0
+WIDTH_OVER_DEPTH = 6.0  # of the narrowest network, where it can be chosen
 TRUSTED_DEPTH_TO_WIDTH = 0.25  # of the narrowest network: beyond it a quadratic in 1/n does not suffice
 
 
-def default_scales(mlp: MLP) -> tuple[float, ...]:
-    """Three widths a factor 2 apart, the own one among them, the narrowest at least 6 times the depth if possible."""
+def default_scales(mlp: MLP, width_over_depth: float = WIDTH_OVER_DEPTH) -> tuple[float, ...]:
+    """Three widths a factor 2 apart, the own one among them, the narrowest wide enough for the depth if possible."""
     for ladder in _LADDERS[:-1]:
         narrowest = ladder[0] * min(mlp.hidden_widths)
         divisible = all((scale * width).is_integer() for scale in ladder for width in mlp.hidden_widths)
-        if divisible and narrowest >= _SMALLEST_WIDTH_OVER_DEPTH * mlp.depth:
+        if divisible and narrowest >= width_over_depth * mlp.depth:
             return ladder
     return _LADDERS[-1]
 
 
-def check_scales(mlp: MLP, scales: Sequence[float] | None) -> tuple[float, ...]:
+def check_scales(
+    mlp: MLP, scales: Sequence[float] | None, width_over_depth: float = WIDTH_OVER_DEPTH
+) -> tuple[float, ...]:
     """The multipliers of the hidden widths, increasing."""
     if not mlp.hidden_widths:
         raise InputError(
             "depth 1 has no hidden layer, so nothing depends on the width: give depth 2 or more."
         )
-    chosen = default_scales(mlp) if scales is None else tuple(sorted(float(scale) for scale in scales))
+    if scales is None:
+        chosen = default_scales(mlp, width_over_depth)
+    else:
+        chosen = tuple(sorted(float(scale) for scale in scales))
     if len(set(chosen)) < TERMS or chosen[0] <= 0 or not np.isfinite(chosen).all():
         raise InputError(f"scales are {list(chosen)}: give at least {TERMS} different positive multipliers.")
     for scale in chosen:

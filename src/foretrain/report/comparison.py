@@ -20,7 +20,14 @@ _TITLES = {
     "G1": r"$1/n$ shift of the metric $G^{\{1\}}$",
     "three_point": "three-point function",
     "kurtosis": "excess of the fourth moment",
+    "Theta": r"tangent kernel $\Theta$",
+    "H1": r"$1/n$ shift of the NTK $H^{\{1\}}$",
+    "D": r"covariance $D$ of $zz$ and NTK",
+    "F": r"cross covariance $F$ of $zz$ and NTK",
+    "A": r"covariance $A$ of NTKs",
+    "B": r"cross covariance $B$ of NTKs",
 }
+_OF_PAIRS = ("V", "A")  # symmetric in both pairs of indices and under their exchange
 _MOST_CURVES = len(PALETTE)
 
 
@@ -64,7 +71,7 @@ def _draw_layers(panel: Axes, data: xarray.Dataset, name: str) -> None:
             color=color,
             markersize=4.5,
             markerfacecolor="white",
-            label=_index_text(inputs),
+            label=_index_text(name, inputs),
         )
     panel.axhline(0, color=FAINT, linewidth=0.8, zorder=0)
     panel.set_title(f"{_TITLES[name]}, $n\\to\\infty$", fontsize=11)
@@ -74,9 +81,9 @@ def _draw_layers(panel: Axes, data: xarray.Dataset, name: str) -> None:
     panel.legend(frameon=False, fontsize=7.5, handletextpad=0.1, labelspacing=0.25)
 
 
-def _index_text(inputs: str) -> str:
+def _index_text(observable: str, inputs: str) -> str:
     numbers = inputs.split()
-    if len(numbers) == 4:
+    if observable in _OF_PAIRS:
         return f"({''.join(numbers[:2])})({''.join(numbers[2:])})"
     return "".join(numbers)
 
@@ -104,7 +111,7 @@ def _draw_limits(panel: Axes, data: xarray.Dataset) -> None:
             color=color,
             markersize=4.5,
             markerfacecolor="white",
-            label=_index_text(str(one.inputs.values)),
+            label=_index_text(chosen, str(one.inputs.values)),
         )
         panel.errorbar(
             [0.04 * grid[-1] * column],
