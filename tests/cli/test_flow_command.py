@@ -140,3 +140,10 @@ def test_bad_input_is_one_sentence(
     assert out == ""
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_other_tensors_have_a_table_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("tanh", "--depth", "3", "--width", "10", "--observables", "K,Theta,B") == 0
+    text = capsys.readouterr().out
+    assert "Theta of input 0" in text
+    assert "B of input 0" in text

@@ -243,11 +243,21 @@ def _text(
     parts: list[str | Table] = [f"{_headline(mlp)}\nInputs: {given.origin}.", _table(summary, shown)]
     if asked is not None:
         parts.append(_quadruple_table(found, asked, shown))
+    if others := _others(found):
+        parts.append(
+            Table(("layer", *others), [[n, *(float(v[n - 1]) for v in others.values())] for n in shown])
+        )
     law = f"In depth: {summary.attrs['statement']}"
     parts.append(law if law.endswith(".") else f"{law}.")
     if asked is None and "V" in set(found) and "quadruple" in found["V"].dims:
         parts.append("Of V only the entries of each input alone were computed: name others in --quadruples.")
     return [*parts, _verdict(mlp, summary)]
+
+
+def _others(found: Flow) -> dict[str, Array]:
+    """Tensors without a column of their own, by their entry of input 0 alone; all entries are in the saved data."""
+    names = [name for name in found if name not in ("K", "V", "G1")]
+    return {f"{name} of input 0": found[name].values.reshape(found.mlp.depth, -1)[:, 0] for name in names}
 
 
 def _verdict(mlp: MLP, summary: xarray.Dataset) -> str:
@@ -326,6 +336,7 @@ def _document(
         "verdict": _verdict(mlp, summary),
         "statement": summary.attrs["statement"],
         "laws": {name: dict(rows[name].attrs) for name in rows if str(name).endswith("_law")},
+        "others": {name: values[np.array(shown) - 1] for name, values in _others(found).items()},
         "layers": [
             {"layer": layer, **{str(name): rows[name].values[index] for name in rows}}
             for index, layer in enumerate(shown)

@@ -197,9 +197,12 @@ class MLP:
     def check_inputs(self, X: ArrayLike) -> FloatArray:
         """``X`` as a float64 array of shape (inputs, n_in), or an error that says what is wrong with it."""
         try:
-            inputs = np.asarray(X, dtype=np.float64)
+            given = np.asarray(X)
+            inputs = np.asarray(given.real if np.iscomplexobj(given) else given, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise InputError("X is not a real array: give numbers of shape (inputs, n_in).") from error
+        if np.iscomplexobj(given):
+            raise InputError("X is complex: give real numbers of shape (inputs, n_in).")
         if inputs.ndim != 2:
             raise InputError(
                 f"X has shape {inputs.shape}: give shape (inputs, n_in), for one input x the row x[None, :]."

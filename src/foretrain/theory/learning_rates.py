@@ -69,7 +69,11 @@ def recommended(
                 "for a Criticality give depth= and no X; to balance inputs give the network, such as "
                 "MLP.critical(..., depth, width)."
             )
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            raise InputError(f"depth is {depth!r}: give a positive whole number.")
         return class_rates(network, depth, lambda_b, lambda_W)
+    if not isinstance(network, MLP):
+        raise InputError(f"the network is {network!r}: give an MLP, or ft.criticality(...) with a depth.")
     if depth not in (None, network.depth):
         raise InputError(f"depth is {depth} but the network has {network.depth} layers: leave depth out.")
     if X is not None:
