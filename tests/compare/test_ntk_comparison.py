@@ -315,3 +315,13 @@ def test_three_inputs_settle_the_order_of_indices() -> None:
 def test_kinks_and_deeper_networks_agree(name: str, depth: int) -> None:
     found = compare(network(name, depth, [36, 24, 48]), X, TANGENT, 8000, scales=(0.5, 1, 2), seed=3)
     assert found.agrees, found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_entries_that_do_not_fluctuate_are_called_exact_only_where_they_are() -> None:
+    """A zero input at the kink of relu: theory takes the limit K -> 0+, torch the slope 0."""
+    net = ft.MLP("relu", depth=3, width=16, C_W=2.0)
+    found = compare(net, [[0.0, 0.0], [1.0, 2.0]], ["Theta"], draws=300)
+    assert not found.agrees
+    assert "differs" in repr(found)
+    assert "exact" not in repr(found)

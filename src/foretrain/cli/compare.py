@@ -11,6 +11,7 @@ import typer
 
 from foretrain.cli.activation import find
 from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.options import BiasVariance, DataFile, SkipConnection, WeightVariance
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
@@ -35,9 +36,7 @@ def compare(
     inputs: Annotated[
         int, typer.Option("--inputs", min=1, max=len(_INPUTS), help="How many of the built-in inputs.")
     ] = 2,
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE.npz", help="Take the inputs x of a data file.")
-    ] = None,
+    data: DataFile = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs of the data file.")] = 4,
     draws: Annotated[int, typer.Option("--draws", help="Networks per width, on average.")] = 20_000,
     scales: Annotated[
@@ -52,13 +51,9 @@ def compare(
     method: Annotated[
         str, typer.Option("--method", help="auto, weights (draw every weight) or conditional (no weights).")
     ] = "auto",
-    c_b: Annotated[
-        float | None, typer.Option("--c-b", help="Variance of biases [default: critical].")
-    ] = None,
-    c_w: Annotated[
-        float | None, typer.Option("--c-w", help="Variance of weights times fan-in [default: critical].")
-    ] = None,
-    gamma: Annotated[float, typer.Option("--gamma", help="Skip connections of hidden layers.")] = 0.0,
+    c_b: BiasVariance = None,
+    c_w: WeightVariance = None,
+    gamma: SkipConnection = 0.0,
     seed: Seed = 0,
 ) -> Answer:
     """Compare kernel, vertex, 1/n correction and NTK with real random networks, extrapolated to infinite width.

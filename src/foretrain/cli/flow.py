@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from foretrain.cli.activation import find
 from foretrain.cli.frame import Answer, Command
+from foretrain.cli.options import BiasVariance, DataFile, SkipConnection, WeightVariance
 from foretrain.cli.output import Table
 from foretrain.support.errors import AccuracyWarning, InputError
 
@@ -44,13 +45,9 @@ def flow(
     name: Annotated[str, typer.Argument(help="The activation: a name, or file.py:function.")],
     depth: Annotated[int, typer.Option("--depth", help="Layers of weights, L.")],
     width: Annotated[str, typer.Option("--width", help="Hidden width, or one for each layer: 100,50,100.")],
-    c_b: Annotated[
-        float | None, typer.Option("--c-b", help="Variance of biases [default: critical].")
-    ] = None,
-    c_w: Annotated[
-        float | None, typer.Option("--c-w", help="Variance of weights times fan-in [default: critical].")
-    ] = None,
-    gamma: Annotated[float, typer.Option("--gamma", help="Skip connections of hidden layers.")] = 0.0,
+    c_b: BiasVariance = None,
+    c_w: WeightVariance = None,
+    gamma: SkipConnection = 0.0,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=NUMBER", help="A parameter of the activation, such as slope=0.2."),
@@ -58,9 +55,7 @@ def flow(
     inputs: Annotated[
         str | None, typer.Option("--inputs", metavar="ROWS", help="Inputs, such as '1,0;0.5,0.8'.")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE.npz", help="Take the inputs x of a data file.")
-    ] = None,
+    data: DataFile = None,
     samples: Annotated[int, typer.Option("--samples", help="How many inputs of the data file.")] = 8,
     observables: Annotated[
         str | None, typer.Option("--observables", help="Names such as K,V,G1 [default: all that are known].")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -129,7 +130,8 @@ def comparison_text(found: Comparison) -> str:
     ]
     lines.append(f"  {f'layer {last}':<14}{'theory':>14}{'limit':>14}{'std. error':>12}{'z':>8}")
     for label, theory, limit, error, z in last_layer_rows(found):
-        score = "exact" if z is None else f"{z:.2f}"
+        same = math.isclose(theory, limit, rel_tol=1e-6, abs_tol=1e-9)
+        score = f"{z:.2f}" if z is not None else "exact" if same else "differs"
         lines.append(f"  {label:<14}{theory:>14.6g}{limit:>14.6g}{error:>12.2g}{score:>8}")
     header = "".join(f"{f'layer {layer}':>10}" for layer in range(2, found.mlp.depth + 1))
     lines.append(f"  {'rms z':<14}{header}")
