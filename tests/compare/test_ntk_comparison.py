@@ -321,7 +321,7 @@ def test_kinks_and_deeper_networks_agree(name: str, depth: int) -> None:
 def test_entries_that_do_not_fluctuate_are_called_exact_only_where_they_are() -> None:
     """A zero input at the kink of relu: theory takes the limit K -> 0+, torch the slope 0."""
     net = ft.MLP("relu", depth=3, width=16, C_W=2.0)
-    found = compare(net, [[0.0, 0.0], [1.0, 2.0]], ["Theta"], draws=300)
+    found = compare(net, [[0.0, 0.0], [1.0, 2.0]], ["Theta"], draws=1000)
     assert not found.agrees
     assert "differs" in repr(found)
     assert "exact" not in repr(found)
