@@ -13,6 +13,7 @@ from foretrain._version import __version__
 if TYPE_CHECKING:
     from foretrain import activations, compare, empirical, experiments, gaussian, report, theory
     from foretrain.activations import Activation, activation
+    from foretrain.empirical.tangent_kernel import ntk
     from foretrain.support.errors import ForetrainError
     from foretrain.support.store import load, save
     from foretrain.theory.architecture import MLP
@@ -27,6 +28,7 @@ _SOURCES = {
     "criticality": "foretrain.theory.criticality",
     "flow": "foretrain.theory.flow",
     "load": "foretrain.support.store",
+    "ntk": "foretrain.empirical.tangent_kernel",
     "save": "foretrain.support.store",
     "susceptibility": "foretrain.theory.criticality",
 }
@@ -46,6 +48,7 @@ __all__ = [
     "flow",
     "gaussian",
     "load",
+    "ntk",
     "report",
     "save",
     "susceptibility",

@@ -1,0 +1,147 @@
+"""Chunks and tiles put together into the whole kernel, within the memory there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.empirical.tangent_kernel.engine import Engine, Factors
+from foretrain.empirical.tangent_kernel.factors import Factor
+from foretrain.empirical.tangent_kernel.tiles import add_products, add_symmetric_products
+from foretrain.support.memory import available_bytes, require_memory
+from foretrain.support.progress import Progress
+
+_SHARE = 0.5  # of the available memory that chunks may take
+_LARGEST_WORKING = 2e9  # bytes; more would not be faster
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Both sides of a kernel (``second`` None: the same samples), and how many go through the model together."""
+
+    first: Batch
+    second: Batch | None
+    size: int | None
+
+
+def assemble(engine: Engine, samples: Samples) -> tuple[Tensor, float]:
+    """The kernel (labels, N, N2, C, C) or (labels, N, N2), and the bytes of working memory that it took at most."""
+    rows = 1 if engine.job.trace else len(engine.outputs)
+    n, m = engine.job.rows, engine.job.columns
+    labels = list(dict.fromkeys(engine.labels.values()))
+    like = next(iter(engine.parameters.values()))
+    result_bytes = len(labels) * n * m * rows * rows * like.element_size()
+    size = _chunk_size(engine, samples, result_bytes)
+    flat = torch.zeros(len(labels), n * rows, m * rows, dtype=like.dtype, device=like.device)
+    store = _Store(engine, size)
+    target = dict(zip(labels, flat))
+    if samples.second is None:
+        _fill_symmetric(target, store, samples.first, rows)
+    else:
+        _fill(target, store, samples.first, samples.second, rows)
+    values = flat.view(len(labels), n, rows, m, rows).permute(0, 1, 3, 2, 4)
+    return (values.reshape(len(labels), n, m) if engine.job.trace else values), store.most_bytes
+
+
+def _chunk_size(engine: Engine, samples: Samples, result_bytes: float) -> int:
+    """Samples per chunk: as the user said, or as many as fit beside the result, two chunks at a time."""
+    per_sample = engine.memory.factors + engine.memory.passes
+    count = max(engine.job.rows, engine.job.columns)
+    least = result_bytes + 4 * per_sample
+    require_memory(
+        least,
+        f"the kernel of {engine.job.rows} x {engine.job.columns} samples with {engine.job.outputs} outputs",
+        "ask for outputs='trace' or a list of outputs, or for fewer samples",
+    )
+    if samples.size is not None:
+        require_memory(
+            result_bytes + 2 * min(samples.size, count) * per_sample,
+            f"a chunk of {samples.size} samples",
+            "pass a smaller batch_size= or 'auto'",
+        )
+        return samples.size
+    room = min(_SHARE * (available_bytes() - result_bytes), _LARGEST_WORKING)
+    return max(2, min(count, int(room / (2 * per_sample + 1))))
+
+
+class _Store:
+    """Factors of chunks: kept as long as they fit, computed anew otherwise."""
+
+    def __init__(self, engine: Engine, size: int) -> None:
+        self._engine, self._size = engine, size
+        self._kept: dict[tuple[int, int], Factors] = {}
+        self._room = _SHARE * available_bytes()
+        self.most_bytes = 0.0
+
+    def chunks(self, batch: Batch) -> list[slice]:
+        """The batch in equal parts."""
+        parts = -(-batch.count // self._size)
+        bounds = [batch.count * i // parts for i in range(parts + 1)]
+        return [slice(a, b) for a, b in pairwise(bounds)]
+
+    def factors(self, batch: Batch, part: slice) -> Factors:
+        """The factors of a part of the batch."""
+        key = (id(batch), part.start)
+        if key in self._kept:
+            return self._kept[key]
+        found = self._engine.chunk(batch.pick(part))
+        size = sum(factor.bytes for group in found.values() for factor in group.values())
+        held = sum(
+            factor.bytes
+            for kept in self._kept.values()
+            for group in kept.values()
+            for factor in group.values()
+        )
+        self.most_bytes = max(
+            self.most_bytes, held + size + self._engine.memory.passes * (part.stop - part.start)
+        )
+        if held + 2 * size < self._room:
+            self._kept[key] = found
+        return found
+
+
+def _fill_symmetric(target: Mapping[str, Tensor], store: _Store, batch: Batch, rows: int) -> None:
+    parts = store.chunks(batch)
+    with Progress("NTK", total=len(parts) * (len(parts) + 1) / 2) as bar:
+        for i, mine in enumerate(parts):
+            left = store.factors(batch, mine)
+            for label, kernel in target.items():
+                block = kernel[_rows(mine, rows), _rows(mine, rows)]
+                add_symmetric_products(block, list(left[label].values()), rows)
+            bar.advance()
+            for theirs in parts[i + 1 :]:
+                right = store.factors(batch, theirs)
+                for label, kernel in target.items():
+                    block = kernel[_rows(mine, rows), _rows(theirs, rows)]
+                    _add_common(block, left[label], right[label], rows)
+                    kernel[_rows(theirs, rows), _rows(mine, rows)] = block.t()
+                bar.advance()
+
+
+def _fill(target: Mapping[str, Tensor], store: _Store, first: Batch, second: Batch, rows: int) -> None:
+    mine_parts, their_parts = store.chunks(first), store.chunks(second)
+    with Progress("NTK", total=len(mine_parts) * len(their_parts)) as bar:
+        for mine in mine_parts:
+            left = store.factors(first, mine)
+            for theirs in their_parts:
+                right = store.factors(second, theirs)
+                for label, kernel in target.items():
+                    block = kernel[_rows(mine, rows), _rows(theirs, rows)]
+                    _add_common(block, left[label], right[label], rows)
+                bar.advance()
+
+
+def _add_common(block: Tensor, left: Mapping[Any, Factor], right: Mapping[Any, Factor], rows: int) -> None:
+    """Parameters that contribute to both sides; where no gradient arrives on one, the product is zero."""
+    shared = [key for key in left if key in right]
+    add_products(block, [left[key] for key in shared], [right[key] for key in shared], rows)
+
+
+def _rows(samples: slice, rows: int) -> slice:
+    return slice(samples.start * rows, samples.stop * rows)

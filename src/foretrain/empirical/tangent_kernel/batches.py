@@ -1,0 +1,110 @@
+"""A batch of samples as a model takes it: a tensor, a tuple or a dict of tensors, or everything a loader gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretrain.support.errors import InputError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Arguments of a model; tensors whose length along ``axis`` is ``count`` hold one sample per entry there."""
+
+    arguments: Any
+    count: int
+    axis: int = 0
+
+    def pick(self, samples: slice | Sequence[int]) -> Batch:
+        """The same arguments for some of the samples, in the order given."""
+        order = list(range(self.count))[samples] if isinstance(samples, slice) else list(samples)
+        index = torch.tensor(order)
+
+        def cut(value: Any) -> Any:
+            if not self.holds_samples(value):
+                return value
+            if isinstance(samples, slice):
+                return value[(slice(None),) * self.axis + (samples,)]
+            return value.index_select(self.axis, index.to(value.device))
+
+        return Batch(_mapped(cut, self.arguments), len(order), self.axis)
+
+    def holds_samples(self, value: Any) -> bool:
+        """Whether an argument has an entry for each sample; others are passed to the model as they are."""
+        return isinstance(value, Tensor) and value.ndim > self.axis and value.shape[self.axis] == self.count
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors that hold samples."""
+        return [value for value in _leaves(self.arguments) if self.holds_samples(value)]
+
+
+def as_batch(x: Any, axis: int = 0) -> Batch:
+    """Check what the user gave; a loader is read to its end, and of its (input, target) pairs the input counts."""
+    if isinstance(x, Batch):
+        return x
+    if isinstance(x, torch.utils.data.DataLoader):
+        return as_batch(_everything(x, axis), axis)
+    if not isinstance(x, Tensor | tuple | list | Mapping):
+        raise InputError(
+            f"x must be a tensor, a tuple or dict of tensors, or a DataLoader, not {type(x).__name__}: "
+            "convert arrays with torch.as_tensor(...)."
+        )
+    arguments = tuple(x) if isinstance(x, list) else x
+    lengths = [v.shape[axis] for v in _leaves(arguments) if isinstance(v, Tensor) and v.ndim > axis]
+    if not lengths:
+        raise InputError("x holds no tensor with samples along its first axis: pass at least one.")
+    if not lengths[0]:
+        raise InputError("x holds no sample: pass at least one.")
+    for value in _leaves(arguments):
+        if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise InputError("x has entries that are not finite: remove or replace nan and inf first.")
+    return Batch(arguments, lengths[0], axis)
+
+
+def _everything(loader: Iterable[Any], axis: int) -> Any:
+    """All batches of a loader in one."""
+    batches = [_inputs_only(batch) for batch in loader]
+    if not batches:
+        raise InputError("the loader gives no batch: pass one that holds samples.")
+    return _joined(batches, axis)
+
+
+def _inputs_only(batch: Any) -> Any:
+    """TensorDataset and most datasets give (input, target) or (input,) lists; dicts are taken whole."""
+    return batch[0] if isinstance(batch, list | tuple) else batch
+
+
+def _joined(parts: Sequence[Any], axis: int) -> Any:
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts), axis)
+    if isinstance(first, Mapping):
+        return {key: _joined([part[key] for part in parts], axis) for key in first}
+    if isinstance(first, tuple | list):
+        return tuple(_joined([part[i] for part in parts], axis) for i in range(len(first)))
+    return first
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return [leaf for part in value.values() for leaf in _leaves(part)]
+    if isinstance(value, tuple | list):
+        return [leaf for part in value for leaf in _leaves(part)]
+    return [value]
+
+
+def _mapped(function: Any, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _mapped(function, part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        parts = [_mapped(function, part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, list):
+        return [_mapped(function, part) for part in value]
+    return function(value)

@@ -1,0 +1,150 @@
+"""Parameters that are added, multiplied or copied: their gradient of one sample is a sum over its entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.tangent_kernel.ownership import SampleAxis
+from foretrain.empirical.tangent_kernel.sites import UnreadableError, Use
+from foretrain.empirical.tangent_kernel.tape import Tape
+
+Reader = Callable[
+    [Tape, int, Tensor], Tensor
+]  # (tape, node, gradient at its result) -> gradient before the sum
+
+
+def _itself(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    return gradient
+
+
+def _times_beta(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    return gradient * float(tape.saved(node, "beta"))
+
+
+def _times_alpha(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    return gradient * float(tape.saved(node, "alpha"))
+
+
+def _times_minus_alpha(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    return gradient * -float(tape.saved(node, "alpha"))
+
+
+def _times_other(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    return gradient * _kept(tape, node, "other")
+
+
+def _times_self(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    return gradient * _kept(tape, node, "self")
+
+
+def _over_other(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    return gradient / _kept(tape, node, "other")
+
+
+def _layer_normalised(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    value, mean, rate = (_kept(tape, node, name) for name in ("input", "result1", "result2"))
+    return gradient * (value - mean) * rate
+
+
+def _group_normalised(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    value, mean, rate = (_kept(tape, node, name) for name in ("input", "result1", "result2"))
+    grouped = value.reshape(*mean.shape, -1)
+    return gradient * ((grouped - mean[..., None]) * rate[..., None]).reshape(value.shape)
+
+
+def _batch_normalised(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    if tape.saved(node, "training"):
+        raise UnreadableError("its normalisation is over the batch")
+    value = _kept(tape, node, "input")
+    along = (1, -1) + (1,) * (value.ndim - 2)
+    mean = _kept(tape, node, "running_mean").reshape(along)
+    rate = torch.rsqrt(_kept(tape, node, "running_var").reshape(along) + tape.saved(node, "eps"))
+    return gradient * (value - mean) * rate
+
+
+def _kept(tape: Tape, node: int, name: str) -> Tensor:
+    value = tape.saved(node, name)
+    if value is None:
+        raise UnreadableError("its factor was not kept")
+    return value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+
+
+_READERS: dict[tuple[str, int], Reader] = {
+    ("AddBackward0", 0): _itself,
+    ("AddBackward0", 1): _times_alpha,
+    ("AddmmBackward0", 0): _times_beta,
+    ("BaddbmmBackward0", 0): _times_beta,
+    ("ConvolutionBackward0", 2): _itself,
+    ("DivBackward0", 0): _over_other,
+    ("ExpandBackward0", 0): _itself,
+    ("LinearBackward0", 2): _itself,
+    ("MulBackward0", 0): _times_other,
+    ("MulBackward0", 1): _times_self,
+    ("NativeBatchNormBackward0", 1): _batch_normalised,
+    ("NativeBatchNormBackward0", 2): _itself,
+    ("NativeGroupNormBackward0", 1): _group_normalised,
+    ("NativeGroupNormBackward0", 2): _itself,
+    ("NativeLayerNormBackward0", 1): _layer_normalised,
+    ("NativeLayerNormBackward0", 2): _itself,
+    ("SubBackward0", 0): _itself,
+    ("SubBackward0", 1): _times_minus_alpha,
+}
+_ALONG_CHANNELS = ("ConvolutionBackward0", "NativeGroupNormBackward0", "NativeBatchNormBackward0")
+
+
+def is_broadcast(tape: Tape, node: int, position: int) -> bool:
+    """Whether a node adds, scales by, or copies its input."""
+    return (tape.names[node], position) in _READERS
+
+
+def is_plain_bias(tape: Tape, use: Use) -> bool:
+    """Whether the parameter is added to the result of the very product of its node, times one."""
+    return (
+        tape.names[use.node] == "AddmmBackward0" and use.position == 0 and tape.saved(use.node, "beta") == 1
+    )
+
+
+def per_sample_sum(tape: Tape, use: Use, shape: Sequence[int], samples: int, gradient: Tensor) -> Tensor:
+    """The gradient of every sample with respect to D of the given shape, (samples, entries of D)."""
+    name = tape.names[use.node]
+    full = _READERS[name, use.position](tape, use.node, gradient)
+    if full.shape != gradient.shape:
+        raise UnreadableError("its factor changes the shape of the result")
+    aligned = tuple(shape)
+    if name in _ALONG_CHANNELS:
+        aligned = (shape[0],) + (1,) * (gradient.ndim - 2)
+    return _summed(full, use.axis, aligned, samples)
+
+
+def _summed(full: Tensor, axis: SampleAxis, shape: tuple[int, ...], samples: int) -> Tensor:
+    """Sum over all entries of a sample that meet the same entry of D, which is aligned with the last axes."""
+    while shape and shape[0] == 1:
+        shape = shape[1:]
+    trailing = full.shape[full.ndim - len(shape) :]
+    length = prod(trailing)
+    if axis.after % max(length, 1) == 0:
+        split = full.reshape(axis.before, samples, axis.after // length, *trailing)
+        summed = split.sum((0, 2))
+        spread = [i + 1 for i, (size, own) in enumerate(zip(trailing, shape)) if own == 1 and size > 1]
+        return (summed.sum(spread) if spread else summed).reshape(samples, -1)
+    return _summed_around_samples(full, axis, shape, samples)
+
+
+def _summed_around_samples(full: Tensor, axis: SampleAxis, shape: tuple[int, ...], samples: int) -> Tensor:
+    """The same where D also spans axes before that of the samples."""
+    own = (1,) * (full.ndim - len(shape)) + shape
+    for k in range(full.ndim):
+        if (
+            prod(full.shape[:k]) == axis.before
+            and full.shape[k] == samples
+            and prod(full.shape[k + 1 :]) == axis.after
+            and own[k] == 1
+        ):
+            spread = [i for i in range(full.ndim) if own[i] == 1 and i != k]
+            summed = full.sum(spread, keepdim=True) if spread else full
+            return summed.movedim(k, 0).reshape(samples, -1)
+    raise UnreadableError("the samples are not along an axis that it is spread over")

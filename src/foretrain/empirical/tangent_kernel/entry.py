@@ -1,0 +1,179 @@
+"""``ntk``: the exact tangent kernel of any torch model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from foretrain.empirical.tangent_kernel.assembly import Samples, assemble
+from foretrain.empirical.tangent_kernel.batches import Batch, as_batch
+from foretrain.empirical.tangent_kernel.engine import Engine, GraphChangedError, probe
+from foretrain.empirical.tangent_kernel.model import Model, Output
+from foretrain.empirical.tangent_kernel.parameters import (
+    Chosen,
+    Rates,
+    chosen,
+    layer_of,
+    rate_of_each,
+    trainable,
+)
+from foretrain.empirical.tangent_kernel.refusals import refuse_ill_defined
+from foretrain.empirical.tangent_kernel.result import TangentKernel
+from foretrain.empirical.tangent_kernel.routes import Job
+from foretrain.support.errors import InputError, unknown_name
+
+Outputs = Literal["full", "trace"] | Sequence[int]
+By = Literal["layer", "parameter"] | None
+
+
+def ntk(
+    model: Any,
+    x: Any,
+    x2: Any = None,
+    outputs: Outputs = "full",
+    *,
+    output: Output = None,
+    parameters: Any = None,
+    rates: Rates = None,
+    by: By = None,
+    batch_size: int | Literal["auto"] = "auto",
+    batch_axis: int = 0,
+) -> TangentKernel:
+    """The kernel of df_a(x_n)/dtheta . df_b(x2_m)/dtheta, summed over all parameters, without approximation.
+
+    Parameters
+    ----------
+    model
+        Any ``nn.Module``, or a function ``f(parameters, x)`` with ``parameters=`` (tensors that require grad, in
+        nested dicts or lists). Its mode, dtype and device stay as they are.
+    x, x2
+        A tensor, a tuple of tensors (``model(*x)``), a dict (``model(**x)`` if its keys are the model's arguments,
+        else ``model(x)``), or a DataLoader. ``x2=None`` means the kernel of ``x`` with itself, of which only one
+        triangle is computed.
+    outputs
+        ``"full"``: (N, N2, C, C), outputs flattened after the batch axis; ``"trace"``: (N, N2), the sum over equal
+        outputs; a list of output numbers: the full kernel of these alone.
+    output
+        Which tensor of what the model returns: a name, a position, or a function of it.
+    parameters
+        For a module: the parameters that count, as names or patterns (``"encoder.*"``), tensors, or a function
+        ``(name, tensor) -> bool``. By default all with ``requires_grad``.
+    rates
+        Learning rates that weigh the parameters: a number, {pattern: rate}, an optimizer's ``param_groups``, or a
+        function ``(name, tensor) -> rate``.
+    by
+        ``"layer"`` or ``"parameter"``: contributions apart, on a first axis labelled by ``.labels``.
+    batch_size
+        Samples that go through the model together; "auto" takes what fits the memory.
+
+    Examples
+    --------
+    >>> import torch, foretrain as ft
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    >>> kernel = ft.ntk(net, torch.randn(5, 3))
+    >>> kernel.shape
+    (5, 5, 2, 2)
+    """
+    engine, first, second = prepare(
+        model,
+        x,
+        x2,
+        outputs,
+        output=output,
+        parameters=parameters,
+        rates=rates,
+        by=by,
+        batch_axis=batch_axis,
+    )
+    samples = Samples(first, second, _checked_size(batch_size))
+    try:
+        values, working = assemble(engine, samples)
+    except GraphChangedError:
+        engine.trust_nothing()
+        values, working = assemble(engine, samples)
+    labels = tuple(dict.fromkeys(engine.labels.values())) if by is not None else None
+    return TangentKernel(
+        values=values if by is not None else values[0],
+        trace=engine.job.trace,
+        outputs=tuple(engine.outputs),
+        labels=labels,
+        by=by,
+        routes=engine.routes,
+        symmetric=second is None,
+        working_bytes=working,
+    )
+
+
+def prepare(
+    model: Any,
+    x: Any,
+    x2: Any = None,
+    outputs: Outputs = "full",
+    *,
+    output: Output = None,
+    parameters: Any = None,
+    rates: Rates = None,
+    by: By = None,
+    batch_axis: int = 0,
+) -> tuple[Engine, Batch, Batch | None]:
+    """Check everything that was given, and look at the model with a few samples."""
+    model = getattr(
+        model, "_orig_mod", model
+    )  # what torch.compile was given: the compiled graph hides parameters
+    first = as_batch(x, batch_axis)
+    second = None if x2 is None else as_batch(x2, batch_axis)
+    refuse_ill_defined(model)
+    everything, choice, given = _parameters(model, parameters)
+    counted = chosen(everything, choice)
+    wrapped = Model(model, everything, output, given)
+    few = probe(first)
+    shown = wrapped(few)
+    wanted, trace = _wanted(outputs, shown.shape[1])
+    if by not in (None, "layer", "parameter"):
+        raise unknown_name("grouping", str(by), ["layer", "parameter"])
+    labels = {name: "" if by is None else layer_of(name) if by == "layer" else name for name in counted}
+    job = Job(
+        rows=first.count,
+        columns=first.count if second is None else second.count,
+        outputs=len(wanted),
+        trace=trace,
+        symmetric=second is None,
+    )
+    engine = Engine(wrapped, counted, rate_of_each(counted, rates), job, wanted, labels)
+    engine.look(few, shown)
+    return engine, first, second
+
+
+def _parameters(model: Any, parameters: Any) -> tuple[Mapping[str, Tensor], Chosen, Any]:
+    """All trainable parameters, which of them were chosen, and what a functional model takes first."""
+    if isinstance(model, nn.Module):
+        return trainable(model, None), parameters, None
+    if not callable(model):
+        raise InputError(
+            f"model must be an nn.Module or a function f(parameters, x), not {type(model).__name__}."
+        )
+    if parameters is None:
+        raise InputError("a functional model f(parameters, x) needs parameters=: tensors that require grad.")
+    return trainable(model, parameters), None, parameters
+
+
+def _wanted(outputs: Outputs, count: int) -> tuple[list[int], bool]:
+    """Numbers of the outputs that count, and whether they are summed."""
+    if isinstance(outputs, str):
+        if outputs not in ("full", "trace"):
+            raise unknown_name("form of the outputs", outputs, ["full", "trace"])
+        return list(range(count)), outputs == "trace"
+    numbers = [int(number) for number in outputs]
+    if not numbers or any(not -count <= number < count for number in numbers):
+        raise InputError(f"outputs= must be numbers of outputs from 0 to {count - 1}, not {list(outputs)}.")
+    return [number % count for number in numbers], False
+
+
+def _checked_size(batch_size: int | str) -> int | None:
+    if batch_size == "auto":
+        return None
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise InputError(f"batch_size must be a positive number or 'auto', not {batch_size!r}.")
+    return batch_size

@@ -1,0 +1,146 @@
+"""Contributions of parameters to a tile of the kernel: rows are (sample, output), columns likewise.
+
+``Grams``      weights used at one position per sample: (Gram of inputs) x (Gram of sensitivities), entry by entry
+``Gradients``  per-sample gradients, one matrix product
+``Pairs``      weights used at several positions, without forming a gradient: sums over pairs of positions
+
+With the trace, outputs are summed before anything is multiplied: they count as features, not as rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Scratch = dict[str, Tensor]
+_PAIR_BYTES = 32_000_000  # largest intermediate array of a sum over pairs of positions
+
+
+class Factor(ABC):
+    """What a chunk of samples brings to the kernel for some parameters."""
+
+    @abstractmethod
+    def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
+        """Add the products of my samples ``mine`` with the other chunk's ``theirs`` to a tile (rows, columns)."""
+
+    @property
+    @abstractmethod
+    def bytes(self) -> int:
+        """Memory that the factor holds."""
+
+
+@dataclass
+class Grams(Factor):
+    """inputs (groups, samples, p), sensitivities (groups, samples, rows per sample, q); the bias has input 1."""
+
+    inputs: Tensor | None
+    sensitivities: Tensor
+    weight_rate: float
+    bias_rate: float
+
+    def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
+        """Add my products with the other chunk to a tile."""
+        assert isinstance(other, Grams)
+        left, right = self.sensitivities[:, mine], other.sensitivities[:, theirs]
+        groups, samples, rows, q = left.shape
+        columns = right.shape[1] * right.shape[2]
+        target = tile.view(samples, rows, columns)
+        for group in range(groups):
+            overlap = torch.mm(left[group].reshape(-1, q), right[group].reshape(-1, q).t())
+            if self.inputs is None or other.inputs is None:
+                target.add_(overlap.view(samples, rows, columns), alpha=self.bias_rate)
+                continue
+            activity = torch.mm(self.inputs[group, mine], other.inputs[group, theirs].t())
+            activity.mul_(self.weight_rate).add_(self.bias_rate)
+            spread = activity.repeat_interleave(rows, 1) if rows > 1 else activity
+            target.addcmul_(overlap.view(samples, rows, columns), spread[:, None, :])
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the factor holds."""
+        inputs = 0 if self.inputs is None else self.inputs.nbytes
+        return inputs + self.sensitivities.nbytes
+
+
+@dataclass
+class Gradients(Factor):
+    """Per-sample gradients (samples * rows per sample, entries), with the roots of the rates inside."""
+
+    gradients: Tensor
+    rows: int
+
+    def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
+        """Add my products with the other chunk to a tile."""
+        assert isinstance(other, Gradients)
+        left = self.gradients[mine.start * self.rows : mine.stop * self.rows]
+        right = other.gradients[theirs.start * self.rows : theirs.stop * self.rows]
+        tile.addmm_(left, right.t())
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the factor holds."""
+        return self.gradients.nbytes
+
+
+@dataclass
+class Pairs(Factor):
+    """inputs (groups, samples, p, T) or looked-up rows (samples, T); sensitivities (groups, samples, rows, q, T)."""
+
+    inputs: Tensor
+    sensitivities: Tensor
+    weight_rate: float
+
+    def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
+        """Add my products with the other chunk to a tile."""
+        assert isinstance(other, Pairs)
+        groups, _, rows, q, positions = self.sensitivities.shape
+        size = positions * positions * max(1, q * rows // positions) * self.sensitivities.element_size()
+        for group in range(groups):
+            for part, columns in _in_parts(theirs, rows, size * (mine.stop - mine.start)):
+                self._add(tile[:, columns], group, mine, other, part)
+
+    def _add(self, tile: Tensor, group: int, mine: slice, other: Pairs, theirs: slice) -> None:
+        left, right = self.sensitivities[group, mine], other.sensitivities[group, theirs]
+        activity = self._activity(group, mine, other, theirs)  # (n, T, m, T')
+        n, rows, q, mine_t = left.shape
+        m, _, _, their_t = right.shape
+        # first over the positions of the other sample: (m; n T, T') (m; T', rows q)
+        carried = torch.bmm(
+            activity.permute(2, 0, 1, 3).reshape(m, n * mine_t, their_t),
+            right.reshape(m, rows * q, their_t).transpose(1, 2),
+        ).view(m, n, mine_t, rows, q)
+        # then over my positions and the features: (n; rows, q T) (n; q T, m rows)
+        found = torch.bmm(
+            left.reshape(n, rows, q * mine_t),
+            carried.permute(1, 4, 2, 0, 3).reshape(n, q * mine_t, m * rows),
+        )
+        tile.view(n, rows, m * rows).add_(found, alpha=self.weight_rate)
+
+    def _activity(self, group: int, mine: slice, other: Pairs, theirs: slice) -> Tensor:
+        if self.inputs.ndim == 2:
+            equal = self.inputs[mine][:, :, None, None] == other.inputs[theirs][None, None]
+            return equal.to(self.sensitivities.dtype)
+        left = self.inputs[group, mine].transpose(1, 2)
+        right = other.inputs[group, theirs].transpose(1, 2)
+        product = left.reshape(-1, left.shape[2]) @ right.reshape(-1, right.shape[2]).t()
+        return product.view(*left.shape[:2], *right.shape[:2])
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the factor holds."""
+        return self.inputs.nbytes + self.sensitivities.nbytes
+
+
+def _in_parts(samples: slice, rows: int, bytes_per_sample: float) -> list[tuple[slice, slice]]:
+    """Samples of the other chunk a few at a time, with their columns in the tile."""
+    step = max(1, int(_PAIR_BYTES / max(bytes_per_sample, 1)))
+    return [
+        (
+            slice(start, min(start + step, samples.stop)),
+            slice((start - samples.start) * rows, (min(start + step, samples.stop) - samples.start) * rows),
+        )
+        for start in range(samples.start, samples.stop, step)
+    ]

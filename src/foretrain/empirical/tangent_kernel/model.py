@@ -1,0 +1,128 @@
+"""How a model is called: arguments in, one matrix of outputs (samples, outputs) back, with its autograd graph."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.support.errors import InputError, NotSupportedError
+
+Output = Callable[[Any], Tensor] | str | int | None
+
+
+@dataclass
+class Model:
+    """A module, or a function of (parameters, x), with what is picked from its result.
+
+    ``unfused`` runs it without the fused recurrent kernels, which hide the products inside a layer.
+    """
+
+    function: Callable[..., Any]
+    parameters: Mapping[str, Tensor]
+    output: Output = None
+    given_parameters: Any = None  # what a functional model takes first
+    unfused: bool = field(default=False)
+
+    def __call__(self, batch: Batch, differentiable: bool = True) -> Tensor:
+        """Outputs of all samples, (samples, outputs), flattened after the batch axis."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.set_grad_enabled(differentiable))
+            if self.unfused:
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            result = self._call(batch.arguments)
+        return _as_matrix(_picked(result, self.output), batch, differentiable)
+
+    def _call(self, arguments: Any) -> Any:
+        first = () if self.given_parameters is None else (self.given_parameters,)
+        if isinstance(arguments, tuple):
+            return self.function(*first, *arguments)
+        if isinstance(arguments, Mapping) and _takes_keywords(self.function, first, arguments):
+            return self.function(*first, **arguments)
+        return self.function(*first, arguments)
+
+
+def _takes_keywords(
+    function: Callable[..., Any], first: tuple[Any, ...], arguments: Mapping[str, Any]
+) -> bool:
+    """Whether the entries of a dict are the names of the model's arguments, or the dict itself is the argument."""
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        inspect.signature(called).bind(*first, **arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _picked(result: Any, output: Output) -> Tensor:
+    """The tensor that the user asked for, or the only one there is."""
+    if callable(output):
+        found = output(result)
+    elif output is not None:
+        found = _entry(result, output)
+    else:
+        found = _only_tensor(result)
+    if not isinstance(found, Tensor):
+        raise InputError(f"output= picks a {type(found).__name__} from what the model returns, not a tensor.")
+    return found
+
+
+def _entry(result: Any, output: str | int) -> Any:
+    try:
+        if isinstance(output, str) and not isinstance(result, Mapping):
+            return getattr(result, output)
+        return result[output]
+    except (AttributeError, KeyError, IndexError, TypeError):
+        raise InputError(
+            f"the model's result ({_described(result)}) has no entry {output!r}: choose another output=."
+        ) from None
+
+
+def _only_tensor(result: Any) -> Tensor:
+    if isinstance(result, Tensor):
+        return result
+    tensors = {name: value for name, value in _entries(result).items() if isinstance(value, Tensor)}
+    if len(tensors) == 1:
+        return next(iter(tensors.values()))
+    raise InputError(
+        f"the model returns {_described(result)}: say with output= which tensor is meant, by name, "
+        "position, or a function of the result."
+    )
+
+
+def _entries(result: Any) -> dict[Any, Any]:
+    if isinstance(result, Mapping):
+        return dict(result)
+    if isinstance(result, tuple | list):
+        return dict(enumerate(result))
+    return dict(vars(result)) if hasattr(result, "__dict__") else {}
+
+
+def _described(result: Any) -> str:
+    names = ", ".join(str(name) for name in _entries(result))
+    return f"a {type(result).__name__}" + (f" with {names}" if names else "")
+
+
+def _as_matrix(outputs: Tensor, batch: Batch, differentiable: bool) -> Tensor:
+    if not outputs.is_floating_point():
+        raise NotSupportedError(
+            f"the model's output has dtype {outputs.dtype}, which has no derivative: pick a real output with output=."
+        )
+    if differentiable and not outputs.requires_grad:
+        raise NotSupportedError(
+            "the model's output does not depend differentiably on any chosen parameter: return it before "
+            "detach, argmax or no_grad, and leave requires_grad on."
+        )
+    if outputs.ndim <= batch.axis or outputs.shape[batch.axis] != batch.count:
+        raise InputError(
+            f"the output has shape {tuple(outputs.shape)} for {batch.count} samples: it needs one entry "
+            f"per sample along axis {batch.axis}; pick or reshape it with output=."
+        )
+    return outputs.movedim(batch.axis, 0).reshape(batch.count, -1)

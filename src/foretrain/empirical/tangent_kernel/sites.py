@@ -1,0 +1,339 @@
+"""Weight sites: where a parameter enters a product, what it multiplies, and the sensitivities at the result.
+
+At a site with D in the product, the gradient of an output of sample n with respect to D is a sum over the
+positions t of (sensitivity) x (input). A reader finds both in the autograd graph, whatever the layout of the
+product is, and brings them into one: inputs (groups, samples, p, T), sensitivities (groups, samples, q, T).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from foretrain.empirical.tangent_kernel.ownership import SampleAxis
+from foretrain.empirical.tangent_kernel.tape import Tape
+
+
+class UnreadableError(Exception):
+    """The use of a parameter is not one of those known here; its gradients are then formed sample by sample."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of a tensor D made of parameters: by which node, as which of its inputs, owned by whom."""
+
+    node: int
+    position: int
+    axis: SampleAxis
+
+
+class ProductSite(ABC):
+    """A use of D as a factor of a product.
+
+    ``inputs_first``: D's own layout is (groups, p, q), else (groups, q, p).
+    """
+
+    inputs_first: ClassVar[bool] = False
+
+    def __init__(self, tape: Tape, use: Use, shape: Sequence[int], samples: int) -> None:
+        self.tape, self.use, self.shape, self.samples = tape, use, tuple(shape), samples
+        self.groups = 1
+
+    @abstractmethod
+    def inputs(self) -> Tensor:
+        """(groups, samples, p, T); for a table of vectors the rows that are looked up, (samples, T)."""
+
+    @abstractmethod
+    def arranged(self, gradient: Tensor) -> Tensor:
+        """The gradient at the node's result as (groups, samples, q, T)."""
+
+    def saved(self, name: str) -> Tensor:
+        """An argument that the node kept, without its own graph."""
+        value = self.tape.saved(self.use.node, name)
+        if not isinstance(value, Tensor):
+            raise UnreadableError("its factor was not kept")
+        return value.detach()
+
+
+class RightFactor(ProductSite):
+    """out = scale * left @ D with D (b, p, q) or (p, q), as in a linear layer."""
+
+    inputs_first = True
+    other: ClassVar[str] = "self"
+
+    def inputs(self) -> Tensor:
+        """What D multiplies."""
+        left = self._stacked(self.saved(self.other))
+        return self._rows(left) * self.factor() if self.factor() != 1 else self._rows(left)
+
+    def arranged(self, gradient: Tensor) -> Tensor:
+        """The gradient, position by position."""
+        return self._rows(self._stacked(gradient))
+
+    def factor(self) -> float:
+        """A number that multiplies the product."""
+        return 1.0
+
+    def _rows(self, stack: Tensor) -> Tensor:
+        """(groups, rows, features) to (groups, samples, features, T)."""
+        groups, rows, features = stack.shape
+        before, after = _positions(self.use.axis, groups, self.shape[-1], rows, self.samples)
+        split = stack.reshape(groups, before, self.samples, after, features)
+        return split.permute(0, 2, 4, 1, 3).reshape(groups, self.samples, features, before * after)
+
+    @staticmethod
+    def _stacked(matrix: Tensor) -> Tensor:
+        return matrix if matrix.ndim == 3 else matrix[None]
+
+
+class LeftFactor(ProductSite):
+    """out = scale * D @ right with D (b, q, p) or (q, p)."""
+
+    other: ClassVar[str] = "mat2"
+
+    def inputs(self) -> Tensor:
+        """What D multiplies."""
+        columns = self._columns(self.saved(self.other))
+        return columns * self.factor() if self.factor() != 1 else columns
+
+    def arranged(self, gradient: Tensor) -> Tensor:
+        """The gradient, position by position."""
+        return self._columns(gradient)
+
+    def factor(self) -> float:
+        """A number that multiplies the product."""
+        return 1.0
+
+    def _columns(self, matrix: Tensor) -> Tensor:
+        """(groups, features, columns) to (groups, samples, features, T)."""
+        stack = matrix if matrix.ndim == 3 else matrix[None]
+        groups, features, columns = stack.shape
+        before, rest = divmod(self.use.axis.before, groups * self.shape[-2])
+        if rest or before * self.samples * self.use.axis.after != columns:
+            raise UnreadableError("the samples are not along the columns of its product")
+        split = stack.reshape(groups, features, before, self.samples, self.use.axis.after)
+        return split.permute(0, 3, 1, 2, 4).reshape(groups, self.samples, features, -1)
+
+
+def _positions(axis: SampleAxis, groups: int, features: int, rows: int, samples: int) -> tuple[int, int]:
+    """How many rows lie before and after the sample axis, when the rows of a product hold the samples."""
+    before, rest = divmod(axis.before, groups)
+    after, remainder = divmod(axis.after, features)
+    if rest or remainder or before * samples * after != rows:
+        raise UnreadableError("the samples are not along the rows of its product")
+    return before, after
+
+
+class _AddedProduct(ProductSite):
+    """addmm and baddbmm scale the product by alpha."""
+
+    def factor(self) -> float:
+        return float(self.tape.saved(self.use.node, "alpha"))
+
+
+class AddmmRight(_AddedProduct, RightFactor):
+    """The weight of addmm(bias, input, weight)."""
+
+    other = "mat1"
+
+
+class AddmmLeft(_AddedProduct, LeftFactor):
+    """The weight of addmm(bias, weight, input)."""
+
+
+class BaddbmmRight(_AddedProduct, RightFactor):
+    """The weights of baddbmm(bias, input, weights)."""
+
+    other = "batch1"
+
+
+class BaddbmmLeft(_AddedProduct, LeftFactor):
+    """The weights of baddbmm(bias, weights, input)."""
+
+    other = "batch2"
+
+
+class LinearWeight(ProductSite):
+    """The weight (q, p) where a device has a product of its own for linear layers: input (..., p)."""
+
+    def inputs(self) -> Tensor:
+        """What D multiplies."""
+        return self._split(self.saved("input"))
+
+    def arranged(self, gradient: Tensor) -> Tensor:
+        """The gradient, position by position."""
+        return self._split(gradient)
+
+    def _split(self, values: Tensor) -> Tensor:
+        features = values.shape[-1]
+        rows = values.numel() // features
+        before, after = _positions(self.use.axis, 1, self.shape[0], rows, self.samples)
+        split = values.reshape(before, self.samples, after, features)
+        return split.permute(1, 3, 0, 2).reshape(1, self.samples, features, -1)
+
+
+class Convolution(ProductSite):
+    """The weight (out, in / groups, *kernel) of a convolution in any number of dimensions."""
+
+    def __init__(self, tape: Tape, use: Use, shape: Sequence[int], samples: int) -> None:
+        super().__init__(tape, use, shape, samples)
+        self.groups = int(tape.saved(use.node, "groups"))
+        self.kernel = self.shape[2:]
+
+    def inputs(self) -> Tensor:
+        """What D multiplies."""
+        return self._patches(self.saved("input"))
+
+    def arranged(self, gradient: Tensor) -> Tensor:
+        """The gradient, position by position."""
+        return self._channels(gradient)
+
+    def _channels(self, image: Tensor) -> Tensor:
+        """(images, channels, *space) to (groups, samples, channels / groups, T)."""
+        return self._by_sample(image.reshape(len(image), self.groups, image.shape[1] // self.groups, -1))
+
+    def _patches(self, image: Tensor) -> Tensor:
+        """What the kernel sees at every position: (groups, samples, channels / groups * kernel, T)."""
+        padding = self.tape.saved(self.use.node, "padding")
+        return self._windows(image, [(size, size) for size in padding])
+
+    def _windows(self, image: Tensor, around: Sequence[tuple[int, int]]) -> Tensor:
+        stride, dilation = (self.tape.saved(self.use.node, name) for name in ("stride", "dilation"))
+        sides = [side for pair in reversed(around) for side in pair]
+        padded = pad(image, sides) if any(sides) else image.contiguous()
+        sizes = [
+            (length - d * (k - 1) - 1) // s + 1
+            for length, k, s, d in zip(padded.shape[2:], self.kernel, stride, dilation)
+        ]
+        steps = padded.stride()
+        windows = padded.as_strided(
+            (*padded.shape[:2], *self.kernel, *sizes),
+            (
+                *steps[:2],
+                *(step * d for step, d in zip(steps[2:], dilation)),
+                *(step * s for step, s in zip(steps[2:], stride)),
+            ),
+        )
+        return self._by_sample(windows.reshape(len(image), self.groups, -1, prod(sizes)))
+
+    def _by_sample(self, stack: Tensor) -> Tensor:
+        """(images, groups, features, positions) to (groups, samples, features, T): a sample may have many images."""
+        images, groups, features, positions = stack.shape
+        before = self.use.axis.before
+        if images % (before * self.samples):
+            raise UnreadableError("the samples are not along the first axis of its convolution")
+        split = stack.reshape(before, self.samples, -1, groups, features, positions)
+        return split.permute(3, 1, 4, 0, 2, 5).reshape(groups, self.samples, features, -1)
+
+
+class TransposedConvolution(Convolution):
+    """The weight (in, out / groups, *kernel) of a transposed convolution: the roles are exchanged."""
+
+    inputs_first = True
+
+    def inputs(self) -> Tensor:
+        """What D multiplies."""
+        return self._channels(self.saved("input"))
+
+    def arranged(self, gradient: Tensor) -> Tensor:
+        """Padding cut the result on both sides, output padding made it longer at the end: both are undone."""
+        stride, dilation, padding = (
+            self.tape.saved(self.use.node, name) for name in ("stride", "dilation", "padding")
+        )
+        around = []
+        for axis, reached in enumerate(self.saved("input").shape[2:]):
+            whole = (reached - 1) * stride[axis] + dilation[axis] * (self.kernel[axis] - 1) + 1
+            around.append((padding[axis], whole - padding[axis] - gradient.shape[2 + axis]))
+        return self._windows(gradient, around)
+
+
+class Table(ProductSite):
+    """The table (rows, q) of an embedding: the input of a position is the row it looks up."""
+
+    inputs_first = True
+
+    def inputs(self) -> Tensor:
+        """What D multiplies."""
+        rows = self.saved("indices")
+        before, after = self._rows_around()
+        return rows.reshape(before, self.samples, after).transpose(0, 1).reshape(self.samples, -1)
+
+    def arranged(self, gradient: Tensor) -> Tensor:
+        """The gradient, position by position."""
+        before, after = self._rows_around()
+        split = gradient.reshape(before, self.samples, after, self.shape[-1]).permute(1, 3, 0, 2)
+        stack = split.reshape(1, self.samples, self.shape[-1], -1)
+        padding = self.tape.saved(self.use.node, "padding_idx")
+        if padding < 0 or padding >= self.shape[0]:  # torch keeps "none" as -1, unsigned in some versions
+            return stack
+        counted: Tensor = self.inputs() != padding
+        return stack * counted[None, :, None, :]
+
+    def _rows_around(self) -> tuple[int, int]:
+        if self.tape.saved(self.use.node, "scale_grad_by_freq"):
+            raise UnreadableError("its gradient is scaled by how often a row occurs")
+        rows = self.saved("indices").numel()
+        return _positions(self.use.axis, 1, self.shape[-1], rows, self.samples)
+
+
+PRODUCTS: dict[tuple[str, int], type[ProductSite]] = {
+    ("AddmmBackward0", 1): AddmmLeft,
+    ("AddmmBackward0", 2): AddmmRight,
+    ("BaddbmmBackward0", 1): BaddbmmLeft,
+    ("BaddbmmBackward0", 2): BaddbmmRight,
+    ("BmmBackward0", 0): LeftFactor,
+    ("BmmBackward0", 1): RightFactor,
+    ("ConvolutionBackward0", 1): Convolution,
+    ("EmbeddingBackward0", 0): Table,
+    ("LinearBackward0", 1): LinearWeight,
+    ("MmBackward0", 0): LeftFactor,
+    ("MmBackward0", 1): RightFactor,
+}
+
+
+def product_site(tape: Tape, use: Use, shape: Sequence[int], samples: int) -> ProductSite:
+    """The reader for a use of D, whose shape is given, in a product."""
+    kind = PRODUCTS[tape.names[use.node], use.position]
+    if kind is Convolution and tape.saved(use.node, "transposed"):
+        kind = TransposedConvolution
+    return kind(tape, use, shape, samples)
+
+
+def is_product(tape: Tape, node: int, position: int) -> bool:
+    """Whether a node multiplies its input by something that the site can read."""
+    return (tape.names[node], position) in PRODUCTS
+
+
+def per_sample_gradient(site: type[ProductSite], inputs: Tensor, sensitivities: Tensor) -> Tensor:
+    """Gradients with respect to D in D's own layout: (samples, outputs, groups * p * q).
+
+    ``inputs`` (groups, samples, p, T), ``sensitivities`` (groups, samples, outputs, q, T).
+    """
+    groups, samples, outputs, q, positions = sensitivities.shape
+    p = inputs.shape[2]
+    left = sensitivities.reshape(groups * samples, outputs * q, positions)
+    right = inputs.reshape(groups * samples, p, positions)
+    if positions == 1:
+        formed = left * right.transpose(1, 2)
+    else:
+        formed = torch.bmm(left, right.transpose(1, 2))
+    stack = formed.reshape(groups, samples, outputs, q, p)
+    if site.inputs_first:
+        stack = stack.transpose(3, 4)
+    return stack.permute(1, 2, 0, 3, 4).reshape(samples, outputs, -1)
+
+
+def per_sample_rows(rows: int, tokens: Tensor, sensitivities: Tensor) -> Tensor:
+    """Gradients with respect to a table: (samples, outputs, rows * q), from tokens (samples, T)."""
+    _, samples, outputs, q, positions = sensitivities.shape
+    result = sensitivities.new_zeros(samples, outputs, rows, q)
+    index = tokens[:, None, :, None].expand(samples, outputs, positions, q)
+    result.scatter_add_(2, index, sensitivities[0].transpose(2, 3))
+    return result.reshape(samples, outputs, -1)

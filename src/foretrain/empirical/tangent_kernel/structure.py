@@ -1,0 +1,353 @@
+"""How a model uses its parameters: read off a pass with a few samples, and checked there against brute force.
+
+Parameters enter through tensors made of parameters alone (a weight, its transpose, a part of it, a normalised
+weight): the sources. A source is used where it meets something that belongs to one sample each. One pass with
+three samples shows all this; passes with more samples have the same graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.tangent_kernel.broadcasts import is_broadcast, is_plain_bias
+from foretrain.empirical.tangent_kernel.ownership import Owner, SampleAxis, Shared, owner, weights
+from foretrain.empirical.tangent_kernel.sites import Use, is_product
+from foretrain.empirical.tangent_kernel.tape import Edge, Tape
+
+# Entries are moved, not changed: gradients keep their lengths and angles.
+_REARRANGING = (
+    "Alias",
+    "Clone",
+    "Permute",
+    "ReshapeAlias",
+    "Select",
+    "Slice",
+    "Split",
+    "SplitWithSizes",
+    "Squeeze",
+    "T",
+    "ToCopy",
+    "Transpose",
+    "Unbind",
+    "UnsafeSplit",
+    "UnsafeSplitWithSizes",
+    "UnsafeView",
+    "Unsqueeze",
+    "View",
+)
+_PARTING = ("Split", "SplitWithSizes", "Unbind", "UnsafeSplit", "UnsafeSplitWithSizes")
+
+
+@dataclass
+class Source:
+    """A tensor D made of parameters alone, the edges where it occurs, and all its uses."""
+
+    edges: list[Edge]
+    shape: tuple[int, ...]
+    scale: float | None  # D is a rearranged parameter times this; None: something else
+    uses: list[Use] = field(default_factory=list)
+
+
+@dataclass
+class Block:
+    """Parameters that must be treated together, because they share sources."""
+
+    parameters: tuple[str, ...]
+    sources: list[Source]
+
+    @property
+    def direct(self) -> bool:
+        """One parameter whose gradients are those of its source up to order and scale.
+
+        Several sources may be different parts of the parameter.
+        """
+        return len(self.parameters) == 1 and len(self.sources) == 1 and self.sources[0].scale is not None
+
+
+@dataclass
+class Structure:
+    """What is known about graphs of one shape."""
+
+    shape: int
+    blocks: list[Block]
+    unreadable: dict[str, str]  # parameters that are treated sample by sample, and why
+    unused: tuple[str, ...]
+    depends_on_values: bool
+    active: float  # entries per sample of all tensors that belong to samples
+    bias_of: dict[str, str] = field(default_factory=dict)  # weight -> bias added to its product
+
+
+@dataclass(frozen=True)
+class _Path:
+    """From a parameter to an edge: what was done to it."""
+
+    edge: Edge
+    steps: tuple[Any, ...]
+    scale: float | None
+
+
+class _UnreadableUseError(Exception):
+    """A parameter is used in a way that cannot be read."""
+
+
+class Probe:
+    """Gradients at any edges for two mixes of outputs: plain, and with sample n weighted by 2^n."""
+
+    def __init__(self, tape: Tape, cotangent: Tensor) -> None:
+        self.tape = tape
+        self.samples = len(cotangent)
+        self.weights = weights(self.samples, cotangent)
+        self._mixes = cotangent, cotangent * self.weights[:, None]
+        self.plain: dict[Edge, Tensor | None] = {}
+        self.weighted: dict[Edge, Tensor | None] = {}
+        self.owners: dict[Edge, Owner] = {(0, 0): SampleAxis(1, tape.outputs.shape[1])}
+
+    def ask(self, edges: Iterable[Edge], leaves: Sequence[int] = ()) -> None:
+        """Two backward passes for all edges that are not known yet; at leaves only the weighted one counts."""
+        new = [edge for edge in dict.fromkeys(edges) if edge not in self.plain]
+        if not new:
+            return
+        gradients = self.tape.gradients
+        self.plain |= zip(new, gradients(new, self._mixes[0]))
+        ends = [(leaf, 0) for leaf in leaves]
+        self.weighted |= zip([*new, *ends], gradients([*new, *ends], self._mixes[1]))
+        for edge in new:
+            self.owners.setdefault(edge, owner(self.plain[edge], self.weighted[edge], self.samples))
+
+    @property
+    def gradient_scale(self) -> float:
+        """The largest squared length of a gradient so far: a gradient that is zero but for rounding is far below."""
+        known = [gradient for gradient in self.weighted.values() if gradient is not None]
+        return max((float(torch.linalg.vector_norm(g.to_dense())) ** 2 for g in known), default=0.0)
+
+
+def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Structure:
+    """Find the sources of all parameters, their uses, and the blocks that belong together."""
+    leaves = {name: leaf for name, value in parameters.items() if (leaf := tape.leaf(value)) is not None}
+    climbs = {name: _Climb(tape, leaf) for name, leaf in leaves.items()}
+    unreadable: dict[str, str] = {}
+    asked: Sequence[int] = list(leaves.values())
+    while waiting := [edge for climb in climbs.values() for edge in climb.wanted()]:
+        probe.ask(waiting, asked)
+        asked = ()
+        for name, climb in list(climbs.items()):
+            try:
+                climb.go_on(probe.owners)
+            except _UnreadableUseError as reason:
+                unreadable[name] = str(reason)
+                del climbs[name]
+    sources: dict[Any, Source] = {}
+    members: dict[str, list[Any]] = {}
+    for name, climb in climbs.items():
+        try:
+            members[name] = _sources_of(name, tape, tuple(parameters[name].shape), climb.uses, sources)
+        except _UnreadableUseError as reason:
+            unreadable[name] = str(reason)
+    blocks = _blocks(members, sources)
+    active = sum(o.before * o.after for o in probe.owners.values() if isinstance(o, SampleAxis))
+    return Structure(
+        shape=tape.shape,
+        blocks=blocks,
+        unreadable=unreadable,
+        unused=tuple(name for name in parameters if name not in leaves),
+        depends_on_values=tape.depends_on_values,
+        active=float(active),
+        bias_of=_biases(tape, blocks),
+    )
+
+
+def _sources_of(
+    name: str,
+    tape: Tape,
+    shape: tuple[int, ...],
+    uses: Sequence[tuple[_Path, Use]],
+    sources: dict[Any, Source],
+) -> list[Any]:
+    """Keys of the sources of one parameter; uses are added to them.
+
+    Sources that come about by the same rearrangement of the same parameter are one.
+    """
+    found: dict[Any, list[tuple[_Path, Use]]] = {}
+    for path, use in uses:
+        key = (name, path.steps) if path.scale is not None else path.edge
+        found.setdefault(key, []).append((path, use))
+    for key, its in found.items():
+        first = its[0][0]
+        if key not in sources:
+            sources[key] = Source([], _shape_at(tape, first.edge, shape, first.steps), first.scale)
+        for path, use in its:
+            if path.edge not in sources[key].edges:
+                sources[key].edges.append(path.edge)
+            if use not in sources[key].uses:
+                sources[key].uses.append(use)
+    return list(found)
+
+
+class _Climb:
+    """From a parameter through everything that the samples share, to what belongs to one sample each."""
+
+    def __init__(self, tape: Tape, leaf: int) -> None:
+        self.uses: list[tuple[_Path, Use]] = []
+        self._tape = tape
+        self._seen: set[Edge] = set()
+        self._open: list[tuple[_Path, int, int]] = []  # at a path's end: node and position that use it
+        self._rise(_Path((leaf, 0), (), 1.0))
+
+    def wanted(self) -> list[Edge]:
+        """Edges whose owners must be known to go on."""
+        return [edge for _, node, _ in self._open for edge in self._tape.results[node]]
+
+    def go_on(self, owners: Mapping[Edge, Owner]) -> None:
+        """Decide for all open nodes whether they are uses, or are shared and lead further up."""
+        now, self._open = self._open, []
+        for path, node, position in now:
+            results = self._tape.results[node]
+            kinds = {type(owners[edge]) for edge in results}
+            if kinds == {SampleAxis}:
+                self.uses.append((path, _use(self._tape, node, position, owners)))
+            elif kinds == {Shared}:
+                for edge in results:
+                    self._rise(_climbed(self._tape, path, position, edge))
+            else:
+                raise _UnreadableUseError("no gradient arrives at one of its uses in the first samples")
+
+    def _rise(self, path: _Path) -> None:
+        """Go up through rearrangements, which need no question, to the nodes that do something else."""
+        waiting = [path]
+        while waiting:
+            reached = waiting.pop()
+            if reached.edge in self._seen:
+                continue
+            self._seen.add(reached.edge)
+            for node, position in self._tape.users.get(reached.edge, ()):
+                if _kind(self._tape, node) in _REARRANGING:
+                    results = self._tape.results[node]
+                    waiting += [_climbed(self._tape, reached, position, edge) for edge in results]
+                else:
+                    self._open.append((reached, node, position))
+
+
+def _kind(tape: Tape, node: int) -> str:
+    return tape.names[node].partition("Backward")[0]
+
+
+def _use(tape: Tape, node: int, position: int, owners: Mapping[Edge, Owner]) -> Use:
+    axis = owners.get((node, 0))
+    known = is_product(tape, node, position) or is_broadcast(tape, node, position)
+    if not known or not isinstance(axis, SampleAxis):
+        raise _UnreadableUseError(f"it is used by {_kind(tape, node)}")
+    return Use(node, position, axis)
+
+
+def _climbed(tape: Tape, path: _Path, position: int, edge: Edge) -> _Path:
+    node, slot = edge
+    name = _kind(tape, node)
+    if path.scale is None:
+        return _Path(edge, (), None)
+    step = (name, position, slot, _plain_attributes(tape, node))
+    if name in _REARRANGING:
+        return _Path(edge, (*path.steps, step), path.scale)
+    factor = _number(tape, node, name, position)
+    if factor is None:
+        return _Path(edge, (), None)
+    return _Path(edge, (*path.steps, (*step, factor)), path.scale * factor)
+
+
+def _plain_attributes(tape: Tape, node: int) -> tuple[Any, ...]:
+    """Sizes, dimensions and positions that say what a rearrangement does."""
+    function = tape.nodes[node]
+    names = [name for name in dir(type(function)) if name.startswith("_saved_")]
+    values = [(name, getattr(function, name)) for name in names]
+    return tuple((name, value) for name, value in values if not isinstance(value, Tensor))
+
+
+def _number(tape: Tape, node: int, name: str, position: int) -> float | None:
+    """The number that a parameter is multiplied by, None if it is not one."""
+    if name == "Neg":
+        return -1.0
+    if name not in ("Mul", "Div") or (name == "Div" and position != 0):
+        return None
+    if any(edge is not None for i, edge in enumerate(tape.inputs[node]) if i != position):
+        return None
+    other = tape.saved(node, "other" if position == 0 else "self")
+    if isinstance(other, Tensor):
+        if other.ndim:
+            return None
+        other = other.item()
+    return 1 / other if name == "Div" else float(other)
+
+
+def _shape_at(tape: Tape, edge: Edge, shape: tuple[int, ...], steps: Sequence[Any]) -> tuple[int, ...]:
+    """The shape of a source: that of its gradient."""
+    if not steps and tape.names[edge[0]] == "AccumulateGrad":
+        return shape
+    gradient = tape.gradients([edge], torch.ones_like(tape.outputs))[0]
+    if gradient is None:
+        raise _UnreadableUseError("no gradient arrives at one of its uses in the first samples")
+    return tuple(gradient.shape)
+
+
+def _blocks(members: Mapping[str, Sequence[Any]], sources: Mapping[Any, Source]) -> list[Block]:
+    """Parameters and sources that hang together; parts of one parameter that do not overlap go apart."""
+    blocks: list[Block] = []
+    left = dict(members)
+    while left:
+        name, keys = left.popitem()
+        names, found = [name], dict.fromkeys(keys)
+        grown = True
+        while grown:
+            joining = [other for other, its in left.items() if set(its) & set(found)]
+            grown = bool(joining)
+            for other in joining:
+                names.append(other)
+                found |= dict.fromkeys(left.pop(other))
+        blocks += _parted(tuple(sorted(names)), list(found), sources)
+    return sorted(blocks, key=lambda block: block.parameters)
+
+
+def _parted(names: tuple[str, ...], keys: Sequence[Any], sources: Mapping[Any, Source]) -> list[Block]:
+    """One block, or one for each source if they are different pieces of the same parameter."""
+    if len(names) == 1 and len(keys) > 1 and _are_pieces(keys, sources):
+        return [Block(names, [sources[key]]) for key in keys]
+    return [Block(names, [sources[key] for key in keys])]
+
+
+def _are_pieces(keys: Sequence[Any], sources: Mapping[Any, Source]) -> bool:
+    """Whether each source is another result of one and the same splitting of the parameter."""
+    if any(sources[key].scale is None for key in keys):
+        return False
+    paths = [key[1] for key in keys]
+    for depth in range(min(map(len, paths))):
+        steps = [path[depth] for path in paths]
+        slots = {step[2] for step in steps}
+        alike = {(step[0], step[1], step[3]) for step in steps}
+        if len(alike) > 1:
+            return False
+        if len(slots) == len(paths):
+            return steps[0][0] in _PARTING
+        if len(slots) > 1:
+            return False
+    return False
+
+
+def _biases(tape: Tape, blocks: Sequence[Block]) -> dict[str, str]:
+    """Biases whose only use is in the product that is also the only use of a weight."""
+    weight_at = {
+        block.sources[0].uses[0].node: block.parameters[0]
+        for block in blocks
+        if block.direct
+        and len(block.sources[0].uses) == 1
+        and is_product(tape, block.sources[0].uses[0].node, block.sources[0].uses[0].position)
+    }
+    found = {}
+    for block in blocks:
+        uses = block.sources[0].uses if block.direct else []
+        scaled = block.sources[0].scale != 1
+        if len(uses) == 1 and not scaled and is_plain_bias(tape, uses[0]) and uses[0].node in weight_at:
+            found[weight_at[uses[0].node]] = block.parameters[0]
+    return found

@@ -1,0 +1,133 @@
+"""The autograd graph of one forward pass as a list of nodes, so that two passes can be compared node by node.
+
+An edge (node, slot) stands for the tensor that a node gave as its slot-th result; the gradient there is what
+torch.autograd hands to the node in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+Edge = tuple[int, int]  # index of the node, number of its result
+
+# Rows may be picked or ordered by values in these: what is known of one batch may not hold for the next.
+_VALUE_DEPENDENT = (
+    "Index",
+    "Gather",
+    "Scatter",
+    "Masked",
+    "Sort",
+    "Topk",
+    "Take",
+    "PackPadded",
+    "Unique",
+    "Nested",
+    "Put",
+)
+
+
+@dataclass(frozen=True)
+class Tape:
+    """All nodes behind the outputs of a batch, in an order that depends on the graph alone."""
+
+    outputs: Tensor
+    nodes: Sequence[Node]
+    inputs: Sequence[tuple[Edge | None, ...]]  # of every node: the edges that it takes
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What every node does, in torch's words."""
+        return tuple(node.name().removeprefix("torch::autograd::") for node in self.nodes)
+
+    @cached_property
+    def shape(self) -> int:
+        """Equal for graphs that are built alike."""
+        return hash((self.names, tuple(self.inputs)))
+
+    @cached_property
+    def users(self) -> Mapping[Edge, Sequence[tuple[int, int]]]:
+        """Who takes an edge: (node, position among its inputs)."""
+        found: dict[Edge, list[tuple[int, int]]] = {}
+        for index, inputs in enumerate(self.inputs):
+            for position, edge in enumerate(inputs):
+                if edge is not None:
+                    found.setdefault(edge, []).append((index, position))
+        return found
+
+    @cached_property
+    def results(self) -> Mapping[int, Sequence[Edge]]:
+        """The edges of every node that somebody takes, and the output itself."""
+        found: dict[int, list[Edge]] = {0: [(0, 0)]}
+        for edge in self.users:
+            found.setdefault(edge[0], []).append(edge)
+        return found
+
+    @property
+    def depends_on_values(self) -> bool:
+        """Whether some node picks entries by indices or masks."""
+        return any(name.startswith(_VALUE_DEPENDENT) for name in self.names)
+
+    def leaf(self, parameter: Tensor) -> int | None:
+        """The node where the gradient of a parameter arrives, None if it is not used."""
+        return self._leaves.get(id(parameter))
+
+    @cached_property
+    def _leaves(self) -> dict[int, int]:
+        return {
+            id(node.variable): index  # type: ignore[attr-defined]
+            for index, node in enumerate(self.nodes)
+            if self.names[index] == "AccumulateGrad"
+        }
+
+    def saved(self, node: int, name: str) -> Any:
+        """What a node kept of its arguments for the backward pass."""
+        return getattr(self.nodes[node], f"_saved_{name}")
+
+    def gradients(self, edges: Sequence[Edge], cotangent: Tensor) -> list[Tensor | None]:
+        """Gradients of the sum of outputs * cotangent at the edges; None where it does not arrive."""
+        targets = [GradientEdge(self.nodes[node], slot) for node, slot in edges]
+        return list(
+            torch.autograd.grad(self.outputs, targets, cotangent, retain_graph=True, allow_unused=True)
+        )
+
+    def pull_back(self, edge: Edge, parameters: Sequence[Tensor], cotangents: Tensor) -> list[Tensor | None]:
+        """Carry many gradients at one edge (many, ...) down to the parameters behind it."""
+        node, slot = edge
+        return list(
+            torch.autograd.grad(
+                [GradientEdge(self.nodes[node], slot)],
+                list(parameters),
+                [cotangents],
+                retain_graph=True,
+                allow_unused=True,
+                is_grads_batched=True,
+            )
+        )
+
+
+def read(outputs: Tensor) -> Tape:
+    """Walk the graph behind the outputs once, depth first, in the order of every node's inputs."""
+    root = outputs.grad_fn
+    assert root is not None  # the model's output was checked
+    index: dict[Node, int] = {root: 0}
+    nodes: list[Node] = [root]
+    functions: list[Any] = [root.next_functions]
+    waiting = [root]
+    while waiting:
+        for node, _ in functions[index[waiting.pop()]]:
+            if node is not None and node not in index:
+                index[node] = len(nodes)
+                nodes.append(node)
+                functions.append(node.next_functions)
+                waiting.append(node)
+    inputs = [
+        tuple(None if node is None else (index[node], slot) for node, slot in taken) for taken in functions
+    ]
+    return Tape(outputs, nodes, inputs)

@@ -1,0 +1,74 @@
+"""The kernel in tiles: only those above the diagonal are computed when both sides are the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor
+
+from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
+
+Tile = tuple[slice, slice]
+
+_LEAF_ROWS = 160  # a diagonal tile this small is computed whole
+_CACHED_ROWS = 768  # a tile of so many rows and columns stays in the cache while all layers add to it
+
+
+def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int) -> None:
+    """Add all factors' products to a rectangle of the kernel (samples * rows, samples * rows)."""
+    n, m = len(kernel) // rows, kernel.shape[1] // rows
+    whole = [(slice(0, n), slice(0, m))]
+    _add(kernel, mine, theirs, rows, whole)
+
+
+def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int) -> None:
+    """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
+    tiles = _upper(0, len(kernel) // rows, max(1, _LEAF_ROWS // rows))
+    _add(kernel, factors, factors, rows, tiles)
+    for across, down in tiles:
+        block = kernel[_rows(across, rows), _rows(down, rows)]
+        if across == down:
+            block.copy_(block.triu() + block.triu(1).t())
+        else:
+            kernel[_rows(down, rows), _rows(across, rows)] = block.t()
+
+
+def _add(
+    kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int, tiles: Sequence[Tile]
+) -> None:
+    """Large products run on tiles as they are; those that pass over the tile run on tiles that fit the cache."""
+    pairs = list(zip(mine, theirs))
+    large = [pair for pair in pairs if isinstance(pair[0], Gradients)]
+    small = [pair for pair in pairs if not isinstance(pair[0], Gradients)]
+    for across, down in tiles:
+        for left, right in large:
+            left.accumulate(kernel[_rows(across, rows), _rows(down, rows)], across, right, down)
+        if small:
+            for a in _cut(across, rows):
+                for b in _cut(down, rows):
+                    for left, right in small:
+                        left.accumulate(kernel[_rows(a, rows), _rows(b, rows)], a, right, b)
+
+
+def _upper(start: int, stop: int, leaf: int) -> list[Tile]:
+    """Tiles that cover the upper triangle: halves recursively, so that most of it is in large rectangles."""
+    if stop - start <= leaf:
+        return [(slice(start, stop), slice(start, stop))]
+    middle = start + (stop - start + 1) // 2
+    return [
+        (slice(start, middle), slice(middle, stop)),
+        *_upper(start, middle, leaf),
+        *_upper(middle, stop, leaf),
+    ]
+
+
+def _cut(samples: slice, rows: int) -> list[slice]:
+    count = samples.stop - samples.start
+    parts = max(1, -(-count * rows // _CACHED_ROWS))
+    bounds = [samples.start + count * i // parts for i in range(parts + 1)]
+    return [slice(a, b) for a, b in pairwise(bounds) if b > a]
+
+
+def _rows(samples: slice, rows: int) -> slice:
+    return slice(samples.start * rows, samples.stop * rows)
