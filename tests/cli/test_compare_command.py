@@ -140,6 +140,8 @@ def test_saved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (("tanh", "--width", "20.5"), "width is 20.5"),
         (("quadratic",), "critical"),
         (("tanh", "--method", "magic"), "unknown sampling method"),
+        (("tanh", "--depth", "2", "--observables", "H1,A"), "H1 vanishes in layers 1 and 2"),
+        (("tanh", "--observables", "K,,V"), "names separated by commas"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -149,3 +151,22 @@ def test_bad_input_is_one_sentence(
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def test_a_summary_without_fluctuations(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (
+        "--c-w",
+        "0",
+        "--c-b",
+        "1",
+        "--depth",
+        "3",
+        "--width",
+        "16",
+        "--observables",
+        "K",
+        "--draws",
+        "500",
+    )
+    assert call("tanh", *arguments) == 0
+    assert "no entry fluctuates, and all equal the theory" in capsys.readouterr().out

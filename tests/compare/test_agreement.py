@@ -77,3 +77,11 @@ def test_a_judgement_counts_everything_together() -> None:
     assert not judge([(np.zeros(3), np.full(40, 1.35))]).agrees
     assert judge([(np.zeros(3), np.full(4, 1.35))]).agrees
     assert judge([(np.zeros(0), np.zeros(0))]).agrees
+
+
+def test_entries_without_fluctuations_are_spoken_of() -> None:
+    none, some = judge([(np.zeros(0), np.zeros(0))]), judge([(np.ones(2), np.ones(2))])
+    assert none.told(exact_agrees=True) == "no entry fluctuates, and all equal the theory"
+    assert none.told(exact_agrees=False) == "no entry fluctuates, and not all equal the theory"
+    assert some.told(exact_agrees=True) == str(some)
+    assert some.told(exact_agrees=False) == f"{some}; entries that do not fluctuate differ"

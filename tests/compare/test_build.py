@@ -119,3 +119,20 @@ def test_groups_fit_any_network_of_linear_layers() -> None:
         parameter_groups(plain, ft.MLP("relu", depth=3, width=4, n_in=3), 0.1)
     with pytest.raises(InputError, match="layer 1 of the network has width 4"):
         parameter_groups(plain, ft.MLP("relu", depth=2, width=5, n_in=3), 0.1)
+
+
+@pytest.mark.parametrize("eta", [np.nan, np.inf, -0.1, "fast", None, True])
+def test_learning_rates_that_are_none_are_refused(eta: object) -> None:
+    mlp = ft.MLP("relu", depth=2, width=4, n_in=3)
+    with pytest.raises(InputError, match="finite learning rate that is not negative"):
+        parameter_groups(build(mlp), mlp, eta)
+
+
+def test_groups_need_a_network_and_its_architecture() -> None:
+    mlp = ft.MLP("relu", depth=2, width=4, n_in=3)
+    with pytest.raises(InputError, match="the network is None: give a torch module"):
+        parameter_groups(None, mlp, 0.1)
+    with pytest.raises(InputError, match="give an MLP"):
+        parameter_groups(build(mlp), None, 0.1)
+    with pytest.raises(InputError, match="give an MLP"):
+        build(None)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,10 @@ def test_too_deep_for_a_quadratic_is_said() -> None:
         ({"method": "exact"}, "unknown sampling method"),
         ({"estimator": "neuron"}, "did you mean 'neurons'"),
         ({"scales": [1, 2]}, "at least 3"),
+        ({"scales": "abc"}, "at least 3"),
+        ({"scales": 2.0}, "at least 3"),
+        ({"scales": [1, 1.001, 1.002]}, r"make only the widths \[32\]"),
+        ({"observables": 3}, "give a list of names"),
     ],
 )
 def test_bad_requests(options: dict[str, object], message: str) -> None:
@@ -173,7 +178,9 @@ def test_bad_requests(options: dict[str, object], message: str) -> None:
 
 
 def test_no_shift_of_the_metric_with_skip_connections() -> None:
-    with pytest.raises(NotSupportedError, match="without skip connections"):
+    with pytest.raises(
+        NotSupportedError, match="leave G1 out of the observables, or gamma out of the network"
+    ):
         compare(ft.MLP("tanh", depth=3, width=20, gamma=0.5), X, ["G1"], draws=500)
 
 
@@ -240,3 +247,47 @@ def test_functions_of_users() -> None:
     mlp = ft.MLP(lambda z: np.tanh(z) + 0.3 * np.tanh(z) ** 2, depth=4, width=40, C_b=0.05, C_W=1.2)
     found = compare(mlp, X, draws=20_000, method="conditional")
     assert found.agrees, found
+
+
+def test_a_zero_input_is_compared_without_noise() -> None:
+    """Its entries are zero in theory and in networks; the others are judged."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = compare(ft.MLP("relu", 3, 24, C_W=2.0), [[1.0, 2.0], [0.0, 0.0]], ["K", "V"], draws=500)
+        text = repr(found)
+    assert found.agrees, found.verdict
+    assert found.judgement.entries == 4  # K_00 and V_(00)(00) of two layers
+    assert "K_11                       0             0           0   exact" in text
+
+
+def test_nothing_to_compare_is_said() -> None:
+    net = ft.MLP("tanh", depth=3, width=24)
+    with pytest.raises(InputError, match="nothing to compare, since K, V, G1 is zero"):
+        compare(net, [[0.0, 0.0]], draws=500)
+    with pytest.raises(InputError, match="nothing to compare, since Theta, H1 is zero"):
+        compare(net.replace(lambda_b=0.0, lambda_W=0.0), X, ["Theta", "H1"], draws=500)
+    with pytest.raises(InputError, match="give an MLP"):
+        compare(None, X)
+
+
+def test_a_verdict_on_entries_that_do_not_fluctuate() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = compare(ft.MLP("tanh", depth=3, width=24, C_b=1.0, C_W=0.0), X, ["K"], draws=500)
+        assert (
+            found.verdict
+            == "tanh: theory agrees with networks (no entry fluctuates, and all equal the theory)."
+        )
+    object.__setattr__(found, "theory", found.theory + 1)
+    assert found.verdict.endswith(
+        "NOT agree with networks (no entry fluctuates, and not all equal the theory)."
+    )
+
+
+def test_what_vanishes_at_depth_two_is_left_out_unless_named() -> None:
+    shallow = ft.MLP("tanh", depth=2, width=24)
+    assert {entry.observable for entry in compare(shallow, X, draws=500).entries} == {"K", "V"}
+    with pytest.raises(InputError, match="G1 vanishes in layers 1 and 2, and the network has depth 2"):
+        compare(shallow, X, ["K", "G1"], draws=500)
+    with pytest.raises(InputError, match="V of two different neurons"):
+        compare(shallow, X, ["K", "V"], draws=500, estimator="neurons")

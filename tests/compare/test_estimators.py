@@ -129,3 +129,12 @@ def test_layer_two_is_exact_at_any_width(method: str) -> None:
         z = (found.estimate - V) / found.standard_error
         assert np.abs(z).max() < 3.2, z
         assert (found.standard_error < 0.03).all()
+
+
+def test_the_freedom_of_entries_without_noise_and_of_tiny_ones() -> None:
+    values = np.random.default_rng(0).standard_normal((200, 1))
+    everything = np.concatenate([values, 1e-200 * values, np.ones((200, 1))], axis=1)
+    with np.errstate(all="raise", under="ignore"):
+        freedom = BatchValues(everything).freedom
+    assert freedom[1] == pytest.approx(freedom[0])
+    assert freedom[2] == 199

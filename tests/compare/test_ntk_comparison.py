@@ -228,17 +228,21 @@ def test_narrower_networks_by_default() -> None:
     ("call", "error", "message"),
     [
         (lambda: compare(SMALL, X, ["D"], 500, method="conditional"), NotSupportedError, "method='weights'"),
-        (lambda: compare(SMALL, X, ["A"], 500, estimator="neurons"), NotSupportedError, "'metric' only"),
+        (
+            lambda: compare(SMALL, X, ["A"], 500, estimator="neurons"),
+            NotSupportedError,
+            "A is measured with estimator='metric' only",
+        ),
         (
             lambda: compare(ft.MLP("tanh", depth=3, width=8, gamma=0.5), X, ["Theta"], 500),
             NotSupportedError,
-            "without skip",
+            "leave Theta out of the observables, or gamma out of the network",
         ),
         (lambda: compare(SMALL, np.eye(5, 3) + 1, ["B"], 500), InputError, "full B of 5 inputs"),
         (
-            lambda: compare(ft.MLP("tanh", 2, 24), X, ["H1"], 500),
+            lambda: compare(ft.MLP("tanh", 2, 24), X, ["H1", "A"], 500),
             InputError,
-            "H1 vanish in a network of depth 2",
+            "H1 vanishes in layers 1 and 2, and the network has depth 2",
         ),
     ],
 )
@@ -317,11 +321,22 @@ def test_kinks_and_deeper_networks_agree(name: str, depth: int) -> None:
     assert found.agrees, found
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_entries_that_do_not_fluctuate_are_called_exact_only_where_they_are() -> None:
-    """A zero input at the kink of relu: theory takes the limit K -> 0+, torch the slope 0."""
+    """Theta of a zero input of tanh is the number of layers, in theory and in every network."""
+    found = compare(ft.MLP("tanh", depth=3, width=16), [[0.0, 0.0], [1.0, 2.0]], ["Theta"], draws=1000)
+    assert found.exact_agrees
+    assert "Theta_00                   3             3           0   exact" in repr(found)
+    wrong = against(found, {"Theta": np.full((3, 2, 2), 2.5)})
+    assert not wrong.agrees
+    assert "differs" in repr(wrong)
+    assert "exact" not in repr(wrong)
+
+
+def test_inputs_at_a_kink_are_refused() -> None:
+    """Theory takes the limit K -> 0+ of the slope, torch the slope 0 at the kink of relu."""
     net = ft.MLP("relu", depth=3, width=16, C_W=2.0)
-    found = compare(net, [[0.0, 0.0], [1.0, 2.0]], ["Theta"], draws=1000)
-    assert not found.agrees
-    assert "differs" in repr(found)
-    assert "exact" not in repr(found)
+    with pytest.raises(
+        InputError, match=r"kernel of input 0 is exactly zero, at the kink of relu.*or give C_b > 0"
+    ):
+        compare(net, [[0.0, 0.0], [1.0, 2.0]], ["K", "Theta"], draws=500)
+    assert compare(net.replace(C_b=0.1), [[0.0, 0.0]], ["Theta"], draws=500).agrees

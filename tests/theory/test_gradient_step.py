@@ -255,3 +255,46 @@ def test_bad_input() -> None:
         kernel_step(np.eye(2), [1.0, 2.0, 3.0], [1.0], 0.1)
     with pytest.raises(InputError, match="dO/dz"):
         kernel_step(np.eye(2), [1.0, 2.0], [1.0], 0.1).change_of([1.0])
+
+
+@pytest.mark.parametrize("eta", [np.nan, np.inf, -0.1, "fast", None, True])
+def test_learning_rates_that_are_none_are_refused(eta: object) -> None:
+    mlp = network()
+    parameters = sample_parameters(mlp, 2, seed=0)
+    outputs = np.zeros((len(X), mlp.n_out))
+    for call in (
+        lambda: kernel_step(np.eye(len(X)), outputs, Y, eta),
+        lambda: mean_step(mlp, X, Y, eta, outputs),
+        lambda: ensemble_step(mlp, X, Y, eta),
+        lambda: network_steps(parameters, X, Y, eta),
+        lambda: descend(parameters, X, Y, eta),
+    ):
+        with pytest.raises(InputError, match="finite learning rate that is not negative"):
+            call()
+
+
+def test_kernels_and_targets_that_cannot_be_are_refused() -> None:
+    z, y = np.zeros((2, 1)), np.ones((2, 1))
+    with pytest.raises(InputError, match="kernel contains values that are not finite"):
+        kernel_step([[1.0, np.nan], [np.nan, 1.0]], z, y, 0.1)
+    with pytest.raises(InputError, match="not symmetric"):
+        kernel_step([[1.0, 0.5], [0.0, 1.0]], z, y, 0.1)
+    with pytest.raises(InputError, match="not positive semidefinite"):
+        kernel_step([[1.0, -3.0], [-3.0, 1.0]], z, y, 0.1)
+    whole = np.random.default_rng(0).standard_normal((2, 2, 2, 2))
+    with pytest.raises(InputError, match="not symmetric"):
+        kernel_step(whole, np.zeros((2, 2)), np.ones((2, 2)), 0.1)
+    with pytest.raises(InputError, match="outputs contains values"):
+        kernel_step(np.eye(2), [[np.inf], [0.0]], y, 0.1)
+    with pytest.raises(InputError, match="targets is not a real array"):
+        kernel_step(np.eye(2), z, "high", 0.1)
+    mlp = network()
+    wide = np.zeros((len(X), mlp.n_out + 1))
+    with pytest.raises(InputError, match="targets have shape"):
+        mean_step(mlp, X, wide, 0.1, wide)
+    with pytest.raises(InputError, match="outputs have shape"):
+        mean_step(mlp, X, Y, 0.1, wide)
+    with pytest.raises(InputError, match="give an MLP"):
+        mean_step(None, X, Y, 0.1, Y)
+    with pytest.raises(InputError, match="give LayerRates"):
+        output_kernel(sample_parameters(mlp, 2, seed=0), X, [None] * mlp.depth)

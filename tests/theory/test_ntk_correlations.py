@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.polynomial import Polynomial
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles.networks import forward, sample_parameters
 from foretrain.theory.flow import flow
@@ -130,6 +132,7 @@ def test_kinks_are_exact() -> None:
 def test_first_layer_has_no_fluctuations() -> None:
     assert float(ntk_covariance(REFERENCE, X, (0, 0, 0, 0), (0, 0, 0, 0), layer=1)) == 0
     assert float(preactivation_ntk(REFERENCE, X, (0, 0, 0, 0), (0, 0, 0, 0), layer=1)) == 0
+    assert "layer 1, fan-in 3" in repr(ntk_covariance(REFERENCE, X, (0,) * 4, (0,) * 4, layer=1))
     assert "fan-in 36" in repr(ntk_covariance(REFERENCE, X, (0, 0, 0, 0), (0, 0, 0, 0), layer=2))
 
 
@@ -144,6 +147,14 @@ def test_bad_input() -> None:
         observable_ntk(["relu", "relu"], REFERENCE, X, (0, 0), (0, 0), (0, 0))
     with pytest.raises(InputError, match="3 factors were given"):
         observable_ntk(["relu"] * 3, REFERENCE, X, (0,), (0, 0), (0, 0))
+    for of in ((), (0, 0), (0, 1, 2), 0, (0.5,)):
+        with pytest.raises(InputError, match="name one neuron"):
+            observable_ntk(["relu", "relu"], REFERENCE, X, of, (0, 0), (0, 0))
+    for layer in (0, 1.5, "last", True):
+        with pytest.raises(InputError, match="does not exist"):
+            ntk_covariance(REFERENCE, X, (0, 0, 1, 1), (0, 0, 0, 0), layer=layer)
+    with pytest.raises(InputError, match="give an MLP"):
+        ntk_covariance(None, X, (0, 0, 1, 1), (0, 0, 0, 0))
     with pytest.raises(InputError, match="tuple of two"):
         observable_ntk(3.0, REFERENCE, X, (0, 1), (0, 0), (0, 0))
 
@@ -196,3 +207,43 @@ def test_an_observable_of_random_networks() -> None:
     assert expected > 5 * error
     mean = ntk_mean(mlp, X).sel(layer=3)["mean"].values[0, 1]
     assert abs(kernel.mean() - mean) < 3.5 * kernel.std() / np.sqrt(draws) + 10 / width**2
+
+
+@pytest.mark.parametrize("neurons", [(0, 1), (1, 0), (0, 0), (2, 2)])
+def test_functions_of_two_neurons_and_inputs_are_as_good_as_factors(neurons: tuple[int, int]) -> None:
+    """Four directions: no warning, and the factors' numbers to far more digits than sampling has."""
+
+    def joint(z: np.ndarray) -> np.ndarray:
+        return np.tanh(z[:, 0, 0]) * (1 + z[:, 0, 1]) * np.sin(z[:, 1, 0]) * (0.5 + z[:, 1, 1])
+
+    split = (["tanh", Polynomial([1.0, 1.0])], ["sin", Polynomial([0.5, 1.0])])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = observable_ntk(joint, REFERENCE, X, (0, 1), neurons, (0, 1))
+    exact = observable_ntk(split, REFERENCE, X, (0, 1), neurons, (0, 1))
+    assert float(exact) != 0
+    assert float(found) == pytest.approx(float(exact), rel=1e-8)
+    assert abs(float(found) - float(exact)) <= found.error < 1e-6 * abs(float(exact))
+    assert exact.error == 0
+
+
+@pytest.mark.parametrize("kinks", [[], [0.0]])
+def test_what_cannot_be_integrated_well_says_how_well(kinks: list[float]) -> None:
+    """relu(z_0) z_1 of two neurons and two inputs, whose kink is not told, or in too many directions for panels."""
+
+    def joint(z: np.ndarray) -> np.ndarray:
+        return np.maximum(z[:, 0, 0], 0) * z[:, 1, 1]
+
+    arguments = (REFERENCE, X, (0, 1), (0, 1), (0, 1))
+    exact = float(observable_ntk((["relu", ONE], [ONE, Z]), *arguments))
+    with pytest.warns(AccuracyWarning, match="is known to within"):
+        found = observable_ntk(joint, *arguments, kinks=kinks)
+    assert abs(float(found) - exact) <= 2 * found.error
+    assert 0 < found.error < 0.05 * abs(exact)
+    assert f"± {found.error:.1g}" in repr(found)
+
+
+def test_functions_that_do_not_give_a_number_for_each_point() -> None:
+    for of in ((0,), (0, 1)):
+        with pytest.raises(InputError, match="must return one real number for each point"):
+            observable_ntk(lambda z: z, REFERENCE, X, of, (0, 1), (0, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.criticality import criticality
 from foretrain.theory.ensembles.networks import sample_parameters
@@ -119,6 +119,10 @@ def test_bad_input() -> None:
     with pytest.raises(NotSupportedError, match="jumps"):
         shares(MLP(np.sign, 3, 5), PAIR)
     with pytest.raises(InputError, match="zero or not finite"):
+        shares(MLP("tanh", 3, 5, lambda_b=0.0, lambda_W=0.0), [[1.0]])
+    with pytest.raises(InputError, match="give an MLP"):
+        shares(None, [[1.0]])
+    with pytest.raises(InputError, match="zero or not finite"):
         equivalence(MLP("tanh", 3, 5, lambda_b=0.0, lambda_W=0.0), [[1.0]])
 
 
@@ -139,3 +143,29 @@ def test_random_networks_share_alike(name: str, gamma: float | None) -> None:
     assert (
         np.abs(2 * means[1] - means[0] - expected) < 4.2 * error + 0.3 * (5 / 80) ** 2 * expected.max()
     ).all()
+
+
+def test_weights_without_a_signal_are_starved() -> None:
+    found = equivalence(MLP("tanh", 3, 5), [[0.0, 0.0]])
+    assert not found.holds
+    assert found.weight.starved == (1, 2, 3)
+    assert found.bias.is_fair
+    assert found.sentence.startswith("weights of layers 1 to 3 learn but contribute nothing")
+    assert "leave out inputs that are zero" in found.sentence
+    assert equivalence(MLP("tanh", 3, 5, lambda_W=0.0), [[0.0, 0.0]]).holds  # left out on purpose
+    first = equivalence(MLP("tanh", 3, 5, C_b=0.5), [[0.0, 0.0]])
+    assert first.weight.starved == (1,)
+    assert "weights of layer 1 learn but contribute nothing" in first.sentence
+
+
+def test_a_zero_input_does_not_hide_what_explodes() -> None:
+    verdict = gradients(MLP("linear", 30, 50, C_W=1.2), [[1.0, 1.0], [0.0, 0.0]]).attrs["verdict"]
+    assert verdict == gradients(MLP("linear", 30, 50, C_W=1.2), [[1.0, 1.0]]).attrs["verdict"]
+    assert "error factors grow" in verdict
+
+
+def test_inputs_at_a_kink_are_warned_of() -> None:
+    net, points = MLP("relu", 3, 5, C_W=2.0), [[1.0, 1.0], [0.0, 0.0]]
+    for function in (shares, equivalence, gradients):
+        with pytest.warns(AccuracyWarning, match="input 1 is exactly zero, at the kink of relu"):
+            function(net, points)

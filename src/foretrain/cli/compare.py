@@ -67,7 +67,7 @@ def compare(
     from foretrain.support.seeds import spawn
 
     X = _inputs(inputs, data, samples)
-    wanted = None if observables is None else [name.strip() for name in observables.split(",")]
+    wanted = None if observables is None else _names("--observables", observables)
     chosen = None if scales is None else _numbers("--scales", scales)
     networks = [_network(find(name, []), depth, width, c_b, c_w, gamma) for name in activations]
     tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
@@ -76,6 +76,13 @@ def compare(
         for mlp, own_seed in track(tasks, "activations")
     ]
     return _answer(found, seed)
+
+
+def _names(option: str, text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise InputError(f"{option} is {text!r}: give names separated by commas.")
+    return names
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -116,9 +123,10 @@ def _answer(found: Sequence[Comparison], seed: int) -> Answer:
     from foretrain.report.comparison import draw
 
     together = judge([(c.z[c.fluctuates], c.independent_scores) for c in found])
-    agrees = together.agrees and all(c.exact_agrees for c in found)
+    exact = all(c.exact_agrees for c in found)
+    agrees = together.agrees and exact
     word = "agrees" if agrees else "does NOT agree"
-    summary = f"Theory {word} with the networks: {together}."
+    summary = f"Theory {word} with the networks: {together.told(exact_agrees=exact)}."
     text: list[str | Table] = []
     for comparison in found:
         text += _paragraphs(comparison)

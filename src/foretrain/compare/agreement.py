@@ -70,6 +70,12 @@ class Judgement:
         """Whether both are within their bounds."""
         return self.rms <= self.rms_bound and self.largest <= self.bound
 
+    def told(self, *, exact_agrees: bool) -> str:
+        """With a word on entries that do not fluctuate, which equal the theory or not."""
+        if not self.entries:
+            return f"no entry fluctuates, and {'all' if exact_agrees else 'not all'} equal the theory"
+        return f"{self}{'' if exact_agrees else '; entries that do not fluctuate differ'}"
+
     def __str__(self) -> str:
         return (
             f"{self.entries} entries, {self.independent} independent: rms z {self.rms:.2f} of at most "

@@ -19,6 +19,8 @@ from foretrain.compare.torch_activation import torch_activation
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, torch_generator
 from foretrain.theory.architecture import MLP
+from foretrain.theory.flow.entry import check_network
+from foretrain.theory.network_tangent_kernel import check_learning_rate
 
 
 class Network(nn.Module):
@@ -62,6 +64,7 @@ def build(
     ``n_in`` is needed only if ``mlp`` leaves it to the data. Numbers are drawn on the CPU in float64, so the same
     seed gives the same network on every device, rounded to ``dtype``.
     """
+    check_network(mlp)
     if n_in is not None and mlp.n_in not in (None, n_in):
         raise InputError(f"n_in is {n_in} but the MLP has n_in {mlp.n_in}: leave one of them out.")
     whole = mlp if n_in is None or mlp.n_in is not None else mlp.replace(n_in=n_in)
@@ -106,6 +109,10 @@ def parameter_groups(network: nn.Module, mlp: MLP, eta: float) -> list[dict[str,
     ``torch.optim.SGD(groups)`` is then the theory's gradient descent. The network is one that :func:`build` made,
     or any other whose ``nn.Linear`` modules are the layers 1..L in their order.
     """
+    if not isinstance(network, nn.Module):
+        raise InputError(f"the network is {network!r}: give a torch module, such as build(mlp) makes.")
+    check_network(mlp)
+    eta = check_learning_rate(eta)
     linears = linear_layers(network)
     if len(linears) != mlp.depth:
         raise InputError(

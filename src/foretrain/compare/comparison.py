@@ -11,7 +11,7 @@ combinations of them (:func:`foretrain.compare.agreement.decorrelated`); the lar
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -47,6 +47,7 @@ from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedEr
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.flow import flow
+from foretrain.theory.flow.entry import check_network, inputs_on_kinks
 
 if TYPE_CHECKING:
     import xarray
@@ -138,6 +139,8 @@ class Comparison:
     @cached_property
     def _freedom(self) -> float:
         """Degrees of freedom of the limits' covariance, after Welch and Satterthwaite; the mean over entries."""
+        if not self.fluctuates.any():
+            return np.inf
         parts = (self._weights * self.measured_error)[:, self.fluctuates] ** 2
         each = np.stack([batch.freedom[self.fluctuates] for batch in self.batches])
         return float(np.mean(parts.sum(axis=0) ** 2 / (parts**2 / each).sum(axis=0)))
@@ -161,8 +164,8 @@ class Comparison:
     def verdict(self) -> str:
         """One sentence."""
         word = "agrees" if self.agrees else "does NOT agree"
-        exact = "" if self.exact_agrees else "; entries that do not fluctuate differ"
-        return f"{self.mlp.activation.label}: theory {word} with networks ({self.judgement}{exact})."
+        found = self.judgement.told(exact_agrees=self.exact_agrees)
+        return f"{self.mlp.activation.label}: theory {word} with networks ({found})."
 
     @cached_property
     def own(self) -> int:
@@ -254,10 +257,13 @@ def compare(
     >>> found.agrees
     True
     """
+    check_network(mlp)
     inputs = mlp.check_inputs(X)
     mlp = mlp.with_inputs(inputs)
     names = _check_observables(mlp, len(inputs), observables, estimator)
     tangent = bool(set(names) & set(TANGENT))
+    if tangent:
+        _refuse_kinks(mlp, inputs)
     narrowest = _TANGENT_WIDTH_OVER_DEPTH if tangent else WIDTH_OVER_DEPTH
     ladder = _plan(mlp, len(inputs), draws, check_scales(mlp, scales, narrowest), method, tangent)
     _warn_if_too_deep(ladder)
@@ -268,8 +274,14 @@ def compare(
         for entry in entries_of(name, mlp, len(inputs))
         if not (estimator == "neurons" and name == "V" and mlp.widths[entry.layer] < 2)
     ]
-    if not entries:
-        raise InputError(f"{' and '.join(names)} vanish in a network of depth {mlp.depth}: give more layers.")
+    if observables is not None:
+        _refuse_empty(mlp, names, entries)
+    units = np.array([_unit(predicted, e) for e in entries])
+    if not units.any():
+        raise InputError(
+            f"there is nothing to compare, since {', '.join(names)} is zero in theory and in every network: give "
+            "inputs that are not zero and positive variances and learning rates."
+        )
     found = []
     for network, count, own_seed in zip(ladder.networks, ladder.draws, spawn(seed, len(ladder.networks))):
         ensemble = Ensemble(
@@ -290,9 +302,35 @@ def compare(
         estimator,
         " ".join(repr(seed).split()),
         np.array([predicted[e.observable][(e.layer - 1, *e.inputs)] for e in entries]),
-        np.array([_unit(predicted, e) for e in entries]),
+        units,
         tuple(found),
     )
+
+
+def _refuse_kinks(mlp: MLP, inputs: FloatArray) -> None:
+    numbers = inputs_on_kinks(mlp, inputs)
+    if numbers:
+        raise InputError(
+            f"the kernel of input {', '.join(map(str, numbers))} is exactly zero, at the kink of "
+            f"{mlp.activation.label}, where the NTK depends on what torch takes for the slope: leave the input "
+            "out, or give C_b > 0."
+        )
+
+
+def _refuse_empty(mlp: MLP, names: Sequence[str], entries: Sequence[Entry]) -> None:
+    """Observables without an entry would otherwise be missing from the answer without a word."""
+    measured = {entry.observable for entry in entries}
+    empty = [name for name in names if name not in measured]
+    if empty and empty[0] in ("G1", "H1"):
+        raise InputError(
+            f"{empty[0]} vanishes in layers 1 and 2, and the network has depth {mlp.depth}: leave it out, or give "
+            "more layers."
+        )
+    if empty:
+        raise InputError(
+            f"{empty[0]} of two different neurons cannot be read from one output: leave it out, or give n_out of 2 "
+            "or more, more layers or estimator='metric'."
+        )
 
 
 def _measure(
@@ -321,33 +359,42 @@ def _check_observables(
         if mlp.is_residual:
             return ("K", *few, *(("three_point",) if few else ()))
         return ("K", *few, "G1" if estimator == "metric" else "kurtosis")
+    if not isinstance(observables, str | Iterable):
+        raise InputError(f"observables is {observables!r}: give a list of names such as ['K', 'V'].")
     names = tuple(dict.fromkeys([observables] if isinstance(observables, str) else observables))
     for name in names:
         if name not in OBSERVABLES:
             raise unknown_name("observable", str(name), OBSERVABLES)
     if not names:
         raise InputError(f"ask for at least one observable of: {', '.join(OBSERVABLES)}.")
-    if "G1" in names and (mlp.is_residual or estimator != "metric"):
-        raise NotSupportedError(
-            "G1 is measured without skip connections and with estimator='metric' only: leave it out."
-        )
-    if "kurtosis" in names and (mlp.is_residual or estimator != "neurons"):
-        raise NotSupportedError(
-            "kurtosis is measured without skip connections and with estimator='neurons' only: leave it out."
-        )
+    if "G1" in names:
+        _refuse_unmeasured("G1", mlp, estimator, "metric")
+    if "kurtosis" in names:
+        _refuse_unmeasured("kurtosis", mlp, estimator, "neurons")
     if "three_point" in names and not mlp.is_residual:
         raise InputError("three_point vanishes without skip connections: leave it out, or give gamma.")
     tangent = [name for name in TANGENT if name in names]
-    if tangent and (mlp.is_residual or estimator != "metric"):
-        raise NotSupportedError(
-            f"{tangent[0]} is measured without skip connections and with estimator='metric' only: leave it out."
-        )
+    if tangent:
+        _refuse_unmeasured(tangent[0], mlp, estimator, "metric")
     large = [name for name in ("V", "three_point", "D", "F", "A", "B") if name in names]
     if large and inputs > _MOST_INPUTS:
         raise InputError(
             f"the full {large[0]} of {inputs} inputs would be compared: give at most {_MOST_INPUTS} inputs at a time."
         )
     return *(name for name in names if name not in TANGENT), *tangent
+
+
+def _refuse_unmeasured(name: str, mlp: MLP, estimator: str, needed: str) -> None:
+    """What some estimators and networks do not allow, with the way out that this request has."""
+    if mlp.is_residual:
+        raise NotSupportedError(
+            f"{name} of networks with skip connections is not measured: leave {name} out of the observables, or "
+            "gamma out of the network."
+        )
+    if estimator != needed:
+        raise NotSupportedError(
+            f"{name} is measured with estimator={needed!r} only: give that, or leave {name} out of the observables."
+        )
 
 
 def _plan(mlp: MLP, inputs: int, draws: int, scales: tuple[float, ...], method: str, tangent: bool) -> Ladder:

@@ -118,8 +118,9 @@ class BatchValues:
         """
         batches = len(self.values)
         centred = self.values - self.values.mean(axis=0)
-        square = np.maximum((centred**2).mean(axis=0), np.finfo(float).tiny)
-        excess = np.maximum((centred**4).mean(axis=0) / square**2 - 3, 0.0)
+        deviation = centred.std(axis=0)
+        unit = centred / np.where(deviation > 0, deviation, 1.0)
+        excess = np.maximum((unit**4).mean(axis=0) - 3, 0.0)
         return np.asarray((batches - 1) / (1 + excess / 2))
 
     @property

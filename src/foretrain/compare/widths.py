@@ -39,7 +39,7 @@ def check_scales(
     if scales is None:
         chosen = default_scales(mlp, width_over_depth)
     else:
-        chosen = tuple(sorted(float(scale) for scale in scales))
+        chosen = _sorted_numbers(scales)
     if len(set(chosen)) < TERMS or chosen[0] <= 0 or not np.isfinite(chosen).all():
         raise InputError(f"scales are {list(chosen)}: give at least {TERMS} different positive multipliers.")
     for scale in chosen:
@@ -51,7 +51,22 @@ def check_scales(
             )
         if min(map(round, widths)) < 2:
             raise InputError(f"scale {scale:g} leaves fewer than two neurons in a layer: give larger scales.")
+    widths_drawn = sorted({round(scale * mlp.hidden_widths[0]) for scale in chosen})
+    if len(widths_drawn) < TERMS:
+        raise InputError(
+            f"scales {list(chosen)} make only the widths {widths_drawn}: give at least {TERMS} that differ by a "
+            "neuron or more."
+        )
     return chosen
+
+
+def _sorted_numbers(scales: object) -> tuple[float, ...]:
+    try:
+        return tuple(sorted(np.asarray(scales, dtype=np.float64).reshape(-1).tolist()))
+    except (TypeError, ValueError):
+        raise InputError(
+            f"scales are {scales!r}: give at least {TERMS} different positive multipliers."
+        ) from None
 
 
 def scaled(mlp: MLP, scale: float) -> MLP:

@@ -21,12 +21,21 @@ from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles.networks import Parameters, forward
 from foretrain.theory.flow import flow
-from foretrain.theory.network_tangent_kernel import LayerRates, check_targets, output_kernel
+from foretrain.theory.flow.entry import check_network
+from foretrain.theory.network_tangent_kernel import (
+    LayerRates,
+    check_learning_rate,
+    check_targets,
+    output_kernel,
+    real_array,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
 
 Array = NDArray[np.float64]
+
+_ASYMMETRY = 1e-6  # what single precision leaves of symmetry
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -52,7 +61,7 @@ class GradientStep:
 
     def change_of(self, slope: ArrayLike) -> float:
         """Change of an observable O of the outputs, from dO/dz (inputs, outputs) before the step (7.19)."""
-        given = np.asarray(slope, dtype=np.float64)
+        given = real_array("dO/dz", slope)
         if given.shape != self.change.shape:
             raise InputError(f"dO/dz has shape {given.shape} but the outputs have {self.change.shape}.")
         return float(np.sum(given * self.change))
@@ -75,39 +84,51 @@ def kernel_step(H: ArrayLike, outputs: ArrayLike, Y: ArrayLike, eta: float) -> G
 
     ``outputs`` are those of all D inputs (D, n), the first of which have the targets ``Y`` (A, n).
     """
-    z = np.asarray(outputs, dtype=np.float64)
+    eta, z, targets = check_learning_rate(eta), real_array("outputs", outputs), real_array("targets", Y)
     z = z[:, None] if z.ndim == 1 else z
-    training = len(np.atleast_1d(np.asarray(Y)))
+    training = len(np.atleast_1d(targets))
     if z.ndim != 2 or training > len(z):
         raise InputError(
             f"outputs have shape {z.shape} for {training} targets: give (inputs, outputs), trained first."
         )
-    kernel = np.asarray(H, dtype=np.float64)
-    shapes = ((len(z),) * 2, (z.shape[1],) * 2 + (len(z),) * 2)
-    if kernel.shape not in shapes:
-        raise InputError(f"the kernel has shape {kernel.shape}: give {shapes[0]} or {shapes[1]}.")
-    error = z[:training] - check_targets(Y, training, z.shape[1])
+    kernel = _check_kernel(H, *z.shape)
+    error = z[:training] - check_targets(targets, training, z.shape[1])
     if kernel.ndim == 2:
         change = -eta * kernel[:, :training] @ error
     else:
         change = -eta * np.einsum("ijda,aj->di", kernel[..., :training], error)
-    return GradientStep(
-        float(eta),
-        training,
-        z,
-        np.asarray(change),
-        float(np.sum(error**2) / 2),
-        float(np.sum(error * change[:training])),
-    )
+    terms = error * change[:training]
+    if terms.sum() > _ASYMMETRY * np.abs(terms).sum():
+        raise InputError(
+            "the kernel is not positive semidefinite, since the loss would rise with it: give J lambda J^T."
+        )
+    return GradientStep(eta, training, z, np.asarray(change), float(np.sum(error**2) / 2), float(terms.sum()))
+
+
+def _check_kernel(H: ArrayLike, inputs: int, outputs: int) -> Array:
+    """A tangent kernel of either shape, symmetric under the exchange of (i_1, a_1) and (i_2, a_2)."""
+    kernel = real_array("the kernel", H)
+    shapes = ((inputs,) * 2, (outputs,) * 2 + (inputs,) * 2)
+    if kernel.shape not in shapes:
+        raise InputError(f"the kernel has shape {kernel.shape}: give {shapes[0]} or {shapes[1]}.")
+    exchanged = kernel.T if kernel.ndim == 2 else kernel.transpose(1, 0, 3, 2)
+    if np.abs(kernel - exchanged).max(initial=0.0) > _ASYMMETRY * np.abs(kernel).max(initial=0.0):
+        raise InputError(
+            "the kernel is not symmetric under the exchange of its two outputs and inputs: give J lambda J^T with "
+            "the indices (i_1, i_2, a_1, a_2)."
+        )
+    return kernel
 
 
 def mean_step(
     mlp: MLP, X: ArrayLike, Y: ArrayLike, eta: float, outputs: ArrayLike, X_test: ArrayLike | None = None
 ) -> GradientStep:
     """One step of a network whose initial outputs on training, then test inputs are given, at infinite width."""
-    inputs = _all_inputs(mlp, X, X_test)
+    inputs, eta = _all_inputs(mlp, X, X_test), check_learning_rate(eta)
+    targets = check_targets(Y, len(mlp.check_inputs(X)), mlp.n_out)
+    z = check_targets(outputs, len(inputs), mlp.n_out, "outputs")
     Theta = flow(mlp, inputs, ["Theta"])["Theta"].sel(layer=mlp.depth).values
-    return kernel_step(Theta, outputs, Y, eta)
+    return kernel_step(Theta, z, targets, eta)
 
 
 def ensemble_step(
@@ -121,7 +142,7 @@ def ensemble_step(
     """
     import xarray as xr
 
-    inputs = _all_inputs(mlp, X, X_test)
+    inputs, eta = _all_inputs(mlp, X, X_test), check_learning_rate(eta)
     training = len(mlp.check_inputs(X))
     targets = check_targets(Y, training, mlp.n_out)
     found = flow(mlp, inputs, ["K", "Theta"])
@@ -169,15 +190,16 @@ def network_steps(
     rates: Sequence[LayerRates] | None = None,
 ) -> list[GradientStep]:
     """One step of each of some actual networks, with its own exact tangent kernel."""
-    mlp = parameters.mlp
+    mlp, eta = parameters.mlp, check_learning_rate(eta)
     inputs = _all_inputs(mlp, X, X_test)
-    kernels, z = output_kernel(parameters, inputs, rates), forward(parameters, inputs)[mlp.depth]
     targets = check_targets(Y, len(mlp.check_inputs(X)), mlp.n_out)
+    kernels, z = output_kernel(parameters, inputs, rates), forward(parameters, inputs)[mlp.depth]
     return [kernel_step(H, outputs.T, targets, eta) for H, outputs in zip(kernels, z, strict=True)]
 
 
 def _all_inputs(mlp: MLP, X: ArrayLike, X_test: ArrayLike | None) -> Array:
     """Training inputs, then test inputs."""
+    check_network(mlp)
     training = mlp.check_inputs(X)
     return (
         training

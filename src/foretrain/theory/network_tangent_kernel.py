@@ -11,8 +11,10 @@ Networks are :class:`foretrain.theory.ensembles.Parameters`, many at once. A ker
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,7 +96,7 @@ def descend(
 ) -> Parameters:
     """The networks after theta <- theta - eta lambda dL/dtheta, L half the sum of squares over inputs (7.11)."""
     mlp, chosen = parameters.mlp, _check_rates(parameters.mlp, rates)
-    inputs = mlp.check_inputs(X)
+    inputs, eta = mlp.check_inputs(X), check_learning_rate(eta)
     z = forward(parameters, inputs)
     error = z[mlp.depth] - check_targets(Y, len(inputs), mlp.n_out).T
     weights, biases = list(parameters.weights), list(parameters.biases)
@@ -112,15 +114,40 @@ def descend(
     return replace(parameters, weights=tuple(weights), biases=tuple(biases))
 
 
-def check_targets(Y: ArrayLike, inputs: int, outputs: int) -> Array:
-    """Targets as (inputs, outputs), or an error."""
-    targets = np.asarray(Y, dtype=np.float64)
+def check_learning_rate(eta: Any) -> float:
+    """eta as a number, or an error."""
+    try:
+        number = float(eta)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(eta, bool) or not (math.isfinite(number) and number >= 0):
+        raise InputError(f"eta is {eta!r}: give a finite learning rate that is not negative.")
+    return number
+
+
+def real_array(name: str, values: ArrayLike) -> Array:
+    """Values as float64, or an error if they are no real numbers, or not finite."""
+    try:
+        given = np.asarray(values)
+        if np.iscomplexobj(given):
+            raise TypeError
+        found = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is not a real array: give numbers.") from None
+    if not np.isfinite(found).all():
+        raise InputError(f"{name} contains values that are not finite: remove or replace them.")
+    return found
+
+
+def check_targets(Y: ArrayLike, inputs: int, outputs: int, name: str = "targets") -> Array:
+    """Targets, or what else has a number for each input and output, as (inputs, outputs), or an error."""
+    targets = real_array(name, Y)
     if targets.shape == (inputs,) and outputs == 1:
         targets = targets[:, None]
-    if targets.shape != (inputs, outputs) or not np.isfinite(targets).all():
+    if targets.shape != (inputs, outputs):
         raise InputError(
-            f"targets have shape {targets.shape}: give finite numbers of shape ({inputs}, {outputs}), one row for "
-            "each input."
+            f"{name} have shape {targets.shape}: give numbers of shape ({inputs}, {outputs}), one row for each input "
+            "and one column for each output."
         )
     return targets
 
@@ -186,6 +213,8 @@ def _check_rates(mlp: MLP, rates: Sequence[LayerRates] | None) -> tuple[LayerRat
     if len(rates) != mlp.depth:
         raise InputError(f"rates list {len(rates)} layers but the network has {mlp.depth}: give one each.")
     for number, rate in enumerate(rates, start=1):
+        if not isinstance(rate, LayerRates):
+            raise InputError(f"rates of layer {number} are {rate!r}: give LayerRates(bias, weight).")
         fan_in, width = mlp.widths[number - 1 : number + 1]
         _check_rate(f"biases of layer {number}", rate.bias, width)
         _check_rate(f"weights of layer {number}", rate.weight, width * fan_in)
@@ -193,9 +222,9 @@ def _check_rates(mlp: MLP, rates: Sequence[LayerRates] | None) -> tuple[LayerRat
 
 
 def _check_rate(what: str, rate: float | Array, size: int) -> None:
-    matrix = np.atleast_2d(np.asarray(rate, dtype=np.float64))
+    matrix = np.atleast_2d(real_array(f"the learning rate of the {what}", rate))
     shape = (size, size) if np.ndim(rate) else (1, 1)
-    if matrix.shape != shape or not np.isfinite(matrix).all() or not np.allclose(matrix, matrix.T, atol=0):
+    if matrix.shape != shape or not np.allclose(matrix, matrix.T, atol=0):
         raise InputError(
             f"the learning rate of the {what} must be a number or a symmetric {size} x {size} matrix."
         )

@@ -11,10 +11,9 @@ of them but the mean vanish.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,11 +21,13 @@ from numpy.polynomial import Polynomial
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
-from foretrain.gaussian import Factor, covariance_gradient, expectation, expectation_of
+from foretrain.gaussian import Factor, covariance_gradient, expectation
 from foretrain.gaussian.factors import as_factor
-from foretrain.support.errors import InputError
+from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import flow
+from foretrain.theory.flow.entry import check_network
+from foretrain.theory.observable_derivatives import GOAL, Derivatives, derivatives_of, directions
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -34,24 +35,29 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 Quadruple = tuple[int, int, int, int]
 
-_INDEPENDENT = 1e-9  # of the correlations' eigenvalues: below it a direction of the inputs is rounding
-
 
 @dataclass(frozen=True)
 class NTKCorrelation:
-    """A correlator at order 1/n: ``value`` is the sum of ``terms``, each with its 1/n."""
+    """A correlator at order 1/n: ``value`` is the sum of ``terms``, each with its 1/n.
+
+    ``error`` is that of the integrals of a function given to :func:`observable_ntk`, else 0.
+    """
 
     value: float
     terms: dict[str, float]
     layer: int
     fan_in: int
+    error: float = 0.0
 
     def __float__(self) -> float:
         return self.value
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name}: {value:.6g}" for name, value in self.terms.items()) or "no term"
-        return f"NTKCorrelation({self.value:.10g} from {parts}; layer {self.layer}, fan-in {self.fan_in})"
+        about = f" ± {self.error:.1g}" if self.error else ""
+        return (
+            f"NTKCorrelation({self.value:.10g}{about} from {parts}; layer {self.layer}, fan-in {self.fan_in})"
+        )
 
 
 def ntk_mean(mlp: MLP, X: ArrayLike) -> xr.Dataset:
@@ -81,7 +87,7 @@ def ntk_covariance(
 
     Neurons are only compared with each other, so any labels do; inputs are rows of X; default the output layer.
     """
-    i, a, place = _four("neurons", neurons), _places(mlp, X, inputs), _layer(mlp, layer)
+    i, a, place = _four("neurons", neurons), *_at(mlp, X, inputs, layer)
     wanted = _paired(i, a, "A", "B")
     return _assembled(mlp, X, wanted, place)
 
@@ -90,7 +96,7 @@ def preactivation_ntk(
     mlp: MLP, X: ArrayLike, neurons: Sequence[int], inputs: Sequence[int], layer: int | None = None
 ) -> NTKCorrelation:
     """E[z_{i1; a1} z_{i2; a2} dH_{i3 i4; a3 a4}] (8.67); arguments as in :func:`ntk_covariance`."""
-    i, a, place = _four("neurons", neurons), _places(mlp, X, inputs), _layer(mlp, layer)
+    i, a, place = _four("neurons", neurons), *_at(mlp, X, inputs, layer)
     return _assembled(mlp, X, _paired(i, a, "D", "F"), place)
 
 
@@ -117,26 +123,50 @@ def observable_ntk(
     kinks
         Where functions (not factors, which know) are not smooth: see :func:`foretrain.gaussian.expectation_of`.
     """
-    data, place, looked = mlp.check_inputs(X), _layer(mlp, layer), tuple(of)
+    place, data = _layer(mlp, layer), mlp.check_inputs(X)
+    looked = _looked(of)
     i3, i4 = _numbers("neurons", neurons, 2)
     a3, a4 = _inputs(inputs, 2, len(data))
-    if len(looked) not in (1, 2) or len(set(looked)) < len(looked):
-        raise InputError(
-            f"of is {looked}: name one neuron, or two different ones, that the observable looks at."
-        )
     K = flow(mlp, data, ["K"])["K"].sel(layer=place).values
-    bends = _bends(observable, K, len(looked), kinks)
+    bends = _curvature(observable, K, len(looked), kinks)
     pairs = list(np.ndindex(K.shape))
-    terms = {}
+    terms: dict[str, list[tuple[float, float]]] = {}
     if i3 == i4:
-        D = _entries(mlp, data, "D", [(i, j, a3, a4) for i, j in pairs], place)
-        own = np.einsum("minj,mn->ij", bends, np.eye(len(looked)))
-        terms["D"] = 0.5 * float(np.sum(own.ravel() * D))
+        D = _entries(mlp, data, "D", [(i, j, a3, a4) for i, j in pairs], place).reshape(K.shape)
+        terms["D"] = [bends.contracted(m, m, D / 2) for m in range(len(looked))]
     if i3 in looked and i4 in looked:
-        F = _entries(mlp, data, "F", [(i, a3, j, a4) for i, j in pairs], place)
-        mixed = bends[looked.index(i3), :, looked.index(i4), :]
-        terms["F"] = float(np.sum(mixed.ravel() * F))
-    return _finished(mlp, terms, place)
+        F = _entries(mlp, data, "F", [(i, a3, j, a4) for i, j in pairs], place).reshape(K.shape)
+        terms["F"] = [bends.contracted(looked.index(i3), looked.index(i4), F)]
+    error = sum(each[1] for parts in terms.values() for each in parts)
+    found = _finished(
+        mlp, data, {name: sum(v for v, _ in parts) for name, parts in terms.items()}, place, error
+    )
+    if found.error and not bends.is_accurate:
+        _warn_of_error(found)
+    return found
+
+
+def _looked(of: Sequence[int]) -> tuple[int, ...]:
+    found = np.asarray(of)
+    if (
+        found.ndim != 1
+        or found.dtype.kind not in "iu"
+        or len(found) not in (1, 2)
+        or len(set(found)) < len(found)
+    ):
+        raise InputError(
+            f"of is {of!r}: name one neuron, (0,), or two different ones, (0, 1), that the observable looks at."
+        )
+    return tuple(int(number) for number in found)
+
+
+def _warn_of_error(found: NTKCorrelation) -> None:
+    warnings.warn(
+        f"the correlator {found.value:.6g} is known to within {found.error:.1g} only: give factors or a tuple of two "
+        "functions if the observable is a product, declare its kinks=, or leave out inputs it does not look at.",
+        AccuracyWarning,
+        stacklevel=3,
+    )
 
 
 def _paired(i: Quadruple, a: Quadruple, straight: str, crossed: str) -> dict[str, tuple[str, Quadruple]]:
@@ -157,14 +187,16 @@ def _assembled(
     terms = {
         name: float(_entries(mlp, X, tensor, [places], layer)[0]) for name, (tensor, places) in wanted.items()
     }
-    return _finished(mlp, terms, layer)
+    return _finished(mlp, X, terms, layer)
 
 
-def _finished(mlp: MLP, terms: dict[str, float], layer: int) -> NTKCorrelation:
+def _finished(
+    mlp: MLP, X: ArrayLike, terms: dict[str, float], layer: int, error: float = 0.0
+) -> NTKCorrelation:
     """With the 1/n of the width before the layer; layer 1, whose tensors are zero, has the data before it."""
-    fan_in = mlp.hidden_widths[layer - 2] if layer > 1 else (mlp.n_in or 0)
-    parts = {name: value / fan_in if layer > 1 else 0.0 for name, value in terms.items()}
-    return NTKCorrelation(sum(parts.values(), 0.0), parts, layer, fan_in)
+    fan_in = mlp.with_inputs(mlp.check_inputs(X)).widths[layer - 1]
+    parts = {name: value / fan_in for name, value in terms.items()}
+    return NTKCorrelation(sum(parts.values(), 0.0), parts, layer, fan_in, error / fan_in)
 
 
 def _entries(mlp: MLP, X: ArrayLike, tensor: str, places: Sequence[Quadruple], layer: int) -> Array:
@@ -172,40 +204,55 @@ def _entries(mlp: MLP, X: ArrayLike, tensor: str, places: Sequence[Quadruple], l
     return np.asarray(found[tensor].sel(layer=layer).values)
 
 
+class _Curvature(NamedTuple):
+    """<d^2 O / du_{m; p} du_{n; q}> of neurons m, n in coordinates u = back z, each to within ``error``."""
+
+    backs: tuple[Array, ...]  # of each neuron (coordinates, inputs)
+    blocks: dict[tuple[int, int], Array]
+    error: float
+    is_accurate: bool
+
+    def contracted(self, m: int, n: int, tensor: Array) -> tuple[float, float]:
+        """The sum with a tensor (inputs, inputs), and its error."""
+        own = self.backs[m] @ tensor @ self.backs[n].T
+        return float(np.sum(self.blocks[m, n] * own)), self.error * float(np.abs(own).sum())
+
+
 class _Neuron(NamedTuple):
-    """<f>, <d_a f> and <d_a d_b f> of a function of one neuron at all inputs."""
+    """Derivatives of a function of one neuron in coordinates u = back z."""
 
-    mean: float
-    slope: Array
-    bend: Array
+    back: Array
+    found: Derivatives
 
 
-def _bends(observable: Any, K: Array, neurons: int, kinks: Sequence[Any]) -> Array:
-    """<d^2 O / dz_{m; a} dz_{n; b}> over independent neurons: (neurons, inputs, neurons, inputs)."""
-    size = len(K)
+def _curvature(observable: Any, K: Array, neurons: int, kinks: Sequence[Any]) -> _Curvature:
+    """Over independent neurons."""
     if neurons == 1:
-        return _one_neuron(observable, K, kinks).bend.reshape(1, size, 1, size)
+        back, found = _one_neuron(observable, K, kinks)
+        return _Curvature((back,), {(0, 0): found.bend}, found.error, _is_accurate(found))
     if isinstance(observable, tuple) and len(observable) == 2:
-        first, second = (_one_neuron(each, K, kinks) for each in observable)
-        bends = np.empty((2, size, 2, size))
-        bends[0, :, 0], bends[1, :, 1] = first.bend * second.mean, second.bend * first.mean
-        bends[0, :, 1] = np.outer(first.slope, second.slope)
-        bends[1, :, 0] = bends[0, :, 1].T
-        return bends
+        return _product_curvature(*(_one_neuron(each, K, kinks) for each in observable))
     if not callable(observable):
         raise InputError("an observable of two neurons is a tuple of two functions, or a function of both.")
-
-    def joint(points: Array) -> Array:
-        return np.asarray(observable(points.reshape(-1, 2, size)))
-
-    both = np.asarray(np.kron(np.eye(2), K), dtype=np.float64)
-    return _by_weights(
-        joint, both, [list(row) for row in kinks] * 2 if _is_nested(kinks) else kinks
-    ).bend.reshape(2, size, 2, size)
+    back, found = directions(K).back, derivatives_of(observable, K, 2, kinks)
+    own = len(back)
+    blocks = {
+        (m, n): found.bend[m * own : (m + 1) * own, n * own : (n + 1) * own] for m, n in np.ndindex(2, 2)
+    }
+    return _Curvature((back, back), blocks, found.error, _is_accurate(found))
 
 
-def _is_nested(kinks: Sequence[Any]) -> bool:
-    return bool(len(kinks)) and np.ndim(kinks[0]) > 0
+def _product_curvature(first: _Neuron, second: _Neuron) -> _Curvature:
+    """Of a product of functions of one neuron each."""
+    f, g = first.found, second.found
+    crossed = np.outer(f.slope, g.slope)
+    blocks = {(0, 0): f.bend * g.mean, (1, 1): g.bend * f.mean, (0, 1): crossed, (1, 0): crossed.T}
+    error = f.error * g.size + g.error * f.size  # no moment of a function exceeds its size much
+    return _Curvature((first.back, second.back), blocks, error, _is_accurate(f) and _is_accurate(g))
+
+
+def _is_accurate(found: Derivatives) -> bool:
+    return found.error <= GOAL * found.size
 
 
 def _one_neuron(function: Any, K: Array, kinks: Sequence[Any]) -> _Neuron:
@@ -214,15 +261,15 @@ def _one_neuron(function: Any, K: Array, kinks: Sequence[Any]) -> _Neuron:
     if not isinstance(function, Sequence):
         if not callable(function):
             raise InputError(f"{function!r} is no observable: give factors, one per input, or a function.")
-        return _by_weights(function, K, kinks)
+        return _Neuron(directions(K).back, derivatives_of(function, K, 1, kinks))
     if len(function) != len(K):
         raise InputError(
             f"{len(function)} factors were given for {len(K)} inputs: give one each, 1.0 for none."
         )
-    return _by_derivatives([as_factor(each) for each in function], K)
+    return _Neuron(np.eye(len(K)), _by_derivatives([as_factor(each) for each in function], K))
 
 
-def _by_derivatives(factors: list[Factor], K: Array) -> _Neuron:
+def _by_derivatives(factors: list[Factor], K: Array) -> Derivatives:
     """Price's derivatives of a product, among the inputs whose factors are not constant."""
     moving = [place for place, f in enumerate(factors) if not f.is_constant] or [0]
     constants = [f.polynomial[0] for place, f in enumerate(factors) if place not in moving]
@@ -234,54 +281,24 @@ def _by_derivatives(factors: list[Factor], K: Array) -> _Neuron:
         slope[moving[place]] = sum(float(expectation(each, block)) for each in changed)
     gradient = np.asarray(covariance_gradient(own, block).value)
     bend[np.ix_(moving, moving)] = (1 + np.eye(len(moving))) * gradient
-    return _Neuron(float(expectation(own, block)), slope, bend)
-
-
-def _by_weights(function: Callable[[Array], Any], K: Array, kinks: Sequence[Any]) -> _Neuron:
-    """By parts (8.56): <df> = K^+ <f z> and <ddf> = K^+ <f (z z - K)> K^+, on the support of K.
-
-    The pseudo-inverse suffices, because the tensors that the derivatives meet never leave that support.
-    """
-
-    def weighted(weight: Callable[[Array], Array]) -> float:
-        def integrand(points: Array) -> Array:
-            return np.asarray(np.asarray(function(points)) * weight(points))
-
-        return float(expectation_of(integrand, K, kinks=kinks))
-
-    size = len(K)
-    first, second = np.zeros(size), np.zeros((size, size))
-    for a in range(size):
-        first[a] = weighted(itemgetter(np.s_[:, a]))
-        for b in range(a, size):
-            second[a, b] = second[b, a] = weighted(partial(_product, a=a, b=b, mean=K[a, b]))
-    inverse = _pseudo_inverse(K)
-    mean = float(expectation_of(function, K, kinks=kinks))
-    return _Neuron(mean, inverse @ first, inverse @ second @ inverse)
-
-
-def _product(points: Array, a: int, b: int, mean: float) -> Array:
-    return np.asarray(points[:, a] * points[:, b] - mean)
-
-
-def _pseudo_inverse(K: Array) -> Array:
-    """Of the correlations, scaled back, so that inputs may differ much in size; zero inputs drop out."""
-    size = np.sqrt(np.maximum(np.diagonal(K), 0.0))
-    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-    scaled = scale[:, None] * K * scale
-    return np.asarray(scale[:, None] * np.linalg.pinv(scaled, rcond=_INDEPENDENT, hermitian=True) * scale)
+    mean = float(expectation(own, block))
+    size = max(abs(mean), float(np.abs(slope).max()), float(np.abs(bend).max()))
+    return Derivatives(mean, slope, bend, 0.0, size)
 
 
 def _layer(mlp: MLP, layer: int | None) -> int:
+    check_network(mlp)
     place = mlp.depth if layer is None else layer
-    if not 1 <= place <= mlp.depth:
-        raise InputError(f"layer {layer} does not exist: the network has layers 1 to {mlp.depth}.")
-    return place
+    if not isinstance(place, int | np.integer) or isinstance(place, bool) or not 1 <= place <= mlp.depth:
+        raise InputError(f"layer {layer!r} does not exist: the network has layers 1 to {mlp.depth}.")
+    return int(place)
 
 
-def _places(mlp: MLP, X: ArrayLike, inputs: Sequence[int]) -> Quadruple:
+def _at(mlp: MLP, X: ArrayLike, inputs: Sequence[int], layer: int | None) -> tuple[Quadruple, int]:
+    """Four inputs, and the layer."""
+    place = _layer(mlp, layer)
     a, b, c, d = _inputs(inputs, 4, len(mlp.check_inputs(X)))
-    return a, b, c, d
+    return (a, b, c, d), place
 
 
 def _four(name: str, values: Sequence[int]) -> Quadruple:

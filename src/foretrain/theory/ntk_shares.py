@@ -13,6 +13,7 @@ asks that all of them be of the same order (section 9.4).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +24,7 @@ from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
+from foretrain.theory.flow.entry import check_network, inputs_on_kinks, warn_of_kinks
 from foretrain.theory.kernel_functions import shared_functions
 from foretrain.theory.recursions.preactivation import PairExpectations
 from foretrain.theory.recursions.residual import next_kernel
@@ -68,10 +70,13 @@ def shares(mlp: MLP, X: ArrayLike, tolerance: float = 1e-10) -> xr.Dataset:
     """
     import xarray as xr
 
+    check_network(mlp)
     inputs = mlp.check_inputs(X)
     found = _pair_factors(mlp, inputs, tolerance)
     terms = contributions(mlp, found)
     total = terms.sum(axis=(0, 1))
+    _refuse_no_kernel(np.diagonal(total))
+    warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = terms / total
     pair = ("input_1", "input_2")
@@ -174,8 +179,9 @@ class GroupScaling:
     exponent: float  # of share ~ layer^exponent, fitted; nan with fewer than two layers that learn
     rate: float  # of share ~ e^(rate layer), fitted
     is_exponential: bool  # which of the two fits better
-    spread: float  # largest over smallest share of the layers that learn
+    spread: float  # largest over smallest share of the layers that learn; infinite if some are starved
     dominant: tuple[int, ...]  # fewest layers that together hold half of the group, in order of share
+    starved: tuple[int, ...] = ()  # layers with a positive learning rate that contribute nothing
 
     @property
     def is_fair(self) -> bool:
@@ -212,31 +218,39 @@ def equivalence(mlp: MLP, X: ArrayLike) -> Equivalence:
     >>> equivalence(MLP("tanh", depth=100, width=50), [[1.0]]).bias.dominant[0]
     100
     """
-    terms = contributions(mlp, diagonal(mlp, X).factors)
+    check_network(mlp)
+    inputs = mlp.check_inputs(X)
+    terms = contributions(mlp, diagonal(mlp, inputs).factors)
     total = terms.sum(axis=(0, 1))
-    if not (np.isfinite(total) & (total > 0)).all():
+    _refuse_no_kernel(total)
+    warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
+    parts = terms.mean(axis=2) / total.mean()
+    bias, weight = (_scaling(parts[:, g], rates) for g, rates in enumerate((mlp.lambda_b, mlp.lambda_W)))
+    return Equivalence(bias, weight, _verdict(bias, weight, mlp.depth))
+
+
+def _refuse_no_kernel(kernel: Array) -> None:
+    if not (np.isfinite(kernel) & (kernel > 0)).all():
         raise InputError(
             "the tangent kernel of some input is zero or not finite: give it a positive learning rate, or move C_W "
             "towards the critical value."
         )
-    parts = terms.mean(axis=2) / total.mean()
-    bias, weight = (_scaling(parts[:, group]) for group in range(2))
-    return Equivalence(bias, weight, _verdict(bias, weight, mlp.depth))
 
 
-def _scaling(parts: Array) -> GroupScaling:
+def _scaling(parts: Array, rates: Sequence[float]) -> GroupScaling:
     learning = np.flatnonzero(parts > 0)
+    starved = tuple(int(layer) + 1 for layer in np.flatnonzero((parts == 0) & (np.asarray(rates) > 0)))
     total = float(parts.sum())
     if not learning.size:
-        return GroupScaling(total, math.nan, math.nan, False, 1.0, ())
+        return GroupScaling(total, math.nan, math.nan, False, math.inf if starved else 1.0, (), starved)
     found, layers = parts[learning], learning.astype(np.float64) + 1
     exponent, off_power = _slope(np.log(layers), np.log(found))
     rate, off_exponential = _slope(layers, np.log(found))
     order = np.argsort(-parts, kind="stable")
     count = int(np.searchsorted(np.cumsum(parts[order]), total / 2 * (1 - 1e-12))) + 1
     dominant = tuple(int(layer) + 1 for layer in order[:count])
-    spread = float(found.max() / found.min())
-    return GroupScaling(total, exponent, rate, off_exponential < off_power, spread, dominant)
+    spread = math.inf if starved else float(found.max() / found.min())
+    return GroupScaling(total, exponent, rate, off_exponential < off_power, spread, dominant, starved)
 
 
 def _slope(x: Array, y: Array) -> tuple[float, float]:
@@ -254,14 +268,8 @@ def _groups_fair(bias: GroupScaling, weight: GroupScaling) -> bool:
 
 
 def _verdict(bias: GroupScaling, weight: GroupScaling, depth: int) -> str:
-    problems = []
-    for name, group in zip(GROUPS, (bias, weight), strict=True):
-        if not group.is_fair:
-            law = f"e^({group.rate:.2g} layer)" if group.is_exponential else f"layer^{group.exponent:.2g}"
-            problems.append(
-                f"{name} shares run as {law} with largest over smallest {group.spread:.3g}, half of them in "
-                f"{len(group.dominant)} of {depth} layers, {_range(group.dominant)}"
-            )
+    both = (("biases", bias), ("weights", weight))
+    problems = [_unfair(name, group, depth) for name, group in both if not group.is_fair]
     if not _groups_fair(bias, weight):
         ahead, other = ("biases", weight) if bias.total > weight.total else ("weights", bias)
         problems.append(f"{ahead} leave the other group {other.total:.2g} of the tangent kernel")
@@ -271,11 +279,29 @@ def _verdict(bias: GroupScaling, weight: GroupScaling, depth: int) -> str:
             f"weights {weight.spread:.3g}; of the tangent kernel biases have {bias.total:.0%}, weights "
             f"{weight.total:.0%})."
         )
-    return "; ".join(problems) + ": use foretrain.theory.learning_rates.recommended."
+    cure = "use foretrain.theory.learning_rates.recommended"
+    if any(group.starved for _, group in both):
+        cure = "leave out inputs that are zero, or take the critical C_b and C_W of foretrain.criticality"
+    return "; ".join(problems) + f": {cure}."
+
+
+def _unfair(name: str, group: GroupScaling, depth: int) -> str:
+    parts = []
+    if group.starved:
+        parts.append(
+            f"{name} of {_range(group.starved)} learn but contribute nothing, because no signal passes"
+        )
+    if not math.isnan(group.exponent):
+        law = f"e^({group.rate:.2g} layer)" if group.is_exponential else f"layer^{group.exponent:.2g}"
+        parts.append(
+            f"shares of {name} run as {law} with largest over smallest {group.spread:.3g}, half of them in "
+            f"{len(group.dominant)} of {depth} layers ({_range(group.dominant)})"
+        )
+    return "; ".join(parts)
 
 
 def _range(layers: tuple[int, ...]) -> str:
-    return f"from {min(layers)} to {max(layers)}" if len(layers) > 1 else f"layer {layers[0]}"
+    return f"layers {min(layers)} to {max(layers)}" if len(layers) > 1 else f"layer {layers[0]}"
 
 
 def gradients(mlp: MLP, X: ArrayLike) -> xr.Dataset:
@@ -288,7 +314,10 @@ def gradients(mlp: MLP, X: ArrayLike) -> xr.Dataset:
     """
     import xarray as xr
 
-    found = diagonal(mlp, X)
+    check_network(mlp)
+    inputs = mlp.check_inputs(X)
+    found = diagonal(mlp, inputs)
+    warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
     pad = np.full((1, found.parallel.shape[1]), np.nan)
     meanings = {
         "chain": (found.factors.growth, "prod chi_perp to the output (9.93)"),
@@ -314,8 +343,8 @@ def _gradient_verdict(found: Diagonal) -> str:
         return "one layer: there is no chain of layers to explode or vanish."
     kernels = found.factors.kernels
     with np.errstate(divide="ignore", invalid="ignore"):
-        chain = float(np.mean(np.log(found.perpendicular[-1])))
-        size = float(np.mean(np.log(kernels[-1] / kernels[-2])))
+        chain = _last_rate(found.perpendicular)
+        size = _last_rate(kernels[1:] / kernels[:-1])
     parts = []
     if abs(chain) * steps > _EXPONENTIAL:
         word = "explode" if chain > 0 else "vanish"
@@ -331,3 +360,13 @@ def _gradient_verdict(found: Diagonal) -> str:
     if not parts:
         return "neither gradients nor signals change exponentially with depth."
     return "; ".join(parts) + ": take the critical C_b and C_W of foretrain.criticality."
+
+
+def _last_rate(ratios: Array) -> float:
+    """The mean over inputs of the logarithm of their last ratio (steps, inputs) that is a number.
+
+    Inputs that are zero have none, and beyond what floats can hold there is none either.
+    """
+    usable = np.isfinite(ratios) & (ratios > 0)
+    rates = [np.log(column[chosen][-1]) for column, chosen in zip(ratios.T, usable.T) if chosen.any()]
+    return float(np.mean(rates)) if rates else 0.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.support.errors import unknown_name
+from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.architecture import MLP
 
 if TYPE_CHECKING:
@@ -57,9 +57,17 @@ class Flow(Mapping[str, "xr.DataArray"]):
         self._tensors = dict(tensors)
 
     def __getitem__(self, name: str) -> xr.DataArray:
-        if name not in self._tensors:
-            raise unknown_name("observable of this flow", name, self._tensors)
-        return self._tensors[name]
+        if isinstance(name, str) and name in self._tensors:
+            return self._tensors[name]
+        if isinstance(name, str) and name in MEANINGS:
+            raise InputError(
+                f"{name} was not computed: add it to observables= of flow, which had {', '.join(self._tensors)}."
+            )
+        raise unknown_name("observable of this flow", str(name), self._tensors)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The tensor, or the default if it was not computed."""
+        return self._tensors.get(name, default)
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
