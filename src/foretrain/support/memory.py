@@ -40,12 +40,14 @@ def available_bytes() -> int:
     return max(0, min(limits))
 
 
-def require_memory(needed_bytes: float, what: str, way_out: str, share: float = 0.8) -> None:
-    """Refuse a job whose estimate exceeds its share of the available memory.
+def require_memory(
+    needed_bytes: float, what: str, way_out: str, share: float = 0.8, available: int | None = None
+) -> None:
+    """Refuse a job whose estimate exceeds its share of the available memory (measured now unless given).
 
     ``what`` starts the sentence ("the kernel of 10,000 inputs"), ``way_out`` ends it ("pass batch_size=").
     """
-    available = available_bytes()
+    available = available_bytes() if available is None else available
     if needed_bytes > share * available:
         raise NotEnoughMemoryError(
             f"{what} needs about {human_bytes(needed_bytes)} of memory, but only "

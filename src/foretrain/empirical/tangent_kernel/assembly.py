@@ -37,9 +37,10 @@ def assemble(engine: Engine, samples: Samples) -> tuple[Tensor, float]:
     labels = list(dict.fromkeys(engine.labels.values()))
     like = next(iter(engine.parameters.values()))
     result_bytes = len(labels) * n * m * rows * rows * like.element_size()
-    size = _chunk_size(engine, samples, result_bytes)
+    available = available_bytes()
+    size = _chunk_size(engine, samples, result_bytes, available)
     flat = torch.zeros(len(labels), n * rows, m * rows, dtype=like.dtype, device=like.device)
-    store = _Store(engine, size)
+    store = _Store(engine, size, _SHARE * (available - result_bytes))
     target = dict(zip(labels, flat))
     if samples.second is None:
         _fill_symmetric(target, store, samples.first, rows)
@@ -49,7 +50,7 @@ def assemble(engine: Engine, samples: Samples) -> tuple[Tensor, float]:
     return (values.reshape(len(labels), n, m) if engine.job.trace else values), store.most_bytes
 
 
-def _chunk_size(engine: Engine, samples: Samples, result_bytes: float) -> int:
+def _chunk_size(engine: Engine, samples: Samples, result_bytes: float, available: int) -> int:
     """Samples per chunk: as the user said, or as many as fit beside the result, two chunks at a time."""
     per_sample = engine.memory.factors + engine.memory.passes
     count = max(engine.job.rows, engine.job.columns)
@@ -58,25 +59,26 @@ def _chunk_size(engine: Engine, samples: Samples, result_bytes: float) -> int:
         least,
         f"the kernel of {engine.job.rows} x {engine.job.columns} samples with {engine.job.outputs} outputs",
         "ask for outputs='trace' or a list of outputs, or for fewer samples",
+        available=available,
     )
     if samples.size is not None:
         require_memory(
             result_bytes + 2 * min(samples.size, count) * per_sample,
             f"a chunk of {samples.size} samples",
             "pass a smaller batch_size= or 'auto'",
+            available=available,
         )
         return samples.size
-    room = min(_SHARE * (available_bytes() - result_bytes), _LARGEST_WORKING)
+    room = min(_SHARE * (available - result_bytes), _LARGEST_WORKING)
     return max(2, min(count, int(room / (2 * per_sample + 1))))
 
 
 class _Store:
     """Factors of chunks: kept as long as they fit, computed anew otherwise."""
 
-    def __init__(self, engine: Engine, size: int) -> None:
-        self._engine, self._size = engine, size
+    def __init__(self, engine: Engine, size: int, room: float) -> None:
+        self._engine, self._size, self._room = engine, size, room
         self._kept: dict[tuple[int, int], Factors] = {}
-        self._room = _SHARE * available_bytes()
         self.most_bytes = 0.0
 
     def chunks(self, batch: Batch) -> list[slice]:

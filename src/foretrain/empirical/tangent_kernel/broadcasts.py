@@ -102,10 +102,13 @@ def is_broadcast(tape: Tape, node: int, position: int) -> bool:
 
 
 def is_plain_bias(tape: Tape, use: Use) -> bool:
-    """Whether the parameter is added to the result of the very product of its node, times one."""
-    return (
-        tape.names[use.node] == "AddmmBackward0" and use.position == 0 and tape.saved(use.node, "beta") == 1
-    )
+    """Whether the parameter is added, as it is, to the result of the very product of its node."""
+    name = tape.names[use.node]
+    if name == "AddmmBackward0":
+        return use.position == 0 and bool(tape.saved(use.node, "beta") == 1)
+    if name == "ConvolutionBackward0":
+        return use.position == 2 and not tape.saved(use.node, "transposed")
+    return False
 
 
 def per_sample_sum(tape: Tape, use: Use, shape: Sequence[int], samples: int, gradient: Tensor) -> Tensor:

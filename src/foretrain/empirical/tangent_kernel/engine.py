@@ -9,13 +9,8 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.tangent_kernel.batches import Batch
-from foretrain.empirical.tangent_kernel.capture import (
-    BlockCapture,
-    ProductCollector,
-    Share,
-    backward_passes,
-    site_of,
-)
+from foretrain.empirical.tangent_kernel.capture import BlockCapture, Share, backward_passes
+from foretrain.empirical.tangent_kernel.collectors import FormedGradients
 from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
 from foretrain.empirical.tangent_kernel.model import Model
 from foretrain.empirical.tangent_kernel.per_sample import sample_gradients
@@ -135,10 +130,7 @@ class Engine:
         except UnreadableError as reason:
             raise GraphChangedError from reason
         for capture in captures:
-            factor = capture.factor(self.job.trace)
-            if factor is not None:
-                names = capture.share.parameters
-                found[self.labels[names[0]]][capture.share.key] = factor
+            found[self.labels[capture.share.parameters[0]]] |= capture.factors(self.job.trace)
         del captures, tape
         for name in plan.structure.unreadable:
             found[self.labels[name]][name,] = self._sample_by_sample(run, name)
@@ -176,10 +168,9 @@ class Engine:
         if len(capture.collected) > 1:
             return "gradient", None
         (collector,) = capture.collected
-        if not isinstance(collector, ProductCollector):
+        if not isinstance(collector, FormedGradients):
             return "sum", None
-        site = site_of(collector, block.sources[0])
-        return cheapest(self.job, site), site
+        return cheapest(self.job, collector.site), collector.site
 
     def _agree(self, shares: Sequence[Share], probe: Probe) -> bool:
         """Whether the samples' Gram from the graph gives the length of the parameters' gradient.
@@ -191,8 +182,7 @@ class Engine:
             capture = BlockCapture(probe.tape, share, self.parameters, probe.samples, 1)
             for collector in capture.collected:
                 collector.take(0, [probe.plain[edge] for edge in collector.edges])
-            factor = capture.factor(trace=False)
-            if factor is not None:
+            for factor in capture.factors(trace=False).values():
                 factor.accumulate(found, slice(0, probe.samples), factor, slice(0, probe.samples))
         expected = 0.0
         for name in shares[0].block.parameters:
@@ -203,16 +193,18 @@ class Engine:
                 expected += float(torch.linalg.vector_norm(dense)) ** 2 * self.rates[name]
         scale = float((found.diagonal() * probe.weights**2).sum())
         difference = abs(float(probe.weights @ found @ probe.weights) - expected)
-        rounding = torch.finfo(found.dtype).eps * probe.gradient_scale
+        rounding = torch.finfo(found.dtype).eps * probe.scale
         return difference <= _AGREES.get(found.dtype, 0.1) * max(scale, expected) + rounding
 
     def _with_biases(self, shares: Sequence[Share], structure: Structure) -> list[Share]:
-        """A bias joins the weight of its product where that goes by Grams and both have the same label."""
+        """A bias joins the weight of its product where that is cheaper, if both have the same label."""
         way = {share.block.parameters[0]: share.way for share in shares if share.block.direct}
         joined = {
             weight: bias
             for weight, bias in structure.bias_of.items()
-            if way.get(weight) == "gram" and bias in way and self.labels[weight] == self.labels[bias]
+            if way.get(weight) in ("gram", "gradient")
+            and bias in way
+            and self.labels[weight] == self.labels[bias]
         }
         return [
             replace(share, bias=joined.get(share.block.parameters[0]))
@@ -243,7 +235,8 @@ class Engine:
             site = plan.sites.get(share.place)
             if site is not None:
                 width = 1 if site.is_table else site.p
-                entries += site.groups * site.positions * (width + outputs * site.q)
+                held = outputs if share.way in ("gram", "pairs") else 1  # outputs whose sensitivities are kept
+                entries += site.groups * site.positions * (width + held * site.q)
             if share.way not in ("gram", "pairs"):
                 entries += outputs * sum(self.parameters[name].numel() for name in share.parameters)
         entries += outputs * sum(self.parameters[name].numel() for name in plan.structure.unreadable)
@@ -297,7 +290,7 @@ def _routes(plan: Plan) -> dict[str, Route]:
         route = Route(share.way, _note(uses, plan.sites.get(share.place)))
         found |= dict.fromkeys(share.block.parameters, route)
         if share.bias is not None:
-            found[share.bias] = Route("gram", f"with {share.block.parameters[0]}")
+            found[share.bias] = Route(share.way, f"with {share.block.parameters[0]}")
     for name, reason in plan.structure.unreadable.items():
         found[name] = Route("per sample", reason)
     for name in plan.structure.unused:

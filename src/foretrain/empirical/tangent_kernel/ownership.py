@@ -6,7 +6,7 @@ Two backward passes, the second with the outputs of sample n weighted by 2^n: an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -78,6 +78,7 @@ def _axis(place: Tensor, sample: Tensor, total: int, samples: int) -> Owner:
     return Shared()
 
 
-def _divisors_downward(number: int) -> Sequence[int]:
+def _divisors_downward(number: int) -> Iterator[int]:
+    yield number  # samples come first in most tensors: the others are rarely needed
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)}, reverse=True)
+    yield from sorted({*small, *(number // d for d in small)} - {number}, reverse=True)

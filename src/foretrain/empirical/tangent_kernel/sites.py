@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -160,6 +159,26 @@ class BaddbmmLeft(_AddedProduct, LeftFactor):
     other = "batch2"
 
 
+class VectorFactor(ProductSite):
+    """out = left @ D with a vector D (p,): one result at every row."""
+
+    inputs_first = True
+
+    def inputs(self) -> Tensor:
+        """What D multiplies."""
+        return self._rows(self.saved("self"))
+
+    def arranged(self, gradient: Tensor) -> Tensor:
+        """The gradient, position by position."""
+        return self._rows(gradient[:, None])
+
+    def _rows(self, matrix: Tensor) -> Tensor:
+        rows, features = matrix.shape
+        before, after = _positions(self.use.axis, 1, 1, rows, self.samples)
+        split = matrix.reshape(before, self.samples, after, features)
+        return split.permute(1, 3, 0, 2).reshape(1, self.samples, features, -1)
+
+
 class LinearWeight(ProductSite):
     """The weight (q, p) where a device has a product of its own for linear layers: input (..., p)."""
 
@@ -295,6 +314,7 @@ PRODUCTS: dict[tuple[str, int], type[ProductSite]] = {
     ("LinearBackward0", 1): LinearWeight,
     ("MmBackward0", 0): LeftFactor,
     ("MmBackward0", 1): RightFactor,
+    ("MvBackward0", 1): VectorFactor,
 }
 
 
@@ -309,31 +329,3 @@ def product_site(tape: Tape, use: Use, shape: Sequence[int], samples: int) -> Pr
 def is_product(tape: Tape, node: int, position: int) -> bool:
     """Whether a node multiplies its input by something that the site can read."""
     return (tape.names[node], position) in PRODUCTS
-
-
-def per_sample_gradient(site: type[ProductSite], inputs: Tensor, sensitivities: Tensor) -> Tensor:
-    """Gradients with respect to D in D's own layout: (samples, outputs, groups * p * q).
-
-    ``inputs`` (groups, samples, p, T), ``sensitivities`` (groups, samples, outputs, q, T).
-    """
-    groups, samples, outputs, q, positions = sensitivities.shape
-    p = inputs.shape[2]
-    left = sensitivities.reshape(groups * samples, outputs * q, positions)
-    right = inputs.reshape(groups * samples, p, positions)
-    if positions == 1:
-        formed = left * right.transpose(1, 2)
-    else:
-        formed = torch.bmm(left, right.transpose(1, 2))
-    stack = formed.reshape(groups, samples, outputs, q, p)
-    if site.inputs_first:
-        stack = stack.transpose(3, 4)
-    return stack.permute(1, 2, 0, 3, 4).reshape(samples, outputs, -1)
-
-
-def per_sample_rows(rows: int, tokens: Tensor, sensitivities: Tensor) -> Tensor:
-    """Gradients with respect to a table: (samples, outputs, rows * q), from tokens (samples, T)."""
-    _, samples, outputs, q, positions = sensitivities.shape
-    result = sensitivities.new_zeros(samples, outputs, rows, q)
-    index = tokens[:, None, :, None].expand(samples, outputs, positions, q)
-    result.scatter_add_(2, index, sensitivities[0].transpose(2, 3))
-    return result.reshape(samples, outputs, -1)

@@ -120,10 +120,9 @@ class Probe:
             self.owners.setdefault(edge, owner(self.plain[edge], self.weighted[edge], self.samples))
 
     @property
-    def gradient_scale(self) -> float:
-        """The largest squared length of a gradient so far: a gradient that is zero but for rounding is far below."""
-        known = [gradient for gradient in self.weighted.values() if gradient is not None]
-        return max((float(torch.linalg.vector_norm(g.to_dense())) ** 2 for g in known), default=0.0)
+    def scale(self) -> float:
+        """A squared length beside which the gradient of a parameter that has no influence is rounding."""
+        return float(torch.linalg.vector_norm(self._mixes[1])) ** 2
 
 
 def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Structure:
@@ -336,18 +335,17 @@ def _are_pieces(keys: Sequence[Any], sources: Mapping[Any, Source]) -> bool:
 
 
 def _biases(tape: Tape, blocks: Sequence[Block]) -> dict[str, str]:
-    """Biases whose only use is in the product that is also the only use of a weight."""
-    weight_at = {
-        block.sources[0].uses[0].node: block.parameters[0]
-        for block in blocks
-        if block.direct
-        and len(block.sources[0].uses) == 1
-        and is_product(tape, block.sources[0].uses[0].node, block.sources[0].uses[0].position)
-    }
+    """Biases that are added to just those products that a weight is used in."""
+    weight_at: dict[tuple[int, ...], str] = {}
+    for block in blocks:
+        uses = block.sources[0].uses
+        if block.direct and all(is_product(tape, use.node, use.position) for use in uses):
+            weight_at[tuple(sorted(use.node for use in uses))] = block.parameters[0]
     found = {}
     for block in blocks:
-        uses = block.sources[0].uses if block.direct else []
-        scaled = block.sources[0].scale != 1
-        if len(uses) == 1 and not scaled and is_plain_bias(tape, uses[0]) and uses[0].node in weight_at:
-            found[weight_at[uses[0].node]] = block.parameters[0]
+        source = block.sources[0]
+        nodes = tuple(sorted(use.node for use in source.uses))
+        plain = all(is_plain_bias(tape, use) for use in source.uses)
+        if block.direct and plain and source.scale == 1 and nodes in weight_at:
+            found[weight_at[nodes]] = block.parameters[0]
     return found

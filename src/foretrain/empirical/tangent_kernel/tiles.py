@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from torch import Tensor
@@ -18,37 +18,40 @@ _CACHED_ROWS = 768  # a tile of so many rows and columns stays in the cache whil
 def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int) -> None:
     """Add all factors' products to a rectangle of the kernel (samples * rows, samples * rows)."""
     n, m = len(kernel) // rows, kernel.shape[1] // rows
-    whole = [(slice(0, n), slice(0, m))]
-    _add(kernel, mine, theirs, rows, whole)
+    for _ in _added(kernel, mine, theirs, rows, (slice(0, n), slice(0, m))):
+        pass
 
 
 def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int) -> None:
     """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
-    tiles = _upper(0, len(kernel) // rows, max(1, _LEAF_ROWS // rows))
-    _add(kernel, factors, factors, rows, tiles)
-    for across, down in tiles:
-        block = kernel[_rows(across, rows), _rows(down, rows)]
-        if across == down:
-            block.copy_(block.triu() + block.triu(1).t())
-        else:
-            kernel[_rows(down, rows), _rows(across, rows)] = block.t()
+    for tile in _upper(0, len(kernel) // rows, max(1, _LEAF_ROWS // rows)):
+        for across, down in _added(kernel, factors, factors, rows, tile):
+            block = kernel[across, down]
+            if across == down:
+                block.copy_(block.triu() + block.triu(1).t())
+            else:
+                kernel[down, across] = block.t()
 
 
-def _add(
-    kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int, tiles: Sequence[Tile]
-) -> None:
-    """Large products run on tiles as they are; those that pass over the tile run on tiles that fit the cache."""
+def _added(
+    kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int, tile: Tile
+) -> Iterator[Tile]:
+    """Fill a tile and give the rows and columns of its finished parts, while they are in the cache.
+
+    Large products run on the tile as it is; those that pass over it run on parts that fit the cache.
+    """
+    across, down = tile
     pairs = list(zip(mine, theirs))
-    large = [pair for pair in pairs if isinstance(pair[0], Gradients)]
-    small = [pair for pair in pairs if not isinstance(pair[0], Gradients)]
-    for across, down in tiles:
-        for left, right in large:
+    for left, right in pairs:
+        if isinstance(left, Gradients):
             left.accumulate(kernel[_rows(across, rows), _rows(down, rows)], across, right, down)
-        if small:
-            for a in _cut(across, rows):
-                for b in _cut(down, rows):
-                    for left, right in small:
-                        left.accumulate(kernel[_rows(a, rows), _rows(b, rows)], a, right, b)
+    for a in _cut(across, rows):
+        for b in _cut(down, rows):
+            part = _rows(a, rows), _rows(b, rows)
+            for left, right in pairs:
+                if not isinstance(left, Gradients):
+                    left.accumulate(kernel[part], a, right, b)
+            yield part
 
 
 def _upper(start: int, stop: int, leaf: int) -> list[Tile]:

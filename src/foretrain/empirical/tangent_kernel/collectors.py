@@ -1,0 +1,207 @@
+"""What is kept of the backward passes, one output after the other: sensitivities, or the gradients formed of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.tangent_kernel.broadcasts import per_sample_sum
+from foretrain.empirical.tangent_kernel.routes import Site
+from foretrain.empirical.tangent_kernel.sites import ProductSite, Table, Use, is_product, product_site
+from foretrain.empirical.tangent_kernel.structure import Source
+from foretrain.empirical.tangent_kernel.tape import Edge, Tape
+
+
+class Collector(ABC):
+    """Takes the gradients of one output after the other at some edges."""
+
+    edges: Sequence[Edge]
+
+    @abstractmethod
+    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+        """Keep the gradients of an output at my edges; None where it does not arrive."""
+
+
+class _Products(Collector):
+    """All uses of one source in products of one kind, with their positions side by side."""
+
+    def __init__(self, tape: Tape, source: Source, samples: int, outputs: int) -> None:
+        self._sites = [product_site(tape, use, source.shape, samples) for use in source.uses]
+        self.edges = [(use.node, 0) for use in source.uses]
+        self.shape, self.samples, self.outputs = source.shape, samples, outputs
+        found = [site.inputs() for site in self._sites]
+        self.inputs = found[0] if len(found) == 1 else torch.cat(found, -1)
+        self.positions = [values.shape[-1] for values in found]
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the source is a table of vectors that are looked up."""
+        return isinstance(self._sites[0], Table)
+
+    @property
+    def site(self) -> Site:
+        """Sizes, for the choice of a way."""
+        if self.is_table:
+            return Site(1, self.shape[0], self.shape[1], sum(self.positions), is_table=True)
+        groups, _, p, positions = self.inputs.shape
+        return Site(groups, p, prod(self.shape) // (groups * p), positions)
+
+    def _arranged(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        pairs = zip(self._sites, gradients)
+        return [None if gradient is None else site.arranged(gradient) for site, gradient in pairs]
+
+
+class Sensitivities(_Products):
+    """Inputs and sensitivities (groups, samples, outputs, q, T) for products of Grams."""
+
+    def __init__(self, tape: Tape, source: Source, samples: int, outputs: int) -> None:
+        super().__init__(tape, source, samples, outputs)
+        self.values: Tensor | None = None
+
+    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+        """Keep the sensitivities of an output."""
+        start = 0
+        for values, positions in zip(self._arranged(gradients), self.positions):
+            if values is not None or self.values is not None:
+                target = self._buffer(values)[:, :, output, :, start : start + positions]
+                if values is None:
+                    target.zero_()
+                else:
+                    target.copy_(values)
+            start += positions
+
+    def _buffer(self, like: Tensor | None) -> Tensor:
+        if self.values is None:
+            assert like is not None
+            groups, samples, q, _ = like.shape
+            self.values = like.new_zeros(groups, samples, self.outputs, q, sum(self.positions))
+        return self.values
+
+
+class GradientCollector(Collector):
+    """A collector that ends with per-sample gradients in the source's own layout."""
+
+    @abstractmethod
+    def gradient(self) -> Tensor | None:
+        """(samples, outputs, entries); None if no gradient arrived."""
+
+
+class FormedGradients(_Products, GradientCollector):
+    """Per-sample gradients, formed in every backward pass so that no sensitivity needs to be kept.
+
+    ``with_bias``: also those of a bias that is added to the same products.
+    """
+
+    def __init__(
+        self, tape: Tape, source: Source, samples: int, outputs: int, with_bias: bool = False
+    ) -> None:
+        super().__init__(tape, source, samples, outputs)
+        if not self.is_table:
+            self.inputs = self.inputs.transpose(
+                2, 3
+            ).contiguous()  # (groups, samples, T, p): products run faster
+        self._with_bias = with_bias
+        self._values: Tensor | None = None
+        self.bias: Tensor | None = None
+
+    @property
+    def site(self) -> Site:
+        """Sizes, for the choice of a way."""
+        if self.is_table:
+            return super().site
+        groups, _, positions, p = self.inputs.shape
+        return Site(groups, p, prod(self.shape) // (groups * p), positions)
+
+    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+        """Form the gradients of an output."""
+        found = self._arranged(gradients)
+        like = next((values for values in found if values is not None), None)
+        if like is None:
+            return
+        groups, samples, q, _ = like.shape
+        parts = [
+            like.new_zeros(groups, samples, q, positions) if values is None else values
+            for values, positions in zip(found, self.positions)
+        ]
+        sensitivities = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        if self._values is None:
+            self._values = like.new_zeros(samples, self.outputs, prod(self.shape))
+        self._form(sensitivities, self._values[:, output])
+        if self._with_bias:
+            if self.bias is None:
+                self.bias = like.new_zeros(samples, self.outputs, groups * q)
+            self.bias[:, output] = sensitivities.sum(-1).transpose(0, 1).reshape(samples, -1)
+
+    def _form(self, sensitivities: Tensor, target: Tensor) -> None:
+        """Sum over positions of (sensitivity) x (input), written into (samples, entries)."""
+        groups, samples, q, _ = sensitivities.shape
+        if self.is_table:
+            rows = target.view(samples, self.shape[0], q)
+            index = self.inputs[:, :, None].expand(-1, -1, q)
+            rows.scatter_add_(1, index, sensitivities[0].transpose(1, 2))
+            return
+        inputs_first = self._sites[0].inputs_first
+        for group in range(groups):
+            mine, weights = sensitivities[group], self.inputs[group]
+            into = target.view(samples, groups, -1)[:, group]
+            if inputs_first:
+                shaped = into.view(samples, -1, q)
+                torch.bmm(weights.transpose(1, 2), mine.transpose(1, 2), out=shaped)
+            else:
+                torch.bmm(mine, weights, out=into.view(samples, q, -1))
+
+    def gradient(self) -> Tensor | None:
+        """(samples, outputs, entries); None if no gradient arrived."""
+        return self._values
+
+
+class Sums(GradientCollector):
+    """Per-sample gradients of a source that is added, multiplied or copied, summed over its uses."""
+
+    def __init__(self, tape: Tape, source: Source, samples: int, outputs: int) -> None:
+        self.edges = [(use.node, 0) for use in source.uses]
+        self._tape, self._source, self._samples, self._outputs = tape, source, samples, outputs
+        self._sum: Tensor | None = None
+
+    def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
+        """Add the gradients of an output."""
+        for use, gradient in zip(self._source.uses, gradients):
+            if gradient is None:
+                continue
+            values = per_sample_sum(self._tape, use, self._source.shape, self._samples, gradient)
+            if self._sum is None:
+                self._sum = values.new_zeros(self._samples, self._outputs, prod(self._source.shape))
+            self._sum[:, output] += values
+
+    def gradient(self) -> Tensor | None:
+        """(samples, outputs, entries); None if no gradient arrived."""
+        return self._sum
+
+
+def gradient_collectors(
+    tape: Tape, source: Source, samples: int, outputs: int, with_bias: bool = False
+) -> list[GradientCollector]:
+    """Collectors for all uses of a source; uses of the same kind share one."""
+    products: dict[tuple[type[ProductSite], int], list[Use]] = {}
+    sums = []
+    for use in source.uses:
+        if is_product(tape, use.node, use.position):
+            site = product_site(tape, use, source.shape, samples)
+            products.setdefault((type(site), site.groups), []).append(use)
+        else:
+            sums.append(use)
+    found: list[GradientCollector] = [
+        FormedGradients(tape, _with_uses(source, uses), samples, outputs, with_bias)
+        for uses in products.values()
+    ]
+    if sums:
+        found.append(Sums(tape, _with_uses(source, sums), samples, outputs))
+    return found
+
+
+def _with_uses(source: Source, uses: list[Use]) -> Source:
+    return Source(source.edges, source.shape, source.scale, uses)
