@@ -13,6 +13,7 @@ from foretrain._version import __version__
 if TYPE_CHECKING:
     from foretrain import activations, compare, empirical, experiments, gaussian, report, theory
     from foretrain.activations import Activation, activation
+    from foretrain.empirical.fields import fields
     from foretrain.empirical.tangent_kernel import ntk
     from foretrain.support.errors import ForetrainError
     from foretrain.support.store import load, save
@@ -26,6 +27,7 @@ _SOURCES = {
     "MLP": "foretrain.theory.architecture",
     "activation": "foretrain.activations",
     "criticality": "foretrain.theory.criticality",
+    "fields": "foretrain.empirical.fields",
     "flow": "foretrain.theory.flow",
     "load": "foretrain.support.store",
     "ntk": "foretrain.empirical.tangent_kernel",
@@ -45,6 +47,7 @@ __all__ = [
     "criticality",
     "empirical",
     "experiments",
+    "fields",
     "flow",
     "gaussian",
     "load",

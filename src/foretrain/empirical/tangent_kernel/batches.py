@@ -29,7 +29,10 @@ class Batch:
             if not self.holds_samples(value):
                 return value
             if isinstance(samples, slice):
-                return value[(slice(None),) * self.axis + (samples,)]
+                part = value[(slice(None),) * self.axis + (samples,)]
+                return (
+                    part.contiguous() if self.axis else part
+                )  # products are built differently on strided parts
             return value.index_select(self.axis, index.to(value.device))
 
         return Batch(_mapped(cut, self.arguments), len(order), self.axis)

@@ -66,6 +66,10 @@ def _batch_normalised(tape: Tape, node: int, gradient: Tensor) -> Tensor:
     return gradient * (value - mean) * rate
 
 
+def _negative_part(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    return gradient * _kept(tape, node, "self").clamp_max(0)
+
+
 def _kept(tape: Tape, node: int, name: str) -> Tensor:
     value = tape.saved(node, name)
     if value is None:
@@ -90,6 +94,8 @@ _READERS: dict[tuple[str, int], Reader] = {
     ("NativeGroupNormBackward0", 2): _itself,
     ("NativeLayerNormBackward0", 1): _layer_normalised,
     ("NativeLayerNormBackward0", 2): _itself,
+    ("PreluKernelBackward0", 1): _negative_part,
+    ("RepeatBackward0", 0): _itself,
     ("SubBackward0", 0): _itself,
     ("SubBackward0", 1): _times_minus_alpha,
 }
@@ -117,6 +123,8 @@ def per_sample_sum(tape: Tape, use: Use, shape: Sequence[int], samples: int, gra
     full = _READERS[name, use.position](tape, use.node, gradient)
     if full.shape != gradient.shape:
         raise UnreadableError("its factor changes the shape of the result")
+    if name == "RepeatBackward0":
+        return _summed_over_copies(full, use.axis, shape, samples)
     aligned = tuple(shape)
     if name in _ALONG_CHANNELS:
         aligned = (shape[0],) + (1,) * (gradient.ndim - 2)
@@ -135,6 +143,14 @@ def _summed(full: Tensor, axis: SampleAxis, shape: tuple[int, ...], samples: int
         spread = [i + 1 for i, (size, own) in enumerate(zip(trailing, shape)) if own == 1 and size > 1]
         return (summed.sum(spread) if spread else summed).reshape(samples, -1)
     return _summed_around_samples(full, axis, shape, samples)
+
+
+def _summed_over_copies(full: Tensor, axis: SampleAxis, shape: Sequence[int], samples: int) -> Tensor:
+    """Copies along every axis of D, one of which is that of the samples."""
+    own = (1,) * (full.ndim - len(shape)) + tuple(shape)
+    sizes = [size for total, length in zip(full.shape, own) for size in (total // length, length)]
+    kept = tuple(size for length in own for size in (1, length))
+    return _summed_around_samples(full.reshape(sizes), axis, kept, samples)
 
 
 def _summed_around_samples(full: Tensor, axis: SampleAxis, shape: tuple[int, ...], samples: int) -> Tensor:

@@ -18,6 +18,7 @@ from foretrain.empirical.tangent_kernel.refusals import (
     close,
     refuse_checkpoints,
     refuse_coupling,
+    refuse_false_gradients,
     refuse_not_finite,
     refuse_random,
 )
@@ -85,14 +86,22 @@ class Engine:
             self.model.unfused = True
             tape = read(self.model(batch))
         refuse_checkpoints(tape)
+        refuse_false_gradients(tape)
         refuse_not_finite(tape.outputs)
         self._refuse_mixing(batch, tape.outputs)
         generator = torch.Generator().manual_seed(0)
         cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
-        plan = self._plan(tape, Probe(tape, cotangent))
+        plan = self._plan(tape, Probe(tape, cotangent, lambda: self._moved(batch)))
         self._plans[tape.shape] = plan
         self.routes = _routes(plan)
         self.memory = self._bytes(tape, plan)
+
+    def _moved(self, batch: Batch) -> Tape | None:
+        """The graph of the same samples with all parameters moved a little."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            moved = self.model.moved()
+        return None if moved is None else read(moved(batch))
 
     def _refuse_mixing(self, batch: Batch, outputs: Tensor) -> None:
         """Fewer samples in another order must have the same outputs."""
@@ -136,8 +145,10 @@ class Engine:
             found[self.labels[name]][name,] = self._sample_by_sample(run, name)
         return {label: _joined(factors) for label, factors in found.items()}
 
-    def _plan(self, tape: Tape, probe: Probe) -> Plan:
-        """Sources, uses and ways of all parameters; those that fail the check go sample by sample."""
+    def _plan(
+        self, tape: Tape, probe: Probe, ways: Mapping[tuple[str, int | None], Way] | None = None
+    ) -> Plan:
+        """Sources, uses and ways of all parameters (or the ways given); those that fail go sample by sample."""
         structure = analyse(tape, self.parameters, probe)
         by_parameters: dict[tuple[str, ...], list[Block]] = {}
         for block in structure.blocks:
@@ -146,18 +157,20 @@ class Engine:
         sites: dict[tuple[str, int | None], Site] = {}
         for names, blocks in by_parameters.items():
             try:
-                ways = [self._way(block, tape) for block in blocks]
+                found = [self._way(block, tape) for block in blocks]
                 candidates = [
                     Share(block, way, self.rates, piece=piece if len(blocks) > 1 else None)
-                    for piece, (block, (way, _)) in enumerate(zip(blocks, ways))
+                    for piece, (block, (way, _)) in enumerate(zip(blocks, found))
                 ]
+                if ways is not None:
+                    candidates = [replace(c, way=ways.get(c.place, c.way)) for c in candidates]
                 if not self._agree(candidates, probe):
                     raise UnreadableError("reading it from the graph does not give its gradients")
             except UnreadableError as reason:
                 structure.unreadable |= dict.fromkeys(names, str(reason))
                 continue
             shares += candidates
-            sites |= {share.place: site for share, (_, site) in zip(candidates, ways) if site is not None}
+            sites |= {share.place: site for share, (_, site) in zip(candidates, found) if site is not None}
         return Plan(structure, self._with_biases(shares, structure), sites)
 
     def _way(self, block: Block, tape: Tape) -> tuple[Way, Site | None]:
@@ -215,9 +228,10 @@ class Engine:
     def _plan_for(self, tape: Tape) -> Plan:
         """The plan of the first samples, or a new one where this chunk's graph is built differently."""
         if tape.shape not in self._plans:
-            plan = self._plan(tape, Probe(tape, torch.randn_like(tape.outputs)))
             known = next(iter(self._plans.values()))
-            if [(s.key, s.way) for s in plan.shares] != [(s.key, s.way) for s in known.shares]:
+            ways = {share.place: share.way for share in known.shares}
+            plan = self._plan(tape, Probe(tape, torch.randn_like(tape.outputs)), ways)
+            if [share.key for share in plan.shares] != [share.key for share in known.shares]:
                 raise GraphChangedError
             self._plans[tape.shape] = plan
         return self._plans[tape.shape]
@@ -235,7 +249,9 @@ class Engine:
             site = plan.sites.get(share.place)
             if site is not None:
                 width = 1 if site.is_table else site.p
-                held = outputs if share.way in ("gram", "pairs") else 1  # outputs whose sensitivities are kept
+                held = (
+                    outputs if share.way in ("gram", "pairs") else 1
+                )  # outputs whose sensitivities are kept
                 entries += site.groups * site.positions * (width + held * site.q)
             if share.way not in ("gram", "pairs"):
                 entries += outputs * sum(self.parameters[name].numel() for name in share.parameters)

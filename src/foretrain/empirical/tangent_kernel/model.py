@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -29,36 +30,61 @@ class Model:
     output: Output = None
     given_parameters: Any = None  # what a functional model takes first
     unfused: bool = field(default=False)
+    signature: Callable[..., Any] | None = None  # whose arguments count, where the function only wraps it
+
+    def __post_init__(self) -> None:
+        if self.signature is None:
+            self.signature = self.function.forward if isinstance(self.function, nn.Module) else self.function
 
     def __call__(self, batch: Batch, differentiable: bool = True) -> Tensor:
         """Outputs of all samples, (samples, outputs), flattened after the batch axis."""
         with ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(differentiable))
             if self.unfused:
+                stack.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", message="TF32 acceleration")  # from reading the flags
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             result = self._call(batch.arguments)
         return _as_matrix(_picked(result, self.output), batch, differentiable)
 
+    def moved(self) -> Model | None:
+        """The same model with noise added to its parameters; None for a functional model, whose own they are."""
+        if not isinstance(self.function, nn.Module):
+            return None
+        values = {
+            name: (value + torch.randn_like(value) * _noise(value)).detach().requires_grad_()
+            for name, value in self.parameters.items()
+        }
+        module = self.function
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            return torch.func.functional_call(module, values, arguments, named)
+
+        return Model(call, values, self.output, None, self.unfused, signature=self.signature)
+
     def _call(self, arguments: Any) -> Any:
         first = () if self.given_parameters is None else (self.given_parameters,)
         if isinstance(arguments, tuple):
             return self.function(*first, *arguments)
-        if isinstance(arguments, Mapping) and _takes_keywords(self.function, first, arguments):
+        if isinstance(arguments, Mapping) and self._takes_keywords(first, arguments):
             return self.function(*first, **arguments)
         return self.function(*first, arguments)
 
+    def _takes_keywords(self, first: tuple[Any, ...], arguments: Mapping[str, Any]) -> bool:
+        """Whether the entries of a dict are names of the model's arguments, or the dict itself is the argument."""
+        assert self.signature is not None
+        try:
+            inspect.signature(self.signature).bind(*first, **arguments)
+        except TypeError:
+            return False
+        return True
 
-def _takes_keywords(
-    function: Callable[..., Any], first: tuple[Any, ...], arguments: Mapping[str, Any]
-) -> bool:
-    """Whether the entries of a dict are the names of the model's arguments, or the dict itself is the argument."""
-    called = function.forward if isinstance(function, nn.Module) else function
-    try:
-        inspect.signature(called).bind(*first, **arguments)
-    except TypeError:
-        return False
-    return True
+
+def _noise(value: Tensor) -> Tensor:
+    """A tenth of a parameter's size, or of what a layer of its width starts with."""
+    usual = 1 / max(1, value.shape[-1] if value.ndim else 1) ** 0.5
+    return 0.1 * value.detach().abs().mean().clamp_min(usual)
 
 
 def _picked(result: Any, output: Output) -> Tensor:

@@ -68,6 +68,16 @@ def refuse_coupling(together: Tensor, alone: Tensor) -> None:
         )
 
 
+def refuse_false_gradients(tape: Tape) -> None:
+    """Embeddings may scale their gradients by how often a row occurs in a batch: no derivative of the output."""
+    for node, name in enumerate(tape.names):
+        if name.startswith("Embedding") and tape.saved(node, "scale_grad_by_freq"):
+            raise NotSupportedError(
+                "an embedding scales its gradients by frequency, so that they are not the derivatives of the output: "
+                "set scale_grad_by_freq=False."
+            )
+
+
 def refuse_checkpoints(tape: Tape) -> None:
     """Reentrant checkpoints run parts of the model outside of the graph."""
     if any(name.startswith("CheckpointFunction") for name in tape.names):

@@ -7,7 +7,7 @@ three samples shows all this; passes with more samples have the same graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.tangent_kernel.broadcasts import is_broadcast, is_plain_bias
-from foretrain.empirical.tangent_kernel.ownership import Owner, SampleAxis, Shared, owner, weights
+from foretrain.empirical.tangent_kernel.ownership import Owner, SampleAxis, Shared, Silent, owner, weights
 from foretrain.empirical.tangent_kernel.sites import Use, is_product
 from foretrain.empirical.tangent_kernel.tape import Edge, Tape
 
@@ -96,10 +96,12 @@ class _UnreadableUseError(Exception):
 
 
 class Probe:
-    """Gradients at any edges for two mixes of outputs: plain, and with sample n weighted by 2^n."""
+    """Gradients at any edges for two mixes of outputs: plain, and with sample n weighted by w_n."""
 
-    def __init__(self, tape: Tape, cotangent: Tensor) -> None:
+    def __init__(self, tape: Tape, cotangent: Tensor, moved: Callable[[], Tape | None] | None = None) -> None:
+        """``moved`` gives the graph with parameters moved at random, for tensors where no gradient arrives here."""
         self.tape = tape
+        self._moved = moved
         self.samples = len(cotangent)
         self.weights = weights(self.samples, cotangent)
         self._mixes = cotangent, cotangent * self.weights[:, None]
@@ -118,6 +120,16 @@ class Probe:
         self.weighted |= zip([*new, *ends], gradients([*new, *ends], self._mixes[1]))
         for edge in new:
             self.owners.setdefault(edge, owner(self.plain[edge], self.weighted[edge], self.samples))
+        self._ask_elsewhere([edge for edge in new if isinstance(self.owners[edge], Silent)])
+
+    def _ask_elsewhere(self, silent: Sequence[Edge]) -> None:
+        """Weights that are zero and units that are dead stop gradients: see where samples are without them."""
+        other = self._moved() if silent and self._moved is not None else None
+        if other is None or other.shape != self.tape.shape:
+            return
+        plain, weighted = (other.gradients(silent, mix) for mix in self._mixes)
+        for edge, first, second in zip(silent, plain, weighted):
+            self.owners[edge] = owner(first, second, self.samples)
 
     @property
     def scale(self) -> float:
@@ -143,10 +155,7 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
     sources: dict[Any, Source] = {}
     members: dict[str, list[Any]] = {}
     for name, climb in climbs.items():
-        try:
-            members[name] = _sources_of(name, tape, tuple(parameters[name].shape), climb.uses, sources)
-        except _UnreadableUseError as reason:
-            unreadable[name] = str(reason)
+        members[name] = _sources_of(name, tape, climb.uses, sources)
     blocks = _blocks(members, sources)
     active = sum(o.before * o.after for o in probe.owners.values() if isinstance(o, SampleAxis))
     return Structure(
@@ -163,7 +172,6 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
 def _sources_of(
     name: str,
     tape: Tape,
-    shape: tuple[int, ...],
     uses: Sequence[tuple[_Path, Use]],
     sources: dict[Any, Source],
 ) -> list[Any]:
@@ -178,7 +186,7 @@ def _sources_of(
     for key, its in found.items():
         first = its[0][0]
         if key not in sources:
-            sources[key] = Source([], _shape_at(tape, first.edge, shape, first.steps), first.scale)
+            sources[key] = Source([], tape.shape_at(first.edge), first.scale)
         for path, use in its:
             if path.edge not in sources[key].edges:
                 sources[key].edges.append(path.edge)
@@ -279,16 +287,6 @@ def _number(tape: Tape, node: int, name: str, position: int) -> float | None:
             return None
         other = other.item()
     return 1 / other if name == "Div" else float(other)
-
-
-def _shape_at(tape: Tape, edge: Edge, shape: tuple[int, ...], steps: Sequence[Any]) -> tuple[int, ...]:
-    """The shape of a source: that of its gradient."""
-    if not steps and tape.names[edge[0]] == "AccumulateGrad":
-        return shape
-    gradient = tape.gradients([edge], torch.ones_like(tape.outputs))[0]
-    if gradient is None:
-        raise _UnreadableUseError("no gradient arrives at one of its uses in the first samples")
-    return tuple(gradient.shape)
 
 
 def _blocks(members: Mapping[str, Sequence[Any]], sources: Mapping[Any, Source]) -> list[Block]:

@@ -86,12 +86,21 @@ class Tape:
             if self.names[index] == "AccumulateGrad"
         }
 
+    def shape_at(self, edge: Edge) -> tuple[int, ...]:
+        """The shape of the tensor that an edge stands for."""
+        node, slot = edge
+        if self.names[node] == "AccumulateGrad":
+            return tuple(self.nodes[node].variable.shape)  # type: ignore[attr-defined]
+        return tuple(self.nodes[node]._input_metadata[slot].shape)
+
     def saved(self, node: int, name: str) -> Any:
         """What a node kept of its arguments for the backward pass."""
         return getattr(self.nodes[node], f"_saved_{name}")
 
     def gradients(self, edges: Sequence[Edge], cotangent: Tensor) -> list[Tensor | None]:
         """Gradients of the sum of outputs * cotangent at the edges; None where it does not arrive."""
+        if not edges:
+            return []
         targets = [GradientEdge(self.nodes[node], slot) for node, slot in edges]
         return list(
             torch.autograd.grad(self.outputs, targets, cotangent, retain_graph=True, allow_unused=True)

@@ -1,0 +1,188 @@
+"""One step of gradient descent: predicted to first order beside what really happens, mask flips apart.
+
+A real change is the sum of three: the prediction, a remainder of order eta^2 with frozen masks, and the flip part,
+which is all that goes through units whose slope jumped. The first two are found by running the new weights with the
+old masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretrain.empirical.fields.descent import Descent
+from foretrain.empirical.fields.first_order import FirstOrderStep
+from foretrain.empirical.fields.flips import crossed_kink, frozen_fields
+from foretrain.empirical.fields.recognition import find_chain
+from foretrain.empirical.fields.state import FieldState, check_targets
+from foretrain.support.errors import InputError
+from foretrain.support.progress import track
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Change = dict[str, Tensor]
+_MEASURES = {
+    "change": "real change of the field",
+    "error": "real minus predicted change",
+    "frozen_error": "the same without mask flips: new weights with old masks, minus predicted change",
+    "flip_part": "what mask flips add: real change minus change with old masks",
+    "unflipped_error": "real minus predicted change of those inputs that flip no mask; nan if there is none",
+    "roundoff": "resolution of the field in its dtype: smaller errors mean nothing",
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StepReport:
+    """Predicted against real one-step changes; ``data`` is labelled by eta, field, norm and layer."""
+
+    data: xr.Dataset
+
+    def __repr__(self) -> str:
+        data = self.data.sel(norm="rms")
+        lines = ["StepReport: root mean square over inputs and units"]
+        lines.append(
+            f"  {'eta':>9}  {'field':<10}{'change':>11}{'error':>11}{'frozen':>11}{'flips':>11}{'round-off':>11}"
+        )
+        for eta in data["eta"].values:
+            one = data.sel(eta=eta)
+            for field in _worst(one):
+                row = one.sel(field=field)
+                values = (row[key] for key in ("change", "error", "frozen_error", "flip_part", "roundoff"))
+                lines.append(
+                    f"  {eta:>9.3g}  {field:<10}" + "".join(f"{float(value):>11.3g}" for value in values)
+                )
+            lines.append(
+                f"  {'':>9}  {int(one['flips'].sum())} mask flips in {int(one['flipped_inputs'])} of "
+                f"{int(self.data.attrs['inputs'])} inputs"
+            )
+        lines.append(
+            "  error = frozen (order eta^2) + flips; u and b: the layer with the largest error, all in .data"
+        )
+        return "\n".join(lines)
+
+
+def step_report(state: FieldState, eta: float | Sequence[float], y: Tensor, loss_scale: float) -> StepReport:
+    """Take a real step for every eta, and hold residuals, activations and conjugate fields against the prediction."""
+    rates = _rates(eta)
+    state.chain.check_unchanged()
+    targets = check_targets(y, state.outputs)
+    found = [_one(state, rate, targets, loss_scale) for rate in track(rates, "real steps")]
+    return StepReport(_dataset(state, rates, found, loss_scale))
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """Measures (field, norm) by name, flips of every layer, and how many inputs flip."""
+
+    measures: dict[str, list[list[float]]]
+    flips: list[int]
+    flipped_inputs: int
+
+
+def _one(state: FieldState, eta: float, y: Tensor, loss_scale: float) -> _Step:
+    descent = Descent(state.chain.model, state.chain.x, y, state.readout, eta, loss_scale)
+    descent.step()
+    after = FieldState(find_chain(descent.model, state.chain.x), state.readout)
+    flips = [
+        crossed_kink(state.chain, number, state.chain.v(number), after.chain.v(number))
+        for number in range(1, state.chain.depth + 1)
+    ]
+    flipped = torch.stack([layer.any(dim=1) for layer in flips]).any(dim=0)
+    old = fields_by_name(state, state.chain.activations, state.conjugates)
+    real = _minus(fields_by_name(state, after.chain.activations, after.conjugates), old)
+    kept = frozen_fields(state, after.chain)
+    frozen = _minus(fields_by_name(state, kept.activations, kept.conjugates), old)
+    predicted = _predicted(FirstOrderStep(state, state.outputs - y, eta, loss_scale))
+    error = _minus(real, predicted)
+    resolution = torch.finfo(y.dtype).eps
+    by_measure = {
+        "change": real,
+        "error": error,
+        "frozen_error": _minus(frozen, predicted),
+        "flip_part": _minus(real, frozen),
+        "unflipped_error": {name: values[~flipped] for name, values in error.items()},
+        "roundoff": {name: resolution * values for name, values in old.items()},
+    }
+    return _Step(
+        {name: [_norms(values) for values in fields.values()] for name, fields in by_measure.items()},
+        [int(layer.sum()) for layer in flips],
+        int(flipped.sum()),
+    )
+
+
+def fields_by_name(state: FieldState, activations: Sequence[Tensor], conjugates: Sequence[Tensor]) -> Change:
+    """Outputs, u_1..u_L and b_0..b_{L-1}."""
+    found = {"residual": state.readout(activations[-1])}
+    found |= {f"u_{number}": values for number, values in enumerate(activations) if number > 0}
+    return found | {f"b_{number}": values for number, values in enumerate(conjugates[:-1])}
+
+
+def _predicted(step: FirstOrderStep) -> Change:
+    return fields_by_name(step.state, step.activation_changes, step.conjugate_changes())
+
+
+def _minus(first: Change, second: Change) -> Change:
+    return {name: values - second[name] for name, values in first.items()}
+
+
+def _norms(values: Tensor) -> list[float]:
+    if values.numel() == 0:
+        return [float("nan")] * 2
+    return [float((values**2).mean().sqrt()), float(values.abs().max())]
+
+
+def _rates(eta: float | Sequence[float]) -> list[float]:
+    rates = [float(rate) for rate in np.atleast_1d(np.asarray(eta, dtype=np.float64))]
+    if not rates or not all(np.isfinite(rate) and rate > 0 for rate in rates):
+        raise InputError(f"eta is {eta!r}: give one positive learning rate or several.")
+    return rates
+
+
+def _dataset(state: FieldState, rates: list[float], found: list[_Step], loss_scale: float) -> xr.Dataset:
+    import xarray as xr
+
+    names = list(fields_by_name(state, state.chain.activations, state.conjugates))
+    variables = {
+        name: (
+            ("eta", "field", "norm"),
+            np.array([step.measures[name] for step in found]),
+            {"meaning": meaning},
+        )
+        for name, meaning in _MEASURES.items()
+    }
+    layers = [int(name[2:]) if name != "residual" else state.chain.depth for name in names]
+    return xr.Dataset(
+        {
+            **variables,
+            "flips": (
+                ("eta", "layer"),
+                np.array([step.flips for step in found]),
+                {"meaning": "masks that flip"},
+            ),
+            "flipped_inputs": (("eta",), np.array([step.flipped_inputs for step in found])),
+        },
+        coords={
+            "eta": rates,
+            "field": names,
+            "field_layer": ("field", layers),
+            "norm": ["rms", "max"],
+            "layer": np.arange(1, state.chain.depth + 1),
+        },
+        attrs={"loss_scale": loss_scale, "inputs": state.chain.inputs, "readout": state.readout.label},
+    )
+
+
+def _worst(one: xr.Dataset) -> list[str]:
+    """The residual, and the activation and conjugate field with the largest error."""
+    names, errors = one["field"].values.tolist(), one["error"].values
+    chosen = ["residual"]
+    for letter in "ub":
+        candidates = [(error, name) for error, name in zip(errors, names) if name.startswith(f"{letter}_")]
+        chosen.append(max(candidates)[1])
+    return chosen
