@@ -51,6 +51,8 @@ def as_batch(x: Any, axis: int = 0) -> Batch:
     """Check what the user gave; a loader is read to its end, and of its (input, target) pairs the input counts."""
     if isinstance(x, Batch):
         return x
+    if isinstance(axis, bool) or not isinstance(axis, int) or axis < 0:
+        raise InputError(f"batch_axis must be 0 or a positive number, not {axis!r}.")
     if isinstance(x, torch.utils.data.DataLoader):
         return as_batch(_everything(x, axis), axis)
     if not isinstance(x, Tensor | tuple | list | Mapping):
@@ -67,7 +69,15 @@ def as_batch(x: Any, axis: int = 0) -> Batch:
     for value in _leaves(arguments):
         if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise InputError("x has entries that are not finite: remove or replace nan and inf first.")
-    return Batch(arguments, lengths[0], axis)
+    return Batch(_mapped(_usable, arguments), lengths[0], axis)
+
+
+def _usable(value: Any) -> Any:
+    """Tensors made in inference mode cannot be kept for a backward pass; copies can."""
+    if isinstance(value, Tensor) and value.is_inference():
+        with torch.inference_mode(False):
+            return value.clone()
+    return value
 
 
 def _everything(loader: Iterable[Any], axis: int) -> Any:

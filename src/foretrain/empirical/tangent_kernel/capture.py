@@ -49,6 +49,12 @@ class Share:
         """All parameters whose contribution is in the factor."""
         return self.block.parameters if self.bias is None else (*self.block.parameters, self.bias)
 
+    def entries(self, parameters: Mapping[str, Tensor]) -> int:
+        """Entries of a sample's gradient in the factor."""
+        if self.block.direct:
+            return prod(self.block.sources[0].shape)
+        return sum(parameters[name].numel() for name in self.block.parameters)
+
 
 class BlockCapture:
     """All that a block needs of a chunk, and its factors once the backward passes are done."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.tangent_kernel.batches import Batch
-from foretrain.empirical.tangent_kernel.capture import BlockCapture, Share, backward_passes
+from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, Share, backward_passes
 from foretrain.empirical.tangent_kernel.collectors import FormedGradients
 from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
 from foretrain.empirical.tangent_kernel.model import Model
@@ -27,7 +27,7 @@ from foretrain.empirical.tangent_kernel.sites import UnreadableError
 from foretrain.empirical.tangent_kernel.structure import Block, Probe, Structure, analyse
 from foretrain.empirical.tangent_kernel.tape import Tape, read
 
-Factors = dict[str, dict[tuple[str, ...], Factor]]  # by label, then by the parameters that they stand for
+Factors = dict[str, dict[Key, Factor]]  # by label, then by the parameters that they stand for
 
 PROBE_SAMPLES = 3
 _AGREES = {
@@ -45,7 +45,11 @@ class GraphChangedError(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done for all graphs of one shape."""
+    """What is done for all graphs of one shape.
+
+    Only the plan of the first samples, met again with another number of samples, is trusted without a look: its
+    graph does not depend on how many samples there are, so that no loop over samples can put them in another order.
+    """
 
     structure: Structure
     shares: Sequence[Share]
@@ -74,6 +78,10 @@ class Engine:
     memory: Bytes = field(default_factory=lambda: Bytes(0, 0))
     reads_graph: bool = True
     _plans: dict[int, Plan] = field(default_factory=dict)
+    _first: Plan | None = None
+    _small: dict[str, dict[Key, int]] = field(
+        default_factory=dict
+    )  # by label: gradients to join, their entries
 
     def look(self, batch: Batch, outputs: Tensor) -> None:
         """Find out how the model is built from a few samples and their outputs, and check it there.
@@ -92,7 +100,8 @@ class Engine:
         generator = torch.Generator().manual_seed(0)
         cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
         plan = self._plan(tape, Probe(tape, cotangent, lambda: self._moved(batch)))
-        self._plans[tape.shape] = plan
+        self._plans[tape.shape] = self._first = plan
+        self._small = self._small_gradients(plan)
         self.routes = _routes(plan)
         self.memory = self._bytes(tape, plan)
 
@@ -105,7 +114,7 @@ class Engine:
 
     def _refuse_mixing(self, batch: Batch, outputs: Tensor) -> None:
         """Fewer samples in another order must have the same outputs."""
-        order = [len(outputs) - 1, 0]
+        order = [1, 0]
         with torch.no_grad():
             if not close(outputs[order], again := self.model(batch.pick(order), differentiable=False)):
                 refuse_random(outputs, self.model(batch, differentiable=False))
@@ -122,18 +131,18 @@ class Engine:
         """The factors of a chunk. A lone sample is run twice, as a batch like the others, and counted once."""
         found: Factors = {label: {} for label in self.labels.values()}
         if not self.reads_graph:
-            for name in self.parameters:
-                found[self.labels[name]][name,] = self._sample_by_sample(batch, name)
+            self._add_by_sample(found, batch, list(self.parameters))
             return found
         run = batch.pick([0, 0]) if batch.count == 1 else batch
         tape = read(self.model(run))
+        refuse_not_finite(tape.outputs)
         plan = self._plan_for(tape)
         try:
             captures = [
                 BlockCapture(tape, share, self.parameters, run.count, len(self.outputs))
                 for share in plan.shares
             ]
-            if plan.structure.depends_on_values:
+            if plan.structure.depends_on_values or run.count == PROBE_SAMPLES or plan is not self._first:
                 _confirm(tape, captures)
             backward_passes(tape, captures, self.outputs)
         except UnreadableError as reason:
@@ -141,9 +150,30 @@ class Engine:
         for capture in captures:
             found[self.labels[capture.share.parameters[0]]] |= capture.factors(self.job.trace)
         del captures, tape
-        for name in plan.structure.unreadable:
-            found[self.labels[name]][name,] = self._sample_by_sample(run, name)
-        return {label: _joined(factors) for label, factors in found.items()}
+        self._add_by_sample(found, run, list(plan.structure.unreadable))
+        return {label: self._joined(label, factors, run.count) for label, factors in found.items()}
+
+    def _joined(self, label: str, factors: dict[Key, Factor], samples: int) -> dict[Key, Factor]:
+        """Small gradients side by side in one matrix: one large product instead of many small ones.
+
+        All chunks have the same ones, with zeros where a chunk does not use a parameter.
+        """
+        small = self._small.get(label, {})
+        if len(small) < 2:
+            return factors
+        rows = 1 if self.job.trace else len(self.outputs)
+        like = next(iter(self.parameters.values()))
+        parts = []
+        for key, entries in small.items():
+            factor = factors.get(key)
+            if isinstance(factor, Gradients):
+                parts.append(factor.gradients)
+            else:
+                width = entries * len(self.outputs) // rows
+                parts.append(like.new_zeros(samples * rows, width))
+        names = tuple(name for key in small for name in key)
+        kept = {key: factor for key, factor in factors.items() if key not in small}
+        return kept | {names: Gradients(torch.cat(parts, 1), rows)}
 
     def _plan(
         self, tape: Tape, probe: Probe, ways: Mapping[tuple[str, int | None], Way] | None = None
@@ -228,7 +258,8 @@ class Engine:
     def _plan_for(self, tape: Tape) -> Plan:
         """The plan of the first samples, or a new one where this chunk's graph is built differently."""
         if tape.shape not in self._plans:
-            known = next(iter(self._plans.values()))
+            assert self._first is not None
+            known = self._first
             ways = {share.place: share.way for share in known.shares}
             plan = self._plan(tape, Probe(tape, torch.randn_like(tape.outputs)), ways)
             if [share.key for share in plan.shares] != [share.key for share in known.shares]:
@@ -236,11 +267,24 @@ class Engine:
             self._plans[tape.shape] = plan
         return self._plans[tape.shape]
 
-    def _sample_by_sample(self, batch: Batch, name: str) -> Factor:
-        chosen = {name: self.parameters[name]}
+    def _small_gradients(self, plan: Plan) -> dict[str, dict[Key, int]]:
+        found: dict[str, dict[Key, int]] = {}
+        for share in plan.shares:
+            formed = [] if share.way in ("gram", "pairs") else [(share.key, share.entries(self.parameters))]
+            if share.bias is not None and formed:
+                formed.append(((share.bias,), self.parameters[share.bias].numel()))
+            for key, entries in formed:
+                if entries <= _SMALL:
+                    found.setdefault(self.labels[share.parameters[0]], {})[key] = entries
+        return found
+
+    def _add_by_sample(self, found: Factors, batch: Batch, names: Sequence[str]) -> None:
+        """Factors of parameters whose gradients are formed sample by sample."""
+        chosen = {name: self.parameters[name] for name in names}
         gradients = sample_gradients(self.model, batch, chosen, self.outputs, self.rates)
         rows = 1 if self.job.trace else len(self.outputs)
-        return Gradients(gradients.reshape(batch.count * rows, -1), rows)
+        for name, values in gradients.items():
+            found[self.labels[name]][name,] = Gradients(values.reshape(batch.count * rows, -1), rows)
 
     def _bytes(self, tape: Tape, plan: Plan) -> Bytes:
         item, outputs = tape.outputs.element_size(), len(self.outputs)
@@ -282,21 +326,6 @@ def _confirm(tape: Tape, captures: Iterable[BlockCapture]) -> None:
         difference = axis.split(first, len(weights)) * weights - axis.split(second, len(weights))
         if float(difference.abs().max()) > 1e-3 * float(first.abs().max()):
             raise UnreadableError("its samples are elsewhere")
-
-
-def _joined(factors: dict[tuple[str, ...], Factor]) -> dict[tuple[str, ...], Factor]:
-    """Small gradients side by side in one matrix: one large product instead of many small ones."""
-    small = {
-        names: factor
-        for names, factor in factors.items()
-        if isinstance(factor, Gradients) and factor.gradients.shape[1] <= _SMALL
-    }
-    if len(small) < 2:
-        return factors
-    rows = next(iter(small.values())).rows
-    together = Gradients(torch.cat([factor.gradients for factor in small.values()], 1), rows)
-    names = tuple(name for key in small for name in key)
-    return {key: factor for key, factor in factors.items() if key not in small} | {names: together}
 
 
 def _routes(plan: Plan) -> dict[str, Route]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -165,9 +166,14 @@ def _wanted(outputs: Outputs, count: int) -> tuple[list[int], bool]:
         if outputs not in ("full", "trace"):
             raise unknown_name("form of the outputs", outputs, ["full", "trace"])
         return list(range(count)), outputs == "trace"
-    numbers = [int(number) for number in outputs]
+    try:
+        numbers = [index(number) for number in outputs]
+    except TypeError:
+        numbers = []
     if not numbers or any(not -count <= number < count for number in numbers):
-        raise InputError(f"outputs= must be numbers of outputs from 0 to {count - 1}, not {list(outputs)}.")
+        raise InputError(
+            f"outputs= must be 'full', 'trace' or a list of numbers from 0 to {count - 1}, not {outputs!r}."
+        )
     return [number % count for number in numbers], False
 
 

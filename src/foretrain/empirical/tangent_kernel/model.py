@@ -39,6 +39,7 @@ class Model:
     def __call__(self, batch: Batch, differentiable: bool = True) -> Tensor:
         """Outputs of all samples, (samples, outputs), flattened after the batch axis."""
         with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.set_grad_enabled(differentiable))
             if self.unfused:
                 stack.enter_context(warnings.catch_warnings())
@@ -46,7 +47,7 @@ class Model:
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             result = self._call(batch.arguments)
-        return _as_matrix(_picked(result, self.output), batch, differentiable)
+            return _as_matrix(_picked(result, self.output), batch, differentiable)
 
     def moved(self) -> Model | None:
         """The same model with noise added to its parameters; None for a functional model, whose own they are."""

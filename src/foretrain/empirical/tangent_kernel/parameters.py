@@ -22,6 +22,12 @@ def trainable(model: Any, parameters: Any) -> dict[str, Tensor]:
     else:
         named = _flat(parameters)
     found = {name: value for name, value in named if value.requires_grad}
+    computed = [name for name, value in found.items() if not value.is_leaf]
+    if computed:
+        raise InputError(
+            f"the parameter {computed[0]!r} is computed from other tensors: pass leaf tensors, for example "
+            "value.detach().requires_grad_()."
+        )
     if not found:
         raise InputError(
             "the model has no parameter with requires_grad: unfreeze some, or pass a functional model's "

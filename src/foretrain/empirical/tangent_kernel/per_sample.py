@@ -10,6 +10,7 @@ from torch import Tensor
 
 from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.model import Model
+from foretrain.support.progress import track
 
 
 def sample_gradients(
@@ -18,23 +19,26 @@ def sample_gradients(
     parameters: Mapping[str, Tensor],
     outputs: Sequence[int],
     rates: Mapping[str, float],
-) -> Tensor:
-    """(samples, outputs, entries of all parameters), with the roots of the rates inside.
+) -> dict[str, Tensor]:
+    """{name: (samples, outputs, entries)}, with the roots of the rates inside.
 
     A sample goes through the model twice in one batch, because some models treat a batch of one differently.
     """
-    values = list(parameters.values())
-    roots = [sqrt(rates[name]) for name in parameters]
-    entries = sum(value.numel() for value in values)
-    result = values[0].new_zeros(batch.count, len(outputs), entries)
-    for sample in range(batch.count):
-        found = model(batch.pick([sample, sample]))
+    found = {
+        name: value.new_zeros(batch.count, len(outputs), value.numel()) for name, value in parameters.items()
+    }
+    if not parameters:
+        return found
+    for sample in track(range(batch.count), "gradients sample by sample"):
+        given = model(batch.pick([sample, sample]))
         for number, output in enumerate(outputs):
-            gradients = torch.autograd.grad(found[0, output], values, retain_graph=True, allow_unused=True)
-            start = 0
-            for value, root, gradient in zip(values, roots, gradients):
+            cotangent = torch.zeros_like(given)
+            cotangent[0, output] = 1
+            gradients = torch.autograd.grad(
+                given, list(parameters.values()), cotangent, retain_graph=True, allow_unused=True
+            )
+            for name, gradient in zip(parameters, gradients):
                 if gradient is not None:
                     dense = gradient.to_dense() if gradient.is_sparse else gradient
-                    result[sample, number, start : start + value.numel()] = dense.reshape(-1) * root
-                start += value.numel()
-    return result
+                    found[name][sample, number] = dense.reshape(-1) * sqrt(rates[name])
+    return found
