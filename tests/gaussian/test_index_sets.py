@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import SMOOTH, check, pair, random_covariance, sines, size
 
-from foretrain.gaussian import expectation, expectations_at, factor, z
+from foretrain.gaussian import expectation, expectations_at, factor, products_at, z
 from foretrain.gaussian.factors import Factor
 from foretrain.gaussian.stack import Stack
 from foretrain.support.errors import InputError
@@ -65,6 +65,38 @@ class TestValues:
                 alone = expectation([z, ("relu", 2), "tanh"], K5[np.ix_(row, row)])
                 assert value == pytest.approx(float(alone), abs=1e-9)
         assert found.value[1] == pytest.approx(0.0, abs=1e-15)
+
+
+class TestSeveralProducts:
+    @pytest.mark.parametrize("name", ["tanh", "relu", "elu"])
+    def test_agree_with_one_at_a_time(self, name: str) -> None:
+        s, slope = factor(name), factor(name, 1)
+        size = 3 if name == "elu" else 5
+        rows = np.random.default_rng(2).integers(0, size, (12, 4))
+        products = [[s] * 4, [s, s, slope, slope], [slope] * 4]
+        requests = [(f, part) for f, part in zip(products, (rows, rows[:5], rows[3:]), strict=True)]
+        for found, (f, part) in zip(products_at(requests, K5), requests, strict=True):
+            alone = expectations_at(f, K5, part)
+            assert found.value.shape == (len(part),)
+            assert (np.abs(found.value - alone.value) <= found.error + alone.error + 1e-14).all()
+
+    def test_the_same_inputs_are_integrated_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        computed = []
+        original = Stack.totals
+
+        def counted(self: Stack, products: list[list[Factor]]) -> Any:
+            computed.append((len(self.K), len(products)))
+            return original(self, products)
+
+        monkeypatch.setattr(Stack, "totals", counted)
+        s, slope = factor("tanh"), factor("tanh", 1)
+        rows = np.array(list(itertools.permutations([0, 1, 2, 3])))
+        products_at([([s] * 4, rows), ([s, s, slope, slope], rows), ([slope] * 4, rows)], K5)
+        assert computed == [(1, 8)]
+
+    def test_refuses_different_numbers_of_slots(self) -> None:
+        with pytest.raises(InputError, match="same number of slots"):
+            products_at([(["tanh"], [[0]]), (["tanh"] * 2, [[0, 1]])], K5)
 
 
 class TestShapesAndWork:

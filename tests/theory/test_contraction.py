@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
+from foretrain.activations import activation
 from foretrain.support.errors import InputError, NotEnoughMemoryError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.flow import flow
+from foretrain.theory.flow import contractions, flow
+from foretrain.theory.flow.contractions import exact_seconds
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((4, 3))
@@ -107,3 +111,32 @@ def test_bad_contractions(arguments: dict[str, object], message: str) -> None:
 def test_contraction_without_the_vertex_is_an_error() -> None:
     with pytest.raises(InputError, match="add it"):
         flow(UNEQUAL, X, ["K"], contract=(A, B))
+
+
+def test_what_is_cheap_is_exact_whatever_the_number_of_inputs() -> None:
+    """Nine inputs: closed forms of relu take a second, integrals of selu minutes."""
+    inputs, left = RNG.standard_normal((9, 5)), RNG.standard_normal((9, 9))
+    net = MLP("relu", depth=3, width=[7, 5], C_W=2.0)
+    found = flow(net, inputs, ["V"], contract=(left, left))["V"]
+    assert not found.standard_error.values.any()
+    np.testing.assert_array_equal(found.values, flow(net, inputs, ["V"], contract=(left, left), draws=0)["V"])
+    sampled = flow(net.replace(activation="selu"), inputs, ["V"], contract=(left, left))["V"]
+    assert (sampled.standard_error.values[1:] > 0).all()
+
+
+def test_the_estimate_of_the_effort() -> None:
+    relu, tanh, elu = (activation(name) for name in ("relu", "tanh", "elu"))
+    assert exact_seconds("V", 2, elu, 50) == 0.0  # two-input expectations only
+    assert exact_seconds("V", 9, relu, 5) == pytest.approx(4 / 2 * exact_seconds("V", 9, relu, 3))
+    for name in ("V", "D", "F", "A", "B"):
+        assert (
+            exact_seconds(name, 9, relu, 3) < exact_seconds(name, 9, tanh, 3) < exact_seconds(name, 9, elu, 3)
+        )
+        assert exact_seconds(name, 8, tanh, 3) < exact_seconds(name, 9, tanh, 3)
+    # As many products as there are distinct ones, counted by hand.
+    distinct = {tuple(sorted(q)) for q in product(range(6), repeat=4)}
+    counts = [sum(len({*q}) == size for q in distinct) for size in (3, 4)]
+    assert exact_seconds("V", 6, tanh, 2) == pytest.approx(counts @ np.array(contractions._SECONDS["smooth"]))
+    mixed = {(tuple(sorted(q[:2])), tuple(sorted(q[2:]))) for q in product(range(6), repeat=4)}
+    counts = [sum(len({*a, *b}) == size for a, b in mixed) for size in (3, 4)]
+    assert exact_seconds("F", 6, tanh, 2) == pytest.approx(counts @ np.array(contractions._SECONDS["smooth"]))

@@ -3,6 +3,7 @@
 ``expectation``          any product of activations, derivatives and polynomials at 1 to 4 inputs
 ``gram``                 products of two, for all pairs of N inputs at once
 ``expectations_at``      products of up to four, on chosen index sets of N inputs
+``products_at``          several such products at once
 ``expectation_of``       any function of all inputs
 ``moments``              of one activation, the usual ones
 ``covariance_gradient``  derivatives with respect to the covariance (Price)
@@ -16,7 +17,7 @@ from foretrain.gaussian.expectation import expectation
 from foretrain.gaussian.factors import Factor, factor, one, z
 from foretrain.gaussian.general import expectation_of
 from foretrain.gaussian.grams import gram
-from foretrain.gaussian.index_sets import expectations_at
+from foretrain.gaussian.index_sets import expectations_at, products_at
 from foretrain.gaussian.moments import moments
 from foretrain.gaussian.result import Expectation
 
@@ -34,6 +35,7 @@ __all__ = [
     "moments",
     "one",
     "orthant",
+    "products_at",
     "wick",
     "z",
 ]

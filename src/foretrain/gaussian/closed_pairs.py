@@ -25,7 +25,7 @@ Targets = Mapping[int, Tile]
 TileRule = Callable[[Tile, Tile, Tile, Targets], None]
 
 _local = threading.local()
-_NEARLY_PARALLEL = {"float64": 1e-6, "float32": 1e-4}
+_NEARLY_PARALLEL = {"float64": 1e-2, "float32": 1e-4}
 
 
 def closed_pair(f: Factor, g: Factor) -> tuple[Activation, int] | None:

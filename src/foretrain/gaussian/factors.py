@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -73,7 +74,11 @@ class Factor:
     def __call__(self, z: Any) -> NDArray[Any]:
         """The pointwise value; delta functions are not in it (see ``deltas``)."""
         z = np.asarray(z)
-        values = [_power(t.activation.derivative(z, t.order), t.power) for t in self.terms]
+        return self._product(z, [t.activation.derivative(z, t.order) for t in self.terms])
+
+    def _product(self, z: NDArray[Any], derivatives: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The value, from the derivative of the activation in every term."""
+        values = [_power(d, t.power) for d, t in zip(derivatives, self.terms, strict=True)]
         if self.polynomial != (1.0,) or not values:
             values.append(np.asarray(poly.polyval(z, np.asarray(self.polynomial, dtype=z.dtype))))
         return math.prod(values[1:], start=values[0])
@@ -232,6 +237,18 @@ class Factor:
                 weight, smooth = _weight_across_jump(rest, term, location, order, kink.jump(k))
             deltas.append(Delta(location, order, weight, smooth))
         return deltas
+
+
+def values_of(factors: Sequence[Factor], z: Array) -> Array:
+    """Values of several factors at the same points, in front of them: each derivative is evaluated once."""
+    found: dict[tuple[Activation, int], NDArray[Any]] = {}
+    result = np.empty((len(factors), *z.shape))
+    for row, f in zip(result, factors, strict=True):
+        for t in f.terms:
+            if (t.activation, t.order) not in found:
+                found[t.activation, t.order] = t.activation.derivative(z, t.order)
+        row[...] = f._product(z, [found[t.activation, t.order] for t in f.terms])
+    return result
 
 
 def _power(value: NDArray[Any], power: int) -> NDArray[Any]:

@@ -20,15 +20,12 @@ TINY = 1e-300
 _TABLE_RADIUS = 12.0
 
 
-def scale_of(factors: list[Factor], K: Array, mean: Array, tolerance: float) -> Array:
-    """sqrt(prod <f_i^2>) for a stack: errors are relative to it."""
-    scale = np.ones(len(K))
-    for i, f in enumerate(factors):
-        pairs = np.stack([K[:, i, i], mean[:, i]], axis=1)
-        distinct, where = np.unique(pairs, axis=0, return_inverse=True)
-        square = _second_moment(f, distinct[:, 0], distinct[:, 1], tolerance)
-        scale *= np.sqrt(square)[where.ravel()]
-    return scale
+def sizes_of(f: Factor, variance: Array, mean: Array, tolerance: float) -> Array:
+    """sqrt(<f^2>) at variances and means of any one shape: errors of products are relative to theirs."""
+    pairs = np.stack([variance.ravel(), mean.ravel()], axis=1)
+    distinct, where = np.unique(pairs, axis=0, return_inverse=True)
+    square = _second_moment(f, distinct[:, 0], distinct[:, 1], tolerance)
+    return np.asarray(np.sqrt(square)[where.ravel()].reshape(variance.shape))
 
 
 def _second_moment(f: Factor, variance: Array, mean: Array, tolerance: float) -> Array:
@@ -65,6 +62,11 @@ def _sizes(f: Factor, mean: Array, deviation: Array) -> Array:
 
 
 Rule = Callable[[list[Factor], Array, Array, Array, float], tuple[Array, Array]]
+
+
+def are_smooth(factors: Sequence[Factor]) -> bool:
+    """Whether every factor varies and has no kinks."""
+    return not any(f.kinks or f.is_constant for f in factors)
 
 
 def rule_for(factors: list[Factor]) -> Rule:

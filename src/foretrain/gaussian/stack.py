@@ -5,18 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian.closed import Closed, closed_form
-from foretrain.gaussian.covariance import condition, staircase
+from foretrain.gaussian.covariance import Staircase, condition, staircase
 from foretrain.gaussian.factors import Delta, Factor
-from foretrain.gaussian.quadrature import TINY, kinked_rule, rule_for, scale_of
+from foretrain.gaussian.quadrature import TINY, are_smooth, kinked_rule, rule_for, sizes_of
+from foretrain.gaussian.rules.grids import grid_expectation
 from foretrain.support.errors import AccuracyWarning, NotSupportedError
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 WIDEST = 1e4
 """The largest variance that quadrature takes on."""
@@ -28,6 +31,29 @@ class Stack:
     def __init__(self, K: Array, mean: Array, tolerance: float) -> None:
         self.K, self.mean, self.tolerance = K, mean, tolerance
         self.rules: set[str] = set()
+        self._sizes: dict[Factor, Array] = {}
+
+    def totals(self, products: list[list[Factor]]) -> tuple[Array, Array]:
+        """The expectations (P, B) of several products, those of smooth factors on the same points."""
+        value, error = np.empty((2, len(products), len(self.K)))
+        moving = (np.diagonal(self.K, axis1=1, axis2=2) > TINY).all(axis=1)
+        if moving.any() and not moving.all():
+            for items in (np.flatnonzero(moving), np.flatnonzero(~moving)):
+                part = self._part(items, np.arange(self.K.shape[1]))
+                value[:, items], error[:, items] = part.totals(products)
+                self.rules |= part.rules
+            return value, error
+        left = []
+        for k, factors in enumerate(products):
+            if not moving.all() or not are_smooth(factors):
+                value[k], error[k] = self.total(factors)
+            elif (known := self._known(factors)) is not None:
+                value[k], error[k] = known
+            else:
+                left.append(k)
+        if left:
+            value[left], error[left] = self._quadrature([products[k] for k in left])
+        return value, error
 
     def total(self, factors: list[Factor]) -> tuple[Array, Array]:
         """The expectation including delta functions: pointwise part and singular part of each factor in turn."""
@@ -111,30 +137,83 @@ class Stack:
             error[items] = 0.0 if inner is None else np.abs(weight) * inner.error
         return value, error
 
-    def _moving(self, factors: list[Factor], items: NDArray[np.intp], rows: NDArray[np.intp]) -> Closed:
-        K = self.K[np.ix_(items, rows, rows)]
-        mean = self.mean[np.ix_(items, rows)]
-        if not mean.any() and np.prod([f.parity for f in factors]) == -1:
-            return Closed(np.zeros(len(K)), np.zeros(len(K)))
-        closed = closed_form(factors, K, mean)
+    def _moving(self, factors: list[Factor], items: Indices, rows: Indices) -> Closed:
+        whole = len(items) == len(self.K) and len(rows) == self.K.shape[1]
+        part = self if whole else self._part(items, rows)
+        known = part._known(factors)
+        if known is None:
+            value, error = part._quadrature([factors])
+            known = Closed(value[0], error[0])
+        self.rules |= part.rules
+        return known
+
+    def _part(self, items: Indices, rows: Indices) -> Stack:
+        """Some of the Gaussians, for some of their inputs."""
+        return Stack(self.K[np.ix_(items, rows, rows)], self.mean[np.ix_(items, rows)], self.tolerance)
+
+    def _known(self, factors: list[Factor]) -> Closed | None:
+        """What needs no quadrature: zero by symmetry, or a closed form."""
+        if not self.mean.any() and np.prod([f.parity for f in factors]) == -1:
+            return Closed(np.zeros(len(self.K)), np.zeros(len(self.K)))
+        closed = closed_form(factors, self.K, self.mean)
         if closed is not None:
             self.rules.add("closed form")
-            return closed
-        if np.diagonal(K, axis1=1, axis2=2).max(initial=0.0) > WIDEST:
-            raise too_wide(factors)
-        scale = scale_of(factors, K, mean, self.tolerance)
-        value, error = np.zeros(len(K)), np.zeros(len(K))
-        alive = np.flatnonzero(scale > 0)
-        steps = staircase(K[alive])
-        for (order, rank), members in _orders(steps.order, steps.rank):
-            chosen = alive[members]
-            lower = steps.factor[members][:, :, :rank]
-            permuted = [factors[i] for i in order]
-            centre = mean[chosen][:, list(order)]
+        return closed
+
+    def _quadrature(self, products: list[list[Factor]]) -> tuple[Array, Array]:
+        """Values and errors (P, B): smooth ones on shared grids, the rest, and what those miss, one by one."""
+        if np.diagonal(self.K, axis1=1, axis2=2).max(initial=0.0) > WIDEST:
+            raise too_wide(products[0])
+        scale = np.stack([self.scale(factors) for factors in products])
+        value, error = np.zeros_like(scale), np.where(scale > 0, np.inf, 0.0)
+        if are_smooth(products[0]) and (len(products) > 1 or self.K.shape[1] > 2):
+            alive = np.flatnonzero((scale > 0).all(axis=0))
+            value[:, alive], error[:, alive] = self._on_grids(products, alive, scale[:, alive])
+        for k, factors in enumerate(products):
+            missed = np.flatnonzero(error[k] > self.tolerance * scale[k])
+            value[k, missed], error[k, missed] = self._one_by_one(factors, missed, scale[k, missed])
+        return value, error
+
+    def _on_grids(self, products: list[list[Factor]], items: Indices, scale: Array) -> tuple[Array, Array]:
+        """Products of smooth factors: items whose inputs have the same factors in pivoted order share grids."""
+        kinds = [tuple(dict.fromkeys(column)) for column in zip(*products, strict=True)]
+        which = np.array([[kinds[i].index(f) for i, f in enumerate(factors)] for factors in products])
+        value, error = np.empty_like(scale), np.empty_like(scale)
+        order = self._staircase.order[items]
+        of_kind = np.array([kinds.index(options) for options in kinds])[order]
+        for row, places in _groups(of_kind):
+            chosen = items[places]
+            value[:, places], error[:, places] = (
+                found.T
+                for found in grid_expectation(
+                    [kinds[i] for i in row],
+                    which[:, order[places]].transpose(1, 0, 2),
+                    self._staircase.factor[chosen],
+                    np.take_along_axis(self.mean[chosen], order[places], axis=1),
+                    scale[:, places].T,
+                    self.tolerance,
+                )
+            )
+        if (error <= self.tolerance * scale).any():
+            self.rules.add("grids")
+        return value, error
+
+    def _one_by_one(self, factors: list[Factor], items: Indices, scale: Array) -> tuple[Array, Array]:
+        """One product, by the rule for its factors."""
+        value, error = np.zeros(len(items)), np.zeros(len(items))
+        order, rank = self._staircase.order[items], self._staircase.rank[items]
+        for row, places in _groups(np.concatenate([order, rank[:, None]], axis=1)):
+            permuted = [factors[i] for i in row[:-1]]
+            lower = self._staircase.factor[items[places]][:, :, : row[-1]]
+            centre = self.mean[items[places]][:, row[:-1]]
             rule = rule_for(permuted)
             self.rules.add("panels" if rule is kinked_rule else "lattice")
-            value[chosen], error[chosen] = rule(permuted, lower, centre, scale[chosen], self.tolerance)
-        return Closed(value, error)
+            value[places], error[places] = rule(permuted, lower, centre, scale[places], self.tolerance)
+        return value, error
+
+    @cached_property
+    def _staircase(self) -> Staircase:
+        return staircase(self.K)
 
     def warn_if_short(self, factors: list[Factor], value: Array, error: Array) -> None:
         """Warn where quadrature missed the tolerance."""
@@ -154,7 +233,14 @@ class Stack:
 
     def scale(self, factors: list[Factor]) -> Array:
         """sqrt(prod <f_i^2>), to which errors are relative."""
-        return scale_of(factors, self.K, self.mean, self.tolerance)
+        return np.asarray(np.prod([self._size(f)[:, i] for i, f in enumerate(factors)], axis=0))
+
+    def _size(self, f: Factor) -> Array:
+        """sqrt(<f^2>) at every input (B, n)."""
+        if f not in self._sizes:
+            variance = np.diagonal(self.K, axis1=1, axis2=2)
+            self._sizes[f] = sizes_of(f, variance, self.mean, self.tolerance)
+        return self._sizes[f]
 
 
 def too_wide(factors: list[Factor]) -> NotSupportedError:
@@ -164,14 +250,7 @@ def too_wide(factors: list[Factor]) -> NotSupportedError:
     )
 
 
-def _groups(patterns: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.intp]]]:
-    for pattern in np.unique(patterns, axis=0):
-        yield pattern, np.flatnonzero((patterns == pattern).all(axis=1))
-
-
-def _orders(
-    order: NDArray[np.intp], rank: NDArray[np.intp]
-) -> Iterator[tuple[tuple[tuple[int, ...], int], NDArray[np.intp]]]:
-    both = np.concatenate([order, rank[:, None]], axis=1)
-    for row in np.unique(both, axis=0):
-        yield (tuple(int(i) for i in row[:-1]), int(row[-1])), np.flatnonzero((both == row).all(axis=1))
+def _groups(rows: NDArray[Any]) -> Iterator[tuple[NDArray[Any], Indices]]:
+    """Equal rows, and where they are."""
+    for row in np.unique(rows, axis=0):
+        yield row, np.flatnonzero((rows == row).all(axis=1))

@@ -31,13 +31,13 @@ class Table:
     """
 
     def __init__(self, function: Callable[[Array], Array], edges: Array, tolerance: float) -> None:
-        for _ in range(_HALVINGS):
+        for halvings in range(_HALVINGS):
             half = np.diff(edges) / 2
             points = ((edges[1:] + edges[:-1]) / 2 + half * _NODES[:, None]).ravel()
             coefficients = _FROM_VALUES @ np.asarray(function(points)).reshape(_DEGREE + 1, -1)
             size = float(np.abs(coefficients).max()) or 1.0
             self.error = float(np.abs(coefficients[-2:]).max()) / size
-            if self.error <= tolerance or 2 * len(edges) > _MOST_CELLS:
+            if self.error <= tolerance or 2 * len(edges) > _MOST_CELLS or halvings == _HALVINGS - 1:
                 break
             edges = np.sort(np.concatenate([edges, (edges[1:] + edges[:-1]) / 2]))
         self._edges = edges

@@ -15,7 +15,7 @@ def require_memory_for(depth: int, size: int, request: Request, *, residual: boo
     if _PAIRWISE & {*request.names}:
         entries += 40 * pairs
     if "H1" in request.names:
-        entries += 120 * pairs
+        entries += 160 * pairs  # of which 40 for nearly parallel ones
     if request.full_tensors or (residual and request.matrices is not None):
         kinds = len(request.tensors)
         entries += kinds * (depth + (kinds > 1)) * size**4 + 4 * kinds * pairs**2

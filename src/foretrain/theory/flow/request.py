@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.activations import Activation
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
@@ -30,6 +31,8 @@ TANGENT = ("Theta", "H1", "D", "F", "A", "B")
 class Request:
     """A checked request; ``matrices`` (C, 2, N, N) are the pairs to contract tensors with."""
 
+    activation: Activation
+    depth: int
     names: tuple[str, ...]
     quadruples: Indices | None
     matrices: Array | None
@@ -88,6 +91,8 @@ def check_request(
     _check_kind(mlp, names)
     matrices, single = (None, False) if contract is None else _check_matrices(contract, inputs)
     return Request(
+        activation=mlp.activation,
+        depth=mlp.depth,
         names=names,
         quadruples=None if quadruples is None else _check_quadruples(quadruples, inputs),
         matrices=matrices,

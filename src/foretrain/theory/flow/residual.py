@@ -49,7 +49,7 @@ def _on_quadruples(mlp: MLP, K: Array, request: Request) -> Array:
     """V_(ab)(cd) from the flow of the inputs a, b, c, d alone, which marginalisation allows."""
     assert request.quadruples is not None
     columns = [np.zeros((mlp.depth, 0))]
-    for quadruple in request.quadruples:
+    for quadruple in track(request.quadruples, "quadruples"):
         used, (a, b, c, d) = np.unique(quadruple, return_inverse=True)
         V = _run(mlp, K[np.ix_(used, used)], ("V",), request)["V"]
         number = Pairs(len(used)).number

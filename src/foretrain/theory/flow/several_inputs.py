@@ -20,7 +20,6 @@ from foretrain.theory.recursions.ntk_quadruples import QuadrupleTensors
 from foretrain.theory.recursions.ntk_tensors import FullTensors
 from foretrain.theory.recursions.pair_blocks import MetricCorrection, PairVertices
 from foretrain.theory.recursions.preactivation import Step, next_kernel
-from foretrain.theory.recursions.quadruples import QuadrupleVertices
 from foretrain.theory.recursions.single_input import width_ratio
 from foretrain.theory.recursions.six_point import six_point_flow
 
@@ -106,10 +105,7 @@ def _moving(request: Request, pairs: Pairs) -> Iterator[_Moving]:
     if request.full_tensors:
         yield FullTensors(pairs, request.full_tensors)
     if request.quadruples is not None:
-        if request.tensors == ("V",):
-            yield QuadrupleVertices(request.quadruples)
-        else:
-            yield QuadrupleTensors(request.quadruples, request.tensors)
+        yield QuadrupleTensors(request.quadruples, request.tensors)
 
 
 def _labelled(name: str, values: Array, request: Request) -> xr.DataArray:

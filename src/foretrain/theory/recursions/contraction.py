@@ -145,12 +145,12 @@ def diagonal_covariance(layer: PairExpectations, left: Forms, right: Forms) -> E
 
 def _bilinear(left: Forms, matrix: Callable[[int, int], Array], right: Forms) -> Array:
     """The sum over orders of A . S . B, for every form of the stacks."""
-    parts = [
-        np.einsum("qp,pr,qr->q", A, matrix(first, second), B, optimize=True)
-        for first, A in left.items()
-        for second, B in right.items()
-    ]
-    return np.asarray(np.sum(parts, axis=0))
+    total = np.zeros(len(next(iter(left.values()))))
+    for first, A in left.items():
+        for second, B in right.items():
+            if A.any() and B.any():  # a matrix may be costly
+                total += np.einsum("qp,pr,qr->q", A, matrix(first, second), B, optimize=True)
+    return total
 
 
 class SampledCovariance:
@@ -202,7 +202,7 @@ class Samples:
         total, squares = np.zeros(count), np.zeros(count)
         (own,) = spawn(self._seed, self._calls + 1)[-1:]
         self._calls += 1
-        for seed in spawn(own, self._chunks):
+        for seed in track(spawn(own, self._chunks), "drawing"):
             z = generator(seed).standard_normal((_CHUNK, len(K))) @ root.T
             for q, values in enumerate(observables(z)):
                 total[q] += values.sum()

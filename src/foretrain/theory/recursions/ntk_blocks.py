@@ -2,6 +2,7 @@
 
 Inside each pair (a, b) the block of V on {aa, ab, bb}, the entries (aa)(ab), (ab)(ab), (bb)(ab) of D and the four
 entries F_{i a j b}, i and j in {a, b}, flow by themselves with two-input expectations: O(N^2) work and memory.
+Nearly parallel pairs of an activation with a kink are followed in coordinates of their own (nearly_parallel).
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ from numpy.typing import NDArray
 
 from foretrain.gaussian import factor
 from foretrain.theory.pairs import Pairs
+from foretrain.theory.recursions.nearly_parallel import (
+    NearlyParallelPairs,
+    PairState,
+    is_covered,
+    nearly_parallel,
+)
 from foretrain.theory.recursions.ntk import TangentExpectations
 from foretrain.theory.recursions.pair_blocks import MetricCorrection, response_blocks
-from foretrain.theory.recursions.preactivation import Step, curvature
+from foretrain.theory.recursions.preactivation import Step, curvature, curvature_apart
+from foretrain.theory.recursions.tied_pairs import Line, are_tied
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 class TangentCorrection:
@@ -27,6 +36,7 @@ class TangentCorrection:
         self._mixed = np.zeros((len(pairs), 3))  # D_(ij)(ab), ij = aa, ab, bb
         self._cross = np.zeros((len(pairs), 2, 2))  # F_{i a j b}, rows i = b, a, columns j = a, b
         self._correction = np.zeros(len(pairs))
+        self._near = NearlyParallelPairs()
 
     def now(self) -> dict[str, Array]:
         """H1 (N, N), besides what the metric's correction holds."""
@@ -34,15 +44,33 @@ class TangentCorrection:
 
     def step(self, old: TangentExpectations, step: Step) -> None:
         """First H1, D and F with what the old layer holds, then G1 and V."""
-        correction, moments = self._next_correction(old, step), self._moments(old)
+        near = self._nearly_parallel(old)
+        where, sharp = self._near.step(old, step, self._state(), near)
+        correction, moments = self._next_correction(old, step, near), self._moments(old)
+        correction[where] = sharp
         self._mixed, self._cross = self._next_mixed(old, step, moments), self._next_cross(old, step, moments)
         self._correction = correction
         self._metric.step(old, step)
 
-    def _next_correction(self, old: TangentExpectations, step: Step) -> Array:
+    def _nearly_parallel(self, old: TangentExpectations) -> Mask:
+        """Pairs with a kink that the inputs' own basis cannot resolve, in this layer or after the activation."""
+        a, b = self._pairs.first, self._pairs.second
+        if not is_covered(old.activation):
+            return np.zeros(len(a), dtype=bool)
+        return np.asarray(
+            nearly_parallel(old.activation, old.K, a, b) | nearly_parallel(old.activation, old.of(0, 0), a, b)
+        )
+
+    def _state(self) -> PairState:
+        """All pairs in the basis of their inputs."""
+        G1, pairs = self._metric.correction, self._pairs
+        metric = np.stack([G1[pairs.first_twice], G1, G1[pairs.second_twice]], axis=1)
+        return PairState(metric, self._metric.blocks, self._mixed, self._cross[:, ::-1], self._correction)
+
+    def _next_correction(self, old: TangentExpectations, step: Step, near: Mask) -> Array:
         """H1' = r {lambda_W S[s s] + C_W (Theta S[s' s'] + <s' s'> H1 + T' D / 2 + T' F)} + C_W_1 <s' s'> Theta.
 
-        S is the shift of a mean by G1 and V, T' = <d d (s' s')>: (8.59) with (8.71).
+        S is the shift of a mean by G1 and V, T' = <d d (s' s')>: (8.59) with (8.71). Pairs ``near`` are left out.
         """
         pairs = self._pairs
         Theta, slopes = pairs.vector(old.Theta), pairs.vector(old.of(1, 1))
@@ -53,14 +81,18 @@ class TangentCorrection:
         from_mixed = first * self._mixed[:, 0] + cross * self._mixed[:, 1] + second * self._mixed[:, 2]
         F = self._cross
         from_cross = 2 * first * F[:, 1, 0] + cross * (F[:, 1, 1] + F[:, 0, 0]) + 2 * second * F[:, 0, 1]
-        inner = Theta * self._shift(old, 1) + slopes * self._correction + from_mixed + from_cross
-        grown += step.ratio * (step.lambda_W * self._shift(old, 0) + step.C_W * inner)
+        inner = Theta * self._slope_shift(old, near) + slopes * self._correction + from_mixed + from_cross
+        grown += step.ratio * (step.lambda_W * self._value_shift(old) + step.C_W * inner)
         return grown
 
-    def _shift(self, old: TangentExpectations, order: int) -> Array:
-        """n times the shift of <s_a s_b>, s = sigma^(order), from its value at the kernel."""
-        G1 = self._metric.correction
-        return np.asarray(old.response_of(order) @ G1 + curvature(old, self._metric.blocks, order))
+    def _value_shift(self, old: TangentExpectations) -> Array:
+        """n times the shift of <s_a s_b> from its value at the kernel."""
+        return np.asarray(old.response @ self._metric.correction + curvature(old, self._metric.blocks))
+
+    def _slope_shift(self, old: TangentExpectations, near: Mask) -> Array:
+        """The same of <s'_a s'_b>."""
+        bent = _slope_curvature(old, self._metric.blocks, near)
+        return np.asarray(old.response_of(1) @ self._metric.correction + bent)
 
     def _moments(self, old: TangentExpectations) -> Array:
         """<s_i s_j s'_a s'_b> for ij = aa, ab, bb: (P, 3)."""
@@ -93,3 +125,20 @@ class TangentCorrection:
         source = moments[:, [[1, 2], [0, 1]]] * old.Theta[a, b][:, None, None]
         left, right = old.mixed_response.blocks(b, a), old.mixed_response.blocks(a, b)
         return np.asarray(step.C_W**2 * (source + step.ratio * left @ self._cross @ right.transpose(0, 2, 1)))
+
+
+def _slope_curvature(layer: TangentExpectations, blocks: Array, near: Mask) -> Array:
+    """(1/8) <d_i d_j d_k d_l (s'_a s'_b)> V_(ij)(kl) with V in ``blocks`` (P, 3, 3); zero for pairs ``near``."""
+    if not is_covered(layer.activation):
+        return curvature(layer, blocks, 1)
+    pairs = layer.response.pairs
+    a, b = pairs.first, pairs.second
+    tied = are_tied(layer.K, a, b) & ~near
+    apart = ~(tied | near)
+    result = np.zeros(len(pairs))
+    if apart.any():
+        result[apart] = curvature_apart(layer, a[apart], b[apart], blocks[apart], 1)
+    line = Line(layer.activation, layer.K, a[tied], b[tied], 1)
+    pivot = np.where(line.pivot_is_first, blocks[tied, 0, 0], blocks[tied, 2, 2])
+    result[tied] = 0.5 * line.bend() * pivot
+    return result

@@ -20,6 +20,15 @@ Array = NDArray[np.float64]
 FEEDS = {"V": "VDA", "D": "DA", "A": "A", "F": "F", "B": "B"}
 """Which tensors each one enters in the next layer."""
 
+_PRODUCTS = {
+    "V": {(0, 0)},
+    "D": {(0, 0), (0, 1)},
+    "A": {(0, 0), (0, 1), (1, 1)},
+    "F": {(0, 1)},
+    "B": {(1, 1)},
+}
+"""Orders of the derivatives in the products <s s t t> that each one needs."""
+
 
 def carried(names: Iterable[str]) -> set[str]:
     """The tensors that have to be carried along to know those of ``names`` (others are left out)."""
@@ -51,6 +60,7 @@ class FullTensors:
             "F": self._cross,
             "B": self._cross_variance,
         }
+        old.find_fourfold(sorted(set().union(*(_PRODUCTS[name] for name in self._values))))
         self._values = {name: rules[name](old, step) for name in self._values}
 
     def _vertex(self, old: TangentExpectations, step: Step) -> Array:

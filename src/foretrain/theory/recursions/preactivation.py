@@ -8,6 +8,7 @@ inputs are matrices (P, P); values carry no 1/n (the physical correction is valu
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import Activation
-from foretrain.gaussian import Expectation, Factor, expectation, expectations_at, factor, gram
+from foretrain.gaussian import Expectation, Factor, expectation, factor, gram, products_at
 from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.theory.pairs import Pairs
 from foretrain.theory.recursions.tied_pairs import Line, are_tied
@@ -82,18 +83,32 @@ class PairExpectations:
 
     def fourfold(self, first: int = 0, second: int = 0) -> Array:
         """<s_a s_b t_c t_d>, s and t derivatives of these orders of sigma, on pairs of pairs: (P, P)."""
-        if (first, second) not in self._fourfold:
-            pairs = self.response.pairs
-            two = np.stack([pairs.first, pairs.second], axis=1)
-            shape = (len(pairs), len(pairs), 2)
-            quadruples = np.concatenate(
-                [np.broadcast_to(two[:, None], shape), np.broadcast_to(two[None], shape)], axis=-1
-            )
-            factors = [factor(self.activation, order) for order in (first, first, second, second)]
-            value = np.asarray(expectations_at(factors, self.K, quadruples).value)
+        self.find_fourfold([(first, second)])
+        return self._fourfold[first, second]
+
+    def find_fourfold(self, orders: Iterable[tuple[int, int]]) -> None:
+        """All of these :meth:`fourfold` at once, which costs little more than one."""
+        missing = [two for two in orders if two not in self._fourfold]
+        if not missing:
+            return
+        pairs = self.response.pairs
+        two = np.stack([pairs.first, pairs.second], axis=1)
+        shape = (len(pairs), len(pairs), 2)
+        quadruples = np.concatenate(
+            [np.broadcast_to(two[:, None], shape), np.broadcast_to(two[None], shape)], axis=-1
+        )
+        products = [[factor(self.activation, k) for k in (i, i, j, j)] for i, j in missing]
+        requests = [(factors, quadruples) for factors in products]
+        found = products_at(requests, self.K, tolerance=self.product_tolerance)
+        for (first, second), factors, result in zip(missing, products, found, strict=True):
+            value = np.asarray(result.value)
             self._sharpen(value, pairs, factors)
             self._fourfold[first, second], self._fourfold[second, first] = value, value.T
-        return self._fourfold[first, second]
+
+    @property
+    def product_tolerance(self) -> float | None:
+        """For products of four: what is asked for, or where kinks would make that slow the default."""
+        return self.tolerance if self.activation.is_smooth else None
 
     def _sharpen(self, value: Array, pairs: Pairs, factors: list[Factor]) -> None:
         """Entries of one input alone are one-dimensional integrals: to all digits what one input would give."""
@@ -221,7 +236,7 @@ def curvature(layer: PairExpectations, blocks: Array, order: int = 0) -> Array:
     apart = ~same
     result = np.zeros(len(pairs))
     if apart.any():
-        result[apart] = _curvature_apart(layer, a[apart], b[apart], blocks[apart], order)
+        result[apart] = curvature_apart(layer, a[apart], b[apart], blocks[apart], order)
     if smooth:
         bend = second_derivative(layer.activation, layer.K[a, a][same], order)
         result[same] = 0.5 * bend * blocks[same, 0, 0]
@@ -246,7 +261,7 @@ def _are_one_line(K: Array, a: Indices, b: Indices, order: int) -> NDArray[np.bo
     return nearly
 
 
-def _curvature_apart(layer: PairExpectations, a: Indices, b: Indices, v: Array, order: int) -> Array:
+def curvature_apart(layer: PairExpectations, a: Indices, b: Indices, v: Array, order: int) -> Array:
     """The same for pairs of different inputs, by partial derivatives."""
     four, three, two = (layer.of(order + k, order + 4 - k) for k in (4, 3, 2))
     total = (
