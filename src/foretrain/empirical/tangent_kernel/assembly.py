@@ -36,10 +36,10 @@ def assemble(engine: Engine, samples: Samples) -> tuple[Tensor, float]:
     n, m = engine.job.rows, engine.job.columns
     labels = list(dict.fromkeys(engine.labels.values()))
     like = next(iter(engine.parameters.values()))
-    result_bytes = len(labels) * n * m * rows * rows * like.element_size()
+    result_bytes = len(labels) * n * m * rows * rows * engine.dtype.itemsize
     available = available_bytes()
     size = _chunk_size(engine, samples, result_bytes, available)
-    flat = torch.zeros(len(labels), n * rows, m * rows, dtype=like.dtype, device=like.device)
+    flat = torch.zeros(len(labels), n * rows, m * rows, dtype=engine.dtype, device=like.device)
     store = _Store(engine, size, _SHARE * (available - result_bytes))
     target = dict(zip(labels, flat))
     if samples.second is None:

@@ -42,6 +42,12 @@ class Batch:
         return isinstance(value, Tensor) and value.ndim > self.axis and value.shape[self.axis] == self.count
 
     @property
+    def form(self) -> tuple[tuple[int, ...], ...]:
+        """Sizes of one sample: graphs of batches with other sizes differ, even if they are built alike."""
+        axis = self.axis
+        return tuple((*v.shape[:axis], *v.shape[axis + 1 :]) for v in self.tensors)
+
+    @property
     def tensors(self) -> list[Tensor]:
         """All tensors that hold samples."""
         return [value for value in _leaves(self.arguments) if self.holds_samples(value)]

@@ -31,13 +31,37 @@ class Share:
     block: Block
     way: Way
     rates: Mapping[str, float]
+    dtype: torch.dtype  # of the kernel
     bias: str | None = None
     piece: int | None = None  # which part of a parameter that is used in parts
 
     @property
     def key(self) -> Key:
-        """What tells the share from others in every chunk."""
-        return self.parameters if self.piece is None else (*self.parameters, f"part {self.piece}")
+        """What tells the share from others in every chunk; a parameter comes first."""
+        name = self.block.parameters[0]
+        return (name,) if self.piece is None else (name, f"part {self.piece}")
+
+    def goes_with(self, other: Share) -> bool:
+        """Whether the factors of another graph can be multiplied with mine."""
+        mine, its = self.block, other.block
+        layouts = [source.made for source in mine.sources], [source.made for source in its.sources]
+        return (
+            mine.parameters == its.parameters
+            and mine.direct == its.direct
+            and self.bias == other.bias
+            and (not mine.direct or layouts[0] == layouts[1])
+        )
+
+    def formed(self, parameters: Mapping[str, Tensor]) -> list[tuple[Key, str, int]]:
+        """Key, parameter and entries of all gradients that are formed."""
+        if self.way in ("gram", "pairs"):
+            return []
+        if not self.block.direct:
+            return [((name,), name, parameters[name].numel()) for name in self.block.parameters]
+        found = [(self.key, self.block.parameters[0], prod(self.block.sources[0].shape))]
+        if self.bias is not None:
+            found.append(((self.bias,), self.bias, parameters[self.bias].numel()))
+        return found
 
     @property
     def place(self) -> tuple[str, int | None]:
@@ -48,12 +72,6 @@ class Share:
     def parameters(self) -> tuple[str, ...]:
         """All parameters whose contribution is in the factor."""
         return self.block.parameters if self.bias is None else (*self.block.parameters, self.bias)
-
-    def entries(self, parameters: Mapping[str, Tensor]) -> int:
-        """Entries of a sample's gradient in the factor."""
-        if self.block.direct:
-            return prod(self.block.sources[0].shape)
-        return sum(parameters[name].numel() for name in self.block.parameters)
 
 
 class BlockCapture:
@@ -68,13 +86,13 @@ class BlockCapture:
         self._kept: Sensitivities | None = None
         self._formed: list[tuple[Source, GradientCollector]] = []
         if share.way in ("gram", "pairs"):
-            self._kept = Sensitivities(tape, share.block.sources[0], samples, outputs)
+            self._kept = Sensitivities(tape, share.block.sources[0], samples, outputs, share.dtype)
         else:
             self._formed = [
                 (source, collector)
                 for source in share.block.sources
                 for collector in gradient_collectors(
-                    tape, source, samples, outputs, with_bias=share.bias is not None
+                    tape, source, samples, outputs, share.dtype, with_bias=share.bias is not None
                 )
             ]
 
@@ -88,8 +106,9 @@ class BlockCapture:
         if self._kept is not None:
             kept = self._of_products(self._kept, trace)
             return {} if kept is None else {self.share.key: kept}
-        gradients = self._direct() if self.share.block.direct else self._derived()
-        found: dict[Key, Factor] = {self.share.key: self._rows(gradients, trace)}
+        if not self.share.block.direct:
+            return {(name,): self._rows(values, trace) for name, values in self._derived().items()}
+        found: dict[Key, Factor] = {self.share.key: self._rows(self._direct(), trace)}
         if self.share.bias is not None:
             found[self.share.bias,] = self._rows(self._bias(), trace)
         return found
@@ -131,7 +150,7 @@ class BlockCapture:
             return self._zeros(self._parameters[self.share.bias].numel())
         return collector.bias * sqrt(self.share.rates[self.share.bias])
 
-    def _derived(self) -> Tensor:
+    def _derived(self) -> dict[str, Tensor]:
         """Gradients at the sources, carried down to the parameters they are made of."""
         names = self.share.block.parameters
         totals = {name: self._zeros(self._parameters[name].numel()) for name in names}
@@ -139,15 +158,16 @@ class BlockCapture:
             gradient = collector.gradient()
             if gradient is None:
                 continue
-            cotangents = gradient.reshape(-1, *source.shape)
+            cotangents = gradient.reshape(-1, *source.shape).to(self._tape.dtype_at(source.edges[0]))
             pulled = self._tape.pull_back(source.edges[0], [self._parameters[n] for n in names], cotangents)
             for name, part in zip(names, pulled):
                 if part is not None:
                     totals[name] += part.reshape(totals[name].shape)
-        return torch.cat([totals[name] * sqrt(self.share.rates[name]) for name in names], -1)
+        return {name: totals[name] * sqrt(self.share.rates[name]) for name in names}
 
     def _zeros(self, entries: int) -> Tensor:
-        return self._tape.outputs.new_zeros(self._samples, self._outputs, entries)
+        shape = (self._samples, self._outputs, entries)
+        return self._tape.outputs.new_zeros(shape, dtype=self.share.dtype)
 
 
 def backward_passes(tape: Tape, captures: Sequence[BlockCapture], outputs: Sequence[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -29,12 +30,14 @@ class Collector(ABC):
 class _Products(Collector):
     """All uses of one source in products of one kind, with their positions side by side."""
 
-    def __init__(self, tape: Tape, source: Source, samples: int, outputs: int) -> None:
+    def __init__(self, tape: Tape, source: Source, samples: int, outputs: int, dtype: torch.dtype) -> None:
         self._sites = [product_site(tape, use, source.shape, samples) for use in source.uses]
         self.edges = [(use.node, 0) for use in source.uses]
         self.shape, self.samples, self.outputs = source.shape, samples, outputs
         found = [site.inputs() for site in self._sites]
-        self.inputs = found[0] if len(found) == 1 else torch.cat(found, -1)
+        together = found[0] if len(found) == 1 else torch.cat(found, -1)
+        self.inputs = together.to(dtype) if together.is_floating_point() else together
+        self.dtype = dtype
         self.positions = [values.shape[-1] for values in found]
 
     @property
@@ -52,14 +55,16 @@ class _Products(Collector):
 
     def _arranged(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         pairs = zip(self._sites, gradients)
-        return [None if gradient is None else site.arranged(gradient) for site, gradient in pairs]
+        return [
+            None if gradient is None else site.arranged(gradient).to(self.dtype) for site, gradient in pairs
+        ]
 
 
 class Sensitivities(_Products):
     """Inputs and sensitivities (groups, samples, outputs, q, T) for products of Grams."""
 
-    def __init__(self, tape: Tape, source: Source, samples: int, outputs: int) -> None:
-        super().__init__(tape, source, samples, outputs)
+    def __init__(self, tape: Tape, source: Source, samples: int, outputs: int, dtype: torch.dtype) -> None:
+        super().__init__(tape, source, samples, outputs, dtype)
         self.values: Tensor | None = None
 
     def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
@@ -97,9 +102,15 @@ class FormedGradients(_Products, GradientCollector):
     """
 
     def __init__(
-        self, tape: Tape, source: Source, samples: int, outputs: int, with_bias: bool = False
+        self,
+        tape: Tape,
+        source: Source,
+        samples: int,
+        outputs: int,
+        dtype: torch.dtype,
+        with_bias: bool = False,
     ) -> None:
-        super().__init__(tape, source, samples, outputs)
+        super().__init__(tape, source, samples, outputs, dtype)
         if not self.is_table:
             self.inputs = self.inputs.transpose(
                 2, 3
@@ -162,9 +173,10 @@ class FormedGradients(_Products, GradientCollector):
 class Sums(GradientCollector):
     """Per-sample gradients of a source that is added, multiplied or copied, summed over its uses."""
 
-    def __init__(self, tape: Tape, source: Source, samples: int, outputs: int) -> None:
+    def __init__(self, tape: Tape, source: Source, samples: int, outputs: int, dtype: torch.dtype) -> None:
         self.edges = [(use.node, 0) for use in source.uses]
         self._tape, self._source, self._samples, self._outputs = tape, source, samples, outputs
+        self._dtype = dtype
         self._sum: Tensor | None = None
 
     def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
@@ -174,7 +186,8 @@ class Sums(GradientCollector):
                 continue
             values = per_sample_sum(self._tape, use, self._source.shape, self._samples, gradient)
             if self._sum is None:
-                self._sum = values.new_zeros(self._samples, self._outputs, prod(self._source.shape))
+                shape = (self._samples, self._outputs, prod(self._source.shape))
+                self._sum = values.new_zeros(shape, dtype=self._dtype)
             self._sum[:, output] += values
 
     def gradient(self) -> Tensor | None:
@@ -183,7 +196,12 @@ class Sums(GradientCollector):
 
 
 def gradient_collectors(
-    tape: Tape, source: Source, samples: int, outputs: int, with_bias: bool = False
+    tape: Tape,
+    source: Source,
+    samples: int,
+    outputs: int,
+    dtype: torch.dtype,
+    with_bias: bool = False,
 ) -> list[GradientCollector]:
     """Collectors for all uses of a source; uses of the same kind share one."""
     products: dict[tuple[type[ProductSite], int], list[Use]] = {}
@@ -195,13 +213,13 @@ def gradient_collectors(
         else:
             sums.append(use)
     found: list[GradientCollector] = [
-        FormedGradients(tape, _with_uses(source, uses), samples, outputs, with_bias)
+        FormedGradients(tape, _with_uses(source, uses), samples, outputs, dtype, with_bias)
         for uses in products.values()
     ]
     if sums:
-        found.append(Sums(tape, _with_uses(source, sums), samples, outputs))
+        found.append(Sums(tape, _with_uses(source, sums), samples, outputs, dtype))
     return found
 
 
 def _with_uses(source: Source, uses: list[Use]) -> Source:
-    return Source(source.edges, source.shape, source.scale, uses)
+    return replace(source, uses=uses)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from foretrain.empirical.tangent_kernel.assembly import Samples, assemble
 from foretrain.empirical.tangent_kernel.batches import Batch, as_batch
-from foretrain.empirical.tangent_kernel.engine import Engine, GraphChangedError, probe
-from foretrain.empirical.tangent_kernel.model import Model, Output
+from foretrain.empirical.tangent_kernel.engine import Engine, probe
+from foretrain.empirical.tangent_kernel.model import Model, Output, unchanged
 from foretrain.empirical.tangent_kernel.parameters import (
     Chosen,
     Rates,
@@ -20,6 +20,7 @@ from foretrain.empirical.tangent_kernel.parameters import (
     rate_of_each,
     trainable,
 )
+from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.empirical.tangent_kernel.refusals import refuse_ill_defined
 from foretrain.empirical.tangent_kernel.result import TangentKernel
 from foretrain.empirical.tangent_kernel.routes import Job
@@ -77,23 +78,19 @@ def ntk(
     >>> kernel.shape
     (5, 5, 2, 2)
     """
-    engine, first, second = prepare(
-        model,
-        x,
-        x2,
-        outputs,
-        output=output,
-        parameters=parameters,
-        rates=rates,
-        by=by,
-        batch_axis=batch_axis,
-    )
-    samples = Samples(first, second, _checked_size(batch_size))
-    try:
-        values, working = assemble(engine, samples)
-    except GraphChangedError:
-        engine.trust_nothing()
-        values, working = assemble(engine, samples)
+    with unchanged(model):
+        engine, first, second = prepare(
+            model,
+            x,
+            x2,
+            outputs,
+            output=output,
+            parameters=parameters,
+            rates=rates,
+            by=by,
+            batch_axis=batch_axis,
+        )
+        values, working = _assembled(engine, Samples(first, second, _checked_size(batch_size)))
     labels = tuple(dict.fromkeys(engine.labels.values())) if by is not None else None
     return TangentKernel(
         values=values if by is not None else values[0],
@@ -105,6 +102,15 @@ def ntk(
         symmetric=second is None,
         working_bytes=working,
     )
+
+
+def _assembled(engine: Engine, samples: Samples) -> tuple[Tensor, float]:
+    """The kernel, once all chunks go together: every time they do not, a parameter is put aside."""
+    while True:
+        try:
+            return assemble(engine, samples)
+        except GraphChangedError as change:
+            engine.look_again(change)
 
 
 def prepare(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,21 @@ from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.support.errors import InputError, NotSupportedError
 
 Output = Callable[[Any], Tensor] | str | int | None
+
+
+@contextmanager
+def unchanged(model: Any) -> Iterator[None]:
+    """Leave a module as it was: some change their buffers in every pass. Works in inference mode, too."""
+    with torch.inference_mode(False):
+        buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+        before = [buffer.detach().clone() for buffer in buffers]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, value in zip(buffers, before):
+                    if not torch.equal(buffer, value):
+                        buffer.copy_(value)
 
 
 @dataclass
@@ -39,7 +54,6 @@ class Model:
     def __call__(self, batch: Batch, differentiable: bool = True) -> Tensor:
         """Outputs of all samples, (samples, outputs), flattened after the batch axis."""
         with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.set_grad_enabled(differentiable))
             if self.unfused:
                 stack.enter_context(warnings.catch_warnings())

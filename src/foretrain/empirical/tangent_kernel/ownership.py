@@ -55,6 +55,8 @@ def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
     """Who owns the entries of a tensor, from its gradients in both passes."""
     if plain is None or weighted is None:
         return Silent()
+    if plain.is_complex():
+        plain, weighted = torch.view_as_real(plain), torch.view_as_real(weighted)
     first, second = plain.detach().reshape(-1), weighted.detach().reshape(-1)
     if not bool(first.any()):
         return Silent()

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 
 Chosen = str | Iterable[str | Tensor] | Callable[[str, Tensor], bool] | None
 Rates = float | Mapping[str, float] | Sequence[Mapping[str, Any]] | Callable[[str, Tensor], float] | None
@@ -23,6 +23,11 @@ def trainable(model: Any, parameters: Any) -> dict[str, Tensor]:
         named = _flat(parameters)
     found = {name: value for name, value in named if value.requires_grad}
     computed = [name for name, value in found.items() if not value.is_leaf]
+    for name, value in found.items():
+        if value.is_complex():
+            raise NotSupportedError(
+                f"the parameter {name!r} is complex: keep its real and imaginary parts as two real parameters."
+            )
     if computed:
         raise InputError(
             f"the parameter {computed[0]!r} is computed from other tensors: pass leaf tensors, for example "

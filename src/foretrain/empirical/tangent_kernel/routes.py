@@ -10,6 +10,7 @@ Way = Literal["gram", "pairs", "gradient", "sum", "derived", "per sample", "unus
 # Flops of small or strided products take longer than those of one large matrix product.
 _FORMING = 1.5
 _PAIRING = 2.0
+_FLOPS_PER_ENTRY = 60.0  # that a machine does while it moves one number to memory and back
 
 
 @dataclass(frozen=True)
@@ -55,20 +56,26 @@ class Site:
     is_table: bool = False
 
 
-def flops(job: Job, site: Site) -> dict[Way, float]:
-    """Multiplications and additions by each way, weighted by how fast they run."""
+def costs(job: Job, site: Site) -> dict[Way, float]:
+    """Multiplications and additions by each way, weighted by how fast they run, and the numbers it moves."""
     g, p, q, t, c = site.groups, site.p, site.q, site.positions, job.outputs
     across = c if job.trace else c * c  # products of two samples' gradients
     gradient = _FORMING * job.samples * 2 * g * c * t * p * q + job.pairs * 2 * g * across * p * q
+    gradient += _FLOPS_PER_ENTRY * job.samples * g * c * p * q
     activity = t * t * (1 if site.is_table else p)
     if t == 1 and not site.is_table:
-        return {"gram": job.pairs * 2 * g * (p + across * q), "gradient": gradient}
+        rows = 1 if job.trace else c * c
+        gram = job.pairs * (
+            2 * g * (p + across * q) + _FLOPS_PER_ENTRY / 10 * rows
+        )  # tiles stay in the cache
+        return {"gram": gram, "gradient": gradient}
     second = t * c * q if job.trace else t * c * c * q
     pairs = _PAIRING * job.pairs * 2 * g * (activity + t * t * c * q + second)
+    pairs += _FLOPS_PER_ENTRY * job.pairs * g * t * c * q
     return {"pairs": pairs, "gradient": gradient}
 
 
 def cheapest(job: Job, site: Site) -> Way:
-    """The way with the fewest weighted flops."""
-    costs = flops(job, site)
-    return min(costs, key=costs.__getitem__)
+    """The way that costs least."""
+    found = costs(job, site)
+    return min(found, key=found.__getitem__)

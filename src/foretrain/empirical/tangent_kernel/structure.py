@@ -50,6 +50,7 @@ class Source:
     edges: list[Edge]
     shape: tuple[int, ...]
     scale: float | None  # D is a rearranged parameter times this; None: something else
+    made: tuple[Any, ...]  # how it is rearranged
     uses: list[Use] = field(default_factory=list)
 
 
@@ -139,7 +140,7 @@ class Probe:
 
 def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Structure:
     """Find the sources of all parameters, their uses, and the blocks that belong together."""
-    leaves = {name: leaf for name, value in parameters.items() if (leaf := tape.leaf(value)) is not None}
+    leaves = {name: tape.leaves[name] for name in parameters if name in tape.leaves}
     climbs = {name: _Climb(tape, leaf) for name, leaf in leaves.items()}
     unreadable: dict[str, str] = {}
     asked: Sequence[int] = list(leaves.values())
@@ -186,7 +187,7 @@ def _sources_of(
     for key, its in found.items():
         first = its[0][0]
         if key not in sources:
-            sources[key] = Source([], tape.shape_at(first.edge), first.scale)
+            sources[key] = Source([], tape.shape_at(first.edge), first.scale, first.steps)
         for path, use in its:
             if path.edge not in sources[key].edges:
                 sources[key].edges.append(path.edge)
@@ -246,6 +247,8 @@ def _kind(tape: Tape, node: int) -> str:
 def _use(tape: Tape, node: int, position: int, owners: Mapping[Edge, Owner]) -> Use:
     axis = owners.get((node, 0))
     known = is_product(tape, node, position) or is_broadcast(tape, node, position)
+    if tape.dtype_at((node, 0)).is_complex:
+        raise _UnreadableUseError("it meets complex numbers")
     if not known or not isinstance(axis, SampleAxis):
         raise _UnreadableUseError(f"it is used by {_kind(tape, node)}")
     return Use(node, position, axis)

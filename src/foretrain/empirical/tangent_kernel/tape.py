@@ -40,6 +40,7 @@ class Tape:
     outputs: Tensor
     nodes: Sequence[Node]
     inputs: Sequence[tuple[Edge | None, ...]]  # of every node: the edges that it takes
+    leaves: Mapping[str, int]  # of every parameter that is used: the node where its gradient arrives
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -48,8 +49,8 @@ class Tape:
 
     @cached_property
     def shape(self) -> int:
-        """Equal for graphs that are built alike."""
-        return hash((self.names, tuple(self.inputs)))
+        """Equal for graphs that are built alike, of the same parameters."""
+        return hash((self.names, tuple(self.inputs), tuple(self.leaves.items())))
 
     @cached_property
     def users(self) -> Mapping[Edge, Sequence[tuple[int, int]]]:
@@ -74,24 +75,19 @@ class Tape:
         """Whether some node picks entries by indices or masks."""
         return any(name.startswith(_VALUE_DEPENDENT) for name in self.names)
 
-    def leaf(self, parameter: Tensor) -> int | None:
-        """The node where the gradient of a parameter arrives, None if it is not used."""
-        return self._leaves.get(id(parameter))
-
-    @cached_property
-    def _leaves(self) -> dict[int, int]:
-        return {
-            id(node.variable): index  # type: ignore[attr-defined]
-            for index, node in enumerate(self.nodes)
-            if self.names[index] == "AccumulateGrad"
-        }
-
     def shape_at(self, edge: Edge) -> tuple[int, ...]:
         """The shape of the tensor that an edge stands for."""
         node, slot = edge
         if self.names[node] == "AccumulateGrad":
             return tuple(self.nodes[node].variable.shape)  # type: ignore[attr-defined]
         return tuple(self.nodes[node]._input_metadata[slot].shape)
+
+    def dtype_at(self, edge: Edge) -> torch.dtype:
+        """The dtype of the tensor that an edge stands for."""
+        node, slot = edge
+        if self.names[node] == "AccumulateGrad":
+            return self.nodes[node].variable.dtype  # type: ignore[attr-defined,no-any-return]
+        return self.nodes[node]._input_metadata[slot].dtype  # type: ignore[no-any-return]
 
     def saved(self, node: int, name: str) -> Any:
         """What a node kept of its arguments for the backward pass."""
@@ -121,7 +117,7 @@ class Tape:
         )
 
 
-def read(outputs: Tensor) -> Tape:
+def read(outputs: Tensor, parameters: Mapping[str, Tensor]) -> Tape:
     """Walk the graph behind the outputs once, depth first, in the order of every node's inputs."""
     root = outputs.grad_fn
     assert root is not None  # the model's output was checked
@@ -139,4 +135,6 @@ def read(outputs: Tensor) -> Tape:
     inputs = [
         tuple(None if node is None else (index[node], slot) for node, slot in taken) for taken in functions
     ]
-    return Tape(outputs, nodes, inputs)
+    place = {id(node.variable): number for number, node in enumerate(nodes) if hasattr(node, "variable")}
+    leaves = {name: place[id(value)] for name, value in parameters.items() if id(value) in place}
+    return Tape(outputs, nodes, inputs, leaves)

@@ -24,7 +24,7 @@ def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor
 
 def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int) -> None:
     """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
-    for tile in _upper(0, len(kernel) // rows, max(1, _LEAF_ROWS // rows)):
+    for tile in _upper(0, len(kernel) // rows, max(1, min(_LEAF_ROWS, _CACHED_ROWS) // rows)):
         for across, down in _added(kernel, factors, factors, rows, tile):
             block = kernel[across, down]
             if across == down:

@@ -1,0 +1,219 @@
+"""Which parameters are read from a graph, by which way, and with which bias: the same for all chunks of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, Share
+from foretrain.empirical.tangent_kernel.collectors import FormedGradients
+from foretrain.empirical.tangent_kernel.routes import Job, Route, Site, Way, cheapest
+from foretrain.empirical.tangent_kernel.sites import UnreadableError
+from foretrain.empirical.tangent_kernel.structure import Block, Probe, Structure, analyse
+
+Place = tuple[str, int | None]  # a parameter, and which part of it
+
+_AGREES = {
+    torch.float64: 1e-8,
+    torch.float32: 2e-3,
+}  # of a block's Gram with the gradient's length, on few samples
+_CHANGES = "the graph changes with the samples"
+
+
+class GraphChangedError(Exception):
+    """A chunk's graph treats parameters differently from those before.
+
+    ``unreadable`` must go sample by sample then, ``by_gradient`` by per-sample gradients, which suit any graph.
+    """
+
+    def __init__(self, unreadable: Iterable[str] = (), by_gradient: Iterable[str] = ()) -> None:
+        super().__init__(_CHANGES)
+        self.unreadable, self.by_gradient = frozenset(unreadable), frozenset(by_gradient)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done for all graphs of one shape.
+
+    ``trusted``: the graph is that of other numbers of samples too, so that no loop over samples can have put them in
+    another order this time.
+    """
+
+    structure: Structure
+    shares: Sequence[Share]
+    sites: Mapping[Place, Site]
+    trusted: bool = False
+
+
+@dataclass
+class Planner:
+    """Makes plans that go together: a parameter takes the same way in all of them."""
+
+    parameters: Mapping[str, Tensor]
+    rates: Mapping[str, float]
+    labels: Mapping[str, str]
+    job: Job
+    dtype: torch.dtype
+    distrusted: set[str] = field(default_factory=set)  # go sample by sample
+    by_gradient: set[str] = field(default_factory=set)
+    _settled: dict[Place, Share] = field(default_factory=dict)
+    _read: set[str] = field(default_factory=set)
+
+    def plan(self, probe: Probe) -> Plan:
+        """Sources, uses and ways of all parameters; those that cannot be read go sample by sample."""
+        structure = analyse(probe.tape, self.parameters, probe)
+        shares: list[Share] = []
+        sites: dict[Place, Site] = {}
+        for names, blocks in _by_parameters(structure.blocks).items():
+            try:
+                found = self._shares(names, blocks, probe, sites)
+            except UnreadableError as reason:
+                structure.unreadable |= dict.fromkeys(names, str(reason))
+            else:
+                shares += found
+        return self._settle(Plan(structure, self._with_biases(shares, structure), sites))
+
+    def react(self, change: GraphChangedError) -> None:
+        """Remember what cannot be treated as it was, and start afresh."""
+        self.distrusted |= change.unreadable
+        self.by_gradient |= change.by_gradient
+        if not change.unreadable and not change.by_gradient:
+            self.distrusted |= set(self.parameters)
+        self._settled.clear()
+        self._read.clear()
+
+    def _shares(
+        self, names: tuple[str, ...], blocks: Sequence[Block], probe: Probe, sites: dict[Place, Site]
+    ) -> list[Share]:
+        if self.distrusted & {*names}:
+            raise UnreadableError(_CHANGES)
+        found = []
+        for number, block in enumerate(blocks):
+            way, site = self._way(block, probe)
+            piece = number if len(blocks) > 1 else None
+            found.append(Share(block, way, self.rates, self.dtype, piece=piece))
+            if site is not None:
+                sites[found[-1].place] = site
+        if not self._agree(found, probe):
+            raise UnreadableError("reading it from the graph does not give its gradients")
+        return found
+
+    def _way(self, block: Block, probe: Probe) -> tuple[Way, Site | None]:
+        trial = Share(block, "gradient", self.rates, self.dtype)
+        capture = BlockCapture(probe.tape, trial, self.parameters, probe.samples, 1)
+        if not block.direct:
+            return "derived", None
+        if len(capture.collected) > 1:
+            return "gradient", None
+        (collector,) = capture.collected
+        if not isinstance(collector, FormedGradients):
+            return "sum", None
+        if self.by_gradient & {*block.parameters}:
+            return "gradient", collector.site
+        return cheapest(self.job, collector.site), collector.site
+
+    def _agree(self, shares: Sequence[Share], probe: Probe) -> bool:
+        """Whether the samples' Gram from the graph gives the length of the parameters' gradient.
+
+        With sample n weighted by w_n, the squared length of the gradient is the sum of w_n w_m K_nm.
+        """
+        found = probe.tape.outputs.new_zeros(probe.samples, probe.samples, dtype=self.dtype)
+        for share in shares:
+            capture = BlockCapture(probe.tape, share, self.parameters, probe.samples, 1)
+            for collector in capture.collected:
+                collector.take(0, [probe.plain[edge] for edge in collector.edges])
+            for factor in capture.factors(trace=False).values():
+                factor.accumulate(found, slice(0, probe.samples), factor, slice(0, probe.samples))
+        expected = 0.0
+        precision = _AGREES.get(found.dtype, 0.1)
+        for name in shares[0].block.parameters:
+            value = self.parameters[name]
+            precision = max(precision, _AGREES.get(value.dtype, 0.1))
+            leaf = probe.tape.leaves.get(name)
+            gradient = None if leaf is None else probe.weighted[leaf, 0]
+            if gradient is not None:
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                expected += float(torch.linalg.vector_norm(dense)) ** 2 * self.rates[name]
+        weights = probe.weights.to(found.dtype)
+        scale = float((found.diagonal() * weights**2).sum())
+        difference = abs(float(weights @ found @ weights) - expected)
+        rounding = torch.finfo(probe.tape.outputs.dtype).eps * probe.scale
+        return difference <= precision * max(scale, expected) + rounding
+
+    def _with_biases(self, shares: Sequence[Share], structure: Structure) -> list[Share]:
+        """A bias joins the weight of its product where that is cheaper, if both have the same label."""
+        way = {share.block.parameters[0]: share.way for share in shares if share.block.direct}
+        joined = {
+            weight: bias
+            for weight, bias in structure.bias_of.items()
+            if way.get(weight) in ("gram", "gradient")
+            and bias in way
+            and self.labels[weight] == self.labels[bias]
+        }
+        return [
+            replace(share, bias=joined.get(share.block.parameters[0]))
+            for share in shares
+            if share.block.parameters[0] not in joined.values()
+        ]
+
+    def _settle(self, plan: Plan) -> Plan:
+        """Take the ways of earlier plans, or find that this graph does not go with them."""
+        lost = self._read & {*plan.structure.unreadable}
+        if lost:
+            raise GraphChangedError(unreadable=lost)
+        shares = []
+        for share in plan.shares:
+            known = self._settled.setdefault(share.place, share)
+            if not share.goes_with(known):
+                raise GraphChangedError(unreadable={*share.parameters, *known.parameters})
+            site = plan.sites.get(share.place)
+            if known.way == "gram" and site is not None and site.positions > 1:
+                raise GraphChangedError(by_gradient=share.block.parameters)
+            shares.append(replace(share, way=known.way))
+            self._read |= {*share.parameters}
+        self.distrusted |= {*plan.structure.unreadable}
+        return replace(plan, shares=shares)
+
+    def small_gradients(self, plan: Plan, largest: int) -> dict[str, dict[Key, int]]:
+        """By label: which formed gradients are small, and their entries."""
+        found: dict[str, dict[Key, int]] = {}
+        for share in plan.shares:
+            for key, name, entries in share.formed(self.parameters):
+                if entries <= largest:
+                    found.setdefault(self.labels[name], {})[key] = entries
+        return found
+
+
+def routes(plan: Plan, distrusted: Set[str]) -> dict[str, Route]:
+    """Which way each parameter takes, in words."""
+    found: dict[str, Route] = {}
+    for share in plan.shares:
+        uses = sum(len(source.uses) for source in share.block.sources)
+        route = Route(share.way, _note(uses, plan.sites.get(share.place)))
+        found |= dict.fromkeys(share.block.parameters, route)
+        if share.bias is not None:
+            found[share.bias] = Route(share.way, f"with {share.block.parameters[0]}")
+    for name in plan.structure.unused:
+        found[name] = Route("unused", "the output does not depend on it")
+    for name in distrusted:
+        found[name] = Route("per sample", plan.structure.unreadable.get(name, _CHANGES))
+    return found
+
+
+def _note(uses: int, site: Site | None) -> str:
+    times = "" if uses == 1 else f"{uses} uses"
+    if site is None:
+        return times
+    groups = "" if site.groups == 1 else f" in {site.groups} groups"
+    where = f"{site.p} x {site.q}{groups}, {site.positions} position{'s' * (site.positions > 1)}"
+    return f"{where} in {times}" if times else where
+
+
+def _by_parameters(blocks: Sequence[Block]) -> dict[tuple[str, ...], list[Block]]:
+    found: dict[tuple[str, ...], list[Block]] = {}
+    for block in blocks:
+        found.setdefault(block.parameters, []).append(block)
+    return found
