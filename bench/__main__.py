@@ -42,7 +42,7 @@ def chosen(names: list[str]) -> list[Job]:
 
 
 def main() -> int:
-    """Exit code 0, 1 if a row failed, 2 for bad input."""
+    """Exit code 0, 1 if ours failed in a row, 2 for bad input; a peer's failure is only shown."""
     options = _parser().parse_args()
     try:
         _check(options)
@@ -62,7 +62,7 @@ def main() -> int:
     show(rows, rates)
     if options.json:
         print(f"kept in {keep(record(rows, rates, load_before), options.json)}")
-    return 1 if any(row.trouble for row in rows) else 0
+    return 1 if any(row.ours.trouble for row in rows) else 0
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="TEXT", help="only jobs with this text in their name")
     parser.add_argument("--list", action="store_true", help="list the jobs and stop")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write a record: a file, or a folder")
-    parser.add_argument("--repeats", type=int, default=DEFAULT_REPEATS, help="rounds of both sides in turn")
+    parser.add_argument("--repeats", type=int, default=DEFAULT_REPEATS, help="rounds of all sides in turn")
     parser.add_argument(
         "--budget", type=float, default=DEFAULT_BUDGET, help="seconds after which a job starts no new round"
     )

@@ -56,6 +56,19 @@ class Environment:
         return self.python.exists() and stamp.exists() and stamp.read_text() == self.stamp
 
 
+@dataclass(frozen=True)
+class OwnEnvironment(Environment):
+    """A peer that the package's own environment has; it only gets a process of its own."""
+
+    @property
+    def python(self) -> Path:
+        return Path(sys.executable)
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+
 ENVIRONMENTS = {
     environment.name: environment
     for environment in (
@@ -75,6 +88,19 @@ ENVIRONMENTS = {
             without_dependencies=("neural-tangents==0.6.5",),
             stand_ins=("tensorflow", "tf2jax", "jax.experimental.jax2tf"),
             newest_python=(3, 12),
+        ),
+        Environment(
+            name="nngeometry",
+            server="bench.peer_side.nngeometry_calls",
+            check="import nngeometry, importlib.metadata as m; print('NNGeometry', m.version('nngeometry'))",
+            requirements=("torch==2.13.0", "numpy>=2.0"),
+            without_dependencies=("nngeometry==0.4",),
+        ),
+        OwnEnvironment(
+            name="torch.func",
+            server="bench.peer_side.torch_func_calls",
+            check="import torch.func",
+            requirements=("torch==2.13.0",),
         ),
     )
 }

@@ -1,24 +1,28 @@
-"""What a benchmark offers (`Job`), and how a job is run: both sides in turn on the same arrays, medians."""
+"""What a benchmark offers (`Job`), and how a job is run: all sides in turn on the same arrays, medians."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from bench.harness.link import Links, PeerError, PeerMissingError
+from bench.harness.link import Links, PeerError
 from bench.harness.rates import Rates, Work
+from bench.peer_side.memory import peak_increase
 from bench.peer_side.timing import burst
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 FEWEST_ROUNDS = 3
+# A peer whose call takes longer is timed once.
+SLOW_CALL_SECONDS = 10.0
 # Worker threads of a linear-algebra library spin for tens of milliseconds after a call.
 PAUSE_SECONDS = 0.05
 
@@ -33,6 +37,10 @@ class PeerCall:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+# A call in another environment, or a function to be compared with in this one.
+Peer = PeerCall | Callable[[], Arrays]
+
+
 @dataclass(frozen=True)
 class Scaling:
     """The same job at several sizes of one parameter, for the exponent of its cost."""
@@ -45,22 +53,57 @@ class Scaling:
 class Job:
     """One row of the table.
 
-    `peer` is a call in another environment, or a function to be compared with in this one. `aim` is
-    the ratio peer / ours to reach; `tolerance` the error that ours may have. The `error` functions take
-    a side's arrays and give one number; they run outside the clock. `work` None: no arithmetic limit is known.
-    `scalings` are timed after the row itself, for the exponents of its cost.
+    `peer` is what ours is compared with, or several of them by name. `aim` is the ratio peer / ours to reach, of
+    every peer or by their names; `memory_aims` the same for memory; `share_aim` the share of the limit to reach;
+    `tolerance` the error that ours may have. The `error` functions take a side's arrays and give one number; they
+    run outside the clock. `work` None: no arithmetic limit is known. `scalings` are timed after the row itself,
+    for the exponents of its cost.
     """
 
     name: str
     how: str
     ours: Callable[[], Arrays]
     work: Work | None = None
-    peer: PeerCall | Callable[[], Arrays] | None = None
-    aim: float | None = None
+    peer: Peer | Mapping[str, Peer] | None = None
+    aim: float | Mapping[str, float] | None = None
+    share_aim: float | None = None
+    memory_aims: Mapping[str, float] = field(default_factory=dict)
     tolerance: float | None = None
     error: Callable[[Arrays], float] | None = None
     peer_error: Callable[[Arrays], float] | None = None
     scalings: tuple[Scaling, ...] = ()
+
+    @property
+    def peers(self) -> dict[str, Peer]:
+        """By name, also if there is only one."""
+        if self.peer is None:
+            return {}
+        if isinstance(self.peer, Mapping):
+            return dict(self.peer)
+        return {self.peer.peer if isinstance(self.peer, PeerCall) else "in this process": self.peer}
+
+    @property
+    def aims(self) -> dict[str, float]:
+        """Of every peer that has one."""
+        if isinstance(self.aim, Mapping):
+            return dict(self.aim)
+        return {} if self.aim is None else dict.fromkeys(self.peers, self.aim)
+
+
+@dataclass
+class Measured:
+    """What came out of one side: median and best seconds of a call, bytes at its peak; None if not known."""
+
+    seconds: float | None = None
+    best: float | None = None
+    memory: int | None = None
+    error: float | None = None
+    rounds: int = 0
+    trouble: str | None = None
+
+    @property
+    def slow(self) -> bool:
+        return self.seconds is not None and self.seconds > SLOW_CALL_SECONDS
 
 
 @dataclass
@@ -69,28 +112,44 @@ class Row:
 
     name: str
     how: str
-    ours: float | None = None
-    peer: float | None = None
-    ours_best: float | None = None
-    peer_best: float | None = None
+    ours: Measured = field(default_factory=Measured)
+    peers: dict[str, Measured] = field(default_factory=dict)
     limit: float | None = None
-    error: float | None = None
-    peer_error: float | None = None
-    aim: float | None = None
+    aims: dict[str, float] = field(default_factory=dict)
+    memory_aims: dict[str, float] = field(default_factory=dict)
+    share_aim: float | None = None
     tolerance: float | None = None
-    rounds: int = 0
     exponents: dict[str, float] = field(default_factory=dict)
-    peer_missing: str | None = None
-    trouble: str | None = None
 
     @property
-    def ratio(self) -> float | None:
-        return self.peer / self.ours if self.peer and self.ours else None
+    def ratios(self) -> dict[str, float]:
+        """Seconds of each peer that was timed, over ours."""
+        return {
+            name: peer.seconds / self.ours.seconds
+            for name, peer in self.peers.items()
+            if peer.seconds and self.ours.seconds
+        }
 
     @property
     def share(self) -> float | None:
         """Share of the limit reached: 1 is as fast as the machine's arithmetic."""
-        return self.limit / self.ours if self.limit and self.ours else None
+        return self.limit / self.ours.seconds if self.limit and self.ours.seconds else None
+
+
+class Side(Protocol):
+    """Something that can be called again and again on the arrays of its job."""
+
+    def arrays(self) -> Arrays:
+        """What a call gives."""
+
+    def memory(self) -> tuple[int | None, float]:
+        """Bytes that one call needs at its peak, None if not known, and the seconds it took."""
+
+    def seconds(self) -> list[float]:
+        """Of each call of one burst."""
+
+    def close(self) -> None:
+        """Let go of what is held."""
 
 
 class LocalSide:
@@ -100,13 +159,17 @@ class LocalSide:
         self._call = call
         self._last: float | None = None
 
+    def arrays(self) -> Arrays:
+        return self._call()
+
+    def memory(self) -> tuple[int | None, float]:
+        start = time.perf_counter()
+        return peak_increase(self._call), time.perf_counter() - start
+
     def seconds(self) -> list[float]:
         seconds = burst(self._call, self._last)
         self._last = seconds[-1]
         return seconds
-
-    def arrays(self) -> Arrays:
-        return self._call()
 
     def close(self) -> None:
         """Nothing is held."""
@@ -119,22 +182,93 @@ class RemoteSide:
         self._link = links.to(call.peer)
         self._key = self._link.prepare(call.call, call.arrays, call.options)
 
-    def seconds(self) -> list[float]:
-        return self._link.time(self._key)
-
     def arrays(self) -> Arrays:
         return self._link.result(self._key)
+
+    def memory(self) -> tuple[int | None, float]:
+        return self._link.memory(self._key)
+
+    def seconds(self) -> list[float]:
+        return self._link.time(self._key)
 
     def close(self) -> None:
         self._link.drop(self._key)
 
 
 def run(job: Job, links: Links, rates: Rates, rounds: int, budget: float) -> Row:
-    """Time both sides and all sizes, and ask both sides for their errors; trouble on a side stays in its row."""
-    row = _run_sides(job, links, rates, rounds, budget)
-    if row.trouble is None:
+    """Time all sides and all sizes, and ask all sides for their errors; trouble on a side stays with that side."""
+    row = Row(
+        job.name,
+        job.how,
+        aims=job.aims,
+        memory_aims=dict(job.memory_aims),
+        share_aim=job.share_aim,
+        tolerance=job.tolerance,
+    )
+    with ExitStack() as held:
+        ours = _opened(row.ours, lambda: LocalSide(job.ours), job.error, held)
+        if ours is None:
+            return row
+        in_turn = [(row.ours, ours)]
+        row.limit = rates.seconds(job.work) if job.work else None
+        for name, peer in job.peers.items():
+            measured = row.peers[name] = Measured()
+            side = _opened(measured, partial(_side, peer, links), job.peer_error, held)
+            if side is not None and not measured.slow:
+                in_turn.append((measured, side))
+        _time_in_turn(in_turn, rounds, budget)
+    if row.ours.trouble is None:
         row.exponents = {scaling.parameter: _exponent(scaling) for scaling in job.scalings}
     return row
+
+
+def _side(peer: Peer, links: Links) -> Side:
+    return RemoteSide(peer, links) if isinstance(peer, PeerCall) else LocalSide(peer)
+
+
+def _opened(
+    measured: Measured, make: Callable[[], Side], error: Callable[[Arrays], float] | None, held: ExitStack
+) -> Side | None:
+    """All but the turns: error, memory and, for sides that are too slow for turns, the time of that call."""
+    try:
+        side = make()
+        held.enter_context(closing(side))
+        first = side.arrays()
+        measured.error = error(first) if error else None
+        del first
+        measured.memory, seconds = side.memory()
+    except Exception as trouble:
+        measured.trouble = _words(trouble)
+        return None
+    measured.seconds = measured.best = seconds
+    measured.rounds = 1
+    return side
+
+
+def _words(trouble: Exception) -> str:
+    """A peer's trouble names itself already."""
+    return str(trouble) if isinstance(trouble, PeerError) else f"{type(trouble).__name__}: {trouble}"
+
+
+def _time_in_turn(sides: list[tuple[Measured, Side]], rounds: int, budget: float) -> None:
+    """Bursts of all sides alternate, so that a change of the machine's load meets all of them."""
+    bursts: dict[int, list[float]] = {index: [] for index in range(len(sides))}
+    start = time.perf_counter()
+    done = 0
+    while done < rounds and (done < FEWEST_ROUNDS or time.perf_counter() - start < budget):
+        for index, (measured, side) in enumerate(sides):
+            if measured.trouble:
+                continue
+            time.sleep(PAUSE_SECONDS)
+            try:
+                bursts[index].append(median(side.seconds()))
+            except Exception as trouble:
+                measured.trouble, measured.seconds = _words(trouble), None
+        done += 1
+    for index, (measured, _) in enumerate(sides):
+        if not measured.trouble:
+            measured.seconds, measured.best = median(bursts[index]), min(bursts[index])
+            measured.rounds = done
 
 
 def _exponent(scaling: Scaling) -> float:
@@ -142,49 +276,3 @@ def _exponent(scaling: Scaling) -> float:
     sides = {size: LocalSide(call) for size, call in scaling.calls.items()}
     best = [min(min(side.seconds()) for _ in range(FEWEST_ROUNDS)) for side in sides.values()]
     return float(np.polyfit(np.log(list(sides)), np.log(best), 1)[0])
-
-
-def _run_sides(job: Job, links: Links, rates: Rates, rounds: int, budget: float) -> Row:
-    """Both sides of one row, in turn."""
-    row = Row(job.name, job.how, aim=job.aim, tolerance=job.tolerance)
-    ours = LocalSide(job.ours)
-    try:
-        first = ours.arrays()
-        row.error = job.error(first) if job.error else None
-        row.limit = rates.seconds(job.work) if job.work else None
-    except Exception as error:
-        row.trouble = f"ours: {type(error).__name__}: {error}"
-        return row
-    if job.peer is None:
-        _time_in_turn(row, {"ours": ours}, rounds, budget)
-        return row
-    try:
-        with closing(_side(job.peer, links)) as peer:
-            row.peer_error = job.peer_error(peer.arrays()) if job.peer_error else None
-            _time_in_turn(row, {"ours": ours, "peer": peer}, rounds, budget)
-            return row
-    except PeerMissingError as error:
-        row.peer_missing = str(error)
-    except PeerError as error:
-        row.trouble = f"peer: {error}"
-    _time_in_turn(row, {"ours": ours}, rounds, budget)
-    return row
-
-
-def _side(peer: PeerCall | Callable[[], Arrays], links: Links) -> LocalSide | RemoteSide:
-    return RemoteSide(peer, links) if isinstance(peer, PeerCall) else LocalSide(peer)
-
-
-def _time_in_turn(row: Row, sides: Mapping[str, LocalSide | RemoteSide], rounds: int, budget: float) -> None:
-    """Bursts of ours and of the peer alternate, so that a change of the machine's load meets both."""
-    bursts: dict[str, list[float]] = {name: [] for name in sides}
-    start = time.perf_counter()
-    row.rounds = 0
-    while row.rounds < rounds and (row.rounds < FEWEST_ROUNDS or time.perf_counter() - start < budget):
-        for name, side in sides.items():
-            time.sleep(PAUSE_SECONDS)
-            bursts[name].append(median(side.seconds()))
-        row.rounds += 1
-    row.ours, row.ours_best = median(bursts["ours"]), min(bursts["ours"])
-    if "peer" in bursts:
-        row.peer, row.peer_best = median(bursts["peer"]), min(bursts["peer"])

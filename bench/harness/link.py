@@ -61,6 +61,11 @@ class Link:
         """Seconds of each call of one burst, by the peer's own clock."""
         return [float(seconds) for seconds in self._ask(do="time", key=key)["seconds"]]
 
+    def memory(self, key: str) -> tuple[int | None, float]:
+        """Bytes that one call needs at its peak, None if the system does not say, and the seconds it took."""
+        answer = self._ask(do="memory", key=key)
+        return answer["bytes"], float(answer["seconds"])
+
     def result(self, key: str) -> dict[str, npt.NDArray[Any]]:
         """What the call gave when it was prepared; asked for once."""
         paths = self._ask(do="result", key=key, folder=self._folder.name)["arrays"]

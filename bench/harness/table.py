@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bench.harness.jobs import Row
@@ -21,16 +22,20 @@ from bench.harness.rates import Rates, cores
 COLUMNS = (
     "job",
     "ours",
-    "peer",
-    "ratio",
     "limit",
     "share of limit",
-    "accuracy ours",
-    "accuracy peer",
+    "error",
+    "memory",
+    "peer",
+    "its time",
+    "ratio",
+    "its error",
+    "its memory",
     "cost grows as",
     "how",
 )
-WIDTH_WITHOUT_TERMINAL = 180
+LEFT = ("job", "peer", "how")
+WIDTH_WITHOUT_TERMINAL = 200
 PACKAGES = ("foretrain", "numpy", "scipy", "torch")
 
 
@@ -39,17 +44,25 @@ def show(rows: list[Row], rates: Rates) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH_WITHOUT_TERMINAL)
-    table = Table(caption=f"ratio = peer / ours, behind it the aim; times are medians, {cores()} cores")
+    table = Table(
+        caption="ratio = peer / ours, in time and then, where there is an aim, in memory; behind a slash the aim; "
+        f"times are medians, memory is what a call adds at its peak; {cores()} cores"
+    )
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("job", "how") else "right")
+        table.add_column(column, justify="left" if column in LEFT else "right", overflow="fold")
     for row in rows:
-        table.add_row(*_cells(row))
+        for cells in _lines(row):
+            table.add_row(*cells)
+        table.add_section()
     console.print(table)
     for name, rate in rates.measured.items():
         console.print(f"{name}: {rate:.3g}", highlight=False, markup=False)
     for row in rows:
-        if row.trouble:
-            console.print(f"{row.name}: {row.trouble}", style="red", highlight=False, markup=False)
+        for name, side in {"ours": row.ours, **row.peers}.items():
+            if side.trouble:
+                console.print(
+                    f"{row.name}, {name}: {side.trouble}", style="red", highlight=False, markup=False
+                )
 
 
 def record(rows: list[Row], rates: Rates, load_before: float) -> dict[str, Any]:
@@ -64,16 +77,15 @@ def record(rows: list[Row], rates: Rates, load_before: float) -> dict[str, Any]:
         },
         "versions": {name: version(name) for name in PACKAGES},
         "rates": rates.measured,
-        "rows": [_plain(asdict(row) | {"ratio": row.ratio, "share": row.share}) for row in rows],
+        "rows": [_plain(asdict(row) | {"ratios": row.ratios, "share": row.share}) for row in rows],
     }
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
+def _plain(value: Any) -> Any:
     """JSON has no nan and no infinity: they become words."""
-    return {
-        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
+    if isinstance(value, dict):
+        return {name: _plain(entry) for name, entry in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def keep(content: dict[str, Any], target: Path) -> Path:
@@ -86,30 +98,54 @@ def keep(content: dict[str, Any], target: Path) -> Path:
     return target
 
 
-def _cells(row: Row) -> list[str]:
-    if row.trouble and row.ours is None:
-        return [row.name, "[red]failed", *[""] * 7, row.how]
+def _lines(row: Row) -> list[list[str]]:
+    """One line a peer; ours stands in the first."""
+    if row.ours.trouble:
+        return [[row.name, "[red]failed", *[""] * 10, row.how]]
+    peers = [_peer(row, name) for name in row.peers] or [[""] * 5]
+    exponents = " ".join(f"{name}^{exponent:.2f}" for name, exponent in row.exponents.items())
+    lines = [[*[""] * 6, *peer, "", ""] for peer in peers]
+    lines[0] = [*_ours(row), *peers[0], exponents, row.how]
+    return lines
+
+
+def _ours(row: Row) -> list[str]:
     return [
         row.name,
-        _seconds(row.ours),
-        row.peer_missing or _seconds(row.peer),
-        _ratio(row),
+        _seconds(row.ours.seconds),
         _seconds(row.limit),
-        "" if row.share is None else f"{100 * row.share:.0f} %",
-        _error(row.error, row.tolerance),
-        _error(row.peer_error, None),
-        " ".join(f"{name}^{exponent:.2f}" for name, exponent in row.exponents.items()),
-        row.how,
+        "" if row.share is None else _reached(100 * row.share, 100 * (row.share_aim or 0), " %"),
+        _error(row.ours.error, row.tolerance),
+        _bytes(row.ours.memory),
     ]
 
 
-def _ratio(row: Row) -> str:
-    if row.ratio is None:
-        return ""
-    if row.aim is None:
-        return f"{row.ratio:.3g}"
-    colour = "green" if row.ratio >= row.aim else "red"
-    return f"[{colour}]{row.ratio:.3g}[/] / {row.aim:.3g}"
+def _peer(row: Row, name: str) -> list[str]:
+    peer = row.peers[name]
+    if peer.trouble:
+        return [name, f"[red]{escape(_first_words(peer.trouble))}", "", _error(peer.error, None), ""]
+    ratios = [_reached(row.ratios[name], row.aims.get(name))]
+    if name in row.memory_aims and peer.memory is not None and row.ours.memory:
+        ratios += ["memory " + _reached(peer.memory / row.ours.memory, row.memory_aims[name])]
+    return [
+        name,
+        _seconds(peer.seconds),
+        "\n".join(ratios),
+        _error(peer.error, None),
+        _bytes(peer.memory),
+    ]
+
+
+def _first_words(trouble: str, most: int = 60) -> str:
+    """What fits into a cell; the whole stands below the table."""
+    line = trouble.splitlines()[0]
+    return line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + " ..."
+
+
+def _reached(value: float, aim: float | None, unit: str = "") -> str:
+    if not aim:
+        return f"{value:.3g}{unit}"
+    return f"[{'green' if value >= aim else 'red'}]{value:.3g}[/] / {aim:.3g}{unit}"
 
 
 def _error(error: float | None, tolerance: float | None) -> str:
@@ -118,6 +154,12 @@ def _error(error: float | None, tolerance: float | None) -> str:
     if tolerance is None:
         return f"{error:.1e}"
     return f"[{'green' if error <= tolerance else 'red'}]{error:.1e}"
+
+
+def _bytes(count: int | None) -> str:
+    if count is None:
+        return ""
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
 def _seconds(seconds: float | None) -> str:

@@ -14,10 +14,12 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from bench.peer_side.memory import peak_increase
 from bench.peer_side.timing import burst
 
 Run = Callable[[], Mapping[str, Any]]
@@ -45,6 +47,12 @@ class Server:
         self.last[key] = seconds[-1]
         return {"seconds": seconds}
 
+    def memory(self, key: str) -> dict[str, Any]:
+        start = perf_counter()
+        increase = peak_increase(self.prepared[key])
+        self.last[key] = perf_counter() - start
+        return {"bytes": increase, "seconds": self.last[key]}
+
     def result(self, key: str, folder: str) -> dict[str, Any]:
         """Write what the first call gave; it is given out once, so that it takes no memory while timing."""
         paths: dict[str, str] = {}
@@ -62,6 +70,7 @@ class Server:
         verbs: dict[str, Callable[..., dict[str, Any]]] = {
             "prepare": self.prepare,
             "time": self.time,
+            "memory": self.memory,
             "result": self.result,
             "drop": self.drop,
         }

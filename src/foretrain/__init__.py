@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from foretrain import activations, compare, empirical, experiments, gaussian, report, theory
     from foretrain.activations import Activation, activation
     from foretrain.empirical.fields import fields
+    from foretrain.empirical.kernel_products import ntk_operator
     from foretrain.empirical.tangent_kernel import ntk
     from foretrain.support.errors import ForetrainError
     from foretrain.support.store import load, save
@@ -31,6 +32,7 @@ _SOURCES = {
     "flow": "foretrain.theory.flow",
     "load": "foretrain.support.store",
     "ntk": "foretrain.empirical.tangent_kernel",
+    "ntk_operator": "foretrain.empirical.kernel_products",
     "save": "foretrain.support.store",
     "susceptibility": "foretrain.theory.criticality",
 }
@@ -52,6 +54,7 @@ __all__ = [
     "gaussian",
     "load",
     "ntk",
+    "ntk_operator",
     "report",
     "save",
     "susceptibility",

@@ -1,6 +1,36 @@
-"""Measurements on torch models: what a network does at initialisation and while it learns."""
+"""Measurements on torch models: what a network does at initialisation and while it learns.
 
+``ntk`` and ``ntk_operator``, the tangent kernel as a matrix and as products; what is asked of it: ``spectrum``,
+``condition_number``, ``alignment``, ``regression``; ``foretrain.empirical.fields``, the collective fields of
+feed-forward networks; residual blocks.
+"""
+
+from foretrain.empirical.kernel_analysis import (
+    KernelAlignment,
+    KernelSpectrum,
+    alignment,
+    condition_number,
+    spectrum,
+)
+from foretrain.empirical.kernel_products import KernelEstimate, NTKOperator, ntk_operator
+from foretrain.empirical.kernel_regression import KernelRegression, regression
 from foretrain.empirical.residual_blocks import BlockTuning, residual_scale, tune_block
 from foretrain.empirical.tangent_kernel import TangentKernel, ntk
 
-__all__ = ["BlockTuning", "TangentKernel", "ntk", "residual_scale", "tune_block"]
+__all__ = [
+    "BlockTuning",
+    "KernelAlignment",
+    "KernelEstimate",
+    "KernelRegression",
+    "KernelSpectrum",
+    "NTKOperator",
+    "TangentKernel",
+    "alignment",
+    "condition_number",
+    "ntk",
+    "ntk_operator",
+    "regression",
+    "residual_scale",
+    "spectrum",
+    "tune_block",
+]

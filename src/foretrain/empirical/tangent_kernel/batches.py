@@ -73,9 +73,14 @@ def as_batch(x: Any, axis: int = 0) -> Batch:
     if not lengths[0]:
         raise InputError("x holds no sample: pass at least one.")
     for value in _leaves(arguments):
-        if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise InputError("x has entries that are not finite: remove or replace nan and inf first.")
+        if isinstance(value, Tensor) and value.is_floating_point() and _has_nan_or_infinity(value):
+            raise InputError("x has entries that are nan or infinite: remove or replace them first.")
     return Batch(_mapped(_usable, arguments), lengths[0], axis)
+
+
+def _has_nan_or_infinity(value: Tensor) -> bool:
+    """Minus infinity is what masks are made of."""
+    return bool((torch.isnan(value) | torch.isposinf(value)).any())
 
 
 def _usable(value: Any) -> Any:
@@ -102,7 +107,13 @@ def _inputs_only(batch: Any) -> Any:
 def _joined(parts: Sequence[Any], axis: int) -> Any:
     first = parts[0]
     if isinstance(first, Tensor):
-        return torch.cat(list(parts), axis)
+        try:
+            return torch.cat(list(parts), axis)
+        except RuntimeError:
+            sizes = ", ".join(str(tuple(part.shape)) for part in parts[:3])
+            raise InputError(
+                f"the loader's batches do not fit together ({sizes}, ...): pad their samples to one size."
+            ) from None
     if isinstance(first, Mapping):
         return {key: _joined([part[key] for part in parts], axis) for key in first}
     if isinstance(first, tuple | list):

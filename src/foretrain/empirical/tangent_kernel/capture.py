@@ -19,7 +19,7 @@ from foretrain.empirical.tangent_kernel.collectors import (
 from foretrain.empirical.tangent_kernel.factors import Factor, Gradients, Grams, Pairs
 from foretrain.empirical.tangent_kernel.routes import Way
 from foretrain.empirical.tangent_kernel.structure import Block, Source
-from foretrain.empirical.tangent_kernel.tape import Tape
+from foretrain.empirical.tangent_kernel.tape import Edge, Tape
 
 Key = tuple[str, ...]
 
@@ -170,10 +170,16 @@ class BlockCapture:
         return self._tape.outputs.new_zeros(shape, dtype=self.share.dtype)
 
 
-def backward_passes(tape: Tape, captures: Sequence[BlockCapture], outputs: Sequence[int]) -> None:
-    """One backward pass per output; its gradients go to all collectors that asked for them."""
+def backward_passes(
+    tape: Tape, captures: Sequence[BlockCapture], outputs: Sequence[int], silent: Sequence[Edge]
+) -> set[Edge]:
+    """One backward pass per output; its gradients go to all collectors that asked for them.
+
+    Gives those of the ``silent`` edges where a gradient arrives after all.
+    """
+    heard: set[Edge] = set()
     takers = [collector for capture in captures for collector in capture.collected]
-    edges = list(dict.fromkeys(edge for taker in takers for edge in taker.edges))
+    edges = list(dict.fromkeys([*(edge for taker in takers for edge in taker.edges), *silent]))
     place = {edge: i for i, edge in enumerate(edges)}
     for number, output in enumerate(outputs):
         cotangent = torch.zeros_like(tape.outputs)
@@ -181,3 +187,9 @@ def backward_passes(tape: Tape, captures: Sequence[BlockCapture], outputs: Seque
         gradients = tape.gradients(edges, cotangent)
         for taker in takers:
             taker.take(number, [gradients[place[edge]] for edge in taker.edges])
+        heard |= {edge for edge in silent if _arrives(gradients[place[edge]])}
+    return heard
+
+
+def _arrives(gradient: Tensor | None) -> bool:
+    return gradient is not None and bool(gradient.any())

@@ -125,21 +125,33 @@ class Engine:
         refuse_not_finite(tape.outputs)
         plan = self._plan_for(tape, run)
         try:
-            captures = [
-                BlockCapture(tape, share, self.parameters, run.count, len(self.outputs))
-                for share in plan.shares
-            ]
-            if plan.structure.depends_on_values or not plan.trusted or run.count == PROBE_SAMPLES:
-                _confirm(tape, captures)
-            backward_passes(tape, captures, self.outputs)
-        except UnreadableError as reason:
-            raise GraphChangedError from reason
+            captures = self._captures(tape, plan, run)
+        except UnreadableError:  # a reading that fits a few samples need not fit more of them
+            plan = self._planner.plan(self._probe(tape, run))
+            try:
+                captures = self._captures(tape, plan, run)
+            except UnreadableError as reason:
+                raise GraphChangedError from reason
+        heard = backward_passes(tape, captures, self.outputs, list(plan.structure.silent))
+        if heard:
+            raise GraphChangedError(unreadable=set().union(*(plan.structure.silent[edge] for edge in heard)))
         for capture in captures:
             for key, factor in capture.factors(self.job.trace).items():
                 found[self.labels[key[0]]][key] = factor
         del captures, tape
         self._add_by_sample(found, run, list(plan.structure.unreadable))
         return {label: self._joined(label, factors, run.count) for label, factors in found.items()}
+
+    def _captures(self, tape: Tape, plan: Plan, batch: Batch) -> list[BlockCapture]:
+        """What will hold the chunk's gradients; where the plan could be wrong for these samples, it is checked."""
+        found = [
+            BlockCapture(tape, share, self.parameters, batch.count, len(self.outputs))
+            for share in plan.shares
+        ]
+        sure = plan.trusted and plan.structure.certain and not plan.structure.depends_on_values
+        if not sure or batch.count == PROBE_SAMPLES:
+            _confirm(tape, found)
+        return found
 
     def _plan_for(self, tape: Tape, batch: Batch) -> Plan:
         """The plan for a chunk's graph: a known one, or that of a few of its samples, or else its own."""

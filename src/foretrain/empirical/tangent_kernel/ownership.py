@@ -6,8 +6,7 @@ w_n belongs to sample n alone; one that grows by anything else is shared by samp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ _CLOSE = (
 )
 _CLOSE_OF_MANY = 0.1  # of the distance between the weights of neighbouring samples
 _FEW = 8
+_GLANCE = 64  # places that rule out most axes
 _SMALLEST = 1e-30  # below it gradients in single precision round to nothing
 
 
@@ -26,6 +26,7 @@ class SampleAxis:
 
     before: int
     after: int
+    certain: bool = field(default=True, compare=False)  # no other axis puts all entries with their samples
 
     def split(self, tensor: Tensor, samples: int) -> Tensor:
         """As (before, samples, after)."""
@@ -61,7 +62,7 @@ def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
     if not bool(first.any()):
         return Silent()
     if len(first) % samples == 0 and _is_first_axis(first.view(samples, -1), second.view(samples, -1)):
-        return SampleAxis(1, len(first) // samples)
+        return _first_axis(first, samples)
     place = torch.nonzero(first.abs() > _SMALLEST).squeeze(1)
     if not len(place):
         return Silent()
@@ -69,6 +70,16 @@ def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
     if not bool(belongs.all()):
         return Shared()
     return _axis(place, sample, first.numel(), samples)
+
+
+def _first_axis(gradient: Tensor, samples: int) -> SampleAxis:
+    """Samples come first. An axis further down would leave at least half of the entries of a sample empty."""
+    after = len(gradient) // samples
+    if int(torch.count_nonzero(gradient)) > 0.5 * len(gradient):
+        return SampleAxis(1, after)
+    place = torch.nonzero(gradient).squeeze(1)
+    fitting = _fitting(place, place.div(after, rounding_mode="floor"), len(gradient), samples)
+    return SampleAxis(1, after, certain=len(fitting) == 1)
 
 
 def _is_first_axis(first: Tensor, second: Tensor) -> bool:
@@ -93,15 +104,27 @@ def _axis(place: Tensor, sample: Tensor, total: int, samples: int) -> Owner:
     Where few entries have gradients, several axes may fit. With a gradient of every sample in one stretch of
     memory, the longest one does: a longer one would put neighbouring samples together.
     """
-    if total % samples:
+    fitting = _fitting(place, sample, total, samples) if total % samples == 0 else []
+    if not fitting:
         return Shared()
-    for after in _divisors_downward(total // samples):
-        if bool((place.div(after, rounding_mode="floor") % samples == sample).all()):
-            return SampleAxis(total // samples // after, after)
-    return Shared()
+    after = fitting[0]
+    return SampleAxis(total // samples // after, after, certain=len(fitting) == 1)
 
 
-def _divisors_downward(number: int) -> Iterator[int]:
-    yield number  # samples come first in most tensors: the others are rarely needed
+def _fitting(place: Tensor, sample: Tensor, total: int, samples: int) -> list[int]:
+    """Lengths after the sample axis, longest first, that put all places with their samples."""
+    found = _divisors_downward(total // samples)
+    some = torch.linspace(0, len(place) - 1, min(len(place), _GLANCE), device=place.device).long()
+    for chosen in (some, slice(None)):
+        where, whose = place[chosen], sample[chosen]
+        found = [
+            after
+            for after in found
+            if bool((where.div(after, rounding_mode="floor") % samples == whose).all())
+        ]
+    return found
+
+
+def _divisors_downward(number: int) -> list[int]:
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    yield from sorted({*small, *(number // d for d in small)} - {number}, reverse=True)
+    return sorted({*small, *(number // d for d in small)}, reverse=True)

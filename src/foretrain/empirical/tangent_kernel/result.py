@@ -16,6 +16,9 @@ from foretrain.support.memory import human_bytes
 if TYPE_CHECKING:
     import xarray as xr
 
+    from foretrain.empirical.kernel_analysis import KernelAlignment, KernelSpectrum
+    from foretrain.empirical.kernel_regression import KernelRegression
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TangentKernel:
@@ -63,6 +66,38 @@ class TangentKernel:
     def total(self) -> Tensor:
         """The kernel summed over layers or parameters."""
         return self.values if self.by is None else self.values.sum(0)
+
+    def spectrum(self, top: int | None = None) -> KernelSpectrum:
+        """Eigenvalues, and the modes of the largest."""
+        from foretrain.empirical.kernel_analysis import spectrum
+
+        return spectrum(self, top)
+
+    def condition_number(self, ridge: float = 0.0) -> float:
+        """Largest over smallest eigenvalue."""
+        from foretrain.empirical.kernel_analysis import condition_number
+
+        return condition_number(self, ridge)
+
+    def alignment(self, y: Any, top: int | None = None) -> KernelAlignment:
+        """How targets lie in the kernel."""
+        from foretrain.empirical.kernel_analysis import alignment
+
+        return alignment(self, y, top)
+
+    def regression(
+        self,
+        y: Any,
+        ridge: float = 0.0,
+        test: TangentKernel | None = None,
+        initial_outputs: Any = None,
+        *,
+        time: float | None = None,
+    ) -> KernelRegression:
+        """Where gradient flow of the linearised model ends, or is at a time."""
+        from foretrain.empirical.kernel_regression import regression
+
+        return regression(self, y, ridge, test, initial_outputs, time=time)
 
     def to_xarray(self) -> xr.DataArray:
         """A labelled array that can be saved."""

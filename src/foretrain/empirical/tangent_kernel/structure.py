@@ -79,6 +79,8 @@ class Structure:
     unreadable: dict[str, str]  # parameters that are treated sample by sample, and why
     unused: tuple[str, ...]
     depends_on_values: bool
+    silent: dict[Edge, set[str]]  # where no gradient arrives: parameters that would have contributed
+    certain: bool  # only one reading fits
     active: float  # entries per sample of all tensors that belong to samples
     bias_of: dict[str, str] = field(default_factory=dict)  # weight -> bias added to its product
 
@@ -157,7 +159,11 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
     members: dict[str, list[Any]] = {}
     for name, climb in climbs.items():
         members[name] = _sources_of(name, tape, climb.uses, sources)
-    blocks = _blocks(members, sources)
+    silent: dict[Edge, set[str]] = {}
+    for name, climb in climbs.items():
+        for edge in climb.silent:
+            silent.setdefault(edge, set()).add(name)
+    blocks = _blocks({name: keys for name, keys in members.items() if keys}, sources)
     active = sum(o.before * o.after for o in probe.owners.values() if isinstance(o, SampleAxis))
     return Structure(
         shape=tape.shape,
@@ -165,6 +171,8 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
         unreadable=unreadable,
         unused=tuple(name for name in parameters if name not in leaves),
         depends_on_values=tape.depends_on_values,
+        silent=silent,
+        certain=all(o.certain for o in probe.owners.values() if isinstance(o, SampleAxis)),
         active=float(active),
         bias_of=_biases(tape, blocks),
     )
@@ -201,6 +209,7 @@ class _Climb:
 
     def __init__(self, tape: Tape, leaf: int) -> None:
         self.uses: list[tuple[_Path, Use]] = []
+        self.silent: list[Edge] = []  # where no gradient arrives, whatever the parameters are
         self._tape = tape
         self._seen: set[Edge] = set()
         self._open: list[tuple[_Path, int, int]] = []  # at a path's end: node and position that use it
@@ -216,13 +225,15 @@ class _Climb:
         for path, node, position in now:
             results = self._tape.results[node]
             kinds = {type(owners[edge]) for edge in results}
-            if kinds == {SampleAxis}:
+            if kinds == {Silent}:
+                self.silent += results
+            elif kinds == {SampleAxis}:
                 self.uses.append((path, _use(self._tape, node, position, owners)))
             elif kinds == {Shared}:
                 for edge in results:
                     self._rise(_climbed(self._tape, path, position, edge))
             else:
-                raise _UnreadableUseError("no gradient arrives at one of its uses in the first samples")
+                raise _UnreadableUseError("its samples are apart in one result of a node and not in another")
 
     def _rise(self, path: _Path) -> None:
         """Go up through rearrangements, which need no question, to the nodes that do something else."""

@@ -55,7 +55,7 @@ def flow(
     contract
         A pair (X, Y) of N x N matrices, or a list of pairs: V, D, F, A and B then are summed with X over their first
         two stored indices and with Y over the last two, without N^4 entries, with the coordinate ``standard_error``.
-        Exact for diagonal matrices, with ``draws=0``, and where that takes an estimated ten seconds at most; otherwise
+        Exact for diagonal matrices, with ``draws=0``, and where that takes about ten seconds at most; otherwise
         one expectation per layer is sampled with ``draws`` and ``seed``.
     C_b_1, C_W_1
         Order-1/n parts of the initialisation variances C_b + C_b_1 / n_{l-1}, one number or one per layer, which add

@@ -1,0 +1,138 @@
+"""`ft.ntk` of five networks in float32, beside three peers on the same weights and inputs.
+
+Peers are the recipe of torch's tutorial (`torch.func`, our own environment, a process of its own), NNGeometry, and
+neural-tangents with structured derivatives; where its default, the contraction of jacobians, can be faster, that one
+too. Errors are against a float64 reference. Memory is what a call adds to its process at the peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import foretrain as ft
+from bench.harness.jobs import Arrays, Job, PeerCall
+from bench.ntk_reference import Reference
+from bench.ntk_work import work
+from bench.peer_side.torch_networks import NETWORKS
+
+TOLERANCE = 1e-5
+TORCH_FUNC, NNGEOMETRY, NEURAL_TANGENTS = "torch.func", "nngeometry", "neural-tangents"
+STRUCTURED, JACOBIANS = "neural-tangents, structured", "neural-tangents, jacobians"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, the shape of its inputs, and what is aimed at."""
+
+    name: str
+    network: str
+    sizes: Mapping[str, Any]
+    shape: tuple[int, ...]
+    outputs: str
+    aims: Mapping[str, float]
+    share_aim: float | None = None
+    memory_aims: Mapping[str, float] = field(default_factory=dict)
+
+
+PERCEPTRON = ("perceptron", {"widths": [784, 512, 512, 512, 10]}, (256, 784))
+TWICE_EVERY_PEER = dict.fromkeys((TORCH_FUNC, NNGEOMETRY, STRUCTURED, JACOBIANS), 2.0)
+NO_MORE_MEMORY = {NNGEOMETRY: 1.0}
+CASES = (
+    Case("MLP 784-512-512-512-10, full", *PERCEPTRON, "full", {STRUCTURED: 3.0}, 0.75, NO_MORE_MEMORY),
+    Case("MLP 784-512-512-512-10, trace", *PERCEPTRON, "trace", {STRUCTURED: 3.0}, 0.75, NO_MORE_MEMORY),
+    Case(
+        "MLP 1024, six layers, scalar",
+        "perceptron",
+        {"widths": [1024] * 7 + [1]},
+        (512, 1024),
+        "full",
+        {STRUCTURED: 2.5},
+        0.75,
+        NO_MORE_MEMORY,
+    ),
+    Case(
+        "CNN 3-32-64-64, full",
+        "convolutional",
+        {"channels": [3, 32, 64, 64], "strides": [1, 2, 2], "outputs": 10},
+        (64, 3, 32, 32),
+        "full",
+        TWICE_EVERY_PEER,
+        0.55,
+    ),
+    Case(
+        "attention block of width 64, full",
+        "attention",
+        {"width": 64, "heads": 4, "hidden": 256, "outputs": 10},
+        (32, 50, 64),
+        "full",
+        TWICE_EVERY_PEER,
+        0.55,
+    ),
+    Case(
+        "GRU 16-128, 50 steps, full",
+        "recurrent",
+        {"inputs": 16, "hidden": 128, "outputs": 3},
+        (32, 50, 16),
+        "full",
+        {TORCH_FUNC: 2.0, STRUCTURED: 2.0, JACOBIANS: 2.0},  # NNGeometry's kernel is wrong here
+    ),
+)
+
+
+def jobs() -> list[Job]:
+    """All rows."""
+    return [job(case) for case in CASES]
+
+
+def job(case: Case) -> Job:
+    """A case with its peers, all on the weights and inputs of one seed."""
+    model, inputs = _drawn(case)
+    count = model(inputs[:1]).shape[1]
+    error = Reference(model, inputs, case.outputs).error
+
+    def ours() -> Arrays:
+        return {"ntk": np.asarray(ft.ntk(model, inputs, outputs=case.outputs))}
+
+    return Job(
+        name=f"ntk {case.name}, N = {case.shape[0]}",
+        how="float32, weights and inputs of seed 0",
+        ours=ours,
+        work=work(case.network, case.sizes, case.shape, case.outputs, count),
+        peer=_peers(case, model, inputs),
+        aim=case.aims,
+        share_aim=case.share_aim,
+        memory_aims=case.memory_aims,
+        tolerance=TOLERANCE,
+        error=error,
+        peer_error=error,
+    )
+
+
+def _drawn(case: Case) -> tuple[nn.Module, Tensor]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return NETWORKS[case.network](**case.sizes), torch.randn(case.shape)
+
+
+def _peers(case: Case, model: nn.Module, inputs: Tensor) -> dict[str, PeerCall]:
+    """For a perceptron the jacobians of neural-tangents are the recipe of torch.func again, and are left out."""
+    arrays = {"X": inputs.numpy()} | {name: value.numpy() for name, value in model.state_dict().items()}
+    options = {"network": case.network, "sizes": case.sizes, "outputs": case.outputs}
+
+    def call(peer: str, **more: str) -> PeerCall:
+        return PeerCall(peer, "tangent kernel", arrays, options | more)
+
+    peers = {
+        TORCH_FUNC: call(TORCH_FUNC),
+        NNGEOMETRY: call(NNGEOMETRY),
+        STRUCTURED: call(NEURAL_TANGENTS, implementation="STRUCTURED_DERIVATIVES"),
+    }
+    if case.network != "perceptron":
+        peers[JACOBIANS] = call(NEURAL_TANGENTS, implementation="JACOBIAN_CONTRACTION")
+    return peers

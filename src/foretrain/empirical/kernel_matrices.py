@@ -1,0 +1,184 @@
+"""Kernels as float64 matrices over (sample, output), and targets to go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretrain.empirical.kernel_products import NTKOperator, as_tensor
+from foretrain.empirical.tangent_kernel import TangentKernel
+from foretrain.support.errors import InputError
+from foretrain.support.memory import require_memory
+
+Array: TypeAlias = NDArray[np.float64]
+Written: TypeAlias = TangentKernel | Tensor | NDArray[Any]
+Kernel: TypeAlias = Written | NTKOperator
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What the rows and columns of a kernel stand for: samples, each with ``width`` outputs (1 for a trace)."""
+
+    samples: tuple[int, int]
+    width: int
+    outputs: tuple[int, ...] | None  # numbers of the model's outputs, where they are known
+    trace: bool
+    precision: float  # relative rounding of the numbers that the kernel came in
+
+    @property
+    def size(self) -> int:
+        """Rows of the matrix."""
+        return self.samples[0] * self.width
+
+    def resolves(self, largest: float) -> float:
+        """Eigenvalues below this are rounding."""
+        return self.size * self.precision * largest
+
+
+def positive(eigenvalues: Array, layout: Layout) -> Array:
+    """Eigenvalues of a kernel without the negative ones that are rounding; others are refused."""
+    lowest, largest = float(eigenvalues.min()), float(np.abs(eigenvalues).max())
+    if lowest < -layout.resolves(largest):
+        raise InputError(
+            f"the kernel has the negative eigenvalue {lowest:.3g}, which no tangent kernel has: check its origin."
+        )
+    return np.maximum(eigenvalues, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMatrix:
+    """The matrix (N * width, N2 * width) with its layout."""
+
+    matrix: Array
+    layout: Layout
+
+
+def layout_of(kernel: Kernel) -> Layout:
+    """Read off a kernel what it is; arrays are (N, N2) or (N, N2, C, C)."""
+    if isinstance(kernel, NTKOperator):
+        return Layout(kernel.samples, len(kernel.outputs), kernel.outputs, False, _precision(kernel.dtype))
+    if isinstance(kernel, TangentKernel):
+        values = kernel.values if kernel.by is None else kernel.values[0]
+        width = 1 if kernel.trace else len(kernel.outputs)
+        samples = (values.shape[0], values.shape[1])
+        return Layout(samples, width, kernel.outputs, kernel.trace, _precision(values.dtype))
+    array = as_tensor(kernel)
+    shape = tuple(array.shape)
+    if len(shape) not in (2, 4) or shape[2:3] != shape[3:] or 0 in shape or not array.is_floating_point():
+        raise InputError(
+            f"the kernel is an array of shape {shape} and {array.dtype}, but it must hold real numbers of shape "
+            "(N, N2) or (N, N2, C, C): pass what ntk(...) or ntk_operator(...) gives."
+        )
+    width = shape[2] if len(shape) == 4 else 1
+    return Layout((shape[0], shape[1]), width, None, len(shape) == 2, _precision(array.dtype))
+
+
+def _precision(dtype: torch.dtype) -> float:
+    return float(torch.finfo(dtype).eps)
+
+
+def as_matrix(kernel: Written) -> KernelMatrix:
+    """In float64, contributions of layers summed."""
+    layout = layout_of(kernel)
+    rows, columns = (count * layout.width for count in layout.samples)
+    require_memory(
+        2 * 8.0 * rows * columns,
+        f"a kernel of {rows} x {columns} entries in double precision",
+        "use ntk_operator(...), or fewer samples",
+    )
+    values = kernel.total() if isinstance(kernel, TangentKernel) else as_tensor(kernel)
+    values = values.detach().to(torch.float64).cpu()
+    if values.ndim == 4:
+        values = values.permute(0, 2, 1, 3)
+    matrix = values.reshape(rows, columns).numpy()
+    if not np.isfinite(matrix).all():
+        raise InputError("the kernel has entries that are not finite: mend the model or its inputs first.")
+    return KernelMatrix(matrix, layout)
+
+
+def square(kernel: Written, what: str) -> KernelMatrix:
+    """A kernel of samples with themselves, exactly symmetric."""
+    if isinstance(kernel, TangentKernel) and not kernel.symmetric:
+        raise InputError(f"{what} needs the kernel of x with itself: leave x2 out.")
+    found = as_matrix(kernel)
+    matrix = found.matrix
+    tolerance = found.layout.precision**0.5 * float(np.abs(matrix).max())
+    if matrix.shape[0] != matrix.shape[1] or float(np.abs(matrix - matrix.T).max()) > tolerance:
+        raise InputError(
+            f"{what} needs a symmetric kernel, of x with itself, but this one is not: its shape is "
+            f"{found.layout.samples[0]} x {found.layout.samples[1]} samples; leave x2 out."
+        )
+    return KernelMatrix((matrix + matrix.T) / 2, found.layout)
+
+
+def written_out(operator: NTKOperator) -> Tensor:
+    """The kernel (N, N2, C, C) of an operator, for small ones."""
+    rows, columns = operator.samples
+    width = len(operator.outputs)
+    return operator.dense().reshape(rows, width, columns, width).transpose(1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What the outputs should be, (N, columns); ``one_hot`` if they were given as labels."""
+
+    values: Array
+    one_hot: bool
+
+    def vectors(self, layout: Layout) -> Array:
+        """As columns for the kernel's matrix: one for all outputs, or for a trace one for each."""
+        return self.values if layout.trace else self.values.reshape(-1, 1)
+
+
+def as_targets(y: Any, layout: Layout) -> Targets:
+    """(N,) for one output, (N, C), or whole numbers (N,) as labels of C > 1 outputs."""
+    given = as_tensor(y).cpu()
+    samples = layout.samples[0]
+    if given.is_complex() or given.ndim == 0 or len(given) != samples:
+        raise InputError(
+            f"y has shape {tuple(given.shape)}, but its first axis must hold the {samples} samples of the kernel."
+        )
+    if not bool(torch.isfinite(given).all()):
+        raise InputError("y has entries that are not finite: leave out samples without a target.")
+    if given.ndim == 1 and not given.is_floating_point() and _has_classes(layout):
+        return Targets(_one_hot(given.numpy().astype(np.int64), layout), True)
+    columns = prod(given.shape[1:])
+    if not layout.trace and columns != layout.width:
+        raise InputError(
+            f"y has shape {tuple(given.shape)}, but the kernel has {layout.width} outputs: pass "
+            f"({samples}, {layout.width}) numbers, or ({samples},) whole numbers as labels."
+        )
+    return Targets(given.to(torch.float64).reshape(samples, columns).numpy(), False)
+
+
+def _has_classes(layout: Layout) -> bool:
+    return layout.width > 1 if layout.outputs is None else len(layout.outputs) > 1
+
+
+def _one_hot(labels: NDArray[np.int64], layout: Layout) -> Array:
+    """1 at the output with the label's number, else 0."""
+    numbers = layout.outputs or tuple(range(layout.width))
+    everything = numbers == tuple(range(len(numbers)))
+    if labels.min() < 0 or (everything and labels.max() >= len(numbers)):
+        raise InputError(
+            f"y holds labels from {labels.min()} to {labels.max()}, but the outputs are numbered 0 to "
+            f"{max(numbers)}: pass floating-point targets if they are not labels."
+        )
+    return np.asarray(labels[:, None] == np.asarray(numbers), dtype=np.float64)
+
+
+def as_outputs(values: Any, shape: Sequence[int], what: str) -> Array:
+    """Outputs of a model, (samples, columns) or flat for one column."""
+    found = as_tensor(values).cpu().to(torch.float64).numpy()
+    if found.size != prod(shape) or found.shape[:1] != (shape[0],):
+        raise InputError(f"{what} has shape {found.shape}, but it must be {tuple(shape)}.")
+    if not np.isfinite(found).all():
+        raise InputError(f"{what} has entries that are not finite.")
+    return found.reshape(tuple(shape))
