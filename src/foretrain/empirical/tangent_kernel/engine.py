@@ -97,10 +97,7 @@ class Engine:
         return read(outputs, self.model.parameters)
 
     def _probe(self, tape: Tape, batch: Batch) -> Probe:
-        generator = torch.Generator().manual_seed(0)
-        shape = tape.outputs.shape
-        cotangent = torch.randn(shape, generator=generator, dtype=torch.float64).to(tape.outputs)
-        return Probe(tape, cotangent, lambda: self._moved(batch))
+        return Probe(tape, _random(tape.outputs), lambda: self._moved(batch))
 
     def _moved(self, batch: Batch) -> Tape | None:
         """The graph of the same samples with all parameters moved a little."""
@@ -226,13 +223,19 @@ def _common_dtype(parameters: Iterable[Tensor]) -> torch.dtype:
     return found
 
 
+def _random(like: Tensor) -> Tensor:
+    """Normal numbers that leave the random numbers of everybody else alone."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+
 def _confirm(tape: Tape, captures: Iterable[BlockCapture]) -> None:
     """Check in this very chunk, by two more backward passes, that every use has its samples where they should be."""
     uses = [use for capture in captures for source in capture.share.block.sources for use in source.uses]
     edges = list(dict.fromkeys((use.node, 0) for use in uses))
     axes = {(use.node, 0): use.axis for use in uses}
-    cotangent = torch.randn_like(tape.outputs)
-    weights = 1 + torch.rand_like(tape.outputs[:, :1])
+    cotangent = _random(tape.outputs)
+    weights = 1 + torch.sigmoid(_random(tape.outputs[:, :1]))
     plain, weighted = tape.gradients(edges, cotangent), tape.gradients(edges, cotangent * weights)
     for edge, first, second in zip(edges, plain, weighted):
         if first is None or second is None:
