@@ -214,8 +214,8 @@ def test_chosen_parameters_that_do_not_matter() -> None:
 def test_inputs_that_are_not_finite(bad: float) -> None:
     x = X.clone()
     x[2, 1] = bad
-    refused(ready(network), x, "not finite.*remove or replace", InputError)
-    refused(ready(network), X, "not finite", InputError, x2=x)
+    refused(ready(network), x, "nan or infinite.*remove or replace", InputError)
+    refused(ready(network), X, "nan or infinite", InputError, x2=x)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

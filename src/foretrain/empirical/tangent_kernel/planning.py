@@ -78,10 +78,9 @@ class Planner:
 
     def react(self, change: GraphChangedError) -> None:
         """Remember what cannot be treated as it was, and start afresh."""
-        self.distrusted |= change.unreadable
+        new = (change.unreadable - self.distrusted) | (change.by_gradient - self.by_gradient)
+        self.distrusted |= change.unreadable if new else set(self.parameters)
         self.by_gradient |= change.by_gradient
-        if not change.unreadable and not change.by_gradient:
-            self.distrusted |= set(self.parameters)
         self._settled.clear()
         self._read.clear()
 
