@@ -64,12 +64,14 @@ class Planner:
 
     def plan(self, probe: Probe) -> Plan:
         """Sources, uses and ways of all parameters; those that cannot be read go sample by sample."""
-        structure = analyse(probe.tape, self.parameters, probe)
+        trusted = {name: value for name, value in self.parameters.items() if name not in self.distrusted}
+        structure = analyse(probe.tape, trusted, probe)
+        structure.unreadable |= dict.fromkeys(self.distrusted & probe.tape.leaves.keys(), _CHANGES)
         shares: list[Share] = []
         sites: dict[Place, Site] = {}
         for names, blocks in _by_parameters(structure.blocks).items():
             try:
-                found = self._shares(names, blocks, probe, sites)
+                found = self._shares(blocks, probe, sites)
             except UnreadableError as reason:
                 structure.unreadable |= dict.fromkeys(names, str(reason))
             else:
@@ -84,11 +86,7 @@ class Planner:
         self._settled.clear()
         self._read.clear()
 
-    def _shares(
-        self, names: tuple[str, ...], blocks: Sequence[Block], probe: Probe, sites: dict[Place, Site]
-    ) -> list[Share]:
-        if self.distrusted & {*names}:
-            raise UnreadableError(_CHANGES)
+    def _shares(self, blocks: Sequence[Block], probe: Probe, sites: dict[Place, Site]) -> list[Share]:
         found = []
         for number, block in enumerate(blocks):
             way, site = self._way(block, probe)
