@@ -122,16 +122,14 @@ class Engine:
         refuse_not_finite(tape.outputs)
         plan = self._plan_for(tape, run)
         try:
-            captures = self._captures(tape, plan, run)
-        except UnreadableError:  # a reading that fits a few samples need not fit more of them
+            captures = self._captured(tape, plan, run)
+        except (UnreadableError, GraphChangedError):  # what fits a few samples need not fit more of them
             plan = self._planner.plan(self._probe(tape, run))
             try:
-                captures = self._captures(tape, plan, run)
+                captures = self._captured(tape, plan, run)
             except UnreadableError as reason:
                 raise GraphChangedError from reason
-        heard = backward_passes(tape, captures, self.outputs, list(plan.structure.silent))
-        if heard:
-            raise GraphChangedError(unreadable=set().union(*(plan.structure.silent[edge] for edge in heard)))
+            self._note(plan)
         for capture in captures:
             for key, factor in capture.factors(self.job.trace).items():
                 found[self.labels[key[0]]][key] = factor
@@ -139,8 +137,14 @@ class Engine:
         self._add_by_sample(found, run, list(plan.structure.unreadable))
         return {label: self._joined(label, factors, run.count) for label, factors in found.items()}
 
-    def _captures(self, tape: Tape, plan: Plan, batch: Batch) -> list[BlockCapture]:
-        """What will hold the chunk's gradients; where the plan could be wrong for these samples, it is checked."""
+    def _note(self, plan: Plan) -> None:
+        """Say how parameters are treated that the first samples did not use."""
+        for name, route in routes(plan, self._planner.distrusted).items():
+            if self.routes.get(name, route).way == "unused":
+                self.routes[name] = route
+
+    def _captured(self, tape: Tape, plan: Plan, batch: Batch) -> list[BlockCapture]:
+        """All backward passes of a chunk; where the plan could be wrong for these samples, it is checked first."""
         found = [
             BlockCapture(tape, share, self.parameters, batch.count, len(self.outputs))
             for share in plan.shares
@@ -148,6 +152,9 @@ class Engine:
         sure = plan.trusted and plan.structure.certain and not plan.structure.depends_on_values
         if not sure or batch.count == PROBE_SAMPLES:
             _confirm(tape, found)
+        heard = backward_passes(tape, found, self.outputs, list(plan.structure.silent))
+        if heard:
+            raise GraphChangedError(unreadable=set().union(*(plan.structure.silent[edge] for edge in heard)))
         return found
 
     def _plan_for(self, tape: Tape, batch: Batch) -> Plan:

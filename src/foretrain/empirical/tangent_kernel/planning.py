@@ -195,6 +195,8 @@ def routes(plan: Plan, distrusted: Set[str]) -> dict[str, Route]:
             found[share.bias] = Route(share.way, f"with {share.block.parameters[0]}")
     for name in plan.structure.unused:
         found[name] = Route("unused", "the output does not depend on it")
+    for name in {name for names in plan.structure.silent.values() for name in names} - {*found}:
+        found[name] = Route("unused", "no gradient arrives where it is used")
     for name in distrusted:
         found[name] = Route("per sample", plan.structure.unreadable.get(name, _CHANGES))
     return found
