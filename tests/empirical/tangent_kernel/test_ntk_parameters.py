@@ -231,6 +231,16 @@ def test_rates_and_scales_together() -> None:
     assert_equal(kernel.values, expected, 1e-13)
 
 
+@pytest.mark.parametrize("outputs", ["full", "trace"])
+def test_rates_of_parameters_that_go_sample_by_sample(outputs: str) -> None:
+    model, x = ready(lambda: nn.Bilinear(3, 3, 2)), (X, X.sin())
+    kernel = ntk(model, x, outputs=outputs, rates={"weight": 3.0, "bias": 0.5})
+    assert kernel.routes["weight"].way == "per sample"
+    parts = kernel_by_name(model, x)
+    expected = 3 * parts["weight"] + 0.5 * parts["bias"]
+    assert_equal(kernel.values, expected if outputs == "full" else expected.diagonal(dim1=2, dim2=3).sum(-1))
+
+
 def test_rates_apply_to_contributions() -> None:
     model = ready(Network)
     kernel = ntk(model, X, rates={"*": 2.0, "head.bias": 3.0}, by="parameter")

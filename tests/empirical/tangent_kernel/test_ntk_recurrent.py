@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from brute_force import Case, check, normal
+from brute_force import Case, assert_equal, brute_force, check, normal, ready, slow_parameters
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from foretrain.empirical.tangent_kernel import ntk
 
 
 class Reader(nn.Module):
@@ -60,6 +62,16 @@ def test_projected_lstm(both: bool) -> None:
             normal(4, 3, 2),
         )
     )
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_layers_that_torch_fuses_in_single_precision(both: bool) -> None:
+    x = normal(4, 3, 2)
+    model = ready(lambda: Reader(nn.LSTM(2, 3, num_layers=2, batch_first=True, bidirectional=both)))
+    expected = brute_force(model, x)
+    kernel = ntk(model.float(), x.float(), batch_size=3)
+    assert_equal(kernel.values, expected, 1e-5)
+    assert not slow_parameters(kernel)
 
 
 @pytest.mark.parametrize("length", [1, 4])

@@ -14,19 +14,24 @@ from foretrain.support.errors import InputError
 
 @dataclass(frozen=True)
 class Batch:
-    """Arguments of a model; tensors whose length along ``axis`` is ``count`` hold one sample per entry there."""
+    """Arguments of a model; of its tensors some hold one sample per entry along ``axis``, others belong to all.
+
+    ``holders``: which ones, in the order of the arguments, decided once for the whole batch.
+    """
 
     arguments: Any
     count: int
+    holders: tuple[bool, ...]
     axis: int = 0
 
     def pick(self, samples: slice | Sequence[int]) -> Batch:
         """The same arguments for some of the samples, in the order given."""
         order = list(range(self.count))[samples] if isinstance(samples, slice) else list(samples)
         index = torch.tensor(order)
+        holders = iter(self.holders)
 
         def cut(value: Any) -> Any:
-            if not self.holds_samples(value):
+            if not next(holders):
                 return value
             if isinstance(samples, slice):
                 part = value[(slice(None),) * self.axis + (samples,)]
@@ -35,11 +40,7 @@ class Batch:
                 )  # products are built differently on strided parts
             return value.index_select(self.axis, index.to(value.device))
 
-        return Batch(_mapped(cut, self.arguments), len(order), self.axis)
-
-    def holds_samples(self, value: Any) -> bool:
-        """Whether an argument has an entry for each sample; others are passed to the model as they are."""
-        return isinstance(value, Tensor) and value.ndim > self.axis and value.shape[self.axis] == self.count
+        return Batch(_mapped(cut, self.arguments), len(order), self.holders, self.axis)
 
     @property
     def form(self) -> tuple[tuple[int, ...], ...]:
@@ -50,7 +51,7 @@ class Batch:
     @property
     def tensors(self) -> list[Tensor]:
         """All tensors that hold samples."""
-        return [value for value in _leaves(self.arguments) if self.holds_samples(value)]
+        return [value for value, holds in zip(_leaves(self.arguments), self.holders) if holds]
 
 
 def as_batch(x: Any, axis: int = 0) -> Batch:
@@ -75,7 +76,12 @@ def as_batch(x: Any, axis: int = 0) -> Batch:
     for value in _leaves(arguments):
         if isinstance(value, Tensor) and value.is_floating_point() and _has_nan_or_infinity(value):
             raise InputError("x has entries that are nan or infinite: remove or replace them first.")
-    return Batch(_mapped(_usable, arguments), lengths[0], axis)
+    count = lengths[0]
+    holders = tuple(
+        isinstance(value, Tensor) and value.ndim > axis and value.shape[axis] == count
+        for value in _leaves(arguments)
+    )
+    return Batch(_mapped(_usable, arguments), count, holders, axis)
 
 
 def _has_nan_or_infinity(value: Tensor) -> bool:
