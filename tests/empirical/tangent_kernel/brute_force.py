@@ -84,7 +84,7 @@ def assert_equal(found: Tensor, expected: Tensor, tolerance: float = 1e-10) -> N
     assert found.shape == expected.shape, f"{tuple(found.shape)} is not {tuple(expected.shape)}"
     scale = float(expected.abs().max())
     assert scale > 0, "the expected kernel is zero, so that nothing is compared"
-    error = float((found.double() - expected).abs().max()) / scale
+    error = float((found.detach().double() - expected).abs().max()) / scale
     assert error < tolerance, f"the largest error is {error:.2e} of the largest entry"
 
 
