@@ -16,7 +16,7 @@ from foretrain.empirical.tangent_kernel.collectors import (
     Sensitivities,
     gradient_collectors,
 )
-from foretrain.empirical.tangent_kernel.factors import Factor, Gradients, Grams, Pairs
+from foretrain.empirical.tangent_kernel.factors import Factor, Gradients, Grams, LateGradients, Pairs
 from foretrain.empirical.tangent_kernel.routes import Way
 from foretrain.empirical.tangent_kernel.structure import Block, Source
 from foretrain.empirical.tangent_kernel.tape import Edge, Tape
@@ -34,6 +34,7 @@ class Share:
     dtype: torch.dtype  # of the kernel
     bias: str | None = None
     piece: int | None = None  # which part of a parameter that is used in parts
+    late: bool = False  # per-sample gradients are formed when they are multiplied
 
     @property
     def key(self) -> Key:
@@ -54,14 +55,16 @@ class Share:
 
     def formed(self, parameters: Mapping[str, Tensor]) -> list[tuple[Key, str, int]]:
         """Key, parameter and entries of all gradients that are formed."""
+        bias: list[tuple[Key, str, int]] = []
+        if self.bias is not None:
+            bias.append(((self.bias,), self.bias, parameters[self.bias].numel()))
         if self.way in ("gram", "pairs"):
             return []
+        if self.late:
+            return bias
         if not self.block.direct:
             return [((name,), name, parameters[name].numel()) for name in self.block.parameters]
-        found = [(self.key, self.block.parameters[0], prod(self.block.sources[0].shape))]
-        if self.bias is not None:
-            found.append(((self.bias,), self.bias, parameters[self.bias].numel()))
-        return found
+        return [(self.key, self.block.parameters[0], prod(self.block.sources[0].shape)), *bias]
 
     @property
     def place(self) -> tuple[str, int | None]:
@@ -85,7 +88,7 @@ class BlockCapture:
         self._samples, self._outputs = samples, outputs
         self._kept: Sensitivities | None = None
         self._formed: list[tuple[Source, GradientCollector]] = []
-        if share.way in ("gram", "pairs"):
+        if share.way in ("gram", "pairs") or share.late:
             self._kept = Sensitivities(tape, share.block.sources[0], samples, outputs, share.dtype)
         else:
             self._formed = [
@@ -103,6 +106,8 @@ class BlockCapture:
 
     def factors(self, trace: bool) -> dict[Key, Factor]:
         """The block's factors; a block where no gradient arrives may have none."""
+        if self._kept is not None and self.share.late:
+            return self._late(self._kept, trace)
         if self._kept is not None:
             kept = self._of_products(self._kept, trace)
             return {} if kept is None else {self.share.key: kept}
@@ -124,6 +129,21 @@ class BlockCapture:
             return Pairs(kept.inputs, values, self._weight_rate())
         bias_rate = 0.0 if self.share.bias is None else self.share.rates[self.share.bias]
         return Grams(kept.inputs.squeeze(-1), values.squeeze(-1), self._weight_rate(), bias_rate)
+
+    def _late(self, kept: Sensitivities, trace: bool) -> dict[Key, Factor]:
+        values = kept.values
+        if values is None:
+            return {}
+        rows = 1 if trace else self._outputs
+        inputs = kept.inputs.transpose(2, 3).contiguous()
+        found: dict[Key, Factor] = {
+            self.share.key: LateGradients(inputs, values, rows, sqrt(self._weight_rate()))
+        }
+        if self.share.bias is not None:
+            groups, samples, outputs, q, _ = values.shape
+            summed = values.sum(-1).permute(1, 2, 0, 3).reshape(samples, outputs, groups * q)
+            found[self.share.bias,] = self._rows(summed * sqrt(self.share.rates[self.share.bias]), trace)
+        return found
 
     def _rows(self, gradients: Tensor, trace: bool) -> Gradients:
         rows = 1 if trace else self._outputs

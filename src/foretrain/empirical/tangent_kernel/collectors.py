@@ -69,22 +69,22 @@ class Sensitivities(_Products):
 
     def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
         """Keep the sensitivities of an output."""
-        start = 0
-        for values, positions in zip(self._arranged(gradients), self.positions):
-            if values is not None or self.values is not None:
-                target = self._buffer(values)[:, :, output, :, start : start + positions]
-                if values is None:
-                    target.zero_()
-                else:
-                    target.copy_(values)
-            start += positions
-
-    def _buffer(self, like: Tensor | None) -> Tensor:
+        found = self._arranged(gradients)
         if self.values is None:
-            assert like is not None
+            like = next((values for values in found if values is not None), None)
+            if like is None:
+                return
             groups, samples, q, _ = like.shape
-            self.values = like.new_zeros(groups, samples, self.outputs, q, sum(self.positions))
-        return self.values
+            self.values = like.new_empty(groups, samples, self.outputs, q, sum(self.positions))
+            self.values[:, :, :output] = 0
+        start = 0
+        for values, positions in zip(found, self.positions):
+            target = self.values[:, :, output, :, start : start + positions]
+            if values is None:
+                target.zero_()
+            else:
+                target.copy_(values)
+            start += positions
 
 
 class GradientCollector(Collector):
@@ -132,6 +132,8 @@ class FormedGradients(_Products, GradientCollector):
         found = self._arranged(gradients)
         like = next((values for values in found if values is not None), None)
         if like is None:
+            if self._values is not None:
+                self._values[:, output] = 0
             return
         groups, samples, q, _ = like.shape
         parts = [
@@ -140,7 +142,8 @@ class FormedGradients(_Products, GradientCollector):
         ]
         sensitivities = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         if self._values is None:
-            self._values = like.new_zeros(samples, self.outputs, prod(self.shape))
+            self._values = like.new_empty(samples, self.outputs, prod(self.shape))
+            self._values[:, :output] = 0
         self._form(sensitivities, self._values[:, output])
         if self._with_bias:
             if self.bias is None:
@@ -151,7 +154,7 @@ class FormedGradients(_Products, GradientCollector):
         """Sum over positions of (sensitivity) x (input), written into (samples, entries)."""
         groups, samples, q, _ = sensitivities.shape
         if self.is_table:
-            rows = target.view(samples, self.shape[0], q)
+            rows = target.zero_().view(samples, self.shape[0], q)
             index = self.inputs[:, :, None].expand(-1, -1, q)
             rows.scatter_add_(1, index, sensitivities[0].transpose(1, 2))
             return

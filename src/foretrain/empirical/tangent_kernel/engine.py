@@ -205,7 +205,7 @@ class Engine:
         entries = 0.0
         for share in plan.shares:
             site = plan.sites.get(share.place)
-            keeps = share.way in ("gram", "pairs")
+            keeps = share.way in ("gram", "pairs") or share.late
             if site is not None:
                 width = 1 if site.is_table else site.p
                 held = outputs if keeps else 1  # outputs whose sensitivities are kept

@@ -2,6 +2,8 @@
 
 ``Grams``      weights used at one position per sample: (Gram of inputs) x (Gram of sensitivities), entry by entry
 ``Gradients``  per-sample gradients, one matrix product
+``LateGradients``  the same, formed a few features at a time while they are multiplied: less memory where a
+               sample has fewer positions than the weight has inputs
 ``Pairs``      weights used at several positions, without forming a gradient: sums over pairs of positions
 
 With the trace, outputs are summed before anything is multiplied: they count as features, not as rows.
@@ -10,12 +12,14 @@ With the trace, outputs are summed before anything is multiplied: they count as 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 Scratch = dict[str, Tensor]
+_LATE_ENTRIES = 4096  # of a gradient that are formed at a time
 _PAIR_BYTES = 32_000_000  # largest intermediate array of a sum over pairs of positions
 
 
@@ -36,7 +40,7 @@ class Factor(ABC):
 class Grams(Factor):
     """inputs (groups, samples, p), sensitivities (groups, samples, rows per sample, q); the bias has input 1."""
 
-    inputs: Tensor | None
+    inputs: Tensor
     sensitivities: Tensor
     weight_rate: float
     bias_rate: float
@@ -44,25 +48,27 @@ class Grams(Factor):
     def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
         """Add my products with the other chunk to a tile."""
         assert isinstance(other, Grams)
-        left, right = self.sensitivities[:, mine], other.sensitivities[:, theirs]
-        groups, samples, rows, q = left.shape
-        columns = right.shape[1] * right.shape[2]
-        target = tile.view(samples, rows, columns)
+        groups, _, rows, q = self.sensitivities.shape
+        shape = (mine.stop - mine.start, rows, tile.shape[1])
+        target = tile.view(shape)
+        one = self.inputs.new_ones(1)
         for group in range(groups):
-            overlap = torch.mm(left[group].reshape(-1, q), right[group].reshape(-1, q).t())
-            if self.inputs is None or other.inputs is None:
-                target.add_(overlap.view(samples, rows, columns), alpha=self.bias_rate)
-                continue
-            activity = torch.mm(self.inputs[group, mine], other.inputs[group, theirs].t())
-            activity.mul_(self.weight_rate).add_(self.bias_rate)
+            left = self.sensitivities[group, mine].reshape(-1, q)
+            right = other.sensitivities[group, theirs].reshape(-1, q)
+            activity = torch.addmm(
+                one,
+                self.inputs[group, mine],
+                other.inputs[group, theirs].t(),
+                beta=self.bias_rate,
+                alpha=self.weight_rate,
+            )
             spread = activity.repeat_interleave(rows, 1) if rows > 1 else activity
-            target.addcmul_(overlap.view(samples, rows, columns), spread[:, None, :])
+            target.addcmul_(torch.mm(left, right.t()).view(shape), spread[:, None, :])
 
     @property
     def bytes(self) -> int:
         """Memory that the factor holds."""
-        inputs = 0 if self.inputs is None else self.inputs.nbytes
-        return inputs + self.sensitivities.nbytes
+        return self.inputs.nbytes + self.sensitivities.nbytes
 
 
 @dataclass
@@ -83,6 +89,48 @@ class Gradients(Factor):
     def bytes(self) -> int:
         """Memory that the factor holds."""
         return self.gradients.nbytes
+
+
+@dataclass
+class LateGradients(Factor):
+    """inputs (groups, samples, T, p), sensitivities (groups, samples, outputs, q, T); gradients are not kept."""
+
+    inputs: Tensor
+    sensitivities: Tensor
+    rows: int
+    root: float  # of the rate
+
+    def blocks(self) -> Iterator[Gradients]:
+        """The gradients of all samples with respect to a few rows of the weight at a time, in one buffer."""
+        groups, samples, outputs, q, positions = self.sensitivities.shape
+        p = self.inputs.shape[-1]
+        step = max(1, _LATE_ENTRIES // p)
+        buffer = self.inputs.new_empty(samples * outputs * min(step, q) * p)
+        for group in range(groups):
+            for start in range(0, q, step):
+                part = self.sensitivities[group, :, :, start : start + step]
+                left = part.reshape(samples, -1, positions)
+                if self.root != 1:
+                    left = left * self.root
+                formed = buffer[: samples * left.shape[1] * p].view(samples, left.shape[1], p)
+                torch.bmm(left, self.inputs[group], out=formed)
+                yield Gradients(formed.view(samples * self.rows, -1), self.rows)
+
+    def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
+        """Add my products with the other chunk to a tile."""
+        assert isinstance(other, LateGradients)
+        pairs = (
+            ((block, block) for block in self.blocks())
+            if other is self
+            else zip(self.blocks(), other.blocks())
+        )
+        for left, right in pairs:
+            left.accumulate(tile, mine, right, theirs)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the factor holds."""
+        return self.inputs.nbytes + self.sensitivities.nbytes
 
 
 @dataclass

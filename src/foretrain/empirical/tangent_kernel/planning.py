@@ -91,7 +91,8 @@ class Planner:
         for number, block in enumerate(blocks):
             way, site = self._way(block, probe)
             piece = number if len(blocks) > 1 else None
-            found.append(Share(block, way, self.rates, self.dtype, piece=piece))
+            late = way == "gradient" and site is not None and site.forms_late
+            found.append(Share(block, way, self.rates, self.dtype, piece=piece, late=late))
             if site is not None:
                 sites[found[-1].place] = site
         if not self._agree(found, probe):
@@ -169,7 +170,7 @@ class Planner:
             site = plan.sites.get(share.place)
             if known.way == "gram" and site is not None and site.positions > 1:
                 raise GraphChangedError(by_gradient=share.block.parameters)
-            shares.append(replace(share, way=known.way))
+            shares.append(replace(share, way=known.way, late=known.late))
             self._read |= {*share.parameters}
         self.distrusted |= {*plan.structure.unreadable}
         return replace(plan, shares=shares)

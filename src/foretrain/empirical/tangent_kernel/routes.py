@@ -55,6 +55,11 @@ class Site:
     positions: int
     is_table: bool = False
 
+    @property
+    def forms_late(self) -> bool:
+        """Whether keeping the sensitivities takes less memory than the gradients."""
+        return not self.is_table and self.positions < self.p
+
 
 def costs(job: Job, site: Site) -> dict[Way, float]:
     """Multiplications and additions by each way, weighted by how fast they run, and the numbers it moves."""

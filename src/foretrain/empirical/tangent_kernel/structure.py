@@ -196,11 +196,9 @@ def _sources_of(
         first = its[0][0]
         if key not in sources:
             sources[key] = Source([], tape.shape_at(first.edge), first.scale, first.steps)
-        for path, use in its:
-            if path.edge not in sources[key].edges:
-                sources[key].edges.append(path.edge)
-            if use not in sources[key].uses:
-                sources[key].uses.append(use)
+        source = sources[key]
+        source.edges = list(dict.fromkeys([*source.edges, *(path.edge for path, _ in its)]))
+        source.uses = list(dict.fromkeys([*source.uses, *(use for _, use in its)]))
     return list(found)
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
+from foretrain.empirical.tangent_kernel.factors import Factor, Gradients, LateGradients
 
 Tile = tuple[slice, slice]
 
@@ -17,15 +17,18 @@ _CACHED_ROWS = 768  # a tile of so many rows and columns stays in the cache whil
 
 def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int) -> None:
     """Add all factors' products to a rectangle of the kernel (samples * rows, samples * rows)."""
-    n, m = len(kernel) // rows, kernel.shape[1] // rows
-    for _ in _added(kernel, mine, theirs, rows, (slice(0, n), slice(0, m))):
+    whole = slice(0, len(kernel) // rows), slice(0, kernel.shape[1] // rows)
+    _add_large(kernel, mine, theirs, rows, [whole])
+    for _ in _finished(kernel, mine, theirs, rows, whole):
         pass
 
 
 def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int) -> None:
     """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
-    for tile in _upper(0, len(kernel) // rows, max(1, min(_LEAF_ROWS, _CACHED_ROWS) // rows)):
-        for across, down in _added(kernel, factors, factors, rows, tile):
+    tiles = _upper(0, len(kernel) // rows, max(1, min(_LEAF_ROWS, _CACHED_ROWS) // rows))
+    _add_large(kernel, factors, factors, rows, tiles)
+    for tile in tiles:
+        for across, down in _finished(kernel, factors, factors, rows, tile):
             block = kernel[across, down]
             if across == down:
                 block.copy_(block.triu() + block.triu(1).t())
@@ -33,24 +36,36 @@ def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int)
                 kernel[down, across] = block.t()
 
 
-def _added(
+def _add_large(
+    kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int, tiles: Sequence[Tile]
+) -> None:
+    """Products of gradients run on tiles as large as they come."""
+    for left, right in _gradients(mine, theirs):
+        for across, down in tiles:
+            left.accumulate(kernel[_rows(across, rows), _rows(down, rows)], across, right, down)
+
+
+def _gradients(mine: Sequence[Factor], theirs: Sequence[Factor]) -> Iterator[tuple[Gradients, Gradients]]:
+    for left, right in zip(mine, theirs):
+        if isinstance(left, Gradients) and isinstance(right, Gradients):
+            yield left, right
+        elif isinstance(left, LateGradients) and isinstance(right, LateGradients):
+            blocks = ((block, block) for block in left.blocks())
+            yield from blocks if left is right else zip(left.blocks(), right.blocks())
+
+
+def _finished(
     kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor], rows: int, tile: Tile
 ) -> Iterator[Tile]:
-    """Fill a tile and give the rows and columns of its finished parts, while they are in the cache.
-
-    Large products run on the tile as it is; those that pass over it run on parts that fit the cache.
-    """
-    across, down = tile
-    pairs = list(zip(mine, theirs))
-    for left, right in pairs:
-        if isinstance(left, Gradients):
-            left.accumulate(kernel[_rows(across, rows), _rows(down, rows)], across, right, down)
-    for a in _cut(across, rows):
-        for b in _cut(down, rows):
+    """Fill a tile part by part with all that passes over it; gives every part while it is in the cache."""
+    pairs = [
+        (left, right) for left, right in zip(mine, theirs) if not isinstance(left, Gradients | LateGradients)
+    ]
+    for a in _cut(tile[0], rows):
+        for b in _cut(tile[1], rows):
             part = _rows(a, rows), _rows(b, rows)
             for left, right in pairs:
-                if not isinstance(left, Gradients):
-                    left.accumulate(kernel[part], a, right, b)
+                left.accumulate(kernel[part], a, right, b)
             yield part
 
 
