@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,6 +58,7 @@ def ntk_operator(
     rates: Rates = None,
     batch_size: int | Literal["auto"] = "auto",
     batch_axis: int = 0,
+    shared: Collection[str | int] = (),
 ) -> NTKOperator:
     """The tangent kernel J(x) diag(rates) J(x2)^T as an operator; one product costs about three passes of the model.
 
@@ -90,6 +91,7 @@ def ntk_operator(
         parameters=parameters,
         rates=rates,
         batch_axis=batch_axis,
+        shared=shared,
     )
     linear = Linearised(engine.model, engine.parameters, engine.outputs)
     return NTKOperator(

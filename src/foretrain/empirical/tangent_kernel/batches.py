@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,9 @@ class Batch:
     count: int
     holders: tuple[bool, ...]
     axis: int = 0
+    origin: object = (
+        None  # the same for all parts of one batch: they have all arguments but the samples in common
+    )
 
     def pick(self, samples: slice | Sequence[int]) -> Batch:
         """The same arguments for some of the samples, in the order given."""
@@ -40,35 +43,32 @@ class Batch:
                 )  # products are built differently on strided parts
             return value.index_select(self.axis, index.to(value.device))
 
-        return Batch(_mapped(cut, self.arguments), len(order), self.holders, self.axis)
-
-    @property
-    def form(self) -> tuple[tuple[int, ...], ...]:
-        """Sizes of one sample: graphs of batches with other sizes differ, even if they are built alike."""
-        axis = self.axis
-        return tuple((*v.shape[:axis], *v.shape[axis + 1 :]) for v in self.tensors)
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All tensors that hold samples."""
-        return [value for value, holds in zip(_leaves(self.arguments), self.holders) if holds]
+        return Batch(_mapped(cut, self.arguments), len(order), self.holders, self.axis, self.origin)
 
 
-def as_batch(x: Any, axis: int = 0) -> Batch:
-    """Check what the user gave; a loader is read to its end, and of its (input, target) pairs the input counts."""
+def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch:
+    """Check what the user gave; a loader is read to its end, and of its (input, target) pairs the input counts.
+
+    ``shared``: names or positions of arguments that belong to all samples, whatever their sizes.
+    """
     if isinstance(x, Batch):
         return x
     if isinstance(axis, bool) or not isinstance(axis, int) or axis < 0:
         raise InputError(f"batch_axis must be 0 or a positive number, not {axis!r}.")
     if isinstance(x, torch.utils.data.DataLoader):
-        return as_batch(_everything(x, axis), axis)
+        return as_batch(_everything(x, axis), axis, shared)
     if not isinstance(x, Tensor | tuple | list | Mapping):
         raise InputError(
             f"x must be a tensor, a tuple or dict of tensors, or a DataLoader, not {type(x).__name__}: "
             "convert arrays with torch.as_tensor(...)."
         )
     arguments = tuple(x) if isinstance(x, list) else x
-    lengths = [v.shape[axis] for v in _leaves(arguments) if isinstance(v, Tensor) and v.ndim > axis]
+    common = _are_shared(arguments, shared)
+    lengths = [
+        v.shape[axis]
+        for v, of_all in zip(_leaves(arguments), common)
+        if isinstance(v, Tensor) and v.ndim > axis and not of_all
+    ]
     if not lengths:
         raise InputError("x holds no tensor with samples along its first axis: pass at least one.")
     if not lengths[0]:
@@ -78,10 +78,26 @@ def as_batch(x: Any, axis: int = 0) -> Batch:
             raise InputError("x has entries that are nan or infinite: remove or replace them first.")
     count = lengths[0]
     holders = tuple(
-        isinstance(value, Tensor) and value.ndim > axis and value.shape[axis] == count
-        for value in _leaves(arguments)
+        isinstance(value, Tensor) and value.ndim > axis and value.shape[axis] == count and not of_all
+        for value, of_all in zip(_leaves(arguments), common)
     )
-    return Batch(_mapped(_usable, arguments), count, holders, axis)
+    return Batch(_mapped(_usable, arguments), count, holders, axis, object())
+
+
+def _are_shared(arguments: Any, shared: Collection[str | int]) -> list[bool]:
+    """For every tensor or other leaf of the arguments, whether it belongs to all samples by the user's word."""
+    if isinstance(arguments, Mapping):
+        parts: list[tuple[Any, Any]] = list(arguments.items())
+    elif isinstance(arguments, tuple):
+        parts = list(enumerate(arguments))
+    else:
+        parts = [(0, arguments)]
+    known = {key for key, _ in parts}
+    for key in shared:
+        if key not in known:
+            names = ", ".join(repr(name) for name in known)
+            raise InputError(f"shared= names the argument {key!r}, which x does not have: it has {names}.")
+    return [key in shared for key, part in parts for _ in _leaves(part)]
 
 
 def _has_nan_or_infinity(value: Tensor) -> bool:

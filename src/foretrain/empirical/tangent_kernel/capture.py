@@ -126,9 +126,9 @@ class BlockCapture:
             groups, samples, outputs, q, positions = values.shape
             values = values.reshape(groups, samples, 1, outputs * q, positions)
         if self.share.way == "pairs":
-            return Pairs(kept.inputs, values, self._weight_rate())
+            return Pairs(kept.inputs, values, self._rate(), self._scale())
         bias_rate = 0.0 if self.share.bias is None else self.share.rates[self.share.bias]
-        return Grams(kept.inputs.squeeze(-1), values.squeeze(-1), self._weight_rate(), bias_rate)
+        return Grams(kept.inputs.squeeze(-1), values.squeeze(-1), self._rate(), bias_rate, self._scale())
 
     def _late(self, kept: Sensitivities, trace: bool) -> dict[Key, Factor]:
         values = kept.values
@@ -137,7 +137,7 @@ class BlockCapture:
         rows = 1 if trace else self._outputs
         inputs = kept.inputs.transpose(2, 3).contiguous()
         found: dict[Key, Factor] = {
-            self.share.key: LateGradients(inputs, values, rows, sqrt(self._weight_rate()))
+            self.share.key: LateGradients(inputs, values, rows, sqrt(self._rate()) * self._scale())
         }
         if self.share.bias is not None:
             groups, samples, outputs, q, _ = values.shape
@@ -149,17 +149,21 @@ class BlockCapture:
         rows = 1 if trace else self._outputs
         return Gradients(gradients.reshape(self._samples * rows, -1), rows)
 
-    def _weight_rate(self) -> float:
-        (name,), (source,) = self.share.block.parameters, self.share.block.sources
+    def _rate(self) -> float:
+        (name,) = self.share.block.parameters
+        return self.share.rates[name]
+
+    def _scale(self) -> float:
+        (source,) = self.share.block.sources
         assert source.scale is not None
-        return self.share.rates[name] * source.scale**2
+        return source.scale
 
     def _direct(self) -> Tensor:
         found = [values for _, c in self._formed if (values := c.gradient()) is not None]
         if not found:
             return self._zeros(prod(self.share.block.sources[0].shape))
         total = found[0] if len(found) == 1 else torch.stack(found).sum(0)
-        root = sqrt(self._weight_rate())
+        root = sqrt(self._rate()) * self._scale()
         return total if root == 1 else total.mul_(root)
 
     def _bias(self) -> Tensor:

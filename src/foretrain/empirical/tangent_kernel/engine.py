@@ -88,7 +88,7 @@ class Engine:
     def _begin(self, tape: Tape) -> None:
         assert self._few is not None
         plan = replace(self._planner.plan(self._probe(tape, self._few)), trusted=True)
-        self._plans[tape.shape, self._few.form] = plan
+        self._plans[tape.shape, self._few.origin] = plan
         self._small = self._planner.small_gradients(plan, _SMALL)
         self.routes = routes(plan, self._planner.distrusted)
         self.memory = self._bytes(plan)
@@ -159,7 +159,7 @@ class Engine:
 
     def _plan_for(self, tape: Tape, batch: Batch) -> Plan:
         """The plan for a chunk's graph: a known one, or that of a few of its samples, or else its own."""
-        key = tape.shape, batch.form
+        key = tape.shape, batch.origin
         if key not in self._plans:
             few = probe(batch)
             small = self._read(self.model(few))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import index
 from typing import Any, Literal
 
@@ -42,6 +42,7 @@ def ntk(
     by: By = None,
     batch_size: int | Literal["auto"] = "auto",
     batch_axis: int = 0,
+    shared: Collection[str | int] = (),
 ) -> TangentKernel:
     """The kernel of df_a(x_n)/dtheta . df_b(x2_m)/dtheta, summed over all parameters, without approximation.
 
@@ -69,6 +70,11 @@ def ntk(
         ``"layer"`` or ``"parameter"``: contributions apart, on a first axis labelled by ``.labels``.
     batch_size
         Samples that go through the model together; "auto" takes what fits the memory.
+    batch_axis
+        The axis of samples, in the inputs and in the output.
+    shared
+        Names or positions of arguments in ``x`` that belong to all samples, such as a mask. By default those whose
+        length along the batch axis is not the number of samples.
 
     Examples
     --------
@@ -89,6 +95,7 @@ def ntk(
             rates=rates,
             by=by,
             batch_axis=batch_axis,
+            shared=shared,
         )
         values, working = _assembled(engine, Samples(first, second, _checked_size(batch_size)))
     labels = tuple(dict.fromkeys(engine.labels.values())) if by is not None else None
@@ -124,13 +131,14 @@ def prepare(
     rates: Rates = None,
     by: By = None,
     batch_axis: int = 0,
+    shared: Collection[str | int] = (),
 ) -> tuple[Engine, Batch, Batch | None]:
     """Check everything that was given, and look at the model with a few samples."""
     model = getattr(
         model, "_orig_mod", model
     )  # what torch.compile was given: the compiled graph hides parameters
-    first = as_batch(x, batch_axis)
-    second = None if x2 is None else as_batch(x2, batch_axis)
+    first = as_batch(x, batch_axis, shared)
+    second = None if x2 is None else as_batch(x2, batch_axis, shared)
     refuse_ill_defined(model)
     everything, choice, given = _parameters(model, parameters)
     counted = chosen(everything, choice)

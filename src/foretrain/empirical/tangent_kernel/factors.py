@@ -44,6 +44,7 @@ class Grams(Factor):
     sensitivities: Tensor
     weight_rate: float
     bias_rate: float
+    scale: float = 1.0  # the weight enters times this
 
     def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
         """Add my products with the other chunk to a tile."""
@@ -60,7 +61,7 @@ class Grams(Factor):
                 self.inputs[group, mine],
                 other.inputs[group, theirs].t(),
                 beta=self.bias_rate,
-                alpha=self.weight_rate,
+                alpha=self.weight_rate * self.scale * other.scale,
             )
             spread = activity.repeat_interleave(rows, 1) if rows > 1 else activity
             target.addcmul_(torch.mm(left, right.t()).view(shape), spread[:, None, :])
@@ -98,7 +99,7 @@ class LateGradients(Factor):
     inputs: Tensor
     sensitivities: Tensor
     rows: int
-    root: float  # of the rate
+    root: float  # of the rate, times what the weight is multiplied by
 
     def blocks(self) -> Iterator[Gradients]:
         """The gradients of all samples with respect to a few rows of the weight at a time, in one buffer."""
@@ -140,6 +141,7 @@ class Pairs(Factor):
     inputs: Tensor
     sensitivities: Tensor
     weight_rate: float
+    scale: float = 1.0  # the weight enters times this
 
     def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
         """Add my products with the other chunk to a tile."""
@@ -165,7 +167,7 @@ class Pairs(Factor):
             left.reshape(n, rows, q * mine_t),
             carried.permute(1, 4, 2, 0, 3).reshape(n, q * mine_t, m * rows),
         )
-        tile.view(n, rows, m * rows).add_(found, alpha=self.weight_rate)
+        tile.view(n, rows, m * rows).add_(found, alpha=self.weight_rate * self.scale * other.scale)
 
     def _activity(self, group: int, mine: slice, other: Pairs, theirs: slice) -> Tensor:
         if self.inputs.ndim == 2:

@@ -20,9 +20,9 @@ Output = Callable[[Any], Tensor] | str | int | None
 
 @contextmanager
 def unchanged(model: Any) -> Iterator[None]:
-    """Leave a module as it was: some change their buffers in every pass. Works in inference mode, too."""
+    """Leave a module as it was: some change their buffers, and embeddings their rows. Also in inference mode."""
     with torch.inference_mode(False):
-        buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+        buffers = _changeable(model) if isinstance(model, nn.Module) else []
         before = [buffer.detach().clone() for buffer in buffers]
         try:
             yield
@@ -31,6 +31,11 @@ def unchanged(model: Any) -> Iterator[None]:
                 for buffer, value in zip(buffers, before):
                     if not torch.equal(buffer, value):
                         buffer.copy_(value)
+
+
+def _changeable(model: nn.Module) -> list[Tensor]:
+    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    return [*model.buffers(), *(m.weight for m in embeddings if m.max_norm is not None)]
 
 
 @dataclass

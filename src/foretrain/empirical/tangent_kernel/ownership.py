@@ -7,6 +7,7 @@ w_n belongs to sample n alone; one that grows by anything else is shared by samp
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -48,7 +49,12 @@ Owner = SampleAxis | Shared | Silent
 
 def weights(samples: int, like: Tensor) -> Tensor:
     """A weight for each sample: 1, 2, 4, ..., which scale floating-point numbers exactly; 1 to 2 for many samples."""
-    numbers = torch.arange(samples, device=like.device, dtype=like.dtype)
+    return _weights(samples, like.dtype, like.device)
+
+
+@lru_cache(maxsize=64)
+def _weights(samples: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    numbers = torch.arange(samples, device=device, dtype=dtype)
     return 2.0**numbers if samples <= _FEW else 1 + numbers / samples
 
 
@@ -59,10 +65,11 @@ def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
     if plain.is_complex():
         plain, weighted = torch.view_as_real(plain), torch.view_as_real(weighted)
     first, second = plain.detach().reshape(-1), weighted.detach().reshape(-1)
-    if not bool(first.any()):
+    filled = int(torch.count_nonzero(first))
+    if not filled:
         return Silent()
     if len(first) % samples == 0 and _is_first_axis(first.view(samples, -1), second.view(samples, -1)):
-        return _first_axis(first, samples)
+        return _first_axis(first, filled, samples)
     place = torch.nonzero(first.abs() > _SMALLEST).squeeze(1)
     if not len(place):
         return Silent()
@@ -72,10 +79,10 @@ def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
     return _axis(place, sample, first.numel(), samples)
 
 
-def _first_axis(gradient: Tensor, samples: int) -> SampleAxis:
+def _first_axis(gradient: Tensor, filled: int, samples: int) -> SampleAxis:
     """Samples come first. An axis further down would leave at least half of the entries of a sample empty."""
     after = len(gradient) // samples
-    if int(torch.count_nonzero(gradient)) > 0.5 * len(gradient):
+    if filled > 0.5 * len(gradient):
         return SampleAxis(1, after)
     place = torch.nonzero(gradient).squeeze(1)
     fitting = _fitting(place, place.div(after, rounding_mode="floor"), len(gradient), samples)
