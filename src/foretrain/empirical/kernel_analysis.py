@@ -136,7 +136,7 @@ def spectrum(kernel: Kernel, top: int | None = None, probes: int = _PROBES, seed
     counted = positive(values, layout)
     _refuse_zero(float(values[0]))
     return KernelSpectrum(
-        eigenvalues=values,
+        eigenvalues=np.ascontiguousarray(values),
         modes=_as_modes(modes[:, :wanted], layout),
         size=layout.size,
         trace=float(values.sum()),
@@ -261,7 +261,7 @@ def alignment(
         alignment_error=plain_error,
         centred=centred_value,
         centred_error=centred_error,
-        eigenvalues=found.eigenvalues[:wanted],
+        eigenvalues=np.ascontiguousarray(found.eigenvalues[:wanted]),
         energies=energies[:wanted],
         size=layout.size,
         one_hot=targets.one_hot,
@@ -328,7 +328,7 @@ def _operator_spectrum(
     squared = float((values**2).sum() + squares.mean())
     ratio = trace**2 / squared
     return KernelSpectrum(
-        eigenvalues=values,
+        eigenvalues=np.ascontiguousarray(values),
         modes=_as_modes(modes, layout),
         size=layout.size,
         trace=trace,

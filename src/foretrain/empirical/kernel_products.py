@@ -14,7 +14,7 @@ from torch import Tensor
 from foretrain.empirical.kernel_passes import Linearised, Values, Ways, find_ways
 from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.engine import probe
-from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel.entry import chunk_size, prepare
 from foretrain.empirical.tangent_kernel.model import Output
 from foretrain.empirical.tangent_kernel.parameters import Rates
 from foretrain.support.errors import InputError
@@ -78,10 +78,7 @@ def ntk_operator(
         raise InputError(
             f"outputs={outputs!r} has no operator: pass a list of output numbers or None, or use ntk(...)."
         )
-    if batch_size != "auto" and (
-        not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1
-    ):
-        raise InputError(f"batch_size must be a positive number or 'auto', not {batch_size!r}.")
+    size = chunk_size(batch_size)
     engine, first, second = prepare(
         model,
         x,
@@ -100,7 +97,7 @@ def ntk_operator(
         rates=engine.rates,
         first=first,
         second=second,
-        batch_size=None if batch_size == "auto" else int(batch_size),
+        batch_size=size,
         bytes_per_sample=engine.memory.passes,
     )
 
@@ -160,6 +157,9 @@ class NTKOperator:
         vector, flat = self._vector(v, self._columns)
         found = self._product(vector[None], self._columns, self.first)[0]
         return found.flatten() if flat else found
+
+    def __matmul__(self, v: Any) -> Tensor:
+        return self.matvec(v)
 
     def matmat(self, vectors: Any) -> Tensor:
         """Theta v for each of (k, N2, C): (k, N, C)."""

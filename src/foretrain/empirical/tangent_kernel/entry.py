@@ -97,7 +97,7 @@ def ntk(
             batch_axis=batch_axis,
             shared=shared,
         )
-        values, working = _assembled(engine, Samples(first, second, _checked_size(batch_size)))
+        values, working = _assembled(engine, Samples(first, second, chunk_size(batch_size)))
     labels = tuple(dict.fromkeys(engine.labels.values())) if by is not None else None
     return TangentKernel(
         values=values if by is not None else values[0],
@@ -181,7 +181,7 @@ def _wanted(outputs: Outputs, count: int) -> tuple[list[int], bool]:
             raise unknown_name("form of the outputs", outputs, ["full", "trace"])
         return list(range(count)), outputs == "trace"
     try:
-        numbers = [index(number) for number in outputs]
+        numbers = [] if any(isinstance(number, bool) for number in outputs) else [index(n) for n in outputs]
     except TypeError:
         numbers = []
     if not numbers or any(not -count <= number < count for number in numbers):
@@ -191,9 +191,14 @@ def _wanted(outputs: Outputs, count: int) -> tuple[list[int], bool]:
     return [number % count for number in numbers], False
 
 
-def _checked_size(batch_size: int | str) -> int | None:
+def chunk_size(batch_size: int | str) -> int | None:
+    """The user's batch_size, None for "auto"."""
     if batch_size == "auto":
         return None
-    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+    try:
+        size = 0 if isinstance(batch_size, bool | str) else index(batch_size)
+    except TypeError:
+        size = 0
+    if size < 1:
         raise InputError(f"batch_size must be a positive number or 'auto', not {batch_size!r}.")
-    return batch_size
+    return size

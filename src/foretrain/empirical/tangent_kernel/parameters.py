@@ -58,16 +58,23 @@ def chosen(all_parameters: Mapping[str, Tensor], choice: Chosen) -> dict[str, Te
     """The subset that ``choice`` names: patterns such as "encoder.*", tensors, or a function (name, tensor)."""
     if choice is None:
         return dict(all_parameters)
+    if isinstance(choice, nn.Module | Tensor):
+        choice = list(choice.parameters()) if isinstance(choice, nn.Module) else [choice]
     if callable(choice):
         kept = {name: value for name, value in all_parameters.items() if choice(name, value)}
     else:
         wanted = [choice] if isinstance(choice, str) else list(choice)
         kept = {}
         for item in wanted:
-            kept |= _matching(all_parameters, item)
+            kept |= _matching(all_parameters, item[1] if _is_named(item) else item)
     if not kept:
         raise InputError("parameters= leaves no parameter: name at least one that requires grad.")
     return {name: value for name, value in all_parameters.items() if name in kept}
+
+
+def _is_named(item: Any) -> bool:
+    """What named_parameters() gives."""
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Tensor)
 
 
 def _matching(all_parameters: Mapping[str, Tensor], item: str | Tensor) -> dict[str, Tensor]:
@@ -78,6 +85,10 @@ def _matching(all_parameters: Mapping[str, Tensor], item: str | Tensor) -> dict[
                 "parameters= holds a tensor that is no parameter of the model, or one without requires_grad."
             )
         return found
+    if not isinstance(item, str):
+        raise InputError(
+            f"parameters= holds a {type(item).__name__}: give names, patterns such as 'encoder.*', or parameters."
+        )
     found = {
         name: value
         for name, value in all_parameters.items()
@@ -92,10 +103,11 @@ def _matching(all_parameters: Mapping[str, Tensor], item: str | Tensor) -> dict[
 def rate_of_each(parameters: Mapping[str, Tensor], rates: Rates) -> dict[str, float]:
     """The weight of every parameter in the kernel; 1 where nothing is said.
 
-    ``rates``: one number, a mapping of patterns, an optimizer's ``param_groups`` (their ``lr``), or a function.
+    ``rates``: one number, a mapping of patterns, an optimizer or its ``param_groups`` (their ``lr``), or a function.
     """
     if rates is None:
         return dict.fromkeys(parameters, 1.0)
+    rates = getattr(rates, "param_groups", rates)
     if callable(rates):
         found = {name: float(rates(name, value)) for name, value in parameters.items()}
     elif isinstance(rates, Mapping):
@@ -104,8 +116,12 @@ def rate_of_each(parameters: Mapping[str, Tensor], rates: Rates) -> dict[str, fl
             found |= dict.fromkeys(_matching(parameters, pattern), float(rate))
     elif isinstance(rates, Sequence):
         found = _rates_of_groups(parameters, rates)
-    else:
+    elif isinstance(rates, int | float):
         found = dict.fromkeys(parameters, float(rates))
+    else:
+        raise InputError(
+            f"rates= is a {type(rates).__name__}: give a number, {{pattern: rate}}, an optimizer, or a function."
+        )
     bad = [name for name, rate in found.items() if not (rate >= 0 and math.isfinite(rate))]
     if bad:
         raise InputError(

@@ -135,6 +135,10 @@ class Planner:
             if gradient is not None:
                 dense = gradient.to_dense() if gradient.is_sparse else gradient
                 expected += float(torch.linalg.vector_norm(dense)) ** 2 * self.rates[name]
+        for share in shares:
+            for source in share.block.sources:
+                for use in source.uses:
+                    precision = max(precision, _AGREES.get(probe.tape.dtype_at((use.node, 0)), 0.1))
         weights = probe.weights.to(found.dtype)
         scale = float((found.diagonal() * weights**2).sum())
         difference = abs(float(weights @ found @ weights) - expected)

@@ -111,6 +111,10 @@ class TangentKernel:
             np.asarray(self), dims=self.dims, coords=coordinates, name="ntk", attrs={"routes": str(routes)}
         )
 
+    def to_dataset(self) -> xr.Dataset:
+        """What ``ft.save`` writes."""
+        return self.to_xarray().to_dataset()
+
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {size}" for name, size in zip(self.dims, self.shape))
         ways = Counter(route.way for route in self.routes.values())
