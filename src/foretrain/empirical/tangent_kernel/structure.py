@@ -112,18 +112,28 @@ class Probe:
         self.weighted: dict[Edge, Tensor | None] = {}
         self.owners: dict[Edge, Owner] = {(0, 0): SampleAxis(1, tape.outputs.shape[1])}
 
-    def ask(self, edges: Iterable[Edge], leaves: Sequence[int] = ()) -> None:
-        """Two backward passes for all edges that are not known yet; at leaves only the weighted one counts."""
+    def ask(self, edges: Iterable[Edge]) -> None:
+        """Two backward passes for all edges that are not known yet."""
         new = [edge for edge in dict.fromkeys(edges) if edge not in self.plain]
         if not new:
             return
         gradients = self.tape.gradients
         self.plain |= zip(new, gradients(new, self._mixes[0]))
-        ends = [(leaf, 0) for leaf in leaves]
-        self.weighted |= zip([*new, *ends], gradients([*new, *ends], self._mixes[1]))
+        self.weighted |= zip(new, gradients(new, self._mixes[1]))
         for edge in new:
             self.owners.setdefault(edge, owner(self.plain[edge], self.weighted[edge], self.samples))
         self._ask_elsewhere([edge for edge in new if isinstance(self.owners[edge], Silent)])
+
+    def squared_lengths(self, names: Sequence[str]) -> dict[str, float]:
+        """Of the gradients of the weighted mix with respect to parameters."""
+        used = [name for name in names if name in self.tape.leaves]
+        gradients = self.tape.gradients([(self.tape.leaves[name], 0) for name in used], self._mixes[1])
+        found = dict.fromkeys(names, 0.0)
+        for name, gradient in zip(used, gradients):
+            if gradient is not None:
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                found[name] = float(torch.linalg.vector_norm(dense)) ** 2
+        return found
 
     def _ask_elsewhere(self, silent: Sequence[Edge]) -> None:
         """Weights that are zero and units that are dead stop gradients: see where samples are without them."""
@@ -145,10 +155,8 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
     leaves = {name: tape.leaves[name] for name in parameters if name in tape.leaves}
     climbs = {name: _Climb(tape, leaf) for name, leaf in leaves.items()}
     unreadable: dict[str, str] = {}
-    asked: Sequence[int] = list(leaves.values())
     while waiting := [edge for climb in climbs.values() for edge in climb.wanted()]:
-        probe.ask(waiting, asked)
-        asked = ()
+        probe.ask(waiting)
         for name, climb in list(climbs.items()):
             try:
                 climb.go_on(probe.owners)
