@@ -83,3 +83,11 @@ def test_half_precision_inside_is_read_from_the_graph() -> None:
     kernel = ft.ntk(Mixed(), X.float())
     assert "per sample" not in {route.way for route in kernel.routes.values()}
     assert_equal(kernel.values, ft.ntk(net.double(), X).values, tolerance=0.05)
+
+
+def test_a_large_weight_in_single_precision_is_read_from_the_graph() -> None:
+    """Its gradient has so many entries that their squares must not be summed in single precision."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 2500), nn.LayerNorm(2500), nn.Linear(2500, 2500), nn.Tanh())
+    kernel = ft.ntk(net, torch.randn(4, 3, 3), outputs=[0, 1])  # several positions: not a plain linear layer
+    assert "per sample" not in {route.way for route in kernel.routes.values()}

@@ -19,6 +19,7 @@ from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import Progress
 
 _SHARE = 0.5  # of the available memory that chunks may take
+_LIBRARIES = 30e6  # bytes that matrix products and convolutions keep for themselves
 _LARGEST_WORKING = 2e9  # bytes; more would not be faster
 
 
@@ -62,11 +63,14 @@ def _chunk_size(engine: Engine, samples: Samples, result_bytes: float, available
     """Samples per chunk: as the user said, or as many as fit beside the result, two chunks at a time."""
     per_sample = engine.memory.factors + engine.memory.passes
     count = max(engine.job.rows, engine.job.columns)
-    least = result_bytes + 4 * per_sample
+    least = 4 * per_sample
+    what = f"the kernel of {engine.job.rows} x {engine.job.columns} samples with {engine.job.outputs} outputs"
+    fewer = "fewer samples, outputs='trace' or a list of fewer outputs"
+    require_memory(result_bytes, f"the result, {what},", f"ask for {fewer}", available=available)
     require_memory(
-        least,
-        f"the kernel of {engine.job.rows} x {engine.job.columns} samples with {engine.job.outputs} outputs",
-        "ask for outputs='trace' or a list of outputs, or for fewer samples",
+        result_bytes + least,
+        f"{what} with two samples at a time",
+        f"ask for fewer parameters with parameters=, for {fewer}, or use ntk_operator(...)",
         available=available,
     )
     if samples.size is not None:
@@ -87,7 +91,8 @@ class _Store:
     def __init__(self, engine: Engine, size: int, room: float) -> None:
         self._engine, self._size, self._room = engine, size, room
         self._kept: dict[tuple[int, int], Factors] = {}
-        self.most_bytes = 0.0
+        self._sizes: dict[tuple[int, int], float] = {}
+        self.most_bytes = _LIBRARIES
 
     def chunks(self, batch: Batch) -> list[slice]:
         """The batch in equal parts."""
@@ -101,18 +106,14 @@ class _Store:
         if key in self._kept:
             return self._kept[key]
         found = self._engine.chunk(batch.pick(part))
-        size = sum(factor.bytes for group in found.values() for factor in group.values())
-        held = sum(
-            factor.bytes
-            for kept in self._kept.values()
-            for group in kept.values()
-            for factor in group.values()
-        )
-        self.most_bytes = max(
-            self.most_bytes, held + size + self._engine.memory.passes * (part.stop - part.start)
-        )
+        samples = part.stop - part.start
+        size = self._engine.memory.factors * samples
+        held = sum(self._sizes.values())
+        running = _LIBRARIES + held + size + self._engine.memory.passes * samples
+        self.most_bytes = max(self.most_bytes, running)
         if held + 2 * size < self._room:
             self._kept[key] = found
+            self._sizes[key] = size
         return found
 
 

@@ -32,7 +32,9 @@ Factors = dict[str, dict[Key, Factor]]  # by label, then by the parameters that 
 PROBE_SAMPLES = 3
 _FUSED = ("MkldnnRnnLayer", "CudnnRnn", "MiopenRnn")
 _SMALL = 4096  # gradients with fewer entries are joined into one matrix
-_ACTIVATIONS_HELD = 3.0  # arrays of the size of all activations during a backward pass
+_ACTIVATIONS_HELD = 6.0  # arrays of the size of all activations at the peak of a backward pass
+_COPIES = 4  # of a gradient that is carried from a weight to the parameters it is made of
+_SLACK = 1.5  # for copies on the way, and memory that is not given back at once
 
 
 @dataclass(frozen=True)
@@ -210,10 +212,12 @@ class Engine:
                 width = 1 if site.is_table else site.p
                 held = outputs if keeps else 1  # outputs whose sensitivities are kept
                 entries += site.groups * site.positions * (width + held * site.q)
-            entries += outputs * sum(size for _, _, size in share.formed(self.parameters))
-        entries += outputs * sum(self.parameters[name].numel() for name in plan.structure.unreadable)
+            copies = 1 if share.block.direct else _COPIES
+            entries += copies * outputs * sum(size for _, _, size in share.formed(self.parameters))
+        hidden = sum(self.parameters[name].numel() for name in plan.structure.unreadable)
+        entries += 2 * outputs * hidden
         item = self.dtype.itemsize
-        return Bytes(entries * item, _ACTIVATIONS_HELD * plan.structure.active * item)
+        return Bytes(_SLACK * entries * item, _ACTIVATIONS_HELD * plan.structure.active * item)
 
 
 def probe(batch: Batch) -> Batch:

@@ -132,7 +132,8 @@ class Probe:
         for name, gradient in zip(used, gradients):
             if gradient is not None:
                 dense = gradient.to_dense() if gradient.is_sparse else gradient
-                found[name] = float(torch.linalg.vector_norm(dense)) ** 2
+                length = torch.linalg.vector_norm(dense, dtype=torch.float64)  # sums of millions need it
+                found[name] = float(length) ** 2
         return found
 
     def _ask_elsewhere(self, silent: Sequence[Edge]) -> None:
