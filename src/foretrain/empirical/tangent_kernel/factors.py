@@ -20,6 +20,7 @@ from torch import Tensor
 
 Scratch = dict[str, Tensor]
 _LATE_ENTRIES = 4096  # of a gradient that are formed at a time
+_LONGEST_SUM = 65_536  # products that are summed at a time: longer sums lose digits in single precision
 _PAIR_BYTES = 32_000_000  # largest intermediate array of a sum over pairs of positions
 
 
@@ -84,7 +85,9 @@ class Gradients(Factor):
         assert isinstance(other, Gradients)
         left = self.gradients[mine.start * self.rows : mine.stop * self.rows]
         right = other.gradients[theirs.start * self.rows : theirs.stop * self.rows]
-        tile.addmm_(left, right.t())
+        for start in range(0, left.shape[1], _LONGEST_SUM):
+            stop = start + _LONGEST_SUM
+            tile.addmm_(left[:, start:stop], right[:, start:stop].t())
 
     @property
     def bytes(self) -> int:

@@ -12,7 +12,8 @@ from foretrain.support.errors import NotSupportedError
 
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm
 _DROPOUTS = nn.modules.dropout._DropoutNd
-_ROUNDING = 1e-4  # relative difference that another order of summation may make in single precision
+# Relative differences that another order of summation may make.
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 def refuse_ill_defined(model: Any) -> None:
@@ -109,5 +110,5 @@ def close(first: Tensor, second: Tensor) -> bool:
     if first.shape != second.shape:
         return False
     scale = float(first.detach().abs().max().clamp_min(1e-30))
-    tolerance = _ROUNDING if first.dtype in (torch.float32, torch.float64) else 0.05
+    tolerance = _ROUNDING.get(first.dtype, 0.05)
     return float((first - second).detach().abs().max()) <= tolerance * scale
