@@ -45,7 +45,7 @@ def test_ten_thousand_steps_to_round_off() -> None:
     masks = free["v_1"].values > 0
     assert int((masks[1:] != masks[:-1]).sum()) > 10
     assert float(free["loss"][-1]) < 0.05 * float(free["loss"][0])
-    np.testing.assert_allclose(free["output"], weights["output"], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(free["outputs"], weights["outputs"], rtol=0, atol=1e-13)
     np.testing.assert_allclose(free["loss"], weights["loss"], rtol=0, atol=1e-13)
     by_hand = train_by_hand(model, y, 10_000, 0.3, torch.full((WIDTH,), 1 / WIDTH, dtype=torch.float64))
     np.testing.assert_allclose(free["v_1"].values[-1, :INPUTS], by_hand, rtol=0, atol=1e-12)
@@ -69,7 +69,7 @@ def test_any_activation_biases_and_readouts(activation: nn.Module, kind: str) ->
     }
     free, weights = simulate(model, X, y, **arguments), weight_training(model, X, y, **arguments)
     assert float(free["loss"][-1]) < 0.5 * float(free["loss"][0])
-    np.testing.assert_allclose(free["output"], weights["output"], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(free["outputs"], weights["outputs"], rtol=0, atol=1e-13)
 
 
 def test_frozen_parts_stay() -> None:
@@ -78,7 +78,7 @@ def test_frozen_parts_stay() -> None:
     model[2].bias.requires_grad_(False)
     arguments = {"steps": 100, "eta": 0.02}
     free, weights = simulate(model, X, y, **arguments), weight_training(model, X, y, **arguments)
-    np.testing.assert_allclose(free["output"], weights["output"], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(free["outputs"], weights["outputs"], rtol=0, atol=1e-13)
 
 
 def revived_network() -> tuple[nn.Module, Tensor, Tensor]:
@@ -100,9 +100,9 @@ def test_activations_alone_follow_until_a_dead_unit_revives() -> None:
     revived = np.flatnonzero((off[:-1] & ~off[1:]).any(axis=(1, 2)))
     assert len(revived) > 0
     first = revived[0] + 1
-    np.testing.assert_allclose(by_u["output"][:first], by_v["output"][:first], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(by_u["outputs"][:first], by_v["outputs"][:first], rtol=0, atol=1e-13)
     np.testing.assert_allclose(by_u["u_1"][:first], np.maximum(by_v["v_1"], 0)[:first], rtol=0, atol=1e-13)
-    assert float(np.abs(by_u["output"] - by_v["output"]).max()) > 1e-3
+    assert float(np.abs(by_u["outputs"] - by_v["outputs"]).max()) > 1e-3
 
 
 def test_activations_that_only_die_are_followed_for_ever() -> None:
@@ -115,7 +115,7 @@ def test_activations_that_only_die_are_followed_for_ever() -> None:
     off = by_v["v_1"].values <= 0
     assert (off[1:] & ~off[:-1]).any()
     assert not (off[:-1] & ~off[1:]).any()
-    np.testing.assert_allclose(by_u["output"], by_v["output"], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(by_u["outputs"], by_v["outputs"], rtol=0, atol=1e-13)
 
 
 def test_steps_by_hand() -> None:
@@ -124,7 +124,7 @@ def test_steps_by_hand() -> None:
     losses = [network.step(0.1, 1 / INPUTS) for _ in range(5)]
     whole = simulate(model, X, y, 5, 0.1, readout="mean")
     np.testing.assert_allclose(losses, whole["loss"].values[:5], rtol=1e-13)
-    np.testing.assert_allclose(network.outputs, whole["output"].values[5], rtol=1e-13)
+    np.testing.assert_allclose(network.outputs, whole["outputs"].values[5], rtol=1e-13)
     assert network.steps == 5
     assert "exact for all time" in repr(network)
 
@@ -135,7 +135,7 @@ def test_one_step_is_the_kernel_while_masks_hold() -> None:
     found = simulate(model, X, y, 1, 1e-3, readout="mean")
     a = (model[0](X) > 0).double()
     J = ((X @ X.T) * (a @ a.T) / WIDTH**2).numpy()
-    r = found["output"].values[..., 0] - y.numpy()
+    r = found["outputs"].values[..., 0] - y.numpy()
     np.testing.assert_allclose(r[1], (np.eye(INPUTS) - 2e-3 / INPUTS * J) @ r[0], atol=1e-15)
 
 

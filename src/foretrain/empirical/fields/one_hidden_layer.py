@@ -271,7 +271,7 @@ def _trajectory(times: list[int], outputs: list[Tensor], targets: Tensor, loss_s
     losses = loss_scale * ((values[:, :trained] - targets) ** 2).sum(dim=(1, 2))
     return xr.Dataset(
         {
-            "output": (
+            "outputs": (
                 ("step", "input", "output"),
                 values.cpu().numpy(),
                 {"meaning": "outputs before the step"},

@@ -25,7 +25,8 @@ def add_products(kernel: Tensor, mine: Sequence[Factor], theirs: Sequence[Factor
 
 def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int) -> None:
     """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
-    tiles = _upper(0, len(kernel) // rows, max(1, min(_LEAF_ROWS, _CACHED_ROWS) // rows))
+    whole = min(max(len(kernel) // 8, _LEAF_ROWS), 2 * _LEAF_ROWS, _CACHED_ROWS)
+    tiles = _upper(0, len(kernel) // rows, max(1, whole // rows))
     _add_large(kernel, factors, factors, rows, tiles)
     for tile in tiles:
         for across, down in _finished(kernel, factors, factors, rows, tile):
