@@ -12,6 +12,7 @@ from foretrain.empirical.tangent_kernel.factors import Factor, Gradients, LateGr
 Tile = tuple[slice, slice]
 
 _LEAF_ROWS = 160  # a diagonal tile this small is computed whole
+_PANEL_ROWS = 128
 _CACHED_ROWS = 768  # a tile of so many rows and columns stays in the cache while all layers add to it
 
 
@@ -27,7 +28,7 @@ def add_symmetric_products(kernel: Tensor, factors: Sequence[Factor], rows: int)
     """The same for one chunk with itself: tiles above the diagonal, and their mirror images."""
     whole = min(max(len(kernel) // 8, _LEAF_ROWS), 2 * _LEAF_ROWS, _CACHED_ROWS)
     tiles = _upper(0, len(kernel) // rows, max(1, whole // rows))
-    _add_large(kernel, factors, factors, rows, tiles)
+    _add_large(kernel, factors, factors, rows, _panels(len(kernel) // rows, max(1, _PANEL_ROWS // rows)))
     for tile in tiles:
         for across, down in _finished(kernel, factors, factors, rows, tile):
             block = kernel[across, down]
@@ -68,6 +69,11 @@ def _finished(
             for left, right in pairs:
                 left.accumulate(kernel[part], a, right, b)
             yield part
+
+
+def _panels(count: int, height: int) -> list[Tile]:
+    """Flat tiles that reach from the diagonal to the right: long products are fastest on these."""
+    return [(slice(i, min(i + height, count)), slice(i, count)) for i in range(0, count, height)]
 
 
 def _upper(start: int, stop: int, leaf: int) -> list[Tile]:
