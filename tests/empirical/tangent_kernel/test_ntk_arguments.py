@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 from brute_force import assert_equal, normal
 from torch import nn
 
 import foretrain as ft
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 
 
 def network() -> nn.Sequential:
@@ -91,3 +92,17 @@ def test_a_large_weight_in_single_precision_is_read_from_the_graph() -> None:
     net = nn.Sequential(nn.Linear(3, 2500), nn.LayerNorm(2500), nn.Linear(2500, 2500), nn.Tanh())
     kernel = ft.ntk(net, torch.randn(4, 3, 3), outputs=[0, 1])  # several positions: not a plain linear layer
     assert "per sample" not in {route.way for route in kernel.routes.values()}
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_reentrant_checkpoints_are_refused(needs_gradient: bool) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.utils.checkpoint.checkpoint(self.first, x, use_reentrant=True))
+
+    with pytest.raises(NotSupportedError, match="use_reentrant=False"):
+        ft.ntk(Checkpointed(), torch.randn(4, 3, requires_grad=needs_gradient))

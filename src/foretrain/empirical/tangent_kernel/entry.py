@@ -21,7 +21,7 @@ from foretrain.empirical.tangent_kernel.parameters import (
     trainable,
 )
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
-from foretrain.empirical.tangent_kernel.refusals import refuse_ill_defined
+from foretrain.empirical.tangent_kernel.refusals import refuse_ill_defined, refused_checkpoints
 from foretrain.empirical.tangent_kernel.result import TangentKernel
 from foretrain.empirical.tangent_kernel.routes import Job
 from foretrain.support.errors import InputError, unknown_name
@@ -144,7 +144,8 @@ def prepare(
     counted = chosen(everything, choice)
     wrapped = Model(model, everything, output, given)
     few = probe(first)
-    shown = wrapped(few)
+    with refused_checkpoints():
+        shown = wrapped(few)
     wanted, trace = _wanted(outputs, shown.shape[1])
     if by not in (None, "layer", "parameter"):
         raise unknown_name("grouping", str(by), ["layer", "parameter"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -90,13 +93,27 @@ def refuse_false_gradients(tape: Tape) -> None:
             )
 
 
+_CHECKPOINTS = (
+    "the model uses reentrant checkpointing, which hides its parameters: pass use_reentrant=False to "
+    "torch.utils.checkpoint, or switch it off."
+)
+
+
 def refuse_checkpoints(tape: Tape) -> None:
     """Reentrant checkpoints run parts of the model outside of the graph."""
     if any(name.startswith("CheckpointFunction") for name in tape.names):
-        raise NotSupportedError(
-            "the model uses reentrant checkpointing, which hides its parameters: pass use_reentrant=False to "
-            "torch.utils.checkpoint, or switch it off."
-        )
+        raise NotSupportedError(_CHECKPOINTS)
+
+
+@contextmanager
+def refused_checkpoints() -> Iterator[None]:
+    """The same where they leave no trace in the graph but a warning of torch, because the inputs have no gradient."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*None of the inputs have requires_grad=True")
+        try:
+            yield
+        except UserWarning as warning:
+            raise NotSupportedError(_CHECKPOINTS) from warning
 
 
 def refuse_not_finite(outputs: Tensor) -> None:
