@@ -7,6 +7,7 @@ all entries. The last columns of the table are exponents of our cost, fitted ove
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +37,11 @@ def _inputs(count: int) -> Matrix:
     return np.random.default_rng(0).standard_normal((count, DIMENSION))
 
 
-def _flow(name: str, count: int, depth: int, names: Sequence[str], **form: object) -> Callable[[], Arrays]:
+def _flow(name: str, count: int, depth: int, names: Sequence[str], **form: Any) -> Callable[[], Arrays]:
     net, X = ft.MLP.critical(name, depth=depth, width=WIDTH), _inputs(count)
 
     def call() -> Arrays:
-        found = ft.flow(net, X, names, **form)  # type: ignore[arg-type]
+        found = ft.flow(net, X, names, **form)
         return {key: found[key].values[-1] for key in names}
 
     return call

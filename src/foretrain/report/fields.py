@@ -25,8 +25,7 @@ def draw_training(record: xr.Dataset, title: str = "Fields during training") -> 
     figure, axes = new_figure(title, 2, 2, (10.0, 7.2))
     for draw, axis in zip(panels, axes, strict=True):
         draw(axis, record)
-        axis.set_xlabel("training step", fontsize=9)
-        axis.set_xlim(float(record["step"][0]), float(record["step"][-1]))
+        _along_training(axis, record)
     return figure
 
 
@@ -34,8 +33,7 @@ def draw_layer_contributions(record: xr.Dataset, title: str = "Layer contributio
     """Shares of tr K by layer over training, stacked, as ``record_fields`` saw them."""
     figure, (axis,) = new_figure(title, 1, 1, (6.4, 4.2))
     _shares(axis, record)
-    axis.set_xlabel("training step", fontsize=9)
-    axis.set_xlim(float(record["step"][0]), float(record["step"][-1]))
+    _along_training(axis, record)
     return figure
 
 
@@ -43,9 +41,13 @@ def draw_alignment(record: xr.Dataset, title: str = "Metric and gradient") -> Fi
     """Alignment of G_l with the gradient of the loss by u_l over training: one line for each layer."""
     figure, (axis,) = new_figure(title, 1, 1, (6.4, 4.2))
     _alignments(axis, record)
+    _along_training(axis, record)
+    return figure
+
+
+def _along_training(axis: Axes, record: xr.Dataset) -> None:
     axis.set_xlabel("training step", fontsize=9)
     axis.set_xlim(float(record["step"][0]), float(record["step"][-1]))
-    return figure
 
 
 def draw_coactivation(found: Fields, title: str = "Co-activation of inputs") -> Figure:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Scratch = dict[str, Tensor]
 _LATE_ENTRIES = 4096  # of a gradient that are formed at a time
 _LONGEST_SUM = 65_536  # products that are summed at a time: longer sums lose digits in single precision
 _PAIR_BYTES = 32_000_000  # largest intermediate array of a sum over pairs of positions

@@ -47,7 +47,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Site:
-    """Sizes of a weight site: groups of (p inputs, q results) at T positions per sample; p None for a table."""
+    """Sizes of a weight site: groups of (p inputs, q results) at T positions per sample; a table has p rows."""
 
     groups: int
     p: int

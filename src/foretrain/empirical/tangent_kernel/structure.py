@@ -1,4 +1,4 @@
-"""How a model uses its parameters: read off a pass with a few samples, and checked there against brute force.
+"""How a model uses its parameters: read off a pass with a few samples.
 
 Parameters enter through tensors made of parameters alone (a weight, its transpose, a part of it, a normalised
 weight): the sources. A source is used where it meets something that belongs to one sample each. One pass with
@@ -63,10 +63,7 @@ class Block:
 
     @property
     def direct(self) -> bool:
-        """One parameter whose gradients are those of its source up to order and scale.
-
-        Several sources may be different parts of the parameter.
-        """
+        """One parameter, or a part of one, whose gradients are those of its source up to order and scale."""
         return len(self.parameters) == 1 and len(self.sources) == 1 and self.sources[0].scale is not None
 
 
@@ -74,7 +71,6 @@ class Block:
 class Structure:
     """What is known about graphs of one shape."""
 
-    shape: int
     blocks: list[Block]
     unreadable: dict[str, str]  # parameters that are treated sample by sample, and why
     unused: tuple[str, ...]
@@ -175,7 +171,6 @@ def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Struc
     blocks = _blocks({name: keys for name, keys in members.items() if keys}, sources)
     active = sum(o.before * o.after for o in probe.owners.values() if isinstance(o, SampleAxis))
     return Structure(
-        shape=tape.shape,
         blocks=blocks,
         unreadable=unreadable,
         unused=tuple(name for name in parameters if name not in leaves),
