@@ -141,11 +141,6 @@ class Probe:
         for edge, first, second in zip(silent, plain, weighted):
             self.owners[edge] = owner(first, second, self.samples)
 
-    @property
-    def scale(self) -> float:
-        """A squared length beside which the gradient of a parameter that has no influence is rounding."""
-        return float(torch.linalg.vector_norm(self._mixes[1])) ** 2
-
 
 def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Structure:
     """Find the sources of all parameters, their uses, and the blocks that belong together."""
