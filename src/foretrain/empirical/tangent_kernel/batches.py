@@ -45,6 +45,17 @@ class Batch:
 
         return Batch(_mapped(cut, self.arguments), len(order), self.holders, self.axis, self.origin)
 
+    def channels_last(self) -> Any:
+        """The arguments with the channels of images side by side in memory; their values are the same."""
+        holders = iter(self.holders)
+
+        def arranged(value: Any) -> Any:
+            if next(holders) and value.ndim == 4 and value.is_floating_point():
+                return value.contiguous(memory_format=torch.channels_last)
+            return value
+
+        return _mapped(arranged, self.arguments)
+
 
 def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch:
     """Check what the user gave; a loader is read to its end, and of its (input, target) pairs the input counts.

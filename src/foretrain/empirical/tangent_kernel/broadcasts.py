@@ -46,24 +46,44 @@ def _over_other(tape: Tape, node: int, gradient: Tensor) -> Tensor:
 
 
 def _layer_normalised(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    value, mean, rate = (_kept(tape, node, name) for name in ("input", "result1", "result2"))
-    return gradient * (value - mean) * rate
+    return gradient * _once(tape, node, _layer_normal)
 
 
 def _group_normalised(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    value, mean, rate = (_kept(tape, node, name) for name in ("input", "result1", "result2"))
-    grouped = value.reshape(*mean.shape, -1)
-    return gradient * ((grouped - mean[..., None]) * rate[..., None]).reshape(value.shape)
+    return gradient * _once(tape, node, _group_normal)
 
 
 def _batch_normalised(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+    return gradient * _once(tape, node, _batch_normal)
+
+
+def _once(tape: Tape, node: int, compute: Callable[[Tape, int], Tensor]) -> Tensor:
+    """What is the same in every backward pass is computed in the first."""
+    if node not in tape.cache:
+        tape.cache[node] = compute(tape, node)
+    found: Tensor = tape.cache[node]
+    return found
+
+
+def _layer_normal(tape: Tape, node: int) -> Tensor:
+    value, mean, rate = (_kept(tape, node, name) for name in ("input", "result1", "result2"))
+    return (value - mean) * rate
+
+
+def _group_normal(tape: Tape, node: int) -> Tensor:
+    value, mean, rate = (_kept(tape, node, name) for name in ("input", "result1", "result2"))
+    grouped = value.reshape(*mean.shape, -1)
+    return ((grouped - mean[..., None]) * rate[..., None]).reshape(value.shape)
+
+
+def _batch_normal(tape: Tape, node: int) -> Tensor:
     if tape.saved(node, "training"):
         raise UnreadableError("its normalisation is over the batch")
     value = _kept(tape, node, "input")
     along = (1, -1) + (1,) * (value.ndim - 2)
     mean = _kept(tape, node, "running_mean").reshape(along)
     rate = torch.rsqrt(_kept(tape, node, "running_var").reshape(along) + tape.saved(node, "eps"))
-    return gradient * (value - mean) * rate
+    return (value - mean) * rate
 
 
 def _negative_part(tape: Tape, node: int, gradient: Tensor) -> Tensor:

@@ -205,14 +205,19 @@ def backward_passes(
     takers = [collector for capture in captures for collector in capture.collected]
     edges = list(dict.fromkeys([*(edge for taker in takers for edge in taker.edges), *silent]))
     place = {edge: i for i, edge in enumerate(edges)}
-    for number, output in enumerate(outputs):
-        cotangent = torch.zeros_like(tape.outputs)
-        cotangent[:, output] = 1
-        gradients = tape.gradients(edges, cotangent)
+    cotangents = (_unit(tape.outputs, output) for output in outputs)
+    for number, gradients in enumerate(tape.gradients_of_many(edges, cotangents)):
         for taker in takers:
             taker.take(number, [gradients[place[edge]] for edge in taker.edges])
         heard |= {edge for edge in silent if _arrives(gradients[place[edge]])}
     return heard
+
+
+def _unit(outputs: Tensor, output: int) -> Tensor:
+    """The cotangent of one output of all samples."""
+    cotangent = torch.zeros_like(outputs)
+    cotangent[:, output] = 1
+    return cotangent
 
 
 def _arrives(gradient: Tensor | None) -> bool:

@@ -35,7 +35,7 @@ class _Products(Collector):
         self.edges = [(use.node, 0) for use in source.uses]
         self.shape, self.samples, self.outputs = source.shape, samples, outputs
         found = [site.inputs() for site in self._sites]
-        together = found[0] if len(found) == 1 else torch.cat(found, -1)
+        together = torch.cat(found, -1) if found[0].ndim == 2 else _side_by_side(found)
         self.inputs = together.to(dtype) if together.is_floating_point() else together
         self.dtype = dtype
         self.positions = [values.shape[-1] for values in found]
@@ -52,6 +52,14 @@ class _Products(Collector):
             return Site(1, self.shape[0], self.shape[1], sum(self.positions), is_table=True)
         groups, _, p, positions = self.inputs.shape
         return Site(groups, p, prod(self.shape) // (groups * p), positions)
+
+    def _filled(self, found: Sequence[Tensor | None]) -> list[Tensor]:
+        """Zeros where no gradient arrives."""
+        like = next(values for values in found if values is not None)
+        return [
+            like.new_zeros(*like.shape[:3], positions) if values is None else values
+            for values, positions in zip(found, self.positions)
+        ]
 
     def _arranged(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         pairs = zip(self._sites, gradients)
@@ -74,17 +82,34 @@ class Sensitivities(_Products):
             like = next((values for values in found if values is not None), None)
             if like is None:
                 return
-            groups, samples, q, _ = like.shape
-            self.values = like.new_empty(groups, samples, self.outputs, q, sum(self.positions))
+            self.values = self._room(like)
             self.values[:, :, :output] = 0
-        start = 0
-        for values, positions in zip(found, self.positions):
-            target = self.values[:, :, output, :, start : start + positions]
-            if values is None:
-                target.zero_()
-            else:
-                target.copy_(values)
-            start += positions
+        if any(values is not None for values in found):
+            self.values[:, :, output] = _side_by_side(self._filled(found))
+        else:
+            self.values[:, :, output] = 0
+
+    def _room(self, like: Tensor) -> Tensor:
+        """Space for all outputs, laid out in memory as the gradients come, so that copies run along it."""
+        groups, samples, q, _ = like.shape
+        positions = sum(self.positions)
+        if _features_last(like):
+            return like.new_empty(groups, samples, self.outputs, positions, q).transpose(3, 4)
+        return like.new_empty(groups, samples, self.outputs, q, positions)
+
+
+def _features_last(values: Tensor) -> bool:
+    """Whether the features of (groups, samples, q, T) are neighbours in memory."""
+    return values.stride(2) == 1
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """(groups, samples, q, T) with the positions of all parts, laid out in memory as they are."""
+    if len(parts) == 1:
+        return parts[0]
+    if _features_last(parts[0]):
+        return torch.cat([part.transpose(2, 3) for part in parts], 2).transpose(2, 3)
+    return torch.cat(list(parts), 3)
 
 
 class GradientCollector(Collector):
@@ -136,11 +161,7 @@ class FormedGradients(_Products, GradientCollector):
                 self._values[:, output] = 0
             return
         groups, samples, q, _ = like.shape
-        parts = [
-            like.new_zeros(groups, samples, q, positions) if values is None else values
-            for values, positions in zip(found, self.positions)
-        ]
-        sensitivities = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        sensitivities = _side_by_side(self._filled(found))
         if self._values is None:
             self._values = like.new_empty(samples, self.outputs, prod(self.shape))
             self._values[:, :output] = 0

@@ -50,6 +50,7 @@ class Model:
     output: Output = None
     given_parameters: Any = None  # what a functional model takes first
     unfused: bool = field(default=False)
+    channels_last: bool = field(default=False)  # images go in with the channels of a pixel side by side
     signature: Callable[..., Any] | None = None  # whose arguments count, where the function only wraps it
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class Model:
                 warnings.filterwarnings("ignore", message="TF32 acceleration")  # from reading the flags
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            result = self._call(batch.arguments)
+            result = self._call(batch.channels_last() if self.channels_last else batch.arguments)
             return _as_matrix(_picked(result, self.output), batch, differentiable)
 
     def moved(self) -> Model | None:
@@ -81,7 +82,9 @@ class Model:
         def call(*arguments: Any, **named: Any) -> Any:
             return torch.func.functional_call(module, values, arguments, named)
 
-        return Model(call, values, self.output, None, self.unfused, signature=self.signature)
+        return Model(
+            call, values, self.output, None, self.unfused, self.channels_last, signature=self.signature
+        )
 
     def _call(self, arguments: Any) -> Any:
         first = () if self.given_parameters is None else (self.given_parameters,)

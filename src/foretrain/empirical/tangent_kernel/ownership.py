@@ -6,6 +6,7 @@ w_n belongs to sample n alone; one that grows by anything else is shared by samp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -56,6 +57,34 @@ def weights(samples: int, like: Tensor) -> Tensor:
 def _weights(samples: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     numbers = torch.arange(samples, device=device, dtype=dtype)
     return 2.0**numbers if samples <= _FEW else 1 + numbers / samples
+
+
+def owners(pairs: Sequence[tuple[Tensor | None, Tensor | None]], samples: int) -> list[Owner]:
+    """Who owns the entries of each tensor, from both passes; tensors of one shape are looked at together."""
+    found: list[Owner | None] = [None] * len(pairs)
+    alike: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
+    for number, (plain, weighted) in enumerate(pairs):
+        if plain is not None and weighted is not None and plain.is_floating_point():
+            alike.setdefault((plain.shape, plain.dtype), []).append(number)
+    for numbers in alike.values():
+        if len(numbers) >= _FEW:
+            both = zip(*(pairs[number] for number in numbers))
+            plain, weighted = (torch.stack(tensors).detach() for tensors in both)
+            for number, axis in zip(numbers, _clear_first_axes(plain, weighted, samples)):
+                found[number] = axis
+    return [known or owner(*pair, samples) for known, pair in zip(found, pairs)]
+
+
+def _clear_first_axes(plain: Tensor, weighted: Tensor, samples: int) -> list[Owner | None]:
+    """For stacked tensors of one shape: that samples come first where it is plain to see, else None."""
+    entries = plain[0].numel()
+    if entries == 0 or entries % samples:
+        return [None] * len(plain)
+    first, second = (values.reshape(len(plain), samples, -1) for values in (plain, weighted))
+    exact = (first * weights(samples, first)[:, None] == second).flatten(1).all(1)
+    filled = torch.count_nonzero(first.flatten(1), dim=1) > 0.5 * entries
+    axis = SampleAxis(1, entries // samples)
+    return [axis if clear else None for clear in (exact & filled).tolist()]
 
 
 def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
@@ -120,16 +149,14 @@ def _axis(place: Tensor, sample: Tensor, total: int, samples: int) -> Owner:
 
 def _fitting(place: Tensor, sample: Tensor, total: int, samples: int) -> list[int]:
     """Lengths after the sample axis, longest first, that put all places with their samples."""
-    found = _divisors_downward(total // samples)
+    lengths = torch.tensor(_divisors_downward(total // samples), device=place.device)
     some = torch.linspace(0, len(place) - 1, min(len(place), _GLANCE), device=place.device).long()
-    for chosen in (some, slice(None)):
-        where, whose = place[chosen], sample[chosen]
-        found = [
-            after
-            for after in found
-            if bool((where.div(after, rounding_mode="floor") % samples == whose).all())
-        ]
-    return found
+    seen = place[some].div(lengths[:, None], rounding_mode="floor") % samples == sample[some]
+    return [
+        after
+        for after in lengths[seen.all(1)].tolist()
+        if bool((place.div(after, rounding_mode="floor") % samples == sample).all())
+    ]
 
 
 def _divisors_downward(number: int) -> list[int]:

@@ -240,6 +240,11 @@ class Convolution(ProductSite):
                 *(step * s for step, s in zip(steps[2:], stride)),
             ),
         )
+        if _channels_last(padded):  # features last too: both read and written along memory
+            axes = list(range(windows.ndim))
+            order = [0, *axes[2 + len(sizes) :], *axes[1 : 2 + len(sizes)]]
+            rows = windows.permute(order).reshape(len(image), prod(sizes), self.groups, -1)
+            return self._by_sample(rows.permute(0, 2, 3, 1))
         return self._by_sample(windows.reshape(len(image), self.groups, -1, prod(sizes)))
 
     def _by_sample(self, stack: Tensor) -> Tensor:
@@ -250,6 +255,10 @@ class Convolution(ProductSite):
             raise UnreadableError("the samples are not along the first axis of its convolution")
         split = stack.reshape(before, self.samples, -1, groups, features, positions)
         return split.permute(3, 1, 4, 0, 2, 5).reshape(groups, self.samples, features, -1)
+
+
+def _channels_last(image: Tensor) -> bool:
+    return image.ndim > 2 and image.shape[1] > 1 and image.stride(1) == 1
 
 
 class TransposedConvolution(Convolution):

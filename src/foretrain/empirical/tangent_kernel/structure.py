@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.tangent_kernel.broadcasts import is_broadcast, is_plain_bias
-from foretrain.empirical.tangent_kernel.ownership import Owner, SampleAxis, Shared, Silent, owner, weights
+from foretrain.empirical.tangent_kernel.ownership import Owner, SampleAxis, Shared, Silent, owners, weights
 from foretrain.empirical.tangent_kernel.sites import Use, is_product
 from foretrain.empirical.tangent_kernel.tape import Edge, Tape
 
@@ -106,6 +106,7 @@ class Probe:
         self._mixes = cotangent, cotangent * self.weights[:, None]
         self.plain: dict[Edge, Tensor | None] = {}
         self.weighted: dict[Edge, Tensor | None] = {}
+        self._lengths: dict[str, float] = {}  # squared, of the weighted mix's gradients
         self.owners: dict[Edge, Owner] = {(0, 0): SampleAxis(1, tape.outputs.shape[1])}
 
     def ask(self, edges: Iterable[Edge]) -> None:
@@ -113,24 +114,24 @@ class Probe:
         new = [edge for edge in dict.fromkeys(edges) if edge not in self.plain]
         if not new:
             return
-        gradients = self.tape.gradients
-        self.plain |= zip(new, gradients(new, self._mixes[0]))
-        self.weighted |= zip(new, gradients(new, self._mixes[1]))
-        for edge in new:
-            self.owners.setdefault(edge, owner(self.plain[edge], self.weighted[edge], self.samples))
+        self.plain |= zip(new, self.tape.gradients(new, self._mixes[0]))
+        # Where passes are dear, this one gives the lengths of the parameters' gradients as well.
+        leaves = self.tape.leaves if self.tape.is_long and not self._lengths else {}
+        weighted = self.tape.gradients([*new, *((leaf, 0) for leaf in leaves.values())], self._mixes[1])
+        self.weighted |= zip(new, weighted)
+        for name, gradient in zip(leaves, weighted[len(new) :]):
+            self._lengths[name] = _squared_length(gradient)
+        unknown = [edge for edge in new if edge not in self.owners]
+        found = owners([(self.plain[edge], self.weighted[edge]) for edge in unknown], self.samples)
+        self.owners |= zip(unknown, found)
         self._ask_elsewhere([edge for edge in new if isinstance(self.owners[edge], Silent)])
 
     def squared_lengths(self, names: Sequence[str]) -> dict[str, float]:
         """Of the gradients of the weighted mix with respect to parameters."""
-        used = [name for name in names if name in self.tape.leaves]
+        used = [name for name in names if name in self.tape.leaves and name not in self._lengths]
         gradients = self.tape.gradients([(self.tape.leaves[name], 0) for name in used], self._mixes[1])
-        found = dict.fromkeys(names, 0.0)
-        for name, gradient in zip(used, gradients):
-            if gradient is not None:
-                dense = gradient.to_dense() if gradient.is_sparse else gradient
-                length = torch.linalg.vector_norm(dense, dtype=torch.float64)  # sums of millions need it
-                found[name] = float(length) ** 2
-        return found
+        self._lengths |= {name: _squared_length(gradient) for name, gradient in zip(used, gradients)}
+        return {name: self._lengths.get(name, 0.0) for name in names}
 
     def _ask_elsewhere(self, silent: Sequence[Edge]) -> None:
         """Weights that are zero and units that are dead stop gradients: see where samples are without them."""
@@ -139,7 +140,15 @@ class Probe:
             return
         plain, weighted = (other.gradients(silent, mix) for mix in self._mixes)
         for edge, first, second in zip(silent, plain, weighted):
-            self.owners[edge] = owner(first, second, self.samples)
+            (self.owners[edge],) = owners([(first, second)], self.samples)
+
+
+def _squared_length(gradient: Tensor | None) -> float:
+    if gradient is None:
+        return 0.0
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    length = torch.linalg.vector_norm(dense, dtype=torch.float64)  # sums of millions need it
+    return float(length) ** 2
 
 
 def analyse(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> Structure:

@@ -6,9 +6,13 @@ torch.autograd hands to the node in the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
+from math import prod
+from statistics import median
 from typing import Any
 
 import torch
@@ -32,6 +36,10 @@ _VALUE_DEPENDENT = (
     "Put",
 )
 
+_MANY_NODES = 150
+_SMALL_NODE = 20_000  # entries: going to a node takes as long as computing with so many
+_TOGETHER = 8
+
 
 @dataclass(frozen=True)
 class Tape:
@@ -41,6 +49,7 @@ class Tape:
     nodes: Sequence[Node]
     inputs: Sequence[tuple[Edge | None, ...]]  # of every node: the edges that it takes
     leaves: Mapping[str, int]  # of every parameter that is used: the node where its gradient arrives
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # what is needed in every backward pass
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -101,6 +110,49 @@ class Tape:
         return list(
             torch.autograd.grad(self.outputs, targets, cotangent, retain_graph=True, allow_unused=True)
         )
+
+    def gradients_of_many(
+        self, edges: Sequence[Edge], cotangents: Iterable[Tensor]
+    ) -> Iterator[list[Tensor | None]]:
+        """The same for one cotangent after the other; on graphs of many small nodes several go in one pass."""
+        waiting = iter(cotangents)
+        while together := list(islice(waiting, _TOGETHER if self._is_fine(edges) else 1)):
+            found = self._in_one_pass(edges, together) if len(together) > 1 else None
+            for number, cotangent in enumerate(together):
+                if found is None:
+                    yield self.gradients(edges, cotangent)
+                else:
+                    yield [None if values is None else values[number] for values in found]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there are so many nodes that going from one to the next takes a good part of a pass."""
+        return len(self.nodes) >= _MANY_NODES
+
+    def _is_fine(self, edges: Sequence[Edge]) -> bool:
+        """Whether a backward pass takes its time for going from node to node, not for the numbers in them."""
+        if not self.is_long or not edges or self.cache.get("alone"):
+            return False
+        return median(prod(self.shape_at(edge)) for edge in edges) <= _SMALL_NODE
+
+    def _in_one_pass(self, edges: Sequence[Edge], cotangents: Sequence[Tensor]) -> list[Tensor | None] | None:
+        """Gradients (many, ...) at every edge; None if some node cannot take several at once."""
+        targets = [GradientEdge(self.nodes[node], slot) for node, slot in edges]
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                found = torch.autograd.grad(
+                    self.outputs,
+                    targets,
+                    torch.stack(list(cotangents)),
+                    retain_graph=True,
+                    allow_unused=True,
+                    is_grads_batched=True,
+                )
+        except RuntimeError:
+            self.cache["alone"] = True
+            return None
+        return list(found)
 
     def pull_back(self, edge: Edge, parameters: Sequence[Tensor], cotangents: Tensor) -> list[Tensor | None]:
         """Carry many gradients at one edge (many, ...) down to the parameters behind it."""
