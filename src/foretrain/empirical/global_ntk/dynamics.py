@@ -1,0 +1,114 @@
+"""A model at one point: its states, and how they answer to small changes of themselves and of the parameters.
+
+All internal variables of a batch form one vector h with F(h, x, theta) = 0 (2), for a network that computes them one
+after the other F = h - f(h before, x, theta) (5). Then P = (D_h F)^-1 carries a change that is added to the states on
+to all that come after, D_theta f is what parameters do to a state while the states before it are held, and
+
+    J = dh/dtheta = P D_theta f,    K = D_theta f D_theta f*,    NTK_S = J J* = P K P*    (Prop. 1).
+
+An engine knows one kind of model: recurrent layers, a graph with named states, a constraint. Blocks of k vectors go
+through it at once: states flat (k, size), parameters by name (k, *shape).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foretrain.operators import Space
+from foretrain.operators.spaces import VectorSpace
+
+Values = dict[str, Tensor]  # changes of parameters by name, (k, *shape)
+
+
+class Dynamics(ABC):
+    """The linearised model. ``space`` holds the full state, ``values`` is that state, flat."""
+
+    space: VectorSpace
+    values: Tensor
+    parameters: Mapping[str, Tensor]  # those that count
+    best_block: int = 16
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the states."""
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the states."""
+        return self.values.device
+
+    @abstractmethod
+    def propagate(self, changes: Tensor) -> Tensor:
+        """P: what changes added to the states do to all states, (k, size) to (k, size)."""
+
+    @abstractmethod
+    def propagate_adjoint(self, vectors: Tensor) -> Tensor:
+        """P*: the adjoint state of vectors, such as the gradient of a loss with respect to the states."""
+
+    @abstractmethod
+    def local_push(self, tangents: Values) -> Tensor:
+        """D_theta f: changes of the states by changes of the parameters, other states held."""
+
+    @abstractmethod
+    def local_pull(self, vectors: Tensor) -> Values:
+        """The adjoint of ``local_push``."""
+
+    def push(self, tangents: Values) -> Tensor:
+        """J: changes of the states by changes of the parameters."""
+        return self.propagate(self.local_push(tangents))
+
+    def pull(self, vectors: Tensor) -> Values:
+        """J*: gradients with respect to the parameters."""
+        return self.local_pull(self.propagate_adjoint(vectors))
+
+    def product(self, vectors: Tensor) -> Tensor:
+        """J J*: engines that can share work between the two override it."""
+        return self.push(self.pull(vectors))
+
+    def sites(self) -> Sequence[Site]:
+        """The weight sites (Thm 1); parameters that enter otherwise have none."""
+        return ()
+
+
+class Site(ABC):
+    """Where a weight matrix acts as q = W v: the rows v of all samples, steps and uses, and dh/dq.
+
+    The weight's share of NTK_S is P_w (V V* (x) I) P_w* with V the rows, P_w = dh/dq (direct sum of Thm 1). A bias
+    added to the same product is one more column of V, equal to 1.
+    """
+
+    parameters: tuple[str, ...]  # the weight first
+    space: Space  # of q: the axes of the rows, then "feature"
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Tensor:
+        """V, (rows, columns)."""
+
+    @abstractmethod
+    def propagate(self, changes: Tensor) -> Tensor:
+        """P_w: (k, rows * features) to the full state (k, size)."""
+
+    @abstractmethod
+    def propagate_adjoint(self, vectors: Tensor) -> Tensor:
+        """P_w*: (k, size) to (k, rows * features)."""
+
+    def product(self, vectors: Tensor) -> Tensor:
+        """P_w (V V* (x) I) P_w*: the share of the weight in NTK_S."""
+        inputs = self.inputs
+        adjoint = self.propagate_adjoint(vectors).view(len(vectors), len(inputs), -1)
+        carried = torch.matmul(inputs, torch.matmul(inputs.t(), adjoint))
+        return self.propagate(carried.reshape(len(vectors), -1))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The part of the full state that the kernel is about: names of members of a direct sum; None for all of it."""
+
+    members: tuple[str, ...] | None = None
