@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from foretrain._version import __version__
 
 if TYPE_CHECKING:
-    from foretrain import activations, compare, empirical, experiments, gaussian, report, theory
+    from foretrain import activations, compare, empirical, experiments, gaussian, operators, report, theory
     from foretrain.activations import Activation, activation
     from foretrain.empirical.fields import fields
+    from foretrain.empirical.global_ntk import global_ntk
     from foretrain.empirical.kernel_products import ntk_operator
     from foretrain.empirical.tangent_kernel import ntk
     from foretrain.support.errors import ForetrainError
@@ -30,13 +31,14 @@ _SOURCES = {
     "criticality": "foretrain.theory.criticality",
     "fields": "foretrain.empirical.fields",
     "flow": "foretrain.theory.flow",
+    "global_ntk": "foretrain.empirical.global_ntk",
     "load": "foretrain.support.store",
     "ntk": "foretrain.empirical.tangent_kernel",
     "ntk_operator": "foretrain.empirical.kernel_products",
     "save": "foretrain.support.store",
     "susceptibility": "foretrain.theory.criticality",
 }
-_ROOMS = ("activations", "compare", "empirical", "experiments", "gaussian", "report", "theory")
+_ROOMS = ("activations", "compare", "empirical", "experiments", "gaussian", "operators", "report", "theory")
 
 __all__ = [
     "MLP",
@@ -52,9 +54,11 @@ __all__ = [
     "fields",
     "flow",
     "gaussian",
+    "global_ntk",
     "load",
     "ntk",
     "ntk_operator",
+    "operators",
     "report",
     "save",
     "susceptibility",

@@ -18,6 +18,7 @@ _COMMANDS = {
     "compare": "Put theory beside measurement on random networks",
     "critical": "Find the critical initialisation of an activation function",
     "flow": "Predict the statistics of a random network, layer by layer",
+    "ntk": "Compute the tangent kernel of a torch model, also larger than memory",
     "reproduce": "Reproduce figures and tables of the sources",
 }
 

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretrain.empirical.fields.spectra import effective_rank, participation_ratio
+from foretrain.empirical.kernel_blocks import Leading
 from foretrain.empirical.kernel_matrices import (
     Array,
+    ByProducts,
+    ExactProducts,
     Kernel,
     Layout,
+    Targets,
     Written,
     as_targets,
+    exact_products,
     layout_of,
     positive,
+    products_of,
     square,
     written_out,
 )
@@ -26,8 +32,11 @@ from foretrain.empirical.kernel_modes import (
     rest_of_norms,
     smallest_eigenvalue,
     standard_error,
+    stored_extremes,
+    stored_modes,
 )
 from foretrain.empirical.kernel_products import NTKOperator
+from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
 
@@ -42,8 +51,10 @@ _PROBES = 64
 class KernelSpectrum:
     """Eigenvalues from the largest down, and how many of them count.
 
-    ``modes`` (modes, samples, outputs) belong to the largest. Of an operator only these are known: trace and
-    participation ratio are estimates with a standard error, and the effective rank is nan.
+    ``modes`` (modes, samples, outputs) belong to the largest. Of operators and stored kernels only these are known,
+    and the effective rank is nan. Of an operator, trace and participation ratio are estimates with a standard error;
+    of a stored kernel they are exact, ``residuals`` are |K u - value u| of the modes, and ``readings`` says how often
+    the store was read.
     """
 
     eigenvalues: Array
@@ -55,6 +66,8 @@ class KernelSpectrum:
     participation_error: float
     effective_rank: float
     rounding: float  # eigenvalues below this cannot be told from zero
+    residuals: Array | None = None
+    readings: int | None = None
 
     @property
     def complete(self) -> bool:
@@ -98,6 +111,7 @@ class KernelSpectrum:
     def __repr__(self) -> str:
         largest = ", ".join(f"{value:.4g}" for value in self.eigenvalues[:5])
         known = "all known" if self.complete else f"the {len(self.eigenvalues)} largest known, by Lanczos"
+        known += "" if self.readings is None else f", in {self.readings} readings of the store"
         ratio = f"participation ratio {self.participation_ratio:.4g}{_error(self.participation_error)}"
         lines = [
             f"KernelSpectrum of {self.size} eigenvalues ({known}): {largest}{', ...' if self.size > 5 else ''}",
@@ -116,7 +130,9 @@ def spectrum(kernel: Kernel, top: int | None = None, probes: int = _PROBES, seed
 
     ``top``: how many modes are wanted. Of a kernel that is there, all eigenvalues are found and the ``top`` largest
     come with their modes (by default none); of an operator, the ``top`` largest (by default 10) are found by Lanczos,
-    and ``probes`` random vectors estimate the trace and the norm of the rest.
+    and ``probes`` random vectors estimate the trace and the norm of the rest. Of a stored kernel the ``top`` largest
+    (10) are found by block Lanczos, to residuals of 1e-10 of the largest; it is read 5 to 20 times, more often where
+    eigenvalues lie close.
 
     Examples
     --------
@@ -127,7 +143,9 @@ def spectrum(kernel: Kernel, top: int | None = None, probes: int = _PROBES, seed
     if isinstance(kernel, NTKOperator):
         kernel.require_symmetric("spectrum")
     layout = layout_of(kernel)
-    wanted = _checked_top(top, layout, _LANCZOS_MODES if isinstance(kernel, NTKOperator) else 0)
+    wanted = _checked_top(top, layout, _LANCZOS_MODES if isinstance(kernel, ByProducts) else 0)
+    if isinstance(kernel, StoredKernel):
+        return _stored_spectrum(kernel, layout, wanted, seed)
     if isinstance(kernel, NTKOperator):
         if wanted < layout.size:
             return _operator_spectrum(kernel, layout, wanted, probes, seed)
@@ -151,11 +169,16 @@ def spectrum(kernel: Kernel, top: int | None = None, probes: int = _PROBES, seed
 def condition_number(kernel: Kernel, ridge: float = 0.0, seed: Seed = 0) -> float:
     """(largest + ridge) / (smallest + ridge) eigenvalue; inf if the smallest cannot be told from zero.
 
-    It bounds how much longer gradient descent takes for the slowest mode than for the fastest.
+    It bounds how much longer gradient descent takes for the slowest mode than for the fastest. The larger the answer,
+    the more often a stored kernel is read, up to 300 times; its relative error is below 1e-4, or a warning says so.
     """
     ridge = checked_ridge(ridge)
     layout = layout_of(kernel)
-    if isinstance(kernel, NTKOperator) and layout.size > 2:
+    if isinstance(kernel, StoredKernel):
+        kernel.require_symmetric("condition number")
+        ends = stored_extremes(kernel, ridge, layout.resolves, seed)
+        largest, smallest = ends.largest, ends.smallest
+    elif isinstance(kernel, NTKOperator) and layout.size > 2:
         kernel.require_symmetric("condition number")
         largest = float(leading_modes(kernel, 1, seed)[0][0])
         smallest = smallest_eigenvalue(kernel, largest, seed)
@@ -237,25 +260,46 @@ def alignment(
 
     ``y``: (N,) for one output, (N, C), or whole-number labels (N,), which become one-hot vectors. With a trace kernel
     y y^T is summed over the columns of y. ``top``: how many modes are kept (all; 10 of an operator, whose norm is
-    estimated with ``probes`` random vectors).
+    estimated with ``probes`` random vectors; 10 of a stored kernel, which is read twice more than for ``spectrum``,
+    and whose norms are exact).
     """
     layout = layout_of(kernel)
-    if isinstance(kernel, NTKOperator):
+    if isinstance(kernel, ByProducts):
         kernel.require_symmetric("alignment")
-    targets = as_targets(y, layout)
-    if not targets.values.any():
-        raise InputError("y is zero everywhere: it has no direction that a kernel could align with.")
-    wanted = _checked_top(top, layout, _LANCZOS_MODES if isinstance(kernel, NTKOperator) else layout.size)
+    targets = directed_targets(y, layout)
+    wanted = _checked_top(top, layout, _LANCZOS_MODES if isinstance(kernel, ByProducts) else layout.size)
+    if isinstance(kernel, StoredKernel):
+        source = exact_products(kernel, "alignment")
+        return aligned(source, stored_modes(kernel, wanted, seed), targets)
     if isinstance(kernel, NTKOperator) and wanted < layout.size:
         found = _sampled(kernel, wanted, probes, seed)
     else:
         found = _written(written_out(kernel) if isinstance(kernel, NTKOperator) else kernel)
+    return _aligned(found, layout, targets, wanted)
+
+
+def aligned(source: ExactProducts, modes: Leading, targets: Targets) -> KernelAlignment:
+    """Alignment with modes that are known already, by two products; norms are exact.
+
+    With E the mean over samples of each output, |H K H|^2 = |K|^2 - 2 |K E|^2 / N + |E^T K E|^2 / N^2.
+    """
+    samples, width, squares = source.layout.samples[0], source.layout.width, source.squares
+    means = np.tile(np.eye(width), (samples, 1))
+    applied = source.apply(means)
+    about_mean = squares - 2 * np.sum(applied**2) / samples + np.sum((means.T @ applied) ** 2) / samples**2
+    middle = float(about_mean) if about_mean > squares * np.finfo(np.float64).eps else 0.0
+    found = _Decomposed(source.apply, modes.values, modes.modes, (squares, 0.0), (middle, 0.0))
+    return _aligned(found, source.layout, targets, len(modes.values))
+
+
+def _aligned(found: _Decomposed, layout: Layout, targets: Targets, wanted: int) -> KernelAlignment:
     _refuse_zero(float(found.eigenvalues[0]))
     columns = targets.vectors(layout)
     energies = np.sum((found.modes.T @ columns) ** 2, axis=1) / np.sum(columns**2)
-    plain, plain_error = _cosine(found.apply, columns, found.norm)
     about_mean = centred(columns, layout.samples[0])
-    centred_value, centred_error = _cosine(found.apply, about_mean, found.centred_norm)
+    applied, applied_to_centred = np.hsplit(found.apply(np.hstack([columns, about_mean])), 2)
+    plain, plain_error = _cosine(applied, columns, found.norm)
+    centred_value, centred_error = _cosine(applied_to_centred, about_mean, found.centred_norm)
     return KernelAlignment(
         alignment=plain,
         alignment_error=plain_error,
@@ -291,7 +335,7 @@ def _written(kernel: Written) -> _Decomposed:
 def _sampled(operator: NTKOperator, top: int, probes: int, seed: Seed) -> _Decomposed:
     """Norms are exact on the leading modes, and sampled beside them."""
     modes_seed, probes_seed = spawn(seed, 2)
-    apply: Apply = operator.linear_operator().matmat
+    apply = products_of(operator)
     samples = operator.samples[0]
     values, modes = leading_modes(operator, top, modes_seed)
 
@@ -305,14 +349,35 @@ def _sampled(operator: NTKOperator, top: int, probes: int, seed: Seed) -> _Decom
     return _Decomposed(apply, values, modes, squared(apply), squared(middle))
 
 
-def _cosine(apply: Apply, columns: Array, squared_norm: tuple[float, float]) -> tuple[float, float]:
+def _cosine(applied: Array, columns: Array, squared_norm: tuple[float, float]) -> tuple[float, float]:
     """<K, y y^T> / (|K| |y y^T|) and its standard error; nan where one of them is zero."""
     squared, error = squared_norm
     size = float(np.linalg.norm(columns.T @ columns)) * squared**0.5
     if size == 0:
         return float("nan"), float("nan")
-    found = float(np.sum(columns * apply(columns))) / size
+    found = float(np.sum(columns * applied)) / size
     return found, abs(found) * error / (2 * squared)
+
+
+def _stored_spectrum(kernel: StoredKernel, layout: Layout, top: int, seed: Seed) -> KernelSpectrum:
+    kernel.require_symmetric("spectrum")
+    found = stored_modes(kernel, top, seed)
+    _refuse_zero(float(found.values[0]))
+    trace, squares = kernel.norms
+    complete = len(found.values) == layout.size
+    return KernelSpectrum(
+        eigenvalues=np.ascontiguousarray(found.values),
+        modes=_as_modes(found.modes, layout),
+        size=layout.size,
+        trace=trace,
+        trace_error=0.0,
+        participation_ratio=trace**2 / squares,
+        participation_error=0.0,
+        effective_rank=effective_rank(positive(found.values, layout)) if complete else float("nan"),
+        rounding=layout.resolves(float(found.values[0])),
+        residuals=found.residuals,
+        readings=found.products,
+    )
 
 
 def _operator_spectrum(
@@ -321,9 +386,7 @@ def _operator_spectrum(
     modes_seed, probes_seed = spawn(seed, 2)
     values, modes = leading_modes(operator, top, modes_seed)
     _refuse_zero(float(values[0]))
-    diagonal, squares = rest_of_norms(
-        operator.linear_operator().matmat, modes, _checked_probes(probes), probes_seed
-    )
+    diagonal, squares = rest_of_norms(products_of(operator), modes, _checked_probes(probes), probes_seed)
     trace = float(values.sum() + diagonal.mean())
     squared = float((values**2).sum() + squares.mean())
     ratio = trace**2 / squared
@@ -348,6 +411,14 @@ def _decomposed(matrix: Array, with_modes: bool) -> tuple[Array, Array]:
         return np.asarray(eigvalsh(matrix)[::-1]), np.zeros((len(matrix), 0))
     values, modes = eigh(matrix)
     return np.asarray(values[::-1]), np.asarray(modes[:, ::-1])
+
+
+def directed_targets(y: Any, layout: Layout) -> Targets:
+    """Targets that are not zero."""
+    targets = as_targets(y, layout)
+    if not targets.values.any():
+        raise InputError("y is zero everywhere: it has no direction that a kernel could align with.")
+    return targets
 
 
 def _as_modes(columns: Array, layout: Layout) -> Array:

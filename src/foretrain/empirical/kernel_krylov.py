@@ -1,4 +1,7 @@
-"""Functions of a symmetric positive matrix that is known by its products with vectors."""
+"""Functions of a symmetric positive matrix that is known by its products, for one vector or many columns.
+
+Columns share products: a matrix that is expensive to reach is reached as often as for the slowest of them.
+"""
 
 from __future__ import annotations
 
@@ -8,73 +11,112 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.support.memory import require_memory
+from foretrain.empirical.kernel_blocks import BlockKrylov
 from foretrain.support.progress import Progress
+from foretrain.support.seeds import Seed, generator
 
 Array: TypeAlias = NDArray[np.float64]
 Product: TypeAlias = Callable[[Array], Array]
 
-_INVARIANT = 1e-13  # a new direction this short, relative to the product, is rounding
-
 
 def conjugate_gradients(
-    product: Product, vector: Array, tolerance: float, iterations: int
+    product: Product, columns: Array, tolerance: float, iterations: int, precondition: Product | None = None
 ) -> tuple[Array, int, float]:
-    """A^-1 v, the number of products, and the true relative residual |v - A x| / |v|."""
-    from scipy.sparse.linalg import LinearOperator, cg
+    """A^-1 B, the number of products, and the largest true relative residual |b - A x| / |b|.
 
-    size = float(np.linalg.norm(vector))
-    if size == 0:
-        return np.zeros_like(vector), 0, 0.0
-    count = 0
+    Each column has its own steps; it ends when all residuals are below the tolerance. ``precondition``
+    multiplies by an approximate inverse.
+    """
+    found = np.zeros_like(columns)
+    sizes = np.linalg.norm(columns, axis=0)
+    if not np.any(sizes):
+        return found, 0, 0.0
+    solve = precondition or np.array
+    rest, count = columns.copy(), 0
+    better = solve(rest)
+    direction, overlap = better, np.sum(rest * better, axis=0)
     with Progress("conjugate gradients", total=iterations) as bar:
-
-        def counted(v: Array) -> Array:
-            nonlocal count
+        while count < iterations and np.any(np.linalg.norm(rest, axis=0) > tolerance * sizes):
+            applied = product(direction)
             count += 1
             bar.advance()
-            return product(np.ravel(v))
-
-        matrix = LinearOperator((len(vector), len(vector)), matvec=counted, dtype=np.dtype(np.float64))
-        found, _ = cg(matrix, vector, rtol=tolerance, atol=0.0, maxiter=iterations)
-        residual = vector - counted(found)
-    return np.asarray(found), count, float(np.linalg.norm(residual)) / size
+            step = _quotient(overlap, np.sum(direction * applied, axis=0))
+            found = found + step * direction
+            rest = rest - step * applied
+            better = solve(rest)
+            before, overlap = overlap, np.sum(rest * better, axis=0)
+            direction = better + _quotient(overlap, before) * direction
+    residuals = np.linalg.norm(columns - product(found), axis=0)
+    return found, count + 1, float(np.max(_quotient(residuals, sizes)))
 
 
 def lanczos(
-    product: Product, vector: Array, function: Callable[[Array], Array], tolerance: float, iterations: int
+    product: Product, columns: Array, function: Callable[[Array], Array], tolerance: float, iterations: int
 ) -> tuple[Array, int, float]:
-    """function(A) v in the Krylov space of v, the number of products, and the last relative change.
+    """function(A) B in the Krylov space of B, the number of products, and the last relative change.
 
-    All directions are kept and made orthogonal anew, so that no eigenvalue comes twice. It ends when two changes
-    in a row are below the tolerance, or when the space is exhausted.
+    All directions are kept and made orthogonal anew, so that no eigenvalue comes twice. It ends when two
+    changes in a row are below the tolerance, or when the space is exhausted.
     """
-    size = float(np.linalg.norm(vector))
-    if size == 0:
-        return np.zeros_like(vector), 0, 0.0
-    most = min(iterations, len(vector))
-    require_memory(8.0 * most * len(vector), f"{most} Lanczos vectors", "pass fewer iterations=")
-    basis = np.zeros((most, len(vector)))
-    basis[0] = vector / size
-    tridiagonal = np.zeros((most, most))
-    found, change = np.zeros(0), np.inf
-    with Progress("Lanczos", total=most) as bar:
-        for step in range(most):
-            new = product(basis[step])
-            length = float(np.linalg.norm(new))
-            tridiagonal[step, step] = basis[step] @ new
-            for _ in range(2):  # once leaves rounding along the kept directions
-                new = new - basis[: step + 1].T @ (basis[: step + 1] @ new)
-            values, modes = np.linalg.eigh(tridiagonal[: step + 1, : step + 1])
-            before, found = np.append(found, 0.0), modes @ (function(values) * modes[0]) * size
-            last, change = change, float(np.linalg.norm(found - before) / (np.linalg.norm(found) or 1.0))
+    if not np.any(columns):
+        return np.zeros_like(columns), 0, 0.0
+    start = columns.reshape(len(columns), -1)
+    krylov = BlockKrylov(
+        product if columns.ndim == 2 else _by_vector(product), start, iterations * start.shape[1]
+    )
+    found, change = np.zeros((0, start.shape[1])), np.inf
+    with Progress("Lanczos", total=iterations) as bar:
+        while krylov.products < iterations and not krylov.exhausted and not krylov.full:
+            krylov.extend()
             bar.advance()
-            across = float(np.linalg.norm(new))
-            if across <= _INVARIANT * length or step + 1 == len(vector):
-                change = 0.0
+            values, vectors, _ = krylov.eigenpairs()
+            before = np.vstack([found, np.zeros((krylov.count - len(found), start.shape[1]))])
+            found = vectors @ (function(values)[:, None] * (vectors[: len(krylov.first)].T @ krylov.first))
+            last, change = change, _change(found, before)
+            if max(last, change) < tolerance:
                 break
-            if max(last, change) < tolerance or step + 1 == most:
-                break
-            tridiagonal[step, step + 1] = tridiagonal[step + 1, step] = across
-            basis[step + 1] = new / across
-    return found @ basis[: len(found)], len(found), change
+    result = (krylov.basis @ found).reshape(columns.shape)
+    return result, krylov.products, 0.0 if krylov.exhausted else change
+
+
+def nystrom_preconditioner(
+    product: Product, size: int, rank: int, ridge: float, precision: float, seed: Seed
+) -> Product:
+    """An approximate inverse of A + ridge, up to a factor, from one product with ``rank`` columns.
+
+    The randomised Nyström approximation of Frangella, Tropp & Udell (2023): with it, conjugate gradients see
+    only what is below the largest ``rank`` eigenvalues. ``precision``: relative rounding of the entries of A.
+    """
+    probes = np.linalg.qr(generator(seed).normal(size=(size, rank)))[0]
+    applied = product(probes)
+    rounding = precision * size**0.5 * float(np.linalg.norm(applied))
+    gram = probes.T @ applied
+    weights, turns = np.linalg.eigh((gram + gram.T) / 2)
+    kept = weights > rounding
+    modes, lengths, _ = np.linalg.svd(
+        applied @ (turns[:, kept] / np.sqrt(weights[kept])), full_matrices=False
+    )
+    values = lengths**2 + ridge
+    smallest = max(float(values.min(initial=np.inf)), rounding)
+    damped = (smallest / np.maximum(values, smallest) - 1.0)[:, None]
+
+    def precondition(columns: Array) -> Array:
+        return np.asarray(columns + modes @ (damped * (modes.T @ columns)))
+
+    return precondition
+
+
+def _quotient(above: Array, below: Array) -> Array:
+    """Zero where a column is finished, or where rounding made the matrix look negative."""
+    positive = below > 0
+    return np.where(positive, above / np.where(positive, below, 1.0), 0.0)
+
+
+def _by_vector(product: Product) -> Product:
+    return lambda columns: product(columns[:, 0])[:, None]
+
+
+def _change(found: Array, before: Array) -> float:
+    """The largest relative change of a column."""
+    sizes = np.linalg.norm(found, axis=0)
+    return float(np.max(np.linalg.norm(found - before, axis=0) / np.where(sizes > 0, sizes, 1.0)))

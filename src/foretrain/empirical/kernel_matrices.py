@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.empirical.kernel_products import NTKOperator, as_tensor
+from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.empirical.tangent_kernel import TangentKernel
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 
 Array: TypeAlias = NDArray[np.float64]
 Written: TypeAlias = TangentKernel | Tensor | NDArray[Any]
-Kernel: TypeAlias = Written | NTKOperator
+ByProducts: TypeAlias = NTKOperator | StoredKernel  # known by products with columns, never as a whole
+Kernel: TypeAlias = Written | ByProducts
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,9 @@ class KernelMatrix:
 
 def layout_of(kernel: Kernel) -> Layout:
     """Read off a kernel what it is; arrays are (N, N2) or (N, N2, C, C)."""
+    if isinstance(kernel, StoredKernel):
+        precision = float(np.finfo(kernel.dtype).eps)
+        return Layout(kernel.samples, kernel.width, kernel.outputs, kernel.trace, precision)
     if isinstance(kernel, NTKOperator):
         return Layout(kernel.samples, len(kernel.outputs), kernel.outputs, False, _precision(kernel.dtype))
     if isinstance(kernel, TangentKernel):
@@ -91,7 +96,7 @@ def as_matrix(kernel: Written) -> KernelMatrix:
     require_memory(
         2 * 8.0 * rows * columns,
         f"a kernel of {rows} x {columns} entries in double precision",
-        "use ntk_operator(...), or fewer samples",
+        "use ntk_operator(...), ntk(..., store=), or fewer samples",
     )
     values = kernel.total() if isinstance(kernel, TangentKernel) else as_tensor(kernel)
     values = values.detach().to(torch.float64).cpu()
@@ -101,6 +106,36 @@ def as_matrix(kernel: Written) -> KernelMatrix:
     if not np.isfinite(matrix).all():
         raise InputError("the kernel has entries that are not finite: mend the model or its inputs first.")
     return KernelMatrix(matrix, layout)
+
+
+def products_of(kernel: ByProducts) -> Callable[[Array], Array]:
+    """K V for columns (size, many)."""
+    if isinstance(kernel, StoredKernel):
+        return kernel.matmat
+    apply: Callable[[Array], Array] = kernel.linear_operator().matmat
+    return apply
+
+
+@dataclass(frozen=True, eq=False)
+class ExactProducts:
+    """A symmetric kernel by its products with columns, with exact trace and sum of squares."""
+
+    apply: Callable[[Array], Array]
+    layout: Layout
+    trace: float
+    squares: float
+
+
+def exact_products(kernel: Written | StoredKernel, what: str) -> ExactProducts:
+    """Of kernels on disk or in memory."""
+    if isinstance(kernel, StoredKernel):
+        kernel.require_symmetric(what)
+        return ExactProducts(kernel.matmat, layout_of(kernel), *kernel.norms)
+    found = square(kernel, f"a {what}")
+    matrix = found.matrix
+    return ExactProducts(
+        matrix.__matmul__, found.layout, float(np.trace(matrix)), float(np.vdot(matrix, matrix))
+    )
 
 
 def square(kernel: Written, what: str) -> KernelMatrix:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretrain.empirical.kernel_analysis import checked_ridge
-from foretrain.empirical.kernel_krylov import conjugate_gradients, lanczos
+from foretrain.empirical.kernel_krylov import conjugate_gradients, lanczos, nystrom_preconditioner
 from foretrain.empirical.kernel_matrices import (
     Array,
+    ByProducts,
     Kernel,
     KernelMatrix,
     Layout,
@@ -25,15 +26,20 @@ from foretrain.empirical.kernel_matrices import (
     as_targets,
     layout_of,
     positive,
+    products_of,
     square,
 )
-from foretrain.empirical.kernel_products import NTKOperator
+from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.memory import available_bytes
 
 if TYPE_CHECKING:
     import xarray as xr
 
 _TOLERANCE = 1e3  # in units of the products' rounding, at most 1e-10 for double precision
+_STORED_TOLERANCE = 1e-8  # of stored kernels, whose products are in double precision
+_PRECONDITIONED = 128  # leading modes of a stored kernel, which conjugate gradients then need not find
+_PRECONDITIONER_SHARE = 0.1  # of the available memory
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -107,23 +113,25 @@ def regression(
     Parameters
     ----------
     kernel
-        ``ntk(model, x)`` or ``ntk_operator(model, x)``. A trace kernel stands for the same kernel in each of its C
-        outputs, and is divided by C.
+        ``ntk(model, x)``, ``ntk_operator(model, x)`` or a stored kernel. A trace kernel stands for the same kernel in
+        each of its C outputs, and is divided by C.
     y
         (N,) for one output, (N, C), or whole-number labels (N,), which become one-hot vectors.
     ridge
         Added to all eigenvalues. Without it, a kernel that is singular in its precision is inverted on its range,
         which is what gradient flow does; ``.rank`` tells.
     test
-        ``ntk(model, x_test, x)`` or the operator; without it, predictions are those of x.
+        ``ntk(model, x_test, x)``, the operator or a stored kernel; without it, predictions are those of x.
     initial_outputs
         f_0 of x, or the pair (f_0 of x, f_0 of x_test) if there is a test; zero by default, which is a network from
         which its outputs at the start are subtracted.
     time
         Of gradient flow on half the sum of squares, in units in which the learning rate is 1; None for the end.
     tolerance, iterations
-        For operators: relative residual of conjugate gradients (or change of Lanczos' result, if there is a time),
-        and the most products.
+        For operators and stored kernels: relative residual of conjugate gradients (or change of Lanczos' result, if
+        there is a time; 1e-8 by default for stored kernels), and the most products. A stored kernel is read
+        ``.iterations`` + 1 times: conjugate gradients begin with one product with 128 columns, which makes them blind
+        for the leading modes.
 
     Examples
     --------
@@ -141,10 +149,10 @@ def regression(
     start, test_start = _initial(initial_outputs, layout, test_layout, columns)
     wanted = (targets.values - start).reshape(layout.size, -1)
     job = _Job(ridge, time, tolerance, iterations)
-    if isinstance(kernel, NTKOperator):
+    if isinstance(kernel, ByProducts):
         kernel.require_symmetric("regression")
         apply = _products(kernel)
-        solution = _solve_by_products(apply, wanted, job, layout)
+        solution = _solve_by_products(apply, wanted, job, layout, stored=isinstance(kernel, StoredKernel))
     else:
         found = square(kernel, "a regression")
         matrix = found.matrix / _equal_outputs(layout)
@@ -226,22 +234,25 @@ def _factor(kernel: KernelMatrix, ridge: float) -> Array | None:
 
 
 def _solve_by_products(
-    apply: Callable[[Array], Array], wanted: Array, job: _Job, layout: Layout
+    apply: Callable[[Array], Array], wanted: Array, job: _Job, layout: Layout, *, stored: bool
 ) -> _Solution:
-    tolerance = min(_TOLERANCE * layout.precision, 0.1) if job.tolerance is None else job.tolerance
+    tolerance = job.tolerance
+    if tolerance is None:
+        tolerance = _STORED_TOLERANCE if stored else min(_TOLERANCE * layout.precision, 0.1)
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance is {tolerance}, but it must be between 0 and 1.")
-    vector = wanted[:, 0]
     if job.time is None:
         method = "conjugate gradients"
+        precondition = _preconditioner(apply, job, layout) if stored else None
         found, count, error = conjugate_gradients(
-            lambda v: apply(v[:, None])[:, 0] + job.ridge * v, vector, tolerance, job.iterations
+            lambda v: apply(v) + job.ridge * v, wanted, tolerance, job.iterations, precondition
         )
+        count += stored
     else:
         method = "Lanczos"
         found, count, error = lanczos(
-            lambda v: apply(v[:, None])[:, 0],
-            vector,
+            apply,
+            wanted,
             lambda values: job.response(values, layout.resolves(float(values.max()) + job.ridge)),
             tolerance,
             job.iterations,
@@ -253,17 +264,28 @@ def _solve_by_products(
             AccuracyWarning,
             stacklevel=3,
         )
-    return _Solution(found[:, None], method, None, count, tolerance)
+    return _Solution(found, method, None, count, tolerance)
+
+
+def _preconditioner(
+    apply: Callable[[Array], Array], job: _Job, layout: Layout
+) -> Callable[[Array], Array] | None:
+    """For stored kernels: one reading with many columns saves many with one."""
+    fitting = int(_PRECONDITIONER_SHARE * available_bytes() / (4 * 8.0 * layout.size))
+    rank = min(_PRECONDITIONED, layout.size // 2, fitting)
+    if rank < 1:
+        return None
+    return nystrom_preconditioner(apply, layout.size, rank, job.ridge, layout.precision, seed=0)
 
 
 def _products(kernel: Kernel) -> Callable[[Array], Array]:
-    """Products with columns, for kernels of both kinds."""
-    if isinstance(kernel, NTKOperator):
-        multiply: Callable[[Array], Array] = kernel.linear_operator().matmat
-        return multiply
-    found = as_matrix(kernel)
-    scale = _equal_outputs(found.layout)
-    return lambda columns: found.matrix @ columns / scale
+    """Products with columns, for kernels of all kinds."""
+    scale = _equal_outputs(layout_of(kernel))
+    if isinstance(kernel, ByProducts):
+        multiply = products_of(kernel)
+        return multiply if scale == 1 else lambda columns: multiply(columns) / scale
+    matrix = as_matrix(kernel).matrix
+    return lambda columns: matrix @ columns / scale
 
 
 def _equal_outputs(layout: Layout) -> int:

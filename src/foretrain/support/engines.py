@@ -53,6 +53,27 @@ def run(
     return _results(session, function, jobs, description)
 
 
+def check(engine: object, workers: int | None) -> None:
+    """Refuse what ``run`` would refuse, before long preparations."""
+    _session(engine, _checked(workers), 1, "generator")
+
+
+def capacity(engine: object, workers: int | None = None) -> int:
+    """How many tasks the engine runs at a time; a cluster is asked."""
+    import joblib
+
+    check(engine, workers)
+    if engine is None or engine in ("local", "threads"):
+        return workers or int(joblib.cpu_count())
+    if isinstance(engine, str) and engine.startswith("dask://"):
+        with _dask_client(*_host_and_port(engine)) as client:
+            return sum(client.nthreads().values())
+    if isinstance(engine, str):
+        with _ray_connection(engine) as ray:
+            return workers or int(ray.cluster_resources().get("CPU", 1))
+    return sum(engine.nthreads().values())  # type: ignore[attr-defined]
+
+
 def _results(
     session: AbstractContextManager[Execute],
     function: Callable[[T], R],
@@ -128,16 +149,18 @@ def _in_this_process(calls: Iterable[Any]) -> Iterator[Any]:
 
 @contextmanager
 def _dask_session_at(host: str, port: int, return_as: str) -> Iterator[Execute]:
+    with _dask_client(host, port) as client, _dask_session(client, return_as) as execute:
+        yield execute
+
+
+@contextmanager
+def _dask_client(host: str, port: int) -> Iterator[Any]:
     distributed = _extra("distributed")
     _knock(host, port, "Dask scheduler")
     _shake_hands(distributed, host, port)
-    with (
-        distributed.Client(
-            _dask_address(host, port), timeout=_ANSWER_SECONDS, set_as_default=False
-        ) as client,
-        _dask_session(client, return_as) as execute,
-    ):
-        yield execute
+    address = _dask_address(host, port)
+    with distributed.Client(address, timeout=_ANSWER_SECONDS, set_as_default=False) as client:
+        yield client
 
 
 def _dask_address(host: str, port: int) -> str:
@@ -186,6 +209,21 @@ def _dask_session(client: Any, return_as: str) -> Iterator[Execute]:
 def _ray_session(engine: str, workers: int | None) -> Iterator[Execute]:
     import joblib
 
+    with _ray_connection(engine):
+        _extra("ray.util.joblib").register_ray()
+        with joblib.parallel_config(backend="ray"):
+            execute = joblib.Parallel(n_jobs=workers or -1)
+        try:
+            yield execute
+        except _lost_on_ray() as error:
+            raise EngineError(
+                "workers of the Ray cluster were killed, most likely for lack of memory: use smaller tasks."
+            ) from error
+
+
+@contextmanager
+def _ray_connection(engine: str) -> Iterator[Any]:
+    """Ray, connected to the cluster; a connection that was there before stays."""
     ray = _extra("ray")
     ours = not ray.is_initialized()
     if ours:
@@ -195,13 +233,16 @@ def _ray_session(engine: str, workers: int | None) -> Iterator[Execute]:
             "this process is already connected to Ray: use engine 'ray://auto' for that connection."
         )
     try:
-        _extra("ray.util.joblib").register_ray()
-        with joblib.parallel_config(backend="ray"):
-            execute = joblib.Parallel(n_jobs=workers or -1)
-        yield execute
+        yield ray
     finally:
         if ours:
             ray.shutdown()
+
+
+def _lost_on_ray() -> tuple[type[Exception], ...]:
+    """What Ray raises when a worker is gone; what a task raises on its own comes as it is."""
+    errors = _extra("ray.exceptions")
+    return errors.RayActorError, errors.WorkerCrashedError, errors.OutOfMemoryError
 
 
 def _connect_to_ray(ray: Any, engine: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +31,10 @@ _COORDINATES = "foretrain_coordinates"
 _METADATA = "foretrain_metadata"
 _MARKS = (_VERSION, _KIND, _NAME, _COORDINATES, _METADATA)
 _VALUE = "value"  # what the only variable of a stored DataArray is called when it has no usable name
+TILES = (
+    "foretrain_tiles"  # attribute of a store that is written tile by tile: how it is cut, and what it holds
+)
+RECORDS = ".tiles"  # its folder with a record of every tile that is finished
 DATA = "data.zarr"  # where the folder of an answer on the command line holds its store
 _EAGER_SHARE = 0.25  # of the available memory; larger stores stay on disk until they are used
 
@@ -70,16 +75,30 @@ def save(
 def load(path: str | Path) -> xarray.Dataset | xarray.DataArray:
     """Read what ``save`` or ``--save`` wrote, as it was; also reads any other Zarr group, as a Dataset.
 
-    What fits easily in memory is read now, anything larger when it is used.
+    What fits easily in memory is read now, anything larger when it is used. A kernel that was stored tile by tile
+    always stays on disk: it comes in lazy chunks if dask is installed, else it is read where it is indexed.
     """
     source = _found(path)
     with _refusing_damage(source):
         dataset = _opened(source)
+        if TILES in dataset.attrs:
+            return _tiled(source, dataset)
         if _VERSION in dataset.attrs:
             _check_complete(source)
         if dataset.nbytes < _EAGER_SHARE * available_bytes():
             dataset = dataset.load()
         return _unmarked(dataset)
+
+
+def _missing_tiles(path: Path, tiles: Mapping[str, Any]) -> int:
+    """How many tiles of a store are not finished; ``tiles`` is its attribute of that name.
+
+    Of a symmetric store the tiles (i, j) with i <= j have records.
+    """
+    rows, columns = (len(tiles[bounds]) - 1 for bounds in ("bounds_1", "bounds_2"))
+    there = {record.stem for record in (path / RECORDS).glob("*.json")}
+    wanted = ((i, j) for i in range(rows) for j in range(i if tiles["symmetric"] else 0, columns))
+    return sum(f"{i}-{j}" not in there for i, j in wanted)
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -120,13 +139,24 @@ def _is_store(path: Path) -> bool:
     return path.is_dir() and any((path / name).is_file() for name in (".zgroup", ".zmetadata", "zarr.json"))
 
 
-def _opened(source: Path) -> xarray.Dataset:
+def _opened(source: Path, chunks: dict[str, int] | None = None) -> xarray.Dataset:
+    """Read where it is indexed, or in lazy chunks ({}: those of the store), which need dask."""
     import xarray
 
     # Said explicitly, because xarray warns when it has to find out.
     consolidated = (source / ".zmetadata").is_file()
-    dataset: xarray.Dataset = xarray.open_zarr(source, chunks=None, consolidated=consolidated)
+    dataset: xarray.Dataset = xarray.open_zarr(source, chunks=chunks, consolidated=consolidated)
     return dataset
+
+
+def _tiled(source: Path, dataset: xarray.Dataset) -> xarray.Dataset | xarray.DataArray:
+    missing = _missing_tiles(source, dataset.attrs[TILES])
+    if missing:
+        raise FileError(
+            f"{source} is not finished ({missing} tiles are missing): run what writes it again, which goes on where "
+            "it ended."
+        )
+    return _unmarked(_opened(source, {}) if find_spec("dask") else dataset)
 
 
 def _marked(

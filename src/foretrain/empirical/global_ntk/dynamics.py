@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -99,16 +98,12 @@ class Site(ABC):
     def propagate_adjoint(self, vectors: Tensor) -> Tensor:
         """P_w*: (k, size) to (k, rows * features)."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self.parameters)}: rows of {self.space.describe()})"
+
     def product(self, vectors: Tensor) -> Tensor:
         """P_w (V V* (x) I) P_w*: the share of the weight in NTK_S."""
         inputs = self.inputs
         adjoint = self.propagate_adjoint(vectors).view(len(vectors), len(inputs), -1)
         carried = torch.matmul(inputs, torch.matmul(inputs.t(), adjoint))
         return self.propagate(carried.reshape(len(vectors), -1))
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The part of the full state that the kernel is about: names of members of a direct sum; None for all of it."""
-
-    members: tuple[str, ...] | None = None

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.global_ntk.dynamics import Dynamics, Values
+from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
 from foretrain.empirical.global_ntk.graph_hooks import HookedModel, connected, cut, untouched
 from foretrain.empirical.global_ntk.graph_passes import Carrier
+from foretrain.empirical.global_ntk.graph_sites import find_sites
 from foretrain.empirical.global_ntk.graph_states import (
     Layout,
     States,
@@ -74,7 +75,7 @@ class GraphDynamics(Dynamics):
         self._states = [state for kept in found for state in kept]
         self.layouts = self._layouts(model, found)
         self.space = self._space()
-        self.values = self._flat([state.detach()[None] for state in self._states])[0]
+        self.values = self.flat([state.detach()[None] for state in self._states])[0]
         refuse_not_finite(self.values)
         refuse_random(self.values, self._values_of(self._hooked.run(self._batch, untouched, False)))
         names = self.parameters.values()
@@ -86,8 +87,17 @@ class GraphDynamics(Dynamics):
 
     @property
     def tape(self) -> Tape:
-        """The graph behind all states, whose root is the full state (1, size)."""
+        """The graph behind all states, with (1, size) as its root."""
         return self._tape
+
+    @property
+    def tape_by_sample(self) -> Tape | None:
+        """The same with (samples, entries) as its root; None if a state has no axis of samples."""
+        if self.samples is None:
+            return None
+        axes = [part.axis or 0 for part in self.layouts for _ in range(part.calls)]
+        rows = [state.movedim(axis, 0).flatten(1) for axis, state in zip(axes, self._states)]
+        return read(torch.cat(rows, 1), self.parameters)
 
     @property
     def state_tensors(self) -> Sequence[Tensor]:
@@ -101,24 +111,29 @@ class GraphDynamics(Dynamics):
 
     def split(self, block: Tensor) -> list[Tensor]:
         """A block (k, size) as tensors (k, *shape) of all states, call by call."""
-        sizes = [part.space.size for part in self.layouts]
-        return [
-            values
-            for part, columns in zip(self.layouts, block.split(sizes, 1))
-            for values in part.split(columns)
-        ]
+        found, start = [], 0
+        for part in self.layouts:
+            found += part.split(block[:, start : start + part.space.size])
+            start += part.space.size
+        return found
+
+    def flat(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The inverse of ``split``."""
+        waiting = iter(tensors)
+        parts = [part.join([next(waiting) for _ in range(part.calls)]) for part in self.layouts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def propagate(self, changes: Tensor) -> Tensor:
         """P q: the transpose of the backward pass between the states."""
-        return self._flat(self._through.forth("states", self.split(changes)))
+        return self.flat(self._through.forth("states", self.split(changes)))
 
     def propagate_adjoint(self, vectors: Tensor) -> Tensor:
         """P* v: backward passes from all states to all states."""
-        return self._flat(self._through.back("states", self.split(vectors)))
+        return self.flat(self._through.back("states", self.split(vectors)))
 
     def push(self, tangents: Values) -> Tensor:
         """J t along the graph of all states, without stops at them."""
-        return self._flat(self._through.forth("parameters", self._listed(tangents)))
+        return self.flat(self._through.forth("parameters", self._listed(tangents)))
 
     def pull(self, vectors: Tensor) -> Values:
         """J* v by the same graph."""
@@ -126,11 +141,24 @@ class GraphDynamics(Dynamics):
 
     def local_push(self, tangents: Values) -> Tensor:
         """D_theta f t along the graph that is cut at the states."""
-        return self._flat(self._local.forth("parameters", self._listed(tangents)))
+        return self.flat(self._local.forth("parameters", self._listed(tangents)))
 
     def local_pull(self, vectors: Tensor) -> Values:
         """The adjoint by the same graph."""
         return self._named(self._local.back("parameters", self.split(vectors)))
+
+    def sites(self) -> Sequence[Site]:
+        """Of the weights and biases that count; those that feed the same sum are one."""
+        return self._sites[0]
+
+    @property
+    def without_site(self) -> tuple[str, ...]:
+        """Parameters that act on the states otherwise: scales, weights made of other parameters."""
+        return self._sites[1]
+
+    @cached_property
+    def _sites(self) -> tuple[Sequence[Site], tuple[str, ...]]:
+        return find_sites(self)
 
     def __repr__(self) -> str:
         return (
@@ -188,14 +216,8 @@ class GraphDynamics(Dynamics):
             return self.layouts[0].space
         return SumSpace({state.name: part.space for state, part in zip(self._hooked.states, self.layouts)})
 
-    def _flat(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The inverse of ``split``."""
-        waiting = iter(tensors)
-        parts = [part.join([next(waiting) for _ in range(part.calls)]) for part in self.layouts]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
     def _values_of(self, found: Sequence[Sequence[Tensor]]) -> Tensor:
-        return self._flat([state.detach()[None] for kept in found for state in kept])[0]
+        return self.flat([state.detach()[None] for kept in found for state in kept])[0]
 
     def _listed(self, tangents: Values) -> list[Tensor]:
         return [tangents[name] for name in self.parameters]

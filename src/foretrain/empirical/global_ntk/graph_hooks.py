@@ -43,7 +43,9 @@ def untouched(state: Tensor) -> Handed:
 class HookedModel:
     """Runs a model with hooks at its states; the model is afterwards as it was."""
 
-    def __init__(self, module: nn.Module, parameters: Mapping[str, Tensor], states: Sequence[StateName]) -> None:
+    def __init__(
+        self, module: nn.Module, parameters: Mapping[str, Tensor], states: Sequence[StateName]
+    ) -> None:
         self.states = states
         self._module = module
         self._model = Model(module, parameters, output=_ignored)
@@ -111,7 +113,9 @@ def _state_in(result: Any, state: StateName) -> Tensor:
             "pick an entry with (path, entry)."
         )
     if isinstance(result, Tensor) and state.entry is not None:
-        raise InputError(f"{state.path!r} returns one tensor, which has no entry {state.entry!r}: leave it out.")
+        raise InputError(
+            f"{state.path!r} returns one tensor, which has no entry {state.entry!r}: leave it out."
+        )
     if not value.is_floating_point():
         raise NotSupportedError(
             f"the state {state.name!r} has dtype {value.dtype}, which has no derivative: name a real one."
@@ -140,12 +144,11 @@ def _with_entry(result: Any, entry: int | str | None, value: Tensor) -> Any:
     """The same result with another tensor in it."""
     if isinstance(result, Tensor):
         return value
-    if isinstance(result, tuple) and not isinstance(entry, str):
-        parts = list(result)
-        parts[entry or 0] = value
-        return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
     if isinstance(result, tuple):
-        return result._replace(**{entry: value})  # type: ignore[attr-defined]
+        place = result._fields.index(entry) if isinstance(entry, str) else entry or 0  # type: ignore[attr-defined]
+        parts = list(result)
+        parts[place] = value
+        return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
     changed = copy.copy(result)
     if isinstance(changed, Mapping):
         changed[next(iter(changed)) if entry is None else entry] = value  # type: ignore[index]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,10 @@ from foretrain.support.errors import NotSupportedError
 
 Start = Tensor | GradientEdge
 
-_AGREES = {torch.float64: 1e-9, torch.float32: 1e-3}  # of <forth t, v> with <t, back v>, relative to |forth t| |v|
+_AGREES = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-3,
+}  # of <forth t, v> with <t, back v>, relative to |forth t| |v|
 _AGREES_HALF = 0.05
 
 
@@ -38,6 +42,7 @@ class Carrier:
         self._ends, self._starts, self._shapes = ends, starts, shapes
         self._live = [i for i, end in enumerate(ends) if end.requires_grad]
         self._batched = True
+        self._checked = False
 
     def back(self, group: str, cotangents: Sequence[Tensor]) -> list[Tensor]:
         """Gradients at the starts of a group."""
@@ -56,8 +61,10 @@ class Carrier:
 
     def forth(self, group: str, tangents: Sequence[Tensor]) -> list[Tensor]:
         """The transpose of ``back``."""
-        gradients = self._transposed[group]
-        count = len(tangents[0])
+        if not self._checked:
+            self._checked = True
+            self._check()
+        gradients, count = self._transposed[group], len(tangents[0])
         used = [(g, t.to(g)) for g, t in zip(gradients, tangents) if g is not None]
         ends = [self._cotangents[i] for i in self._live]
         carried = dict(
@@ -75,7 +82,7 @@ class Carrier:
     @cached_property
     def _transposed(self) -> dict[str, list[Tensor | None]]:
         """The gradients at all starts as functions of the cotangents; None where they do not depend on them."""
-        starts = [start for group in self._starts.values() for start in group]
+        starts: Any = [start for group in self._starts.values() for start in group]
         if not self._live:
             return {name: [None] * len(group) for name, group in self._starts.items()}
         try:
@@ -90,13 +97,12 @@ class Carrier:
         except RuntimeError as reason:
             raise _refusal(reason) from reason
         found = iter(_dense(g) if g is not None and g.requires_grad else None for g in gradients)
-        groups = {name: [next(found) for _ in group] for name, group in self._starts.items()}
-        self.__dict__["_transposed"] = groups  # the check below goes through it
-        self._check()
-        return groups
+        return {name: [next(found) for _ in group] for name, group in self._starts.items()}
 
     def _check(self) -> None:
         """That the way forth is the transpose of the way back: custom derivatives need not be differentiable."""
+        if not self._live:
+            return
         generator = torch.Generator().manual_seed(0)
 
         def draw(shape: Sequence[int], like: Tensor) -> Tensor:
@@ -137,12 +143,13 @@ class Carrier:
 def _pass(
     ends: Sequence[Tensor], starts: Sequence[Start], cotangents: Sequence[Tensor], batched: bool
 ) -> list[Tensor | None]:
+    targets: Any = list(starts)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")
             found = torch.autograd.grad(
                 list(ends),
-                list(starts),
+                targets,
                 list(cotangents),
                 retain_graph=True,
                 allow_unused=True,
@@ -178,5 +185,3 @@ def _refusal(reason: RuntimeError) -> NotSupportedError:
             "build the operator again after a step, and let the model make new tensors."
         )
     return NotSupportedError(f"torch cannot carry vectors through the graph of this model: {text}")
-
-

@@ -31,9 +31,9 @@ class StateName:
 def named_states(model: nn.Module, states: States) -> list[StateName]:
     """What the user named: paths such as "encoder.0", ("lstm_cell", 1), "lstm_cell.1", or {name: one of these}."""
     if isinstance(states, Mapping):
-        given = list(states.items())
+        given: list[tuple[str, Any]] = list(states.items())
     else:
-        places = [states] if isinstance(states, str) or _is_pair(states) else list(states)
+        places: list[Any] = [states] if isinstance(states, str) or _is_pair(states) else list(states)
         given = [(_called(place), place) for place in places]
     if not given:
         raise InputError("states= names no module: give the paths of those whose results are the states.")
@@ -135,7 +135,9 @@ def _names_of_axes(module: nn.Module, count: int) -> tuple[str, ...]:
     return _AXES.get(count) or tuple(f"axis_{i + 1}" for i in range(count))
 
 
-def axis_of_samples(shape: Sequence[int], changed: Sequence[int] | None, samples: int, usual: int) -> int | None:
+def axis_of_samples(
+    shape: Sequence[int], changed: Sequence[int] | None, samples: int, usual: int
+) -> int | None:
     """The axis of a state that holds the samples; ``changed``: its shape with one sample more, where known."""
     fitting = [axis for axis, size in enumerate(shape) if size == samples]
     if changed is not None and len(changed) == len(shape):

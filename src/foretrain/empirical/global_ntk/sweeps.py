@@ -74,7 +74,7 @@ class Sweeps:
 
     def respond(self, products: Tensor) -> list[Tensor]:
         """The adjoint of ``sensitivities``: what changes of a step's products do to its states."""
-        changes = products.unflatten(3, (self.cell.slots, self.units))
+        changes = products.view(*products.shape[:3], self.cell.slots, self.units)
         return [(changes * slopes).sum(3) for slopes in self.path.slopes.by_slot]
 
     def back(self, vectors: Sequence[Tensor]) -> Tensor:

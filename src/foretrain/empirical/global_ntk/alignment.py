@@ -1,0 +1,176 @@
+"""Which modes of a target gradient descent can learn from here.
+
+The target's singular vectors over (batch * time) are its modes. A mode is learned fast if NTK_S maps it to itself
+with a large factor: its Rayleigh quotient <u, A u> / <u, u>, and the cosine between u and A u, which is 1 for an
+eigenvector. Without a readout A is the temporal kernel tr_unit(NTK_S) / units, and u the mode itself. With a linear
+readout (outputs, units) the mode lives in the states: u (x) (direction of the outputs, brought back by the readout).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretrain.operators import Space
+from foretrain.operators.probes import random_signs
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.seeds import Seed
+
+if TYPE_CHECKING:
+    import xarray
+
+    from foretrain.empirical.global_ntk.kernel import GlobalNTK
+
+Array = NDArray[np.float64]
+
+_EXACT_UNITS = 64
+_FIRST_PROBES = 16
+
+
+@dataclass(frozen=True)
+class StateAlignment:
+    """For every mode of the target: its singular value, and how NTK_S and the proxy V V* treat it.
+
+    Rayleigh quotients are relative to the mean eigenvalue of their operator, so that 1 is what a random direction
+    has. ``proxy_*`` is nan where the states have no concatenated core.
+    """
+
+    singular_values: Array
+    rayleigh: Array
+    cosine: Array
+    proxy_rayleigh: Array
+    proxy_cosine: Array
+    standard_error: Array  # of the Rayleigh quotients; 0 where they are exact
+
+    def to_xarray(self) -> xarray.Dataset:
+        """All of it, by mode."""
+        import xarray
+
+        modes = np.arange(1, len(self.singular_values) + 1)
+        fields = {
+            name: ("mode", getattr(self, name))
+            for name in (
+                "singular_values",
+                "rayleigh",
+                "cosine",
+                "proxy_rayleigh",
+                "proxy_cosine",
+                "standard_error",
+            )
+        }
+        return xarray.Dataset(fields, {"mode": modes})
+
+    def __repr__(self) -> str:
+        rows = [
+            f"mode {i + 1}: rayleigh {r:.3g}, cosine {c:.3g}"
+            for i, (r, c) in enumerate(zip(self.rayleigh, self.cosine))
+        ]
+        return f"StateAlignment({'; '.join(rows)})"
+
+
+def alignment(
+    kernel: GlobalNTK,
+    target: Any,
+    readout: Any = None,
+    modes: int = 3,
+    accuracy: float = 0.02,
+    seed: Seed = 0,
+) -> StateAlignment:
+    """Modes of a target (batch, time, outputs) under NTK_S and under the proxy V V* (x) I."""
+    space = kernel.domain.plain("alignment with a target")
+    places = space.without(space.names[-1:])
+    matrix = _as_matrix(target, places, kernel)
+    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    count = min(modes, int((values > 1e-12 * values[0]).sum())) if len(values) and values[0] > 0 else 0
+    if not count:
+        raise InputError("the target is zero everywhere: it has no modes.")
+    vectors = left[:, :count].t().to(kernel.dynamics.values)
+    if readout is None:
+        quotient, cosine, error = _temporal(kernel, vectors, accuracy, seed)
+    else:
+        quotient, cosine, error = _through(kernel, readout, vectors, right[:count])
+    mean = float(kernel.trace(accuracy=accuracy, seed=seed)) / kernel.size
+    return StateAlignment(
+        values[:count].cpu().numpy(), quotient / mean, cosine, *_proxy(kernel, vectors), error / mean
+    )
+
+
+def _as_matrix(target: Any, places: Space, kernel: GlobalNTK) -> Tensor:
+    values = torch.as_tensor(np.asarray(target) if not isinstance(target, Tensor) else target.detach())
+    if tuple(values.shape[: len(places.shape)]) != places.shape:
+        raise InputError(
+            f"the target has shape {tuple(values.shape)}, but it must begin with {places.describe()}: one value or "
+            "vector for every place of the states."
+        )
+    return values.reshape(places.size, -1).to(kernel.device)
+
+
+def _temporal(kernel: GlobalNTK, modes: Tensor, accuracy: float, seed: Seed) -> tuple[Array, Array, Array]:
+    """<u, A u>, the cosine of u and A u, and the error of the first, for A = tr_unit(NTK_S) / units.
+
+    A u is the mean of s* NTK_S (u (x) s) over signs s of the units, or over their basis if there are few.
+    """
+    units = kernel.domain.plain("alignment").shape[-1]
+    count = _FIRST_PROBES
+    while count < units and units > _EXACT_UNITS:
+        signs = random_signs(count, units, seed, dtype=modes.dtype, device=modes.device)
+        draws = _carried(kernel, modes, signs)
+        single = (draws * modes[:, None]).sum(-1) / units  # (modes, probes)
+        error = single.std(1) / count**0.5
+        if bool((error <= accuracy * single.mean(1).abs()).all()):
+            return *_quotients(modes, draws.mean(1) / units), error.double().cpu().numpy()
+        count *= 2
+    basis = torch.eye(units, dtype=modes.dtype, device=modes.device)
+    found = _carried(kernel, modes, basis).sum(1) / units
+    return *_quotients(modes, found), np.zeros(len(modes))
+
+
+def _carried(kernel: GlobalNTK, modes: Tensor, weights: Tensor) -> Tensor:
+    """s* NTK_S (u (x) s) for every mode u and weighting s of the units: (modes, weightings, places)."""
+    rows = []
+    for mode in modes:
+        vectors = (mode[None, :, None] * weights[:, None, :]).flatten(1)
+        products = kernel.apply(vectors).view(len(weights), len(mode), -1)
+        rows.append(torch.einsum("spu,su->sp", products, weights))
+    return torch.stack(rows)
+
+
+def _through(
+    kernel: GlobalNTK, readout: Any, modes: Tensor, directions: Tensor
+) -> tuple[Array, Array, Array]:
+    """The same for modes as vectors of states, place (x) readout* direction, under NTK_S itself."""
+    given = readout.detach() if isinstance(readout, Tensor) else torch.as_tensor(np.asarray(readout))
+    units = kernel.domain.plain("alignment").shape[-1]
+    if tuple(given.shape) != (directions.shape[1], units):
+        raise InputError(
+            f"readout= must be a matrix ({directions.shape[1]} outputs, {units} units), not {tuple(given.shape)}."
+        )
+    brought = directions.to(modes) @ given.to(modes)
+    vectors = (modes[:, :, None] * brought[:, None, :]).flatten(1)
+    return *_quotients(vectors, kernel.apply(vectors)), np.zeros(len(modes))
+
+
+def _proxy(kernel: GlobalNTK, modes: Tensor) -> tuple[Array, Array]:
+    """Under V V*: relative Rayleigh quotients and cosines."""
+    try:
+        rows = kernel.site_rows()
+    except NotSupportedError:
+        rows = modes.new_empty(0, 0)
+    if len(rows) != modes.shape[1]:
+        nothing = np.full(len(modes), np.nan)
+        return nothing, nothing.copy()
+    quotient, cosine = _quotients(modes, modes @ rows @ rows.t())
+    return quotient / (float(rows.double().square().sum()) / len(rows)), cosine
+
+
+def _quotients(vectors: Tensor, products: Tensor) -> tuple[Array, Array]:
+    """<u, A u> / <u, u>, and the cosine of u and A u."""
+    u, Au = vectors.double(), products.double()
+    overlap, length = (u * Au).sum(1), u.square().sum(1)
+    cosine = overlap / (length.sqrt() * Au.norm(dim=1)).clamp_min(torch.finfo(torch.float64).tiny)
+    return (overlap / length).cpu().numpy(), cosine.cpu().numpy()

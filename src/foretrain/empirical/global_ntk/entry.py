@@ -1,0 +1,182 @@
+"""``global_ntk``: the kernel of everything that a model computes on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foretrain.empirical.global_ntk.graph import GraphDynamics
+from foretrain.empirical.global_ntk.kernel import GlobalNTK
+from foretrain.empirical.global_ntk.recurrent import RecurrentDynamics, as_samples_first
+from foretrain.empirical.tangent_kernel.model import unchanged
+from foretrain.empirical.tangent_kernel.parameters import chosen, trainable
+from foretrain.empirical.tangent_kernel.refusals import refuse_ill_defined
+from foretrain.operators import SumSpace
+from foretrain.support.errors import InputError, NotSupportedError
+
+
+def global_ntk(
+    model: Any,
+    x: Any,
+    states: Any = None,
+    *,
+    parameters: Any = None,
+    equilibrium: Tensor | None = None,
+    batch_axis: int = 0,
+    shared: Collection[str | int] = (),
+) -> GlobalNTK:
+    """NTK_S = J J* of a model's internal states for a batch, as an operator that is never written out.
+
+    Parameters
+    ----------
+    model
+        An ``nn.Module``. A recurrent module (nn.RNN, nn.GRU, nn.LSTM) or a model with one inside has the states that
+        it returns at every step, with axes (batch, time, unit). Any other model has the states named in ``states``.
+        With ``equilibrium=``: a constraint F(h, x) = 0, as a module called with (h, x), or a function
+        f(parameters, h, x) with ``parameters=`` leaf tensors.
+    x
+        What the model takes: a tensor, a tuple, a dict.
+    states
+        Of a recurrent module: names such as ``"hidden"`` and ``"cell"`` (with the number of the layer and "reverse"
+        where there are several). Of other models: paths of submodules whose results are the states, (path, entry)
+        where they return several, or {name: path}; a module that is called T times has T times. By default what the
+        model returns.
+    parameters
+        Those that count: names, patterns, tensors or a function ``(name, tensor) -> bool``. By default all with
+        ``requires_grad``.
+    equilibrium
+        The state h (samples, ...) that solves F(h, x, theta) = 0.
+
+    Examples
+    --------
+    >>> import torch, foretrain as ft
+    >>> kernel = ft.global_ntk(torch.nn.GRU(2, 5, batch_first=True), torch.randn(3, 4, 2))
+    >>> kernel
+    GlobalNTK on (batch 3, time 4, unit 5): 60 states, 4 parameters, float32
+    >>> kernel.temporal().domain.describe()
+    '(batch 3, time 4)'
+    """
+    with unchanged(model):
+        if equilibrium is not None:
+            from foretrain.empirical.global_ntk.implicit import ImplicitDynamics
+
+            return GlobalNTK(ImplicitDynamics(model, equilibrium, x, parameters))
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"model must be an nn.Module, not {type(model).__name__}: give a constraint F(h, x) = 0 together "
+                "with equilibrium=."
+            )
+        module = getattr(model, "_orig_mod", model)
+        recurrent = _recurrent_modules(module)
+        if recurrent and _are_recurrent_states(states, module):
+            return _of_recurrent(module, recurrent, x, states, parameters)
+        graph = GraphDynamics(
+            module, x, "" if states is None else states, parameters, batch_axis=batch_axis, shared=shared
+        )
+        return GlobalNTK(graph)
+
+
+def _recurrent_modules(model: nn.Module) -> dict[str, nn.RNNBase]:
+    return {name: part for name, part in model.named_modules() if isinstance(part, nn.RNNBase)}
+
+
+def _are_recurrent_states(states: Any, model: nn.Module) -> bool:
+    """Whether states are meant by what they are in a recurrent layer, not by where modules are."""
+    if states is None:
+        return True
+    names = [states] if isinstance(states, str) else states
+    if isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
+        return False
+    paths = {name for name, _ in model.named_modules()}
+    return any(name.startswith(("hidden", "cell")) for name in names) and not paths & set(names)
+
+
+def _of_recurrent(
+    model: nn.Module, recurrent: Mapping[str, nn.RNNBase], x: Any, states: Any, parameters: Any
+) -> GlobalNTK:
+    if len(recurrent) > 1:
+        names = ", ".join(repr(name) for name in recurrent)
+        raise NotSupportedError(
+            f"the model has several recurrent layers ({names}): name those whose results are the states with "
+            "states=, or pass one of them alone."
+        )
+    ((path, module),) = recurrent.items()
+    refuse_ill_defined(model)
+    counted = chosen(trainable(model, None), parameters)
+    prefix = f"{path}." if path else ""
+    given, start = _given(model, module, x, counted, prefix)
+    own = {name: value for name, value in counted.items() if name.startswith(prefix)}
+    if not own:
+        raise InputError(
+            "no counted parameter belongs to the recurrent layer, so that its states do not change: count some of "
+            "its own with parameters=."
+        )
+    dynamics = RecurrentDynamics(module, given, start, own, prefix)
+    return GlobalNTK(dynamics, _members(dynamics, states))
+
+
+def _members(dynamics: RecurrentDynamics, states: Any) -> Sequence[str] | None:
+    if not isinstance(dynamics.space, SumSpace):
+        if states is not None and [states] != ["hidden"] and list(states) != ["hidden"]:
+            raise InputError(f"this recurrent layer has one state, 'hidden', not {states!r}.")
+        return None
+    if states is None:
+        return dynamics.returned
+    return [states] if isinstance(states, str) else list(states)
+
+
+def _given(
+    model: nn.Module, module: nn.RNNBase, x: Any, counted: Mapping[str, Tensor], prefix: str
+) -> tuple[Tensor, list[Tensor] | None]:
+    """What the recurrent layer is given when the model runs: its inputs, samples first, and its first state."""
+    calls: list[tuple[Any, ...]] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append((*args, *kwargs.values()))
+
+    handle = module.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        _run(model, x)
+    finally:
+        handle.remove()
+    if len(calls) != 1:
+        raise NotSupportedError(
+            f"the recurrent layer is called {len(calls)} times in one pass: name it as a state with states=, which "
+            "takes every call as one time."
+        )
+    given = as_samples_first(module, calls[0][0])
+    first = calls[0][1] if len(calls[0]) > 1 else None
+    start = None if first is None else list(first) if isinstance(first, tuple) else [first]
+    _refuse_earlier(given, start, counted, prefix)
+    return given.detach(), start
+
+
+def _run(model: nn.Module, x: Any) -> None:
+    """One pass, with gradients, whatever the model returns."""
+    with torch.enable_grad():
+        if isinstance(x, tuple):
+            model(*x)
+        elif isinstance(x, Mapping):
+            model(**x)
+        else:
+            model(x)
+
+
+def _refuse_earlier(
+    given: Tensor, start: Sequence[Tensor] | None, counted: Mapping[str, Tensor], prefix: str
+) -> None:
+    """Parameters before the recurrent layer change its inputs, which the sweeps hold fixed."""
+    outside = {name: value for name, value in counted.items() if not name.startswith(prefix)}
+    reached = [part for part in [given, *(start or [])] if part.requires_grad]
+    if not outside or not reached:
+        return
+    found = torch.autograd.grad([part.sum() for part in reached], list(outside.values()), allow_unused=True)
+    before = [name for name, gradient in zip(outside, found) if gradient is not None]
+    if before:
+        raise NotSupportedError(
+            f"the parameter {before[0]!r} acts before the recurrent layer: leave such parameters out with "
+            "parameters=, or name the modules whose results are the states with states=."
+        )

@@ -1,0 +1,250 @@
+"""The global-state NTK as an operator on the states of a model, with the parts it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.global_ntk.alignment import StateAlignment, alignment
+from foretrain.empirical.global_ntk.descent import LossDecrease, loss_decrease
+from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
+from foretrain.empirical.global_ntk.ranks import RankBounds, rank_bounds
+from foretrain.operators import Operator, Space, SumSpace, Vector, add, dense_operator, from_functions, lift
+from foretrain.operators.spaces import VectorSpace
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+
+Flat = Callable[[Tensor], Tensor]
+
+
+class GlobalNTK(Operator):
+    """NTK_S = J J* on the chosen states: one step of gradient descent changes them by -rate NTK_S err.
+
+    ``P``, ``K``, ``J`` and ``sites`` act on the full state, which may hold more than the chosen states (the cell of
+    an LSTM, lower layers): ``full`` is NTK_S on all of it.
+    """
+
+    def __init__(self, dynamics: Dynamics, members: Sequence[str] | None = None) -> None:
+        """``members``: which of a direct sum of states, in this order; None for all."""
+        self.dynamics = dynamics
+        self.members = None if members is None else tuple(members)
+        domain, self._columns = _chosen(dynamics.space, self.members)
+        super().__init__(
+            domain,
+            dtype=dynamics.dtype,
+            device=dynamics.device,
+            positive=True,
+            best_block=dynamics.best_block,
+        )
+
+    def _apply(self, flat: Tensor) -> Tensor:
+        return self._kept(self.dynamics.product(self._embedded(flat)))
+
+    @property
+    def states(self) -> Vector:
+        """The states themselves, as the model computes them."""
+        return self.domain.unflatten(self._kept(self.dynamics.values[None])[0])
+
+    @cached_property
+    def full(self) -> Operator:
+        """NTK_S on the full state."""
+        return self if self.members is None else GlobalNTK(self.dynamics)
+
+    @cached_property
+    def P(self) -> Operator:
+        """(D_h F)^-1: what a change added to the states does to all of them (6)."""
+        return self._made(self.dynamics.propagate, self.dynamics.propagate_adjoint)
+
+    @cached_property
+    def K(self) -> Operator:
+        """D_theta f D_theta f*: what the parameters do to each state alone (6)."""
+
+        def local(flat: Tensor) -> Tensor:
+            return self.dynamics.local_push(self.dynamics.local_pull(flat))
+
+        return self._made(local, None)
+
+    @cached_property
+    def J(self) -> Operator:
+        """dh/dtheta, from the direct sum of the parameters to the full state."""
+        shapes = {name: tuple(value.shape) for name, value in self.dynamics.parameters.items()}
+        source = SumSpace({name: _parameter_space(shape) for name, shape in shapes.items()})
+
+        def push(flat: Tensor) -> Tensor:
+            parts = torch.split(flat, [source[name].size for name in shapes], 1)
+            return self.dynamics.push(
+                {name: part.reshape(-1, *shapes[name]) for name, part in zip(shapes, parts)}
+            )
+
+        def pull(flat: Tensor) -> Tensor:
+            found = self.dynamics.pull(flat)
+            return torch.cat([found[name].reshape(len(flat), -1) for name in shapes], 1)
+
+        return from_functions(
+            source,
+            self.dynamics.space,
+            push,
+            pull,
+            dtype=self.dtype,
+            device=self.device,
+            best_block=self.best_block,
+        )
+
+    @cached_property
+    def sites(self) -> Mapping[str, Site]:
+        """Where weight matrices act, by the name of the weight (Thm 1)."""
+        return {site.parameters[0]: site for site in self.dynamics.sites()}
+
+    @cached_property
+    def terms(self) -> Mapping[str, Operator]:
+        """The share of every weight site in NTK_S, P_w (V V* (x) I) P_w*, on the chosen states.
+
+        Parameters that enter otherwise than by a matrix product share the last one, named "others".
+        """
+        found = {name: self._term(site.product) for name, site in self.sites.items()}
+        if self.without_site:
+            found["others"] = self._term(self._product_of_others)
+        return found
+
+    @property
+    def without_site(self) -> tuple[str, ...]:
+        """Counted parameters that enter otherwise than by a matrix product."""
+        known = {name for site in self.sites.values() for name in site.parameters}
+        return tuple(name for name in self.dynamics.parameters if name not in known)
+
+    @cached_property
+    def core(self) -> Operator:
+        """The direct sum over weight matrices: equal to NTK_S, made of the sites (Thm 1, sharpened)."""
+        return add(*self.terms.values())
+
+    @cached_property
+    def concatenated_core(self) -> Operator:
+        """The cheap proxy V V* (x) I with V the rows of all sites side by side: not equal to NTK_S."""
+        space = self.domain.plain("the concatenated core")
+        kept = space.without(space.names[-1:])
+        rows = self.site_rows()
+        if len(rows) != kept.size:
+            raise NotSupportedError(
+                f"the sites have {len(rows)} rows, the states {kept.size} places ({kept.describe()}): the "
+                "concatenated core needs one row of every weight for each."
+            )
+        gram = dense_operator(rows @ rows.t(), kept, positive=True)
+        return lift(gram, space)
+
+    def site_rows(self) -> Tensor:
+        """V: the rows of all sites side by side, (batch * time, columns)."""
+        rows = [site.inputs for site in self.sites.values()]
+        if not rows:
+            raise NotSupportedError(
+                "no counted parameter acts by a matrix product: there are no weight sites."
+            )
+        counts = {len(part) for part in rows}
+        if len(counts) > 1:
+            raise NotSupportedError(
+                f"the weight sites have different numbers of rows ({', '.join(map(str, sorted(counts)))}), which "
+                "cannot stand side by side: choose weights of one kind with parameters=."
+            )
+        return torch.cat(rows, 1)
+
+    def adjoint_state(self, err: Any) -> Vector:
+        """P* err on the full state: back-propagation through time of the gradient at the chosen states."""
+        flat = self._embedded(self._flat_vector(err, self.domain))
+        return self.dynamics.space.unflatten(self.dynamics.propagate_adjoint(flat)[0])
+
+    def loss_decrease(self, err: Any) -> LossDecrease:
+        """<NTK_S err, err>, how fast gradient descent lowers the loss, and every parameter's part (Cor. 2)."""
+        return loss_decrease(self.dynamics.pull(self._embedded(self._flat_vector(err, self.domain))))
+
+    def alignment(self, target: Any, readout: Any = None, **options: Any) -> StateAlignment:
+        """Which modes of a target gradient descent can learn from here: see ``global_ntk.alignment``."""
+        return alignment(self, target, readout, **options)
+
+    def rank_bounds(self, err: Any, tolerance: float = 1e-8) -> RankBounds:
+        """The rank of the states' change and the bounds on it (Prop. 2): see ``global_ntk.ranks``."""
+        return rank_bounds(self, err, tolerance)
+
+    def temporal(self, **options: Any) -> Operator:
+        """NTK_temp = tr_unit(NTK_S) / units (15), on all axes but the last."""
+        space = self.domain.plain("the temporal kernel")
+        found: Operator = self.partial_trace(over=space.names[-1], normalize=True, **options)
+        return found
+
+    def spatial(self, **options: Any) -> Operator:
+        """NTK_space = tr_(batch, time)(NTK_S) / (batch * time) (15), on the units."""
+        space = self.domain.plain("the spatial kernel")
+        found: Operator = self.partial_trace(over=space.names[:-1], normalize=True, **options)
+        return found
+
+    def __repr__(self) -> str:
+        count = len(self.dynamics.parameters)
+        return (
+            f"GlobalNTK on {self.domain.describe()}: {self.size} states, {count} parameter{'s' * (count != 1)}, "
+            f"{self.dtype}".replace("torch.", "")
+        )
+
+    def _embedded(self, flat: Tensor) -> Tensor:
+        """The chosen states among the full state, zeros elsewhere."""
+        if self._columns is None:
+            return flat
+        whole = flat.new_zeros(len(flat), self.dynamics.space.size)
+        start = 0
+        for columns in self._columns:
+            width = columns.stop - columns.start
+            whole[:, columns] = flat[:, start : start + width]
+            start += width
+        return whole
+
+    def _kept(self, whole: Tensor) -> Tensor:
+        if self._columns is None:
+            return whole
+        parts = [whole[:, columns] for columns in self._columns]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _made(self, apply: Flat, adjoint: Flat | None) -> Operator:
+        """An operator on the full state; positive if it has no other adjoint."""
+        return self._operator(self.dynamics.space, apply, adjoint)
+
+    def _term(self, product: Flat) -> Operator:
+        return self._operator(self.domain, lambda flat: self._kept(product(self._embedded(flat))), None)
+
+    def _operator(self, space: VectorSpace, apply: Flat, adjoint: Flat | None) -> Operator:
+        return from_functions(
+            space,
+            space,
+            apply,
+            adjoint,
+            dtype=self.dtype,
+            device=self.device,
+            positive=adjoint is None,
+            best_block=self.best_block,
+        )
+
+    def _product_of_others(self, flat: Tensor) -> Tensor:
+        found = self.dynamics.pull(flat)
+        others = set(self.without_site)
+        kept: Values = {
+            name: values if name in others else torch.zeros_like(values) for name, values in found.items()
+        }
+        return self.dynamics.push(kept)
+
+
+def _chosen(space: VectorSpace, members: Sequence[str] | None) -> tuple[VectorSpace, list[slice] | None]:
+    """The space of the chosen members, and where they stand in the full state."""
+    if members is None:
+        return space, None
+    if not isinstance(space, SumSpace):
+        raise InputError(f"the states {space.describe()} have one member: leave out which of them are meant.")
+    for name in members:
+        if name not in space.names:
+            raise unknown_name("state", str(name), space.names)
+    slices = [space.slices[name] for name in members]
+    if len(members) == 1:
+        return space[members[0]], slices
+    return SumSpace({name: space[name] for name in members}), slices
+
+
+def _parameter_space(shape: tuple[int, ...]) -> Space:
+    return Space(*((f"axis_{i}", size) for i, size in enumerate(shape)))

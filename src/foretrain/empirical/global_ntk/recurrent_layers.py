@@ -1,0 +1,168 @@
+"""Layers of a recurrent module: what each computed, and its products with weights for blocks of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+
+from foretrain.empirical.global_ntk.cells import cell_of
+from foretrain.empirical.global_ntk.dynamics import Values
+from foretrain.empirical.global_ntk.sweeps import Sweeps, Weights, run
+
+WEIGHTS = ("weight_hh", "weight_ih", "bias_hh", "bias_ih")
+
+
+@dataclass
+class Layer:
+    """A layer in one direction: its sweeps, its place, and the names of its states and parameters."""
+
+    sweeps: Sweeps
+    number: int
+    reverse: bool
+    names: tuple[str, ...]  # of its states
+    weights: Mapping[str, str]  # weight_hh, ...: the model's name, for those that count
+    rows: Tensor  # of the hidden product, (steps * samples, units)
+    given_rows: Tensor  # of the inputs' product
+
+    def in_order(self, block: Tensor) -> Tensor:
+        """From this layer's order of time to the usual one, or back."""
+        return block.flip(0) if self.reverse else block
+
+    def room(self, count: int) -> Tensor:
+        """Changes of all products: (steps, samples, vectors, slots * units)."""
+        steps, samples, units = self.sweeps.path.states[0].shape
+        return self.rows.new_zeros(steps, samples, count, self.sweeps.cell.slots * units)
+
+    @property
+    def hidden_columns(self) -> slice:
+        """Of the slots where the hidden product enters."""
+        return slice(0, self.sweeps.cell.gates * self.sweeps.units)
+
+    @property
+    def input_columns(self) -> list[tuple[slice, slice]]:
+        """(columns of the gates, columns of the slots) where the inputs' product enters, in stretches."""
+        units, found, gate = self.sweeps.units, [], 0
+        slots = self.sweeps.cell.slot_of_input
+        for _, stretch in groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
+            length = len(list(stretch))
+            start = slots[gate]
+            found.append(
+                (slice(gate * units, (gate + length) * units), slice(start * units, (start + length) * units))
+            )
+            gate += length
+        return found
+
+    def gradients(self, sensitivities: Tensor) -> Values:
+        """Of all counted parameters, from the sensitivities at the products of all steps."""
+        by_vector = sensitivities.flatten(0, 1).permute(1, 2, 0)  # (vectors, columns, steps * samples)
+        found: Values = {}
+        if name := self.weights.get("weight_hh"):
+            found[name] = _many(by_vector[:, self.hidden_columns], self.rows)
+        if name := self.weights.get("bias_hh"):
+            found[name] = by_vector[:, self.hidden_columns].sum(-1)
+        if name := self.weights.get("weight_ih"):
+            parts = [_many(by_vector[:, slots], self.given_rows) for _, slots in self.input_columns]
+            found[name] = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        if name := self.weights.get("bias_ih"):
+            found[name] = torch.cat([by_vector[:, slots].sum(-1) for _, slots in self.input_columns], 1)
+        return found
+
+    def write_products(self, room: Tensor, tangents: Values, below: Tensor | None) -> None:
+        """Changes of the products by changes of weights and of the layer's inputs, written over what was there."""
+        by_vector = room.flatten(0, 1).transpose(0, 1)  # (vectors, steps * samples, columns)
+        taken = {kind: tangents[name] for kind, name in self.weights.items() if name in tangents}
+        hidden = by_vector[:, :, self.hidden_columns]
+        if "weight_hh" in taken:
+            torch.bmm(_each(self.rows, len(hidden)), taken["weight_hh"].transpose(1, 2), out=hidden)
+        else:
+            hidden.zero_()
+        if "bias_hh" in taken:
+            hidden += taken["bias_hh"][:, None]
+        for gates, slots in self.input_columns:
+            into = by_vector[:, :, slots]
+            if slots.start >= self.hidden_columns.stop:
+                into.zero_()
+            if "weight_ih" in taken:
+                change = taken["weight_ih"][:, gates].transpose(1, 2)
+                into.baddbmm_(_each(self.given_rows, len(into)), change)
+            if "bias_ih" in taken:
+                into += taken["bias_ih"][:, None, gates]
+            if below is not None:
+                into += torch.matmul(
+                    below.flatten(0, 1).transpose(0, 1), self.sweeps.weights.given[gates].t()
+                )
+
+    def back_to_inputs(self, sensitivities: Tensor) -> Tensor:
+        """Sensitivities at the layer's inputs."""
+        parts = [
+            sensitivities[..., slots] @ self.sweeps.weights.given[gates]
+            for gates, slots in self.input_columns
+        ]
+        return sum(parts[1:], parts[0])
+
+
+def _many(by_vector: Tensor, rows: Tensor) -> Tensor:
+    """(vectors, columns, rows) times (rows, features) for every vector."""
+    return torch.bmm(by_vector, _each(rows, len(by_vector)))
+
+
+def _each(rows: Tensor, count: int) -> Tensor:
+    return rows.expand(count, *rows.shape)
+
+
+def layers_of(
+    module: nn.RNNBase,
+    x: Tensor,
+    start: Sequence[Tensor] | None,
+    prefix: str,
+    counted: Mapping[str, Tensor],
+) -> list[Layer]:
+    """Run all layers, each on the states of the one below."""
+    found: list[Layer] = []
+    directions = 2 if module.bidirectional else 1
+    inputs = x
+    for number in range(module.num_layers):
+        outputs = []
+        for direction in range(directions):
+            first = None if start is None else [part[number * directions + direction] for part in start]
+            layer = _layer(module, inputs, first, (number, direction), prefix, counted)
+            found.append(layer)
+            outputs.append(layer.in_order(layer.sweeps.path.states[0]))
+        inputs = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+    return found
+
+
+def _layer(
+    module: nn.RNNBase,
+    x: Tensor,
+    start: Sequence[Tensor] | None,
+    place: tuple[int, int],
+    prefix: str,
+    counted: Mapping[str, Tensor],
+) -> Layer:
+    number, direction = place
+    suffix = f"_l{number}" + ("_reverse" if direction else "")
+    values: dict[str, Tensor] = {
+        kind: getattr(module, kind + suffix).detach() for kind in WEIGHTS if hasattr(module, kind + suffix)
+    }
+    weights = Weights(values["weight_hh"], values["weight_ih"], values.get("bias_hh"), values.get("bias_ih"))
+    cell = cell_of(module)
+    given = x.flip(0) if direction else x
+    if start is None:
+        start = [given.new_zeros(given.shape[1], module.hidden_size) for _ in cell.states]
+    path = run(cell, given, weights, tuple(part.detach() for part in start))
+    ending = (f"_{number}" if module.num_layers > 1 else "") + ("_reverse" if direction else "")
+    names = {kind: prefix + kind + suffix for kind in WEIGHTS if prefix + kind + suffix in counted}
+    return Layer(
+        sweeps=Sweeps(cell, weights, path),
+        number=number,
+        reverse=bool(direction),
+        names=tuple(name + ending for name in cell.states),
+        weights=names,
+        rows=path.before[0].flatten(0, 1),
+        given_rows=path.inputs.flatten(0, 1).contiguous(),
+    )

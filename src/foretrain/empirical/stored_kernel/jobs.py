@@ -1,0 +1,156 @@
+"""What a worker must know: model, samples and options in one file of the run, which processes map into memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.stored_kernel.fingerprint import leaves
+from foretrain.empirical.stored_kernel.folder import Run
+from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.empirical.tangent_kernel.engine import Engine, probe
+from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel.planning import GraphChangedError
+from foretrain.support.errors import EngineError, NotSupportedError
+
+_FILE = "job.pt"
+_BLOCK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The learning rate of a parameter by its name."""
+
+    of: Mapping[str, float]
+
+    def __call__(self, name: str, value: Tensor) -> float:
+        """As ``prepare`` asks for it."""
+        return self.of[name]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Whether a parameter counts, by its name."""
+
+    names: frozenset[str]
+
+    def __call__(self, name: str, value: Tensor) -> bool:
+        """As ``prepare`` asks for it."""
+        return name in self.names
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that ``prepare`` takes, and how large a strip of the kernel may be."""
+
+    model: Any
+    given: Any
+    output: Any
+    outputs: tuple[int, ...]
+    trace: bool
+    names: frozenset[str]
+    rates: Mapping[str, float]
+    by: str | None
+    first: Batch
+    second: Batch | None
+    height: int  # rows of tiles in a strip
+    room: float  # bytes for factors that are kept
+    aside: Mapping[str, list[str]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        tangents: Engine, sides: tuple[Batch, Batch | None], by: str | None, height: int, room: float
+    ) -> Job:
+        """The job of an engine that has looked at the model."""
+        model = tangents.model
+        first, second = sides
+        return Job(
+            model.function,
+            model.given_parameters,
+            model.output,
+            tuple(tangents.outputs),
+            tangents.job.trace,
+            frozenset(tangents.parameters),
+            dict(tangents.rates),
+            by,
+            _compact(first),
+            None if second is None else _compact(second),
+            height,
+            room,
+        )
+
+    def prepared(self) -> tuple[Engine, Batch, Batch | None]:
+        """The model looked at anew; contributions of layers are kept apart, for the record of their shares."""
+        tangents, first, second = prepare(
+            self.model,
+            self.first,
+            self.second,
+            "trace" if self.trace else self.outputs,
+            output=self.output,
+            parameters=Chosen(self.names) if self.given is None else self.given,
+            rates=Rate(self.rates),
+            by="parameter" if self.by == "parameter" else "layer",
+            batch_axis=self.first.axis,
+        )
+        if any(self.aside.values()):
+            tangents.look_again(GraphChangedError(**self.aside))
+        if (
+            second is not None
+        ):  # a plan of its own, from samples that do not depend on which chunk comes first
+            tangents.chunk(probe(second))
+        return tangents, first, second
+
+
+def _compact(batch: Batch) -> Batch:
+    """Samples that are a small part of a larger tensor are copied: with a tensor, all of its memory is sent."""
+    tensors = [leaf for leaf in leaves(batch.arguments) if isinstance(leaf, Tensor)]
+    parts = any(value.untyped_storage().nbytes() > 2 * value.nbytes for value in tensors)
+    return batch.pick(range(batch.count)) if parts else batch
+
+
+def send(job: Job, run: Run) -> str:
+    """Write the job where workers find it; gives the digest by which they know that it is the right one."""
+    try:
+        torch.save(job, run.place / _FILE, pickle_module=import_module("cloudpickle"))
+    except OSError:
+        raise
+    except Exception as error:  # models can refuse to be pickled in any way
+        reason = str(error).partition("\n")[0].rstrip(".:") or type(error).__name__
+        raise NotSupportedError(
+            f"the model or its inputs cannot be sent to other processes ({reason}): "
+            "pass engine='threads', or workers=1."
+        ) from error
+    return _digest(run.place / _FILE)
+
+
+def received(run: Run, digest: str) -> Job:
+    """The job that was sent; data stay on disk until they are used."""
+    path = run.place / _FILE
+    if _digest(path) != digest:
+        raise EngineError(
+            f"{path} is not what was sent: do not touch the folder of a run, and run the same again."
+        )
+    try:
+        job = torch.load(path, mmap=True, weights_only=False)
+    except (ImportError, AttributeError) as error:
+        raise NotSupportedError(
+            f"a worker cannot load the model ({error}): install the code that defines it on all machines."
+        ) from error
+    assert isinstance(job, Job)
+    return job
+
+
+def _digest(path: Path) -> str:
+    """Only what this run wrote is unpickled."""
+    found = hashlib.blake2b(digest_size=16)
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()

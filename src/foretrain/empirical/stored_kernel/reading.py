@@ -1,0 +1,406 @@
+"""``StoredKernel``: a tangent kernel in tiles on disk, opened without being loaded.
+
+The store is a Zarr group of format 2 that ``xarray.open_zarr`` reads on its own. Here its chunks are read
+directly: they are uncompressed, and one chunk is one tile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.empirical.stored_kernel.folder import ARRAY, Folder, Layout
+from foretrain.empirical.stored_kernel.grid import Grid, Tile
+from foretrain.support.errors import FileError, InputError
+from foretrain.support.memory import human_bytes, require_memory
+from foretrain.support.store import load
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from scipy.sparse.linalg import LinearOperator
+
+    from foretrain.empirical.kernel_analysis import KernelAlignment, KernelSpectrum
+    from foretrain.empirical.kernel_density import SpectralDensity
+    from foretrain.empirical.kernel_regression import KernelRegression
+    from foretrain.empirical.stored_kernel.summary import KernelSummary
+    from foretrain.support.seeds import Seed
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The array of a store as files: which holds what, and at which byte.
+
+    Axes are ([label,] input_1, input_2[, output_1, output_2]); all files have the size of a whole chunk.
+    """
+
+    folder: Path
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    dtype: np.dtype[Any]
+    separator: str
+    labelled: bool
+
+    @property
+    def side(self) -> tuple[int, int]:
+        """Samples of a whole tile along both sides."""
+        first = int(self.labelled)
+        return self.chunk[first], self.chunk[first + 1]
+
+    @property
+    def width(self) -> int:
+        """Outputs; 1 of a trace."""
+        return self.shape[-1] if len(self.shape) - self.labelled == 4 else 1
+
+    @property
+    def row_bytes(self) -> int:
+        """One sample's row of a tile."""
+        return self.side[1] * self.width**2 * self.dtype.itemsize
+
+    def read(self, tile: tuple[int, int], label: int, rows: slice, into: NDArray[np.uint8]) -> NDArray[Any]:
+        """Rows of a tile as (rows, columns of a whole tile, outputs, outputs), in the buffer given."""
+        whole, part = divmod(label, self.chunk[0]) if self.labelled else (0, 0)
+        key = (*((whole,) if self.labelled else ()), *tile, *((0, 0) if self._has_outputs else ()))
+        path = self.folder / self.separator.join(map(str, key))
+        count = rows.stop - rows.start
+        buffer = into[: count * self.row_bytes]
+        try:
+            with path.open("rb", buffering=0) as file:
+                file.seek((part * self.side[0] + rows.start) * self.row_bytes)
+                found = file.readinto(buffer.data)
+        except FileNotFoundError:
+            found = 0
+        if found != len(buffer):
+            raise FileError(
+                f"{path} is damaged or lost (tile {tile[0]}-{tile[1]}): run the same ntk(..., store=) again, which "
+                "computes what is missing."
+            )
+        return buffer.view(self.dtype).reshape(count, self.side[1], self.width, self.width)
+
+    @property
+    def _has_outputs(self) -> bool:
+        return len(self.shape) - self.labelled == 4
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class StoredKernel:
+    """A tangent kernel on disk: (N, N2, C, C), or (N, N2) for a trace, with labels first if contributions are apart.
+
+    Analyses read the tiles as a stream and never hold the whole kernel; each says how many times it reads it.
+    Of a kernel whose contributions are apart they take the sum; ``kernel["label"]`` is one of them.
+    """
+
+    path: Path
+    label: str | None = None
+    summed: bool = False  # over contributions that are apart on disk
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path).expanduser())
+        known = self._layout.labels
+        if self.label is not None and self.label not in (known or ()):
+            there = known or "none: compute it with by='layer' or by='parameter'"
+            raise KeyError(f"{self.label!r} is no label of this kernel; labels: {there}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return self.chunks.shape if self.by is not None else self.chunks.shape[int(self.chunks.labelled) :]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the axes."""
+        first = () if self.by is None else (self.by,)
+        last = () if self.trace else ("output_1", "output_2")
+        return (*first, "input_1", "input_2", *last)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the numbers on disk; products are in double precision."""
+        return self.chunks.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Of all entries."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Numbers of the model's outputs."""
+        return self._layout.outputs
+
+    @property
+    def by(self) -> str | None:
+        """What the first axis stands for."""
+        return None if self.summed or self.label is not None else self._layout.by
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """Of the first axis, where contributions are apart."""
+        return None if self.by is None else self._layout.labels
+
+    @property
+    def contributions(self) -> Sequence[int]:
+        """Which entries of the first axis on disk the matrix is the sum of."""
+        known = self._layout.labels or ("",)
+        return range(len(known)) if self.label is None else (known.index(self.label),)
+
+    @property
+    def routes(self) -> Mapping[str, str]:
+        """Which way each parameter took."""
+        return self._layout.routes
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether both sides are the same samples."""
+        return self.grid.symmetric
+
+    @property
+    def trace(self) -> bool:
+        """Whether outputs are summed."""
+        return self._layout.trace
+
+    @property
+    def samples(self) -> tuple[int, int]:
+        """N and N2."""
+        return self.grid.samples
+
+    @property
+    def width(self) -> int:
+        """Rows of the matrix for each sample: its outputs, or 1 for a trace."""
+        return self._layout.width
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """(N*C, N2*C), or (N, N2) for a trace."""
+        rows, columns = self.samples
+        return rows * self.width, columns * self.width
+
+    @property
+    def grid(self) -> Grid:
+        """How the kernel is cut into tiles."""
+        return self._layout.grid
+
+    @property
+    def finished(self) -> float:
+        """The share of tiles that are there."""
+        return 1 - self.missing / len(self.grid.tiles)
+
+    @property
+    def missing(self) -> int:
+        """How many tiles are not there yet."""
+        return len(self.grid.tiles) - len(Folder(self.path).recorded())
+
+    def total(self) -> StoredKernel:
+        """The kernel summed over layers or parameters, as a kernel that is read when it is used."""
+        return replace(self, summed=True)
+
+    def tile(self, i: int, j: int) -> NDArray[Any]:
+        """One tile as a matrix (rows * outputs, columns * outputs), contributions summed, in double precision."""
+        from foretrain.empirical.stored_kernel.products import read_tile
+
+        rows, columns = self.grid.count(0), self.grid.count(1)
+        if not (0 <= i < rows and 0 <= j < columns):
+            raise InputError(f"there is no tile ({i}, {j}): the kernel has {rows} x {columns} tiles.")
+        return read_tile(self, (i, j))
+
+    def matmat(self, columns: Any) -> NDArray[np.float64]:
+        """K V for V (N2*C, many) or a vector (N2*C,), in one reading of the store."""
+        from foretrain.empirical.stored_kernel.products import multiply
+
+        return multiply(self, columns)
+
+    def rmatmat(self, columns: Any) -> NDArray[np.float64]:
+        """K^T V for V (N*C, many) or a vector (N*C,), in one reading of the store."""
+        from foretrain.empirical.stored_kernel.products import multiply_transposed
+
+        return multiply_transposed(self, columns)
+
+    def __matmul__(self, columns: Any) -> NDArray[np.float64]:
+        return self.matmat(columns)
+
+    def linear_operator(self) -> LinearOperator:
+        """The same for scipy."""
+        from scipy.sparse.linalg import LinearOperator
+
+        return LinearOperator(
+            self.matrix_shape,
+            matvec=self.matmat,
+            rmatvec=self.rmatmat,
+            matmat=self.matmat,
+            rmatmat=self.rmatmat,
+            dtype=np.dtype(np.float64),
+        )
+
+    def __getitem__(self, key: str) -> StoredKernel:
+        return replace(self, label=key)
+
+    def to_xarray(self) -> xr.DataArray:
+        """A labelled array that reads what is asked of it: in lazy chunks, one per tile, if dask is installed."""
+        self.require_finished("a labelled array")
+        found = cast("xr.DataArray", load(self.path))
+        if self.label is not None:
+            return found.isel({found.dims[0]: self.contributions[0]})
+        return found.sum(self._layout.by) if self.summed and self._layout.by is not None else found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise InputError("a stored kernel cannot be an array without being copied from disk.")
+        require_memory(
+            2.0 * self.nbytes,
+            f"the stored kernel of {self.samples[0]} x {self.samples[1]} samples",
+            "use .to_xarray(), .tile(i, j) or products with it, which read it in parts",
+        )
+        return np.asarray(self.to_xarray().values, dtype=dtype)
+
+    @cached_property
+    def records(self) -> Mapping[Tile, Mapping[str, Any]]:
+        """What was noted of each tile when it was finished."""
+        self.require_finished("a record of all tiles")
+        with _readable(self.path):
+            return {tile: Folder(self.path).record(tile) for tile in self.grid.tiles}
+
+    @cached_property
+    def norms(self) -> tuple[float, float]:
+        """Trace and sum of squares of the matrix: from the records, or of one contribution by one reading."""
+        self.require_symmetric("trace")
+        if self.label is not None:
+            from foretrain.empirical.stored_kernel.products import measured_norms
+
+            return measured_norms(self)
+        squares = [(1 if i == j else 2) * float(note["squares"]) for (i, j), note in self.records.items()]
+        return sum(float(self.records[i, i]["diagonal"]) for i in range(self.grid.count(0))), sum(squares)
+
+    @property
+    def participation_ratio(self) -> float:
+        """Trace squared over the sum of squares, exactly: how many eigenvalues count."""
+        trace, squares = self.norms
+        return trace**2 / squares if squares > 0 else float("nan")
+
+    @property
+    def layer_shares(self) -> dict[str, float]:
+        """Each layer's share of the trace, from the records."""
+        self.require_symmetric("layer's share of the trace")
+        total: Counter[str] = Counter()
+        for i in range(self.grid.count(0)):
+            for layer, part in (self.records[i, i].get("layers") or {}).items():
+                total[layer] += float(part)  # type: ignore[assignment]
+        whole = self.norms[0]
+        return {layer: part / whole for layer, part in total.items()} if whole > 0 else {}
+
+    def spectrum(self, top: int | None = None, seed: Seed = 0) -> KernelSpectrum:
+        """The largest eigenvalues and their modes, usually in 5 to 20 readings; trace and norm are exact."""
+        from foretrain.empirical.kernel_analysis import spectrum
+
+        return spectrum(self, top, seed=seed)
+
+    def spectral_density(self, probes: int = 16, steps: int = 16, seed: Seed = 0) -> SpectralDensity:
+        """How many eigenvalues lie where, with standard errors, in ``steps`` readings."""
+        from foretrain.empirical.kernel_density import spectral_density
+
+        return spectral_density(self, probes, steps, seed)
+
+    def condition_number(self, ridge: float = 0.0, seed: Seed = 0) -> float:
+        """Largest over smallest eigenvalue; the number of readings grows like the root of the answer."""
+        from foretrain.empirical.kernel_analysis import condition_number
+
+        return condition_number(self, ridge, seed)
+
+    def alignment(self, y: Any, top: int | None = None, seed: Seed = 0) -> KernelAlignment:
+        """How targets lie in the kernel: one reading more than ``spectrum``."""
+        from foretrain.empirical.kernel_analysis import alignment
+
+        return alignment(self, y, top, seed=seed)
+
+    def regression(
+        self,
+        y: Any,
+        ridge: float = 0.0,
+        test: Any = None,
+        initial_outputs: Any = None,
+        *,
+        time: float | None = None,
+        tolerance: float | None = None,
+        iterations: int = 1000,
+    ) -> KernelRegression:
+        """Where gradient flow of the linearised model ends, or is at a time, in ``.iterations`` + 1 readings."""
+        from foretrain.empirical.kernel_regression import regression
+
+        return regression(
+            self, y, ridge, test, initial_outputs, time=time, tolerance=tolerance, iterations=iterations
+        )
+
+    def summary(self, y: Any = None, top: int = 10, seed: Seed = 0) -> KernelSummary:
+        """What there is to know at a glance, in about 16 readings."""
+        from foretrain.empirical.stored_kernel.summary import summarise
+
+        return summarise(self, y, top, seed)
+
+    def require_symmetric(self, what: str) -> None:
+        """Refuse what only a kernel of samples with themselves has."""
+        if not self.symmetric:
+            raise InputError(f"a {what} needs the kernel of x with itself: leave x2 out.")
+
+    def require_finished(self, what: str) -> None:
+        """Refuse a store of which tiles are missing."""
+        missing = self.missing
+        if missing:
+            raise InputError(
+                f"{what} needs the whole kernel, but {missing} of the {len(self.grid.tiles)} tiles of {self.path} "
+                "are missing: run the same ntk(..., store=) again, which goes on where it ended."
+            )
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {size}" for name, size in zip(self.dims, self.shape))
+        state = "finished" if not self.missing else f"{self.finished:.1%} finished, {self.missing} missing"
+        part = "" if self.label is None else f" of {self.label!r}"
+        return "\n".join(
+            [
+                f"StoredKernel{part} ({sizes}; {self.dtype}; {human_bytes(self.nbytes)}) at {self.path}",
+                f"  {len(self.grid.tiles)} tiles of up to {self.chunks.side[0]} x {self.chunks.side[1]} samples"
+                f"{', upper triangle' if self.symmetric else ''}: {state}; model {self._layout.model}",
+                "  K @ V and .tile(i, j) read tiles; .to_xarray() is lazy; "
+                ".summary(), .spectrum(), .spectral_density(), .alignment(y), .regression(y) stream",
+            ]
+        )
+
+    @cached_property
+    def chunks(self) -> Chunks:
+        """How the entries lie in files."""
+        folder = self.path / ARRAY
+        with _readable(self.path):
+            said = json.loads((folder / ".zarray").read_text(encoding="utf-8"))
+        if said.get("compressor") is not None or said.get("filters") or said["order"] != "C":
+            raise FileError(
+                f"{self.path} was written anew with other settings: use the store that ntk(..., store=) wrote."
+            )
+        return Chunks(
+            folder,
+            tuple(said["shape"]),
+            tuple(said["chunks"]),
+            np.dtype(said["dtype"]),
+            said.get("dimension_separator", "."),
+            labelled=self._layout.by is not None,
+        )
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return Folder(self.path).layout
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        if isinstance(error, FileError | InputError):
+            raise
+        raise FileError(f"{path} is damaged ({type(error).__name__}: {error}): compute it again.") from error

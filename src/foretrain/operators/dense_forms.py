@@ -1,0 +1,110 @@
+"""Dense forms of operators: a matrix, a labelled array, and the view scipy takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretrain.operators.operator import Operator
+from foretrain.operators.probes import basis_rows
+from foretrain.operators.spaces import Space, SumSpace, VectorSpace
+from foretrain.support.memory import require_memory
+from foretrain.support.progress import track
+
+if TYPE_CHECKING:
+    import scipy.sparse.linalg
+    import xarray
+
+
+def dense(operator: Operator) -> Tensor:
+    """The matrix (codomain size, domain size), from products with the basis of the smaller side in blocks."""
+    rows, columns = operator.shape
+    by_rows = rows < columns and operator.has_adjoint
+    count = rows if by_rows else columns
+    _require_room(operator, count)
+    matrix = torch.empty(rows, columns, dtype=operator.dtype, device=operator.device)
+    starts = range(0, count, operator.best_block)
+    for start in track(starts, "products for the dense form"):
+        stop = min(start + operator.best_block, count)
+        basis = basis_rows(start, stop, count, dtype=operator.dtype, device=operator.device)
+        if by_rows:
+            matrix[start:stop] = operator.apply_adjoint(basis)
+        else:
+            matrix[:, start:stop] = operator.apply(basis).T
+    return matrix
+
+
+def to_xarray(operator: Operator) -> xarray.DataArray:
+    """The dense form with the codomain's axes, then the domain's; a name met again gets a number: unit, unit_2.
+
+    A direct sum is one dim ``entry`` with the coordinate ``member``.
+    """
+    import xarray
+
+    dims: list[str] = []
+    coordinates: dict[str, Any] = {}
+    shape: list[int] = []
+    for space in (operator.codomain, operator.domain):
+        names, sizes = _dims(space)
+        fresh = [_fresh_name(name, [*dims, *names[:i]]) for i, name in enumerate(names)]
+        if isinstance(space, SumSpace):
+            members = np.repeat(space.names, [member.size for member in space.members.values()])
+            coordinates[_fresh_name("member", [*coordinates])] = (fresh[0], members)
+        dims += fresh
+        shape += sizes
+    values = dense(operator).cpu().numpy().reshape(shape)
+    return xarray.DataArray(values, dims=dims, coords=coordinates)
+
+
+def linear_operator(operator: Operator) -> scipy.sparse.linalg.LinearOperator:
+    """A scipy view on flat numpy vectors; scipy's blocks have their vectors as columns."""
+    from scipy.sparse.linalg import LinearOperator
+
+    def on_columns(product: Any) -> Any:
+        def columns(block: Any) -> Any:
+            flat = torch.as_tensor(np.ascontiguousarray(np.atleast_2d(block.T)))
+            result = product(flat.to(dtype=operator.dtype, device=operator.device))
+            return result.cpu().numpy().T.reshape(-1, *block.shape[1:])
+
+        return columns
+
+    forward, backward = on_columns(operator.apply), on_columns(operator.apply_adjoint)
+    kind = np.float32 if operator.dtype == torch.float32 else np.float64
+    return LinearOperator(
+        shape=operator.shape,
+        matvec=forward,
+        rmatvec=backward,
+        matmat=forward,
+        rmatmat=backward,
+        dtype=np.dtype(kind),
+    )
+
+
+def _require_room(operator: Operator, products: int) -> None:
+    rows, columns = operator.shape
+    block = min(operator.best_block, products) * (rows + columns)
+    needed = (rows * columns + block) * torch.finfo(operator.dtype).bits // 8
+    available = torch.cuda.mem_get_info(operator.device)[0] if operator.device.type == "cuda" else None
+    require_memory(
+        needed,
+        f"the dense form of {rows} × {columns} numbers",
+        "use products, partial traces or top_modes, or restrict the operator first",
+        available=available,
+    )
+
+
+def _dims(space: VectorSpace) -> tuple[list[str], list[int]]:
+    if isinstance(space, Space):
+        return list(space.names), list(space.shape)
+    return ["entry"], [space.size]
+
+
+def _fresh_name(name: str, taken: list[str]) -> str:
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    return candidate

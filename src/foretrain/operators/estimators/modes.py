@@ -1,0 +1,195 @@
+"""``top_modes``: leading eigenpairs or singular triples to a stated residual."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foretrain.operators.estimators.estimate import MOST_PRODUCTS
+from foretrain.operators.estimators.krylov import BlockKrylov
+from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, norms
+from foretrain.operators.estimators.squares import squared
+from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.memory import available_bytes
+from foretrain.support.progress import Progress
+from foretrain.support.seeds import Seed
+
+_WIDTH = 2  # of the first block: two copies of an eigenvalue show that there may be more
+_BASIS = 64  # vectors kept before a restart, at least
+_ROUNDING = 100.0  # times the dtype's rounding, relative to the largest value: residuals cannot be smaller
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Modes:
+    """Modes by falling magnitude; singular values come with left vectors, for eigenvalues ``left`` is ``vectors``.
+
+    ``residuals`` are |A v - value v|, for singular modes the larger of |A v - value u| and |A* u - value v|.
+    """
+
+    values: Tensor  # (k,), float64 on the CPU
+    vectors: Tensor  # (k, n), flat, orthonormal
+    left: Tensor  # (k, codomain size)
+    residuals: Tensor  # (k,)
+    products: int
+    converged: bool
+    tolerance: float
+    seed: Seed
+
+    @property
+    def relative_residuals(self) -> Tensor:
+        """Residuals over the magnitudes of the values; 0 where both vanish."""
+        return torch.where(self.residuals == 0, 0.0, self.residuals / self.values.abs())
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        kind = "eigen" if self.left is self.vectors else "singular "
+        shown = ", ".join(f"{float(value):.6g}" for value in self.values[:6])
+        more = ", ..." if len(self.values) > 6 else ""
+        state = "converged" if self.converged else "not converged"
+        worst = float(self.residuals.max() / max(float(self.values.abs().max()), 1e-300))
+        return (
+            f"Modes({len(self.values)} {kind}values {shown}{more}; {state}: residuals up to {worst:.1e} of the "
+            f"largest value; {self.products} products, seed {self.seed})\n"
+            "  .values (k,), .vectors (k, n), .left, .residuals"
+        )
+
+
+def top_modes(
+    op: OperatorLike,
+    k: int,
+    *,
+    tolerance: float = 1e-4,
+    seed: Seed = 0,
+    products: int | None = None,
+) -> Modes:
+    """The k modes of largest magnitude: eigenpairs of a symmetric operator, singular triples of any other.
+
+    Block Krylov with full reorthogonalisation and thick restarts (Golub & Underwood 1977; Wu & Simon 2000; Musco &
+    Musco 2015 show why Krylov beats subspace iteration on flat spectra). A mode has converged when its residual is
+    below ``tolerance`` times its value, or at rounding. Depth counts more than width, so blocks have two vectors: the
+    second shows repeated eigenvalues, of which a block of width b finds no more than b copies. Where so many copies
+    appear that others may be missing, random directions join and the iteration goes on. Singular modes are those of
+    A* A; values below the root of the rounding, relative to the largest, are lost by this. If ``products`` (2 per
+    step and vector for A* A) run out, an AccuracyWarning says what was reached.
+    """
+    _check(op, k, tolerance)
+    budget = MOST_PRODUCTS + 20 * k if products is None else int(products)
+    counted = Counted(op)
+    if op.symmetric:
+        values, vectors, residuals = _eigenpairs(counted, k, tolerance, seed, budget, cost=1)
+        left = vectors
+    else:
+        values, vectors, _ = _eigenpairs(squared(counted), k, tolerance, seed, budget - 2 * k, cost=2)
+        values, left, residuals = _singular(counted, values, vectors)
+    converged = bool((residuals <= _allowed(values, tolerance, counted.epsilon)).all())
+    modes = Modes(values, vectors, left, residuals, counted.products, converged, tolerance, seed)
+    if not converged:
+        worst = float(modes.relative_residuals.max())
+        warnings.warn(
+            f"of {k} modes the worst has a relative residual of {worst:.1e} after {counted.products} products, but "
+            f"{tolerance:.1e} was asked for: raise products= (now {budget}) or tolerance=.",
+            AccuracyWarning,
+            stacklevel=2,
+        )
+    return modes
+
+
+def _check(op: OperatorLike, k: int, tolerance: float) -> None:
+    most = min(op.domain.size, op.codomain.size)
+    if isinstance(k, bool) or k != int(k) or not 1 <= k <= most:
+        raise InputError(f"k is {k!r}, but an operator of this size has from 1 to {most} modes.")
+    if not (math.isfinite(tolerance) and tolerance > 0):
+        raise InputError(
+            f"tolerance is {tolerance!r}, but it is a relative residual: give 1e-4, for example."
+        )
+
+
+def _allowed(values: Tensor, tolerance: float, epsilon: float) -> Tensor:
+    magnitudes = values.abs()
+    return torch.clamp(tolerance * magnitudes, min=_ROUNDING * epsilon * float(magnitudes.max()))
+
+
+def _eigenpairs(
+    counted: Counted, k: int, tolerance: float, seed: Seed, budget: int, cost: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Values, flat vectors and true residuals; ``cost`` is how many products one image takes."""
+    space = BlockKrylov(counted, Source(counted.operator, seed), _WIDTH, _capacity(counted, k))
+    start, steps, patience = counted.products, 0, 0
+    with Progress("Krylov products", total=None) as bar:
+        while True:
+            bar.advance(len(space.next_block))
+            space.expand()
+            steps += 1
+            patience -= 1
+            values, coordinates = space.ritz()
+            out_of_budget = counted.products - start + cost * len(space.next_block) > budget
+            if space.count >= k and (space.full or out_of_budget or _settled(space, k, tolerance, counted)):
+                if (
+                    space.full
+                    or out_of_budget
+                    or (patience <= 0 and not _may_miss_copies(space, k, tolerance))
+                ):
+                    break
+                if patience <= 0:
+                    patience = -(-steps // 2)
+                    space.widen(k)
+            if not space.room():
+                space.restart(coordinates[:, : _kept(space, k)])
+    vectors, residuals = space.residuals(values[:k], coordinates[:, :k])
+    return values[:k], vectors, residuals
+
+
+def _settled(space: BlockKrylov, k: int, tolerance: float, counted: Counted) -> bool:
+    """Whether all k residuals are small, by the recurrence first and then in truth."""
+    values, coordinates = space.ritz()
+    allowed = _allowed(values[:k], tolerance, counted.epsilon)
+    if bool((space.residual_estimates(coordinates[:, :k]) > allowed).any()):
+        return False
+    return bool((space.residuals(values[:k], coordinates[:, :k])[1] <= allowed).all())
+
+
+def _may_miss_copies(space: BlockKrylov, k: int, tolerance: float) -> bool:
+    """Whether as many equal values as the block is wide stand above the k-th: there may be more of them."""
+    width = len(space.next_block)
+    values = space.ritz()[0][:k]
+    for first in range(k - width):
+        same = (values[first : first + width] - values[first]).abs() <= tolerance * values[first].abs()
+        apart = (values[k - 1] - values[first]).abs() > tolerance * values[first].abs()
+        if bool(same.all()) and bool(apart):
+            return True
+    return False
+
+
+def _capacity(counted: Counted, k: int) -> int:
+    """How many vectors to keep: enough for depth, fewer where memory is short."""
+    wanted = min(counted.size, max(_BASIS, 3 * k + 16))
+    least = min(counted.size, 2 * k + 12)
+    bytes_each = 2 * counted.size * torch.finfo(counted.dtype).bits / 8
+    affordable = int(0.4 * available_bytes() / bytes_each)
+    capacity = max(least, min(wanted, affordable))
+    counted.require_vectors(2 * capacity + 2 * k, "a Krylov space")
+    return capacity
+
+
+def _kept(space: BlockKrylov, k: int) -> int:
+    """Ritz vectors to restart with: those wanted and about as many again, with room for some blocks."""
+    room = space.capacity - 2 * len(space.next_block)
+    return max(1, min(2 * k + 4, room, space.count - 1))
+
+
+def _singular(counted: Counted, squares: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Singular values, left vectors and residuals from right vectors: one more product with A and with A* each."""
+    images = counted.apply(vectors)
+    left, upper = torch.linalg.qr(images.T)
+    left = (left * torch.where(upper.diagonal() < 0, -1.0, 1.0).to(left)).T.contiguous()
+    values = upper.diagonal().abs().double().cpu()
+    scaled = values.to(images)[:, None]
+    forward = norms(images - scaled * left)
+    backward = norms(counted.apply_adjoint(left) - scaled * vectors)
+    return values, left, torch.maximum(forward, backward).cpu()

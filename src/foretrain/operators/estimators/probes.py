@@ -1,0 +1,201 @@
+"""Random probes, counted products and inner products: what all estimators are made of.
+
+Probes are drawn on the CPU, so that all devices see the same ones, as flat blocks (count, size) in the operator's
+dtype. Inner products are summed in double precision.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from foretrain.support.errors import InputError
+from foretrain.support.memory import require_memory
+from foretrain.support.seeds import Seed, torch_generator
+
+_CHUNK = 8192  # entries summed in the operator's own precision before the sum goes on in double precision
+
+
+class SpaceLike(Protocol):
+    """What estimators ask of a space."""
+
+    @property
+    def size(self) -> int:
+        """Its dimension."""
+        ...
+
+
+class OperatorLike(Protocol):
+    """What estimators ask of an operator; ``foretrain.operators.Operator`` is one."""
+
+    @property
+    def domain(self) -> SpaceLike:
+        """Where vectors come from."""
+        ...
+
+    @property
+    def codomain(self) -> SpaceLike:
+        """Where products live."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of vectors and products."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Of vectors and products."""
+        ...
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the operator is its own adjoint."""
+        ...
+
+    @property
+    def positive(self) -> bool:
+        """Whether it is symmetric without negative eigenvalues."""
+        ...
+
+    @property
+    def best_block(self) -> int:
+        """How many vectors it takes at once."""
+        ...
+
+    def apply(self, flat: Tensor) -> Tensor:
+        """(k, domain size) to (k, codomain size)."""
+        ...
+
+    def apply_adjoint(self, flat: Tensor) -> Tensor:
+        """(k, codomain size) to (k, domain size)."""
+        ...
+
+
+class Counted:
+    """An operator whose products are counted; a product of the adjoint counts like any other."""
+
+    def __init__(self, operator: OperatorLike) -> None:
+        self.operator = operator
+        self.size = operator.domain.size
+        self.products = 0
+
+    @property
+    def block(self) -> int:
+        """How many vectors the operator takes at once."""
+        return max(1, int(self.operator.best_block))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of vectors and products."""
+        return self.operator.dtype
+
+    @property
+    def epsilon(self) -> float:
+        """The relative rounding of the operator's dtype."""
+        return float(torch.finfo(self.dtype).eps)
+
+    def apply(self, flat: Tensor) -> Tensor:
+        """Products with (k, size)."""
+        self.products += len(flat)
+        return self.operator.apply(flat).detach()
+
+    def apply_adjoint(self, flat: Tensor) -> Tensor:
+        """Products of the adjoint with (k, codomain size)."""
+        self.products += len(flat)
+        return self.operator.apply_adjoint(flat).detach()
+
+    def require_vectors(self, count: float, what: str) -> None:
+        """Refuse to keep more vectors than the memory holds."""
+        bytes_each = self.size * torch.finfo(self.dtype).bits / 8
+        require_memory(
+            count * bytes_each,
+            f"{what} with {count:.0f} vectors of {self.size} entries",
+            "allow fewer products, or restrict the operator to a part of its space",
+        )
+
+
+class Source:
+    """A reproducible stream of probes for one operator: the first ones do not depend on how many follow."""
+
+    def __init__(self, operator: OperatorLike, seed: Seed) -> None:
+        self._size = operator.domain.size
+        self._dtype = operator.dtype
+        self._device = operator.device
+        self._generator = torch_generator(seed)
+
+    def signs(self, count: int) -> Tensor:
+        """Entries ±1 with equal chance (Hutchinson 1989): of all independent entries, those of least variance."""
+        drawn = torch.empty(count, self._size, dtype=self._dtype)
+        for row in drawn:
+            row.random_(0, 2, generator=self._generator)
+        return (drawn * 2 - 1).to(self._device)
+
+    def normals(self, count: int) -> Tensor:
+        """Independent standard normal entries."""
+        drawn = torch.empty(count, self._size, dtype=self._dtype)
+        for row in drawn:
+            row.normal_(generator=self._generator)
+        return drawn.to(self._device)
+
+    def sphere(self, count: int) -> Tensor:
+        """Uniform on the sphere of squared radius ``size``: multiples of the identity have no variance."""
+        drawn = self.normals(count)
+        return drawn * (math.sqrt(self._size) / norms(drawn)).to(drawn.dtype)[:, None]
+
+
+def gram(first: Tensor, second: Tensor) -> Tensor:
+    """All inner products of the rows of two blocks, (k1, k2), in double precision."""
+    size = first.shape[1]
+    whole = size // _CHUNK * _CHUNK
+    total = (first[:, whole:] @ second[:, whole:].T).double()
+    if whole:
+        parts = [block[:, :whole].view(len(block), -1, _CHUNK).transpose(0, 1) for block in (first, second)]
+        total = total + (parts[0] @ parts[1].mT).double().sum(0)
+    return total
+
+
+def dots(first: Tensor, second: Tensor) -> Tensor:
+    """Inner products of the rows of two blocks in pairs, (k,), in double precision."""
+    found = torch.zeros(len(first), dtype=torch.float64, device=first.device)
+    for row, (a, b) in enumerate(zip(first, second)):
+        found[row] = gram(a[None], b[None])[0, 0]
+    return found
+
+
+def norms(rows: Tensor) -> Tensor:
+    """Lengths of the rows, (k,), in double precision."""
+    return dots(rows, rows).sqrt()
+
+
+def combine(weights: Tensor, rows: Tensor) -> Tensor:
+    """Sums of rows with the weights (k, rows), in the rows' own precision."""
+    return weights.to(rows) @ rows
+
+
+def orthonormal_rows(rows: Tensor, basis: Tensor) -> Tensor:
+    """Orthonormal rows that span, together with an orthonormal basis, what both span."""
+    for _ in range(2):
+        rows = rows - combine(gram(rows, basis), basis)
+        rows = torch.linalg.qr(rows.T)[0].T.contiguous()
+    return rows
+
+
+def require_square(operator: OperatorLike, what: str) -> None:
+    """Refuse operators between different spaces where only endomorphisms make sense."""
+    if operator.domain.size != operator.codomain.size:
+        raise InputError(
+            f"a {what} needs an operator that stays in its space, but this one goes from dimension "
+            f"{operator.domain.size} to {operator.codomain.size}: use A* A or A A*."
+        )
+
+
+def dense(counted: Counted) -> Tensor:
+    """The matrix (codomain, domain) in double precision, from products with unit vectors."""
+    counted.require_vectors(3 * counted.size, "the dense form")
+    unit = torch.eye(counted.size, dtype=counted.dtype, device=counted.operator.device)
+    matrix = counted.apply(unit).double().T
+    return (matrix + matrix.T) / 2 if counted.operator.symmetric else matrix

@@ -1,0 +1,311 @@
+"""Functions of a whole spectrum from what probes see of it, outside modes that are resolved one by one.
+
+1. A block Krylov space finds the largest modes; those with small residuals count once each, exactly. Without this,
+   a mode would be counted by the square of its overlap with each probe, which varies by twice its mean.
+2. Probes orthogonal to them see the rest by Lanczos quadrature (Ubaru, Chen & Saad 2017; Gambhir, Stathopoulos &
+   Orginos 2017 on deflation): a measure of nodes and counts, and one more for each probe left out (jackknife).
+3. tr B and tr B², with B = A if it is positive and A* A if it is not symmetric, come from ``moments`` at one product
+   per probe, often better than from the few probes that were followed to depth. Counts are multiplied by the
+   quadratic of least change that gives the measure these moments (calibration, Deville & Särndal 1992): what is left
+   to the probes is the part of the function that no quadratic explains.
+
+Small singular values of an operator without symmetry are seen through their squares, which takes depth: the root of
+a value near 0 is not smooth.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretrain.operators.estimators.estimate import Target, jackknife, whole_blocks
+from foretrain.operators.estimators.krylov import BlockKrylov
+from foretrain.operators.estimators.moments import tested_moments
+from foretrain.operators.estimators.probes import Counted, Source, combine, gram
+from foretrain.operators.estimators.quadrature import Tridiagonal, lanczos
+from foretrain.operators.estimators.squares import squared
+from foretrain.support.progress import Progress
+from foretrain.support.seeds import Seed, spawn
+
+Array: TypeAlias = NDArray[np.float64]
+
+_KRYLOV = 48  # vectors with which the largest modes are looked for
+_WIDTH = 2
+_RESOLVED = 0.01  # relative residual of a mode that counts as found: its value is then good to the square
+_DEPTH = 20
+_DEEPEST = 160
+_FIRST_PROBES = 8
+_STEP = 1e-3  # relative, for slopes
+_PART_OF_DEPTH = (
+    0.4  # of the largest change since half of the depth: what is left falls with its square, or oscillates
+)
+_PART_OF_MOMENTS = 0.7  # of the accuracy, that the error of the moments may take
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Values with counts, those resolved one by one first, by falling value."""
+
+    values: Array
+    counts: Array
+    resolved: int
+
+    def total(self, power: int) -> float:
+        """Sum of count value^power."""
+        return float(self.counts @ self.values**power)
+
+
+class RankFunction(Protocol):
+    """A function of a measure of singular values; 0 if all of them vanish."""
+
+    def smooth(self, measure: Measure) -> float:
+        """The form that has a standard error."""
+        ...
+
+    def stated(self, measure: Measure, value: float) -> float:
+        """What to say where ``value`` was found for the smooth form."""
+        ...
+
+
+@dataclass(frozen=True)
+class Participation:
+    """(sum s)² / sum s²."""
+
+    def smooth(self, measure: Measure) -> float:
+        """Zero if all values vanish."""
+        second = measure.total(2)
+        return measure.total(1) ** 2 / second if second else 0.0
+
+    def stated(self, measure: Measure, value: float) -> float:
+        """The same."""
+        return value
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """exp(- sum p log p) with p = s / sum s."""
+
+    def smooth(self, measure: Measure) -> float:
+        """Zero if all values vanish."""
+        total = measure.total(1)
+        if not total:
+            return 0.0
+        shares = np.maximum(measure.values, 0.0) / total
+        logs = np.log(np.where(shares > 0, shares, 1.0))
+        return math.exp(-float((measure.counts * shares * logs).sum()))
+
+    def stated(self, measure: Measure, value: float) -> float:
+        """The same."""
+        return value
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of the largest values hold a share of their sum."""
+
+    share: float
+
+    def smooth(self, measure: Measure) -> float:
+        """Interpolated within the value at which the share is reached."""
+        return self._reached(measure)[0]
+
+    def stated(self, measure: Measure, value: float) -> float:
+        """A whole number if the share is reached among resolved values."""
+        count, place = self._reached(measure)
+        return float(math.ceil(count - 1e-9)) if place < measure.resolved else value
+
+    def _reached(self, measure: Measure) -> tuple[float, int]:
+        """The interpolated count and the place of the value at which the share is reached."""
+        order = np.argsort(-measure.values, kind="stable")
+        values, counts = measure.values[order], measure.counts[order]
+        held = np.cumsum(values * counts)
+        if not len(held) or held[-1] <= 0:
+            return 0.0, 0
+        wanted = self.share * held[-1]
+        place = int(np.searchsorted(held, wanted * (1 - 1e-12)))
+        missing = wanted - (held[place - 1] if place else 0.0)
+        return float(counts[:place].sum() + missing / values[place]), int(order[place])
+
+
+def measured(counted: Counted, function: RankFunction, target: Target, seed: Seed) -> tuple[float, float]:
+    """The function of the operator's singular values and its standard error, what the depth leaves out included."""
+    krylov_seed, probe_seed, moment_seed = spawn(seed, 3)
+    seen = _Seen(counted, krylov_seed, probe_seed, target.products)
+    moments: _Moments | None = None
+    wanted = whole_blocks(_FIRST_PROBES, counted.block)
+    with Progress("Lanczos probes") as bar:
+        while True:
+            bar.advance(wanted - seen.probes)
+            seen.grow_to(wanted)
+            if seen.has_moments and moments is None:
+                moments = _tested(counted, seen, function, target, moment_seed)
+            value, error, missed = _estimate(seen, function, moments)
+            total = math.hypot(error, missed)
+            left = target.products - counted.products
+            if target.reached(value, total) or left < seen.price:
+                return value, total
+            if missed > max(error, target.accuracy * abs(value) / 2) and seen.may_deepen(left):
+                seen.deepen()
+            else:
+                grown = target.next_count(seen.probes, value, total, counted.block)
+                wanted = min(grown, seen.probes + left // seen.price)
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """tr B and tr B² with the covariance of their errors."""
+
+    values: Array
+    covariance: Array
+
+
+def _estimate(seen: _Seen, function: RankFunction, moments: _Moments | None) -> tuple[float, float, float]:
+    """Value, standard error, and what more depth may change.
+
+    The moments to calibrate to are the best mean of those that the probes have seen and of the tested ones, by the
+    covariances of their errors: for a spectrum that is almost resolved, the former are the better ones.
+    """
+    everyone = np.arange(seen.probes)
+    own = np.array([seen.moments(seen.measure(np.array([probe]), seen.depth)) for probe in everyone])
+    trust, known, spread = np.zeros((2, 2)), own.mean(0), np.zeros((2, 2))
+    if moments is not None:
+        spread = np.cov(own, rowvar=False) / len(own)
+        trust = spread @ np.linalg.pinv(spread + moments.covariance, rcond=1e-12, hermitian=True)
+        known, spread = moments.values, trust @ moments.covariance @ trust.T
+
+    def calibrated(use: NDArray[np.intp], depth: int) -> Measure:
+        seen_here = own[use].mean(0)
+        return seen.calibrate(seen.measure(use, depth), *(seen_here + trust @ (known - seen_here)))
+
+    full = calibrated(everyone, seen.depth)
+    left_out = [function.smooth(calibrated(np.delete(everyone, out), seen.depth)) for out in everyone]
+    value, error = jackknife(np.array(left_out), function.smooth(full))
+    shallower = [max(1, seen.depth * eighths // 8) for eighths in range(4, 8)]
+    changes = [function.smooth(calibrated(everyone, depth)) - function.smooth(full) for depth in shallower]
+    slopes = _slopes(seen, function, full)
+    error = math.sqrt(error**2 + max(float(slopes @ spread @ slopes), 0.0))
+    return function.stated(full, value), error, _PART_OF_DEPTH * float(np.abs(changes).max())
+
+
+def _slopes(seen: _Seen, function: RankFunction, measure: Measure) -> Array:
+    """How the function of a calibrated measure changes with the moments."""
+    here = np.array(seen.moments(measure))
+    found = np.zeros(2)
+    for which in range(2):
+        if here[which]:
+            step = np.zeros(2)
+            step[which] = _STEP * here[which]
+            ends = (function.smooth(seen.calibrate(measure, *(here + side * step))) for side in (1, -1))
+            found[which] = (next(ends) - next(ends)) / (2 * step[which])
+    return found
+
+
+def _tested(counted: Counted, seen: _Seen, function: RankFunction, target: Target, seed: Seed) -> _Moments:
+    """Moments as good as the function needs them, by its slopes in them at what the probes have seen."""
+    measure = seen.measure(np.arange(seen.probes), seen.depth)
+    value, slopes, here = function.smooth(measure), _slopes(seen, function, measure), seen.moments(measure)
+
+    def linear(first: Array, second: Array) -> Array:
+        return np.asarray(value + slopes[0] * (first - here[0]) + slopes[1] * (second - here[1]))
+
+    left = max(target.products - counted.products, 0) // (2 * seen.factor)
+    wanted = Target(_PART_OF_MOMENTS * target.accuracy, seen.base.products + max(left, 2))
+    grams = tested_moments(seen.base, linear, wanted, seed)
+    tests = np.array(grams.per_probe())
+    errors = np.array(
+        [grams.estimate(lambda first, _: first)[1], grams.estimate(lambda _, second: second)[1]]
+    )
+    spreads = np.maximum(tests.std(1), 1e-300)
+    correlation = np.cov(tests / spreads[:, None], bias=True)
+    return _Moments(tests.mean(1), correlation * np.outer(errors, errors))
+
+
+class _Seen:
+    """The resolved modes of B, which is A if symmetric and A* A otherwise, and what probes have seen of the rest."""
+
+    def __init__(self, counted: Counted, krylov_seed: Seed, probe_seed: Seed, products: int) -> None:
+        operator = counted.operator
+        self._root = not operator.symmetric
+        self.has_moments = operator.positive or self._root
+        self.base = squared(counted) if self._root else counted
+        self.factor = 2 if self._root else 1  # products of A in one of B
+        self._source = Source(operator, probe_seed)
+        self._find_modes(Source(operator, krylov_seed), products // (4 * self.factor))
+        self._start_over(min(_DEPTH, self._free))
+
+    def _start_over(self, depth: int) -> None:
+        self.depth = depth
+        self.price = depth * self.factor
+        self._followed: list[Tridiagonal] = []
+
+    @property
+    def probes(self) -> int:
+        """How many have seen the rest."""
+        return sum(len(chains.diagonal) for chains in self._followed)
+
+    @property
+    def _free(self) -> int:
+        return self.base.size - len(self._modes)
+
+    def _find_modes(self, source: Source, most: int) -> None:
+        capacity = max(_WIDTH, min(_KRYLOV, most, self.base.size // 2))
+        self.base.require_vectors(2 * capacity + 4 * self.base.block, "a Krylov space")
+        space = BlockKrylov(self.base, source, _WIDTH, capacity)
+        while space.room():
+            space.expand()
+        values, coordinates = space.ritz()
+        vectors, residuals = space.residuals(values, coordinates)
+        resolved = (residuals <= _RESOLVED * values.abs()).int().cumprod(0).bool()
+        self._modes = vectors[resolved.to(vectors.device)]
+        self._mode_values, self._mode_residuals = values[resolved].numpy(), residuals[resolved].numpy()
+
+    def grow_to(self, count: int) -> None:
+        """Follow more probes to depth."""
+        while self.probes < count:
+            probes = self._source.sphere(min(self.base.block, count - self.probes))
+            self._followed.append(lanczos(self._outside_apply, self._outside(probes), self.depth))
+
+    def may_deepen(self, left: int) -> bool:
+        """Whether as many probes as now could be followed twice as deep."""
+        return 2 * self.depth <= min(_DEEPEST, self._free) and 2 * self.price * self.probes <= left
+
+    def deepen(self) -> None:
+        """Begin again with twice the depth: the chains of the probes were not kept."""
+        self._start_over(2 * self.depth)
+
+    def _outside(self, rows: Tensor) -> Tensor:
+        return rows - combine(gram(rows, self._modes), self._modes)
+
+    def _outside_apply(self, rows: Tensor) -> Tensor:
+        return self._outside(self.base.apply(rows))
+
+    def measure(self, use: NDArray[np.intp], depth: int) -> Measure:
+        """Singular values of A with counts, by some of the probes and so many of their steps."""
+        parts = [chains.quadrature(depth) for chains in self._followed]
+        nodes, weights = (np.concatenate([part[which] for part in parts])[use].ravel() for which in range(2))
+        values = np.concatenate([self._mode_values, nodes])
+        values = np.abs(values) if not self.has_moments else np.maximum(values, 0.0)
+        counts = np.concatenate([np.ones(len(self._modes)), weights * self._free / len(use)])
+        return Measure(np.sqrt(values) if self._root else values, counts, resolved=len(self._modes))
+
+    def moments(self, measure: Measure) -> tuple[float, float]:
+        """tr B and tr B², as a measure has them."""
+        hidden = 2 * float(np.square(self._mode_residuals).sum())
+        return measure.total(self.factor), measure.total(2 * self.factor) + hidden
+
+    def calibrate(self, measure: Measure, first: float, second: float) -> Measure:
+        """The measure with counts outside the modes multiplied by a quadratic, so that it has these moments."""
+        now = self.moments(measure)
+        values = measure.values[measure.resolved :] ** self.factor
+        counts = measure.counts[measure.resolved :]
+        scale = float(values.max()) or 1.0
+        powers = (values / scale) ** np.arange(3)[:, None]
+        missing = np.array([0.0, (first - now[0]) / scale, (second - now[1]) / scale**2])
+        factors = np.linalg.lstsq(powers @ (counts * powers).T, missing, rcond=1e-10)[0]
+        multiplied = counts * (1 + factors @ powers)
+        return replace(measure, counts=np.concatenate([measure.counts[: measure.resolved], multiplied]))

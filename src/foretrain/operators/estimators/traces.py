@@ -1,0 +1,176 @@
+"""``trace`` and its methods; which one to take is decided by structure and by what a few probes show.
+
+| method | products per probe | good for | standard error |
+|---|---|---|---|
+| hutchinson (Hutchinson 1989) | 1 | any operator; flat spectra | spread of the probes |
+| hutch++ (Meyer, Musco, Musco & Woodruff 2021) | 3 | any operator whose spectrum decays | spread of its tests |
+| xtrace (Epperly, Tropp & Webber 2024) | 2 | the same; every probe sketches and tests | spread and jackknife |
+| xnystrace (the same) | 1 | positive operators: never worse than hutchinson | spread and jackknife |
+| exact | one per dimension | small operators | none |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from foretrain.operators.estimators.estimate import (
+    SMALL,
+    Estimate,
+    Target,
+    exact,
+    mean_and_error,
+    whole_blocks,
+)
+from foretrain.operators.estimators.nystrom import Sketch
+from foretrain.operators.estimators.probes import (
+    Counted,
+    OperatorLike,
+    Source,
+    dense,
+    dots,
+    gram,
+    orthonormal_rows,
+    require_square,
+)
+from foretrain.operators.estimators.ranges import RangeSketch, grow_tested, plain_or_tested
+from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.progress import Progress
+from foretrain.support.seeds import Seed
+
+Method: TypeAlias = Literal["auto", "hutchinson", "hutch++", "xtrace", "xnystrace", "exact"]
+Algorithm: TypeAlias = Callable[[Counted, Target, Seed], Estimate]
+
+_FIRST_PROBES = 24  # before the first look at the error: fewer make it too random to stop by
+_FIRST_SKETCHED = 12  # of each kind, in hutch++
+_FIRST_TESTED = 16  # the error of tests against an approximation is steadier
+
+
+def trace(
+    op: OperatorLike,
+    *,
+    method: Method | str = "auto",
+    accuracy: float = 0.01,
+    products: int | None = None,
+    seed: Seed = 0,
+) -> Estimate:
+    """The trace, to a relative standard error of ``accuracy`` or with at most ``products`` products.
+
+    "auto" is exact up to dimension 256 (or up to ``products``, if given), xnystrace for positive operators, and
+    otherwise hutchinson if a first block of probes shows that it will do, else xtrace on top of the same products.
+    """
+    require_square(op, "trace")
+    target = Target.of(accuracy, products)
+    counted = Counted(op)
+    if method == "auto":
+        return target.warn_unless_reached(_choice(counted, products)(counted, target, seed), "trace")
+    if method not in _METHODS:
+        raise unknown_name("method", method, ["auto", *_METHODS])
+    if method == "xnystrace" and not op.positive:
+        raise InputError("xnystrace needs an operator declared positive: use method='xtrace'.")
+    found = _METHODS[method](counted, target, seed)
+    return target.warn_unless_reached(found, "trace")
+
+
+def _choice(counted: Counted, products: int | None) -> Algorithm:
+    if counted.size <= (SMALL if products is None else products):
+        return _exact
+    return _xnystrace if counted.operator.positive else _unstructured
+
+
+def _exact(counted: Counted, target: Target, seed: Seed) -> Estimate:
+    return exact(float(dense(counted).diagonal().sum()), counted.products, seed)
+
+
+def _hutchinson(counted: Counted, target: Target, seed: Seed) -> Estimate:
+    """Mean of z A z over random signs z (Hutchinson 1989)."""
+    source = Source(counted.operator, seed)
+    values = torch.zeros(0, dtype=torch.float64)
+    wanted = min(whole_blocks(_FIRST_PROBES, counted.block), target.products)
+    with Progress("trace probes") as bar:
+        while True:
+            for count in _blocks(wanted - len(values), counted.block):
+                probes = source.signs(count)
+                values = torch.cat([values, dots(probes, counted.apply(probes)).cpu()])
+                bar.advance(count)
+            value, error = mean_and_error(values)
+            if target.reached(value, error) or len(values) >= target.products:
+                return Estimate(value, error, counted.products, seed, "hutchinson")
+            wanted = min(target.next_count(len(values), value, error, counted.block), target.products)
+
+
+def _blocks(total: int, block: int) -> list[int]:
+    return [min(block, total - start) for start in range(0, total, block)]
+
+
+def _hutch_plus_plus(counted: Counted, target: Target, seed: Seed) -> Estimate:
+    """tr(Q A Q) + mean of g (1 - QQ) A (1 - QQ) g, Q from products with other probes (Meyer et al. 2021)."""
+    source = Source(counted.operator, seed)
+    tests = test_images = basis = images = source.signs(0)
+    wanted = whole_blocks(_FIRST_SKETCHED, counted.block)
+    most = min(max(1, target.products // 3), counted.size)
+    with Progress("trace probes") as bar:
+        while True:
+            wanted = min(wanted, most)
+            more = wanted - len(tests)
+            counted.require_vectors(5 * wanted, "a sketch")
+            fresh = orthonormal_rows(counted.apply(source.signs(more)), basis)
+            basis, images = torch.cat([basis, fresh]), torch.cat([images, counted.apply(fresh)])
+            drawn = source.signs(more)
+            tests, test_images = torch.cat([tests, drawn]), torch.cat([test_images, counted.apply(drawn)])
+            bar.advance(3 * more)
+            values = _forms_outside(basis, images, tests, test_images)
+            outside, error = mean_and_error(values)
+            value = float(dots(basis, images).sum()) + outside
+            if target.reached(value, error) or wanted >= most:
+                return Estimate(value, error, counted.products, seed, "hutch++")
+            wanted = target.next_count(wanted, value, error, counted.block)
+
+
+def _forms_outside(basis: Tensor, images: Tensor, tests: Tensor, test_images: Tensor) -> Tensor:
+    """g (1 - QQ) A (1 - QQ) g of every test, from products that are known: tests outlive a growing basis."""
+    inside = gram(tests, basis)
+    forms = dots(tests, test_images) - (inside * (gram(tests, images) + gram(test_images, basis))).sum(1)
+    return (forms + torch.einsum("ta,ab,tb->t", inside, gram(basis, images), inside)).cpu()
+
+
+def _xtrace(counted: Counted, target: Target, seed: Seed) -> Estimate:
+    """Every probe tests outside the range of the products with all others (Epperly, Tropp & Webber 2024)."""
+    sketch, source = RangeSketch(counted), Source(counted.operator, seed)
+    value, error = grow_tested(sketch, source, target, RangeSketch.trace)
+    return Estimate(value, error, counted.products, seed, "xtrace")
+
+
+def _unstructured(counted: Counted, target: Target, seed: Seed) -> Estimate:
+    """Hutchinson's estimator, with probes on the sphere, or xtrace on top of it."""
+    sketch, source = RangeSketch(counted), Source(counted.operator, seed)
+    value, error, tested = plain_or_tested(sketch, source, target, RangeSketch.forms, RangeSketch.trace)
+    return Estimate(value, error, counted.products, seed, "xtrace" if tested else "hutchinson")
+
+
+def _xnystrace(counted: Counted, target: Target, seed: Seed) -> Estimate:
+    """Every probe tests the Nyström approximation by all others (Epperly, Tropp & Webber 2024)."""
+    sketch, source = Sketch(counted), Source(counted.operator, seed)
+    most = min(target.products, counted.size)
+    wanted = whole_blocks(_FIRST_TESTED, counted.block)
+    with Progress("trace probes") as bar:
+        while True:
+            wanted = min(wanted, most)
+            bar.advance(wanted - sketch.probes)
+            sketch.grow_to(wanted, source)
+            value, error = sketch.grams().estimate(lambda first, second: first)
+            if target.reached(value, error) or wanted >= most:
+                return Estimate(value, error, counted.products, seed, "xnystrace")
+            wanted = target.next_count(wanted, value, error, counted.block)
+
+
+_METHODS: dict[str, Algorithm] = {
+    "hutchinson": _hutchinson,
+    "hutch++": _hutch_plus_plus,
+    "xtrace": _xtrace,
+    "xnystrace": _xnystrace,
+    "exact": _exact,
+}

@@ -1,0 +1,446 @@
+"""The linear operator: a map between two spaces that is known by its products with blocks of vectors.
+
+A new kind of operator overrides ``_apply`` (and ``_apply_adjoint`` unless it is symmetric) on flat blocks, and
+inherits everything else:
+
+>>> import torch
+>>> from foretrain.operators import Operator, Space
+>>> class Shift(Operator):
+...     def _apply(self, flat):
+...         return flat.roll(1, dims=1)
+...     def _apply_adjoint(self, flat):
+...         return flat.roll(-1, dims=1)
+>>> shift = Shift(Space.of(time=4), dtype=torch.float64)
+>>> shift.check()
+OperatorCheck: passed (batching 0, linearity 0, adjointness 0)
+>>> (shift @ shift.T).positive
+True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from foretrain.operators.spaces import Vector, VectorSpace
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.seeds import Seed
+
+if TYPE_CHECKING:
+    import scipy.sparse.linalg
+    import xarray
+    from numpy.typing import ArrayLike
+
+    from foretrain.operators.checks import OperatorCheck
+    from foretrain.operators.comparison import Comparison
+    from foretrain.operators.estimators import Estimate, Modes, SpectralDensity
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+class Operator:
+    """A linear map from ``domain`` to ``codomain`` (the same space unless given), real, in one dtype on one device.
+
+    ``symmetric`` and ``positive`` (symmetric and positive semi-definite) are declarations that choose algorithms:
+    ``check`` tests them. ``best_block`` is how many vectors the operator takes at once; longer blocks are cut.
+    """
+
+    __array_ufunc__ = None  # numpy scalars leave products with an operator to the operator
+    __hash__ = object.__hash__
+
+    def __init__(
+        self,
+        domain: VectorSpace,
+        codomain: VectorSpace | None = None,
+        *,
+        dtype: torch.dtype,
+        device: str | torch.device = "cpu",
+        symmetric: bool = False,
+        positive: bool = False,
+        best_block: int = 16,
+    ) -> None:
+        self.domain = domain
+        self.codomain = domain if codomain is None else codomain
+        self.dtype = dtype
+        self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0", as tensors say it
+        self.positive = positive
+        self.symmetric = symmetric or positive
+        self.best_block = best_block
+        self._check_declarations()
+        self._adjoint_of: Operator | None = None
+        self._adjoint_made: weakref.ref[Operator] | None = None
+
+    def _check_declarations(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise NotSupportedError(
+                f"an operator in {self.dtype} is not offered: use torch.float64 or torch.float32."
+            )
+        if self.symmetric and self.domain != self.codomain:
+            raise InputError(
+                f"an operator from {self.domain.describe()} to {self.codomain.describe()} cannot be symmetric: "
+                "symmetric operators stay in one space."
+            )
+        if self.best_block < 1:
+            raise InputError(f"best_block is {self.best_block}, but an operator takes at least one vector.")
+
+    @property
+    def size(self) -> int:
+        """The dimension of the domain."""
+        return self.domain.size
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the dense form: (codomain size, domain size)."""
+        return self.codomain.size, self.domain.size
+
+    @property
+    def has_adjoint(self) -> bool:
+        """Whether products with the adjoint can be taken."""
+        return self.symmetric or type(self)._apply_adjoint is not Operator._apply_adjoint
+
+    def _apply(self, flat: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} must define _apply(flat).")
+
+    def _apply_adjoint(self, flat: Tensor) -> Tensor:
+        raise NotSupportedError(
+            f"this {type(self).__name__} was made without an adjoint: give its adjoint function, "
+            "or declare it symmetric if it is."
+        )
+
+    def apply(self, flat: Tensor) -> Tensor:
+        """Products with a flat block: (k, domain size) to (k, codomain size). No gradient flows through them."""
+        return self._in_blocks(self._apply, flat, self.domain, self.codomain)
+
+    def apply_adjoint(self, flat: Tensor) -> Tensor:
+        """Products of the adjoint with a flat block: (k, codomain size) to (k, domain size)."""
+        function = self._apply if self.symmetric else self._apply_adjoint
+        return self._in_blocks(function, flat, self.codomain, self.domain)
+
+    def matvec(self, vector: Vector) -> Vector:
+        """The product with one vector, structured or flat; the result is structured."""
+        return self.codomain.unflatten(self.apply(self._flat_vector(vector, self.domain)))
+
+    def matmat(self, block: Vector) -> Vector:
+        """The products with k vectors, (k, *shape) or (k, size), at once; the result is structured."""
+        return self.codomain.unflatten_block(self.apply(self._flat_block(block, self.domain)))
+
+    def rmatvec(self, vector: Vector) -> Vector:
+        """The product of the adjoint with one vector of the codomain."""
+        return self.domain.unflatten(self.apply_adjoint(self._flat_vector(vector, self.codomain)))
+
+    def rmatmat(self, block: Vector) -> Vector:
+        """The products of the adjoint with k vectors of the codomain at once."""
+        return self.domain.unflatten_block(self.apply_adjoint(self._flat_block(block, self.codomain)))
+
+    def __matmul__(self, other: Any) -> Any:
+        """Composition with an operator, or the product with a vector or a block (vectors along the first axis).
+
+        What can be read as one vector is one vector.
+        """
+        from foretrain.operators.algebra import compose
+        from foretrain.operators.vectors import adopt, holds_one_vector
+
+        if isinstance(other, Operator):
+            return compose(self, other)
+        given = adopt(self, other, self.domain)
+        return self.matvec(given) if holds_one_vector(self.domain, given) else self.matmat(given)
+
+    def __add__(self, other: Operator) -> Operator:
+        from foretrain.operators.algebra import add
+
+        return add(self, other) if isinstance(other, Operator) else NotImplemented
+
+    def __radd__(self, other: int) -> Operator:
+        """``sum(operators)`` starts from the number 0."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    def __sub__(self, other: Operator) -> Operator:
+        return self + (-other) if isinstance(other, Operator) else NotImplemented
+
+    def __neg__(self) -> Operator:
+        return self * -1.0
+
+    def __mul__(self, factor: Any) -> Operator:
+        from foretrain.operators.algebra import scale
+
+        return NotImplemented if isinstance(factor, Operator) else scale(self, factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> Operator:
+        from foretrain.operators.algebra import real_number
+
+        number = real_number(divisor)
+        if number == 0:
+            raise InputError("an operator cannot be divided by zero.")
+        return self * (1 / number)
+
+    def adjoint(self) -> Operator:
+        """The adjoint: the transpose of the dense form; a symmetric operator is its own."""
+        if self.symmetric:
+            return self
+        if self._adjoint_of is not None:
+            return self._adjoint_of
+        known = self._adjoint_made() if self._adjoint_made is not None else None
+        if known is None:
+            known = self._make_adjoint()
+            known._adjoint_of = self
+            # Weak, or the two would keep each other (and a model's memory) alive until the next collection.
+            self._adjoint_made = weakref.ref(known)
+        return known
+
+    def _make_adjoint(self) -> Operator:
+        from foretrain.operators.algebra import Adjoint
+
+        return Adjoint(self)
+
+    @property
+    def T(self) -> Operator:
+        """The adjoint."""
+        return self.adjoint()
+
+    def declare(self, *, symmetric: bool = False, positive: bool = False) -> Operator:
+        """This operator with a structure it has but could not know; ``check`` tests the claim."""
+        from foretrain.operators.algebra import declare
+
+        return declare(self, symmetric=symmetric, positive=positive)
+
+    def compress(self, basis: Operator) -> Operator:
+        """Q* A Q for Q from a smaller space: the operator as that space sees it."""
+        from foretrain.operators.algebra import compress
+
+        return compress(self, basis)
+
+    def restrict(self, **indices: Any) -> Operator:
+        """Keep only some indices of axes, on both sides: ``op.restrict(time=-1, unit=[0, 3])``.
+
+        A number drops its axis; a slice, a list or a mask keeps it.
+        """
+        from foretrain.operators.subspaces import restrict
+
+        return restrict(self, indices)
+
+    def restrict_to(self, part: str | Tensor) -> Operator:
+        """Keep one member of a direct sum (by name) or the entries of a mask over the space, on both sides."""
+        from foretrain.operators.subspaces import restrict_to
+
+        return restrict_to(self, part)
+
+    def lift(self, space: VectorSpace) -> Operator:
+        """This operator on its own axes of a larger space, the identity on the others."""
+        from foretrain.operators.kronecker import lift
+
+        return lift(self, space)
+
+    def tensor_like(self, reference: Operator | VectorSpace) -> Operator:
+        """This operator between the reference's spaces: axes matched by name, or flat forms where sizes agree."""
+        from foretrain.operators.rearrangement import operator_like
+
+        return operator_like(self, reference)
+
+    def partial_trace(
+        self,
+        over: str | Iterable[str],
+        *,
+        normalize: bool = False,
+        method: Literal["auto", "exact", "stochastic"] = "auto",
+        accuracy: float = 0.01,
+        probes: int | None = None,
+        seed: Seed = 0,
+    ) -> Any:
+        """Sum over equal indices of some axes: an operator on the others, or an Estimate if none is left.
+
+        ``normalize`` divides by the traced dimension. See ``foretrain.operators.partial_trace``.
+        """
+        from foretrain.operators.reductions import partial_trace
+
+        return partial_trace(
+            self, over, normalize=normalize, method=method, accuracy=accuracy, probes=probes, seed=seed
+        )
+
+    def pair_sum(self, over: str | Iterable[str], *, normalize: bool = False) -> Operator:
+        """Sum over all pairs of indices of some axes, unlike the partial trace; ``normalize`` averages."""
+        from foretrain.operators.reductions import pair_sum
+
+        return pair_sum(self, over, normalize=normalize)
+
+    def dense(self) -> Tensor:
+        """The matrix (codomain size, domain size), row-major in axis order, as the products give it.
+
+        Symmetric operators are not symmetrised: in float32 the rounding of the products stays visible.
+        """
+        from foretrain.operators.dense_forms import dense
+
+        return dense(self)
+
+    def to_xarray(self) -> xarray.DataArray:
+        """The dense form with labels: dims of the codomain, then of the domain (``unit``, ``unit_2``)."""
+        from foretrain.operators.dense_forms import to_xarray
+
+        return to_xarray(self)
+
+    def linear_operator(self) -> scipy.sparse.linalg.LinearOperator:
+        """A scipy view on flat numpy vectors."""
+        from foretrain.operators.dense_forms import linear_operator
+
+        return linear_operator(self)
+
+    def compare(
+        self, other: Operator, *, tolerance: float | None = None, probes: int = 32, seed: Seed = 0
+    ) -> Comparison:
+        """How far this operator is from another: relative Frobenius difference and cosine, with error bars."""
+        from foretrain.operators.comparison import compare
+
+        return compare(self, other, tolerance=tolerance, probes=probes, seed=seed)
+
+    def check(self, *, tolerance: float | None = None, seed: Seed = 0) -> OperatorCheck:
+        """Test products, adjoint and declared structure on random vectors; the error names what fails."""
+        from foretrain.operators.checks import check
+
+        return check(self, tolerance=tolerance, seed=seed)
+
+    def trace(
+        self,
+        *,
+        method: str = "auto",
+        accuracy: float = 0.01,
+        products: int | None = None,
+        seed: Seed = 0,
+    ) -> Estimate:
+        """The trace; see ``foretrain.operators.estimators.trace``."""
+        from foretrain.operators.estimators import trace
+
+        if self.domain != self.codomain:
+            raise InputError(
+                f"a trace needs one space, but this operator goes from {self.domain.describe()} to "
+                f"{self.codomain.describe()}: bring both sides together with tensor_like(space)."
+            )
+        return trace(self, method=method, accuracy=accuracy, products=products, seed=seed)
+
+    def frobenius_norm(
+        self, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
+    ) -> Estimate:
+        """The Frobenius norm; see ``foretrain.operators.estimators.frobenius_norm``."""
+        from foretrain.operators.estimators import frobenius_norm
+
+        return frobenius_norm(self, accuracy=accuracy, products=products, seed=seed)
+
+    def inner(
+        self, other: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
+    ) -> Estimate:
+        """The inner product tr(A* B); see ``foretrain.operators.estimators.inner``."""
+        from foretrain.operators.algebra import check_same_spaces
+        from foretrain.operators.estimators import inner
+
+        check_same_spaces(self, other)
+        return inner(self, other, accuracy=accuracy, products=products, seed=seed)
+
+    def cosine(
+        self, other: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
+    ) -> Estimate:
+        """The cosine of the angle to another operator; see ``foretrain.operators.estimators.cosine``."""
+        from foretrain.operators.algebra import check_same_spaces
+        from foretrain.operators.estimators import cosine
+
+        check_same_spaces(self, other)
+        return cosine(self, other, accuracy=accuracy, products=products, seed=seed)
+
+    def effective_rank(
+        self,
+        *,
+        kind: str = "participation",
+        share: float | None = None,
+        accuracy: float = 0.01,
+        products: int | None = None,
+        seed: Seed = 0,
+    ) -> Estimate:
+        """An effective rank; see ``foretrain.operators.estimators.effective_rank`` for the kinds."""
+        from foretrain.operators.estimators import effective_rank
+
+        return effective_rank(self, kind=kind, share=share, accuracy=accuracy, products=products, seed=seed)
+
+    def top_modes(
+        self, k: int, *, tolerance: float = 1e-4, products: int | None = None, seed: Seed = 0
+    ) -> Modes:
+        """The k leading eigen or singular modes, structured; see ``foretrain.operators.estimators.top_modes``."""
+        from foretrain.operators.estimators import top_modes
+
+        found = top_modes(self, k, tolerance=tolerance, products=products, seed=seed)
+        vectors = self.domain.unflatten_block(found.vectors)
+        is_eigen = found.left is found.vectors
+        left = vectors if is_eigen else self.codomain.unflatten_block(found.left)
+        return dataclasses.replace(found, vectors=vectors, left=left)
+
+    def spectral_density(
+        self,
+        *,
+        points: int | ArrayLike = 200,
+        products: int | None = None,
+        width: float | None = None,
+        seed: Seed = 0,
+    ) -> SpectralDensity:
+        """The density of eigenvalues; see ``foretrain.operators.estimators.spectral_density``."""
+        from foretrain.operators.estimators import spectral_density
+
+        return spectral_density(self, points=points, products=products, width=width, seed=seed)
+
+    def _in_blocks(
+        self, function: Callable[[Tensor], Tensor], flat: Tensor, source: VectorSpace, target: VectorSpace
+    ) -> Tensor:
+        if flat.ndim != 2 or flat.shape[1] != source.size:
+            raise InputError(
+                f"a flat block of {source.describe()} has shape (k, {source.size}), "
+                f"but this one has shape {tuple(flat.shape)}."
+            )
+        self._check_kind(flat)
+        if not flat.shape[0]:
+            return flat.new_empty(0, target.size)
+        products = []
+        for part in torch.split(flat.detach(), self.best_block):
+            product = function(part)
+            self._check_product(product, (part.shape[0], target.size))
+            products.append(product.detach())
+        return products[0] if len(products) == 1 else torch.cat(products)
+
+    def _check_kind(self, tensor: Tensor) -> None:
+        if tensor.dtype != self.dtype or tensor.device != self.device:
+            raise InputError(
+                f"the operator works in {self.dtype} on {self.device}, but the vector is {tensor.dtype} on "
+                f"{tensor.device}: convert it with tensor_like(operator, vector)."
+            )
+
+    def _check_product(self, product: Any, shape: tuple[int, int]) -> None:
+        found = (tuple(product.shape), product.dtype) if isinstance(product, Tensor) else type(product)
+        if found != (shape, self.dtype):
+            raise InputError(
+                f"the function behind this {type(self).__name__} must return a tensor of shape {shape} and "
+                f"{self.dtype}, but it returned {found}: k flat vectors go in, k flat vectors come out."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_adjoint_made": None}  # weak references cannot be sent to other processes
+
+    def _flat_vector(self, vector: Vector, space: VectorSpace) -> Tensor:
+        from foretrain.operators.vectors import adopt
+
+        return space.flatten(adopt(self, vector, space))
+
+    def _flat_block(self, block: Vector, space: VectorSpace) -> Tensor:
+        from foretrain.operators.vectors import adopt
+
+        return space.flatten_block(adopt(self, block, space))
+
+    def __repr__(self) -> str:
+        if self.domain == self.codomain:
+            spaces = f"on {self.domain.describe()}"
+        else:
+            spaces = f"from {self.domain.describe()} to {self.codomain.describe()}"
+        structure = (
+            "positive" if self.positive else "symmetric" if self.symmetric else "no declared structure"
+        )
+        return f"{type(self).__name__} {spaces}: {structure}, {self.dtype} on {self.device}"

@@ -1,0 +1,323 @@
+"""Operators with some axes summed away: partial traces and sums over pairs.
+
+For A with entries A[(x, y), (x', y')], tracing out y leaves
+
+    T[x, x'] = sum_y A[(x, y), (x', y)]                 partial_trace, equal indices
+    S[x, x'] = sum_{y, y'} A[(x, y), (x', y')]          pair_sum, all pairs
+
+Code that expands a vector along the axis and averages the result computes S / |y|, which is not T / |y|.
+Both are sums over probes, sum_i (I ⊗ l_i)* A (I ⊗ r_i): the basis of y for T, the vector of ones for S. Random signs
+in place of the basis give T on average; the probes are drawn once, so that the estimate is one fixed operator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from foretrain.operators.operator import Operator
+from foretrain.operators.probes import basis_rows, random_normals, random_signs
+from foretrain.operators.rearrangement import between
+from foretrain.operators.spaces import Space, Vector, axis_indices, axis_names
+from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.memory import require_memory
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, spawn
+
+if TYPE_CHECKING:
+    from foretrain.operators.estimators import Estimate
+
+Method = Literal["auto", "exact", "stochastic"]
+
+_ALWAYS_EXACT_TRACED = (
+    256  # traced dimensions up to this, and operators up to the size below, are never sampled
+)
+_ALWAYS_EXACT_SIZE = 4096
+_PILOT_PROBES = 16
+_TEST_VECTORS = 4
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One space cut into contracted axes y and kept axes x: where the entry (y, x) stands, and the way back."""
+
+    kept: Space
+    places: Tensor
+    back: Tensor
+
+    def spread(self, flat: Tensor, probes: Tensor) -> Tensor:
+        """x ⊗ probe for k vectors (k, x) and b probes (b, y), as (k b, size)."""
+        grid = probes[None, :, :, None] * flat[:, None, None, :]
+        return grid.reshape(flat.shape[0] * probes.shape[0], -1)[:, self.back]
+
+    def contract(self, products: Tensor, probes: Tensor) -> Tensor:
+        """The kept part of (k b, size) seen through each probe (b, y), as (k, b, x)."""
+        grid = products[:, self.places].reshape(-1, *probes.shape, self.kept.size)
+        return torch.einsum("kbyx,by->kbx", grid, probes)
+
+
+class AxisContraction(Operator):
+    """weight × the sum over probes of (I ⊗ l_i)* A (I ⊗ r_i); kinds differ in their probes."""
+
+    def __init__(self, parent: Operator, over: tuple[str, ...], count: int, weight: float) -> None:
+        self._entry = _side(parent.domain.plain("a reduction over axes"), over, parent.device)
+        self._exit = _side(parent.codomain.plain("a reduction over axes"), over, parent.device)
+        super().__init__(
+            self._entry.kept,
+            self._exit.kept,
+            dtype=parent.dtype,
+            device=parent.device,
+            symmetric=parent.symmetric,
+            positive=parent.positive,
+            best_block=parent.best_block,
+        )
+        self.parent = parent
+        self.over = over
+        self.weight = weight
+        self.probe_count = count
+
+    @property
+    def has_adjoint(self) -> bool:
+        """As the operator reduced."""
+        return self.parent.has_adjoint
+
+    def _probes(self, side: _Side, start: int, stop: int) -> Tensor:
+        """Some of the probes (count, y) on one side."""
+        raise NotImplementedError(f"{type(self).__name__} must define its probes.")
+
+    def _apply(self, flat: Tensor) -> Tensor:
+        return self._summed(self.parent.apply, flat, self._entry, self._exit)
+
+    def _apply_adjoint(self, flat: Tensor) -> Tensor:
+        return self._summed(self.parent.apply_adjoint, flat, self._exit, self._entry)
+
+    def _summed(
+        self, product: Callable[[Tensor], Tensor], flat: Tensor, source: _Side, target: _Side
+    ) -> Tensor:
+        total = flat.new_zeros(flat.shape[0], target.kept.size)
+        for part in self._contributions(product, flat, source, target):
+            total += part.sum(1)
+        return self.weight * total
+
+    def _contributions(
+        self, product: Callable[[Tensor], Tensor], flat: Tensor, source: _Side, target: _Side
+    ) -> Iterator[Tensor]:
+        """What each probe adds, (k, some probes, kept); as many products at once as the parent likes."""
+        step = max(1, self.parent.best_block // flat.shape[0])
+        for start in range(0, self.probe_count, step):
+            stop = min(start + step, self.probe_count)
+            products = product(source.spread(flat, self._probes(source, start, stop)))
+            yield target.contract(products, self._probes(target, start, stop))
+
+
+class PartialTrace(AxisContraction):
+    """The exact partial trace: one product costs as many products of the parent as the traced dimension."""
+
+    def __init__(self, parent: Operator, over: tuple[str, ...], *, normalize: bool) -> None:
+        traced = _traced_dimension(parent, over)
+        super().__init__(parent, over, traced, 1 / traced if normalize else 1.0)
+
+    def _probes(self, side: _Side, start: int, stop: int) -> Tensor:
+        return basis_rows(start, stop, self.probe_count, dtype=self.dtype, device=self.device)
+
+
+class SampledPartialTrace(AxisContraction):
+    """The partial trace estimated with fixed random signs; unbiased, with standard errors from their spread."""
+
+    def __init__(
+        self, parent: Operator, over: tuple[str, ...], *, normalize: bool, probes: int, seed: Seed
+    ) -> None:
+        if probes < 2:
+            raise InputError(f"probes is {probes}, but a standard error needs at least 2 of them.")
+        traced = _traced_dimension(parent, over)
+        super().__init__(parent, over, probes, 1 / (probes * traced) if normalize else 1 / probes)
+        self.seed = seed
+        require_memory(probes * traced, f"{probes} probes of dimension {traced}", "state fewer probes=")
+        self._signs = random_signs(probes, traced, seed, dtype=torch.int8, device=self.device)
+
+    def _probes(self, side: _Side, start: int, stop: int) -> Tensor:
+        return self._signs[start:stop].to(self.dtype)
+
+    def standard_error(self, vector: Vector) -> Vector:
+        """The standard error of every entry of the product with one vector."""
+        flat = self._flat_vector(vector, self.domain)
+        return self.codomain.unflatten(self._with_error(flat)[1])
+
+    def dense_with_error(self) -> tuple[Tensor, Tensor]:
+        """The dense form and the standard error of each of its entries, in one pass."""
+        rows, columns = self.shape
+        needed = 2 * rows * columns * torch.finfo(self.dtype).bits // 8
+        require_memory(
+            needed, f"the dense form of {rows} × {columns} with its errors", "use products instead"
+        )
+        pairs = [
+            self._with_error(basis_rows(i, i + 1, columns, dtype=self.dtype, device=self.device))
+            for i in track(range(columns), "columns of the partial trace")
+        ]
+        value, error = (torch.cat(part).T.contiguous() for part in zip(*pairs))
+        return value, error
+
+    def relative_error(self, *, seed: Seed = 0) -> float:
+        """The expected Frobenius distance from the true partial trace over its norm, from random vectors."""
+        tests = random_normals(_TEST_VECTORS, self.size, seed, dtype=self.dtype, device=self.device)
+        spread, signal = 0.0, 0.0
+        for row in torch.split(tests, 1):
+            value, error = self._with_error(row)
+            spread += float(error.square().sum())
+            signal += float(value.square().sum())
+        if spread == 0:
+            return 0.0
+        # The noise adds to the norm of the estimate, so it is taken off before comparing.
+        return sqrt(spread / (signal - spread)) if signal > spread else float("inf")
+
+    def _with_error(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """The product with one flat vector and its standard error, both (1, kept)."""
+        parts = self._contributions(self.parent.apply, flat, self._entry, self._exit)
+        first = next(parts)
+        shift, count = first.mean(1, keepdim=True), self.probe_count  # without it the squares would cancel
+        total, squares = (first - shift).sum(1), (first - shift).square().sum(1)
+        for part in parts:
+            total += (part - shift).sum(1)
+            squares += (part - shift).square().sum(1)
+        variance = (squares - total.square() / count).clamp(min=0) / (count - 1)
+        scale = self.weight * count
+        return scale * (shift[:, 0] + total / count), scale * (variance / count).sqrt()
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}, {self.probe_count} probes (seed {self.seed})"
+
+
+class PairSum(AxisContraction):
+    """The sum over all pairs of indices of some axes: one product of the parent each."""
+
+    def __init__(self, parent: Operator, over: tuple[str, ...], *, normalize: bool) -> None:
+        pairs = 1
+        for side in (parent.domain, parent.codomain):
+            pairs *= side.plain("a sum over pairs").only(over).size
+        super().__init__(parent, over, 1, 1 / pairs if normalize else 1.0)
+
+    def _probes(self, side: _Side, start: int, stop: int) -> Tensor:
+        contracted = len(side.places) // side.kept.size
+        return torch.ones(stop - start, contracted, dtype=self.dtype, device=self.device)
+
+
+def partial_trace(
+    operator: Operator,
+    over: str | Iterable[str],
+    *,
+    normalize: bool = False,
+    method: Method = "auto",
+    accuracy: float = 0.01,
+    probes: int | None = None,
+    seed: Seed = 0,
+) -> Operator | Estimate:
+    """The sum over equal indices of the axes in ``over``: an operator on the axes that stay.
+
+    ``normalize`` divides by the traced dimension. Tracing out every axis gives the trace as an Estimate.
+    ``method="exact"`` probes the traced axes with their basis; ``"stochastic"`` with random signs, as many as
+    ``probes`` or as the relative ``accuracy`` asks for (the result has ``standard_error``, ``dense_with_error`` and
+    ``relative_error``); ``"auto"`` is exact unless the operator is large and fewer random probes reach the accuracy.
+
+    >>> import torch
+    >>> from foretrain.operators import Space, dense_operator, identity, kron
+    >>> A = dense_operator([[2.0, 1.0], [1.0, 3.0]], Space.of(time=2))
+    >>> kron(A, identity(Space.of(unit=4))).partial_trace(over="unit", normalize=True).dense()
+    tensor([[2., 1.],
+            [1., 3.]], dtype=torch.float64)
+    """
+    names = _checked_axes(operator, over)
+    if method not in ("auto", "exact", "stochastic"):
+        raise unknown_name("method", str(method), ("auto", "exact", "stochastic"))
+    if not accuracy > 0:
+        raise InputError(f"accuracy is {accuracy!r}, but it is a positive relative error such as 0.01.")
+    if set(names) == set(operator.domain.plain("a partial trace").names):
+        return _full_trace(operator, normalize, method, accuracy, probes, seed)
+    if method == "exact" or (method == "auto" and probes is None and _small(operator, names)):
+        return PartialTrace(operator, names, normalize=normalize)
+    count = probes if probes is not None else _probes_needed(operator, names, accuracy, seed)
+    if count is not None:
+        return SampledPartialTrace(operator, names, normalize=normalize, probes=count, seed=seed)
+    if method == "auto":
+        return PartialTrace(operator, names, normalize=normalize)
+    raise InputError(
+        f"random probes would need more products than the exact partial trace for a relative accuracy of "
+        f"{accuracy:g}: use method='exact', a larger accuracy, or state probes=."
+    )
+
+
+def pair_sum(operator: Operator, over: str | Iterable[str], *, normalize: bool = False) -> Operator:
+    """The sum over all pairs of indices of the axes in ``over``; ``normalize`` divides by the number of pairs.
+
+    It equals the partial trace only where different indices do not couple.
+    """
+    names = axis_names(over)
+    for side in (operator.domain, operator.codomain):
+        side.plain("a sum over pairs").only(names)
+    return PairSum(operator, names, normalize=normalize)
+
+
+def _full_trace(
+    operator: Operator, normalize: bool, method: Method, accuracy: float, probes: int | None, seed: Seed
+) -> Estimate:
+    from foretrain.operators.estimators import trace
+
+    square = between(operator, operator.domain, operator.domain)
+    sampled = "xnystrace" if operator.positive else "hutchinson"
+    found = trace(
+        square,
+        method=sampled if method == "stochastic" else method,
+        accuracy=accuracy,
+        products=probes,
+        seed=seed,
+    )
+    share = 1 / operator.size if normalize else 1.0
+    return dataclasses.replace(found, value=found.value * share, standard_error=found.standard_error * share)
+
+
+def _probes_needed(operator: Operator, over: tuple[str, ...], accuracy: float, seed: Seed) -> int | None:
+    """How many random probes reach the accuracy; None where the exact partial trace is no dearer."""
+    probing, testing = spawn(seed, 2)
+    count = _PILOT_PROBES
+    while count < _traced_dimension(operator, over):
+        pilot = SampledPartialTrace(operator, over, normalize=False, probes=count, seed=probing)
+        error = pilot.relative_error(seed=testing)
+        if error <= accuracy:
+            return count
+        count = max(count + 1, ceil(min(1.1 * count * (error / accuracy) ** 2, 2.0**62)))
+    return None
+
+
+def _small(operator: Operator, over: tuple[str, ...]) -> bool:
+    return _traced_dimension(operator, over) <= _ALWAYS_EXACT_TRACED or operator.size <= _ALWAYS_EXACT_SIZE
+
+
+def _checked_axes(operator: Operator, over: str | Iterable[str]) -> tuple[str, ...]:
+    """The traced axes, which must be the same on both sides."""
+    names = axis_names(over)
+    domain, codomain = (side.plain("a partial trace") for side in (operator.domain, operator.codomain))
+    if set(domain.only(names).axes) != set(codomain.only(names).axes):
+        raise InputError(
+            f"a trace needs axes that are equal on both sides, but the operator goes from {domain.describe()} to "
+            f"{codomain.describe()}."
+        )
+    if set(names) == set(domain.names) and set(domain.axes) != set(codomain.axes):
+        raise InputError(
+            f"tracing out all of {domain.describe()} leaves no operator, since the codomain has more axes, "
+            f"{codomain.describe()}: name fewer axes."
+        )
+    return names
+
+
+def _traced_dimension(operator: Operator, over: tuple[str, ...]) -> int:
+    return operator.domain.plain("a partial trace").only(over).size
+
+
+def _side(space: Space, over: tuple[str, ...], device: torch.device) -> _Side:
+    places = axis_indices(space, over).reshape(-1)
+    return _Side(space.without(over), places.to(device), torch.argsort(places).to(device))

@@ -1,0 +1,233 @@
+"""The operator on a model's states: its parts, reductions, and what is read off it, against dense forms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import foretrain as ft
+from foretrain.empirical.global_ntk import GlobalNTK, global_ntk
+from foretrain.support.errors import InputError, NotSupportedError
+
+DOUBLE = torch.float64
+
+
+class Readout(nn.Module):
+    """A recurrent layer between an optional encoder and a linear readout."""
+
+    def __init__(self, kind: type[nn.RNNBase] = nn.GRU, encoded: bool = False) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(2, 2) if encoded else nn.Identity()
+        self.cell, self.readout = kind(2, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.readout(self.cell(self.encoder(x))[0])
+
+
+def close(found: Tensor, expected: Tensor) -> bool:
+    return float((found - expected).abs().max()) <= 1e-10 * float(expected.abs().max().clamp_min(1))
+
+
+@pytest.fixture
+def x() -> Tensor:
+    torch.manual_seed(0)
+    return torch.randn(3, 5, 2, dtype=DOUBLE)
+
+
+@pytest.fixture(params=[nn.RNN, nn.GRU, nn.LSTM])
+def kernel(request: pytest.FixtureRequest, x: Tensor) -> GlobalNTK:
+    torch.manual_seed(1)
+    return global_ntk(request.param(2, 4, batch_first=True).to(DOUBLE), x)
+
+
+def test_the_parts_agree(kernel: GlobalNTK) -> None:
+    D, J, P, K = kernel.full.dense(), kernel.J.dense(), kernel.P.dense(), kernel.K.dense()
+    assert close(J @ J.T, D)
+    assert close(P @ K @ P.T, D)
+    chosen = kernel.size
+    assert close(kernel.dense(), D[:chosen, :chosen])  # hidden comes first
+    assert close(kernel.core.dense(), kernel.dense())
+    assert close(sum(term.dense() for term in kernel.terms.values()), kernel.dense())
+    assert kernel.without_site == ()
+    for operator in (kernel, kernel.P, kernel.K, kernel.J, kernel.core):
+        operator.check()
+
+
+def test_reductions_are_true_partial_traces(kernel: GlobalNTK) -> None:
+    D = kernel.dense().view(3, 5, 4, 3, 5, 4)
+    assert close(kernel.temporal().dense(), torch.einsum("atubsu->atbs", D).reshape(15, 15) / 4)
+    assert close(kernel.spatial().dense(), torch.einsum("atuatv->uv", D) / 15)
+    assert close(kernel.partial_trace(over=("batch", "unit")).dense(), torch.einsum("atuasu->ts", D))
+    everything = kernel.partial_trace(over=("batch", "time", "unit"))
+    assert float(everything) == pytest.approx(float(kernel.dense().trace()), rel=1e-10)
+
+
+def test_the_loss_decrease_splits_by_parameter(kernel: GlobalNTK) -> None:
+    err = torch.randn(3, 5, 4, dtype=DOUBLE)
+    found = kernel.loss_decrease(err)
+    assert found.total == pytest.approx(float(err.flatten() @ kernel.dense() @ err.flatten()), rel=1e-10)
+    J = kernel.J.dense()[: kernel.size]
+    start = 0
+    for name, value in kernel.dynamics.parameters.items():
+        part = J[:, start : start + value.numel()].T @ err.flatten()
+        assert found.by_parameter[name] == pytest.approx(float(part @ part), rel=1e-10)
+        start += value.numel()
+    assert sum(found.shares.values()) == pytest.approx(1)
+    # Cor. 2: |(V* (x) I) adj|^2 with adj at the products, site by site
+    flat = kernel._embedded(err.reshape(1, -1))
+    sites = 0.0
+    for site in kernel.sites.values():
+        adjoint = site.propagate_adjoint(flat).view(len(site.inputs), -1)
+        sites += float((site.inputs.T @ adjoint).square().sum())
+    assert found.total == pytest.approx(sites, rel=1e-10)
+
+
+def test_the_loss_falls_as_predicted() -> None:
+    torch.manual_seed(0)
+    model, x, target = nn.GRU(2, 4, batch_first=True).to(DOUBLE), torch.randn(3, 5, 2, dtype=DOUBLE), 0.3
+    kernel = global_ntk(model, x)
+    before = 0.5 * (model(x)[0] - target).square().sum()
+    predicted = kernel.loss_decrease(kernel.states - target)
+    change = -kernel.matvec(kernel.states - target)
+    gradients = torch.autograd.grad(before, list(model.parameters()))
+    rate = 1e-6
+    with torch.no_grad():
+        for value, gradient in zip(model.parameters(), gradients):
+            value -= rate * gradient
+        after = 0.5 * (model(x)[0] - target).square().sum()
+        moved = (model(x)[0] - kernel.states) / rate
+    assert float(before.detach() - after) / rate == pytest.approx(predicted.total, rel=1e-3)
+    torch.testing.assert_close(moved, change, rtol=1e-3, atol=1e-3)
+
+
+def test_adjoint_state(kernel: GlobalNTK) -> None:
+    err = torch.randn(3, 5, 4, dtype=DOUBLE)
+    found = kernel.adjoint_state(err)
+    flat = found if isinstance(found, Tensor) else torch.cat([part.flatten() for part in found.values()])
+    whole = kernel._embedded(err.reshape(1, -1))[0]
+    assert close(flat.flatten(), kernel.P.dense().T @ whole)
+
+
+def test_alignment(x: Tensor) -> None:
+    torch.manual_seed(0)
+    kernel = global_ntk(nn.GRU(2, 4, batch_first=True).to(DOUBLE), x)
+    target, readout = torch.randn(3, 5, 2, dtype=DOUBLE), torch.randn(2, 4, dtype=DOUBLE)
+    left, _, right = torch.linalg.svd(target.view(15, 2), full_matrices=False)
+    D = kernel.dense()
+    mean = D.trace() / len(D)
+    found = kernel.alignment(target)
+    temporal = kernel.temporal().dense()
+    u = left[:, 0]
+    assert found.rayleigh[0] == pytest.approx(float(u @ temporal @ u / mean), rel=1e-8)
+    assert found.cosine[0] == pytest.approx(float(u @ temporal @ u / (temporal @ u).norm()), rel=1e-8)
+    V = kernel.site_rows()
+    assert found.proxy_rayleigh[0] == pytest.approx(
+        float((V.T @ u).square().sum() / V.square().sum() * 15), rel=1e-8
+    )
+    through = kernel.alignment(target, readout)
+    mode = torch.outer(left[:, 1], right[1] @ readout).flatten()
+    assert through.rayleigh[1] == pytest.approx(float(mode @ D @ mode / (mode @ mode) / mean), rel=1e-8)
+    assert list(found.to_xarray()["mode"]) == [1, 2]
+    with pytest.raises(InputError, match="begin with"):
+        kernel.alignment(torch.randn(4, 5, 2))
+    with pytest.raises(InputError, match="readout="):
+        kernel.alignment(target, torch.randn(3, 4))
+
+
+def test_alignment_by_random_signs_covers_the_exact_value() -> None:
+    torch.manual_seed(0)
+    x, target = torch.randn(2, 4, 2, dtype=DOUBLE), torch.randn(2, 4, 1, dtype=DOUBLE)
+    kernel = global_ntk(nn.RNN(2, 200, batch_first=True).to(DOUBLE), x)
+    found = kernel.alignment(target, accuracy=0.05, modes=1)
+    assert 0 < found.standard_error[0] < 0.06 * found.rayleigh[0]
+    u = target.flatten() / target.norm()
+    exact = (
+        u @ kernel.temporal(method="exact").dense() @ u / (kernel.trace(method="exact").value / kernel.size)
+    )
+    assert abs(found.rayleigh[0] - float(exact)) < 4 * found.standard_error[0]
+
+
+def test_rank_bounds(kernel: GlobalNTK) -> None:
+    found = kernel.rank_bounds(torch.randn(3, 5, 4, dtype=DOUBLE))
+    assert found.holds
+    assert found.change <= min(found.temporal, found.spatial)
+    assert found.sites == torch.linalg.matrix_rank(kernel.site_rows())
+    assert not found.separable
+
+
+def test_rank_of_the_sites_bounds_a_separable_change() -> None:
+    """Without recurrence P is the identity on every step: the change is in the span of the rows."""
+    torch.manual_seed(0)
+    model = nn.RNN(1, 6, batch_first=True, bias=False).to(DOUBLE)
+    with torch.no_grad():
+        model.weight_hh_l0.zero_()
+    kernel = global_ntk(model, torch.randn(3, 4, 1, dtype=DOUBLE), parameters=["weight_ih_l0"])
+    found = kernel.rank_bounds(torch.randn(3, 4, 6, dtype=DOUBLE))
+    assert found.separable
+    assert found.sites == found.columns == 1
+
+
+def test_the_concatenated_core_is_named_apart_and_differs(x: Tensor) -> None:
+    torch.manual_seed(0)
+    kernel = global_ntk(nn.GRU(2, 4, batch_first=True).to(DOUBLE), x)
+    V = kernel.site_rows()
+    assert close(kernel.concatenated_core.dense(), torch.kron(V @ V.T, torch.eye(4, dtype=DOUBLE)))
+    assert float(kernel.cosine(kernel.concatenated_core)) < 0.99
+
+
+def test_a_model_with_a_readout_has_the_states_of_its_layer(x: Tensor) -> None:
+    model = Readout().to(DOUBLE)
+    kernel = global_ntk(model, x)
+    alone = global_ntk(model.cell, x)
+    assert close(kernel.dense(), alone.dense())
+    assert list(kernel.dynamics.parameters) == [f"cell.{name}" for name, _ in model.cell.named_parameters()]
+    torch.testing.assert_close(kernel.states, model.cell(x)[0].detach())
+
+
+def test_parameters_before_the_layer_are_refused_or_left_out(x: Tensor) -> None:
+    model = Readout(encoded=True).to(DOUBLE)
+    with pytest.raises(NotSupportedError, match=r"'encoder\.weight' acts before"):
+        global_ntk(model, x)
+    kernel = global_ntk(model, x, parameters=["cell.*"])
+    assert close(kernel.dense(), global_ntk(model.cell, model.encoder(x).detach()).dense())
+    for value in model.encoder.parameters():
+        value.requires_grad_(False)
+    assert close(global_ntk(model, x).dense(), kernel.dense())
+
+
+def test_frozen_parameters_are_left_out(x: Tensor) -> None:
+    model = nn.GRU(2, 4, batch_first=True).to(DOUBLE)
+    whole = global_ntk(model, x)
+    model.weight_hh_l0.requires_grad_(False)
+    part = global_ntk(model, x)
+    assert "weight_hh_l0" not in part.dynamics.parameters
+    named = global_ntk(model.requires_grad_(True), x, parameters=lambda name, _: name == "weight_hh_l0")
+    assert close(part.dense() + named.dense(), whole.dense())
+
+
+def test_states_of_an_lstm(x: Tensor) -> None:
+    model = nn.LSTM(2, 4, batch_first=True).to(DOUBLE)
+    both = global_ntk(model, x, states=("hidden", "cell"))
+    assert both.domain.names == ("hidden", "cell")
+    assert close(global_ntk(model, x, states="cell").dense(), both.dense()[60:, 60:])
+    with pytest.raises(InputError, match="hiden"):
+        global_ntk(model, x, states=("hidden", "hiden"))
+
+
+def test_what_cannot_be_is_said_in_one_sentence(x: Tensor) -> None:
+    with pytest.raises(InputError, match="one state, 'hidden'"):
+        global_ntk(nn.GRU(2, 4, batch_first=True).to(DOUBLE), x, states=("hidden", "cell"))
+    with pytest.raises(InputError, match="must be given a batch"):
+        global_ntk(nn.GRU(2, 4, batch_first=True).to(DOUBLE), x[0])
+    with pytest.raises(InputError, match=r"nn\.Module"):
+        global_ntk(lambda h: h, x)
+    with pytest.raises(NotSupportedError, match="at random"):
+        global_ntk(nn.GRU(2, 4, num_layers=2, dropout=0.5, batch_first=True).to(DOUBLE), x)
+
+
+def test_public_name_and_repr() -> None:
+    kernel = ft.global_ntk(nn.GRU(2, 5, batch_first=True), torch.randn(3, 4, 2))
+    assert repr(kernel) == "GlobalNTK on (batch 3, time 4, unit 5): 60 states, 4 parameters, float32"
+    assert list(kernel.sites) == ["weight_hh_l0", "weight_ih_l0"]
+    assert "weight_hh_l0, bias_hh_l0" in repr(kernel.sites["weight_hh_l0"])
