@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from operator import index
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torch import Tensor, nn
 
@@ -26,11 +27,22 @@ from foretrain.empirical.tangent_kernel.result import TangentKernel
 from foretrain.empirical.tangent_kernel.routes import Job
 from foretrain.support.errors import InputError, unknown_name
 
+if TYPE_CHECKING:
+    from foretrain.empirical.stored_kernel.reading import StoredKernel
+
 Outputs = Literal["full", "trace"] | Sequence[int]
 By = Literal["layer", "parameter"] | None
 
 
+@overload
 def ntk(
+    model: Any, x: Any, x2: Any = None, outputs: Outputs = "full", *, store: None = None, **options: Any
+) -> TangentKernel: ...
+@overload
+def ntk(
+    model: Any, x: Any, x2: Any = None, outputs: Outputs = "full", *, store: str | Path, **options: Any
+) -> StoredKernel: ...
+def ntk(  # type: ignore[misc]  # the overloads leave the other options to this signature
     model: Any,
     x: Any,
     x2: Any = None,
@@ -43,7 +55,12 @@ def ntk(
     batch_size: int | Literal["auto"] = "auto",
     batch_axis: int = 0,
     shared: Collection[str | int] = (),
-) -> TangentKernel:
+    store: str | Path | None = None,
+    engine: object = None,
+    workers: int | None = None,
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> TangentKernel | StoredKernel:
     """The kernel of df_a(x_n)/dtheta . df_b(x2_m)/dtheta, summed over all parameters, without approximation.
 
     Parameters
@@ -69,12 +86,19 @@ def ntk(
     by
         ``"layer"`` or ``"parameter"``: contributions apart, on a first axis labelled by ``.labels``.
     batch_size
-        Samples that go through the model together; "auto" takes what fits the memory.
+        Samples that go through the model together; "auto" takes what fits the memory. With ``store``, the side of a
+        tile.
     batch_axis
         The axis of samples, in the inputs and in the output.
     shared
         Names or positions of arguments in ``x`` that belong to all samples, such as a mask. By default those whose
         length along the batch axis is not the number of samples.
+    store
+        A folder for a kernel larger than memory: its tiles go there as they finish, and the result reads from it. The
+        same call again goes on where an earlier one stopped; ``overwrite=True`` starts afresh.
+    engine, workers, memory
+        With ``store``: where tiles are computed (``None`` for processes of this machine, ``"dask://host:port"``,
+        ``"ray://host:port"``, an open ``distributed.Client``), by how many, and the bytes each may take ("1GB").
 
     Examples
     --------
@@ -84,8 +108,13 @@ def ntk(
     >>> kernel.shape
     (5, 5, 2, 2)
     """
+    size = chunk_size(batch_size)
+    if store is None and (engine is not None or workers is not None or memory is not None or overwrite):
+        raise InputError(
+            "engine=, workers=, memory= and overwrite= are for stored kernels: name a folder with store=."
+        )
     with unchanged(model):
-        engine, first, second = prepare(
+        tangents, first, second = prepare(
             model,
             x,
             x2,
@@ -97,15 +126,28 @@ def ntk(
             batch_axis=batch_axis,
             shared=shared,
         )
-        values, working = _assembled(engine, Samples(first, second, chunk_size(batch_size)))
-    labels = tuple(dict.fromkeys(engine.labels.values())) if by is not None else None
+        if store is not None:
+            from foretrain.empirical.stored_kernel import run
+
+            return run(
+                (tangents, first, second),
+                store,
+                by=by,
+                engine=engine,
+                workers=workers,
+                side=size,
+                memory=memory,
+                overwrite=overwrite,
+            )
+        values, working = _assembled(tangents, Samples(first, second, size))
+    labels = tuple(dict.fromkeys(tangents.labels.values())) if by is not None else None
     return TangentKernel(
         values=values if by is not None else values[0],
-        trace=engine.job.trace,
-        outputs=tuple(engine.outputs),
+        trace=tangents.job.trace,
+        outputs=tuple(tangents.outputs),
         labels=labels,
         by=by,
-        routes=engine.routes,
+        routes=tangents.routes,
         symmetric=second is None,
         working_bytes=working,
     )
