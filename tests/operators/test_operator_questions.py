@@ -22,7 +22,6 @@ def test_numbers_of_small_operators_are_exact() -> None:
     assert float(A.trace()) == pytest.approx(float(a.trace()), rel=1e-10)
     assert float(A.frobenius_norm()) == pytest.approx(float(a.norm()), rel=1e-10)
     assert float(A.inner(B)) == pytest.approx(float((a * b).sum()), rel=1e-10)
-    assert float(A.cosine(B)) == pytest.approx(float((a * b).sum() / (a.norm() * b.norm())), rel=1e-10)
     participation = float(a.trace() ** 2 / (a * a).sum())
     assert float(A.effective_rank()) == pytest.approx(participation, rel=1e-10)
     values = torch.linalg.eigvalsh(a)
@@ -30,6 +29,13 @@ def test_numbers_of_small_operators_are_exact() -> None:
     entropy = float(torch.exp(-(shares * shares.log()).sum()))
     assert float(A.effective_rank(kind="entropy")) == pytest.approx(entropy, rel=1e-6)
     assert A.spectral_density(points=50).points.shape == (50,)
+
+
+def test_the_cosine_of_small_operators_is_exact() -> None:
+    A, B = positive_operator(X), symmetric_operator(X)
+    a, b = A.matrix, B.matrix
+    assert float(A.cosine(B)) == pytest.approx(float((a * b).sum() / (a.norm() * b.norm())), rel=1e-10)
+    assert float(A.cosine(A)) == pytest.approx(1, rel=1e-12)
 
 
 def test_modes_have_the_form_of_vectors() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from foretrain.support import engines
-from foretrain.support.engines import run
+from foretrain.support.engines import capacity, check, run
 from foretrain.support.errors import EngineError, InputError, NotSupportedError
 
 
@@ -129,6 +129,26 @@ def test_unknown_engines_are_refused(engine: object) -> None:
         run(square, [1], engine=engine)
 
 
+def test_engines_can_be_checked_before_there_is_work() -> None:
+    check("dask://host:1", None)
+    check(None, 3)
+    with pytest.raises(InputError, match="is not known"):
+        check("cluster", None)
+    with pytest.raises(InputError, match="must be a whole number from 1 on"):
+        check(None, 0)
+    with pytest.raises(InputError, match="workers cannot be set for a Dask cluster"):
+        check("dask://host:1", 2)
+
+
+def test_how_many_tasks_run_at_a_time_on_this_machine() -> None:
+    import joblib
+
+    assert capacity(None) == capacity("threads") == joblib.cpu_count()
+    assert capacity("local", 3) == 3
+    with pytest.raises(InputError, match="is not known"):
+        capacity("cluster")
+
+
 @pytest.mark.parametrize(
     "engine", ["dask://", "dask://host", "dask://host:port", "dask://:8786", "ray://host"]
 )
@@ -196,6 +216,14 @@ def test_a_dask_cluster_by_address_and_by_client(cluster: Any) -> None:
         assert client.status == "running"
 
 
+def test_a_dask_cluster_is_asked_how_many_tasks_it_runs(cluster: Any) -> None:
+    import distributed
+
+    assert capacity(cluster.scheduler_address.replace("tcp://", "dask://")) == 2
+    with distributed.Client(address=cluster.scheduler_address, set_as_default=False) as client:
+        assert capacity(client) == 2
+
+
 def test_errors_of_tasks_arrive_from_a_dask_cluster(cluster: Any) -> None:
     address = cluster.scheduler_address.replace("tcp://", "dask://")
     with pytest.raises(InputError, match="task 2 is wrong"):
@@ -236,6 +264,9 @@ class FakeRay(ModuleType):
     def shutdown(self) -> None:
         self.calls.append("shutdown")
 
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 6.0, "memory": 1e9}
+
 
 def install(monkeypatch: pytest.MonkeyPatch, ray: FakeRay) -> None:
     from joblib._parallel_backends import ThreadingBackend
@@ -258,6 +289,34 @@ def test_ray_is_connected_to_and_left_again(monkeypatch: pytest.MonkeyPatch) -> 
         ray.connected = False
         assert list(run(square, range(4), engine=address, workers=2)) == [0, 1, 4, 9]
     assert ray.calls[2:] == [address, "shutdown"]
+
+
+class ActorError(Exception):
+    """What Ray raises when a worker is gone."""
+
+
+def lose_worker(x: int) -> int:
+    raise ActorError("the actor died unexpectedly")
+
+
+def test_lost_workers_of_ray_are_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeRay(connected=True, cluster=True))
+    errors = ModuleType("ray.exceptions")
+    vars(errors).update(RayActorError=ActorError, WorkerCrashedError=ActorError, OutOfMemoryError=ActorError)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", errors)
+    with pytest.raises(EngineError, match=r"workers of the Ray cluster were killed, .*: use smaller tasks"):
+        list(run(lose_worker, range(3), engine="ray://auto"))
+    with pytest.raises(InputError, match="task 2 is wrong"):
+        list(run(fail, range(4), engine="ray://auto"))
+
+
+def test_ray_is_asked_how_many_tasks_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay(connected=False, cluster=True)
+    install(monkeypatch, ray)
+    assert capacity("ray://auto", 2) == 2
+    assert ray.calls == []
+    assert capacity("ray://auto") == 6
+    assert ray.calls == ["auto", "shutdown"]
 
 
 def test_an_existing_connection_to_ray_is_used_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,11 @@ _COMMANDS = {
     "compare": "Put theory beside measurement on random networks",
     "critical": "Find the critical initialisation of an activation function",
     "flow": "Predict the statistics of a random network, layer by layer",
+    "global": "Show what gradient descent can change in a model's states",
     "ntk": "Compute the tangent kernel of a torch model, also larger than memory",
     "reproduce": "Reproduce figures and tables of the sources",
 }
+_FILES = {"global": "global_ntk"}  # where a command's name cannot be that of its file
 
 _OVERVIEW = """\
 foretrain {version}
@@ -71,7 +73,7 @@ def _dispatch(arguments: list[str]) -> int:
 
     if name not in _COMMANDS:
         return frame.report(_unknown(name))
-    return frame.run(name, import_module(f"foretrain.cli.{name}").COMMAND, arguments[1:])
+    return frame.run(name, import_module(f"foretrain.cli.{_FILES.get(name, name)}").COMMAND, arguments[1:])
 
 
 def _overview() -> str:

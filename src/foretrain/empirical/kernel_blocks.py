@@ -158,7 +158,7 @@ def leading_pairs(
     most = min(size, max(min(room, max(_MOST_BLOCKS * block, 4 * keep)), keep + 2 * block))
     krylov = BlockKrylov(product, random.normal(size=(size, block)), most)
     converged = False
-    with Progress("eigenmodes", total=products) as bar:
+    with Progress("eigenmodes") as bar:  # how many products they take is not known before
         while not converged and krylov.products < products:
             if krylov.full and krylov.count > keep:
                 krylov.restart(keep)

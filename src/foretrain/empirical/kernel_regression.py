@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _TOLERANCE = 1e3  # in units of the products' rounding, at most 1e-10 for double precision
 _STORED_TOLERANCE = 1e-8  # of stored kernels, whose products are in double precision
-_PRECONDITIONED = 128  # leading modes of a stored kernel, which conjugate gradients then need not find
+_PRECONDITIONED = 512  # leading modes of a stored kernel, which conjugate gradients then need not find
 _PRECONDITIONER_SHARE = 0.1  # of the available memory
 
 
@@ -130,8 +130,8 @@ def regression(
     tolerance, iterations
         For operators and stored kernels: relative residual of conjugate gradients (or change of Lanczos' result, if
         there is a time; 1e-8 by default for stored kernels), and the most products. A stored kernel is read
-        ``.iterations`` + 1 times: conjugate gradients begin with one product with 128 columns, which makes them blind
-        for the leading modes.
+        ``.iterations`` + 1 times: conjugate gradients begin with one product with up to 512 columns, which rids them
+        of the leading modes.
 
     Examples
     --------
@@ -272,7 +272,7 @@ def _preconditioner(
 ) -> Callable[[Array], Array] | None:
     """For stored kernels: one reading with many columns saves many with one."""
     fitting = int(_PRECONDITIONER_SHARE * available_bytes() / (4 * 8.0 * layout.size))
-    rank = min(_PRECONDITIONED, layout.size // 2, fitting)
+    rank = min(_PRECONDITIONED, layout.size // 4, fitting)
     if rank < 1:
         return None
     return nystrom_preconditioner(apply, layout.size, rank, job.ridge, layout.precision, seed=0)

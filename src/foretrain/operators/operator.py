@@ -51,7 +51,6 @@ class Operator:
     """
 
     __array_ufunc__ = None  # numpy scalars leave products with an operator to the operator
-    __hash__ = object.__hash__
 
     def __init__(
         self,

@@ -63,14 +63,16 @@ def capacity(engine: object, workers: int | None = None) -> int:
     import joblib
 
     check(engine, workers)
+    if workers is not None:
+        return workers
     if engine is None or engine in ("local", "threads"):
-        return workers or int(joblib.cpu_count())
+        return int(joblib.cpu_count())
     if isinstance(engine, str) and engine.startswith("dask://"):
         with _dask_client(*_host_and_port(engine)) as client:
             return sum(client.nthreads().values())
     if isinstance(engine, str):
         with _ray_connection(engine) as ray:
-            return workers or int(ray.cluster_resources().get("CPU", 1))
+            return int(ray.cluster_resources().get("CPU", 1))
     return sum(engine.nthreads().values())  # type: ignore[attr-defined]
 
 

@@ -81,3 +81,36 @@ class Slow(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         time.sleep(self.seconds)
         return self.inner(x)
+
+
+class Last(nn.Module):
+    """The last output of a recurrent layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.read = nn.LSTM(3, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.read(self.cell(x)[0][:, -1])
+        return found
+
+
+def kinds() -> dict[str, tuple[nn.Module, Tensor]]:
+    """Models whose parameters take different ways, with inputs."""
+    torch.manual_seed(0)
+    convolutions = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(576, 4),
+    )
+    normed = nn.Sequential(nn.Linear(12, 40), nn.LayerNorm(40), nn.GELU(), nn.Linear(40, 5))
+    words = nn.Sequential(nn.Embedding(20, 6), nn.Linear(6, 7), nn.Tanh(), nn.Flatten(), nn.Linear(35, 2))
+    return {
+        "convolutions": (convolutions, torch.randn(37, 3, 8, 8)),
+        "normed": (normed, torch.randn(70, 12)),
+        "words": (words, torch.randint(0, 20, (41, 5))),
+        "recurrent": (Last(), torch.randn(33, 6, 3)),
+    }

@@ -67,10 +67,7 @@ def test_a_dask_worker_killed_at_work(dask: Any, expected: dict[str, bytes], tmp
     assert leftovers(path) == []
 
 
-def test_workers_that_do_not_see_the_store(
-    dask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on another machine: there the path leads elsewhere."""
+def test_workers_that_do_not_see_the_store(dask: Any, tmp_path: Path) -> None:
     dask.run(_blind_to, str(tmp_path))
     with pytest.raises(
         FileError, match=r"a worker on .* does not see .*: put the store on a file system that all"
@@ -79,6 +76,7 @@ def test_workers_that_do_not_see_the_store(
 
 
 def _blind_to(path: str) -> None:
+    """As on another machine: there the path leads elsewhere."""
     from foretrain.empirical.stored_kernel import tasks
 
     tasks.is_stored_kernel = lambda where: not str(where).startswith(path)  # type: ignore[assignment]
@@ -93,11 +91,13 @@ def ray() -> Iterator[Any]:
     module.shutdown()
 
 
+@pytest.mark.statistical
 def test_a_ray_cluster_gives_the_same_bits(ray: Any, expected: dict[str, bytes], tmp_path: Path) -> None:
     stored(tmp_path / "k.zarr", Slow(), inputs(SAMPLES), side=SIDE, engine="ray://auto")
     assert content(tmp_path / "k.zarr") == expected
 
 
+@pytest.mark.statistical
 def test_a_ray_worker_killed_at_work(ray: Any, expected: dict[str, bytes], tmp_path: Path) -> None:
     path = tmp_path / "k.zarr"
     killed: list[int] = []

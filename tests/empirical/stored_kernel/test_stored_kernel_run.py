@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stored_models import content, copied, inputs, leftovers, lose, network, records, stored, values
+from stored_models import content, copied, inputs, kinds, leftovers, lose, network, records, stored, values
 from torch import Tensor, nn
 
 import foretrain as ft
@@ -55,6 +55,22 @@ def test_who_computes_a_tile_and_when_makes_no_difference(outputs: str, tmp_path
         stored(tmp_path / f"{name}.zarr", model, x, None, outputs, side=9, **options)
         assert content(tmp_path / f"{name}.zarr") == reference, name
         assert records(tmp_path / f"{name}.zarr")["0-0"]["squares"] == narrow
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("outputs", ["full", "trace"])
+@pytest.mark.parametrize("kind", ["convolutions", "normed", "words", "recurrent"])
+def test_models_of_many_kinds(kind: str, outputs: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    model, x = kinds()[kind]
+    model, x = model.to(dtype), x.to(dtype) if x.is_floating_point() else x
+    stored(tmp_path / "one.zarr", model, x, None, outputs, side=8, workers=1)
+    stored(tmp_path / "two.zarr", model, x, None, outputs, side=8, workers=2)
+    assert content(tmp_path / "one.zarr") == content(tmp_path / "two.zarr")
+    expected = np.asarray(ntk(model, x, outputs=outputs))
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-6
+    np.testing.assert_allclose(
+        values(tmp_path / "two.zarr"), expected, rtol=0, atol=tolerance * np.abs(expected).max()
+    )
 
 
 def test_tiles_are_not_computed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

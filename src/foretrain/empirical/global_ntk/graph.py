@@ -37,8 +37,12 @@ from foretrain.empirical.tangent_kernel.tape import Tape, read
 from foretrain.operators import SumSpace
 from foretrain.operators.spaces import VectorSpace
 from foretrain.support.errors import InputError
+from foretrain.support.memory import available_bytes
 
 _FUSED = ("MkldnnRnnLayer", "CudnnRnn", "MiopenRnn")
+_BLOCK = 16
+_BLOCK_BYTES = 1e9
+_COPIES = 4  # of states and parameters that a pass holds for every vector
 
 
 class GraphDynamics(Dynamics):
@@ -75,9 +79,10 @@ class GraphDynamics(Dynamics):
         self._states = [state for kept in found for state in kept]
         self.layouts = self._layouts(model, found)
         self.space = self._space()
-        self.values = self.flat([state.detach()[None] for state in self._states])[0]
+        self.values = self.from_ends([state.detach()[None] for state in self._states])[0]
         refuse_not_finite(self.values)
         refuse_random(self.values, self._values_of(self._hooked.run(self._batch, untouched, False)))
+        self.best_block = self._best_block()
         names = self.parameters.values()
         self._through = Carrier(
             self._states,
@@ -96,11 +101,11 @@ class GraphDynamics(Dynamics):
         if self.samples is None:
             return None
         axes = [part.axis or 0 for part in self.layouts for _ in range(part.calls)]
-        rows = [state.movedim(axis, 0).flatten(1) for axis, state in zip(axes, self._states)]
+        rows = [state.movedim(axis, 0).reshape(self.samples, -1) for axis, state in zip(axes, self._states)]
         return read(torch.cat(rows, 1), self.parameters)
 
     @property
-    def state_tensors(self) -> Sequence[Tensor]:
+    def ends(self) -> Sequence[Tensor]:
         """The nodes of the graph that are the states, call by call."""
         return self._states
 
@@ -109,7 +114,12 @@ class GraphDynamics(Dynamics):
         """Their number, if every state has an axis for them."""
         return None if any(part.axis is None for part in self.layouts) else self._batch.count
 
-    def split(self, block: Tensor) -> list[Tensor]:
+    @property
+    def times(self) -> frozenset[int]:
+        """Lengths of the states' axes of time."""
+        return frozenset(part.space["time"] for part in self.layouts if "time" in part.space.names)
+
+    def to_ends(self, block: Tensor) -> list[Tensor]:
         """A block (k, size) as tensors (k, *shape) of all states, call by call."""
         found, start = [], 0
         for part in self.layouts:
@@ -117,35 +127,35 @@ class GraphDynamics(Dynamics):
             start += part.space.size
         return found
 
-    def flat(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The inverse of ``split``."""
+    def from_ends(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The inverse of ``to_ends``."""
         waiting = iter(tensors)
         parts = [part.join([next(waiting) for _ in range(part.calls)]) for part in self.layouts]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def propagate(self, changes: Tensor) -> Tensor:
         """P q: the transpose of the backward pass between the states."""
-        return self.flat(self._through.forth("states", self.split(changes)))
+        return self.from_ends(self._through.forth("states", self.to_ends(changes)))
 
     def propagate_adjoint(self, vectors: Tensor) -> Tensor:
         """P* v: backward passes from all states to all states."""
-        return self.flat(self._through.back("states", self.split(vectors)))
+        return self.from_ends(self._through.back("states", self.to_ends(vectors)))
 
     def push(self, tangents: Values) -> Tensor:
         """J t along the graph of all states, without stops at them."""
-        return self.flat(self._through.forth("parameters", self._listed(tangents)))
+        return self.from_ends(self._through.forth("parameters", self._listed(tangents)))
 
     def pull(self, vectors: Tensor) -> Values:
         """J* v by the same graph."""
-        return self._named(self._through.back("parameters", self.split(vectors)))
+        return self._named(self._through.back("parameters", self.to_ends(vectors)))
 
     def local_push(self, tangents: Values) -> Tensor:
         """D_theta f t along the graph that is cut at the states."""
-        return self.flat(self._local.forth("parameters", self._listed(tangents)))
+        return self.from_ends(self._local.forth("parameters", self._listed(tangents)))
 
     def local_pull(self, vectors: Tensor) -> Values:
         """The adjoint by the same graph."""
-        return self._named(self._local.back("parameters", self.split(vectors)))
+        return self._named(self._local.back("parameters", self.to_ends(vectors)))
 
     def sites(self) -> Sequence[Site]:
         """Of the weights and biases that count; those that feed the same sum are one."""
@@ -175,6 +185,12 @@ class GraphDynamics(Dynamics):
             {"parameters": list(self.parameters.values())},
             {"parameters": [value.shape for value in self.parameters.values()]},
         )
+
+    def _best_block(self) -> int:
+        """As many vectors as go together without filling the memory with changes of states and parameters."""
+        entries = self.space.size + sum(value.numel() for value in self.parameters.values())
+        room = min(_BLOCK_BYTES, available_bytes() / 4)
+        return int(max(1, min(_BLOCK, room / (_COPIES * entries * self.dtype.itemsize))))
 
     def _first_pass(self) -> list[list[Tensor]]:
         """All states in one graph; again without fused recurrent layers where there are some."""
@@ -208,7 +224,7 @@ class GraphDynamics(Dynamics):
         more: Batch = self._batch.pick([*range(self._batch.count), 0])
         try:
             return [kept[0].shape for kept in self._hooked.run(more, untouched, False)]
-        except RuntimeError:
+        except Exception:  # whatever a model made for one number of samples says to another
             return [None] * len(self._calls)
 
     def _space(self) -> VectorSpace:
@@ -217,7 +233,7 @@ class GraphDynamics(Dynamics):
         return SumSpace({state.name: part.space for state, part in zip(self._hooked.states, self.layouts)})
 
     def _values_of(self, found: Sequence[Sequence[Tensor]]) -> Tensor:
-        return self.flat([state.detach()[None] for kept in found for state in kept])[0]
+        return self.from_ends([state.detach()[None] for kept in found for state in kept])[0]
 
     def _listed(self, tangents: Values) -> list[Tensor]:
         return [tangents[name] for name in self.parameters]

@@ -184,4 +184,7 @@ def _refusal(reason: RuntimeError) -> NotSupportedError:
             "a tensor that the graph still needs was changed in place, by a training step or by the model itself: "
             "build the operator again after a step, and let the model make new tensors."
         )
-    return NotSupportedError(f"torch cannot carry vectors through the graph of this model: {text}")
+    return NotSupportedError(
+        f"torch cannot carry vectors through the graph of this model ({text.rstrip('.')}): write that operation out of "
+        "simpler ones."
+    )

@@ -6,7 +6,7 @@ same sum and nowhere else share the sensitivities there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,6 +42,7 @@ _ADDED_TO_CHANNELS = (
     ("NativeBatchNormBackward0", 2),
     ("NativeGroupNormBackward0", 2),
 )
+_RESHAPED = ("ReshapeAliasBackward0", "UnsafeViewBackward0", "ViewBackward0")
 
 
 class _Bias(ProductSite):
@@ -117,24 +118,32 @@ class Reading:
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of the products, use by use."""
+        """Of the tensors at the edges, use by use."""
         return [self.readers[0].tape.shape_at(edge) for edge in self.edges]
 
+    @cached_property
+    def _products(self) -> list[tuple[int, ...]]:
+        """Shapes of the products themselves, which have the same entries in the same order."""
+        return [reader.tape.shape_at((reader.use.node, 0)) for reader in self.readers]
+
     def arranged(self, group: int, gradients: Sequence[Tensor]) -> Tensor:
-        """Blocks of gradients (k, *shape) at the products as (k, samples, positions of all uses, features)."""
+        """Blocks of gradients (k, *shape) at the edges as (k, samples, positions of all uses, features)."""
+        blocks = [block.reshape(len(block), *shape) for block, shape in zip(gradients, self._products)]
         if self._is_loop:
-            both = torch.stack(list(gradients), 1)
+            both = torch.stack(blocks, 1)
             found = _arranged(self.readers[0], both.flatten(0, 1))[:, group]
             split = found.reshape(*both.shape[:2], *found.shape[1:])
             return split.permute(0, 2, 1, 4, 3).flatten(2, 3)
-        each = [_arranged(reader, block)[:, group] for reader, block in zip(self.readers, gradients)]
+        each = [_arranged(reader, block)[:, group] for reader, block in zip(self.readers, blocks)]
         return torch.cat(each, -1).transpose(2, 3)
 
     @property
     def _is_loop(self) -> bool:
         """Whether all uses are the same product of rows, so that they are arranged together."""
         kind, *_, axes = self.key
-        alike = len({*self.shapes}) == 1 and len({*axes}) == 1 and len({type(r) for r in self.readers}) == 1
+        alike = (
+            len({*self._products}) == 1 and len({*axes}) == 1 and len({type(r) for r in self.readers}) == 1
+        )
         return len(self.readers) > 1 and kind == "rows" and alike
 
     def inputs(self, group: int) -> Tensor:
@@ -160,13 +169,16 @@ def _arranged(reader: ProductSite, block: Tensor) -> Tensor:
     return found
 
 
-def readings(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> list[Reading]:
-    """All parameters of the graph that are weights of products or biases, as the samples of the probe show them."""
+def readings(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe, states: Set[Edge]) -> list[Reading]:
+    """All parameters of the graph that are weights of products or biases, as the samples of the probe show them.
+
+    ``states``: where the graph of interest ends; what lies above serves the tape alone.
+    """
     structure = analyse(tape, parameters, probe)
     unreadable = {*structure.unreadable}
     found: list[Reading] = []
     for block in structure.blocks:
-        reading = _reading(tape, block, probe.samples)
+        reading = _reading(tape, block, probe.samples, states)
         if reading is None:
             unreadable |= {*block.parameters}
         else:
@@ -174,7 +186,7 @@ def readings(tape: Tape, parameters: Mapping[str, Tensor], probe: Probe) -> list
     return [reading for reading in found if reading.parameter not in unreadable]
 
 
-def _reading(tape: Tape, block: Block, samples: int) -> Reading | None:
+def _reading(tape: Tape, block: Block, samples: int, states: Set[Edge]) -> Reading | None:
     """A block as a reading; None if it is anything but one weight or one bias."""
     if not block.direct:
         return None
@@ -188,7 +200,7 @@ def _reading(tape: Tape, block: Block, samples: int) -> Reading | None:
     kinds = {(r.inputs_first, r.groups, isinstance(r, Table), isinstance(r, _Bias)) for r in readers}
     if len(kinds) > 1:
         return None
-    edges = tuple(_last_sum(tape, (use.node, 0)) for use in uses)
+    edges = tuple(_last_sum(tape, (use.node, 0), states) for use in uses)
     return Reading(block.parameters[0], source.scale, readers, edges)
 
 
@@ -203,15 +215,15 @@ def _reader(tape: Tape, use: Use, source: Source, samples: int) -> ProductSite:
     raise UnreadableError("it is neither a weight nor a bias")
 
 
-def _last_sum(tape: Tape, edge: Edge) -> Edge:
-    """The last sum of its own shape that a product goes into alone: the gradient there is the product's."""
+def _last_sum(tape: Tape, edge: Edge, states: Set[Edge]) -> Edge:
+    """The last sum that a product goes into alone, as it is or in another shape: the gradient there is its own."""
     while True:
         users = tape.users.get(edge, ())
-        if len(users) != 1:
+        if len(users) != 1 or edge in states:
             return edge
         ((node, position),) = users
-        if tape.names[node] != "AddBackward0" or tape.shape_at((node, 0)) != tape.shape_at(edge):
-            return edge
-        if position == 1 and tape.saved(node, "alpha") != 1:
+        added = tape.names[node] == "AddBackward0" and tape.shape_at((node, 0)) == tape.shape_at(edge)
+        plain = added and (position == 0 or tape.saved(node, "alpha") == 1)
+        if not plain and tape.names[node] not in _RESHAPED:
             return edge
         edge = (node, 0)

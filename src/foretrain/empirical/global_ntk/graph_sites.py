@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,22 +15,52 @@ from foretrain.empirical.global_ntk.graph_passes import Carrier
 from foretrain.empirical.global_ntk.graph_readings import Reading, readings
 from foretrain.empirical.tangent_kernel.sites import UnreadableError
 from foretrain.empirical.tangent_kernel.structure import Probe
-from foretrain.empirical.tangent_kernel.tape import Tape
+from foretrain.empirical.tangent_kernel.tape import Edge, Tape
 from foretrain.operators import Space
-
-if TYPE_CHECKING:
-    from foretrain.empirical.global_ntk.graph import GraphDynamics
 
 _MOST_GROUPS = 16  # every group of a convolution is a site of its own
 _AGREES = {torch.float64: 1e-8, torch.float32: 2e-3}  # of squared lengths of gradients
 _AGREES_HALF = 0.1
 
 
+class Rooted(Protocol):
+    """Dynamics with a graph: vectors of states go to its ends and come from there."""
+
+    parameters: Mapping[str, Tensor]
+    values: Tensor
+
+    @property
+    def tape(self) -> Tape:
+        """The graph with (1, entries) as its root."""
+
+    @property
+    def tape_by_sample(self) -> Tape | None:
+        """The same with (samples, entries) as its root, if samples are along an axis."""
+
+    @property
+    def ends(self) -> Sequence[Tensor]:
+        """The tensors that the graph computes."""
+
+    @property
+    def samples(self) -> int | None:
+        """How many there are, if they are along an axis."""
+
+    @property
+    def times(self) -> frozenset[int]:
+        """Lengths of the axes called time."""
+
+    def to_ends(self, block: Tensor) -> list[Tensor]:
+        """Vectors (k, size) of the states as cotangents of the ends."""
+
+    def from_ends(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The transpose: what changes of the ends do to the states."""
+
+
 class GraphSite(Site):
     """Weights and biases whose products go into the same sum: their inputs side by side, the sensitivities once."""
 
     def __init__(
-        self, dynamics: GraphDynamics, carrier: Carrier, start: str, parts: Sequence[Reading], group: int
+        self, dynamics: Rooted, carrier: Carrier, start: str, parts: Sequence[Reading], group: int
     ) -> None:
         self._dynamics, self._carrier, self._start = dynamics, carrier, start
         self._parts, self._group = parts, group
@@ -49,11 +79,11 @@ class GraphSite(Site):
         with torch.enable_grad():
             arranged = self._parts[0].arranged(self._group, places)
         placed = torch.autograd.grad(arranged, places, changes.reshape(arranged.shape))
-        return self._dynamics.flat(self._carrier.forth(self._start, placed))
+        return self._dynamics.from_ends(self._carrier.forth(self._start, placed))
 
     def propagate_adjoint(self, vectors: Tensor) -> Tensor:
         """P_w*: gradients at the products."""
-        gradients = self._carrier.back(self._start, self._dynamics.split(vectors))
+        gradients = self._carrier.back(self._start, self._dynamics.to_ends(vectors))
         return self._parts[0].arranged(self._group, gradients).flatten(1)
 
     def __repr__(self) -> str:
@@ -72,18 +102,21 @@ class GraphSite(Site):
             1:
         ]
         uses, rest = len(part.readers), positions // len(part.readers)
-        times = {layout.space["time"] for layout in self._dynamics.layouts if "time" in layout.space.names}
-        axes = [("batch", samples)] if samples == self._dynamics.samples else [("row", samples)]
+        times = self._dynamics.times
+        by_sample = samples == self._dynamics.samples
+        axes = [("batch", samples)] if by_sample else []
         if len({*part.shapes}) > 1:
             uses, rest = 1, positions
         if uses > 1:
             axes.append(("time" if uses in times else "use", uses))
-        if rest > 1:
+        if not by_sample:
+            axes.append(("row", rest))
+        elif rest > 1:
             axes.append(("time" if uses == 1 and rest in times else "position", rest))
         return Space(*axes, ("feature", features))
 
 
-def find_sites(dynamics: GraphDynamics) -> tuple[list[GraphSite], tuple[str, ...]]:
+def find_sites(dynamics: Rooted) -> tuple[list[GraphSite], tuple[str, ...]]:
     """All sites, and the parameters that act on the states otherwise than as weights or biases.
 
     Where samples are not apart, in a model that couples them, the whole batch counts as one.
@@ -93,18 +126,24 @@ def find_sites(dynamics: GraphDynamics) -> tuple[list[GraphSite], tuple[str, ...
     found: list[Reading] = []
     for tape in (dynamics.tape_by_sample, dynamics.tape):
         if tape is not None and left:
-            confirmed = _confirmed(tape, left)
+            confirmed = _confirmed(tape, left, _state_edges(tape, dynamics))
             found += confirmed
             for reading in confirmed:
                 left.pop(reading.parameter, None)
     return _sites(dynamics, found), tuple(left)
 
 
-def _confirmed(tape: Tape, parameters: Mapping[str, Tensor]) -> list[Reading]:
+def _state_edges(tape: Tape, dynamics: Rooted) -> frozenset[Edge]:
+    place = {node: number for number, node in enumerate(tape.nodes)}
+    return frozenset((place[state.grad_fn], 0) for state in dynamics.ends if state.grad_fn in place)
+
+
+def _confirmed(tape: Tape, parameters: Mapping[str, Tensor], states: Set[Edge]) -> list[Reading]:
     """Readings that give the lengths of the gradients of their parameters."""
     cotangent = _random(tape.outputs)
     probe = Probe(tape, cotangent)
-    found = [reading for reading in readings(tape, parameters, probe) if reading.groups <= _MOST_GROUPS]
+    known = readings(tape, parameters, probe, states)
+    found = [reading for reading in known if reading.groups <= _MOST_GROUPS]
     expected = probe.squared_lengths(list(parameters))
     edges = list(dict.fromkeys(edge for reading in found for edge in reading.edges))
     gradients = dict(zip(edges, tape.gradients(edges, cotangent * probe.weights[:, None])))
@@ -137,16 +176,14 @@ def _squared_length(reading: Reading, gradients: Sequence[Tensor]) -> float:
     return total
 
 
-def _sites(dynamics: GraphDynamics, found: Sequence[Reading]) -> list[GraphSite]:
+def _sites(dynamics: Rooted, found: Sequence[Reading]) -> list[GraphSite]:
     order = list(dynamics.parameters)
     together: dict[object, list[Reading]] = {}
     for reading in sorted(found, key=lambda one: (one.is_bias, order.index(one.parameter))):
         together.setdefault(reading.key, []).append(reading)
     groups = {f"site {i}": parts for i, parts in enumerate(together.values())}
     starts = {name: _edges(parts[0]) for name, parts in groups.items()}
-    carrier = Carrier(
-        dynamics.state_tensors, starts, {name: parts[0].shapes for name, parts in groups.items()}
-    )
+    carrier = Carrier(dynamics.ends, starts, {name: parts[0].shapes for name, parts in groups.items()})
     return [
         GraphSite(dynamics, carrier, name, parts, group)
         for name, parts in groups.items()

@@ -132,6 +132,11 @@ def _names_of_axes(module: nn.Module, count: int) -> tuple[str, ...]:
     """Of what a module returns per sample."""
     if count == 2 and isinstance(module, nn.modules.conv._ConvNd):
         return "channel", "position"
+    return axes_of_sample(count)
+
+
+def axes_of_sample(count: int) -> tuple[str, ...]:
+    """Names of the axes of one sample's state."""
     return _AXES.get(count) or tuple(f"axis_{i + 1}" for i in range(count))
 
 

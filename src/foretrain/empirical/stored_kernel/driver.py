@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,7 +40,7 @@ from foretrain.empirical.tangent_kernel.engine import Engine, Factors
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support import engines
 from foretrain.support.atomic import restore
-from foretrain.support.errors import EngineError, FileError, InputError
+from foretrain.support.errors import EngineError, FileError, InputError, NotSupportedError
 from foretrain.support.memory import available_bytes, human_bytes, parse_bytes, require_memory
 
 if TYPE_CHECKING:
@@ -179,15 +178,10 @@ def _layout(
         if side is None
         else (min(side, samples[0]), min(side, samples[1]))
     )
-    require_memory(
-        needs.working(max(sides)) + needs.factors * max(sides),
-        f"a worker with tiles of {sides[0]} x {sides[1]} samples",
-        "pass a smaller batch_size=, outputs='trace' or a list of fewer outputs, or use fewer workers",
-        share=1.0,
-        available=int(crew.room),
-    )
+    grid = Grid(samples, sides, second is None)
+    _require_room(grid, needs, crew)
     return Layout(
-        Grid(samples, sides, second is None),
+        grid,
         tuple(tangents.outputs),
         tangents.job.trace,
         by,
@@ -197,6 +191,17 @@ def _layout(
         print_of,
         short_description(tangents.model.function),
         {name: str(route) for name, route in tangents.routes.items()},
+    )
+
+
+def _require_room(grid: Grid, needs: Needs, crew: _Crew) -> None:
+    side = max(grid.sides)
+    require_memory(
+        needs.working(side) + needs.factors * side,
+        f"a worker with tiles of {grid.sides[0]} x {grid.sides[1]} samples",
+        "use fewer workers, or a new store with a smaller batch_size=, outputs='trace' or a list of fewer outputs",
+        share=1.0,
+        available=int(crew.room),
     )
 
 
@@ -255,10 +260,10 @@ class _Driver:
         self._folder, self._prepared, self._by = folder, prepared, by
         self._needs, self._crew = needs, crew
         grid = folder.layout.grid
+        _require_room(grid, needs, crew)
         self._grid, self._all = grid, set(grid.tiles)
         self._height = strip_height(grid, needs, crew.room, crew.count)
-        side = max(grid.sides)
-        self._kept = max(crew.room - needs.working(side), 1.5 * side * needs.factors)
+        self._kept = crew.room - needs.working(max(grid.sides))
 
     def finish(self) -> None:
         """Rounds: one is enough unless workers die or the model's graph depends on the samples."""
@@ -303,8 +308,9 @@ class _Driver:
         if here:
             tasks.here[run.token] = self._job()
         digest = None if here else send(self._job(), run)
+        parent = os.getpid() if self._crew.is_local and not here else None
         for number in range(count):
-            yield Task(self._folder.path, run.token, digest, socket.gethostname(), os.getpid(), number)
+            yield Task(self._folder.path, run.token, digest, parent, number)
 
     def _job(self) -> Job:
         tangents, first, second = self._prepared
@@ -313,11 +319,21 @@ class _Driver:
 
     def _set_aside(self) -> None:
         """Find, chunk by chunk in their order, how parameters must be treated for all chunks to go together."""
-        aside = {key: set(names) for key, names in self._folder.aside().items()}
-        while (change := self._first_change(aside)) is not None:
+        before = {key: set(names) for key, names in self._folder.aside().items()}
+        aside = {key: set(names) for key, names in before.items()}
+        everything = set(self._prepared[0].parameters)
+        while aside["unreadable"] != everything and (change := self._first_change(aside)) is not None:
             new = change.unreadable - aside["unreadable"] | change.by_gradient - aside["by_gradient"]
-            aside["unreadable"] |= change.unreadable if new else set(self._prepared[0].parameters)
+            aside["unreadable"] |= change.unreadable if new else everything
             aside["by_gradient"] |= change.by_gradient
+        if (
+            aside == before
+        ):  # what a worker met does not show here: all parameters go the way that suits any graph
+            aside["unreadable"] = everything
+        if aside == before:
+            raise NotSupportedError(
+                "the model's graph changes from one pass to the next: make it depend on its inputs alone."
+            )
         with _begun(self._folder) as run:
             run.set_aside(aside["unreadable"], aside["by_gradient"])
 

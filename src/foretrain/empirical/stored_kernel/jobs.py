@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,6 @@ class Job:
     ) -> Job:
         """The job of an engine that has looked at the model."""
         model = tangents.model
-        first, second = sides
         return Job(
             model.function,
             model.given_parameters,
@@ -80,8 +79,7 @@ class Job:
             frozenset(tangents.parameters),
             dict(tangents.rates),
             by,
-            _compact(first),
-            None if second is None else _compact(second),
+            *sides,
             height,
             room,
         )
@@ -108,8 +106,13 @@ class Job:
         return tangents, first, second
 
 
-def _compact(batch: Batch) -> Batch:
+def _compact(job: Job) -> Job:
     """Samples that are a small part of a larger tensor are copied: with a tensor, all of its memory is sent."""
+    second = None if job.second is None else _compact_batch(job.second)
+    return replace(job, first=_compact_batch(job.first), second=second)
+
+
+def _compact_batch(batch: Batch) -> Batch:
     tensors = [leaf for leaf in leaves(batch.arguments) if isinstance(leaf, Tensor)]
     parts = any(value.untyped_storage().nbytes() > 2 * value.nbytes for value in tensors)
     return batch.pick(range(batch.count)) if parts else batch
@@ -118,7 +121,7 @@ def _compact(batch: Batch) -> Batch:
 def send(job: Job, run: Run) -> str:
     """Write the job where workers find it; gives the digest by which they know that it is the right one."""
     try:
-        torch.save(job, run.place / _FILE, pickle_module=import_module("cloudpickle"))
+        torch.save(_compact(job), run.place / _FILE, pickle_module=import_module("cloudpickle"))
     except OSError:
         raise
     except Exception as error:  # models can refuse to be pickled in any way

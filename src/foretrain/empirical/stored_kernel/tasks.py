@@ -45,6 +45,8 @@ _WATCH_SECONDS = 0.5
 # Models in the memory of this process, by the run they belong to: its own workers need no copy.
 here: dict[str, Job] = {}
 
+_watched: set[int] = set()  # processes with which this one ends
+
 # One thread at a time looks at a model or runs it: that changes settings of the whole process.
 _model_lock = threading.RLock()
 
@@ -56,9 +58,8 @@ class Task:
     path: Path
     token: str
     digest: str | None  # None: the job is in the memory of this process
-    host: str
-    process: int
-    number: int
+    parent: int | None  # the process that started this one for the run
+    number: int  # so that no two tasks are the same
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Outcome:
 
 def work(task: Task) -> Outcome:
     """Compute parts of the kernel until none is left."""
+    if task.parent is not None:
+        _die_with(task.parent)
     run = Run(Folder(task.path), task.token)
     name = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
     if not is_stored_kernel(task.path):
@@ -82,16 +85,24 @@ def work(task: Task) -> Outcome:
     if not run.goes_on:
         return Outcome(name, stopped=True)
     try:
-        with clear_errors(task.path), _dying_with(task), threads(run.folder.layout.threads):
-            job = here[task.token] if task.digest is None else received(run, task.digest)
-            with unchanged(job.model):
-                Worker(run, job, name).take_all()
+        with clear_errors(task.path), threads(run.folder.layout.threads):
+            _take_all(run, task, name)
     except RunIsOverError:
         return Outcome(name, stopped=True)
     except GraphChangedError:
         run.stop()
         return Outcome(name, graph_changed=True)
     return Outcome(name)
+
+
+def _take_all(run: Run, task: Task, name: str) -> None:
+    try:
+        job = here[task.token] if task.digest is None else received(run, task.digest)
+        with unchanged(job.model):
+            Worker(run, job, name).take_all()
+    except FileNotFoundError:
+        run.require_going_on()  # the files of a run vanish when it is stopped
+        raise
 
 
 @contextmanager
@@ -105,25 +116,17 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def _dying_with(task: Task) -> Iterator[None]:
-    """A worker process that the run started does not outlive it."""
-    ours = os.getppid() == task.process and socket.gethostname() == task.host
-    if not ours or os.name == "nt":
-        yield
-        return
-    done = threading.Event()
+def _die_with(parent: int) -> None:
+    """A process that a run started does not outlive it; on Windows it ends when it has been idle for a while."""
+    if os.name != "nt" and parent not in _watched:
+        _watched.add(parent)
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
-    def watch() -> None:
-        while not done.wait(_WATCH_SECONDS):
-            if os.getppid() != task.process:
-                os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_WATCH_SECONDS)
+    os._exit(1)
 
 
 class Worker:
@@ -208,9 +211,7 @@ class Worker:
             groups = [(_merged(left), _merged(right))]
         values = self._zeros(len(groups), tile)
         for part, (mine, theirs) in zip(values, groups):
-            both = [
-                key for key in mine if key in theirs
-            ]  # where no gradient arrives on one side, there is no product
+            both = [key for key in mine if key in theirs]  # no gradient on one side means no product
             add_products(part, [mine[key] for key in both], [theirs[key] for key in both], self._layout.width)
         return _Found(values, {})
 

@@ -23,6 +23,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 _DEPTH = 40  # Lanczos steps a probe: the resolution is about the spectrum's range over this number
 _LEAST_PROBES = 4
+_LEAST_SPAN = 1e-3  # of the largest node: a spectrum narrower than this is drawn as wide
 _BEYOND = 3.0  # widths of the smoothing that the grid reaches beyond the outermost node
 
 
@@ -94,7 +95,7 @@ def spectral_density(
     if not op.symmetric:
         nodes = np.sqrt(np.maximum(nodes, 0.0))
     seen = nodes[weights > 1e-14]
-    span = float(seen.max() - seen.min()) or max(abs(float(seen.max())), 1.0)
+    span = max(float(seen.max() - seen.min()), _LEAST_SPAN * float(np.abs(seen).max())) or 1.0
     width = span / depth if width is None else float(width)
     places = _places(points, seen, width)
     distances = (nodes[:, None, :] - places[:, None]) / width

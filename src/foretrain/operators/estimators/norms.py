@@ -75,7 +75,9 @@ def inner(
     ``accuracy`` is relative to |A| |B|, since the inner product of unlike operators may vanish. A probe costs two
     products, one with each operator.
     """
-    return _paired(a, b, _inner_statistic, "inner product", Target.of(accuracy, products), products, seed)
+    return _paired(
+        a, b, _inner_of, _inner_statistic, "inner product", Target.of(accuracy, products), products, seed
+    )
 
 
 def cosine(
@@ -86,12 +88,15 @@ def cosine(
     Numerator and norms come from the same probes, so that their errors cancel the more the closer the operators are;
     value and error are the jackknife's (Tukey 1958). A probe costs two products, one with each operator.
     """
-    return _paired(a, b, _cosine_statistic, "cosine", Target.of(accuracy, products), products, seed)
+    return _paired(
+        a, b, _cosine_of, _cosine_statistic, "cosine", Target.of(accuracy, products), products, seed
+    )
 
 
 def _paired(
     a: OperatorLike,
     b: OperatorLike,
+    plain: Callable[[Array], Array],
     statistic: Statistic,
     what: str,
     target: Target,
@@ -101,8 +106,8 @@ def _paired(
     """Grow the probes until the statistic's error is small beside its scale."""
     pair = _Pair(a, b, seed)
     if 2 * a.domain.size <= (2 * SMALL if products is None else products):
-        value = statistic(pair.all_directions())[0]
-        return exact(value, pair.products, seed)
+        sums = pair.all_directions().sum(axis=1, keepdims=True)
+        return exact(float(plain(sums)[0]), pair.products, seed)
     most = max(2, target.products // 2)
     wanted = whole_blocks(_FIRST_PROBES, pair.block)
     with Progress("probes") as bar:
@@ -145,9 +150,9 @@ class _Pair:
             self.samples = np.concatenate([self.samples, self._see(probes)], axis=1)
 
     def all_directions(self) -> Array:
-        """What the unit vectors see, scaled so that the mean over them is exact."""
+        """What the unit vectors see: the sums over them are exact."""
         unit = torch.eye(self._first.size, dtype=self._first.dtype, device=self._first.operator.device)
-        return self._first.size * self._see(unit)
+        return self._see(unit)
 
     def _see(self, probes: Tensor) -> Array:
         first, second = self._first.apply(probes), self._second.apply(probes)
@@ -162,8 +167,6 @@ def _inner_statistic(samples: Array) -> tuple[float, float, float]:
 
 
 def _cosine_statistic(samples: Array) -> tuple[float, float, float]:
-    if not samples[:2].any(axis=1).all():
-        raise InputError("the cosine with an operator that is zero is not defined.")
     count = samples.shape[1]
     totals = samples.sum(axis=1, keepdims=True)
     full = float(_cosine_of(totals)[0])
@@ -173,5 +176,11 @@ def _cosine_statistic(samples: Array) -> tuple[float, float, float]:
     return min(max(value, -1.0), 1.0), error, 1.0
 
 
+def _inner_of(sums: Array) -> Array:
+    return sums[2]
+
+
 def _cosine_of(sums: Array) -> Array:
+    if not sums[:2].all():
+        raise InputError("the cosine with an operator that is zero is not defined.")
     return np.asarray(sums[2] / np.sqrt(sums[0] * sums[1]))

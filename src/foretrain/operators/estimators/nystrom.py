@@ -72,13 +72,14 @@ class Grams:
         test = slice(self.fixed, None)
         # With v = (A B) times a column of the inverse, Â without probe i is Â - v v^T / inverse_ii.
         heights = 1 / np.diagonal(inverse)[test]
-        squares = np.einsum("ij,ji->i", inverse, applied)[test]  # |v|²
-        quartic = np.einsum("ij,jk,ki->i", inverse, applied, applied, optimize=True)[test]  # v Â v
+        twice = applied @ applied
+        squares = (inverse * applied.T).sum(1)[test]  # |v|²
+        quartic = (inverse * twice.T).sum(1)[test]  # v Â v
         overlap = np.diagonal(applied)[test]  # v A w
         free = 1 / np.diagonal(np.linalg.inv(self.basis))[test]  # |w|² outside the other rows
         lengths = np.where(free > 0, (self.size - len(self.basis) + 1) / free, 1.0)
         first = np.trace(applied) - squares * heights + heights * lengths
-        second = np.trace(applied @ applied) - 2 * quartic * heights + (squares * heights) ** 2
+        second = np.trace(twice) - 2 * quartic * heights + (squares * heights) ** 2
         second += 2 * overlap * heights - squares * heights**2
         return first - shift * self.size, second - 2 * shift * first + shift**2 * self.size
 

@@ -36,10 +36,14 @@ Array: TypeAlias = NDArray[np.float64]
 
 _KRYLOV = 48  # vectors with which the largest modes are looked for
 _WIDTH = 2
-_RESOLVED = 0.01  # relative residual of a mode that counts as found: its value is then good to the square
+_RESOLVED = 0.001  # relative residual of a mode that counts as found: its value is then good to the square
+_MISSED = 0.6  # of the accuracy: more than this asks for depth rather than for probes
 _DEPTH = 20
 _DEEPEST = 160
 _FIRST_PROBES = 8
+_FEWEST_FOR_MOMENTS = (
+    16  # products of B: from fewer, the moments are not known better than the probes see them
+)
 _STEP = 1e-3  # relative, for slopes
 _PART_OF_DEPTH = (
     0.4  # of the largest change since half of the depth: what is left falls with its square, or oscillates
@@ -137,19 +141,21 @@ def measured(counted: Counted, function: RankFunction, target: Target, seed: See
     krylov_seed, probe_seed, moment_seed = spawn(seed, 3)
     seen = _Seen(counted, krylov_seed, probe_seed, target.products)
     moments: _Moments | None = None
-    wanted = whole_blocks(_FIRST_PROBES, counted.block)
+    most = (target.products - counted.products) // seen.price
+    wanted = max(2, min(whole_blocks(_FIRST_PROBES, counted.block), most))
     with Progress("Lanczos probes") as bar:
         while True:
             bar.advance(wanted - seen.probes)
             seen.grow_to(wanted)
-            if seen.has_moments and moments is None:
+            affordable = target.products - counted.products >= _FEWEST_FOR_MOMENTS * seen.factor
+            if seen.has_moments and moments is None and affordable:
                 moments = _tested(counted, seen, function, target, moment_seed)
             value, error, missed = _estimate(seen, function, moments)
             total = math.hypot(error, missed)
             left = target.products - counted.products
             if target.reached(value, total) or left < seen.price:
                 return value, total
-            if missed > max(error, target.accuracy * abs(value) / 2) and seen.may_deepen(left):
+            if missed > _MISSED * target.accuracy * abs(value) and seen.may_deepen(left):
                 seen.deepen()
             else:
                 grown = target.next_count(seen.probes, value, total, counted.block)
@@ -167,15 +173,16 @@ class _Moments:
 def _estimate(seen: _Seen, function: RankFunction, moments: _Moments | None) -> tuple[float, float, float]:
     """Value, standard error, and what more depth may change.
 
-    The moments to calibrate to are the best mean of those that the probes have seen and of the tested ones, by the
-    covariances of their errors: for a spectrum that is almost resolved, the former are the better ones.
+    The moments to calibrate to are the means of those that the probes have seen and of the tested ones, weighted by
+    the variances of their errors: for a spectrum that is almost resolved, the former are the better ones.
     """
     everyone = np.arange(seen.probes)
     own = np.array([seen.moments(seen.measure(np.array([probe]), seen.depth)) for probe in everyone])
     trust, known, spread = np.zeros((2, 2)), own.mean(0), np.zeros((2, 2))
     if moments is not None:
-        spread = np.cov(own, rowvar=False) / len(own)
-        trust = spread @ np.linalg.pinv(spread + moments.covariance, rcond=1e-12, hermitian=True)
+        own_variance, tested_variance = own.var(0, ddof=1) / len(own), np.diagonal(moments.covariance)
+        both = own_variance + tested_variance
+        trust = np.diag(np.divide(own_variance, both, out=np.zeros(2), where=both > 0))
         known, spread = moments.values, trust @ moments.covariance @ trust.T
 
     def calibrated(use: NDArray[np.intp], depth: int) -> Measure:
@@ -213,8 +220,8 @@ def _tested(counted: Counted, seen: _Seen, function: RankFunction, target: Targe
     def linear(first: Array, second: Array) -> Array:
         return np.asarray(value + slopes[0] * (first - here[0]) + slopes[1] * (second - here[1]))
 
-    left = max(target.products - counted.products, 0) // (2 * seen.factor)
-    wanted = Target(_PART_OF_MOMENTS * target.accuracy, seen.base.products + max(left, 2))
+    left = (target.products - counted.products) // seen.factor
+    wanted = Target(_PART_OF_MOMENTS * target.accuracy, seen.base.products + left // 2)
     grams = tested_moments(seen.base, linear, wanted, seed)
     tests = np.array(grams.per_probe())
     errors = np.array(
@@ -236,7 +243,8 @@ class _Seen:
         self.factor = 2 if self._root else 1  # products of A in one of B
         self._source = Source(operator, probe_seed)
         self._find_modes(Source(operator, krylov_seed), products // (4 * self.factor))
-        self._start_over(min(_DEPTH, self._free))
+        affordable = (products - counted.products) // (2 * _FIRST_PROBES * self.factor)
+        self._start_over(max(1, min(_DEPTH, self._free, affordable)))
 
     def _start_over(self, depth: int) -> None:
         self.depth = depth

@@ -1,0 +1,123 @@
+"""The linear readout of the states, if a model has one: found by what it computes, not by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from foretrain.empirical.tangent_kernel.refusals import close
+from foretrain.operators import Space
+from foretrain.support.errors import InputError
+
+if TYPE_CHECKING:
+    from foretrain.empirical.global_ntk.kernel import GlobalNTK
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """outputs = weight h + bias at every place of the states, or only at the ``last`` step.
+
+    ``name`` is the path of the layer; empty if the states are the outputs.
+    """
+
+    name: str
+    weight: Tensor  # (outputs, units)
+    bias: Tensor | None
+    last: bool
+
+    def outputs(self, states: Tensor) -> Tensor:
+        """At every place."""
+        return nn.functional.linear(states, self.weight, self.bias)
+
+    def error(self, states: Tensor, target: Tensor) -> Tensor:
+        """The gradient of half the sum of squares by the states; targets (places, outputs).
+
+        Where only the last step is read, other steps have none.
+        """
+        misfit = self.outputs(states) - target.to(states)
+        if self.last:
+            kept = torch.zeros_like(misfit)
+            kept[:, -1] = misfit[:, -1]
+            misfit = kept
+        return misfit @ self.weight
+
+    def __repr__(self) -> str:
+        where = "the states themselves" if not self.name else f"{self.name!r}"
+        when = ", last step" if self.last else ""
+        return f"Readout({where}{when}: {self.weight.shape[1]} units to {self.weight.shape[0]} outputs)"
+
+
+def find_readout(model: nn.Module, x: Any, kernel: GlobalNTK) -> Readout | None:
+    """The one linear layer that gives the model's outputs from the kernel's states; None if there is none, or several.
+
+    The states themselves are a readout too, by the identity, where the model returns them.
+    """
+    states = kernel.states
+    if not isinstance(states, Tensor) or not isinstance(kernel.domain, Space):
+        return None
+    with torch.no_grad():
+        outputs = _first_tensor(_run(model, x))
+    if outputs is None:
+        return None
+    if outputs.shape == states.shape and close(outputs, states):
+        return Readout("", torch.eye(states.shape[-1]).to(states), None, last=False)
+    has_time = "time" in kernel.domain.names[:-1]
+    fitting = [
+        Readout(name, layer.weight.detach(), _detached(layer.bias), last)
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and layer.in_features == states.shape[-1]
+        for last in ((False, True) if has_time else (False,))
+    ]
+    found = [readout for readout in fitting if _gives(readout, states, outputs)]
+    return found[0] if len(found) == 1 else None
+
+
+def _gives(readout: Readout, states: Tensor, outputs: Tensor) -> bool:
+    mine = readout.outputs(states)
+    mine = mine[:, -1] if readout.last else mine
+    return mine.shape == outputs.shape and close(outputs, mine)
+
+
+def _detached(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.detach()
+
+
+def _run(model: nn.Module, x: Any) -> Any:
+    if isinstance(x, tuple):
+        return model(*x)
+    return model(**x) if isinstance(x, Mapping) else model(x)
+
+
+def _first_tensor(found: Any) -> Tensor | None:
+    if isinstance(found, tuple | list) and found:
+        found = found[0]
+    return found if isinstance(found, Tensor) else None
+
+
+def placed_target(y: Any, places: Space, readout: Readout | None) -> Tensor:
+    """A target as (places, outputs): one for every sample stands at the last step, zero before."""
+    values = torch.as_tensor(y)
+    values = values if values.is_floating_point() else values.double()
+    shape = places.shape
+    scalar = tuple(values.shape) == shape and (readout is None or len(readout.weight) == 1)
+    if scalar and not (readout is not None and readout.last):
+        values = values[..., None]
+    elif values.ndim == 2 and "time" in places.names and len(values) == shape[0]:
+        whole = values.new_zeros(*shape, values.shape[-1])
+        whole[:, -1] = values
+        values = whole
+    if tuple(values.shape[:-1]) != shape:
+        raise InputError(
+            f"y has shape {tuple(torch.as_tensor(y).shape)}, but the states have places {places.describe()}: give "
+            "(samples, steps, outputs) or (samples, outputs)."
+        )
+    if readout is not None and values.shape[-1] != len(readout.weight):
+        raise InputError(
+            f"y has {values.shape[-1]} outputs, but the model's readout has {len(readout.weight)}: give one column for "
+            "each."
+        )
+    return values

@@ -1,0 +1,83 @@
+"""How much of the trace of NTK_S every parameter makes: tr(J_p J_p*) over their sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretrain.operators.estimators.estimate import Target
+from foretrain.operators.probes import basis_rows, random_signs
+from foretrain.support.progress import Progress
+from foretrain.support.seeds import Seed, spawn
+
+if TYPE_CHECKING:
+    from foretrain.empirical.global_ntk.kernel import GlobalNTK
+
+Array = NDArray[np.float64]
+
+_EXACT_SIZE = 256
+_FIRST, _MOST = 16, 512
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Parts of a whole by name, with standard errors that are 0 where they are exact."""
+
+    names: tuple[str, ...]
+    values: Array
+    standard_errors: Array
+
+    def largest_first(self) -> list[tuple[str, float]]:
+        """Names with values."""
+        return sorted(zip(self.names, self.values.tolist()), key=lambda item: -item[1])
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {share:.1%}" for name, share in zip(self.names, self.values))
+        return f"Shares({parts})"
+
+
+def trace_shares(kernel: GlobalNTK, *, accuracy: float = 0.02, seed: Seed = 0) -> Shares:
+    """Every parameter's share, to this absolute standard error.
+
+    For random signs z at the states E|J_p* z|^2 = tr(J_p J_p*): sweeps back give all parameters at once. Up to 256
+    states the basis takes the place of signs, and the shares are exact.
+    """
+    target = Target.of(accuracy, _MOST)
+    if kernel.size <= _EXACT_SIZE:
+        basis = basis_rows(0, kernel.size, kernel.size, dtype=kernel.dtype, device=kernel.device)
+        total = _squares(kernel, basis).sum(0)
+        return Shares(tuple(kernel.dynamics.parameters), total / total.sum(), np.zeros(len(total)))
+    seen = np.zeros((0, len(kernel.dynamics.parameters)))
+    with Progress("shares of the trace") as bar:
+        for own in spawn(seed, _MOST // _FIRST):
+            signs = random_signs(_FIRST, kernel.size, own, dtype=kernel.dtype, device=kernel.device)
+            seen = np.concatenate([seen, _squares(kernel, signs)])
+            bar.advance(_FIRST)
+            values, errors = _ratios(seen)
+            if target.reached(1.0, float(errors.max())):
+                break
+    return Shares(tuple(kernel.dynamics.parameters), values, errors)
+
+
+def _squares(kernel: GlobalNTK, vectors: Tensor) -> Array:
+    """|J_p* v|^2, (vectors, parameters)."""
+    rows = []
+    for block in torch.split(vectors, kernel.best_block):
+        found = kernel.dynamics.pull(kernel._embedded(block))
+        parts = [found[name].flatten(1).double().square().sum(1) for name in kernel.dynamics.parameters]
+        rows.append(torch.stack(parts, 1))
+    return torch.cat(rows).cpu().numpy()
+
+
+def _ratios(seen: Array) -> tuple[Array, Array]:
+    """Shares of the sums, and their jackknife errors."""
+    count, total = len(seen), seen.sum(0)
+    one_out = total - seen
+    shares = one_out / one_out.sum(1, keepdims=True)
+    spread = np.square(shares - shares.mean(0)).sum(0)
+    return total / total.sum(), np.sqrt((count - 1) / count * spread)

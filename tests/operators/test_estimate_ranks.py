@@ -1,0 +1,149 @@
+"""Effective ranks against the spectrum, and how many products they take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from spectral_operators import Matrix, Spectral, random_matrix, spectrum, symmetric_matrix
+from torch import Tensor
+
+from foretrain.operators.estimators import effective_rank
+from foretrain.support.errors import AccuracyWarning, InputError
+
+SIZE = 5000
+
+
+def participation(values: Tensor) -> float:
+    return float(values.sum() ** 2 / values.square().sum())
+
+
+def entropy(values: Tensor) -> float:
+    shares = values[values > 0] / values.sum()
+    return float(torch.exp(-(shares * shares.log()).sum()))
+
+
+def modes_for(values: Tensor, share: float) -> int:
+    held = values.cumsum(0) / values.sum()
+    return int((held < share - 1e-12).sum()) + 1
+
+
+# Products that 1 % took at most over ten seeds. Not below 100: spectra whose effective rank is about 100 with a sharp
+# end ("exponential 50", "rank 100"), where 2 / 100 is the relative variance of a plain probe and every approximation
+# must hold about as many vectors as the rank before it helps.
+QUICK = {
+    "power 0.5": 100,
+    "power 0.75": 80,
+    "power 1": 100,
+    "power 1.5": 80,
+    "power 2": 60,
+    "exponential 10": 70,
+    "exponential 500": 30,
+    "flat": 30,
+    "ramp": 30,
+    "rank 30": 60,
+    "stretched": 100,
+}
+SLOW = {"exponential 50": 150, "rank 100": 200}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("name", "most"), [*QUICK.items(), *SLOW.items()])
+def test_one_percent_of_the_participation_ratio_takes_few_products(
+    name: str, most: int, dtype: torch.dtype
+) -> None:
+    values = spectrum(name, SIZE)
+    truth = participation(values)
+    for seed in range(4):
+        operator = Spectral(values.to(dtype))
+        estimate = effective_rank(operator, seed=seed)
+        assert estimate.relative_error <= 0.01
+        assert abs(estimate.value - truth) <= 3.5 * estimate.standard_error + 1e-6 * truth
+        assert estimate.products == operator.calls <= most
+
+
+@pytest.mark.parametrize("name", ["power 1", "stretched", "exponential 50"])
+def test_the_stated_error_is_within_twice_the_true_rms(name: str) -> None:
+    values = spectrum(name, SIZE)
+    truth = participation(values)
+    found = [effective_rank(Spectral(values), accuracy=0.03, seed=seed) for seed in range(40)]
+    errors = np.array([estimate.value / truth - 1 for estimate in found])
+    rms = np.sqrt(np.mean(errors**2))
+    stated = np.sqrt(np.mean([estimate.relative_error**2 for estimate in found]))
+    assert 0.5 <= stated / rms <= 2
+    assert abs(errors.mean()) <= 4 * rms / np.sqrt(40)
+
+
+@pytest.mark.parametrize("name", ["power 0.5", "power 1", "power 2", "rank 30", "ramp", "stretched"])
+def test_entropy_ranks(name: str) -> None:
+    values = spectrum(name, 2000)
+    truth = entropy(values)
+    for seed in range(3):
+        estimate = effective_rank(Spectral(values), kind="entropy", accuracy=0.02, seed=seed)
+        assert estimate.relative_error <= 0.02
+        assert abs(estimate.value - truth) <= 4 * estimate.standard_error + 1e-4 * truth
+
+
+@pytest.mark.parametrize(("name", "share"), [("power 2", 0.95), ("power 1.5", 0.5), ("exponential 3", 0.9)])
+def test_shares_of_few_modes_are_whole_numbers(name: str, share: float) -> None:
+    values = spectrum(name, 2000)
+    estimate = effective_rank(Spectral(values), share=share, accuracy=0.1)
+    assert estimate.value == modes_for(values, share)
+
+
+@pytest.mark.parametrize(("name", "share"), [("power 0.5", 0.95), ("ramp", 0.8), ("stretched", 0.5)])
+def test_shares_of_many_modes(name: str, share: float) -> None:
+    values = spectrum(name, 2000)
+    truth = modes_for(values, share)
+    for seed in range(3):
+        estimate = effective_rank(Spectral(values), share=share, accuracy=0.03, seed=seed)
+        assert estimate.relative_error <= 0.03
+        assert abs(estimate.value - truth) <= 4 * estimate.standard_error + 1
+
+
+@pytest.mark.parametrize("kind", ["participation", "entropy"])
+def test_other_operators_are_judged_by_singular_values(kind: str) -> None:
+    signs = torch.where(torch.arange(1000) % 3 == 0, -1.0, 1.0)
+    values = spectrum("power 0.5", 1000)
+    truth = {"participation": participation, "entropy": entropy}[kind](values)
+    mixed = effective_rank(Spectral(signs * values, positive=False), kind=kind, accuracy=0.03)
+    assert abs(mixed.value - truth) <= 4 * mixed.standard_error
+
+    rotated = symmetric_matrix(values[:400], seed=1) @ torch.linalg.qr(random_matrix(400, 400, seed=2))[0]
+    truth = {"participation": participation, "entropy": entropy}[kind](values[:400])
+    estimate = effective_rank(Matrix(rotated, block=8), kind=kind, accuracy=0.03, products=399)
+    assert estimate.method == "Lanczos quadrature"
+    assert abs(estimate.value - truth) <= 4 * estimate.standard_error
+
+
+def test_small_operators_are_exact() -> None:
+    values = spectrum("power 1", 60)
+    matrix = symmetric_matrix(values)
+    operator = Matrix(matrix, positive=True)
+    assert float(effective_rank(operator)) == pytest.approx(participation(values), rel=1e-10)
+    assert float(effective_rank(operator, kind="entropy")) == pytest.approx(entropy(values), rel=1e-10)
+    assert float(effective_rank(operator, share=0.95)) == modes_for(values, 0.95)
+    assert float(effective_rank(Matrix(-matrix, symmetric=True))) == pytest.approx(participation(values))
+    other = random_matrix(20, 30)
+    assert float(effective_rank(Matrix(other))) == pytest.approx(participation(torch.linalg.svdvals(other)))
+    one = effective_rank(Matrix(torch.tensor([[3.0]]), positive=True))
+    assert (one.value, one.standard_error, one.method) == (1.0, 0.0, "exact")
+
+
+@pytest.mark.parametrize("positive", [True, False])
+@pytest.mark.parametrize("size", [10, 600])
+def test_nothing_has_rank_zero(size: int, positive: bool) -> None:
+    operator = Spectral(torch.zeros(size, dtype=torch.float64), positive=positive)
+    for options in ({}, {"kind": "entropy"}, {"share": 0.9}):
+        found = effective_rank(operator, **options)  # type: ignore[arg-type]
+        assert (found.value, found.standard_error) == (0.0, 0.0)
+
+
+def test_bad_input_and_short_budgets() -> None:
+    operator = Spectral(spectrum("power 1", SIZE))
+    with pytest.raises(InputError, match="did you mean 'entropy'"):
+        effective_rank(operator, kind="entropic")
+    with pytest.raises(InputError, match="0.95 for 95 %"):
+        effective_rank(operator, share=95)
+    with pytest.warns(AccuracyWarning, match="effective rank"):
+        assert effective_rank(operator, products=20).products <= 20
