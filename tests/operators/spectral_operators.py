@@ -1,4 +1,4 @@
-"""Operators of any size whose spectrum is known: diagonal in a random orthogonal basis that a fast transform makes."""
+"""Operators of any size whose spectrum is known: diagonal in a random basis that a fast transform makes."""
 
 from __future__ import annotations
 

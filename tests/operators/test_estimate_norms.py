@@ -46,9 +46,7 @@ def test_small_and_vanishing_norms() -> None:
     matrix = random_matrix(5, 7)
     assert float(frobenius_norm(Matrix(matrix))) == pytest.approx(float(matrix.norm()), rel=1e-12)
     for positive in (True, False):
-        nothing = frobenius_norm(
-            Spectral(torch.zeros(SIZE, dtype=torch.float64), positive=positive), seed=1
-        )
+        nothing = frobenius_norm(Spectral(torch.zeros(SIZE, dtype=torch.float64), positive=positive), seed=1)
         assert (nothing.value, nothing.standard_error) == (0.0, 0.0)
 
 

@@ -53,7 +53,12 @@ def test_stopping_when_the_error_is_small_keeps_the_coverage() -> None:
         assert low <= (np.abs(scores) <= width).mean() <= high
 
 
-@pytest.mark.parametrize("name", ["power 0.5", "power 1", "power 2", "exponential 30", "stretched"])
+MORE_SPECTRA = ("power 0.5", "power 1", "exponential 30", "stretched")
+
+
+@pytest.mark.parametrize(
+    "name", ["power 2", *(pytest.param(name, marks=pytest.mark.statistical) for name in MORE_SPECTRA)]
+)
 @pytest.mark.parametrize("method", ["hutch++", "xtrace", "xnystrace"])
 def test_stated_errors_are_within_twice_the_true_rms(method: str, name: str) -> None:
     values = spectrum(name, SIZE)
@@ -70,7 +75,9 @@ def test_sketches_beat_hutchinson_where_the_spectrum_decays() -> None:
     values = spectrum("power 2", SIZE)
     operator, truth = Spectral(values), float(values.sum())
     rms = {
-        method: np.sqrt(np.mean([(quiet(operator, method, 48, seed).value - truth) ** 2 for seed in range(20)]))
+        method: np.sqrt(
+            np.mean([(quiet(operator, method, 48, seed).value - truth) ** 2 for seed in range(20)])
+        )
         for method in METHODS
     }
     assert rms["hutch++"] < rms["hutchinson"] / 10

@@ -177,13 +177,13 @@ def _view_text(view: View, named: bool) -> list[str | Table]:
     *places, units = view.axes.values()
     subject = f"The state {view.name} changes" if named else "The states change"
     text = (
-        f"{subject} with an effective rank of {_plus_minus(view.temporal_rank)} in time ({int(np.prod(places))} "
+        f"{subject} with an effective rank of {_plus_minus(view.temporal_rank)} in {view.along} ({int(np.prod(places))} "
         f"places) and {_plus_minus(view.spatial_rank)} in space ({units} {list(view.axes)[-1]}s)."
     )
     if view.core_cosine is not None:
         text += f" Cosine with the core V V* (x) I: {_plus_minus(view.core_cosine)}."
     shown = range(len(view.temporal_modes))
-    columns = ["mode in time", "share of the temporal kernel"]
+    columns = [f"mode in {view.along}", "share of the temporal kernel"]
     rows: list[list[Any]] = [[i + 1, float(view.temporal_shares[i])] for i in shown]
     if len(view.core_shares):
         columns.append("share of the core V V*")
@@ -203,7 +203,7 @@ def _parameter_table(summary: GlobalSummary) -> Table:
         if view.loss_decrease is not None
     }
     heads = [
-        "share of the loss decrease" + (f" by {name}" if len(summary.views) > 1 else "") for name in falls
+        "share of the loss decrease" + (f" through {name}" if len(summary.views) > 1 else "") for name in falls
     ]
     order = np.argsort(-shares.values)[:_MOST_PARAMETERS]
     rows = [
@@ -254,7 +254,8 @@ def _slowest(rayleigh: NDArray[np.float64]) -> list[str]:
         return []
     ratio = rayleigh[fast] / rayleigh[slow] if rayleigh[slow] > 0 else np.inf
     return [
-        f"From here gradient descent changes target mode {slow + 1} {ratio:.3g} times more slowly than mode {fast + 1}."
+        f"From here gradient descent changes mode {slow + 1} of the target {ratio:.3g} times more slowly than mode "
+        f"{fast + 1}."
     ]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.model_inputs import as_inputs
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError, NotEnoughMemoryError
 from foretrain.support.memory import human_bytes, parse_bytes
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from foretrain.empirical.stored_kernel.reading import StoredKernel
     from foretrain.empirical.stored_kernel.summary import KernelSummary
     from foretrain.empirical.tangent_kernel import TangentKernel
-    from foretrain.support.loading import Data
+    from foretrain.support.loading import Samples
 
     Found = TangentKernel | StoredKernel
 
@@ -104,17 +105,19 @@ def ntk(
     """
     from foretrain.empirical.stored_kernel.summary import summarise, trace_shares
     from foretrain.report.kernels import draw_summary
-    from foretrain.support.loading import load_data, load_model
+    from foretrain.support.loading import load_model, load_samples
 
     work = _Work(_outputs(outputs, trace), _by(by), store, engine, workers, batch_size, memory, anew)
     _refuse_what_needs_a_store(work)
-    found = load_data(data)
+    found = load_samples(data)
+    if ridge is not None and found.y is None:
+        raise InputError(f"{data} has no y: add targets, or leave out --ridge.")
     if test and found.x_test is None:
         raise InputError(f"{data} has no x_test: add it, or leave out --test.")
     network = _cast(load_model(model), dtype)
-    x = _inputs(found.x, network)
+    x = as_inputs(found.x, network)
     kernel = _kernel(network, x, None, work)
-    across = _kernel(network, _inputs(found.x_test, network), x, _beside(work)) if test else None
+    across = _kernel(network, as_inputs(found.x_test, network), x, _beside(work)) if test else None
     y, misfit = _targets(found.y if outputs is None else _columns(found.y, work.outputs), kernel)
     shares = None if store is not None or by == "layer" else trace_shares(network, x, work.outputs)
     summary = summarise(kernel, y, top, seed, layer_shares=shares)
@@ -174,41 +177,30 @@ def _cast(model: nn.Module, dtype: str | None) -> nn.Module:
     return model.to(known[dtype])
 
 
-def _inputs(values: Any, model: nn.Module) -> Tensor:
-    """In the model's precision and on its device; whole numbers stay such only for models with embeddings."""
-    import torch
-
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
-    embeds = any(isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) for module in model.modules())
-    if values.dtype.kind in "biu" and embeds:
-        return torch.as_tensor(values.astype(np.int64), device=like.device)
-    return torch.as_tensor(np.ascontiguousarray(values)).to(like.detach())
-
-
 def _kernel(model: nn.Module, x: Tensor, x2: Tensor | None, work: _Work) -> Found:
-    from foretrain.empirical.stored_kernel import run
-    from foretrain.empirical.tangent_kernel import ntk as compute
-    from foretrain.empirical.tangent_kernel.entry import prepare
-    from foretrain.empirical.tangent_kernel.model import unchanged
+    from foretrain.empirical import ntk as compute
 
-    if work.store is None:
-        try:
-            return compute(model, x, x2, work.outputs, by=work.by, batch_size=work.batch_size or "auto")
-        except NotEnoughMemoryError as error:
-            raise NotEnoughMemoryError(
-                f"{str(error).rstrip('.')}, or give -o out.zarr, which keeps the kernel on disk."
-            ) from error
-    with unchanged(model):
-        return run(
-            prepare(model, x, x2, work.outputs, by=work.by),
-            work.store,
+    size = work.batch_size or "auto"
+    if work.store is not None:
+        return compute(
+            model,
+            x,
+            x2,
+            work.outputs,
             by=work.by,
+            batch_size=size,
+            store=work.store,
             engine=work.engine,
             workers=work.workers,
-            side=work.batch_size,
             memory=work.memory,
             overwrite=work.anew,
         )
+    try:
+        return compute(model, x, x2, work.outputs, by=work.by, batch_size=size)
+    except NotEnoughMemoryError as error:
+        raise NotEnoughMemoryError(
+            f"{str(error).rstrip('.')}, or give -o out.zarr, which keeps the kernel on disk."
+        ) from error
 
 
 def _beside(work: _Work) -> _Work:
@@ -221,7 +213,9 @@ def _beside(work: _Work) -> _Work:
 
 def _columns(y: Any, chosen: list[int]) -> Any:
     """Targets of the chosen outputs, if there is one column for each output."""
-    return y[:, chosen] if y.ndim == 2 and y.shape[1] > max(chosen) and min(chosen) >= 0 else y
+    return (
+        y[:, chosen] if y is not None and y.ndim == 2 and y.shape[1] > max(chosen) and min(chosen) >= 0 else y
+    )
 
 
 def _targets(y: Any, kernel: Found) -> tuple[Any, str | None]:
@@ -229,6 +223,8 @@ def _targets(y: Any, kernel: Found) -> tuple[Any, str | None]:
     from foretrain.empirical.kernel_analysis import directed_targets
     from foretrain.empirical.kernel_matrices import layout_of
 
+    if y is None:
+        return None, None
     try:
         directed_targets(y, layout_of(kernel))
     except InputError as error:
@@ -246,7 +242,7 @@ def _regression(
     return regression(kernel, y, ridge, across)
 
 
-def _test_error(fit: KernelRegression, data: Data, outputs: Any) -> float | None:
+def _test_error(fit: KernelRegression, data: Samples, outputs: Any) -> float | None:
     """Mean squared error of the test predictions, or for labels the share of wrong ones."""
     chosen = outputs if isinstance(outputs, list) else None
     if data.y_test is None:

@@ -1,8 +1,9 @@
 """Measurements on torch models: what a network does at initialisation and while it learns.
 
 ``ntk`` and ``ntk_operator``, the tangent kernel as a matrix and as products; what is asked of it: ``spectrum``,
-``condition_number``, ``alignment``, ``regression``; ``foretrain.empirical.fields``, the collective fields of
-feed-forward networks; residual blocks.
+``condition_number``, ``alignment``, ``regression``, ``spectral_density``, ``summarise``; residual blocks. In packages
+of their own: ``foretrain.empirical.global_ntk``, the kernel of all states of a model, ``foretrain.empirical.fields``,
+the collective fields of feed-forward networks, ``foretrain.empirical.stored_kernel``, kernels larger than memory.
 """
 
 from foretrain.empirical.kernel_analysis import (
@@ -12,9 +13,12 @@ from foretrain.empirical.kernel_analysis import (
     condition_number,
     spectrum,
 )
+from foretrain.empirical.kernel_density import SpectralDensity, spectral_density
 from foretrain.empirical.kernel_products import KernelEstimate, NTKOperator, ntk_operator
 from foretrain.empirical.kernel_regression import KernelRegression, regression
 from foretrain.empirical.residual_blocks import BlockTuning, residual_scale, tune_block
+from foretrain.empirical.stored_kernel.reading import StoredKernel
+from foretrain.empirical.stored_kernel.summary import KernelSummary, summarise
 from foretrain.empirical.tangent_kernel import TangentKernel, ntk
 
 __all__ = [
@@ -23,7 +27,10 @@ __all__ = [
     "KernelEstimate",
     "KernelRegression",
     "KernelSpectrum",
+    "KernelSummary",
     "NTKOperator",
+    "SpectralDensity",
+    "StoredKernel",
     "TangentKernel",
     "alignment",
     "condition_number",
@@ -31,6 +38,8 @@ __all__ = [
     "ntk_operator",
     "regression",
     "residual_scale",
+    "spectral_density",
     "spectrum",
+    "summarise",
     "tune_block",
 ]

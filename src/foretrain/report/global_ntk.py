@@ -48,7 +48,7 @@ def _spectrum(axis: Axes, summary: GlobalSummary) -> None:
     several = len(summary.views) > 1
     for color, (name, view) in zip(PALETTE, summary.views.items()):
         ending = f", {name}" if several else ""
-        curves.append((view.temporal_shares, f"in time{ending}", color, ".-"))
+        curves.append((view.temporal_shares, f"in {view.along}{ending}", color, ".-"))
         if len(view.core_shares):
             curves.append((view.core_shares, f"core V V*{ending}", color, "x:"))
     for values, label, color, style in curves:
@@ -71,7 +71,7 @@ def _ranks(axis: Axes, summary: GlobalSummary) -> None:
     for name, view in summary.views.items():
         ending = f"\n{name}" if several else ""
         *places, units = view.axes.values()
-        bars.append((f"in time{ending}", view.temporal_rank, int(np.prod(places)), BLUE))
+        bars.append((f"in {view.along}{ending}", view.temporal_rank, int(np.prod(places)), BLUE))
         bars.append((f"in space{ending}", view.spatial_rank, units, ORANGE))
     at = np.arange(len(bars))
     axis.barh(at, [most for *_, most, _ in bars], color="#efefef", height=0.72)
@@ -101,7 +101,8 @@ def _weights(axis: Axes, summary: GlobalSummary) -> None:
         at = np.arange(len(names)) + (number - (len(columns) - 1) / 2) * height
         axis.barh(at, 100 * values, height=0.92 * height, color=color, alpha=0.85, label=label)
     axis.set_yticks(np.arange(len(names)), names, fontsize=8)
-    axis.invert_yaxis()
+    room = 0.2 * len(names) * (len(columns) - 1)  # below the bars, for the legend
+    axis.set_ylim(len(names) - 0.5 + room, -0.5)
     axis.set_xlabel("percent", fontsize=9)
     axis.set_title("Share of each parameter", fontsize=10, loc="left")
     if len(columns) > 1:
@@ -132,14 +133,15 @@ def _modes(axis: Axes, view: View, ending: str) -> None:
     shape = view.temporal_modes.shape[1:]
     along = list(view.axes)[len(shape) - 1]
     modes = view.temporal_modes.reshape(len(view.temporal_modes), -1, shape[-1])
+    style = "." if along == "batch" else "-"  # samples have no order
     picked = np.linspace(0, modes.shape[1] - 1, min(_MOST_SAMPLES, modes.shape[1])).astype(int)
     for row, (mode, share) in enumerate(zip(modes, view.temporal_shares)):
         color = PALETTE[row % len(PALETTE)]
         size = max(float(np.abs(mode).max()), 1e-300)
         axis.axhline(-row, color=FAINT, linewidth=0.6)
-        axis.plot(mode[picked].T * 0.46 / size - row, color=color, linewidth=0.8, alpha=0.7)
+        axis.plot(mode[picked].T * 0.46 / size - row, style, color=color, linewidth=0.8, markersize=5, alpha=0.7)
         axis.text(
-            1.005, -row, f"{100 * share:.2g} %", transform=axis.get_yaxis_transform(), va="center", fontsize=8
+            1.005, -row, f"{100 * max(share, 0.0):.2g} %", transform=axis.get_yaxis_transform(), va="center", fontsize=8
         )
     axis.set_yticks(-np.arange(len(modes)), [str(number + 1) for number in range(len(modes))], fontsize=9)
     axis.set_ylim(-len(modes) + 0.45, 0.55)
@@ -165,8 +167,9 @@ def _target(axis: Axes, view: View, ending: str) -> None:
     axis.bar(at + 0.2, found.proxy_rayleigh, 0.36, color=SKY, alpha=0.85, label="core V V*")
     axis.axhline(1.0, color=INK, linestyle="--", linewidth=1.0)
     axis.set_yscale("log")
-    lowest = np.nanmin([*found.rayleigh, *found.proxy_rayleigh, 1.0])
-    axis.set_ylim(bottom=max(0.4 * float(lowest), 1e-8))
+    speeds = np.array([*found.rayleigh, *found.proxy_rayleigh, 1.0])
+    lowest = max(0.4 * float(np.nanmin(speeds)), 1e-8)
+    axis.set_ylim(lowest, float(np.nanmax(speeds)) * (np.nanmax(speeds) / lowest) ** 0.3)  # room for the legend
     for place, value, cosine in zip(at, found.rayleigh, found.cosine):
         axis.annotate(
             f"cos {cosine:.2f}",

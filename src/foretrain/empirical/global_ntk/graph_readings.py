@@ -130,21 +130,29 @@ class Reading:
         """Blocks of gradients (k, *shape) at the edges as (k, samples, positions of all uses, features)."""
         blocks = [block.reshape(len(block), *shape) for block, shape in zip(gradients, self._products)]
         if self._is_loop:
-            both = torch.stack(blocks, 1)
-            found = _arranged(self.readers[0], both.flatten(0, 1))[:, group]
-            split = found.reshape(*both.shape[:2], *found.shape[1:])
-            return split.permute(0, 2, 1, 4, 3).flatten(2, 3)
+            return torch.stack(blocks, 2)
         each = [_arranged(reader, block)[:, group] for reader, block in zip(self.readers, blocks)]
         return torch.cat(each, -1).transpose(2, 3)
 
-    @property
+    def placed(self, group: int, changes: Tensor) -> list[Tensor]:
+        """The transpose: changes (k, samples * positions * features) put at the edges, zeros in other groups."""
+        count = len(changes)
+        if self._is_loop:
+            rows = changes.reshape(count, self.readers[0].samples, len(self.readers), -1)
+            return [part.reshape(count, *shape) for part, shape in zip(rows.unbind(2), self.shapes)]
+        places = [changes.new_zeros(count, *shape, requires_grad=True) for shape in self.shapes]
+        with torch.enable_grad():
+            found = self.arranged(group, places)
+        return list(torch.autograd.grad(found, places, changes.reshape(found.shape)))
+
+    @cached_property
     def _is_loop(self) -> bool:
-        """Whether all uses are the same product of rows, so that they are arranged together."""
+        """Whether all uses are products (samples, features), as in a loop over time, which need no rearrangement."""
         kind, *_, axes = self.key
-        alike = (
-            len({*self._products}) == 1 and len({*axes}) == 1 and len({type(r) for r in self.readers}) == 1
-        )
-        return len(self.readers) > 1 and kind == "rows" and alike
+        samples, products = self.readers[0].samples, {*self._products}
+        first = self._products[0]
+        plain = len(products) == 1 and first[0] == samples and len(first) == 2 and {*axes} == {(1, first[1])}
+        return bool(kind == "rows" and plain)
 
     def inputs(self, group: int) -> Tensor:
         """What the parameter multiplies, (samples, positions of all uses, columns)."""

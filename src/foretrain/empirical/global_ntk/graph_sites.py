@@ -74,11 +74,7 @@ class GraphSite(Site):
 
     def propagate(self, changes: Tensor) -> Tensor:
         """P_w: changes are put where the products are and carried to the states."""
-        count = len(changes)
-        places = [changes.new_zeros(count, *shape, requires_grad=True) for shape in self._parts[0].shapes]
-        with torch.enable_grad():
-            arranged = self._parts[0].arranged(self._group, places)
-        placed = torch.autograd.grad(arranged, places, changes.reshape(arranged.shape))
+        placed = self._parts[0].placed(self._group, changes)
         return self._dynamics.from_ends(self._carrier.forth(self._start, placed))
 
     def propagate_adjoint(self, vectors: Tensor) -> Tensor:
@@ -97,10 +93,9 @@ class GraphSite(Site):
 
     def _space(self) -> Space:
         part = self._parts[0]
-        like = self._dynamics.values.new_zeros(()).expand
-        samples, positions, features = part.arranged(self._group, [like(1, *s) for s in part.shapes]).shape[
-            1:
-        ]
+        like = self._dynamics.values.new_zeros(())
+        shown = part.arranged(self._group, [like.expand(1, *shape) for shape in part.shapes])
+        _, samples, positions, features = shown.shape
         uses, rest = len(part.readers), positions // len(part.readers)
         times = self._dynamics.times
         by_sample = samples == self._dynamics.samples

@@ -52,7 +52,7 @@ class Readout:
 
 
 def find_readout(model: nn.Module, x: Any, kernel: GlobalNTK) -> Readout | None:
-    """The one linear layer that gives the model's outputs from the kernel's states; None if there is none, or several.
+    """The one linear layer that gives the model's outputs from the kernel's states; None if there is none or several.
 
     The states themselves are a readout too, by the identity, where the model returns them.
     """
@@ -117,7 +117,7 @@ def placed_target(y: Any, places: Space, readout: Readout | None) -> Tensor:
         )
     if readout is not None and values.shape[-1] != len(readout.weight):
         raise InputError(
-            f"y has {values.shape[-1]} outputs, but the model's readout has {len(readout.weight)}: give one column for "
-            "each."
+            f"y has {values.shape[-1]} outputs, but the model's readout has {len(readout.weight)}: give one column "
+            "for each."
         )
     return values

@@ -5,8 +5,8 @@ For a direction g with independent standard normal entries J g is a sheet H (pla
     E[H H*] / units = NTK_temp,    E[H* H] / places = NTK_space,
 
 so that a sweep forward gives a sample of both, while a product with either by the basis of what is traced out takes
-as many products of NTK_S as that has dimensions. Different sheets are independent: sums over pairs of them are free of
-bias for tr(A)^2 and tr(A^2), and the jackknife over sheets gives errors.
+as many products of NTK_S as that has dimensions. Different sheets are independent: sums over pairs of them are free
+of bias for tr(A)^2 and tr(A^2), and the jackknife over sheets gives errors.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ReducedViews:
 def reduced_views(kernel: GlobalNTK, *, accuracy: float = 0.02, seed: Seed = 0) -> ReducedViews:
     """Both kernels, with as many directions as both participation ratios need for this relative standard error.
 
-    Up to 1024 states the kernel itself is written out, up to 2048 parameters every one is a direction, and all is exact.
+    Up to 1024 states the kernel is written out, up to 2048 parameters each of them is a direction: then all is exact.
     """
     space = kernel.domain.plain("reduced views")
     units = space.shape[-1]
@@ -106,6 +106,10 @@ def _one_by_one(kernel: GlobalNTK, shape: tuple[int, int], seed: Seed) -> Reduce
 
 
 def _exact(temporal: Tensor, spatial: Tensor, products: int, seed: Seed) -> ReducedViews:
+    temporal, spatial = (
+        (temporal + temporal.t()) / 2,
+        (spatial + spatial.t()) / 2,
+    )  # float32 products are not symmetric
     ranks = [exact(_participation(view), products, seed) for view in (temporal, spatial)]
     return ReducedViews(temporal, spatial, ranks[0], ranks[1], 0.0, 0.0, 0)
 

@@ -1,4 +1,4 @@
-"""What there is to know of a global-state NTK at a glance: ranks, modes, core, weights, and how a target lies in it."""
+"""What there is to know of a global-state NTK at a glance: ranks, modes, core, weights, and how a target fits."""
 
 from __future__ import annotations
 
@@ -58,6 +58,12 @@ class View:
     loss_decrease: LossDecrease | None
     readout: str | None
 
+    @property
+    def along(self) -> str:
+        """What the temporal kernel is about: time, or all axes but the last where there is none."""
+        places = list(self.axes)[:-1]
+        return "time" if "time" in places else " x ".join(places) or "one place"
+
     def to_dataset(self) -> xr.Dataset:
         """All that it holds, labelled."""
         import xarray as xr
@@ -91,8 +97,8 @@ class View:
     def lines(self) -> list[str]:
         """What it says."""
         found = [
-            f"rank {_plus_minus(self.temporal_rank)} in time ({' x '.join(list(self.axes)[:-1])}), "
-            f"{_plus_minus(self.spatial_rank)} in space ({list(self.axes)[-1]})"
+            f"rank {_plus_minus(self.temporal_rank)} in {self.along}, {_plus_minus(self.spatial_rank)} in space "
+            f"({list(self.axes)[-1]})"
         ]
         if self.core_cosine is not None:
             found.append(f"cosine with the concatenated core {_plus_minus(self.core_cosine)}")

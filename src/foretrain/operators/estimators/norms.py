@@ -177,7 +177,7 @@ def _cosine_statistic(samples: Array) -> tuple[float, float, float]:
 
 
 def _inner_of(sums: Array) -> Array:
-    return sums[2]
+    return np.asarray(sums[2])
 
 
 def _cosine_of(sums: Array) -> Array:

@@ -195,7 +195,10 @@ def _estimate(seen: _Seen, function: RankFunction, moments: _Moments | None) -> 
     shallower = [max(1, seen.depth * eighths // 8) for eighths in range(4, 8)]
     changes = [function.smooth(calibrated(everyone, depth)) - function.smooth(full) for depth in shallower]
     slopes = _slopes(seen, function, full)
-    error = math.sqrt(error**2 + max(float(slopes @ spread @ slopes), 0.0))
+    few = (seen.probes - 1) / max(
+        seen.probes - 3, 1
+    )  # the variance of Student's t: so few probes, so uncertain a spread
+    error = math.sqrt(few * error**2 + max(float(slopes @ spread @ slopes), 0.0))
     return function.stated(full, value), error, _PART_OF_DEPTH * float(np.abs(changes).max())
 
 

@@ -29,6 +29,16 @@ class Data:
     y_test: Array | None = None
 
 
+@dataclass(frozen=True)
+class Samples:
+    """Inputs, samples first, and what else a file holds: for what needs no targets but can use them."""
+
+    x: Array
+    y: Array | None = None
+    x_test: Array | None = None
+    y_test: Array | None = None
+
+
 def load_inputs(path: str | Path) -> Array:
     """The inputs (samples, components) of an npz file; targets may be there but need not."""
     source = Path(path).expanduser()
@@ -46,19 +56,27 @@ def load_inputs(path: str | Path) -> Array:
 
 def load_data(path: str | Path) -> Data:
     """Read and check an npz file made with ``numpy.savez(path, x=…, y=…)``."""
-    source = Path(path).expanduser()
+    arrays = _checked(Path(path).expanduser(), ("x", "y"))
+    return Data(arrays["x"], arrays["y"], arrays.get("x_test"), arrays.get("y_test"))
+
+
+def load_samples(path: str | Path) -> Samples:
+    """The same for a file that must hold ``x`` only."""
+    return Samples(**_checked(Path(path).expanduser(), ("x",)))
+
+
+def _checked(source: Path, needed: tuple[str, ...]) -> dict[str, Array]:
     arrays = _read(source)
-    for name in ("x", "y"):
+    for name in needed:
         if name not in arrays:
-            raise InputError(
-                f"{source} has no array {name!r}: write it with numpy.savez(path, x=..., y=...)."
-            )
+            written = ", ".join(f"{known}=..." for known in needed)
+            raise InputError(f"{source} has no array {name!r}: write it with numpy.savez(path, {written}).")
     if "y_test" in arrays and "x_test" not in arrays:
         raise InputError(f"{source} has y_test without x_test: add the test inputs or leave both out.")
     for name, array in arrays.items():
         _check_values(source, name, array)
     _check_pairs(source, arrays)
-    return Data(arrays["x"], arrays["y"], arrays.get("x_test"), arrays.get("y_test"))
+    return arrays
 
 
 def _read(source: Path) -> dict[str, Array]:
@@ -125,7 +143,7 @@ def _check_pairs(source: Path, arrays: Mapping[str, Array]) -> None:
                 f"{targets}: give one target per input."
             )
     for training, test in (("x", "x_test"), ("y", "y_test")):
-        if test in arrays and arrays[test].shape[1:] != arrays[training].shape[1:]:
+        if test in arrays and training in arrays and arrays[test].shape[1:] != arrays[training].shape[1:]:
             raise InputError(
                 f"in {source} a sample of {test} has shape {arrays[test].shape[1:]} but one of {training} "
                 f"{arrays[training].shape[1:]}: give both the same shape."
