@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from bench.peer_side import global_state_calls
 from bench.peer_side.memory import available
 from bench.peer_side.torch_networks import build
 
@@ -51,4 +52,4 @@ def _require_memory(parameters: Mapping[str, Tensor], rows: int) -> None:
         raise MemoryError(f"the jacobians need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free")
 
 
-CALLS = {"tangent kernel": tangent_kernel}
+CALLS = {"tangent kernel": tangent_kernel, **global_state_calls.CALLS}

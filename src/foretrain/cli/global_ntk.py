@@ -175,10 +175,11 @@ def _text(summary: GlobalSummary, chosen: NDArray[np.intp], count: int, seed: in
 
 def _view_text(view: View, named: bool) -> list[str | Table]:
     *places, units = view.axes.values()
+    count, unit = int(np.prod(places)), list(view.axes)[-1]
     subject = f"The state {view.name} changes" if named else "The states change"
     text = (
-        f"{subject} with an effective rank of {_plus_minus(view.temporal_rank)} in {view.along} ({int(np.prod(places))} "
-        f"places) and {_plus_minus(view.spatial_rank)} in space ({units} {list(view.axes)[-1]}s)."
+        f"{subject} with an effective rank of {_plus_minus(view.temporal_rank)} in {view.along} "
+        f"({count} places) and {_plus_minus(view.spatial_rank)} in space ({units} {unit}s)."
     )
     if view.core_cosine is not None:
         text += f" Cosine with the core V V* (x) I: {_plus_minus(view.core_cosine)}."
@@ -203,7 +204,8 @@ def _parameter_table(summary: GlobalSummary) -> Table:
         if view.loss_decrease is not None
     }
     heads = [
-        "share of the loss decrease" + (f" through {name}" if len(summary.views) > 1 else "") for name in falls
+        "share of the loss decrease" + (f" through {name}" if len(summary.views) > 1 else "")
+        for name in falls
     ]
     order = np.argsort(-shares.values)[:_MOST_PARAMETERS]
     rows = [

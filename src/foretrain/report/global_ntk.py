@@ -139,9 +139,16 @@ def _modes(axis: Axes, view: View, ending: str) -> None:
         color = PALETTE[row % len(PALETTE)]
         size = max(float(np.abs(mode).max()), 1e-300)
         axis.axhline(-row, color=FAINT, linewidth=0.6)
-        axis.plot(mode[picked].T * 0.46 / size - row, style, color=color, linewidth=0.8, markersize=5, alpha=0.7)
+        axis.plot(
+            mode[picked].T * 0.46 / size - row, style, color=color, linewidth=0.8, markersize=5, alpha=0.7
+        )
         axis.text(
-            1.005, -row, f"{100 * max(share, 0.0):.2g} %", transform=axis.get_yaxis_transform(), va="center", fontsize=8
+            1.005,
+            -row,
+            f"{100 * max(share, 0.0):.2g} %",
+            transform=axis.get_yaxis_transform(),
+            va="center",
+            fontsize=8,
         )
     axis.set_yticks(-np.arange(len(modes)), [str(number + 1) for number in range(len(modes))], fontsize=9)
     axis.set_ylim(-len(modes) + 0.45, 0.55)
@@ -169,7 +176,9 @@ def _target(axis: Axes, view: View, ending: str) -> None:
     axis.set_yscale("log")
     speeds = np.array([*found.rayleigh, *found.proxy_rayleigh, 1.0])
     lowest = max(0.4 * float(np.nanmin(speeds)), 1e-8)
-    axis.set_ylim(lowest, float(np.nanmax(speeds)) * (np.nanmax(speeds) / lowest) ** 0.3)  # room for the legend
+    axis.set_ylim(
+        lowest, float(np.nanmax(speeds)) * (np.nanmax(speeds) / lowest) ** 0.3
+    )  # room for the legend
     for place, value, cosine in zip(at, found.rayleigh, found.cosine):
         axis.annotate(
             f"cos {cosine:.2f}",

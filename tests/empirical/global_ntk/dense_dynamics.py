@@ -74,7 +74,7 @@ def of_equations(
 
 
 def _side_by_side(values: Values) -> Tensor:
-    return torch.cat([value.flatten(1) for value in values.values()], 1)
+    return torch.cat([value.reshape(len(value), -1) for value in values.values()], 1)
 
 
 def tangents(dynamics: Dynamics, rows: Tensor) -> Values:
@@ -122,7 +122,9 @@ def check_blocks(dynamics: Dynamics, tolerance: float = 1e-10) -> None:
         alone = pull(vectors[1:2])
         for name, value in found.items():
             torch.testing.assert_close(alone[name][0], value[1], rtol=10 * tolerance, atol=10 * tolerance)
-        overlaps = sum(moves[name].double().flatten(1) @ found[name].double().flatten(1).T for name in moves)
+        overlaps = sum(
+            moves[name].double().reshape(3, -1) @ found[name].double().reshape(3, -1).T for name in moves
+        )
         assert isinstance(overlaps, Tensor)
         assert_close(pushed.double() @ vectors.double().T, overlaps, tolerance)
 

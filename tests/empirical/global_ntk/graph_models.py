@@ -186,9 +186,7 @@ def _gates(p: P, x: Tensor, old: Tensor) -> tuple[Tensor, ...]:
 def _lstm(p: P, x: Tensor, h: States) -> States:
     take, keep, new, give = _gates(p, x, _before(h["hidden"]))
     cell = keep * _before(h["cell"]) + take * new
-    return {"hidden": give * torch.tanh(cell), "cell": cell} | (
-        {} if "out" not in h else {"out": h["hidden"]}
-    )
+    return {"hidden": give * torch.tanh(cell), "cell": cell}
 
 
 def _lstm_hidden(p: P, x: Tensor, h: States) -> States:
@@ -336,7 +334,7 @@ CASES = {
     ),
     "Euler loop": Case(lambda: Loop(EulerStep()), _SEQUENCE, ("step",), _euler, without=("step.rate",)),
     "GRU cell": Case(lambda: Loop(nn.GRUCell(INPUTS, UNITS)), _SEQUENCE, "step", _gru),
-    "RNN cell with one sample": Case(lambda: Loop(nn.GRUCell(INPUTS, UNITS)), _SEQUENCE[:1], "step", _gru),
+    "GRU cell with one sample": Case(lambda: Loop(nn.GRUCell(INPUTS, UNITS)), _SEQUENCE[:1], "step", _gru),
     "LSTM cell": Case(
         lambda: Loop(nn.LSTMCell(INPUTS, UNITS), cell=True),
         _SEQUENCE,

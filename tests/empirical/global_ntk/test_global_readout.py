@@ -91,7 +91,11 @@ def test_targets_of_steps_and_of_samples() -> None:
     scalar = random.normal(size=(2, 3))
     assert np.array_equal(placed_target(scalar, PLACES, None)[..., 0], scalar)
     three = Readout("head", torch.zeros(3, 5), None, last=False)
-    assert placed_target(scalar, PLACES, three).shape == (2, 3, 3)  # three outputs of a sample, not three steps
+    assert placed_target(scalar, PLACES, three).shape == (
+        2,
+        3,
+        3,
+    )  # three outputs of a sample, not three steps
     assert placed_target(np.array([[1, 2, 3], [4, 5, 6]]), PLACES, None).dtype == torch.float64
 
 

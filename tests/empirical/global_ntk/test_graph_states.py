@@ -242,3 +242,33 @@ def test_fused_recurrent_layers_and_fast_attention() -> None:
     dynamics = GraphDynamics(encoder, normal(2, 3, 4), ("layers.0", "layers.1.linear1", ""))
     check_blocks(dynamics)
     assert len(dynamics.without_site) == 4
+
+
+def test_one_number_for_each_sample_and_a_parameter_that_is_a_number() -> None:
+    class Readout(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.vector = nn.Linear(INPUTS, 3), nn.Parameter(torch.ones(3))
+            self.gain = nn.Parameter(torch.tensor(0.7))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.gain * torch.tanh(self.layer(x)) @ self.vector
+
+    model = Readout().double()
+    dynamics = GraphDynamics(model, X, ("layer", ""))
+    assert isinstance(dynamics.space, SumSpace)
+    assert dynamics.space["output"] == Space.of(batch=4)
+    check_blocks(dynamics)
+    units = torch.eye(dynamics.space.size, dtype=torch.float64)
+    hidden = torch.tanh(model.layer(X)).detach()
+    assert_close(dynamics.pull(units)["gain"][12:], hidden.sum(1))
+    assert dynamics.without_site == ("gain",)
+    vector = next(site for site in dynamics.sites() if site.parameters == ("vector",))
+    assert_close(vector.inputs, 0.7 * hidden, 1e-7)  # 0.7 was rounded to single precision
+
+
+def test_an_operation_without_second_derivatives_is_named() -> None:
+    model = nn.Sequential(nn.EmbeddingBag(5, 3), nn.Tanh()).double()
+    dynamics = GraphDynamics(model, torch.tensor([[0, 1], [2, 4]]), "1")
+    with pytest.raises(NotSupportedError, match="_embedding_bag_backward"):
+        dynamics.product(normal(1, 6))

@@ -15,7 +15,7 @@ from torch.func import functional_call, jacrev
 from foretrain.empirical.global_ntk.implicit import ImplicitDynamics
 from foretrain.empirical.global_ntk.implicit_linear import gmres
 from foretrain.empirical.global_ntk.implicit_solve import solve
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import AccuracyWarning, InputError, NotEnoughMemoryError, NotSupportedError
 
 BATCH, UNITS, INPUTS = 3, 4, 2
 X = normal(BATCH, INPUTS)
@@ -198,6 +198,17 @@ def test_the_engine_says_how_it_solves() -> None:
     assert "1 x (12, 12)" in repr(ImplicitDynamics(coupled, state, X))
 
 
+def test_little_memory_leads_to_krylov_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Equilibrium().double()
+    state = solve(model, torch.zeros(BATCH, UNITS, dtype=DOUBLE), X)
+    monkeypatch.setenv("FORETRAIN_MEMORY", "1kB")
+    assert "GMRES" in repr(ImplicitDynamics(model, state, X))
+    with pytest.raises(NotEnoughMemoryError, match="krylov"):
+        ImplicitDynamics(model, state, X, solver="direct")
+    with pytest.raises(InputError, match="unknown solver"):
+        ImplicitDynamics(model, state, X, solver="exact")  # type: ignore[arg-type]
+
+
 def test_minimal_residuals_with_restarts_and_easy_systems_beside_hard_ones() -> None:
     size = 150
     matrices = torch.stack(
@@ -250,6 +261,12 @@ def test_a_bifurcation_is_refused_with_the_condition_number(solver: Any) -> None
     assert_close(half.push({"a": torch.ones(1, dtype=DOUBLE)}), torch.full((1, 6), 0.25, dtype=DOUBLE))
 
 
+def test_near_a_bifurcation_the_loss_of_digits_is_said() -> None:
+    x = torch.tensor([[1.0, 1e-13]], dtype=DOUBLE) ** 2
+    with pytest.warns(AccuracyWarning, match="condition number 1e"):
+        ImplicitDynamics(Fold(1.0), x.sqrt(), x, tolerance=1.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -265,7 +282,31 @@ def test_what_is_no_equilibrium_model(arguments: Any, words: str) -> None:
         ImplicitDynamics(*arguments)
 
 
-def test_newtons_method_says_when_it_fails() -> None:
+@pytest.mark.parametrize("sign", [1, -1])
+def test_solve_gets_through_where_newtons_method_is_caught(sign: int) -> None:
+    """Strong random weights, from zero, where fifty Newton steps leave some samples unsolved."""
+    weight = 2.5 * normal(30, 30, seed=3) / 30**0.5
+
+    class Strong(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(weight)
+
+        def forward(self, h: Tensor, x: Tensor) -> Tensor:
+            return sign * (h - torch.tanh(h @ self.weight + x))
+
+    x = normal(10, 30, seed=4)
+    newton = torch.zeros_like(x)
+    for _ in range(50):
+        hidden = torch.tanh(newton @ weight + x)
+        jacobian = torch.eye(30, dtype=DOUBLE) - (1 - hidden**2)[:, :, None] * weight.T
+        newton = newton - torch.linalg.solve(jacobian, newton - hidden)
+    assert (torch.tanh(newton @ weight + x) - newton).abs().max() > 0.1
+    state = solve(Strong(), torch.zeros_like(x), x)
+    assert_close(torch.tanh(state @ weight + x), state, 1e-11)
+
+
+def test_solve_says_when_it_fails() -> None:
     class Never(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 import foretrain as ft
 from foretrain.empirical.global_ntk import GlobalNTK, reduced_views
-from foretrain.empirical.global_ntk.reduced_views import ReducedViews
+from foretrain.empirical.global_ntk.reduced_views import ReducedView
 from foretrain.support.errors import AccuracyWarning, InputError
 
 
@@ -34,49 +36,48 @@ def participation(matrix: torch.Tensor) -> float:
     return float(values.sum() ** 2 / values.square().sum())
 
 
-def check_exact(kernel: GlobalNTK, found: ReducedViews) -> None:
-    temporal, spatial = defined(kernel)
-    torch.testing.assert_close(found.temporal, temporal)
-    torch.testing.assert_close(found.spatial, spatial)
-    assert found.temporal_rank.value == pytest.approx(participation(temporal))
-    assert found.spatial_rank.value == pytest.approx(participation(spatial))
-    assert (found.temporal_error, found.spatial_rank.standard_error, found.directions) == (0.0, 0.0, 0)
+def view(kernel: GlobalNTK, kind: Any, **options: Any) -> ReducedView:
+    return reduced_views.reduced_view(kernel, kind, **options)
+
+
+KINDS = ("temporal", "spatial")
+
+
+def check_exact(kernel: GlobalNTK) -> None:
+    for kind, exact in zip(KINDS, defined(kernel)):
+        found = view(kernel, kind)
+        torch.testing.assert_close(found.matrix, exact)
+        assert found.rank.value == pytest.approx(participation(exact))
+        assert (found.error, found.rank.standard_error, found.directions) == (0.0, 0.0, 0)
+        assert "exact" in repr(found)
 
 
 def test_few_states_are_written_out() -> None:
-    kernel = drawn(4)
-    check_exact(kernel, ft_views(kernel))
+    check_exact(drawn(4))
 
 
 def test_few_parameters_are_taken_one_by_one() -> None:
-    kernel = drawn(9, samples=10, steps=13)  # 1170 states by 351 parameters
-    check_exact(kernel, ft_views(kernel))
+    check_exact(drawn(9, samples=10, steps=13))  # 1170 states by 351 parameters
 
 
-def ft_views(kernel: GlobalNTK, **options: float) -> ReducedViews:
-    return reduced_views.reduced_views(kernel, **options)
-
-
-def test_random_directions_give_both_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = drawn(6)
-    temporal, spatial = defined(kernel)
+@pytest.fixture
+def never_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduced_views, "_EXACT_SIZE", 0)
     monkeypatch.setattr(reduced_views, "_EXACT_PARAMETERS", 0)
-    found = ft_views(kernel, accuracy=0.03, seed=3)
-    assert found.directions > 16
-    for rank, exact in ((found.temporal_rank, temporal), (found.spatial_rank, spatial)):
-        assert rank.relative_error <= 0.03
-        assert abs(rank.value - participation(exact)) < 4 * rank.standard_error
-    distances = [
-        (found.temporal_error, found.temporal, temporal),
-        (found.spatial_error, found.spatial, spatial),
-    ]
-    for error, estimate, exact in distances:
-        distance = float(torch.linalg.norm(estimate - exact) / torch.linalg.norm(exact))
-        assert 0.3 * error < distance < 2.5 * error
-    assert "random directions" in repr(found)
-    again = ft_views(kernel, accuracy=0.03, seed=3)
-    assert torch.equal(again.temporal, found.temporal)
+
+
+@pytest.mark.usefixtures("never_exact")
+def test_random_directions_give_both_kernels() -> None:
+    kernel = drawn(6)
+    for kind, exact in zip(KINDS, defined(kernel)):
+        found = view(kernel, kind, accuracy=0.02, seed=3)
+        assert found.directions > 32
+        assert found.rank.relative_error <= 0.02
+        assert abs(found.rank.value - participation(exact)) < 4 * found.rank.standard_error
+        distance = float(torch.linalg.norm(found.matrix - exact) / torch.linalg.norm(exact))
+        assert 0.3 * found.error < distance < 2.5 * found.error
+        assert "random directions" in repr(found)
+        assert torch.equal(view(kernel, kind, accuracy=0.02, seed=3).matrix, found.matrix)
 
 
 def test_of_one_member_of_a_sum() -> None:
@@ -87,33 +88,33 @@ def test_of_one_member_of_a_sum() -> None:
     both = ft.global_ntk(module, x, ("hidden", "cell"))
     cell = GlobalNTK(both.dynamics, ["cell"])
     entries = both.dense()[24:, 24:].view(8, 3, 8, 3)
-    torch.testing.assert_close(ft_views(cell).temporal, torch.einsum("aubu->ab", entries) / 3)
+    torch.testing.assert_close(view(cell, "temporal").matrix, torch.einsum("aubu->ab", entries) / 3)
 
 
+@pytest.mark.usefixtures("never_exact")
 def test_what_is_not_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduced_views, "_EXACT_SIZE", 0)
-    monkeypatch.setattr(reduced_views, "_EXACT_PARAMETERS", 0)
     monkeypatch.setattr(reduced_views, "_MOST", 16)
-    with pytest.warns(AccuracyWarning, match="after 16 random directions"):
-        assert ft_views(drawn(4), accuracy=1e-6).directions == 16
+    with pytest.warns(AccuracyWarning, match="in space .* after 16 random directions"):
+        assert view(drawn(4), "spatial", accuracy=1e-6).directions == 16
+
+
+def test_bad_input() -> None:
     with pytest.raises(InputError, match="accuracy"):
-        ft_views(drawn(4), accuracy=-1.0)
+        view(drawn(4), "temporal", accuracy=-1.0)
+    with pytest.raises(InputError, match="spatial"):
+        view(drawn(4), "spacial")
 
 
 @pytest.mark.statistical
-def test_stated_errors_are_those_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("never_exact")
+@pytest.mark.filterwarnings("ignore::foretrain.support.errors.AccuracyWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_stated_errors_are_those_over_seeds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = drawn(8, samples=4, steps=10)
-    exact = ft_views(kernel)
-    monkeypatch.setattr(reduced_views, "_EXACT_SIZE", 0)
-    monkeypatch.setattr(reduced_views, "_EXACT_PARAMETERS", 0)
+    exact = participation(defined(kernel)[KINDS.index(kind)])
     monkeypatch.setattr(reduced_views, "_MOST", 64)
-    scores = []
-    for seed in range(80):
-        with pytest.warns(AccuracyWarning):
-            found = ft_views(kernel, accuracy=1e-6, seed=seed)
-        pairs = ((found.temporal_rank, exact.temporal_rank), (found.spatial_rank, exact.spatial_rank))
-        scores.append([(one.value - true.value) / one.standard_error for one, true in pairs])
+    ranks = [view(kernel, kind, accuracy=1e-6, seed=seed).rank for seed in range(80)]
+    scores = [(rank.value - exact) / rank.standard_error for rank in ranks]
     # The mean of 80 scores has a standard error of 0.11, their rms one of about 0.08.
-    assert np.abs(np.mean(scores, axis=0)).max() < 0.5
-    rms = np.sqrt(np.mean(np.square(scores), axis=0))
-    assert (rms > 0.7).all() and (rms < 1.4).all()
+    assert abs(np.mean(scores)) < 0.5
+    assert 0.7 < np.sqrt(np.mean(np.square(scores))) < 1.4

@@ -51,7 +51,8 @@ def dask() -> Iterator[Any]:
 
 
 def test_a_dask_cluster_gives_the_same_bits(dask: Any, expected: dict[str, bytes], tmp_path: Path) -> None:
-    stored(tmp_path / "k.zarr", Slow(), inputs(SAMPLES), side=SIDE, engine=dask)
+    address = dask.scheduler.address.replace("tcp://", "dask://")
+    stored(tmp_path / "k.zarr", Slow(), inputs(SAMPLES), side=SIDE, engine=address)
     assert content(tmp_path / "k.zarr") == expected
     assert len({record["worker"] for record in records(tmp_path / "k.zarr").values()}) == 2
 

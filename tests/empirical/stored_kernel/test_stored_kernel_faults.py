@@ -140,7 +140,7 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
     assert not alive
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.statistical)])
 def test_an_interrupted_run_stops_soon_and_can_be_resumed(workers: int, tmp_path: Path) -> None:
     path = tmp_path / "k.zarr"
     process = start(path, workers)
@@ -207,6 +207,7 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.mark.statistical
 @pytest.mark.skipif(os.name == "nt", reason="permissions of folders are others there")
 def test_a_folder_that_must_not_be_written(open_folder: Path, tmp_path: Path) -> None:
     path = open_folder / "k.zarr"

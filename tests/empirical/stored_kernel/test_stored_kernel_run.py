@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ from stored_models import content, copied, inputs, kinds, leftovers, lose, netwo
 from torch import Tensor, nn
 
 import foretrain as ft
-from foretrain.empirical.stored_kernel import tasks
+from foretrain.empirical.stored_kernel import driver
+from foretrain.empirical.stored_kernel.tasks import Worker, threads
 from foretrain.empirical.tangent_kernel.entry import ntk
+from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support.errors import FileError, InputError, NotEnoughMemoryError, NotSupportedError
 
 
@@ -84,7 +89,7 @@ def test_tiles_are_not_computed_twice(tmp_path: Path, monkeypatch: pytest.Monkey
     after = {tile: record["seconds"] for tile, record in records(path).items()}
     assert content(path) == whole
     assert {tile for tile in after if after[tile] != before[tile]} == {"1-3", "2-2"}
-    monkeypatch.setattr(tasks, "work", None)
+    monkeypatch.setattr(driver, "_Driver", None)
     stored(path, model, x)  # a finished one is opened without any work
 
 
@@ -177,12 +182,35 @@ class Branching(nn.Module):
         return self.second(hidden)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_graphs_that_change_from_chunk_to_chunk(workers: int, tmp_path: Path) -> None:
+def test_graphs_that_change_from_chunk_to_chunk(tmp_path: Path) -> None:
     model, x = Branching(), inputs(30)
     x[17, 0] = 7.0
-    stored(tmp_path / "k.zarr", model, x, side=5, workers=workers)
-    np.testing.assert_allclose(values(tmp_path / "k.zarr"), np.asarray(ntk(model, x)), rtol=1e-12, atol=1e-12)
+    expected = np.asarray(ntk(model, x))
+    for workers in (1, 2):
+        path = tmp_path / f"{workers}.zarr"
+        stored(path, model, x, side=5, workers=workers)
+        assert leftovers(path) == [".aside.json"]
+        np.testing.assert_allclose(values(path), expected, rtol=1e-12, atol=1e-12)
+    assert content(tmp_path / "1.zarr") == content(tmp_path / "2.zarr")
+
+
+def test_a_graph_that_changes_at_random_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "take_all", _find_another_graph)
+    with pytest.raises(NotSupportedError, match="graph changes from one pass to the next"):
+        stored(tmp_path / "k.zarr", network(), inputs(30), side=5, workers=1)
+
+
+def _find_another_graph(worker: Worker) -> None:
+    raise GraphChangedError(unreadable=["0.weight"])
+
+
+def test_a_store_is_not_resumed_with_too_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "k.zarr"
+    stored(path, network(), inputs(30), side=15, workers=1)
+    lose(path, "0-0")
+    with pytest.raises(NotEnoughMemoryError, match="a worker with tiles of 15 x 15 samples"):
+        stored(path, network(), inputs(30), workers=1, memory="10kB")
+    assert len(records(path)) == 2
 
 
 def test_threads_are_given_back(tmp_path: Path) -> None:
@@ -192,6 +220,29 @@ def test_threads_are_given_back(tmp_path: Path) -> None:
         for options in ({"workers": 1}, {"workers": 2, "engine": "threads"}):
             stored(tmp_path / f"{len(options)}.zarr", network(), inputs(12), side=5, **options)
             assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_worker_that_leaves_does_not_change_the_threads_of_others() -> None:
+    before = torch.get_num_threads()
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        torch.set_num_threads(2)
+        with threads(1):
+            entered.set()
+            leave.wait(10)
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            leaving = pool.submit(other)
+            entered.wait(10)
+            with threads(1):
+                leave.set()
+                leaving.result()
+                found = re.findall(r"get_max_threads\(\) : (\d+)", torch.__config__.parallel_info())
+                assert set(found) == {"1"}
     finally:
         torch.set_num_threads(before)
 

@@ -49,7 +49,8 @@ class GraphDynamics(Dynamics):
     """The states of a module at the present parameters, for one batch.
 
     ``states``: paths of submodules whose results are the states, (path, entry) where they return several tensors, or
-    {name: path or (path, entry)}. A module that is called T times gives a state with T times.
+    {name: path or (path, entry)}. A module that is called T times gives a state with T times. Where the model itself
+    stops gradients (detach), changes stop too.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))

@@ -185,6 +185,6 @@ def _refusal(reason: RuntimeError) -> NotSupportedError:
             "build the operator again after a step, and let the model make new tensors."
         )
     return NotSupportedError(
-        f"torch cannot carry vectors through the graph of this model ({text.rstrip('.')}): write that operation out of "
-        "simpler ones."
+        f"torch cannot carry vectors through the graph of this model ({text.rstrip('.')}): write that operation "
+        "out of simpler ones."
     )

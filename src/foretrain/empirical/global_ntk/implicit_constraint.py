@@ -69,10 +69,13 @@ def as_state(state: Any) -> Tensor:
 
 
 class Linearised:
-    """F near a state: D_h F and D_theta F and their adjoints, for blocks of vectors (k, size)."""
+    """F near a state: D_h F and D_theta F and their adjoints, for blocks of vectors (k, size).
+
+    ``shift``: for every sample a number that is added to the diagonal of D_h F, for steps on the way to a solution.
+    """
 
     def __init__(self, constraint: Constraint, state: Tensor, x: Any) -> None:
-        self.constraint, self.shape = constraint, tuple(state.shape)
+        self.shape, self.shift = tuple(state.shape), state.new_zeros(len(state))
         at = state.detach().clone().requires_grad_()
         with torch.enable_grad():
             residual = constraint(at, x)
@@ -100,12 +103,15 @@ class Linearised:
     def jacobian(self, changes: Tensor) -> Tensor:
         """D_h F q."""
         (found,) = self.carrier.forth("state", [self._shaped(changes)])
-        return found.flatten(1)
+        return found.flatten(1) + self._shifted(changes)
 
     def jacobian_adjoint(self, vectors: Tensor) -> Tensor:
         """D_h F* v."""
         (found,) = self.carrier.back("state", [self._shaped(vectors)])
-        return found.flatten(1)
+        return found.flatten(1) + self._shifted(vectors)
+
+    def _shifted(self, block: Tensor) -> Tensor:
+        return (block.view(len(block), len(self.shift), -1) * self.shift[:, None]).flatten(1)
 
     def _shaped(self, block: Tensor) -> Tensor:
         return block.reshape(len(block), *self.shape)

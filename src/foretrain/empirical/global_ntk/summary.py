@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from foretrain.empirical.global_ntk.alignment import StateAlignment
 from foretrain.empirical.global_ntk.descent import LossDecrease
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.readout import Readout, placed_target
-from foretrain.empirical.global_ntk.reduced_views import reduced_views
+from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.empirical.global_ntk.trace_shares import Shares, trace_shares
 from foretrain.operators import Space, SumSpace, dense_operator
 from foretrain.operators.estimators import Estimate
@@ -257,19 +258,20 @@ def _view(
 ) -> View:
     space = kernel.domain.plain("a view")
     places = space.without(space.names[-1:])
-    views = _advanced(bar, reduced_views(kernel, accuracy=asked.accuracy, seed=asked.seed))
-    values, vectors = _advanced(bar, _leading(views.temporal, max(asked.modes, _SPECTRUM)))
+    view = partial(reduced_view, kernel, accuracy=asked.accuracy, seed=asked.seed)
+    temporal, spatial = _advanced(bar, view("temporal")), _advanced(bar, view("spatial"))
+    values, vectors = _leading(temporal.matrix, max(asked.modes, _SPECTRUM))
     core, likeness = _advanced(bar, _core(kernel, asked.accuracy, asked.seed))
     target = _target(y, places, readout, name, notes)
     alignment, decrease = _advanced(bar, _towards(kernel, target, readout, asked))
     return View(
         name=name,
         axes=dict(zip(space.names, space.shape, strict=True)),
-        temporal_rank=views.temporal_rank,
-        spatial_rank=views.spatial_rank,
-        temporal_error=views.temporal_error,
+        temporal_rank=temporal.rank,
+        spatial_rank=spatial.rank,
+        temporal_error=temporal.error,
         temporal_modes=vectors[: asked.modes].reshape(-1, *places.shape),
-        temporal_shares=values / float(views.temporal.diagonal().sum()),
+        temporal_shares=values / float(temporal.matrix.diagonal().sum()),
         core_shares=core,
         core_cosine=likeness,
         alignment=alignment,

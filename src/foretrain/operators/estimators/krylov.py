@@ -13,6 +13,7 @@ from torch import Tensor
 from foretrain.operators.estimators.probes import Counted, Source, combine, gram, norms
 
 _NEGLIGIBLE = 20.0  # times the rounding: a direction shorter than this, relative to its origin, is noise
+_SMALL_REMAINDER = 0.1  # of a vector: orthogonal to the basis only after a second look (Daniel et al. 1976)
 
 
 class BlockKrylov:
@@ -22,13 +23,13 @@ class BlockKrylov:
         self._counted = counted
         self._source = source
         self.capacity = min(capacity, counted.size)
-        rows = source.normals(0 if width == 0 else min(width, counted.size))
+        rows = source.normals(min(width, counted.size))
         self._basis = rows.new_empty(self.capacity, counted.size)
         self._images = torch.empty_like(self._basis)
         self.count = 0
         self.scale = 0.0  # the largest product with a unit vector so far
         self.projected = torch.zeros(0, 0, dtype=torch.float64)
-        self.next_block, _ = self._outside(rows)
+        self.next_block = _orthonormalise(rows)[0]
         self.coupling = torch.zeros(len(self.next_block), 0, dtype=torch.float64)
 
     @property
@@ -57,14 +58,14 @@ class BlockKrylov:
         start, stop = self.count, self.count + len(block)
         self._basis[start:stop], self._images[start:stop] = block, images
         self.count = stop
-        self.scale = max(self.scale, float(norms(images).max()))
-        columns = gram(self.basis, images).cpu()
+        overlaps = gram(self.basis, images)
+        columns = overlaps.cpu()
         grown = torch.zeros(stop, stop, dtype=torch.float64)
         grown[:start, :start] = self.projected
         grown[:, start:], grown[start:, :start] = columns, columns[:start].T
         grown[start:, start:] = (columns[start:] + columns[start:].T) / 2
         self.projected = grown
-        self.next_block, self.coupling = self._outside(images)
+        self.next_block, self.coupling = self._outside(images, overlaps)
 
     def ritz(self) -> tuple[Tensor, Tensor]:
         """Ritz values by falling magnitude, and their vectors' coordinates as columns."""
@@ -100,28 +101,28 @@ class BlockKrylov:
             self.next_block = torch.cat([self.next_block, fresh])
             self.coupling = torch.nn.functional.pad(self.coupling, (0, 0, 0, len(fresh)))
 
-    def _outside(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _outside(self, rows: Tensor, overlaps: Tensor) -> tuple[Tensor, Tensor]:
         """An orthonormal block X outside the basis and B with rows = (part in the basis) + B^T X.
 
         Directions that are lost to rounding are replaced by random ones, which B does not know.
         """
-        rows = rows[: self._counted.size - self.count]
+        lengths = norms(rows).cpu()
+        self.scale = max(self.scale, float(lengths.max()))
+        rows, overlaps = (part[: self._counted.size - self.count] for part in (rows, overlaps.T))
         if not len(rows):
-            return rows, torch.zeros(0, rows.shape[0], dtype=torch.float64)
-        lengths = norms(rows)
-        left = self._reduce(rows)
+            return rows, torch.zeros(0, 0, dtype=torch.float64)
+        left = torch.addmm(rows, overlaps.to(rows), self.basis, alpha=-1)
         block, upper = _orthonormalise(left)
-        noise = _NEGLIGIBLE * self._counted.epsilon * max(float(lengths.max()), self.scale)
-        lost = upper.diagonal().abs() <= noise
+        remaining = upper.diagonal().abs()
+        lost = remaining <= _NEGLIGIBLE * self._counted.epsilon * self.scale
         if bool(lost.any()):
-            kept = block[~lost.to(block.device)]
+            kept = self._orthonormal(block[~lost.to(block.device)], block[:0])
             fresh = self._orthonormal(self._source.normals(int(lost.sum())), kept)
             return torch.cat([kept, fresh]), torch.cat([upper[~lost], torch.zeros_like(upper[lost])])
-        return self._orthonormal_again(block), upper
-
-    def _orthonormal_again(self, block: Tensor) -> Tensor:
-        """Small remainders of long vectors are orthogonal to the basis only after a second look."""
-        return _orthonormalise(self._reduce(block))[0]
+        if bool((remaining < _SMALL_REMAINDER * lengths[: len(rows)]).any()):
+            block, correction = _orthonormalise(self._reduce(block))
+            upper = correction @ upper
+        return block, upper
 
     def _orthonormal(self, rows: Tensor, others: Tensor) -> Tensor:
         """Rows made orthonormal to the basis and to some more."""
@@ -132,10 +133,7 @@ class BlockKrylov:
         return rows
 
     def _reduce(self, rows: Tensor) -> Tensor:
-        for _ in range(2):
-            if self.count:
-                rows = rows - combine(gram(rows, self.basis), self.basis)
-        return rows
+        return torch.addmm(rows, gram(rows, self.basis).to(rows), self.basis, alpha=-1)
 
 
 def _orthonormalise(rows: Tensor) -> tuple[Tensor, Tensor]:

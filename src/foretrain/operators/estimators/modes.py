@@ -121,46 +121,44 @@ def _eigenpairs(
     """Values, flat vectors and true residuals; ``cost`` is how many products one image takes."""
     space = BlockKrylov(counted, Source(counted.operator, seed), _WIDTH, _capacity(counted, k))
     start, steps, patience = counted.products, 0, 0
-    with Progress("Krylov products", total=None) as bar:
+    with Progress("Krylov products") as bar:
         while True:
             bar.advance(len(space.next_block))
             space.expand()
             steps += 1
             patience -= 1
             values, coordinates = space.ritz()
-            out_of_budget = counted.products - start + cost * len(space.next_block) > budget
-            if space.count >= k and (space.full or out_of_budget or _settled(space, k, tolerance, counted)):
-                if (
-                    space.full
-                    or out_of_budget
-                    or (patience <= 0 and not _may_miss_copies(space, k, tolerance))
-                ):
+            leading = values[:k], coordinates[:, :k]
+            spent = counted.products - start + len(space.next_block)
+            if space.count >= k and (space.full or cost * spent > budget):
+                break
+            if space.count >= k and patience <= 0 and _settled(space, *leading, tolerance, counted.epsilon):
+                if not _may_miss_copies(values[:k], len(space.next_block), tolerance):
                     break
-                if patience <= 0:
-                    patience = -(-steps // 2)
-                    space.widen(k)
+                patience = -(-steps // 2)
+                space.widen(k)
             if not space.room():
                 space.restart(coordinates[:, : _kept(space, k)])
-    vectors, residuals = space.residuals(values[:k], coordinates[:, :k])
+    vectors, residuals = space.residuals(*leading)
     return values[:k], vectors, residuals
 
 
-def _settled(space: BlockKrylov, k: int, tolerance: float, counted: Counted) -> bool:
-    """Whether all k residuals are small, by the recurrence first and then in truth."""
-    values, coordinates = space.ritz()
-    allowed = _allowed(values[:k], tolerance, counted.epsilon)
-    if bool((space.residual_estimates(coordinates[:, :k]) > allowed).any()):
+def _settled(
+    space: BlockKrylov, values: Tensor, coordinates: Tensor, tolerance: float, epsilon: float
+) -> bool:
+    """Whether all residuals are small, by the recurrence first and then in truth."""
+    allowed = _allowed(values, tolerance, epsilon)
+    if bool((space.residual_estimates(coordinates) > allowed).any()):
         return False
-    return bool((space.residuals(values[:k], coordinates[:, :k])[1] <= allowed).all())
+    return bool((space.residuals(values, coordinates)[1] <= allowed).all())
 
 
-def _may_miss_copies(space: BlockKrylov, k: int, tolerance: float) -> bool:
-    """Whether as many equal values as the block is wide stand above the k-th: there may be more of them."""
-    width = len(space.next_block)
-    values = space.ritz()[0][:k]
-    for first in range(k - width):
+def _may_miss_copies(values: Tensor, width: int, tolerance: float) -> bool:
+    """Whether as many equal values as the block is wide stand above the last: there may be more of them."""
+    last = values[-1]
+    for first in range(len(values) - width):
         same = (values[first : first + width] - values[first]).abs() <= tolerance * values[first].abs()
-        apart = (values[k - 1] - values[first]).abs() > tolerance * values[first].abs()
+        apart = (last - values[first]).abs() > tolerance * values[first].abs()
         if bool(same.all()) and bool(apart):
             return True
     return False

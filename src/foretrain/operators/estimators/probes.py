@@ -153,7 +153,10 @@ def gram(first: Tensor, second: Tensor) -> Tensor:
     whole = size // _CHUNK * _CHUNK
     total = (first[:, whole:] @ second[:, whole:].T).double()
     if whole:
-        parts = [block[:, :whole].view(len(block), -1, _CHUNK).transpose(0, 1) for block in (first, second)]
+        parts = [
+            block[:, :whole].reshape(len(block), whole // _CHUNK, _CHUNK).transpose(0, 1)
+            for block in (first, second)
+        ]
         total = total + (parts[0] @ parts[1].mT).double().sum(0)
     return total
 
