@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import foretrain as ft
-from foretrain.empirical.global_ntk import GlobalNTK, global_ntk
+from foretrain.empirical.global_ntk import GlobalNTK, global_ntk, solve
 from foretrain.support.errors import InputError, NotSupportedError
 
 DOUBLE = torch.float64
@@ -231,3 +231,74 @@ def test_public_name_and_repr() -> None:
     assert repr(kernel) == "GlobalNTK on (batch 3, time 4, unit 5): 60 states, 4 parameters, float32"
     assert list(kernel.sites) == ["weight_hh_l0", "weight_ih_l0"]
     assert "weight_hh_l0, bias_hh_l0" in repr(kernel.sites["weight_hh_l0"])
+
+
+class Loop(nn.Module):
+    """A leaky network in continuous time, by Euler steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.given, self.step = nn.Linear(4, 4), nn.Linear(2, 4, bias=False), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x.new_zeros(len(x), 4)
+        for t in range(x.shape[1]):
+            state = self.step(0.8 * state + 0.2 * torch.tanh(self.inner(state) + self.given(x[:, t])))
+        return state
+
+
+MODELS = {
+    "loop": (Loop, (3, 4, 2), ("step",)),
+    "layers": (lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)), (3, 2), ("0", "1", "2")),
+    "output": (lambda: nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Linear(4, 3)), (3, 2), None),
+    "groups": (
+        lambda: nn.Sequential(nn.Conv2d(4, 6, 2, groups=2), nn.Tanh(), nn.Conv2d(6, 2, 2)),
+        (2, 4, 4, 4),
+        ("1", "2"),
+    ),
+    "attention": (
+        lambda: nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True),
+        (2, 3, 4),
+        ("self_attn", "linear1", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parts_of_any_module_agree(name: str) -> None:
+    torch.manual_seed(0)
+    make, shape, states = MODELS[name]
+    kernel = global_ntk(make().to(DOUBLE), torch.randn(*shape, dtype=DOUBLE), states)
+    D, J, P, K = kernel.dense(), kernel.J.dense(), kernel.P.dense(), kernel.K.dense()
+    assert close(J @ J.T, D)
+    assert close(P @ K @ P.T, D)
+    assert close(kernel.core.dense(), D)
+    assert close(sum(term.dense() for term in kernel.terms.values()), D)
+    flat = torch.randn(kernel.size, dtype=DOUBLE)
+    assert kernel.loss_decrease(flat).total == pytest.approx(float(flat @ D @ flat), rel=1e-10)
+
+
+def test_an_equilibrium() -> None:
+    class Constraint(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.given = nn.Linear(4, 4), nn.Linear(2, 4)
+
+        def forward(self, h: Tensor, x: Tensor) -> Tensor:
+            return h - torch.tanh(0.5 * self.inner(h) + self.given(x))
+
+    torch.manual_seed(0)
+    constraint, x = Constraint().to(DOUBLE), torch.randn(3, 2, dtype=DOUBLE)
+    state = solve(constraint, torch.zeros(3, 4, dtype=DOUBLE), x)
+    kernel = global_ntk(constraint, x, equilibrium=state)
+    assert close(kernel.P.dense() @ kernel.K.dense() @ kernel.P.dense().T, kernel.dense())
+    assert close(kernel.core.dense(), kernel.dense())
+    # a real small step of a parameter moves the equilibrium as J says
+    step = torch.randn_like(constraint.inner.weight) * 1e-6
+    with torch.no_grad():
+        constraint.inner.weight += step
+    moved = solve(constraint, state, x) - state
+    tangent = {name: torch.zeros_like(value) for name, value in kernel.dynamics.parameters.items()}
+    tangent["inner.weight"] = step
+    predicted = kernel.J.apply(torch.cat([part.flatten() for part in tangent.values()])[None])
+    torch.testing.assert_close(moved.detach().flatten(), predicted[0], rtol=1e-4, atol=1e-10)

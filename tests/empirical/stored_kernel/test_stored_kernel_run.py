@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from torch import Tensor, nn
 
 import foretrain as ft
 from foretrain.empirical.stored_kernel import driver
-from foretrain.empirical.stored_kernel.tasks import Worker, threads
+from foretrain.empirical.stored_kernel.tasks import Worker
 from foretrain.empirical.tangent_kernel.entry import ntk
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support.errors import FileError, InputError, NotEnoughMemoryError, NotSupportedError
@@ -220,29 +217,6 @@ def test_threads_are_given_back(tmp_path: Path) -> None:
         for options in ({"workers": 1}, {"workers": 2, "engine": "threads"}):
             stored(tmp_path / f"{len(options)}.zarr", network(), inputs(12), side=5, **options)
             assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_worker_that_leaves_does_not_change_the_threads_of_others() -> None:
-    before = torch.get_num_threads()
-    entered, leave = threading.Event(), threading.Event()
-
-    def other() -> None:
-        torch.set_num_threads(2)
-        with threads(1):
-            entered.set()
-            leave.wait(10)
-
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            leaving = pool.submit(other)
-            entered.wait(10)
-            with threads(1):
-                leave.set()
-                leaving.result()
-                found = re.findall(r"get_max_threads\(\) : (\d+)", torch.__config__.parallel_info())
-                assert set(found) == {"1"}
     finally:
         torch.set_num_threads(before)
 

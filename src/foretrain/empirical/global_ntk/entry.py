@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk.graph import GraphDynamics
+from foretrain.empirical.global_ntk.implicit import ImplicitDynamics
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.recurrent import RecurrentDynamics, as_samples_first
 from foretrain.empirical.tangent_kernel.model import unchanged
@@ -48,7 +49,7 @@ def global_ntk(
         Those that count: names, patterns, tensors or a function ``(name, tensor) -> bool``. By default all with
         ``requires_grad``.
     equilibrium
-        The state h (samples, ...) that solves F(h, x, theta) = 0.
+        The state h (samples, ...) that solves F(h, x, theta) = 0; ``foretrain.empirical.global_ntk.solve`` finds it.
 
     Examples
     --------
@@ -61,8 +62,6 @@ def global_ntk(
     """
     with unchanged(model):
         if equilibrium is not None:
-            from foretrain.empirical.global_ntk.implicit import ImplicitDynamics
-
             return GlobalNTK(ImplicitDynamics(model, equilibrium, x, parameters))
         if not isinstance(model, nn.Module):
             raise InputError(

@@ -95,8 +95,13 @@ class GlobalNTK(Operator):
 
     @cached_property
     def sites(self) -> Mapping[str, Site]:
-        """Where weight matrices act, by the name of the weight (Thm 1)."""
-        return {site.parameters[0]: site for site in self.dynamics.sites()}
+        """Where weight matrices act, by the name of the weight (Thm 1); further parts of one have numbers."""
+        found: dict[str, Site] = {}
+        for site in self.dynamics.sites():
+            name = site.parameters[0]
+            before = sum(other.parameters[0] == name for other in found.values())
+            found[f"{name} [{before}]" if before else name] = site
+        return found
 
     @cached_property
     def terms(self) -> Mapping[str, Operator]:

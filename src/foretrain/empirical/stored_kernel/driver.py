@@ -294,7 +294,7 @@ class _Driver:
         with _begun(self._folder) as run:
             jobs = list(self._tasks(run, self._crew.tasks(parts)))
             try:
-                with Watch(self._folder, estimate), _same_threads_after():
+                with Watch(self._folder, estimate):
                     outcomes.extend(self._results(jobs))
             except EngineError as error:
                 return error, outcomes
@@ -348,17 +348,6 @@ class _Driver:
             except GraphChangedError as change:
                 return change
         return None
-
-
-@contextmanager
-def _same_threads_after() -> Iterator[None]:
-    """Workers in this process set the number of threads, each for itself and some for all."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
 
 
 @contextmanager

@@ -105,39 +105,17 @@ def _take_all(run: Run, task: Task, name: str) -> None:
         raise
 
 
-class _Threads:
-    """Workers of one process that set its number of threads; the last one to leave gives back what was before."""
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._before = threading.Lock(), 0, 1
-
-    def enter(self, count: int) -> None:
-        with self._lock:
-            if not self._inside:
-                self._before = torch.get_num_threads()
-            self._inside += 1
-            torch.set_num_threads(
-                count
-            )  # part of it is for the calling thread alone, part for the whole process
-
-    def leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                torch.set_num_threads(self._before)
-
-
-_threads = _Threads()
-
-
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """The same number of threads everywhere: sums over several depend on how many there are."""
-    _threads.enter(count)
+    before = torch.get_num_threads()
+    torch.set_num_threads(
+        count
+    )  # for the calling thread alone: workers of one process do not disturb each other
     try:
         yield
     finally:
-        _threads.leave()
+        torch.set_num_threads(before)
 
 
 def _die_with(parent: int) -> None:
