@@ -159,7 +159,7 @@ def _products(setting: Setting, count: int) -> Job:
         peers[BY_VMAP] = _call(setting, "global-state products", options, vectors=vectors.numpy())
     return Job(
         name=_name(setting, "one product" if count == 1 else f"{count} products"),
-        how="vectors of seed 1; the peer's forward pass is part of its product",
+        how="vectors of seed 1; the peer keeps the graph of its vjp",
         ours=ours,
         work=product_work(setting.sizes, count),
         peer=peers,
@@ -207,7 +207,9 @@ def _trace(setting: Setting) -> Job:
 
 def _rank(setting: Setting) -> Job:
     def hundred() -> Arrays:
-        batches = [min(max(BATCHES), MOST_PRODUCTS - start) for start in range(0, MOST_PRODUCTS, max(BATCHES))]
+        batches = [
+            min(max(BATCHES), MOST_PRODUCTS - start) for start in range(0, MOST_PRODUCTS, max(BATCHES))
+        ]
         found = [setting.kernel.apply(setting.vectors(count))[:1] for count in batches]
         return {"products": found[0].numpy()}
 

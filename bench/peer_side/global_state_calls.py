@@ -1,7 +1,7 @@
 """Products with the global-state NTK of a GRU as torch.func has them: vjp, then jvp, many vectors by vmap.
 
-The forward pass is part of every product, because nothing else keeps what it computed; eigenpairs are those of
-scipy's eigsh on these products.
+The graph of the vjp is kept from product to product, in the peer's favour; the jvp computes the states anew, because
+torch.func keeps nothing of it. Eigenpairs are those of scipy's eigsh on these products.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ def _product(arrays: Mapping[str, Any]) -> Callable[[Tensor], Tensor]:
     def states(weights: dict[str, Tensor]) -> Tensor:
         return functional_call(model, weights, (x,))[0].flatten()
 
+    pull = vjp(states, parameters)[1]
+
     def product(vector: Tensor) -> Tensor:
-        (gradient,) = vjp(states, parameters)[1](vector)
+        (gradient,) = pull(vector)
         change: Tensor = jvp(states, (parameters,), (gradient,))[1]
         return change.detach()
 

@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,7 @@ def test_the_overview_names_every_command(
 
 @pytest.mark.parametrize("name", cli._COMMANDS)
 def test_every_command_exists_and_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert isinstance(import_module(f"foretrain.cli.{name}").COMMAND, Command)
+    assert isinstance(cli.command(name), Command)
     assert cli.main([name, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: foretrain {name} ")

@@ -63,41 +63,30 @@ def global_ntk(
     from foretrain.empirical.global_ntk import global_ntk as kernel_of
     from foretrain.empirical.global_ntk.summary import summarise
     from foretrain.report.global_ntk import draw_summary
-    from foretrain.support.loading import load_model
+    from foretrain.support.loading import load_model, load_samples
 
-    x, y = _arrays(data)
-    chosen = _chosen(len(x), samples, seed)
+    found = load_samples(data)
+    count = len(found.x)
+    chosen = _chosen(count, samples, seed)
     network = load_model(model)
-    inputs = _inputs(x[chosen], network)
+    inputs = _inputs(found.x[chosen], network)
     kernel = kernel_of(network, inputs, _names(states), parameters=_names(parameters))
     _check_batch(kernel, len(chosen))
     readouts = _readouts(network, inputs, kernel)
     summary = summarise(
         kernel,
-        None if y is None else y[chosen],
+        None if found.y is None else found.y[chosen],
         readouts,
         modes=modes,
         accuracy=accuracy,
         seed=seed,
     )
     return Answer(
-        _document(summary, chosen, len(x), seed),
-        _text(summary, chosen, len(x), seed),
+        _document(summary, chosen, count, seed),
+        _text(summary, chosen, count, seed),
         data=summary.to_dataset().assign_attrs(samples=chosen.tolist()),
         figure=partial(draw_summary, summary, f"Global-state NTK of {model}"),
     )
-
-
-def _arrays(path: Path) -> tuple[Any, Any]:
-    """x, and y if it is there."""
-    from foretrain.support.loading import load_data, load_inputs
-
-    load_inputs(path)  # says what is wrong with a file before anything is read from it here
-    with np.load(path.expanduser(), allow_pickle=False) as arrays:
-        if "y" not in arrays.files:
-            return arrays["x"], None
-    found = load_data(path)
-    return found.x, found.y
 
 
 def _chosen(count: int, wanted: int, seed: int) -> NDArray[np.intp]:

@@ -10,6 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foretrain.cli.frame import Command
 
 from foretrain._version import __version__
 
@@ -73,7 +77,13 @@ def _dispatch(arguments: list[str]) -> int:
 
     if name not in _COMMANDS:
         return frame.report(_unknown(name))
-    return frame.run(name, import_module(f"foretrain.cli.{_FILES.get(name, name)}").COMMAND, arguments[1:])
+    return frame.run(name, command(name), arguments[1:])
+
+
+def command(name: str) -> Command:
+    """A command by its name; its file is read now."""
+    found: Command = import_module(f"foretrain.cli.{_FILES.get(name, name)}").COMMAND
+    return found
 
 
 def _overview() -> str:

@@ -70,6 +70,10 @@ class Dynamics(ABC):
         """J J*: engines that can share work between the two override it."""
         return self.push(self.pull(vectors))
 
+    def local_product(self, vectors: Tensor) -> Tensor:
+        """K = D_theta f D_theta f*: likewise."""
+        return self.local_push(self.local_pull(vectors))
+
     def sites(self) -> Sequence[Site]:
         """The weight sites (Thm 1); parameters that enter otherwise have none."""
         return ()

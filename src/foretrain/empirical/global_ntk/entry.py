@@ -90,7 +90,7 @@ def _are_recurrent_states(states: Any, model: nn.Module) -> bool:
     if isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
         return False
     paths = {name for name, _ in model.named_modules()}
-    return any(name.startswith(("hidden", "cell")) for name in names) and not paths & set(names)
+    return any(name.startswith(("hidden", "cell")) for name in names) and not set(names) <= paths
 
 
 def _of_recurrent(

@@ -61,11 +61,7 @@ class GlobalNTK(Operator):
     @cached_property
     def K(self) -> Operator:
         """D_theta f D_theta f*: what the parameters do to each state alone (6)."""
-
-        def local(flat: Tensor) -> Tensor:
-            return self.dynamics.local_push(self.dynamics.local_pull(flat))
-
-        return self._made(local, None)
+        return self._made(self.dynamics.local_product, None)
 
     @cached_property
     def J(self) -> Operator:

@@ -116,6 +116,15 @@ class RecurrentDynamics(Dynamics):
                 state.zero_()
         return self.joined(self._swept(blocks, gradients, kept))
 
+    def local_product(self, vectors: Tensor) -> Tensor:
+        """K, with one set of large arrays."""
+        blocks = []
+        for layer, block in zip(self.layers, self.parts(vectors)):
+            products = layer.sweeps.sensitivities(block)
+            layer.write_products(products, layer.gradients(products), None)
+            blocks.append(layer.sweeps.respond(products))
+        return self.joined(blocks)
+
     def sites(self) -> Sequence[Site]:
         """Of every layer: both weights together where they feed the same sum, apart in a GRU."""
         return [site for layer in self.layers for site in sites_of(self, layer)]

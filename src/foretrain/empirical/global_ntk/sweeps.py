@@ -75,7 +75,10 @@ class Sweeps:
     def respond(self, products: Tensor) -> list[Tensor]:
         """The adjoint of ``sensitivities``: what changes of a step's products do to its states."""
         changes = products.view(*products.shape[:3], self.cell.slots, self.units)
-        return [(changes * slopes).sum(3) for slopes in self.path.slopes.by_slot]
+        states = [torch.zeros_like(changes[..., 0, :]) for _ in self.cell.states]
+        for i, slot in self.cell.used:
+            states[i].addcmul_(changes[..., slot, :], self.path.slopes.by_slot[i][..., slot, :])
+        return states
 
     def back(self, vectors: Sequence[Tensor]) -> Tensor:
         """P*: turns the block of every state (steps, samples, vectors, units) into adjoint states, in place.

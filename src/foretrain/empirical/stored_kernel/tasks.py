@@ -141,6 +141,7 @@ class Worker:
             self._tangents, first, second = job.prepared()
         self._chunks = Chunks(self._tangents, self._grid, (first, second), job.room)
         self._strips = strips(self._grid, job.height)
+        self._last = time.perf_counter()
 
     def take_all(self) -> None:
         """Strips of its own first, then what others have not come to."""
@@ -181,7 +182,6 @@ class Worker:
         on_diagonal = self._grid.symmetric and tile[0] == tile[1]
         left = right if on_diagonal else self._chunks.of(0, tile[0])
         self._run.require_going_on()
-        start = time.perf_counter()
         found = self._on_diagonal(left, tile) if on_diagonal else self._beside(left, right, tile)
         images = [self._image(found.values, self._grid.shape(tile))]
         if self._grid.symmetric and not on_diagonal:
@@ -189,9 +189,19 @@ class Worker:
         note: dict[str, Any] = {"crc": self._run.write(tile, images), "squares": found.squares}
         if on_diagonal:
             note |= {"diagonal": sum(found.layers.values()), "layers": found.layers}
-        samples, seconds = self._chunks.spent()
-        note |= {"seconds": time.perf_counter() - start, "chunk_seconds": seconds, "chunk_samples": samples}
-        self._run.finish(tile, note | {"worker": self._name})
+        self._run.finish(tile, note | self._costs())
+
+    def _costs(self) -> dict[str, Any]:
+        """All time since the last tile was finished: that of the model's passes, and the rest."""
+        now = time.perf_counter()
+        samples, chunk_seconds = self._chunks.spent()
+        seconds, self._last = now - self._last - chunk_seconds, now
+        return {
+            "seconds": seconds,
+            "chunk_seconds": chunk_seconds,
+            "chunk_samples": samples,
+            "worker": self._name,
+        }
 
     def _on_diagonal(self, factors: Factors, tile: Tile) -> _Found:
         """One label after the other, because the trace of each is noted."""

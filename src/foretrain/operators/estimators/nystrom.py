@@ -30,7 +30,7 @@ Array: TypeAlias = NDArray[np.float64]
 Functional: TypeAlias = Callable[[Array, Array], Array]  # of (tr A, tr A²), entry by entry
 
 _SHIFT = 300.0  # times the rounding: the multiple of 1 that keeps the small Gram matrix positive
-_FLOOR = 1000.0  # times the rounding: relative errors below are those of the small inverse
+_FLOOR = 3000.0  # times the rounding: relative errors below are those of the small inverse
 _LEAST_ROUNDING = 1e-12  # so that the inverse of the shifted matrix keeps some digits in double precision
 
 
