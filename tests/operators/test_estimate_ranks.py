@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -164,3 +166,23 @@ def test_bad_input_and_short_budgets() -> None:
         effective_rank(operator, share=95)
     with pytest.warns(AccuracyWarning, match="effective rank"):
         assert effective_rank(operator, products=20).products <= 20
+    with pytest.raises(InputError, match="takes at least 100"):
+        effective_rank(operator, kind="entropy", products=60)
+
+
+@pytest.mark.parametrize("positive", [True, False])
+@pytest.mark.parametrize("options", [{}, {"kind": "entropy"}, {"share": 0.9}])
+@pytest.mark.parametrize("products", [100, 150, 400])
+def test_budgets_are_kept_and_what_is_missing_is_stated(
+    products: int, options: dict[str, object], positive: bool
+) -> None:
+    values = spectrum("power 1", 1000)
+    operator = Spectral(values, positive=positive)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AccuracyWarning)
+        estimate = effective_rank(operator, products=products, seed=1, accuracy=1e-5, **options)  # type: ignore[arg-type]
+    truth = {"kind": entropy, "share": lambda v: modes_for(v, 0.9)}.get(
+        next(iter(options), ""), participation
+    )
+    assert operator.calls == estimate.products <= products
+    assert abs(estimate.value - truth(values)) <= 4 * estimate.standard_error

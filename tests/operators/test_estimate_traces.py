@@ -177,3 +177,15 @@ def test_bad_input_is_refused_with_a_way_out() -> None:
         trace(Matrix(symmetric_matrix(spectrum("power 1", 300)), symmetric=True), method="xnystrace")
     with pytest.raises(InputError, match="has negative eigenvalues"):
         trace(Spectral(-spectrum("power 1", SIZE)))
+    with pytest.raises(InputError, match="takes at least 6"):
+        trace(operator, method="hutch++", products=5)
+
+
+@pytest.mark.parametrize("positive", [True, False])
+@pytest.mark.parametrize("method", ["auto", "hutchinson", "hutch++", "xtrace"])
+@pytest.mark.parametrize("products", [6, 30, 45])
+def test_budgets_are_kept(products: int, method: str, positive: bool) -> None:
+    operator = Spectral(spectrum("power 1", SIZE), positive=positive)
+    estimate = quiet(operator, method, products, seed=0)
+    assert operator.calls == estimate.products <= products
+    assert math.isfinite(estimate.standard_error)

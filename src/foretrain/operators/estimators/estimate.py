@@ -69,6 +69,13 @@ class Target:
             raise InputError(f"products is {products!r}, but a budget is a whole number from 1 on.")
         return cls(float(accuracy), MOST_PRODUCTS if products is None else int(products))
 
+    def require(self, least: int, what: str) -> None:
+        """Refuse budgets that do not even allow a first look."""
+        if self.products < least:
+            raise InputError(
+                f"products is {self.products}, but {what} takes at least {least}: raise products=."
+            )
+
     def reached(self, value: float, standard_error: float) -> bool:
         """Whether the error is small enough; 0 ± 0 is."""
         return standard_error <= self.accuracy * abs(value)

@@ -81,6 +81,9 @@ def top_modes(
     _check(op, k, tolerance)
     budget = MOST_PRODUCTS + 20 * k if products is None else int(products)
     counted = Counted(op)
+    least = k + 1 if op.symmetric else 4 * k + 2
+    if budget < least:
+        raise InputError(f"products is {products}, but {k} modes take at least {least}: raise products=.")
     if op.symmetric:
         values, vectors, residuals = _eigenpairs(counted, k, tolerance, seed, budget, cost=1)
         left = vectors

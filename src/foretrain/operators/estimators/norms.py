@@ -108,7 +108,8 @@ def _paired(
     if 2 * a.domain.size <= (2 * SMALL if products is None else products):
         sums = pair.all_directions().sum(axis=1, keepdims=True)
         return exact(float(plain(sums)[0]), pair.products, seed)
-    most = max(2, target.products // 2)
+    target.require(4, f"the {what}")
+    most = target.products // 2
     wanted = whole_blocks(_FIRST_PROBES, pair.block)
     with Progress("probes") as bar:
         while True:

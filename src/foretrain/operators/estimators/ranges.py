@@ -119,7 +119,8 @@ def plain_or_tested(
             value, error = mean_and_error(plain(sketch))
             if target.reached(value, error) or wanted >= target.products:
                 return value, error, False
-            if wanted * (relative(error, value) / target.accuracy) ** 2 > most:
+            needed = wanted * (relative(error, value) / target.accuracy) ** 2
+            if needed > most and 2 * wanted <= target.products:
                 return *grow_tested(sketch, source, target, tested), True
             wanted = min(target.next_count(wanted, value, error, block), target.products)
 

@@ -39,7 +39,9 @@ _WIDTH = 2
 _RESOLVED = 0.001  # relative residual of a mode that counts as found: its value is then good to the square
 _MISSED = 0.6  # of the accuracy: more than this asks for depth rather than for probes
 _DEPTH = 20
+_LEAST_DEPTH = 8
 _DEEPEST = 160
+_LEAST_PRODUCTS = 100  # for some modes, and the first probes to the least depth
 _FIRST_PROBES = 8
 _FEWEST_FOR_MOMENTS = (
     16  # products of B: from fewer, the moments are not known better than the probes see them
@@ -139,6 +141,7 @@ class Share:
 def measured(counted: Counted, function: RankFunction, target: Target, seed: Seed) -> tuple[float, float]:
     """The function of the operator's singular values and its standard error, what the depth leaves out included."""
     krylov_seed, probe_seed, moment_seed = spawn(seed, 3)
+    target.require(_LEAST_PRODUCTS * (1 if counted.operator.symmetric else 2), "this effective rank")
     seen = _Seen(counted, krylov_seed, probe_seed, target.products)
     moments: _Moments | None = None
     most = (target.products - counted.products) // seen.price
@@ -247,7 +250,7 @@ class _Seen:
         self._source = Source(operator, probe_seed)
         self._find_modes(Source(operator, krylov_seed), products // (4 * self.factor))
         affordable = (products - counted.products) // (2 * _FIRST_PROBES * self.factor)
-        self._start_over(max(1, min(_DEPTH, self._free, affordable)))
+        self._start_over(min(max(min(_DEPTH, affordable), _LEAST_DEPTH), self._free))
 
     def _start_over(self, depth: int) -> None:
         self.depth = depth

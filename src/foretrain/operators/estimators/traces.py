@@ -71,6 +71,7 @@ def trace(
         raise unknown_name("method", method, ["auto", *_METHODS])
     if method == "xnystrace" and not op.positive:
         raise InputError("xnystrace needs an operator declared positive: use method='xtrace'.")
+    target.require(_LEAST.get(method, 2), f"method={method!r}")
     found = _METHODS[method](counted, target, seed)
     return target.warn_unless_reached(found, "trace")
 
@@ -174,3 +175,4 @@ _METHODS: dict[str, Algorithm] = {
     "xnystrace": _xnystrace,
     "exact": _exact,
 }
+_LEAST = {"exact": 1, "hutch++": 6, "xtrace": 4}  # products: two tests, for an error
