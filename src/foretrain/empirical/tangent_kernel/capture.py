@@ -16,7 +16,14 @@ from foretrain.empirical.tangent_kernel.collectors import (
     Sensitivities,
     gradient_collectors,
 )
-from foretrain.empirical.tangent_kernel.factors import Factor, Gradients, Grams, LateGradients, Pairs
+from foretrain.empirical.tangent_kernel.factors import (
+    Factor,
+    Gradients,
+    Grams,
+    LateGradients,
+    Pairs,
+    separated,
+)
 from foretrain.empirical.tangent_kernel.routes import Way
 from foretrain.empirical.tangent_kernel.structure import Block, Source
 from foretrain.empirical.tangent_kernel.tape import Edge, Tape
@@ -122,13 +129,18 @@ class BlockCapture:
         values = kept.values
         if values is None:
             return None
-        if trace:  # outputs count as features
-            groups, samples, outputs, q, positions = values.shape
-            values = values.reshape(groups, samples, 1, outputs * q, positions)
+        outputs = None
+        if trace and self.share.way == "gram" and (apart := separated(values.squeeze(-1))) is not None:
+            own, outputs = apart
+            values = own[..., None]
+        elif trace:  # outputs count as features
+            groups, samples, count, q, positions = values.shape
+            values = values.reshape(groups, samples, 1, count * q, positions)
         if self.share.way == "pairs":
             return Pairs(kept.inputs, values, self._rate(), self._scale())
         bias_rate = 0.0 if self.share.bias is None else self.share.rates[self.share.bias]
-        return Grams(kept.inputs.squeeze(-1), values.squeeze(-1), self._rate(), bias_rate, self._scale())
+        inputs = kept.inputs.squeeze(-1)
+        return Grams(inputs, values.squeeze(-1), self._rate(), bias_rate, self._scale(), outputs)
 
     def _late(self, kept: Sensitivities, trace: bool) -> dict[Key, Factor]:
         values = kept.values

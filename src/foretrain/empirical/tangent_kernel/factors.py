@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 _LATE_ENTRIES = 4096  # of a gradient that are formed at a time
 _LONGEST_SUM = 65_536  # products that are summed at a time: longer sums lose digits in single precision
+_GLANCE = 4  # samples that rule most layers out
+_ROUNDING = 16
 _PAIR_BYTES = 32_000_000  # largest intermediate array of a sum over pairs of positions
 
 
@@ -38,17 +40,25 @@ class Factor(ABC):
 
 @dataclass
 class Grams(Factor):
-    """inputs (groups, samples, p), sensitivities (groups, samples, rows per sample, q); the bias has input 1."""
+    """inputs (groups, samples, p), sensitivities (groups, samples, rows per sample, q); the bias has input 1.
+
+    ``outputs`` (groups, outputs, q), for the trace where every unit treats all samples alike: the sensitivity of an
+    output is then outputs * sensitivities, and the sum over outputs a weight of each unit.
+    """
 
     inputs: Tensor
     sensitivities: Tensor
     weight_rate: float
     bias_rate: float
     scale: float = 1.0  # the weight enters times this
+    outputs: Tensor | None = field(default=None)
 
     def accumulate(self, tile: Tensor, mine: slice, other: Factor, theirs: slice) -> None:
         """Add my products with the other chunk to a tile."""
         assert isinstance(other, Grams)
+        if (self.outputs is None) != (other.outputs is None):
+            self.spread().accumulate(tile, mine, other.spread(), theirs)
+            return
         groups, _, rows, q = self.sensitivities.shape
         shape = (mine.stop - mine.start, rows, tile.shape[1])
         target = tile.view(shape)
@@ -56,6 +66,8 @@ class Grams(Factor):
         for group in range(groups):
             left = self.sensitivities[group, mine].reshape(-1, q)
             right = other.sensitivities[group, theirs].reshape(-1, q)
+            if self.outputs is not None and other.outputs is not None:
+                left = left * (self.outputs[group] * other.outputs[group]).sum(0)
             activity = torch.addmm(
                 one,
                 self.inputs[group, mine],
@@ -66,10 +78,45 @@ class Grams(Factor):
             spread = activity.repeat_interleave(rows, 1) if rows > 1 else activity
             target.addcmul_(torch.mm(left, right.t()).view(shape), spread[:, None, :])
 
+    def spread(self) -> Grams:
+        """With the sensitivities of all outputs as features."""
+        if self.outputs is None:
+            return self
+        values = self.sensitivities * self.outputs[:, None]
+        return replace(self, sensitivities=values.flatten(2)[:, :, None], outputs=None)
+
     @property
     def bytes(self) -> int:
         """Memory that the factor holds."""
         return self.inputs.nbytes + self.sensitivities.nbytes
+
+
+def separated(values: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Sensitivities (groups, samples, outputs, q) as (groups, samples, 1, q) times (groups, outputs, q).
+
+    So it is where only functions of single units lie between a layer and a linear readout. None if it is not so, up
+    to rounding, in every unit.
+    """
+    if values.shape[2] < 2 or _separated(values[:, :_GLANCE]) is None:
+        return None
+    return _separated(values)
+
+
+def _separated(values: Tensor) -> tuple[Tensor, Tensor] | None:
+    strongest = values.square().sum(2).argmax(1)  # (groups, q)
+    index = strongest[:, None, None].expand(-1, 1, values.shape[2], -1)
+    outputs = values.gather(1, index)[:, 0]
+    length = outputs.norm(dim=1, keepdim=True)
+    outputs = outputs / torch.where(length > 0, length, 1)
+    own = torch.zeros_like(values[:, :, 0])
+    for c in range(values.shape[2]):
+        own.addcmul_(values[:, :, c], outputs[:, None, c])
+    allowed = _ROUNDING * torch.finfo(values.dtype).eps * length
+    for c in range(values.shape[2]):
+        rest = torch.addcmul(values[:, :, c], own, outputs[:, None, c], value=-1)
+        if bool((rest.abs() > allowed).any()):
+            return None
+    return own[:, :, None], outputs
 
 
 @dataclass
