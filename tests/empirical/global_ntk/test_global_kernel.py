@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import foretrain as ft
 from foretrain.empirical.global_ntk import GlobalNTK, global_ntk, solve
+from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.support.errors import InputError, NotSupportedError
 
 DOUBLE = torch.float64
@@ -302,3 +303,89 @@ def test_an_equilibrium() -> None:
     tangent["inner.weight"] = step
     predicted = kernel.J.apply(torch.cat([part.flatten() for part in tangent.values()])[None])
     torch.testing.assert_close(moved.detach().flatten(), predicted[0], rtol=1e-4, atol=1e-10)
+
+
+def brute_force(model: nn.Module, states: object) -> Tensor:
+    """J J* by one backward pass for each state."""
+    rows = []
+    for value in states(model).flatten():
+        found = torch.autograd.grad(value, list(model.parameters()), retain_graph=True, allow_unused=True)
+        parts = [torch.zeros_like(p) if g is None else g for p, g in zip(model.parameters(), found)]
+        rows.append(torch.cat([part.flatten() for part in parts]))
+    J = torch.stack(rows)
+    return J @ J.T
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("tied", [("weight_ih_l0", "weight_hh_l0"), ("bias_ih_l0", "bias_hh_l0")])
+def test_weights_that_are_tied(kind: type[nn.RNNBase], tied: tuple[str, str]) -> None:
+    torch.manual_seed(0)
+    model, x = kind(3, 3, batch_first=True).to(DOUBLE), torch.randn(2, 4, 3, dtype=DOUBLE)
+    setattr(model, tied[1], getattr(model, tied[0]))
+    kernel = global_ntk(model, x)
+    expected = brute_force(model, lambda m: m(x)[0])
+    assert close(kernel.dense(), expected)
+    assert close(kernel.core.dense(), expected)
+    full = kernel.full.dense()
+    assert close(kernel.P.dense() @ kernel.K.dense() @ kernel.P.dense().T, full)
+    assert tied[0] in kernel.without_site
+
+
+def test_weights_that_layers_share() -> None:
+    torch.manual_seed(0)
+    model = nn.GRU(3, 3, num_layers=2, batch_first=True).to(DOUBLE)
+    x = torch.randn(2, 4, 3, dtype=DOUBLE)
+    model.weight_hh_l1 = model.weight_hh_l0
+    kernel = global_ntk(model, x)
+    assert close(kernel.dense(), brute_force(model, lambda m: m(x)[0]))
+    assert close(kernel.core.dense(), kernel.dense())
+
+
+def test_the_kernel_stays_while_training_goes_on(x: Tensor) -> None:
+    model = nn.GRU(2, 4, batch_first=True).to(DOUBLE)
+    kernel = global_ntk(model, x)
+    before = kernel.dense()
+    with torch.no_grad():
+        for value in model.parameters():
+            value += 1
+    assert torch.equal(kernel.dense(), before)
+
+
+def test_inputs_that_cannot_be() -> None:
+    gru, x = nn.GRU(2, 4, batch_first=True), torch.randn(3, 5, 2)
+    with pytest.raises(InputError, match="nan"):
+        global_ntk(gru, x * torch.nan)
+    with pytest.raises(InputError, match="packed"):
+        global_ntk(gru, nn.utils.rnn.pack_padded_sequence(x, [5, 4, 2], batch_first=True))
+    with pytest.raises(InputError, match="ndarray"):
+        global_ntk(gru, x.numpy())
+    with pytest.raises(InputError, match="names no state"):
+        global_ntk(gru, x, 3)
+    with pytest.raises(InputError, match="nan"):
+        global_ntk(gru, x).alignment(torch.full((3, 5, 2), torch.nan))
+    nn.utils.parametrizations.orthogonal(gru, "weight_hh_l0")
+    with pytest.raises(NotSupportedError, match="states='0'"):
+        global_ntk(gru, x)
+
+
+def test_in_inference_mode() -> None:
+    models = nn.GRU(2, 4, batch_first=True), nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+    with torch.inference_mode():
+        x = torch.randn(3, 5, 2)
+        assert global_ntk(models[0], x).dense().shape == (60, 60)
+        assert global_ntk(models[1], x).dense().shape == (45, 45)
+
+
+def test_channels_are_the_units_of_convolutions() -> None:
+    torch.manual_seed(0)
+    line = nn.Sequential(nn.Conv1d(4, 5, 3), nn.ReLU()).to(DOUBLE)
+    kernel = global_ntk(line, torch.randn(2, 4, 6, dtype=DOUBLE))
+    assert kernel.domain.names == ("batch", "channel", "position")
+    D = kernel.dense().view(2, 5, 4, 2, 5, 4)
+    assert close(kernel.temporal().dense(), torch.einsum("acpbcq->apbq", D).reshape(8, 8) / 5)
+    assert close(kernel.spatial().dense(), torch.einsum("acpadp->cd", D) / 8)
+    for kind in ("temporal", "spatial"):
+        expected = getattr(kernel, kind)().dense()
+        assert close(reduced_view(kernel, kind).matrix, expected)
+    with pytest.raises(NotSupportedError, match="last axis"):
+        kernel.rank_bounds(torch.randn(2, 5, 4, dtype=DOUBLE))

@@ -160,7 +160,8 @@ class TestAgainstBruteForce:
         zero = torch.zeros_like(RecurrentDynamics(module, x).values)
         for chosen in ("weight_hh", "weight_ih"):
             named = {k: v for k, v in weights.items() if k.startswith(chosen)}
-            dynamics = RecurrentDynamics(module, x, parameters=named)
+            counted = {k: v for k, v in module.named_parameters() if k in named}
+            dynamics = RecurrentDynamics(module, x, parameters=counted)
             J = flat_jacobian(jacrev(lambda w: perturbed(module, x, weights | w, zero))(named))
             torch.testing.assert_close(dense(dynamics.product, len(J)), J @ J.t(), rtol=0, atol=1e-10)
             cores = sum(dense(site.product, len(J)) for site in dynamics.sites())

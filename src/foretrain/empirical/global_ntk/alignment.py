@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foretrain.empirical.global_ntk.axes import places_of
 from foretrain.operators import Space
 from foretrain.operators.probes import random_signs
 from foretrain.support.errors import InputError, NotSupportedError
@@ -82,8 +83,7 @@ def alignment(
     seed: Seed = 0,
 ) -> StateAlignment:
     """Modes of a target (batch, time, outputs) under NTK_S and under the proxy V V* (x) I."""
-    space = kernel.domain.plain("alignment with a target")
-    places = space.without(space.names[-1:])
+    places = places_of(kernel.domain, "alignment with a target")
     matrix = _as_matrix(target, places, kernel)
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
     count = min(modes, int((values > 1e-12 * values[0]).sum())) if len(values) and values[0] > 0 else 0
@@ -107,6 +107,8 @@ def _as_matrix(target: Any, places: Space, kernel: GlobalNTK) -> Tensor:
             f"the target has shape {tuple(values.shape)}, but it must begin with {places.describe()}: one value or "
             "vector for every place of the states."
         )
+    if not bool(torch.isfinite(values).all()):
+        raise InputError("the target has entries that are nan or infinite: remove or replace them first.")
     return values.reshape(places.size, -1).to(kernel.device)
 
 
@@ -115,7 +117,7 @@ def _temporal(kernel: GlobalNTK, modes: Tensor, accuracy: float, seed: Seed) -> 
 
     A u is the mean of s* NTK_S (u (x) s) over signs s of the units, or over their basis if there are few.
     """
-    units = kernel.domain.plain("alignment").shape[-1]
+    units = kernel.size // modes.shape[1]
     count = _FIRST_PROBES
     while count < units and units > _EXACT_UNITS:
         signs = random_signs(count, units, seed, dtype=modes.dtype, device=modes.device)
@@ -145,7 +147,7 @@ def _through(
 ) -> tuple[Array, Array, Array]:
     """The same for modes as vectors of states, place (x) readout* direction, under NTK_S itself."""
     given = readout.detach() if isinstance(readout, Tensor) else torch.as_tensor(np.asarray(readout))
-    units = kernel.domain.plain("alignment").shape[-1]
+    units = kernel.size // modes.shape[1]
     if tuple(given.shape) != (directions.shape[1], units):
         raise InputError(
             f"readout= must be a matrix ({directions.shape[1]} outputs, {units} units), not {tuple(given.shape)}."

@@ -12,6 +12,7 @@ from foretrain.empirical.global_ntk.graph import GraphDynamics
 from foretrain.empirical.global_ntk.implicit import ImplicitDynamics
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.recurrent import RecurrentDynamics, as_samples_first
+from foretrain.empirical.tangent_kernel.batches import as_batch
 from foretrain.empirical.tangent_kernel.model import unchanged
 from foretrain.empirical.tangent_kernel.parameters import chosen, trainable
 from foretrain.empirical.tangent_kernel.refusals import refuse_ill_defined
@@ -60,6 +61,11 @@ def global_ntk(
     >>> kernel.temporal().domain.describe()
     '(batch 3, time 4)'
     """
+    _check_states(states)
+    if isinstance(x, nn.utils.rnn.PackedSequence):
+        raise InputError(
+            "x is a packed sequence, whose samples have different steps: pad it, and pass the tensor."
+        )
     with unchanged(model):
         if equilibrium is not None:
             return GlobalNTK(ImplicitDynamics(model, equilibrium, x, parameters))
@@ -71,11 +77,19 @@ def global_ntk(
         module = getattr(model, "_orig_mod", model)
         recurrent = _recurrent_modules(module)
         if recurrent and _are_recurrent_states(states, module):
-            return _of_recurrent(module, recurrent, x, states, parameters)
+            given = as_batch(x, batch_axis, shared).arguments
+            return _of_recurrent(module, recurrent, given, states, parameters)
         graph = GraphDynamics(
             module, x, "" if states is None else states, parameters, batch_axis=batch_axis, shared=shared
         )
         return GlobalNTK(graph)
+
+
+def _check_states(states: Any) -> None:
+    if states is not None and not isinstance(states, str | Mapping | Sequence):
+        raise InputError(
+            f"states={states!r} names no state: give names such as 'hidden', paths of modules, or {{name: path}}."
+        )
 
 
 def _recurrent_modules(model: nn.Module) -> dict[str, nn.RNNBase]:

@@ -216,7 +216,7 @@ class GraphDynamics(Dynamics):
         unclear = any(is_ambiguous(its[0], count) for its in shapes)
         grown = self._shapes_of_one_more() if unclear else [None] * len(shapes)
         return [
-            layout(state, model.get_submodule(state.path), its, axis_of_samples(its[0], more, count, usual))
+            layout(state, model, its, axis_of_samples(its[0], more, count, usual))
             for state, its, more in zip(self._hooked.states, shapes, grown)
         ]
 

@@ -107,7 +107,7 @@ class Layout:
         return (moved[0] if self.calls == 1 else torch.stack(moved, 2)).flatten(1)
 
 
-def layout(state: StateName, module: nn.Module, shapes: Sequence[torch.Size], axis: int | None) -> Layout:
+def layout(state: StateName, model: nn.Module, shapes: Sequence[torch.Size], axis: int | None) -> Layout:
     """How the results of all calls of a module are one vector."""
     shape, calls = tuple(shapes[0]), len(shapes)
     other = next((tuple(size) for size in shapes if tuple(size) != shape), None)
@@ -121,18 +121,19 @@ def layout(state: StateName, module: nn.Module, shapes: Sequence[torch.Size], ax
         front = [("call", calls)] if calls > 1 else []
         return Layout(shape, calls, None, Space(*front, *named))
     rest = shape[:axis] + shape[axis + 1 :]
-    names = _names_of_axes(module, len(rest))
+    names = _names_of_axes(model, rest)
     front = [("batch", shape[axis])]
     if calls > 1:
         front.append(("call" if "time" in names else "time", calls))
     return Layout(shape, calls, axis, Space(*front, *zip(names, rest)))
 
 
-def _names_of_axes(module: nn.Module, count: int) -> tuple[str, ...]:
-    """Of what a module returns per sample."""
-    if count == 2 and isinstance(module, nn.modules.conv._ConvNd):
+def _names_of_axes(model: nn.Module, shape: Sequence[int]) -> tuple[str, ...]:
+    """Of a sample's state: as many rows as a convolution along one axis has channels are such channels."""
+    lines = [part for part in model.modules() if isinstance(part, nn.Conv1d | nn.ConvTranspose1d)]
+    if len(shape) == 2 and any(shape[0] == part.out_channels for part in lines):
         return "channel", "position"
-    return axes_of_sample(count)
+    return axes_of_sample(len(shape))
 
 
 def axes_of_sample(count: int) -> tuple[str, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.alignment import StateAlignment, alignment
+from foretrain.empirical.global_ntk.axes import feature_axis, places_of
 from foretrain.empirical.global_ntk.descent import LossDecrease, loss_decrease
 from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
 from foretrain.empirical.global_ntk.ranks import RankBounds, rank_bounds
@@ -18,6 +19,7 @@ from foretrain.operators.spaces import VectorSpace
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 
 Flat = Callable[[Tensor], Tensor]
+R = TypeVar("R")
 
 
 class GlobalNTK(Operator):
@@ -41,7 +43,7 @@ class GlobalNTK(Operator):
         )
 
     def _apply(self, flat: Tensor) -> Tensor:
-        return self._kept(self.dynamics.product(self._embedded(flat)))
+        return self._kept(_differentiating(self.dynamics.product)(self._embedded(flat)))
 
     @property
     def states(self) -> Vector:
@@ -69,12 +71,14 @@ class GlobalNTK(Operator):
         shapes = {name: tuple(value.shape) for name, value in self.dynamics.parameters.items()}
         source = SumSpace({name: _parameter_space(shape) for name, shape in shapes.items()})
 
+        @_differentiating
         def push(flat: Tensor) -> Tensor:
             parts = torch.split(flat, [source[name].size for name in shapes], 1)
             return self.dynamics.push(
                 {name: part.reshape(-1, *shapes[name]) for name, part in zip(shapes, parts)}
             )
 
+        @_differentiating
         def pull(flat: Tensor) -> Tensor:
             found = self.dynamics.pull(flat)
             return torch.cat([found[name].reshape(len(flat), -1) for name in shapes], 1)
@@ -124,8 +128,7 @@ class GlobalNTK(Operator):
     @cached_property
     def concatenated_core(self) -> Operator:
         """The cheap proxy V V* (x) I with V the rows of all sites side by side: not equal to NTK_S."""
-        space = self.domain.plain("the concatenated core")
-        kept = space.without(space.names[-1:])
+        kept = places_of(self.domain, "the concatenated core")
         rows = self.site_rows()
         if len(rows) != kept.size:
             raise NotSupportedError(
@@ -133,7 +136,7 @@ class GlobalNTK(Operator):
                 "concatenated core needs one row of every weight for each."
             )
         gram = dense_operator(rows @ rows.t(), kept, positive=True)
-        return lift(gram, space)
+        return lift(gram, self.domain)
 
     def site_rows(self) -> Tensor:
         """V: the rows of all sites side by side, (batch * time, columns)."""
@@ -152,12 +155,11 @@ class GlobalNTK(Operator):
 
     def adjoint_state(self, err: Any) -> Vector:
         """P* err on the full state: back-propagation through time of the gradient at the chosen states."""
-        flat = self._embedded(self._flat_vector(err, self.domain))
-        return self.dynamics.space.unflatten(self.dynamics.propagate_adjoint(flat)[0])
+        return self.dynamics.space.unflatten(self.P.apply_adjoint(self._whole(err))[0])
 
     def loss_decrease(self, err: Any) -> LossDecrease:
         """<NTK_S err, err>, how fast gradient descent lowers the loss, and every parameter's part (Cor. 2)."""
-        return loss_decrease(self.dynamics.pull(self._embedded(self._flat_vector(err, self.domain))))
+        return loss_decrease(_differentiating(self.dynamics.pull)(self._whole(err)))
 
     def alignment(self, target: Any, readout: Any = None, **options: Any) -> StateAlignment:
         """Which modes of a target gradient descent can learn from here: see ``global_ntk.alignment``."""
@@ -168,15 +170,16 @@ class GlobalNTK(Operator):
         return rank_bounds(self, err, tolerance)
 
     def temporal(self, **options: Any) -> Operator:
-        """NTK_temp = tr_unit(NTK_S) / units (15), on all axes but the last."""
-        space = self.domain.plain("the temporal kernel")
-        found: Operator = self.partial_trace(over=space.names[-1], normalize=True, **options)
+        """NTK_temp = tr_unit(NTK_S) / units (15), on all other axes; images have channels for units."""
+        features = feature_axis(self.domain.plain("the temporal kernel"))
+        found: Operator = self.partial_trace(over=features, normalize=True, **options)
         return found
 
     def spatial(self, **options: Any) -> Operator:
         """NTK_space = tr_(batch, time)(NTK_S) / (batch * time) (15), on the units."""
         space = self.domain.plain("the spatial kernel")
-        found: Operator = self.partial_trace(over=space.names[:-1], normalize=True, **options)
+        others = [name for name in space.names if name != feature_axis(space)]
+        found: Operator = self.partial_trace(over=others, normalize=True, **options)
         return found
 
     def __repr__(self) -> str:
@@ -185,6 +188,10 @@ class GlobalNTK(Operator):
             f"GlobalNTK on {self.domain.describe()}: {self.size} states, {count} parameter{'s' * (count != 1)}, "
             f"{self.dtype}".replace("torch.", "")
         )
+
+    def _whole(self, err: Any) -> Tensor:
+        """A vector of the chosen states as one of the full state, (1, size)."""
+        return self._embedded(self._flat_vector(err, self.domain))
 
     def _embedded(self, flat: Tensor) -> Tensor:
         """The chosen states among the full state, zeros elsewhere."""
@@ -215,8 +222,8 @@ class GlobalNTK(Operator):
         return from_functions(
             space,
             space,
-            apply,
-            adjoint,
+            _differentiating(apply),
+            None if adjoint is None else _differentiating(adjoint),
             dtype=self.dtype,
             device=self.device,
             positive=adjoint is None,
@@ -230,6 +237,16 @@ class GlobalNTK(Operator):
             name: values if name in others else torch.zeros_like(values) for name, values in found.items()
         }
         return self.dynamics.push(kept)
+
+
+def _differentiating(function: Callable[[Tensor], R]) -> Callable[[Tensor], R]:
+    """Passes through a graph need tensors that inference mode does not make."""
+
+    def called(flat: Tensor) -> R:
+        with torch.inference_mode(False):
+            return function(flat.clone() if flat.is_inference() else flat)
+
+    return called
 
 
 def _chosen(space: VectorSpace, members: Sequence[str] | None) -> tuple[VectorSpace, list[slice] | None]:

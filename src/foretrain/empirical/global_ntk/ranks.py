@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from foretrain.empirical.global_ntk.axes import places_of
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.memory import require_memory
 
@@ -51,9 +52,8 @@ class RankBounds:
 
 def rank_bounds(kernel: GlobalNTK, err: Any, tolerance: float) -> RankBounds:
     """All ranks by dense decompositions of the reduced kernels: for states that are not too many."""
-    space = kernel.domain.plain("rank bounds")
-    units = space.shape[-1]
-    places = space.size // units
+    places = places_of(kernel.domain, "a bound on ranks").size
+    units = kernel.size // places
     _require_decompositions(kernel, places, units)
     change = kernel.apply(kernel._flat_vector(err, kernel.domain)).view(places, units)
     temporal = kernel.temporal(method="exact").dense()

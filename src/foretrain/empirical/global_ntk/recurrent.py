@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
-from foretrain.empirical.global_ntk.recurrent_layers import Layer, layers_of
+from foretrain.empirical.global_ntk.recurrent_layers import Layer, add_gradient, layers_of
 from foretrain.empirical.global_ntk.recurrent_sites import sites_of
 from foretrain.empirical.tangent_kernel.refusals import close
 from foretrain.operators import Space, SumSpace
@@ -42,6 +43,7 @@ class RecurrentDynamics(Dynamics):
             )
         named = {prefix + name: value for name, value in module.named_parameters()}
         self.parameters = named if parameters is None else parameters
+        _refuse_parametrised(module, self.parameters)
         self.samples, self.steps, _ = x.shape
         self.units = module.hidden_size
         with torch.no_grad():
@@ -89,7 +91,7 @@ class RecurrentDynamics(Dynamics):
         """Its adjoint."""
         found: Values = {}
         for layer, block in zip(self.layers, self.parts(vectors)):
-            found |= layer.gradients(layer.sweeps.sensitivities(block))
+            _add(found, layer.gradients(layer.sweeps.sensitivities(block)))
         return found
 
     def push(self, tangents: Values) -> Tensor:
@@ -101,7 +103,7 @@ class RecurrentDynamics(Dynamics):
         """J*: one sweep back."""
         found: Values = {}
         for layer, sensitivities in zip(self.layers, self.sweep_back(self.parts(vectors))):
-            found |= layer.gradients(sensitivities)
+            _add(found, layer.gradients(sensitivities))
         return found
 
     def product(self, vectors: Tensor) -> Tensor:
@@ -110,7 +112,7 @@ class RecurrentDynamics(Dynamics):
         kept = self.sweep_back(blocks)
         gradients: Values = {}
         for layer, sensitivities in zip(self.layers, kept):
-            gradients |= layer.gradients(sensitivities)
+            _add(gradients, layer.gradients(sensitivities))
         for states in blocks:
             for state in states:
                 state.zero_()
@@ -118,16 +120,24 @@ class RecurrentDynamics(Dynamics):
 
     def local_product(self, vectors: Tensor) -> Tensor:
         """K, with one set of large arrays."""
+        rooms = [layer.sweeps.sensitivities(block) for layer, block in zip(self.layers, self.parts(vectors))]
+        gradients: Values = {}
+        for layer, room in zip(self.layers, rooms):
+            _add(gradients, layer.gradients(room))
         blocks = []
-        for layer, block in zip(self.layers, self.parts(vectors)):
-            products = layer.sweeps.sensitivities(block)
-            layer.write_products(products, layer.gradients(products), None)
-            blocks.append(layer.sweeps.respond(products))
+        for layer, room in zip(self.layers, rooms):
+            layer.write_products(room, gradients, None)
+            blocks.append(layer.sweeps.respond(room))
         return self.joined(blocks)
 
     def sites(self) -> Sequence[Site]:
-        """Of every layer: both weights together where they feed the same sum, apart in a GRU."""
-        return [site for layer in self.layers for site in sites_of(self, layer)]
+        """Of every layer: both weights together where they feed the same sum, apart in a GRU.
+
+        A weight that is used in two places has cross terms between them, which no site holds: it has none.
+        """
+        used = Counter(name for layer in self.layers for name in layer.weights.values())
+        tied = {name for name, count in used.items() if count > 1}
+        return [site for layer in self.layers for site in sites_of(self, layer, tied)]
 
     def _swept(
         self, blocks: list[list[Tensor]], tangents: Values, rooms: Sequence[Tensor] | None = None
@@ -212,6 +222,22 @@ class RecurrentDynamics(Dynamics):
             raise NotSupportedError(
                 f"{type(module).__name__} does not compute what its weights say (a hook, dropout between layers or a "
                 "subclass with its own forward): write it as a loop over a module and name that as a state."
+            )
+
+
+def _add(total: Values, more: Values) -> None:
+    for name, part in more.items():
+        add_gradient(total, name, part)
+
+
+def _refuse_parametrised(module: nn.RNNBase, parameters: Mapping[str, Tensor]) -> None:
+    """Weights that are computed from others (orthogonal, normalised) are not the module's own."""
+    own = {id(value) for name, value in module.named_parameters() if "." not in name}
+    for name, value in parameters.items():
+        if id(value) not in own:
+            raise NotSupportedError(
+                f"the weights of {type(module).__name__} are computed from {name!r}: put the module into "
+                "nn.Sequential and name it as a state, states='0'."
             )
 
 

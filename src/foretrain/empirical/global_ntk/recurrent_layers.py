@@ -24,7 +24,9 @@ class Layer:
     number: int
     reverse: bool
     names: tuple[str, ...]  # of its states
-    weights: Mapping[str, str]  # weight_hh, ...: the model's name, for those that count
+    weights: Mapping[
+        str, str
+    ]  # weight_hh, ...: the model's name, for those that count; tied ones have the same
     rows: Tensor  # of the hidden product, (steps * samples, units)
     given_rows: Tensor  # of the inputs' product
 
@@ -61,14 +63,15 @@ class Layer:
         by_vector = sensitivities.flatten(0, 1).permute(1, 2, 0)  # (vectors, columns, steps * samples)
         found: Values = {}
         if name := self.weights.get("weight_hh"):
-            found[name] = _many(by_vector[:, self.hidden_columns], self.rows)
+            add_gradient(found, name, _many(by_vector[:, self.hidden_columns], self.rows))
         if name := self.weights.get("bias_hh"):
-            found[name] = by_vector[:, self.hidden_columns].sum(-1)
+            add_gradient(found, name, by_vector[:, self.hidden_columns].sum(-1))
         if name := self.weights.get("weight_ih"):
             parts = [_many(by_vector[:, slots], self.given_rows) for _, slots in self.input_columns]
-            found[name] = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+            add_gradient(found, name, parts[0] if len(parts) == 1 else torch.cat(parts, 1))
         if name := self.weights.get("bias_ih"):
-            found[name] = torch.cat([by_vector[:, slots].sum(-1) for _, slots in self.input_columns], 1)
+            summed = torch.cat([by_vector[:, slots].sum(-1) for _, slots in self.input_columns], 1)
+            add_gradient(found, name, summed)
         return found
 
     def write_products(self, room: Tensor, tangents: Values, below: Tensor | None) -> None:
@@ -103,6 +106,11 @@ class Layer:
             for gates, slots in self.input_columns
         ]
         return sum(parts[1:], parts[0])
+
+
+def add_gradient(found: Values, name: str, part: Tensor) -> None:
+    """A parameter that is used twice has the sum of both."""
+    found[name] = found[name] + part if name in found else part
 
 
 def _many(by_vector: Tensor, rows: Tensor) -> Tensor:
@@ -147,7 +155,9 @@ def _layer(
     number, direction = place
     suffix = f"_l{number}" + ("_reverse" if direction else "")
     values: dict[str, Tensor] = {
-        kind: getattr(module, kind + suffix).detach() for kind in WEIGHTS if hasattr(module, kind + suffix)
+        kind: getattr(module, kind + suffix).detach().clone()  # training goes on, the kernel stays
+        for kind in WEIGHTS
+        if hasattr(module, kind + suffix)
     }
     weights = Weights(values["weight_hh"], values["weight_ih"], values.get("bias_hh"), values.get("bias_ih"))
     cell = cell_of(module)
@@ -156,7 +166,9 @@ def _layer(
         start = [given.new_zeros(given.shape[1], module.hidden_size) for _ in cell.states]
     path = run(cell, given, weights, tuple(part.detach() for part in start))
     ending = (f"_{number}" if module.num_layers > 1 else "") + ("_reverse" if direction else "")
-    names = {kind: prefix + kind + suffix for kind in WEIGHTS if prefix + kind + suffix in counted}
+    known = {id(value): name for name, value in counted.items()}
+    held = {kind: getattr(module, kind + suffix) for kind in values}
+    names = {kind: known[id(value)] for kind, value in held.items() if id(value) in known}
     return Layer(
         sweeps=Sweeps(cell, weights, path),
         number=number,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 import torch
@@ -68,11 +68,12 @@ class LayerSite(Site):
         return block.permute(2, 1, 0, 3).reshape(len(vectors), -1)
 
 
-def sites_of(dynamics: RecurrentDynamics, layer: Layer) -> list[Site]:
+def sites_of(dynamics: RecurrentDynamics, layer: Layer, tied: Set[str]) -> list[Site]:
     """One for each product that the states' changes must be told apart for."""
     if layer.sweeps.cell.slots == layer.sweeps.cell.gates:
         groups: list[tuple[str, ...]] = [WEIGHTS]
     else:
         groups = [("weight_hh", "bias_hh"), ("weight_ih", "bias_ih")]
-    counted = [tuple(kind for kind in kinds if kind in layer.weights) for kinds in groups]
+    own = [kind for kind, name in layer.weights.items() if name not in tied]
+    counted = [tuple(kind for kind in kinds if kind in own) for kinds in groups]
     return [LayerSite(dynamics, layer, kinds) for kinds in counted if kinds]

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretrain.empirical.global_ntk.axes import feature_axis
 from foretrain.empirical.global_ntk.dynamics import Values
 from foretrain.operators.estimators import Estimate
 from foretrain.operators.estimators.estimate import Target, exact, jackknife
@@ -85,15 +86,22 @@ def reduced_view(kernel: GlobalNTK, kind: Kind, *, accuracy: float = 0.02, seed:
 class _Cut:
     """States as sheets (places, units), of which the rows are kept and the columns traced out."""
 
-    places: int
-    units: int
+    shape: tuple[int, ...]
+    axis: int  # of the units
     is_temporal: bool
 
     @classmethod
     def of(cls, kernel: GlobalNTK, kind: Kind) -> _Cut:
         space = kernel.domain.plain("a reduced view")
-        units = space.shape[-1]
-        return cls(space.size // units, units, kind == "temporal")
+        return cls(space.shape, space.position(feature_axis(space)), kind == "temporal")
+
+    @property
+    def units(self) -> int:
+        return self.shape[self.axis]
+
+    @property
+    def places(self) -> int:
+        return math.prod(self.shape) // self.units
 
     @property
     def kept(self) -> int:
@@ -105,13 +113,16 @@ class _Cut:
 
     def sheets(self, flat: Tensor) -> Tensor:
         """(k, size) as (k, kept, traced)."""
-        found = flat.reshape(len(flat), self.places, self.units)
+        found = flat.reshape(len(flat), *self.shape).movedim(1 + self.axis, -1)
+        found = found.reshape(len(flat), self.places, self.units)
         return found if self.is_temporal else found.transpose(1, 2)
 
 
 def _written_out(kernel: GlobalNTK, cut: _Cut) -> Tensor:
-    entries = kernel.dense().double().view(cut.places, cut.units, cut.places, cut.units)
-    return torch.einsum("aubu->ab" if cut.is_temporal else "auav->uv", entries) / cut.traced
+    """Both indices as (kept, traced), and equal traced ones summed."""
+    rows = cut.sheets(kernel.dense().double())  # (size, kept, traced)
+    both = cut.sheets(rows.flatten(1).t()).view(cut.kept, cut.traced, cut.kept, cut.traced)
+    return torch.einsum("atbt->ab", both) / cut.traced
 
 
 def _one_by_one(kernel: GlobalNTK, cut: _Cut, count: int) -> Tensor:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.alignment import StateAlignment
+from foretrain.empirical.global_ntk.axes import feature_axis
 from foretrain.empirical.global_ntk.descent import LossDecrease
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.readout import Readout, placed_target
@@ -257,7 +258,7 @@ def _view(
     notes: list[str],
 ) -> View:
     space = kernel.domain.plain("a view")
-    places = space.without(space.names[-1:])
+    places = space.without([feature_axis(space)])
     view = partial(reduced_view, kernel, accuracy=asked.accuracy, seed=asked.seed)
     temporal, spatial = _advanced(bar, view("temporal")), _advanced(bar, view("spatial"))
     values, vectors = _leading(temporal.matrix, max(asked.modes, _SPECTRUM))
