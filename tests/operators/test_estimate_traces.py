@@ -10,6 +10,7 @@ import pytest
 import torch
 from spectral_operators import Matrix, Spectral, random_matrix, spectrum, symmetric_matrix
 
+from foretrain.operators import Space, from_functions
 from foretrain.operators.estimators import trace
 from foretrain.support.errors import AccuracyWarning, InputError
 
@@ -189,3 +190,12 @@ def test_budgets_are_kept(products: int, method: str, positive: bool) -> None:
     estimate = quiet(operator, method, products, seed=0)
     assert operator.calls == estimate.products <= products
     assert math.isfinite(estimate.standard_error)
+
+
+def test_products_that_are_not_finite_are_named() -> None:
+    broken = from_functions(
+        Space.of(unit=400), None, lambda flat: flat * torch.nan, symmetric=True, positive=True
+    )
+    for question in (broken.trace, broken.effective_rank, broken.frobenius_norm, lambda: broken.top_modes(2)):
+        with pytest.raises(InputError, match="nan or infinite"):
+            question()

@@ -75,6 +75,12 @@ class OperatorLike(Protocol):
         ...
 
 
+def _finite(products: Tensor) -> Tensor:
+    if not bool(torch.isfinite(products).all()):
+        raise InputError("the operator's products are nan or infinite: mend what it is made of first.")
+    return products
+
+
 class Counted:
     """An operator whose products are counted; a product of the adjoint counts like any other."""
 
@@ -101,12 +107,12 @@ class Counted:
     def apply(self, flat: Tensor) -> Tensor:
         """Products with (k, size)."""
         self.products += len(flat)
-        return self.operator.apply(flat).detach()
+        return _finite(self.operator.apply(flat).detach())
 
     def apply_adjoint(self, flat: Tensor) -> Tensor:
         """Products of the adjoint with (k, codomain size)."""
         self.products += len(flat)
-        return self.operator.apply_adjoint(flat).detach()
+        return _finite(self.operator.apply_adjoint(flat).detach())
 
     def require_vectors(self, count: float, what: str) -> None:
         """Refuse to keep more vectors than the memory holds."""
