@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.model_inputs import as_inputs
+from foretrain.cli.model_inputs import as_inputs, check_takes
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
@@ -60,6 +60,10 @@ def global_ntk(
     their modes can be learned from here. A linear layer that reads the states is found and used for it; y is
     (samples, steps, outputs), or (samples, outputs) for the last step.
     """
+    if not 0 < accuracy < 1:
+        raise InputError(
+            f"--accuracy is {accuracy:g}, but it is a relative error between 0 and 1, such as 0.02."
+        )
     from foretrain.empirical.global_ntk import global_ntk as kernel_of
     from foretrain.empirical.global_ntk.summary import summarise
     from foretrain.report.global_ntk import draw_summary
@@ -70,6 +74,7 @@ def global_ntk(
     chosen = _chosen(count, samples, seed)
     network = load_model(model)
     inputs = _inputs(found.x[chosen], network)
+    check_takes(network, inputs)
     kernel = kernel_of(network, inputs, _names(states), parameters=_names(parameters))
     _check_batch(kernel, len(chosen))
     readouts = _readouts(network, inputs, kernel)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrain.support.errors import InputError
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -19,3 +21,17 @@ def as_inputs(values: Any, model: nn.Module) -> Tensor:
     if values.dtype.kind in "biu" and embeds:
         return torch.as_tensor(values.astype(np.int64), device=like.device)
     return torch.as_tensor(np.ascontiguousarray(values)).to(like.detach())
+
+
+def check_takes(model: nn.Module, x: Tensor) -> None:
+    """Refuse data that the model cannot take, in one sentence, before anything is computed."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            model(x)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        first = str(error).partition("\n")[0]
+        raise InputError(
+            f"the model does not take x of shape {tuple(x.shape)} ({first}): check the data or the model."
+        ) from error

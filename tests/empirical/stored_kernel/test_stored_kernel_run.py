@@ -96,7 +96,7 @@ def test_factors_of_a_chunk_are_computed_once_where_they_fit(tmp_path: Path) -> 
 
 
 def test_little_memory_means_more_passes_not_more_memory(tmp_path: Path) -> None:
-    stored(tmp_path / "k.zarr", network(), inputs(40), outputs="trace", side=5, workers=1, memory="20kB")
+    stored(tmp_path / "k.zarr", network(), inputs(40), outputs="trace", side=5, workers=1, memory="14kB")
     passes = sum(record["chunk_samples"] for record in records(tmp_path / "k.zarr").values()) / 40
     assert 1.5 < passes < 8
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +50,7 @@ def write(kernel: TangentKernel, path: Path, side: int, layers: TangentKernel | 
     encoding = {"chunks": chunks, "compressors": None, "_FillValue": np.nan}
     dataset = kernel.to_xarray().to_dataset(name="kernel")
     tiles = {
-        "format": 1,
+        "format": 2,
         "symmetric": kernel.symmetric,
         "samples": samples,
         "bounds_1": bounds[0],
@@ -63,6 +64,7 @@ def write(kernel: TangentKernel, path: Path, side: int, layers: TangentKernel | 
         "fingerprint": {},
         "model": "Sequential",
         "routes": {name: str(route) for name, route in kernel.routes.items()},
+        "witness": {"outputs": [], "gradients": [], "sizes": [], "tolerance": 0.0},
     }
     dataset.attrs = {
         "foretrain_version": "0",
@@ -87,11 +89,19 @@ def _records(
             if kernel.symmetric and j < i:
                 continue
             tile = dense(total[top:bottom, left:right])
+            mirrored = kernel.symmetric and i != j
+            files = [_file(kernel, path, place) for place in ((i, j), (j, i))[: 1 + mirrored]]
             record: dict[str, Any] = {"squares": float(np.sum(tile**2)), "seconds": 0.5}
+            record["crc"] = [zlib.crc32(file.read_bytes()) for file in files]
             if kernel.symmetric and i == j:
                 record["diagonal"] = float(np.trace(tile))
                 record["layers"] = _layer_traces(layers, slice(top, bottom))
             (path / ".tiles" / f"{i}-{j}.json").write_text(json.dumps(record))
+
+
+def _file(kernel: TangentKernel, path: Path, place: tuple[int, int]) -> Path:
+    numbers = (*(() if kernel.labels is None else (0,)), *place, *(() if kernel.trace else (0, 0)))
+    return path / "kernel" / ".".join(map(str, numbers))
 
 
 def _layer_traces(layers: TangentKernel | None, where: slice) -> Mapping[str, float]:

@@ -94,7 +94,9 @@ def alignment(
         quotient, cosine, error = _temporal(kernel, vectors, accuracy, seed)
     else:
         quotient, cosine, error = _through(kernel, readout, vectors, right[:count])
-    mean = float(kernel.trace(accuracy=accuracy, seed=seed)) / kernel.size
+    trace = kernel.trace(accuracy=accuracy, seed=seed)
+    mean = trace.value / kernel.size
+    error = np.hypot(error, quotient * trace.standard_error / trace.value)  # both are relative to the mean
     return StateAlignment(
         values[:count].cpu().numpy(), quotient / mean, cosine, *_proxy(kernel, vectors), error / mean
     )

@@ -26,7 +26,8 @@ def global_ntk(
     states: Any = None,
     *,
     parameters: Any = None,
-    equilibrium: Tensor | None = None,
+    equilibrium: Any = None,
+    tolerance: float | None = None,
     batch_axis: int = 0,
     shared: Collection[str | int] = (),
 ) -> GlobalNTK:
@@ -51,6 +52,7 @@ def global_ntk(
         ``requires_grad``.
     equilibrium
         The state h (samples, ...) that solves F(h, x, theta) = 0; ``foretrain.empirical.global_ntk.solve`` finds it.
+        ``tolerance`` says how far from the solution it may be, relative to its length.
 
     Examples
     --------
@@ -68,7 +70,8 @@ def global_ntk(
         )
     with unchanged(model):
         if equilibrium is not None:
-            return GlobalNTK(ImplicitDynamics(model, equilibrium, x, parameters))
+            state = torch.as_tensor(equilibrium)
+            return GlobalNTK(ImplicitDynamics(model, state, x, parameters, tolerance))
         if not isinstance(model, nn.Module):
             raise InputError(
                 f"model must be an nn.Module, not {type(model).__name__}: give a constraint F(h, x) = 0 together "

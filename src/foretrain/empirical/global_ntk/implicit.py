@@ -31,8 +31,8 @@ class ImplicitDynamics(Dynamics):
 
     ``constraint``: a module called with (h, x), with ``parameters`` as for any module, or a function
     f(parameters, h, x) with ``parameters`` leaf tensors in dicts or lists. ``state``: the solution (samples, ...),
-    found by ``implicit_solve.solve`` or by the model's own iteration. ``tolerance``: how far it may be from the
-    exact one, relative to its length. ``solver``: "direct" factors D_h F, "krylov" solves with it step by step.
+    found by ``foretrain.empirical.global_ntk.solve`` or by the model's own iteration. ``tolerance``: how far it may
+    be from the exact one, relative to its length. ``solver``: "direct" factors D_h F, "krylov" solves with it step by step.
 
     >>> import torch
     >>> class Rest(torch.nn.Linear):
@@ -147,6 +147,6 @@ class ImplicitDynamics(Dynamics):
             residual = float(self._linear.residual.abs().max())
             raise InputError(
                 f"the state does not solve the constraint (largest residual {residual:.2g}, a Newton step would move "
-                f"it by {distance:.2g} of its length): find it with implicit_solve.solve, run the model's own "
-                "iteration longer, or pass a larger tolerance=."
+                f"it by {distance:.2g} of its length): find it with foretrain.empirical.global_ntk.solve, run its "
+                "own iteration longer, or pass a larger tolerance=."
             )
