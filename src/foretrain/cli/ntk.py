@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ import typer
 from foretrain.cli.frame import Answer, Command, Seed
 from foretrain.cli.model_inputs import as_inputs
 from foretrain.cli.output import Table
-from foretrain.support.errors import InputError, NotEnoughMemoryError
+from foretrain.support.errors import ForetrainError, InputError, NotEnoughMemoryError
 from foretrain.support.memory import human_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -31,6 +33,25 @@ if TYPE_CHECKING:
     Found = TangentKernel | StoredKernel
 
 _MOST_LAYERS = 24  # in the table; the picture and --json have all
+
+# Arguments of ``ntk`` in messages, and what they are called on the command line.
+_WORDS = (
+    ("outputs=, output=, parameters=, rates=, by= or", "--outputs, --trace, --by, --dtype or"),
+    ("the same ntk(..., store=)", "the same command"),
+    ("ntk(..., store=)", "this command"),
+    ("pass overwrite=True", "add --anew"),
+    ("outputs='trace'", "--trace"),
+    ("engine='threads'", "--engine threads"),
+    ("workers=1", "--workers 1"),
+    ("overwrite=", "--anew"),
+    ("store=", "-o"),
+    ("outputs=", "--outputs"),
+    ("by=", "--by"),
+    ("batch_size=", "--batch-size"),
+    ("memory=", "--memory"),
+    ("workers=", "--workers"),
+    ("engine=", "--engine"),
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +69,7 @@ class _Work:
 
 
 def ntk(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="model.py:make, a function that returns the torch model.")],
     data: Annotated[Path, typer.Argument(help="data.npz with x and y, and x_test for --test.")],
     store: Annotated[
@@ -103,25 +125,31 @@ def ntk(
     times and never holds it whole: leading eigenvalues, spectral density, effective rank, the layers' shares,
     and how the targets y lie in it.
     """
+    from foretrain.empirical.kernel_analysis import checked_ridge
     from foretrain.empirical.stored_kernel.summary import summarise, trace_shares
     from foretrain.report.kernels import draw_summary
     from foretrain.support.loading import load_model, load_samples
 
     work = _Work(_outputs(outputs, trace), _by(by), store, engine, workers, batch_size, memory, anew)
     _refuse_what_needs_a_store(work)
+    _refuse_one_folder_for_both(store, context.params.get("save"))
+    if ridge is not None:
+        checked_ridge(ridge)
     found = load_samples(data)
     if ridge is not None and found.y is None:
         raise InputError(f"{data} has no y: add targets, or leave out --ridge.")
     if test and found.x_test is None:
         raise InputError(f"{data} has no x_test: add it, or leave out --test.")
     network = _cast(load_model(model), dtype)
-    x = as_inputs(found.x, network)
-    kernel = _kernel(network, x, None, work)
-    across = _kernel(network, as_inputs(found.x_test, network), x, _beside(work)) if test else None
-    y, misfit = _targets(found.y if outputs is None else _columns(found.y, work.outputs), kernel)
-    shares = None if store is not None or by == "layer" else trace_shares(network, x, work.outputs)
-    summary = summarise(kernel, y, top, seed, layer_shares=shares)
-    fit = None if ridge is None else _regression(kernel, across, y, ridge, misfit)
+    x = _inputs(found, "x", network)
+    x_test = _inputs(found, "x_test", network) if test else None
+    with _own_words():
+        kernel = _kernel(network, x, None, work)
+        across = None if x_test is None else _kernel(network, x_test, x, _beside(work))
+        y, misfit = _targets(found.y if outputs is None else _columns(found.y, work.outputs), kernel)
+        shares = None if store is not None or by == "layer" else trace_shares(network, x, work.outputs)
+        summary = summarise(kernel, y, top, seed, layer_shares=shares)
+        fit = None if ridge is None else _regression(kernel, across, y, ridge, misfit)
     error = None if fit is None or across is None else _test_error(fit, found, work.outputs)
     return Answer(
         _document(summary, kernel, fit, error, misfit, seed),
@@ -151,8 +179,8 @@ def _by(text: str | None) -> Literal["layer", "parameter"] | None:
 
 
 def _refuse_what_needs_a_store(work: _Work) -> None:
-    if work.memory is not None:
-        parse_bytes(work.memory, "--memory")
+    if work.memory is not None and parse_bytes(work.memory, "--memory") <= 0:
+        raise InputError(f"--memory is {work.memory!r}: give a size above 0, such as 2GB.")
     if work.store is not None:
         return
     given = {
@@ -166,6 +194,11 @@ def _refuse_what_needs_a_store(work: _Work) -> None:
             raise InputError(f"{option} is for kernels on disk: add -o out.zarr, or leave it out.")
 
 
+def _refuse_one_folder_for_both(store: Path | None, answer: Any) -> None:
+    if store is not None and answer is not None and store.resolve() == Path(answer).resolve():
+        raise InputError(f"-o and --save both name {store}: give the answer another folder than the kernel.")
+
+
 def _cast(model: nn.Module, dtype: str | None) -> nn.Module:
     import torch
 
@@ -175,6 +208,40 @@ def _cast(model: nn.Module, dtype: str | None) -> nn.Module:
     if dtype not in known:
         raise InputError(f"--dtype is {dtype!r}: choose float32 or float64.")
     return model.to(known[dtype])
+
+
+def _inputs(data: Samples, name: str, model: nn.Module) -> Tensor:
+    """An array of the data file as the model takes it; what it does not take is refused in one sentence."""
+    import torch
+
+    from foretrain.empirical.tangent_kernel.model import unchanged
+
+    x = as_inputs(getattr(data, name), model)
+    try:
+        with unchanged(model), torch.random.fork_rng(devices=[]), torch.no_grad():
+            model(x[:2])
+    except ForetrainError:
+        raise
+    except Exception as error:  # whatever the user's model stumbles over
+        said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise InputError(
+            f"the model does not take samples of shape {tuple(x.shape[1:])}, which {name} of the data has ({said}): "
+            "change the data or the model."
+        ) from error
+    return x
+
+
+@contextmanager
+def _own_words() -> Iterator[None]:
+    """What is said of arguments in Python, said of the command's options."""
+    try:
+        yield
+    except ForetrainError as error:
+        said = str(error)
+        for word, option in _WORDS:
+            # Not inside of longer words, nor before a value, which may be a part of a path.
+            said = re.sub(rf"(?<![\w/-]){re.escape(word)}(?![\w/'\"])", option, said)
+        raise type(error)(said) from error
 
 
 def _kernel(model: nn.Module, x: Tensor, x2: Tensor | None, work: _Work) -> Found:

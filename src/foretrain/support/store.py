@@ -7,9 +7,11 @@ reads without warnings for every type of label, text included.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,7 +78,8 @@ def load(path: str | Path) -> xarray.Dataset | xarray.DataArray:
     """Read what ``save`` or ``--save`` wrote, as it was; also reads any other Zarr group, as a Dataset.
 
     What fits easily in memory is read now, anything larger when it is used. A kernel that was stored tile by tile
-    always stays on disk: it comes in lazy chunks if dask is installed, else it is read where it is indexed.
+    always stays on disk: it comes in lazy chunks if dask is installed, else it is read where it is indexed. Its tiles
+    must be there in full; their checksums are not looked at, as they are by ``ntk(..., store=)`` and its products.
     """
     source = _found(path)
     with _refusing_damage(source):
@@ -156,7 +159,24 @@ def _tiled(source: Path, dataset: xarray.Dataset) -> xarray.Dataset | xarray.Dat
             f"{source} is not finished ({missing} tiles are missing): run what writes it again, which goes on where "
             "it ended."
         )
+    for name in dataset.data_vars:
+        _refuse_short_tiles(source, source / str(name), dataset[name])
     return _unmarked(_opened(source, {}) if find_spec("dask") else dataset)
+
+
+def _refuse_short_tiles(source: Path, folder: Path, array: xarray.DataArray) -> None:
+    """Chunks without compression have a known size; Zarr reads lost ones as empty values and stumbles over others."""
+    chunks = array.encoding["chunks"]
+    needed = prod(chunks) * array.dtype.itemsize
+    expected = prod(-(-size // chunk) for size, chunk in zip(array.shape, chunks))
+    there = os.scandir(folder) if folder.is_dir() else ()
+    files = [entry for entry in there if not entry.name.startswith(".")]
+    wrong = expected - sum(entry.stat().st_size == needed for entry in files)
+    if wrong and array.encoding.get("compressors") in (None, ()):
+        raise FileError(
+            f"{source} is damaged ({wrong} of its tiles are lost or incomplete): run what writes it again, which "
+            "computes them anew."
+        )
 
 
 def _marked(

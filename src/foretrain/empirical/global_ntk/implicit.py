@@ -32,7 +32,8 @@ class ImplicitDynamics(Dynamics):
     ``constraint``: a module called with (h, x), with ``parameters`` as for any module, or a function
     f(parameters, h, x) with ``parameters`` leaf tensors in dicts or lists. ``state``: the solution (samples, ...),
     found by ``foretrain.empirical.global_ntk.solve`` or by the model's own iteration. ``tolerance``: how far it may
-    be from the exact one, relative to its length. ``solver``: "direct" factors D_h F, "krylov" solves with it step by step.
+    be from the exact one, relative to its length. ``solver``: "direct" factors D_h F, "krylov" solves with it step
+    by step.
 
     >>> import torch
     >>> class Rest(torch.nn.Linear):

@@ -8,22 +8,22 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
+from stat import S_IMODE
 from typing import TYPE_CHECKING
 
 import torch
 
 from foretrain.empirical.stored_kernel import tasks
 from foretrain.empirical.stored_kernel.estimate import Estimate, Watch, samples_to_run
-from foretrain.empirical.stored_kernel.fingerprint import fingerprint, refuse_other, short_description
-from foretrain.empirical.stored_kernel.folder import (
-    Folder,
-    Layout,
-    Run,
-    clear_errors,
-    create,
-    is_stored_kernel,
+from foretrain.empirical.stored_kernel.fingerprint import (
+    fingerprint,
+    refuse_other,
+    refuse_other_function,
+    short_description,
 )
+from foretrain.empirical.stored_kernel.folder import Folder, Run, clear_errors
 from foretrain.empirical.stored_kernel.grid import (
     Grid,
     Needs,
@@ -34,14 +34,25 @@ from foretrain.empirical.stored_kernel.grid import (
     tile_sides,
 )
 from foretrain.empirical.stored_kernel.jobs import Job, send
+from foretrain.empirical.stored_kernel.layout import Layout, is_stored_kernel
+from foretrain.empirical.stored_kernel.skeleton import create, is_whole, mend
 from foretrain.empirical.stored_kernel.tasks import Outcome, Task, work
+from foretrain.empirical.stored_kernel.witness import Witness, witness
 from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine, Factors
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support import engines
 from foretrain.support.atomic import restore
-from foretrain.support.errors import EngineError, FileError, InputError, NotSupportedError
+from foretrain.support.errors import (
+    EngineError,
+    FileError,
+    ForetrainError,
+    InputError,
+    NotEnoughMemoryError,
+    NotSupportedError,
+)
 from foretrain.support.memory import available_bytes, human_bytes, parse_bytes, require_memory
+from foretrain.support.store import RECORDS
 
 if TYPE_CHECKING:
     from foretrain.empirical.stored_kernel.reading import StoredKernel
@@ -83,35 +94,56 @@ def run(
     tangents, first, second = prepared
     print_of = fingerprint(tangents, first, second, by)
     needs = _needs(tangents, first)
-    if overwrite or not path.exists():
-        _create(path, _layout(prepared, by, print_of, needs, crew, side, threads), overwrite=overwrite)
+    if overwrite or not is_stored_kernel(path):
+        _create(path, _layout(prepared, by, print_of, needs, crew, side, threads))
+    else:
+        _refuse_another(Folder(path), prepared, print_of, side, threads)
     folder = Folder(path)
-    refuse_other(folder.layout.fingerprint, print_of, path)
-    _refuse_other_cut(folder, side, threads)
     if not _is_finished(folder):
         with folder.locked(), clear_errors(path):
-            _forget_damaged(folder)
-            _require_disk(path, folder.layout, len(folder.recorded()))
-            _Driver(folder, prepared, by, needs, crew).finish()
+            _mend(folder)
+            if len(folder.recorded()) < len(folder.layout.grid.tiles):
+                _require_disk(path, folder.layout, len(folder.recorded()))
+                _Driver(folder, prepared, by, needs, crew).finish()
     return StoredKernel(path)
 
 
 def _local(store: str | Path) -> Path:
+    """The folder that was named, without links: what is renamed into its place must be on the same disk."""
+    if not isinstance(store, str | os.PathLike) or not str(store) or "\0" in str(store):
+        raise InputError(f"store={store!r} names no folder: give a path, such as store='kernel.zarr'.")
     if "://" in str(store):
         raise InputError(
             f"store={str(store)!r} is a remote address: give a folder that this machine can write to."
         )
-    path = Path(store).expanduser().absolute()
-    restore(path)
-    if path.exists() and not is_stored_kernel(path):
-        raise FileError(f"{path} exists and is no stored kernel: choose another store=.")
+    try:
+        path = Path(store).expanduser().absolute()
+        path = path.resolve() if path.is_symlink() else path
+        restore(path)
+        taken = path.exists() and not is_stored_kernel(path) and not _is_free(path)
+    except (OSError, ValueError, RuntimeError) as error:  # names that the system does not take
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"store={str(store)!r} cannot be used ({reason}): choose another name.") from error
+    if taken:
+        other = path.is_dir() and not any(path.glob(".z*"))  # and no Zarr group
+        inside = f", such as {path / 'kernel.zarr'}" if other else ""
+        raise FileError(f"{path} exists and is no stored kernel: choose another store={inside}.")
     return path
 
 
+def _is_free(path: Path) -> bool:
+    """An empty folder may be used; the one that this process is in would be lost to it."""
+    return path.is_dir() and not any(path.iterdir()) and not path.samefile(os.curdir)
+
+
 def _is_finished(folder: Folder) -> bool:
-    """All tiles recorded; where files are not as a run left them, their checksums decide."""
+    """All tiles are there with their checksums, and so are Zarr's own files."""
     tiles = folder.layout.grid.tiles
-    return len(folder.recorded()) == len(tiles) and not folder.damaged(folder.touched(tiles))
+    return (
+        len(folder.recorded()) == len(tiles)
+        and is_whole(folder.path, folder.layout)
+        and not folder.damaged(tiles)
+    )
 
 
 class _Crew:
@@ -121,7 +153,7 @@ class _Crew:
         self.engine, self.workers = engine, workers
         self.is_local = engine is None or engine in ("local", "threads")
         self.count = max(1, engines.capacity(engine, workers))
-        self._memory = parse_bytes(memory, "memory=") if isinstance(memory, str) else memory
+        self._memory = None if memory is None else _checked_bytes(memory)
 
     @property
     def in_this_process(self) -> bool:
@@ -131,16 +163,37 @@ class _Crew:
     @property
     def room(self) -> float:
         """Bytes that each worker may fill."""
-        own = 0.0 if self.in_this_process else _PROCESS_BYTES
-        if self._memory is not None:
-            return max(0.0, self._memory - own)
-        if not self.is_local:
+        if self._memory is None and not self.is_local:
             return _CLUSTER_ROOM
-        return max(0.0, min(_MOST_ROOM, _MEMORY_SHARE * available_bytes() / self.count - own))
+        own = 0.0 if self.in_this_process else _PROCESS_BYTES
+        room = self._each - own if self._memory is not None else min(_MOST_ROOM, self._each - own)
+        return max(0.0, room)
+
+    @property
+    def _each(self) -> float:
+        """Bytes that each worker may take in all."""
+        return _MEMORY_SHARE * available_bytes() / self.count if self._memory is None else self._memory
+
+    def require_processes(self) -> None:
+        """Refuse processes that have no memory left once they have started."""
+        if self.room <= 0 and not self.in_this_process:
+            way_out = "pass workers=1, which needs no other process, or " if self.is_local else ""
+            raise NotEnoughMemoryError(
+                f"a worker process takes about {human_bytes(_PROCESS_BYTES)} before it computes anything, but each "
+                f"of {self.count} may take only {human_bytes(self._each)}: {way_out}allow more memory."
+            )
 
     def tasks(self, parts: int) -> int:
         """How many tasks are handed out: one for each worker, and more for those that join a cluster later."""
         return max(1, min(parts, self.count * (1 if self.is_local else _TASKS_PER_WORKER)))
+
+
+def _checked_bytes(memory: object) -> float:
+    if isinstance(memory, str):
+        memory = parse_bytes(memory, "memory=")
+    if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) > 0:
+        raise InputError(f"memory={memory!r} is no size: give bytes above 0, or text such as '1GB'.")
+    return float(memory)
 
 
 def _needs(tangents: Engine, first: Batch) -> Needs:
@@ -172,6 +225,7 @@ def _layout(
     threads: int | None,
 ) -> Layout:
     tangents, _, second = prepared
+    crew.require_processes()
     samples = tangents.job.rows, tangents.job.columns
     sides = (
         tile_sides(samples, needs, crew.room)
@@ -191,7 +245,22 @@ def _layout(
         print_of,
         short_description(tangents.model.function),
         {name: str(route) for name, route in tangents.routes.items()},
+        _witness(prepared, threads or 1),
     )
+
+
+def _witness(prepared: Prepared, threads: int) -> Witness:
+    with tasks.threads(threads):
+        return witness(*prepared)
+
+
+def _refuse_another(
+    folder: Folder, prepared: Prepared, print_of: dict[str, str], side: int | None, threads: int | None
+) -> None:
+    """Refuse to go on with a store that was made for something else."""
+    refuse_other(folder.layout, print_of, folder.path)
+    _refuse_other_cut(folder, side, threads)
+    refuse_other_function(folder.layout, _witness(prepared, folder.layout.threads), folder.path)
 
 
 def _require_room(grid: Grid, needs: Needs, crew: _Crew) -> None:
@@ -205,13 +274,37 @@ def _require_room(grid: Grid, needs: Needs, crew: _Crew) -> None:
     )
 
 
-def _create(path: Path, layout: Layout, *, overwrite: bool) -> None:
+def _create(path: Path, layout: Layout) -> None:
+    """In the place of an older store, of an empty folder, or of nothing."""
     _require_disk(path, layout, 0)
-    if overwrite and path.exists():
-        with Folder(path).locked():
-            create(path, layout, overwrite=True)
-    else:
-        create(path, layout)
+    try:
+        if is_stored_kernel(path):
+            with Folder(path).locked():
+                create(path, layout, overwrite=True)
+        elif path.exists():
+            mode = path.stat().st_mode
+            _give_way(path)
+            create(path, layout)
+            path.chmod(S_IMODE(mode))
+        else:
+            create(path, layout)
+    except ForetrainError:
+        raise
+    except OSError as error:
+        raise FileError(
+            f"{path} could not be written ({error.strerror or error}): choose another store=."
+        ) from error
+
+
+def _give_way(path: Path) -> None:
+    """A folder that another run has filled meanwhile stays."""
+    try:
+        path.rmdir()
+    except OSError as error:
+        raise FileError(
+            f"{path} cannot be replaced ({error.strerror or error}): choose a folder inside it as store=, such as "
+            f"{path / 'kernel.zarr'}."
+        ) from error
 
 
 def _require_disk(path: Path, layout: Layout, finished: int) -> None:
@@ -242,14 +335,23 @@ def _refuse_other_cut(folder: Folder, side: int | None, threads: int | None) -> 
         )
 
 
-def _forget_damaged(folder: Folder) -> None:
+def _mend(folder: Folder) -> None:
+    """Let everything that was damaged or lost be computed again, and say so."""
+    if not is_whole(folder.path, folder.layout):
+        mend(folder.path, folder.layout)
+    if not (folder.path / RECORDS).is_dir():
+        (folder.path / RECORDS).mkdir()
+        warnings.warn(
+            f"{folder.path} has lost its folder {RECORDS} with the records of all tiles, which are computed again.",
+            stacklevel=4,
+        )
     damaged = folder.damaged(sorted(folder.recorded()))
     if damaged:
         folder.forget(damaged)
         named = ", ".join(f"{i}-{j}" for i, j in damaged[:5]) + (", ..." if len(damaged) > 5 else "")
         warnings.warn(
             f"{len(damaged)} tiles of {folder.path} do not have their checksums ({named}) and are computed again.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -260,6 +362,7 @@ class _Driver:
         self._folder, self._prepared, self._by = folder, prepared, by
         self._needs, self._crew = needs, crew
         grid = folder.layout.grid
+        crew.require_processes()
         _require_room(grid, needs, crew)
         self._grid, self._all = grid, set(grid.tiles)
         self._height = strip_height(grid, needs, crew.room, crew.count)

@@ -1,4 +1,7 @@
-"""What a stored kernel is the kernel of: digests of model, parameters, data and options, each on its own."""
+"""What a stored kernel is the kernel of: digests of model, parameters, data and options, each on its own.
+
+Digests say what changed where it shows from outside. What a function computes shows in its numbers: see ``witness``.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretrain.empirical.stored_kernel.layout import FORMAT, Layout
+from foretrain.empirical.stored_kernel.witness import Witness
 from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine
 from foretrain.support.errors import FileError
 
-FORMAT = 1
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+# What differs from one process to the next: addresses, and the module under which a file is run or imported.
+_PASSING = re.compile(r" at 0x[0-9a-fA-F]+|(?<=<)(?:\w+\.)+|(?<=<class ')(?:\w+\.)+")
 _BLOCK = 1 << 24  # bytes of a tensor that are hashed at a time
 
 _SAID = {
@@ -33,7 +38,7 @@ def fingerprint(tangents: Engine, first: Batch, second: Batch | None, by: str | 
     model = tangents.model
     options = [
         f"{list(tangents.outputs)} {tangents.job.trace} {by} {first.axis} {tangents.dtype}",
-        f"{_name(model.output) if callable(model.output) else repr(model.output)}",
+        f"{_name(model.output) if callable(model.output) else _text(model.output)}",
         *(f"{name} {tangents.rates[name]!r}" for name in tangents.parameters),
         *_modes(model.function),
     ]
@@ -46,14 +51,25 @@ def fingerprint(tangents: Engine, first: Batch, second: Batch | None, by: str | 
     }
 
 
-def refuse_other(found: Mapping[str, str], wanted: Mapping[str, str], where: object) -> None:
+def refuse_other(found: Layout, wanted: Mapping[str, str], where: object) -> None:
     """Two kernels do not go into one store."""
-    changed = [said for key, said in _SAID.items() if found.get(key) != wanted[key]]
+    changed = [said for key, said in _SAID.items() if found.fingerprint.get(key) != wanted[key]]
     if changed:
-        raise FileError(
-            f"{where} holds tiles of another kernel ({'; '.join(changed)}): choose another store=, "
-            "or pass overwrite=True to replace it."
+        raise _another_kernel(where, "; ".join(changed))
+
+
+def refuse_other_function(found: Layout, now: Witness, where: object) -> None:
+    """Nor two functions that have the same name and parameters."""
+    if not found.witness.agrees(now):
+        raise _another_kernel(
+            where, "the model computes other outputs or gradients than the one the store was made with"
         )
+
+
+def _another_kernel(where: object, why: str) -> FileError:
+    return FileError(
+        f"{where} holds tiles of another kernel ({why}): choose another store=, or pass overwrite=True to replace it."
+    )
 
 
 def short_description(model: Any) -> str:
@@ -65,15 +81,19 @@ def short_description(model: Any) -> str:
 
 
 def _name(thing: Any) -> str:
-    """Where a class or function is defined; what is made of others is named after them."""
+    """What a class or function is called; what is made of others is named after them."""
     if isinstance(thing, partial):
-        return f"partial {_name(thing.func)} {thing.args} {thing.keywords}"
-    named = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{named.__module__}.{named.__qualname__}"
+        return f"partial {_name(thing.func)} {_text(thing.args)} {_text(thing.keywords)}"
+    found: str = (thing if hasattr(thing, "__qualname__") else type(thing)).__qualname__
+    return found
+
+
+def _text(thing: Any) -> str:
+    return _PASSING.sub("", repr(thing))
 
 
 def _description(model: Any) -> str:
-    return _ADDRESS.sub("", repr(model)) if isinstance(model, nn.Module) else ""
+    return _text(model) if isinstance(model, nn.Module) else ""
 
 
 def _modes(model: Any) -> Iterator[str]:
@@ -107,7 +127,7 @@ def leaves(value: Any) -> Iterator[str | Tensor]:
         for part in value:
             yield from leaves(part)
     else:
-        yield _ADDRESS.sub("", repr(value))
+        yield _text(value)
 
 
 def _digest(parts: Iterable[str | Tensor]) -> str:

@@ -23,146 +23,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.empirical.stored_kernel.grid import Grid, Tile
-from foretrain.support.atomic import new_folder, restore
+from foretrain.empirical.stored_kernel.grid import Tile
+from foretrain.empirical.stored_kernel.layout import FORMAT, Layout, attributes, is_stored_kernel
+from foretrain.empirical.stored_kernel.skeleton import ARRAY, RUNS
+from foretrain.support.atomic import restore
 from foretrain.support.errors import FileError, ForetrainError
 from foretrain.support.progress import track
-from foretrain.support.store import RECORDS, TILES, save
+from foretrain.support.store import RECORDS, TILES
 
-ARRAY = "kernel"
-_RUNS = ".run"  # what only a run that goes on needs
 _LOCK = ".lock"
 _ASIDE = (
     ".aside.json"  # parameters that all workers must treat in another way, because some samples ask for it
 )
 _READERS = 2  # threads that verify checksums
+_NOTED = {"crc", "squares", "seconds"}  # in every record
+_NOTED_ON_DIAGONAL = {"diagonal", "layers"}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
+# Files that this process found intact, by all that would change with their content: they are read once for that.
+_intact: set[int] = set()
+
+
 class RunIsOverError(Exception):
     """The run that a worker belongs to was stopped, or another one took its place."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """All that is fixed when a store is created."""
-
-    grid: Grid
-    outputs: tuple[int, ...]
-    trace: bool
-    by: str | None
-    labels: tuple[str, ...] | None
-    dtype: str
-    threads: int
-    fingerprint: Mapping[str, str]
-    model: str
-    routes: Mapping[str, str]
-
-    @property
-    def width(self) -> int:
-        """Rows of the matrix for each sample."""
-        return 1 if self.trace else len(self.outputs)
-
-    @property
-    def entry_bytes(self) -> int:
-        """Bytes of one pair of samples."""
-        return len(self.labels or ("",)) * self.width**2 * np.dtype(self.dtype).itemsize
-
-    def around(self, sizes: tuple[int, int]) -> tuple[int, ...]:
-        """The shape of an array with so many samples along both sides: labels first, outputs last."""
-        first = () if self.labels is None else (len(self.labels),)
-        return (*first, *sizes, *(() if self.trace else (len(self.outputs),) * 2))
-
-    @property
-    def dims(self) -> tuple[str, ...]:
-        """Names of the axes."""
-        first = () if self.by is None else (self.by,)
-        return (*first, "input_1", "input_2", *(() if self.trace else ("output_1", "output_2")))
-
-    def to_json(self) -> dict[str, Any]:
-        """As it is kept in the store."""
-        grid = self.grid
-        return {
-            "format": 1,
-            "symmetric": grid.symmetric,
-            "samples": list(grid.samples),
-            "bounds_1": grid.bounds(0),
-            "bounds_2": grid.bounds(1),
-            "outputs": list(self.outputs),
-            "trace": self.trace,
-            "labels": None if self.labels is None else list(self.labels),
-            "by": self.by,
-            "dtype": self.dtype,
-            "threads": self.threads,
-            "fingerprint": dict(self.fingerprint),
-            "model": self.model,
-            "routes": dict(self.routes),
-        }
-
-    @staticmethod
-    def from_json(found: Mapping[str, Any]) -> Layout:
-        """As it was when the store was created."""
-        sides = found["bounds_1"][1], found["bounds_2"][1]
-        return Layout(
-            Grid(tuple(found["samples"]), sides, found["symmetric"]),
-            tuple(found["outputs"]),
-            found["trace"],
-            found["by"],
-            None if found["labels"] is None else tuple(found["labels"]),
-            found["dtype"],
-            found["threads"],
-            found["fingerprint"],
-            found["model"],
-            found["routes"],
-        )
-
-
-def create(path: Path, layout: Layout, *, overwrite: bool = False) -> None:
-    """A store without tiles, which appears complete."""
-    import xarray as xr
-    import zarr
-
-    coordinates: dict[str, Any] = {} if layout.by is None else {layout.by: list(layout.labels or ())}
-    if not layout.trace:
-        coordinates |= {name: list(layout.outputs) for name in ("output_1", "output_2")}
-    nothing = np.empty(layout.around((0, 0)), layout.dtype)
-    with new_folder(path, overwrite=overwrite) as folder:
-        inner = save(
-            xr.DataArray(nothing, dims=layout.dims, coords=coordinates, name=ARRAY), folder / "new.zarr"
-        )
-        for part in inner.iterdir():
-            part.rename(folder / part.name)
-        inner.rmdir()
-        (folder / ARRAY / ".zarray").write_text(json.dumps(_array(layout), indent=1), encoding="utf-8")
-        attributes = json.loads((folder / ".zattrs").read_text(encoding="utf-8"))
-        attributes[TILES] = layout.to_json()
-        (folder / ".zattrs").write_text(json.dumps(attributes, indent=1), encoding="utf-8")
-        zarr.consolidate_metadata(folder, zarr_format=2)
-        (folder / RECORDS).mkdir()
-
-
-def _array(layout: Layout) -> dict[str, Any]:
-    """Zarr's description of the array: one tile is one chunk, as it is in memory, and missing ones are nan."""
-    return {
-        "chunks": layout.around(layout.grid.sides),
-        "compressor": None,
-        "dimension_separator": ".",
-        "dtype": layout.dtype,
-        "fill_value": "NaN",
-        "filters": None,
-        "order": "C",
-        "shape": layout.around(layout.grid.samples),
-        "zarr_format": 2,
-    }
-
-
-def is_stored_kernel(path: Path) -> bool:
-    """Whether a folder was created by ``create``."""
-    try:
-        return TILES in json.loads((path / ".zattrs").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
 
 
 @contextmanager
@@ -196,10 +81,15 @@ class Folder:
     def layout(self) -> Layout:
         """What was fixed when it was created."""
         restore(self.path)
+        found = (attributes(self.path) or {}).get(TILES)
+        if found is not None and found.get("format") != FORMAT:
+            raise FileError(
+                f"{self.path} is a store in format {found.get('format')!r}, but this version of foretrain has format "
+                f"{FORMAT}: choose another store=, or pass overwrite=True to replace it."
+            )
         try:
-            attributes = json.loads((self.path / ".zattrs").read_text(encoding="utf-8"))
-            return Layout.from_json(attributes[TILES])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return Layout.from_json(found or {})
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise FileError(
                 f"{self.path} is no stored kernel, or a damaged one ({type(error).__name__}: {error}): "
                 "choose another store=."
@@ -208,7 +98,10 @@ class Folder:
     def recorded(self) -> set[Tile]:
         """Tiles that have a record."""
         wanted = set(self.layout.grid.tiles)
-        found = {_tile(name) for name in os.listdir(self.path / RECORDS)}
+        try:
+            found = {_tile(name) for name in os.listdir(self.path / RECORDS)}
+        except FileNotFoundError:
+            return set()
         return {tile for tile in found if tile in wanted}
 
     def record_path(self, tile: Tile) -> Path:
@@ -217,8 +110,32 @@ class Folder:
 
     def record(self, tile: Tile) -> dict[str, Any]:
         """What was noted of a tile when it was finished."""
-        found: dict[str, Any] = json.loads(self.record_path(tile).read_text(encoding="utf-8"))
+        needed = _NOTED | (_NOTED_ON_DIAGONAL if self._on_diagonal(tile) else set())
+        try:
+            found = json.loads(self.record_path(tile).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise self.damage(tile) from error
+        if not isinstance(found, dict) or not needed <= found.keys():
+            raise self.damage(tile)
         return found
+
+    def damage(self, tile: Tile) -> FileError:
+        """What to say of a tile that cannot be used."""
+        return FileError(
+            f"tile {tile[0]}-{tile[1]} of {self.path} is damaged or lost: run the same ntk(..., store=) again, "
+            "which computes it anew."
+        )
+
+    def require_intact(self, place: Tile) -> None:
+        """Refuse the file at a place of the grid unless it has its checksum; this process reads it once for that."""
+        mirrored = self.layout.grid.symmetric and place[0] > place[1]
+        tile = (place[1], place[0]) if mirrored else place
+        try:
+            intact = _has_checksum(self.file(place), self.record(tile)["crc"][int(mirrored)])
+        except (OSError, TypeError, LookupError) as error:
+            raise self.damage(tile) from error
+        if not intact:
+            raise self.damage(tile)
 
     def forget(self, tiles: Iterable[Tile]) -> None:
         """Let tiles be computed again."""
@@ -232,13 +149,9 @@ class Folder:
             checked = track(zip(tiles, intact), "checksums", total=len(tiles))
             return [tile for tile, whole in checked if not whole]
 
-    def touched(self, tiles: Iterable[Tile]) -> list[Tile]:
-        """Tiles whose files are not as a run left them: missing, of another size, or newer than their record."""
-        return [tile for tile in tiles if not self._is_untouched(tile)]
-
     def files(self, tile: Tile) -> list[Path]:
         """The file of a tile, and that of its mirror image."""
-        mirror = self.layout.grid.symmetric and tile[0] != tile[1]
+        mirror = self.layout.grid.symmetric and not self._on_diagonal(tile)
         return [self.file(tile), *([self.file((tile[1], tile[0]))] if mirror else [])]
 
     def file(self, tile: Tile) -> Path:
@@ -247,12 +160,6 @@ class Folder:
         first = () if layout.labels is None else (0,)
         last = () if layout.trace else (0, 0)
         return self.path / ARRAY / ".".join(map(str, (*first, *tile, *last)))
-
-    @property
-    def file_bytes(self) -> int:
-        """The size of every file with a tile."""
-        sides = self.layout.grid.sides
-        return sides[0] * sides[1] * self.layout.entry_bytes
 
     def aside(self) -> dict[str, list[str]]:
         """Parameters that all workers treat in another way than a few samples suggest."""
@@ -271,27 +178,20 @@ class Folder:
 
     def begin(self) -> Run:
         """A run of its own; whatever an earlier one left is removed."""
-        shutil.rmtree(self.path / _RUNS, ignore_errors=True)
+        shutil.rmtree(self.path / RUNS, ignore_errors=True)
         run = Run(self, uuid.uuid4().hex)
         run.claims.mkdir(parents=True)
         return run
 
+    def _on_diagonal(self, tile: Tile) -> bool:
+        return self.layout.grid.symmetric and tile[0] == tile[1]
+
     def _is_intact(self, tile: Tile) -> bool:
         try:
-            return bool([_checksum(file) for file in self.files(tile)] == self.record(tile)["crc"])
-        except (OSError, ValueError, KeyError):
+            files, checksums = self.files(tile), self.record(tile)["crc"]
+            return len(files) == len(checksums) and all(map(_has_checksum, files, checksums))
+        except (OSError, TypeError):
             return False
-
-    def _is_untouched(self, tile: Tile) -> bool:
-        try:
-            written = self.record_path(tile).stat().st_mtime_ns
-            found = [file.stat() for file in self.files(tile)]
-            readable = "crc" in self.record(tile)
-        except (OSError, ValueError):
-            return False
-        return readable and all(
-            file.st_size == self.file_bytes and file.st_mtime_ns <= written for file in found
-        )
 
 
 @dataclass(frozen=True)
@@ -304,7 +204,7 @@ class Run:
     @property
     def place(self) -> Path:
         """Where files are written before they are renamed."""
-        return self.folder.path / _RUNS / self.token
+        return self.folder.path / RUNS / self.token
 
     @property
     def claims(self) -> Path:
@@ -324,7 +224,7 @@ class Run:
     def stop(self) -> None:
         """Let all workers stop before their next tile."""
         shutil.rmtree(self.place, ignore_errors=True)
-        with_nothing = self.folder.path / _RUNS
+        with_nothing = self.folder.path / RUNS
         if with_nothing.is_dir() and not any(with_nothing.iterdir()):
             with_nothing.rmdir()
 
@@ -392,6 +292,16 @@ def _padded(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     whole = np.full(shape, np.nan, image.dtype)
     whole[tuple(slice(0, size) for size in image.shape)] = image
     return whole
+
+
+def _has_checksum(path: Path, expected: int) -> bool:
+    found = path.stat()
+    mark = hash((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, expected))
+    if mark not in _intact:
+        if _checksum(path) != expected:
+            return False
+        _intact.add(mark)
+    return True
 
 
 def _checksum(path: Path) -> int:

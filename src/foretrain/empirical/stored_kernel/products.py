@@ -78,6 +78,7 @@ def read_tile(kernel: StoredKernel, tile: Tile) -> Array:
         f"tile {tile}",
         "read parts of .to_xarray() instead",
     )
+    kernel.require_intact(*tile)
     buffer = _Buffer(kernel, height)
     return buffer.fill(tile, slice(0, height), columns).copy()
 
@@ -132,6 +133,10 @@ class _Buffer:
 
     def piece(self, job: _Job) -> Piece:
         kernel, (i, j) = self._kernel, job.tile
+        if (
+            job.rows.start == 0
+        ):  # pieces come in their order, so that none is used before its tile was checked
+            kernel.require_intact(i, j)
         start, columns = kernel.grid.chunk(0, i).start, kernel.grid.chunk(1, j)
         return Piece(
             self.fill(job.tile, job.rows, len(columns)),

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.empirical.stored_kernel.folder import ARRAY, Folder, Layout
+from foretrain.empirical.stored_kernel.folder import Folder
 from foretrain.empirical.stored_kernel.grid import Grid, Tile
+from foretrain.empirical.stored_kernel.layout import Layout
+from foretrain.empirical.stored_kernel.skeleton import ARRAY
 from foretrain.support.errors import FileError, InputError
 from foretrain.support.memory import human_bytes, require_memory
 from foretrain.support.store import load
@@ -197,7 +199,11 @@ class StoredKernel:
     @property
     def missing(self) -> int:
         """How many tiles are not there yet."""
-        return len(self.grid.tiles) - len(Folder(self.path).recorded())
+        return len(self.grid.tiles) - len(self._folder.recorded())
+
+    def require_intact(self, i: int, j: int) -> None:
+        """Refuse a tile whose file has not the checksum of its record; one that has is not asked again."""
+        self._folder.require_intact((i, j))
 
     def total(self) -> StoredKernel:
         """The kernel summed over layers or parameters, as a kernel that is read when it is used."""
@@ -259,14 +265,16 @@ class StoredKernel:
             f"the stored kernel of {self.samples[0]} x {self.samples[1]} samples",
             "use .to_xarray(), .tile(i, j) or products with it, which read it in parts",
         )
+        self.require_finished("an array")
+        for tile in self._folder.damaged(self.grid.tiles):
+            raise self._folder.damage(tile)
         return np.asarray(self.to_xarray().values, dtype=dtype)
 
     @cached_property
     def records(self) -> Mapping[Tile, Mapping[str, Any]]:
         """What was noted of each tile when it was finished."""
         self.require_finished("a record of all tiles")
-        with _readable(self.path):
-            return {tile: Folder(self.path).record(tile) for tile in self.grid.tiles}
+        return {tile: self._folder.record(tile) for tile in self.grid.tiles}
 
     @cached_property
     def norms(self) -> tuple[float, float]:
@@ -378,29 +386,36 @@ class StoredKernel:
         folder = self.path / ARRAY
         with _readable(self.path):
             said = json.loads((folder / ".zarray").read_text(encoding="utf-8"))
-        if said.get("compressor") is not None or said.get("filters") or said["order"] != "C":
-            raise FileError(
-                f"{self.path} was written anew with other settings: use the store that ntk(..., store=) wrote."
+            if said.get("compressor") is not None or said.get("filters") or said["order"] != "C":
+                raise FileError(
+                    f"{self.path} was written anew with other settings: use the store that ntk(..., store=) wrote."
+                )
+            return Chunks(
+                folder,
+                tuple(said["shape"]),
+                tuple(said["chunks"]),
+                np.dtype(said["dtype"]),
+                said.get("dimension_separator", "."),
+                labelled=self._layout.by is not None,
             )
-        return Chunks(
-            folder,
-            tuple(said["shape"]),
-            tuple(said["chunks"]),
-            np.dtype(said["dtype"]),
-            said.get("dimension_separator", "."),
-            labelled=self._layout.by is not None,
-        )
 
     @cached_property
+    def _folder(self) -> Folder:
+        return Folder(self.path)
+
+    @property
     def _layout(self) -> Layout:
-        return Folder(self.path).layout
+        return self._folder.layout
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, FileError | InputError):
             raise
-        raise FileError(f"{path} is damaged ({type(error).__name__}: {error}): compute it again.") from error
+        raise FileError(
+            f"{path} is damaged ({type(error).__name__}: {error}): run the same ntk(..., store=) again, which "
+            "mends it."
+        ) from error

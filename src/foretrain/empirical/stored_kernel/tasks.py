@@ -20,15 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.empirical.stored_kernel.folder import (
-    Folder,
-    Run,
-    RunIsOverError,
-    clear_errors,
-    is_stored_kernel,
-)
+from foretrain.empirical.stored_kernel.folder import Folder, Run, RunIsOverError, clear_errors
 from foretrain.empirical.stored_kernel.grid import Grid, Strip, Tile, strips
 from foretrain.empirical.stored_kernel.jobs import Job, received
+from foretrain.empirical.stored_kernel.layout import is_stored_kernel
 from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.capture import Key
 from foretrain.empirical.tangent_kernel.engine import Engine, Factors
