@@ -389,3 +389,14 @@ def test_channels_are_the_units_of_convolutions() -> None:
         assert close(reduced_view(kernel, kind).matrix, expected)
     with pytest.raises(NotSupportedError, match="last axis"):
         kernel.rank_bounds(torch.randn(2, 5, 4, dtype=DOUBLE))
+
+
+def test_a_member_of_several_states_is_a_kernel_of_its_own(x: Tensor) -> None:
+    model = nn.GRU(2, 4, bidirectional=True, batch_first=True).to(DOUBLE)
+    both = global_ntk(model, x)
+    with pytest.raises(NotSupportedError, match="restrict_to"):
+        both.temporal()
+    one = both.restrict_to("hidden_reverse")
+    assert isinstance(one, GlobalNTK)
+    assert close(one.dense(), both.dense()[60:, 60:])
+    assert one.temporal().size == 15

@@ -46,7 +46,7 @@ def global_ntk(
         Of a recurrent module: names such as ``"hidden"`` and ``"cell"`` (with the number of the layer and "reverse"
         where there are several). Of other models: paths of submodules whose results are the states, (path, entry)
         where they return several, or {name: path}; a module that is called T times has T times. By default what the
-        model returns.
+        model returns, the first tensor of several.
     parameters
         Those that count: names, patterns, tensors or a function ``(name, tensor) -> bool``. By default all with
         ``requires_grad``.

@@ -169,6 +169,12 @@ class GlobalNTK(Operator):
         """The rank of the states' change and the bounds on it (Prop. 2): see ``global_ntk.ranks``."""
         return rank_bounds(self, err, tolerance)
 
+    def restrict_to(self, part: str | Tensor) -> Operator:
+        """One member of a direct sum of states, by name, as a global-state NTK; or the entries of a mask."""
+        if isinstance(part, str) and isinstance(self.domain, SumSpace):
+            return GlobalNTK(self.dynamics, [part])
+        return super().restrict_to(part)
+
     def temporal(self, **options: Any) -> Operator:
         """NTK_temp = tr_unit(NTK_S) / units (15), on all other axes; images have channels for units."""
         features = feature_axis(self.domain.plain("the temporal kernel"))
