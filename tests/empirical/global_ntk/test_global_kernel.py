@@ -400,3 +400,21 @@ def test_a_member_of_several_states_is_a_kernel_of_its_own(x: Tensor) -> None:
     assert isinstance(one, GlobalNTK)
     assert close(one.dense(), both.dense()[60:, 60:])
     assert one.temporal().size == 15
+
+
+def test_time_first_must_be_said_where_states_are_modules() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.readout = nn.GRU(2, 4), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.readout(self.cell(x)[0])
+
+    model, x = Net(), torch.randn(5, 3, 2)
+    with pytest.raises(InputError, match="batch_axis=1"):
+        global_ntk(model, x, states="cell")
+    assert dict(global_ntk(model, x, states="cell", batch_axis=1).domain.axes)["batch"] == 3
+    assert dict(global_ntk(model, x).domain.axes) == {"batch": 3, "time": 5, "unit": 4}
+    backwards = nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 4, batch_first=True))
+    assert dict(global_ntk(backwards, x, states="1").domain.axes)["batch"] == 5

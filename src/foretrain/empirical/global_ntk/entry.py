@@ -82,6 +82,8 @@ def global_ntk(
         if recurrent and _are_recurrent_states(states, module):
             given = as_batch(x, batch_axis, shared).arguments
             return _of_recurrent(module, recurrent, given, states, parameters)
+        if batch_axis == 0:
+            _refuse_time_first(module, recurrent, x)
         graph = GraphDynamics(
             module, x, "" if states is None else states, parameters, batch_axis=batch_axis, shared=shared
         )
@@ -168,6 +170,25 @@ def _given(
     start = None if first is None else list(first) if isinstance(first, tuple) else [first]
     _refuse_earlier(given, start, counted, prefix)
     return given.detach(), start
+
+
+def _refuse_time_first(model: nn.Module, recurrent: Mapping[str, nn.RNNBase], x: Any) -> None:
+    """A recurrent layer with batch_first=False that is given x itself says that its samples are along axis 1."""
+    time_first = [part for part in recurrent.values() if not part.batch_first]
+    if not time_first or not isinstance(x, Tensor) or x.ndim != 3:
+        return
+    given: list[Any] = []
+    handles = [part.register_forward_pre_hook(lambda _, args: given.extend(args[:1])) for part in time_first]
+    try:
+        _run(model, x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if any(isinstance(part, Tensor) and part.data_ptr() == x.data_ptr() for part in given):
+        raise InputError(
+            "x goes into a recurrent layer with batch_first=False, so that its samples are along axis 1: pass "
+            "batch_axis=1."
+        )
 
 
 def _run(model: nn.Module, x: Any) -> None:
