@@ -212,3 +212,89 @@ def test_too_large_for_memory_points_to_the_disk(
     monkeypatch.setenv("FORETRAIN_MEMORY", "40kB")
     assert call(*files) == 2
     assert "give -o out.zarr" in capsys.readouterr().err
+
+
+OWN = """
+import torch
+
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = torch.nn.Linear(4, 3).double()
+
+    def forward(self, x):
+        return torch.tanh(self.inner(x))
+
+def make():
+    return Own()
+"""
+
+
+def test_a_class_of_the_users_own_is_resumed_until_it_changes(
+    files: tuple[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = tmp_path / "k.zarr"
+    options = ("-o", str(store), "--workers", "1")
+    (tmp_path / "model.py").write_text(OWN)
+    first, again = ask(capsys, files, *options), ask(capsys, files, *options)
+    assert first["eigenvalues"] == again["eigenvalues"]
+    (tmp_path / "model.py").write_text(OWN.replace("tanh", "sin"))
+    assert call(*files, *options) == 2
+    said = capsys.readouterr().err
+    assert "other outputs or gradients" in said
+    assert "choose another -o, or add --anew to replace it." in said
+    assert call(*files, *options, "--anew") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--trace",), "(--outputs, --trace, --by, --dtype or the training mode are others)"),
+        (("--batch-size", "3"), "leave --batch-size out, or add --anew."),
+        (("--ridge", "-1"), "ridge is -1.0, but it must be finite"),
+        (("--memory", "0MB"), "--memory is '0MB': give a size above 0"),
+        (("--memory", "6MB", "--workers", "2", "--anew"), "pass --workers 1, which needs no other process"),
+    ],
+)
+def test_refusals_speak_of_options(
+    arguments: tuple[str, ...],
+    said: str,
+    files: tuple[str, Path],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store=" / "k.zarr"
+    assert call(*files, "-o", str(store), "--workers", "1") == 0
+    assert call(*files, "-o", str(store), *arguments) == 2
+    found = capsys.readouterr().err
+    assert said in found
+    assert "store=" not in found.replace(str(store), "")
+
+
+def test_what_cannot_be_is_refused_before_the_work(
+    files: tuple[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = tmp_path / "k.zarr"
+    assert call(*files, "-o", str(store), "--save", str(store)) == 2
+    assert "give the answer another folder" in capsys.readouterr().err
+    assert call(*files, "-o", str(store), "--ridge", "nan") == 2
+    np.savez(files[1], x=np.ones((5, 7)), y=np.ones(5))
+    assert call(*files, "-o", str(store)) == 2
+    assert (
+        "the model does not take samples of shape (7,), which x of the data has (" in capsys.readouterr().err
+    )
+    assert not store.exists()
+
+
+def test_a_damaged_tile_is_computed_again_with_a_word(
+    files: tuple[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = tmp_path / "k.zarr"
+    options = ("-o", str(store), "--workers", "1", "--trace")
+    before = ask(capsys, files, *options)
+    (store / "kernel" / "0.0").write_bytes(bytes((store / "kernel" / "0.0").stat().st_size))
+    assert call(*files, *options, "--json") == 0
+    found = capsys.readouterr()
+    assert "1 tiles of" in found.err
+    assert json.loads(found.out)["eigenvalues"] == before["eigenvalues"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -99,5 +101,8 @@ def test_wrong_columns_and_bad_numbers(tmp_path: Path) -> None:
     values = np.frombuffer(tile.read_bytes(), np.float64).copy()
     values[7] = np.nan
     tile.write_bytes(values.tobytes())
+    record = kernel.path / ".tiles" / "0-1.json"
+    crc = [zlib.crc32(values.tobytes()), json.loads(record.read_text())["crc"][1]]
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"crc": crc}))
     with pytest.raises(InputError, match="not finite"):
         StoredKernel(kernel.path) @ np.ones(69)

@@ -133,7 +133,7 @@ def test_a_kernel_that_does_not_fit_is_not_loaded(tmp_path: Path, monkeypatch: p
 
 
 def test_what_is_no_stored_kernel_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="is no stored kernel"):
+    with pytest.raises(FileError, match="nothing does not exist"):
         StoredKernel(tmp_path / "nothing")
     ft.save(xr.DataArray(np.zeros(3), dims="a", name="z"), tmp_path / "other.zarr")
     with pytest.raises(FileError, match="is no stored kernel"):

@@ -35,7 +35,7 @@ from foretrain.empirical.stored_kernel.grid import (
 )
 from foretrain.empirical.stored_kernel.jobs import Job, send
 from foretrain.empirical.stored_kernel.layout import Layout, is_stored_kernel
-from foretrain.empirical.stored_kernel.skeleton import create, is_whole, mend
+from foretrain.empirical.stored_kernel.skeleton import PARTS, create, is_whole, mend
 from foretrain.empirical.stored_kernel.tasks import Outcome, Task, work
 from foretrain.empirical.stored_kernel.witness import Witness, witness
 from foretrain.empirical.tangent_kernel.batches import Batch
@@ -154,6 +154,8 @@ class _Crew:
         self.is_local = engine is None or engine in ("local", "threads")
         self.count = max(1, engines.capacity(engine, workers))
         self._memory = None if memory is None else _checked_bytes(memory)
+        if workers is None and engine in (None, "local"):
+            self._leave_out_processes()
 
     @property
     def in_this_process(self) -> bool:
@@ -173,6 +175,12 @@ class _Crew:
     def _each(self) -> float:
         """Bytes that each worker may take in all."""
         return _MEMORY_SHARE * available_bytes() / self.count if self._memory is None else self._memory
+
+    def _leave_out_processes(self) -> None:
+        """As many workers as the memory has room for; one needs no process of its own."""
+        while self.count > 1 and self.room <= 0:
+            self.count -= 1
+            self.workers = self.count
 
     def require_processes(self) -> None:
         """Refuse processes that have no memory left once they have started."""
@@ -279,6 +287,7 @@ def _create(path: Path, layout: Layout) -> None:
     _require_disk(path, layout, 0)
     try:
         if is_stored_kernel(path):
+            _refuse_to_lose_files(path)
             with Folder(path).locked():
                 create(path, layout, overwrite=True)
         elif path.exists():
@@ -294,6 +303,18 @@ def _create(path: Path, layout: Layout) -> None:
         raise FileError(
             f"{path} could not be written ({error.strerror or error}): choose another store=."
         ) from error
+
+
+def _refuse_to_lose_files(path: Path) -> None:
+    """Only what a store consists of is replaced; hidden files are the system's."""
+    foreign = [
+        file.name for file in path.iterdir() if file.name not in PARTS and not file.name.startswith(".")
+    ]
+    if foreign:
+        raise FileError(
+            f"{path} also holds {', '.join(sorted(foreign)[:3])}, which would be lost with the store: move that "
+            "somewhere else, or choose another store=."
+        )
 
 
 def _give_way(path: Path) -> None:

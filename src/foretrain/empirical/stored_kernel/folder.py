@@ -81,18 +81,22 @@ class Folder:
     def layout(self) -> Layout:
         """What was fixed when it was created."""
         restore(self.path)
+        if not self.path.exists():
+            raise FileError(f"{self.path} does not exist: check the path.")
         found = (attributes(self.path) or {}).get(TILES)
         if found is not None and found.get("format") != FORMAT:
             raise FileError(
                 f"{self.path} is a store in format {found.get('format')!r}, but this version of foretrain has format "
                 f"{FORMAT}: choose another store=, or pass overwrite=True to replace it."
             )
+        if found is None:
+            raise FileError(f"{self.path} is no stored kernel: give the folder that ntk(..., store=) wrote.")
         try:
-            return Layout.from_json(found or {})
+            return Layout.from_json(found)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise FileError(
-                f"{self.path} is no stored kernel, or a damaged one ({type(error).__name__}: {error}): "
-                "choose another store=."
+                f"{self.path} is a damaged store ({type(error).__name__}: {error}): choose another store=, or pass "
+                "overwrite=True to replace it."
             ) from error
 
     def recorded(self) -> set[Tile]:

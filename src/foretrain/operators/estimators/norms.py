@@ -21,7 +21,7 @@ from foretrain.operators.estimators.estimate import (
 )
 from foretrain.operators.estimators.moments import tested_moments
 from foretrain.operators.estimators.nystrom import Array
-from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, dense, dots
+from foretrain.operators.estimators.probes import Counted, ExactIsCheaper, OperatorLike, Source, dots
 from foretrain.operators.estimators.ranges import RangeSketch, plain_or_tested
 from foretrain.support.errors import InputError
 from foretrain.support.progress import Progress
@@ -37,30 +37,41 @@ def frobenius_norm(
 ) -> Estimate:
     """The root of tr(A* A), to a relative standard error of ``accuracy`` or with at most ``products`` products.
 
-    Small operators (see ``trace``) are exact. Positive ones take tr A² from tests against a Nyström approximation
+    Small operators are exact, and those that would take as many products as dimensions (see ``trace``). Positive ones take tr A² from tests against a Nyström approximation
     (Epperly, Tropp & Webber 2024, see ``nystrom``); others take the mean of |A w|² if the first probes show that it
     will do, else tests outside the range of the products, with A* (see ``ranges``).
     """
-    target, counted = Target.of(accuracy, products), Counted(op)
+    target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
     if counted.size <= (SMALL if products is None else products):
-        return exact(float(torch.linalg.matrix_norm(dense(counted))), counted.products, seed)
-    if op.positive:
-        grams = tested_moments(counted, _root_of_second, target, seed)
-        value, error = grams.estimate(_root_of_second)
-        method = "tested Nyström"
-    else:
-        squared = Target(2 * target.accuracy, target.products)
-        value, error, tested = plain_or_tested(
-            RangeSketch(counted),
-            Source(op, seed),
-            squared,
-            RangeSketch.squares,
-            RangeSketch.squared_norm,
-        )
-        value = max(value, 0.0) ** 0.5
-        error, method = (error / (2 * value) if value else error), "tested range" if tested else "hutchinson"
-    found = Estimate(value, error, counted.products, seed, method)
+        return _exact_norm(counted, seed)
+    try:
+        found = (_positive_norm if op.positive else _any_norm)(counted, target, seed)
+    except ExactIsCheaper:
+        return _exact_norm(counted, seed)
     return target.warn_unless_reached(found, "Frobenius norm")
+
+
+def _exact_norm(counted: Counted, seed: Seed) -> Estimate:
+    squares = [float(images.double().square().sum()) for _, images in counted.unit_products()]
+    return exact(math.sqrt(math.fsum(squares)), counted.products, seed)
+
+
+def _positive_norm(counted: Counted, target: Target, seed: Seed) -> Estimate:
+    value, error = tested_moments(counted, _root_of_second, target, seed).estimate(_root_of_second)
+    return Estimate(value, error, counted.products, seed, "tested Nyström")
+
+
+def _any_norm(counted: Counted, target: Target, seed: Seed) -> Estimate:
+    value, error, tested = plain_or_tested(
+        RangeSketch(counted),
+        Source(counted.operator, seed),
+        Target(2 * target.accuracy, target.products),
+        RangeSketch.squares,
+        RangeSketch.squared_norm,
+    )
+    value = max(value, 0.0) ** 0.5
+    error = error / (2 * value) if value else error
+    return Estimate(value, error, counted.products, seed, "tested range" if tested else "hutchinson")
 
 
 def _root_of_second(first: Array, second: Array) -> Array:
@@ -104,11 +115,21 @@ def _paired(
     seed: Seed,
 ) -> Estimate:
     """Grow the probes until the statistic's error is small beside its scale."""
-    pair = _Pair(a, b, seed)
-    if 2 * a.domain.size <= (2 * SMALL if products is None else products):
-        sums = pair.all_directions().sum(axis=1, keepdims=True)
-        return exact(float(plain(sums)[0]), pair.products, seed)
-    target.require(4, f"the {what}")
+    pair = _Pair(a, b, seed, up_to_exact=products is None)
+    if 2 * a.domain.size > (2 * SMALL if products is None else products):
+        target.require(4, f"the {what}")
+        try:
+            value, error, scale = _grown(pair, statistic, target)
+            found = Estimate(value, error, pair.products, seed, "hutchinson")
+            return target.warn_unless_reached(found, what, scale)
+        except ExactIsCheaper:
+            pass
+    sums = pair.all_directions()
+    return exact(float(plain(sums)[0]), pair.products, seed)
+
+
+def _grown(pair: _Pair, statistic: Statistic, target: Target) -> tuple[float, float, float]:
+    """The statistic of as many probes as the accuracy takes."""
     most = target.products // 2
     wanted = whole_blocks(_FIRST_PROBES, pair.block)
     with Progress("probes") as bar:
@@ -118,15 +139,14 @@ def _paired(
             pair.grow_to(wanted)
             value, error, scale = statistic(pair.samples)
             if target.reached(scale, error) or wanted >= most:
-                found = Estimate(value, error, pair.products, seed, "hutchinson")
-                return target.warn_unless_reached(found, what, scale)
+                return value, error, scale
             wanted = target.next_count(wanted, scale, error, pair.block)
 
 
 class _Pair:
     """Two operators between the same spaces and what probes see of them: rows |A w|², |B w|², (A w) · (B w)."""
 
-    def __init__(self, a: OperatorLike, b: OperatorLike, seed: Seed) -> None:
+    def __init__(self, a: OperatorLike, b: OperatorLike, seed: Seed, *, up_to_exact: bool) -> None:
         sizes = [(op.domain.size, op.codomain.size) for op in (a, b)]
         if sizes[0] != sizes[1] or a.dtype != b.dtype or a.device != b.device:
             raise InputError(
@@ -134,7 +154,7 @@ class _Pair:
                 f"these go from and to dimensions {sizes[0]} in {a.dtype} on {a.device} and {sizes[1]} in {b.dtype} "
                 f"on {b.device}."
             )
-        self._first, self._second = Counted(a), Counted(b)
+        self._first, self._second = (Counted(op, up_to_exact=up_to_exact) for op in (a, b))
         self._source = Source(a, seed)
         self.block = min(self._first.block, self._second.block)
         self.samples: Array = np.zeros((3, 0))
@@ -151,12 +171,17 @@ class _Pair:
             self.samples = np.concatenate([self.samples, self._see(probes)], axis=1)
 
     def all_directions(self) -> Array:
-        """What the unit vectors see: the sums over them are exact."""
-        unit = torch.eye(self._first.size, dtype=self._first.dtype, device=self._first.operator.device)
-        return self._see(unit)
+        """The sums of what the unit vectors see, (3, 1), which are exact."""
+        total: Array = np.zeros((3, 1))
+        both = (counted.unit_products(self.block) for counted in (self._first, self._second))
+        for (_, first), (_, second) in zip(*both, strict=True):
+            total += self._seen(first, second).sum(axis=1, keepdims=True)
+        return total
 
     def _see(self, probes: Tensor) -> Array:
-        first, second = self._first.apply(probes), self._second.apply(probes)
+        return self._seen(self._first.apply(probes), self._second.apply(probes))
+
+    def _seen(self, first: Tensor, second: Tensor) -> Array:
         seen = [dots(first, first), dots(second, second), dots(first, second)]
         return torch.stack(seen).cpu().numpy()
 

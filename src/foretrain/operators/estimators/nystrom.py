@@ -31,7 +31,8 @@ Functional: TypeAlias = Callable[[Array, Array], Array]  # of (tr A, tr A²), en
 
 _SHIFT = 300.0  # times the rounding: the multiple of 1 that keeps the small Gram matrix positive
 _FLOOR = 3000.0  # times the rounding: relative errors below are those of the small inverse
-_LEAST_ROUNDING = 1e-12  # so that the inverse of the shifted matrix keeps some digits in double precision
+_LEAST_ROUNDING = 3e-11  # so that the shift is near the root of double precision, where its inverse loses least
+_AMPLIFIED = 3.0  # times the rounding of the terms of tr A that cancel: the error they leave, measured
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,14 @@ class Grams:
     def _shifted_inverse(self) -> tuple[float, Array]:
         """The shift, in proportion to the rounding of products, and the inverse of B (A + shift) B."""
         test = slice(self.fixed, None)
-        typical = math.sqrt(np.trace(self.images[test, test]) / np.trace(self.basis[test, test]))
+        length, first, second = (
+            float(np.trace(matrix[test, test])) for matrix in (self.basis, self.mixed, self.images)
+        )
+        typical = math.sqrt(second / length)
+        # More probes than modes make the inverse as large as the shift is small: how many more decides on it.
+        redundant = max(1.0, second * self.probes**2 / first**2) if first else 1.0
         for stronger in (1.0, 30.0):
-            shift = stronger * _SHIFT * max(self.epsilon, _LEAST_ROUNDING) * typical
+            shift = stronger * _SHIFT * max(self.epsilon, _LEAST_ROUNDING) * typical * redundant
             try:
                 factor = np.linalg.cholesky(self.mixed + shift * self.basis)
             except np.linalg.LinAlgError:
@@ -104,7 +110,18 @@ class Grams:
     def estimate(self, functional: Functional) -> tuple[float, float]:
         """A function of (tr A, tr A²), free of bias to first order, and its standard error, not below rounding."""
         value, error = blended(lambda probes: self.with_probes(probes)._tested(functional), self.probes)
-        return value, math.hypot(error, _FLOOR * max(self.epsilon, _LEAST_ROUNDING) * value)
+        first, second = (values.mean(keepdims=True) for values in self.per_probe())
+        step = _AMPLIFIED * self._rounding() * first
+        moved = float(functional(first + step, second)[0] - functional(first - step, second)[0]) / 2
+        return value, math.hypot(error, _FLOOR * max(self.epsilon, _LEAST_ROUNDING) * value, moved)
+
+    def _rounding(self) -> float:
+        """Of tr A, relative: where the rank is below the number of probes, large terms cancel in it."""
+        shift, inverse = self._shifted_inverse()
+        images = self.images + 2 * shift * self.mixed + shift**2 * self.basis
+        total = float((images * inverse).sum())
+        terms = np.linalg.norm((np.abs(images) * np.abs(inverse)).sum(1))
+        return self.epsilon * float(terms) / total if total > 0 else 0.0
 
     def _tested(self, functional: Functional) -> tuple[float, float]:
         first, second = self.per_probe()

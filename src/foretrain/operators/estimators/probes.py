@@ -7,6 +7,7 @@ dtype. Inner products are summed in double precision.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
+from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, torch_generator
 
 _CHUNK = 8192  # entries summed in the operator's own precision before the sum goes on in double precision
@@ -81,13 +83,21 @@ def _finite(products: Tensor) -> Tensor:
     return products
 
 
-class Counted:
-    """An operator whose products are counted; a product of the adjoint counts like any other."""
+class ExactIsCheaper(Exception):
+    """Raised in place of products with which an estimate would have taken as many as the exact answer does."""
 
-    def __init__(self, operator: OperatorLike) -> None:
+
+class Counted:
+    """An operator whose products are counted; a product of the adjoint counts like any other.
+
+    With ``up_to_exact`` it gives no more products than there are dimensions, and raises ExactIsCheaper instead.
+    """
+
+    def __init__(self, operator: OperatorLike, *, up_to_exact: bool = False) -> None:
         self.operator = operator
         self.size = operator.domain.size
         self.products = 0
+        self.up_to_exact = up_to_exact
 
     @property
     def block(self) -> int:
@@ -104,15 +114,35 @@ class Counted:
         """The relative rounding of the operator's dtype."""
         return float(torch.finfo(self.dtype).eps)
 
+    @property
+    def before_exact(self) -> float:
+        """How many products there are altogether before the exact answer is cheaper."""
+        return self.size - 1 if self.up_to_exact else math.inf
+
     def apply(self, flat: Tensor) -> Tensor:
         """Products with (k, size)."""
-        self.products += len(flat)
+        self._count(flat)
         return _finite(self.operator.apply(flat).detach())
 
     def apply_adjoint(self, flat: Tensor) -> Tensor:
         """Products of the adjoint with (k, codomain size)."""
-        self.products += len(flat)
+        self._count(flat)
         return _finite(self.operator.apply_adjoint(flat).detach())
+
+    def _count(self, flat: Tensor) -> None:
+        if self.products + len(flat) > self.before_exact:
+            raise ExactIsCheaper
+        self.products += len(flat)
+
+    def unit_products(self, block: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Products with all unit vectors, block by block; these are the exact answer, and have no limit."""
+        self.up_to_exact = False
+        block = self.block if block is None else block
+        for start in track(range(0, self.size, block), "products with unit vectors"):
+            place = slice(start, min(start + block, self.size))
+            unit = torch.zeros(place.stop - start, self.size, dtype=self.dtype, device=self.operator.device)
+            unit[:, place].fill_diagonal_(1)
+            yield place, self.apply(unit)
 
     def require_vectors(self, count: float, what: str) -> None:
         """Refuse to keep more vectors than the memory holds."""
@@ -204,7 +234,10 @@ def require_square(operator: OperatorLike, what: str) -> None:
 
 def dense(counted: Counted) -> Tensor:
     """The matrix (codomain, domain) in double precision, from products with unit vectors."""
-    counted.require_vectors(3 * counted.size, "the dense form")
-    unit = torch.eye(counted.size, dtype=counted.dtype, device=counted.operator.device)
-    matrix = counted.apply(unit).double().T
+    rows = counted.operator.codomain.size
+    in_double = 64 / torch.finfo(counted.dtype).bits
+    counted.require_vectors(3 * rows * in_double, "the dense form")
+    matrix = torch.zeros(rows, counted.size, dtype=torch.float64, device=counted.operator.device)
+    for place, images in counted.unit_products():
+        matrix[:, place] = images.T
     return (matrix + matrix.T) / 2 if counted.operator.symmetric else matrix

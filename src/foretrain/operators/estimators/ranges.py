@@ -20,13 +20,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.operators.estimators.estimate import Target, blended, mean_and_error, relative, whole_blocks
-from foretrain.operators.estimators.probes import Counted, Source, dots, gram, orthonormal_rows
+from foretrain.operators.estimators.probes import (
+    Counted,
+    ExactIsCheaper,
+    Source,
+    dots,
+    gram,
+    orthonormal_rows,
+)
 from foretrain.support.progress import Progress
 
 Array: TypeAlias = NDArray[np.float64]
 
 _FIRST_PLAIN = 24  # probes before the first look at the error: fewer make it too random to stop by
 _FIRST_TESTED = 16  # the error of tests against an approximation is steadier
+_HOPELESS = 100  # times the dimension, in probes still needed: the terms of a trace cancel too well
 _PATIENCE = 4  # times the first probes: beyond that, a sketch of the range is worth its second product
 
 
@@ -143,6 +151,9 @@ def grow_tested(
             value, error = tested(sketch)
             if target.reached(value, error) or wanted >= most:
                 return value, error
+            needed = wanted * (relative(error, value) / target.accuracy) ** 2
+            if counted.up_to_exact and needed > _HOPELESS * counted.size:
+                raise ExactIsCheaper
             wanted = target.next_count(wanted, value, error, counted.block)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from foretrain.operators.estimators.estimate import SMALL, Estimate, Target, exact
 from foretrain.operators.estimators.moments import tested_moments
 from foretrain.operators.estimators.nystrom import Array
-from foretrain.operators.estimators.probes import Counted, OperatorLike, dense
+from foretrain.operators.estimators.probes import Counted, ExactIsCheaper, OperatorLike, dense
 from foretrain.operators.estimators.spectra import (
     Entropy,
     Measure,
@@ -43,28 +44,47 @@ def effective_rank(
     - ``kind="participation"``: (sum s)² / sum s², which is tr(A)² / tr(A²) of a positive operator;
     - ``kind="entropy"``: exp of the entropy of s / sum s;
     - ``share=0.95``: the number of largest modes that hold this share of sum s (the variance, if the operator is a
-      covariance). It is whole where those modes were resolved one by one, and interpolated otherwise.
+      covariance), with the one that reaches it. ``accuracy`` is that of the number interpolated within this mode; the
+      stated error is also that of the step to a whole one.
 
-    Small operators (see ``trace``) are exact. The participation ratio of a positive operator takes both traces from
+    Small operators are exact, and those that would take as many products as dimensions (see ``trace``). The participation ratio of a positive operator takes both traces from
     the same tests against a Nyström approximation, at one product per probe, and the jackknife takes its ratio's bias
     away: w A² w = |A w|² makes tr A² free, and its variance 2 tr A⁴ / tr(A²)² is a fourth of that of the two-sided
     form (w A w')² on as many probes. Everything else is stochastic Lanczos quadrature outside the large modes, which
     a Krylov space finds first; what the probes see is then weighted so that its first two moments are the tested
     ones, which are known much better (see ``spectra``), and what the depth leaves out is part of the stated error.
     """
-    target, counted = Target.of(accuracy, products), Counted(op)
+    target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
     function = _function(kind, share)
     if counted.size <= (SMALL if products is None else products):
-        measure = _all_values(counted)
-        return exact(function.stated(measure, function.smooth(measure)), counted.products, seed)
-    if op.positive and isinstance(function, Participation):
+        return _exact(counted, function, seed)
+    try:
+        found, interpolated_error = _estimated(counted, function, target, seed)
+    except ExactIsCheaper:
+        return _exact(counted, function, seed)
+    target.warn_unless_reached(replace(found, standard_error=interpolated_error), "effective rank")
+    return found
+
+
+def _exact(counted: Counted, function: RankFunction, seed: Seed) -> Estimate:
+    measure = _all_values(counted)
+    value, _ = function.stated(measure, function.smooth(measure), 0.0)
+    return exact(value, counted.products, seed)
+
+
+def _estimated(
+    counted: Counted, function: RankFunction, target: Target, seed: Seed
+) -> tuple[Estimate, float]:
+    """What is stated, and the error to which the target refers."""
+    if counted.operator.positive and isinstance(function, Participation):
         value, error = tested_moments(counted, _participation, target, seed).estimate(_participation)
-        method = "tested Nyström"
+        stated, method = (value, error), "tested Nyström"
     else:
-        value, error = measured(counted, function, target, seed)
+        stated, error = measured(counted, function, target, seed)
         method = "Lanczos quadrature"
-    found = Estimate(value, error, counted.products, seed, method)
-    return target.warn_unless_reached(found, "effective rank")
+    most = min(counted.size, counted.operator.codomain.size)
+    possible = min(max(stated[0], 1.0), float(most)) if stated[0] else 0.0
+    return Estimate(possible, stated[1], counted.products, seed, method), error
 
 
 def _function(kind: str, share: float | None) -> RankFunction:
@@ -84,5 +104,8 @@ def _participation(first: Array, second: Array) -> Array:
 
 def _all_values(counted: Counted) -> Measure:
     matrix = dense(counted).cpu().numpy()
-    values = np.linalg.svd(matrix, compute_uv=False)
+    if counted.operator.symmetric:
+        values = np.sort(np.abs(np.linalg.eigvalsh(matrix)))[::-1]
+    else:
+        values = np.linalg.svd(matrix, compute_uv=False)
     return Measure(values, np.ones(len(values)), resolved=len(values))

@@ -21,6 +21,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 from torch import Tensor
 
 from foretrain.operators.estimators.estimate import Target, jackknife, whole_blocks
@@ -47,6 +48,10 @@ _FEWEST_FOR_MOMENTS = (
     16  # products of B: from fewer, the moments are not known better than the probes see them
 )
 _STEP = 1e-3  # relative, for slopes
+_NOISE = 10.0  # times the rounding, relative to the largest value of B: what products make of zero
+_ROUNDING = 10.0  # times the dtype's rounding: relative errors of resolved modes alone are not below
+_TIE = 1e-5  # of the number of modes: a share that is missed by less counts as reached
+_MANY_STEPS = 50.0  # errors, in modes, beyond which a step to a whole number is none
 _PART_OF_DEPTH = (
     0.4  # of the largest change since half of the depth: what is left falls with its square, or oscillates
 )
@@ -73,8 +78,8 @@ class RankFunction(Protocol):
         """The form that has a standard error."""
         ...
 
-    def stated(self, measure: Measure, value: float) -> float:
-        """What to say where ``value`` was found for the smooth form."""
+    def stated(self, measure: Measure, value: float, error: float) -> tuple[float, float]:
+        """What to say, with its error, where ``value`` with ``error`` was found for the smooth form."""
         ...
 
 
@@ -87,9 +92,9 @@ class Participation:
         second = measure.total(2)
         return measure.total(1) ** 2 / second if second else 0.0
 
-    def stated(self, measure: Measure, value: float) -> float:
+    def stated(self, measure: Measure, value: float, error: float) -> tuple[float, float]:
         """The same."""
-        return value
+        return value, error
 
 
 @dataclass(frozen=True)
@@ -105,9 +110,9 @@ class Entropy:
         logs = np.log(np.where(shares > 0, shares, 1.0))
         return math.exp(-float((measure.counts * shares * logs).sum()))
 
-    def stated(self, measure: Measure, value: float) -> float:
+    def stated(self, measure: Measure, value: float, error: float) -> tuple[float, float]:
         """The same."""
-        return value
+        return value, error
 
 
 @dataclass(frozen=True)
@@ -120,10 +125,14 @@ class Share:
         """Interpolated within the value at which the share is reached."""
         return self._reached(measure)[0]
 
-    def stated(self, measure: Measure, value: float) -> float:
-        """A whole number if the share is reached among resolved values."""
+    def stated(self, measure: Measure, value: float, error: float) -> tuple[float, float]:
+        """The whole number, with the value at which the share is reached, and the error of the step to it included.
+
+        Among resolved values the number does not need the probes' mean.
+        """
         count, place = self._reached(measure)
-        return float(math.ceil(count - 1e-9)) if place < measure.resolved else value
+        number = count if place < measure.resolved else value
+        return _ceiling(number - _TIE * (1 + number), error)
 
     def _reached(self, measure: Measure) -> tuple[float, int]:
         """The interpolated count and the place of the value at which the share is reached."""
@@ -138,14 +147,30 @@ class Share:
         return float(counts[:place].sum() + missing / values[place]), int(order[place])
 
 
-def measured(counted: Counted, function: RankFunction, target: Target, seed: Seed) -> tuple[float, float]:
-    """The function of the operator's singular values and its standard error, what the depth leaves out included."""
+def _ceiling(number: float, error: float) -> tuple[float, float]:
+    """The next whole number and its root mean square error if the number has a normal one; not below the latter."""
+    whole = float(math.ceil(number))
+    if not 0 < error < _MANY_STEPS:
+        return whole, error
+    reach = math.ceil(8 * error) + 1
+    steps = np.arange(-reach, reach + 1)
+    up_to = ndtr((whole - number + np.append(steps[0] - 1, steps)) / error)
+    return whole, max(error, math.sqrt(float(steps**2 @ np.diff(up_to))))
+
+
+def measured(
+    counted: Counted, function: RankFunction, target: Target, seed: Seed
+) -> tuple[tuple[float, float], float]:
+    """What to state of the operator's singular values, with its error, and the error of the smooth form.
+
+    What the depth leaves out is included in both.
+    """
     krylov_seed, probe_seed, moment_seed = spawn(seed, 3)
     target.require(_LEAST_PRODUCTS * (1 if counted.operator.symmetric else 2), "this effective rank")
     seen = _Seen(counted, krylov_seed, probe_seed, target.products)
     moments: _Moments | None = None
-    most = (target.products - counted.products) // seen.price
-    wanted = max(2, min(whole_blocks(_FIRST_PROBES, counted.block), most))
+    most = (min(target.products, counted.before_exact) - counted.products) // seen.price
+    wanted = max(2, int(min(whole_blocks(_FIRST_PROBES, counted.block), most)))
     with Progress("Lanczos probes") as bar:
         while True:
             bar.advance(wanted - seen.probes)
@@ -153,11 +178,11 @@ def measured(counted: Counted, function: RankFunction, target: Target, seed: See
             affordable = target.products - counted.products >= _FEWEST_FOR_MOMENTS * seen.factor
             if seen.has_moments and moments is None and affordable:
                 moments = _tested(counted, seen, function, target, moment_seed)
-            value, error, missed = _estimate(seen, function, moments)
-            total = math.hypot(error, missed)
+            full, value, error, missed = _estimate(seen, function, moments)
+            total = math.hypot(error, missed, _ROUNDING * counted.epsilon * value)
             left = target.products - counted.products
             if target.reached(value, total) or left < seen.price:
-                return value, total
+                return function.stated(full, value, total), total
             if missed > _MISSED * target.accuracy * abs(value) and seen.may_deepen(left):
                 seen.deepen()
             else:
@@ -173,8 +198,10 @@ class _Moments:
     covariance: Array
 
 
-def _estimate(seen: _Seen, function: RankFunction, moments: _Moments | None) -> tuple[float, float, float]:
-    """Value, standard error, and what more depth may change.
+def _estimate(
+    seen: _Seen, function: RankFunction, moments: _Moments | None
+) -> tuple[Measure, float, float, float]:
+    """The calibrated measure, the value, its standard error, and what more depth may change.
 
     The moments to calibrate to are the means of those that the probes have seen and of the tested ones, weighted by
     the variances of their errors: for a spectrum that is almost resolved, the former are the better ones.
@@ -202,17 +229,17 @@ def _estimate(seen: _Seen, function: RankFunction, moments: _Moments | None) -> 
         seen.probes - 3, 1
     )  # the variance of Student's t: so few probes, so uncertain a spread
     error = math.sqrt(few * error**2 + max(float(slopes @ spread @ slopes), 0.0))
-    return function.stated(full, value), error, _PART_OF_DEPTH * float(np.abs(changes).max())
+    return full, value, error, _PART_OF_DEPTH * float(np.abs(changes).max())
 
 
 def _slopes(seen: _Seen, function: RankFunction, measure: Measure) -> Array:
-    """How the function of a calibrated measure changes with the moments."""
-    here = np.array(seen.moments(measure))
+    """How the function of a calibrated measure changes with the moments; steps are parts of what the probes see."""
+    here, outside = np.array(seen.moments(measure)), seen.outside_moments(measure)
     found = np.zeros(2)
     for which in range(2):
-        if here[which]:
+        if outside[which] > 0:
             step = np.zeros(2)
-            step[which] = _STEP * here[which]
+            step[which] = _STEP * outside[which]
             ends = (function.smooth(seen.calibrate(measure, *(here + side * step))) for side in (1, -1))
             found[which] = (next(ends) - next(ends)) / (2 * step[which])
     return found
@@ -303,6 +330,7 @@ class _Seen:
         parts = [chains.quadrature(depth) for chains in self._followed]
         nodes, weights = (np.concatenate([part[which] for part in parts])[use].ravel() for which in range(2))
         values = np.concatenate([self._mode_values, nodes])
+        values[np.abs(values) <= _NOISE * self.base.epsilon * np.abs(values).max()] = 0.0
         values = np.abs(values) if not self.has_moments else np.maximum(values, 0.0)
         counts = np.concatenate([np.ones(len(self._modes)), weights * self._free / len(use)])
         return Measure(np.sqrt(values) if self._root else values, counts, resolved=len(self._modes))
@@ -311,6 +339,12 @@ class _Seen:
         """tr B and tr B², as a measure has them."""
         hidden = 2 * float(np.square(self._mode_residuals).sum())
         return measure.total(self.factor), measure.total(2 * self.factor) + hidden
+
+    def outside_moments(self, measure: Measure) -> tuple[float, float]:
+        """The part of both that is outside the modes."""
+        rest = slice(measure.resolved, None)
+        outside = Measure(measure.values[rest], measure.counts[rest], resolved=0)
+        return outside.total(self.factor), outside.total(2 * self.factor)
 
     def calibrate(self, measure: Measure, first: float, second: float) -> Measure:
         """The measure with counts outside the modes multiplied by a quadratic, so that it has these moments."""
@@ -321,5 +355,5 @@ class _Seen:
         powers = (values / scale) ** np.arange(3)[:, None]
         missing = np.array([0.0, (first - now[0]) / scale, (second - now[1]) / scale**2])
         factors = np.linalg.lstsq(powers @ (counts * powers).T, missing, rcond=1e-10)[0]
-        multiplied = counts * (1 + factors @ powers)
+        multiplied = counts * np.maximum(1 + factors @ powers, 0.0)
         return replace(measure, counts=np.concatenate([measure.counts[: measure.resolved], multiplied]))

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
@@ -28,9 +29,9 @@ from foretrain.operators.estimators.estimate import (
 from foretrain.operators.estimators.nystrom import Sketch
 from foretrain.operators.estimators.probes import (
     Counted,
+    ExactIsCheaper,
     OperatorLike,
     Source,
-    dense,
     dots,
     gram,
     orthonormal_rows,
@@ -60,30 +61,35 @@ def trace(
     """The trace, to a relative standard error of ``accuracy`` or with at most ``products`` products.
 
     "auto" is exact up to dimension 256 (or up to ``products``, if given), xnystrace for positive operators, and
-    otherwise hutchinson if a first block of probes shows that it will do, else xtrace on top of the same products.
+    otherwise hutchinson if a first block of probes shows that it will do, else xtrace on top of the same products; if
+    these would take as many products as there are dimensions, and ``products`` is not given, it is exact after all.
     """
     require_square(op, "trace")
     target = Target.of(accuracy, products)
-    counted = Counted(op)
     if method == "auto":
-        return target.warn_unless_reached(_choice(counted, products)(counted, target, seed), "trace")
+        return target.warn_unless_reached(_automatic(op, products, target, seed), "trace")
     if method not in _METHODS:
         raise unknown_name("method", method, ["auto", *_METHODS])
     if method == "xnystrace" and not op.positive:
         raise InputError("xnystrace needs an operator declared positive: use method='xtrace'.")
     target.require(_LEAST.get(method, 2), f"method={method!r}")
-    found = _METHODS[method](counted, target, seed)
+    found = _METHODS[method](Counted(op), target, seed)
     return target.warn_unless_reached(found, "trace")
 
 
-def _choice(counted: Counted, products: int | None) -> Algorithm:
+def _automatic(op: OperatorLike, products: int | None, target: Target, seed: Seed) -> Estimate:
+    counted = Counted(op, up_to_exact=products is None)
     if counted.size <= (SMALL if products is None else products):
-        return _exact
-    return _xnystrace if counted.operator.positive else _unstructured
+        return _exact(counted, target, seed)
+    try:
+        return (_xnystrace if op.positive else _unstructured)(counted, target, seed)
+    except ExactIsCheaper:
+        return _exact(counted, target, seed)
 
 
 def _exact(counted: Counted, target: Target, seed: Seed) -> Estimate:
-    return exact(float(dense(counted).diagonal().sum()), counted.products, seed)
+    parts = [float(images[:, place].diagonal().double().sum()) for place, images in counted.unit_products()]
+    return exact(math.fsum(parts), counted.products, seed)
 
 
 def _hutchinson(counted: Counted, target: Target, seed: Seed) -> Estimate:
