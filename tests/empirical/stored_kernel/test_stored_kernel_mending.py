@@ -275,9 +275,9 @@ def test_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    from foretrain.empirical.stored_kernel import driver
+    from foretrain.empirical.stored_kernel import place
 
-    monkeypatch.setattr(driver, "create", refuse)
+    monkeypatch.setattr(place, "create", refuse)
     with pytest.raises(
         FileError, match=r"could not be written \(Read-only file system\): choose another store="
     ):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
-from stat import S_IMODE
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,25 +26,23 @@ from foretrain.empirical.stored_kernel.grid import (
     Grid,
     Needs,
     Tile,
-    stored_bytes,
     strip_height,
     strips,
     tile_sides,
 )
 from foretrain.empirical.stored_kernel.jobs import Job, send
 from foretrain.empirical.stored_kernel.layout import Layout, is_stored_kernel
-from foretrain.empirical.stored_kernel.skeleton import PARTS, create, is_whole, mend
+from foretrain.empirical.stored_kernel.place import create_in_place, local_folder, require_disk
+from foretrain.empirical.stored_kernel.skeleton import is_whole, mend
 from foretrain.empirical.stored_kernel.tasks import Outcome, Task, work
 from foretrain.empirical.stored_kernel.witness import Witness, witness
 from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine, Factors
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support import engines
-from foretrain.support.atomic import restore
 from foretrain.support.errors import (
     EngineError,
     FileError,
-    ForetrainError,
     InputError,
     NotEnoughMemoryError,
     NotSupportedError,
@@ -66,7 +62,6 @@ _CLUSTER_ROOM = 1e9  # bytes per worker of a cluster, whose machines are not kno
 _TASKS_PER_WORKER = 4  # of a cluster; each takes all the work it can get
 _PATIENCE = 3  # times in a row that workers may die without finishing a tile
 _TRIAL_SAMPLES = 8
-_FREE_SHARE = 0.98  # of the free disk
 
 
 def run(
@@ -89,13 +84,13 @@ def run(
     """
     from foretrain.empirical.stored_kernel.reading import StoredKernel
 
-    path = _local(store)
+    path = local_folder(store)
     crew = _Crew(engine, workers, memory)
     tangents, first, second = prepared
     print_of = fingerprint(tangents, first, second, by)
     needs = _needs(tangents, first)
     if overwrite or not is_stored_kernel(path):
-        _create(path, _layout(prepared, by, print_of, needs, crew, side, threads))
+        create_in_place(path, _layout(prepared, by, print_of, needs, crew, side, threads))
     else:
         _refuse_another(Folder(path), prepared, print_of, side, threads)
     folder = Folder(path)
@@ -103,37 +98,9 @@ def run(
         with folder.locked(), clear_errors(path):
             _mend(folder)
             if len(folder.recorded()) < len(folder.layout.grid.tiles):
-                _require_disk(path, folder.layout, len(folder.recorded()))
+                require_disk(path, folder.layout, len(folder.recorded()))
                 _Driver(folder, prepared, by, needs, crew).finish()
     return StoredKernel(path)
-
-
-def _local(store: str | Path) -> Path:
-    """The folder that was named, without links: what is renamed into its place must be on the same disk."""
-    if not isinstance(store, str | os.PathLike) or not str(store) or "\0" in str(store):
-        raise InputError(f"store={store!r} names no folder: give a path, such as store='kernel.zarr'.")
-    if "://" in str(store):
-        raise InputError(
-            f"store={str(store)!r} is a remote address: give a folder that this machine can write to."
-        )
-    try:
-        path = Path(store).expanduser().absolute()
-        path = path.resolve() if path.is_symlink() else path
-        restore(path)
-        taken = path.exists() and not is_stored_kernel(path) and not _is_free(path)
-    except (OSError, ValueError, RuntimeError) as error:  # names that the system does not take
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(f"store={str(store)!r} cannot be used ({reason}): choose another name.") from error
-    if taken:
-        other = path.is_dir() and not any(path.glob(".z*"))  # and no Zarr group
-        inside = f", such as {path / 'kernel.zarr'}" if other else ""
-        raise FileError(f"{path} exists and is no stored kernel: choose another store={inside}.")
-    return path
-
-
-def _is_free(path: Path) -> bool:
-    """An empty folder may be used; the one that this process is in would be lost to it."""
-    return path.is_dir() and not any(path.iterdir()) and not path.samefile(os.curdir)
 
 
 def _is_finished(folder: Folder) -> bool:
@@ -280,66 +247,6 @@ def _require_room(grid: Grid, needs: Needs, crew: _Crew) -> None:
         share=1.0,
         available=int(crew.room),
     )
-
-
-def _create(path: Path, layout: Layout) -> None:
-    """In the place of an older store, of an empty folder, or of nothing."""
-    _require_disk(path, layout, 0)
-    try:
-        if is_stored_kernel(path):
-            _refuse_to_lose_files(path)
-            with Folder(path).locked():
-                create(path, layout, overwrite=True)
-        elif path.exists():
-            mode = path.stat().st_mode
-            _give_way(path)
-            create(path, layout)
-            path.chmod(S_IMODE(mode))
-        else:
-            create(path, layout)
-    except ForetrainError:
-        raise
-    except OSError as error:
-        raise FileError(
-            f"{path} could not be written ({error.strerror or error}): choose another store=."
-        ) from error
-
-
-def _refuse_to_lose_files(path: Path) -> None:
-    """Only what a store consists of is replaced; hidden files are the system's."""
-    foreign = [
-        file.name for file in path.iterdir() if file.name not in PARTS and not file.name.startswith(".")
-    ]
-    if foreign:
-        raise FileError(
-            f"{path} also holds {', '.join(sorted(foreign)[:3])}, which would be lost with the store: move that "
-            "somewhere else, or choose another store=."
-        )
-
-
-def _give_way(path: Path) -> None:
-    """A folder that another run has filled meanwhile stays."""
-    try:
-        path.rmdir()
-    except OSError as error:
-        raise FileError(
-            f"{path} cannot be replaced ({error.strerror or error}): choose a folder inside it as store=, such as "
-            f"{path / 'kernel.zarr'}."
-        ) from error
-
-
-def _require_disk(path: Path, layout: Layout, finished: int) -> None:
-    """Refuse what will not fit before hours are spent on it."""
-    grid = layout.grid
-    needed = stored_bytes(grid, layout.entry_bytes) * (1 - finished / len(grid.tiles))
-    existing = next(folder for folder in [path, *path.parents] if folder.exists())
-    free = shutil.disk_usage(existing).free
-    if needed > _FREE_SHARE * free:
-        raise FileError(
-            f"the kernel of {grid.samples[0]} x {grid.samples[1]} samples needs {human_bytes(needed)} of disk, but "
-            f"{existing} has {human_bytes(free)} free: make room, choose another store=, or ask for outputs='trace', "
-            "fewer samples or a model in float32."
-        )
 
 
 def _refuse_other_cut(folder: Folder, side: int | None, threads: int | None) -> None:

@@ -27,7 +27,7 @@ from torch import Tensor
 from foretrain.operators.estimators.estimate import Target, jackknife, whole_blocks
 from foretrain.operators.estimators.krylov import BlockKrylov
 from foretrain.operators.estimators.moments import tested_moments
-from foretrain.operators.estimators.probes import Counted, Source, combine, gram
+from foretrain.operators.estimators.probes import Counted, ExactIsCheaper, Source, combine, gram
 from foretrain.operators.estimators.quadrature import Tridiagonal, lanczos
 from foretrain.operators.estimators.squares import squared
 from foretrain.support.progress import Progress
@@ -167,10 +167,12 @@ def measured(
     """
     krylov_seed, probe_seed, moment_seed = spawn(seed, 3)
     target.require(_LEAST_PRODUCTS * (1 if counted.operator.symmetric else 2), "this effective rank")
+    may_be_exact = counted.before_exact < target.products
+    target = Target(target.accuracy, int(min(target.products, counted.before_exact)))
     seen = _Seen(counted, krylov_seed, probe_seed, target.products)
     moments: _Moments | None = None
-    most = (min(target.products, counted.before_exact) - counted.products) // seen.price
-    wanted = max(2, int(min(whole_blocks(_FIRST_PROBES, counted.block), most)))
+    most = (target.products - counted.products) // seen.price
+    wanted = max(2, min(whole_blocks(_FIRST_PROBES, counted.block), max(_FIRST_PROBES, most // 2), most))
     with Progress("Lanczos probes") as bar:
         while True:
             bar.advance(wanted - seen.probes)
@@ -181,6 +183,8 @@ def measured(
             full, value, error, missed = _estimate(seen, function, moments)
             total = math.hypot(error, missed, _ROUNDING * counted.epsilon * value)
             left = target.products - counted.products
+            if may_be_exact and left < seen.price and not target.reached(value, total):
+                raise ExactIsCheaper
             if target.reached(value, total) or left < seen.price:
                 return function.stated(full, value, total), total
             if missed > _MISSED * target.accuracy * abs(value) and seen.may_deepen(left):
@@ -239,7 +243,7 @@ def _slopes(seen: _Seen, function: RankFunction, measure: Measure) -> Array:
     for which in range(2):
         if outside[which] > 0:
             step = np.zeros(2)
-            step[which] = _STEP * outside[which]
+            step[which] = min(_STEP * here[which], outside[which] / 2)
             ends = (function.smooth(seen.calibrate(measure, *(here + side * step))) for side in (1, -1))
             found[which] = (next(ends) - next(ends)) / (2 * step[which])
     return found
@@ -355,5 +359,5 @@ class _Seen:
         powers = (values / scale) ** np.arange(3)[:, None]
         missing = np.array([0.0, (first - now[0]) / scale, (second - now[1]) / scale**2])
         factors = np.linalg.lstsq(powers @ (counts * powers).T, missing, rcond=1e-10)[0]
-        multiplied = counts * np.maximum(1 + factors @ powers, 0.0)
+        multiplied = counts * (1 + factors @ powers)
         return replace(measure, counts=np.concatenate([measure.counts[: measure.resolved], multiplied]))
