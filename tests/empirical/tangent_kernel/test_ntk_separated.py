@@ -7,9 +7,15 @@ import torch
 from brute_force import jacobian, kernel_of
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel import ntk
+from foretrain.empirical.tangent_kernel import ntk, routes
 from foretrain.empirical.tangent_kernel.entry import prepare
 from foretrain.empirical.tangent_kernel.factors import Grams, separated
+
+
+@pytest.fixture(autouse=True)
+def closely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small kernels are looked at as closely as large ones."""
+    monkeypatch.setattr(routes, "_LARGE", 1)
 
 
 def traced(model: nn.Module, x: Tensor, x2: Tensor | None = None) -> Tensor:

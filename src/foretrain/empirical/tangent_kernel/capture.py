@@ -111,12 +111,15 @@ class BlockCapture:
         """The collectors of all sources."""
         return [collector for _, collector in self._formed] if self._kept is None else [self._kept]
 
-    def factors(self, trace: bool) -> dict[Key, Factor]:
-        """The block's factors; a block where no gradient arrives may have none."""
+    def factors(self, trace: bool, many: bool = False) -> dict[Key, Factor]:
+        """The block's factors; a block where no gradient arrives may have none.
+
+        ``many``: the chunk meets so many samples that it pays to look for outputs that can be summed before.
+        """
         if self._kept is not None and self.share.late:
             return self._late(self._kept, trace)
         if self._kept is not None:
-            kept = self._of_products(self._kept, trace)
+            kept = self._of_products(self._kept, trace, many)
             return {} if kept is None else {self.share.key: kept}
         if not self.share.block.direct:
             return {(name,): self._rows(values, trace) for name, values in self._derived().items()}
@@ -125,12 +128,13 @@ class BlockCapture:
             found[self.share.bias,] = self._rows(self._bias(), trace)
         return found
 
-    def _of_products(self, kept: Sensitivities, trace: bool) -> Factor | None:
+    def _of_products(self, kept: Sensitivities, trace: bool, many: bool) -> Factor | None:
         values = kept.values
         if values is None:
             return None
         outputs = None
-        if trace and self.share.way == "gram" and (apart := separated(values.squeeze(-1))) is not None:
+        is_gram = self.share.way == "gram"
+        if trace and many and is_gram and (apart := separated(values.squeeze(-1))) is not None:
             own, outputs = apart
             values = own[..., None]
         elif trace:  # outputs count as features

@@ -150,7 +150,7 @@ class Engine:
                 raise GraphChangedError from reason
             self._note(plan)
         for capture in captures:
-            for key, factor in capture.factors(self.job.trace).items():
+            for key, factor in capture.factors(self.job.trace, self.job.is_large).items():
                 found[self.labels[key[0]]][key] = factor
         del captures, tape
         self._add_by_sample(found, run, list(plan.structure.unreadable))

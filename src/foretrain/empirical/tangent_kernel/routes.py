@@ -10,6 +10,7 @@ Way = Literal["gram", "pairs", "gradient", "sum", "derived", "per sample", "unus
 # Flops of small or strided products take longer than those of one large matrix product.
 _FORMING = 1.5
 _PAIRING = 2.0
+_LARGE = 1024
 _FLOPS_PER_ENTRY = 60.0  # that a machine does while it moves one number to memory and back
 
 
@@ -38,6 +39,11 @@ class Job:
     def pairs(self) -> float:
         """Pairs of samples to be computed."""
         return self.rows * (self.rows + 1) / 2 if self.symmetric else float(self.rows * self.columns)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a chunk meets so many samples that it pays to look at it more closely."""
+        return min(self.rows, self.columns) >= _LARGE
 
     @property
     def samples(self) -> int:

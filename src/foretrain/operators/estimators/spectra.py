@@ -47,9 +47,10 @@ _FIRST_PROBES = 8
 _FEWEST_FOR_MOMENTS = (
     16  # products of B: from fewer, the moments are not known better than the probes see them
 )
-_STEP = 1e-3  # relative, for slopes
+_STEP = 1e-3  # relative, for slopes; not more than half of what is outside the modes
 _NOISE = 10.0  # times the rounding, relative to the largest value of B: what products make of zero
 _ROUNDING = 10.0  # times the dtype's rounding: relative errors of resolved modes alone are not below
+_MOST_UNDERSTATED = 4.0  # times: beyond it, rounding makes the difference
 _TIE = 1e-5  # of the number of modes: a share that is missed by less counts as reached
 _MANY_STEPS = 50.0  # errors, in modes, beyond which a step to a whole number is none
 _PART_OF_DEPTH = (
@@ -213,8 +214,10 @@ def _estimate(
     everyone = np.arange(seen.probes)
     own = np.array([seen.moments(seen.measure(np.array([probe]), seen.depth)) for probe in everyone])
     trust, known, spread = np.zeros((2, 2)), own.mean(0), np.zeros((2, 2))
+    understated = _understated(seen, own)
     if moments is not None:
-        own_variance, tested_variance = own.var(0, ddof=1) / len(own), np.diagonal(moments.covariance)
+        own_variance = understated**2 * own.var(0, ddof=1) / len(own)
+        tested_variance = np.diagonal(moments.covariance)
         both = own_variance + tested_variance
         trust = np.diag(np.divide(own_variance, both, out=np.zeros(2), where=both > 0))
         known, spread = moments.values, trust @ moments.covariance @ trust.T
@@ -232,12 +235,22 @@ def _estimate(
     few = (seen.probes - 1) / max(
         seen.probes - 3, 1
     )  # the variance of Student's t: so few probes, so uncertain a spread
-    error = math.sqrt(few * error**2 + max(float(slopes @ spread @ slopes), 0.0))
+    error = math.sqrt(few * (understated * error) ** 2 + max(float(slopes @ spread @ slopes), 0.0))
     return full, value, error, _PART_OF_DEPTH * float(np.abs(changes).max())
 
 
+def _understated(seen: _Seen, own: Array) -> float:
+    """By what factor the spread of a few tr B, one per probe, is less than that of normal probes on a sphere.
+
+    This is 2 (tr B² - (tr B)² / dimensions) outside the modes: of few probes, those with a low mean also spread less.
+    """
+    first, second = seen.outside_moments(seen.measure(np.arange(seen.probes), seen.depth))
+    expected, found = 2 * (second - first**2 / seen.free), float(own[:, 0].var(ddof=1))
+    return min(math.sqrt(max(expected / found, 1.0)), _MOST_UNDERSTATED) if found else 1.0
+
+
 def _slopes(seen: _Seen, function: RankFunction, measure: Measure) -> Array:
-    """How the function of a calibrated measure changes with the moments; steps are parts of what the probes see."""
+    """How the function of a calibrated measure changes with the moments."""
     here, outside = np.array(seen.moments(measure)), seen.outside_moments(measure)
     found = np.zeros(2)
     for which in range(2):
@@ -281,7 +294,7 @@ class _Seen:
         self._source = Source(operator, probe_seed)
         self._find_modes(Source(operator, krylov_seed), products // (4 * self.factor))
         affordable = (products - counted.products) // (2 * _FIRST_PROBES * self.factor)
-        self._start_over(min(max(min(_DEPTH, affordable), _LEAST_DEPTH), self._free))
+        self._start_over(min(max(min(_DEPTH, affordable), _LEAST_DEPTH), self.free))
 
     def _start_over(self, depth: int) -> None:
         self.depth = depth
@@ -294,7 +307,8 @@ class _Seen:
         return sum(len(chains.diagonal) for chains in self._followed)
 
     @property
-    def _free(self) -> int:
+    def free(self) -> int:
+        """Dimensions outside the modes."""
         return self.base.size - len(self._modes)
 
     def _find_modes(self, source: Source, most: int) -> None:
@@ -317,7 +331,7 @@ class _Seen:
 
     def may_deepen(self, left: int) -> bool:
         """Whether as many probes as now could be followed twice as deep."""
-        return 2 * self.depth <= min(_DEEPEST, self._free) and 2 * self.price * self.probes <= left
+        return 2 * self.depth <= min(_DEEPEST, self.free) and 2 * self.price * self.probes <= left
 
     def deepen(self) -> None:
         """Begin again with twice the depth: the chains of the probes were not kept."""
@@ -336,7 +350,7 @@ class _Seen:
         values = np.concatenate([self._mode_values, nodes])
         values[np.abs(values) <= _NOISE * self.base.epsilon * np.abs(values).max()] = 0.0
         values = np.abs(values) if not self.has_moments else np.maximum(values, 0.0)
-        counts = np.concatenate([np.ones(len(self._modes)), weights * self._free / len(use)])
+        counts = np.concatenate([np.ones(len(self._modes)), weights * self.free / len(use)])
         return Measure(np.sqrt(values) if self._root else values, counts, resolved=len(self._modes))
 
     def moments(self, measure: Measure) -> tuple[float, float]:
@@ -359,5 +373,5 @@ class _Seen:
         powers = (values / scale) ** np.arange(3)[:, None]
         missing = np.array([0.0, (first - now[0]) / scale, (second - now[1]) / scale**2])
         factors = np.linalg.lstsq(powers @ (counts * powers).T, missing, rcond=1e-10)[0]
-        multiplied = counts * (1 + factors @ powers)
+        multiplied = counts * np.maximum(1 + factors @ powers, 0.0)
         return replace(measure, counts=np.concatenate([measure.counts[: measure.resolved], multiplied]))
