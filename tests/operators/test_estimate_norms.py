@@ -104,3 +104,23 @@ def test_bad_pairs_are_refused_and_short_budgets_warn() -> None:
     large = Spectral(spectrum("power 1", SIZE)), Spectral(spectrum("power 0.5", SIZE))
     with pytest.warns(AccuracyWarning, match="after 20 products"):
         assert cosine(*large, accuracy=1e-3, products=20).products == 20
+
+
+def test_norms_and_pairs_are_exact_rather_than_with_more_products_than_dimensions() -> None:
+    values, other = spectrum("ramp", 300) - 0.5, spectrum("power 1", 300)
+    for operator, truth in (
+        (Spectral(values, positive=False), float(values.norm())),
+        (Spectral(other), float(other.norm())),
+        (Matrix(random_matrix(200, 300)), float(random_matrix(200, 300).norm())),
+    ):
+        found = frobenius_norm(operator, accuracy=1e-7)
+        assert (found.method, found.standard_error) == ("exact", 0.0)
+        assert found.value == pytest.approx(truth, rel=1e-12)
+        assert operator.calls == found.products < 2 * 300
+    a, b = Spectral(values, positive=False), Spectral(other, block=3)
+    product = inner(a, b, accuracy=1e-7)
+    assert (product.method, product.value) == ("exact", pytest.approx(float(values @ other), rel=1e-10))
+    assert a.calls + b.calls == product.products < 4 * 300
+    angle = cosine(a, b, accuracy=1e-7)
+    assert angle.value == pytest.approx(float(values @ other / values.norm() / other.norm()), rel=1e-10)
+    assert angle.method == "exact"

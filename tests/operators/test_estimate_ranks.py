@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -11,6 +12,7 @@ from spectral_operators import Matrix, Spectral, random_matrix, spectrum, symmet
 from torch import Tensor
 
 from foretrain.operators.estimators import effective_rank
+from foretrain.operators.estimators.spectra import _ceiling
 from foretrain.support.errors import AccuracyWarning, InputError
 
 SIZE = 5000
@@ -186,3 +188,83 @@ def test_budgets_are_kept_and_what_is_missing_is_stated(
     )
     assert operator.calls == estimate.products <= products
     assert abs(estimate.value - truth(values)) <= 4 * estimate.standard_error
+
+
+def projector(rank: int, size: int, dtype: torch.dtype) -> Tensor:
+    """Dense, so that its other eigenvalues are rounding."""
+    columns = torch.linalg.qr(random_matrix(size, size, seed=rank))[0][:, :rank]
+    return (columns @ columns.T).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rank", [1, 2, 5, 12])
+def test_where_the_rest_is_rounding_the_resolved_modes_are_the_answer(
+    rank: int, dtype: torch.dtype
+) -> None:
+    matrix = projector(rank, 600, dtype)
+    rotated = matrix @ torch.linalg.qr(random_matrix(600, 600, seed=99))[0].to(dtype)
+    operators = (
+        Matrix(matrix, symmetric=True, positive=True, block=64),
+        Matrix(-matrix, symmetric=True),
+        Matrix(rotated),
+    )
+    for operator in operators:
+        for seed in range(2):
+            assert effective_rank(operator, share=0.9, seed=seed).value == np.ceil(0.9 * rank)
+            found = effective_rank(operator, kind="entropy", seed=seed)
+            assert found.value == pytest.approx(rank, rel=1e-10 if dtype == torch.float64 else 1e-5)
+            assert found.products < 600
+
+
+def test_answers_are_possible_numbers() -> None:
+    one = Matrix(projector(1, 600, torch.float64), symmetric=True, positive=True)
+    assert all(effective_rank(one, seed=seed).value >= 1 for seed in range(10))
+    full = Spectral(spectrum("flat", 600))
+    assert all(effective_rank(full, kind=kind).value <= 600 for kind in ("participation", "entropy"))
+
+
+@pytest.mark.parametrize("size", [600, 2000])
+def test_shares_of_nearly_flat_spectra_count_the_mode_that_reaches_them(size: int) -> None:
+    values = 1 + 0.1 * torch.rand(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    values = values.sort(descending=True).values
+    truth = modes_for(values, 0.9)
+    found = [effective_rank(Spectral(values, positive=True), share=0.9, seed=seed) for seed in range(6)]
+    assert all(estimate.value == round(estimate.value) for estimate in found)
+    assert all(abs(estimate.value - truth) <= 3 * estimate.standard_error for estimate in found)
+
+
+def test_the_step_to_a_whole_number_has_an_error_of_its_own() -> None:
+    assert _ceiling(537.5, 0.02) == (538.0, 0.02)
+    whole, error = _ceiling(537.99, 0.02)
+    assert whole == 538
+    assert error == pytest.approx(np.sqrt(0.5 * math.erfc(0.5 / np.sqrt(2))), rel=1e-6)
+    drawn = np.ceil(np.random.default_rng(0).normal(20.3, 1.5, 200_000))
+    assert _ceiling(20.3, 1.5)[1] == pytest.approx(np.sqrt(np.mean((drawn - 21) ** 2)), rel=0.01)
+    assert _ceiling(20.3, 0.0) == (21.0, 0.0)
+    assert _ceiling(2000.5, 80.0) == (2001.0, 80.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("size", [100, 600])
+def test_a_share_that_whole_modes_hold_is_reached_by_them(size: int, dtype: torch.dtype) -> None:
+    operator = Matrix(projector(10, size, dtype), symmetric=True, positive=True)
+    for seed in range(3):
+        found = effective_rank(operator, share=0.5, seed=seed)
+        assert found.value == 5
+        assert found.standard_error < 1e-3
+
+
+@pytest.mark.parametrize("positive", [True, False])
+@pytest.mark.parametrize("options", [{}, {"kind": "entropy"}, {"share": 0.9}])
+def test_ranks_are_exact_rather_than_with_more_products_than_dimensions(
+    options: dict[str, object], positive: bool
+) -> None:
+    values = spectrum("power 0.5", 300)
+    operator = Spectral(values, positive=positive)
+    found = effective_rank(operator, accuracy=1e-9, **options)  # type: ignore[arg-type]
+    truth = {"kind": entropy, "share": lambda v: modes_for(v, 0.9)}.get(
+        next(iter(options), ""), participation
+    )
+    assert (found.method, found.standard_error) == ("exact", 0.0)
+    assert found.value == pytest.approx(truth(values), rel=1e-10)
+    assert operator.calls == found.products < 2 * 300

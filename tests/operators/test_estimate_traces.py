@@ -11,7 +11,7 @@ import torch
 from spectral_operators import Matrix, Spectral, random_matrix, spectrum, symmetric_matrix
 
 from foretrain.operators import Space, from_functions
-from foretrain.operators.estimators import trace
+from foretrain.operators.estimators import effective_rank, frobenius_norm, trace
 from foretrain.support.errors import AccuracyWarning, InputError
 
 SIZE = 600
@@ -192,10 +192,50 @@ def test_budgets_are_kept(products: int, method: str, positive: bool) -> None:
     assert math.isfinite(estimate.standard_error)
 
 
-def test_products_that_are_not_finite_are_named() -> None:
+@pytest.mark.parametrize("size", [24, 400])
+def test_products_that_are_not_finite_are_named(size: int) -> None:
     broken = from_functions(
-        Space.of(unit=400), None, lambda flat: flat * torch.nan, symmetric=True, positive=True
+        Space.of(unit=size), None, lambda flat: flat * torch.nan, symmetric=True, positive=True
     )
-    for question in (broken.trace, broken.effective_rank, broken.frobenius_norm, lambda: broken.top_modes(2)):
+    questions = (
+        broken.trace,
+        broken.frobenius_norm,
+        broken.effective_rank,
+        broken.spectral_density,
+        lambda: broken.effective_rank(kind="entropy"),
+        lambda: broken.top_modes(2),
+        lambda: broken.inner(broken),
+        lambda: broken.cosine(broken),
+    )
+    for question in questions:
         with pytest.raises(InputError, match="nan or infinite"):
             question()
+
+
+def test_traces_are_exact_rather_than_with_more_products_than_dimensions() -> None:
+    ramp = spectrum("ramp", SIZE)
+    traceless = Spectral(ramp - ramp.mean(), positive=False)
+    found = trace(traceless)
+    assert (found.method, found.standard_error) == ("exact", 0.0)
+    assert found.value == pytest.approx(0, abs=1e-10)
+    assert traceless.calls == found.products <= 1.2 * SIZE  # that the terms cancel shows early
+    sharp = trace(Spectral(spectrum("power 0.5", 300)), accuracy=1e-7)
+    assert sharp.method == "exact"
+    assert sharp.products < 2 * 300
+    with pytest.warns(AccuracyWarning):
+        assert trace(traceless, products=SIZE - 1).products < SIZE
+    assert trace(traceless, method="hutchinson", accuracy=10).method == "hutchinson"
+
+
+@pytest.mark.parametrize("name", ["rank 1", "rank 5", "rank 12"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_errors_of_low_ranks_cover_what_rounding_does(dtype: torch.dtype, name: str) -> None:
+    values = spectrum(name, SIZE)
+    rank = float(values.sum())
+    truths = {trace: rank, frobenius_norm: rank**0.5, effective_rank: rank}
+    for question, truth in truths.items():
+        found = [question(Spectral(values.to(dtype)), accuracy=0.05, seed=seed) for seed in range(16)]
+        scores = np.array([(estimate.value - truth) / estimate.standard_error for estimate in found])
+        assert np.abs(scores).max() < 4
+        assert np.sqrt(np.mean(scores**2)) < 1.5
+        assert max(estimate.relative_error for estimate in found) < (1e-5 if dtype == torch.float64 else 0.01)

@@ -90,10 +90,10 @@ class Sensitivities(_Products):
             self.values[:, :, output] = 0
 
     def _room(self, like: Tensor) -> Tensor:
-        """Space for all outputs, laid out in memory as the gradients come, so that copies run along it."""
+        """Space for all outputs. Products want the positions last, but turning many small parts takes longer."""
         groups, samples, q, _ = like.shape
         positions = sum(self.positions)
-        if _features_last(like):
+        if len(self.positions) > 1 and _features_last(like):
             return like.new_empty(groups, samples, self.outputs, positions, q).transpose(3, 4)
         return like.new_empty(groups, samples, self.outputs, q, positions)
 
