@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from spectral_operators import Spectral, random_matrix, spectrum
+from spectral_operators import Matrix, Spectral, random_matrix, spectrum
 
-from foretrain.operators.estimators import trace
+from foretrain.operators.estimators import (
+    cosine,
+    effective_rank,
+    frobenius_norm,
+    inner,
+    spectral_density,
+    top_modes,
+    trace,
+)
 from foretrain.operators.estimators.probes import Counted, Source, dots, gram, norms, orthonormal_rows
 from foretrain.operators.estimators.quadrature import lanczos
 
@@ -93,3 +101,32 @@ def test_traces_of_operators_that_sums_are_cut_for(method: str) -> None:
     values = spectrum("power 1", LARGE)
     estimate = trace(Spectral(values.float()), method=method, accuracy=0.05)
     assert abs(estimate.value - float(values.sum())) <= 4 * estimate.standard_error
+
+
+@pytest.mark.parametrize("size", [100, 600])
+@pytest.mark.parametrize(
+    ("dtype", "exponent"),
+    [(torch.float32, exponent) for exponent in (-100, -70, 63, 110)]
+    + [(torch.float64, exponent) for exponent in (-960, -330, 500, 960)],
+)
+def test_answers_do_not_depend_on_the_scale(dtype: torch.dtype, exponent: int, size: int) -> None:
+    scale, values = 2.0**exponent, spectrum("power 1", size).to(dtype)
+    plain, scaled = Spectral(values), Spectral(values * scale)
+    plain_general, scaled_general = Matrix(torch.diag(values)), Matrix(torch.diag(values * scale))
+    for question in (trace, frobenius_norm):
+        options = {"products": 80, "accuracy": 0.05}
+        assert question(scaled, **options).value / scale == pytest.approx(question(plain, **options).value)
+    for kind in ("participation", "entropy"):
+        assert effective_rank(scaled, kind=kind).value == pytest.approx(
+            effective_rank(plain, kind=kind).value
+        )
+    assert cosine(scaled, scaled).value == pytest.approx(1)
+    product = inner(scaled, plain, accuracy=0.05).value
+    assert product / scale == pytest.approx(inner(plain, plain, accuracy=0.05).value)
+    for one, other in ((scaled, plain), (scaled_general, plain_general)):
+        found, truth = top_modes(one, 2), top_modes(other, 2)
+        torch.testing.assert_close(found.values / scale, truth.values)
+        curve, reference = spectral_density(one), spectral_density(other)
+        np.testing.assert_allclose(curve.points / scale, reference.points, rtol=1e-5)
+        np.testing.assert_allclose(curve.standard_error * scale, reference.standard_error, rtol=1e-3)
+        np.testing.assert_allclose(curve.count_above, reference.count_above, rtol=1e-5, atol=1e-5)

@@ -94,13 +94,14 @@ def spectral_density(
     nodes, weights = _quadratures(base, Source(op, seed), probes, depth)
     if not op.symmetric:
         nodes = np.sqrt(np.maximum(nodes, 0.0))
+    nodes = nodes * counted.unit
     seen = nodes[weights > 1e-14]
     span = max(float(seen.max() - seen.min()), _LEAST_SPAN * float(np.abs(seen).max())) or 1.0
     width = span / depth if width is None else float(width)
     places = _places(points, seen, width)
     distances = (nodes[:, None, :] - places[:, None]) / width
-    bumps = np.exp(-np.square(distances) / 2) / (width * np.sqrt(2 * np.pi))
-    density, error = _mean_and_errors((weights[:, None, :] * bumps).sum(2))
+    bumps = np.exp(-np.square(distances) / 2) / np.sqrt(2 * np.pi)
+    density, error = (found / width for found in _mean_and_errors((weights[:, None, :] * bumps).sum(2)))
     above, above_error = _mean_and_errors(counted.size * (weights[:, None, :] * ndtr(distances)).sum(2))
     return SpectralDensity(
         places, density, error, above, above_error, width, counted.size, probes, counted.products, seed

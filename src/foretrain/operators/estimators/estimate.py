@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,10 @@ class Estimate:
     def relative_error(self) -> float:
         """Standard error over value; 0 where both vanish."""
         return relative(self.standard_error, self.value)
+
+    def times(self, factor: float) -> Estimate:
+        """The same in other units."""
+        return replace(self, value=self.value * factor, standard_error=self.standard_error * factor)
 
     def __float__(self) -> float:
         return self.value

@@ -91,6 +91,7 @@ def top_modes(
         values, vectors, _ = _eigenpairs(squared(counted), k, tolerance, seed, budget - 2 * k, cost=2)
         values, left, residuals = _singular(counted, values, vectors)
     converged = bool((residuals <= _allowed(values, tolerance, counted.epsilon)).all())
+    values, residuals = values * counted.unit, residuals * counted.unit
     modes = Modes(values, vectors, left, residuals, counted.products, converged, tolerance, seed)
     if not converged:
         worst = float(modes.relative_residuals.max())

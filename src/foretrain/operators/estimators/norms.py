@@ -21,7 +21,7 @@ from foretrain.operators.estimators.estimate import (
 )
 from foretrain.operators.estimators.moments import tested_moments
 from foretrain.operators.estimators.nystrom import Array
-from foretrain.operators.estimators.probes import Counted, ExactIsCheaper, OperatorLike, Source, dots
+from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, OperatorLike, Source, dots
 from foretrain.operators.estimators.ranges import RangeSketch, plain_or_tested
 from foretrain.support.errors import InputError
 from foretrain.support.progress import Progress
@@ -37,18 +37,19 @@ def frobenius_norm(
 ) -> Estimate:
     """The root of tr(A* A), to a relative standard error of ``accuracy`` or with at most ``products`` products.
 
-    Small operators are exact, and those that would take as many products as dimensions (see ``trace``). Positive ones take tr A² from tests against a Nyström approximation
-    (Epperly, Tropp & Webber 2024, see ``nystrom``); others take the mean of |A w|² if the first probes show that it
-    will do, else tests outside the range of the products, with A* (see ``ranges``).
+    Small operators are exact, and those that would take as many products as dimensions (see ``trace``). Positive
+    ones take tr A² from tests against a Nyström approximation (Epperly, Tropp & Webber 2024, see ``nystrom``); others
+    take the mean of |A w|² if the first probes show that it will do, else tests outside the range of the products,
+    with A* (see ``ranges``).
     """
     target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
     if counted.size <= (SMALL if products is None else products):
-        return _exact_norm(counted, seed)
+        return _exact_norm(counted, seed).times(counted.unit)
     try:
         found = (_positive_norm if op.positive else _any_norm)(counted, target, seed)
-    except ExactIsCheaper:
-        return _exact_norm(counted, seed)
-    return target.warn_unless_reached(found, "Frobenius norm")
+    except ExactIsCheaperError:
+        return _exact_norm(counted, seed).times(counted.unit)
+    return target.warn_unless_reached(found.times(counted.unit), "Frobenius norm")
 
 
 def _exact_norm(counted: Counted, seed: Seed) -> Estimate:
@@ -86,9 +87,9 @@ def inner(
     ``accuracy`` is relative to |A| |B|, since the inner product of unlike operators may vanish. A probe costs two
     products, one with each operator.
     """
-    return _paired(
-        a, b, _inner_of, _inner_statistic, "inner product", Target.of(accuracy, products), products, seed
-    )
+    target, pair = Target.of(accuracy, products), _Pair(a, b, seed, up_to_exact=products is None)
+    found = _paired(pair, _inner_of, _inner_statistic, "inner product", target, products, seed)
+    return found.times(pair.unit)
 
 
 def cosine(
@@ -99,14 +100,12 @@ def cosine(
     Numerator and norms come from the same probes, so that their errors cancel the more the closer the operators are;
     value and error are the jackknife's (Tukey 1958). A probe costs two products, one with each operator.
     """
-    return _paired(
-        a, b, _cosine_of, _cosine_statistic, "cosine", Target.of(accuracy, products), products, seed
-    )
+    target, pair = Target.of(accuracy, products), _Pair(a, b, seed, up_to_exact=products is None)
+    return _paired(pair, _cosine_of, _cosine_statistic, "cosine", target, products, seed)
 
 
 def _paired(
-    a: OperatorLike,
-    b: OperatorLike,
+    pair: _Pair,
     plain: Callable[[Array], Array],
     statistic: Statistic,
     what: str,
@@ -115,14 +114,13 @@ def _paired(
     seed: Seed,
 ) -> Estimate:
     """Grow the probes until the statistic's error is small beside its scale."""
-    pair = _Pair(a, b, seed, up_to_exact=products is None)
-    if 2 * a.domain.size > (2 * SMALL if products is None else products):
+    if 2 * pair.size > (2 * SMALL if products is None else products):
         target.require(4, f"the {what}")
         try:
             value, error, scale = _grown(pair, statistic, target)
             found = Estimate(value, error, pair.products, seed, "hutchinson")
             return target.warn_unless_reached(found, what, scale)
-        except ExactIsCheaper:
+        except ExactIsCheaperError:
             pass
     sums = pair.all_directions()
     return exact(float(plain(sums)[0]), pair.products, seed)
@@ -158,6 +156,16 @@ class _Pair:
         self._source = Source(a, seed)
         self.block = min(self._first.block, self._second.block)
         self.samples: Array = np.zeros((3, 0))
+
+    @property
+    def size(self) -> int:
+        """The dimension that probes come from."""
+        return self._first.size
+
+    @property
+    def unit(self) -> float:
+        """Of the inner product."""
+        return self._first.unit * self._second.unit
 
     @property
     def products(self) -> int:

@@ -18,6 +18,9 @@ from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, torch_generator
 
+_MODERATE = (
+    16  # powers of 2 of the largest product whose squares, also those of A* A, are safe in every dtype
+)
 _CHUNK = 8192  # entries summed in the operator's own precision before the sum goes on in double precision
 
 
@@ -83,14 +86,16 @@ def _finite(products: Tensor) -> Tensor:
     return products
 
 
-class ExactIsCheaper(Exception):
+class ExactIsCheaperError(Exception):
     """Raised in place of products with which an estimate would have taken as many as the exact answer does."""
 
 
 class Counted:
     """An operator whose products are counted; a product of the adjoint counts like any other.
 
-    With ``up_to_exact`` it gives no more products than there are dimensions, and raises ExactIsCheaper instead.
+    With ``up_to_exact`` it gives no more products than there are dimensions, and raises ExactIsCheaperError instead.
+    Products are divided by ``unit``, a power of 2, which is not 1 where their squares might leave the range of the
+    dtype; the first product that is not zero decides on it.
     """
 
     def __init__(self, operator: OperatorLike, *, up_to_exact: bool = False) -> None:
@@ -98,6 +103,7 @@ class Counted:
         self.size = operator.domain.size
         self.products = 0
         self.up_to_exact = up_to_exact
+        self._exponent: int | None = None
 
     @property
     def block(self) -> int:
@@ -122,16 +128,30 @@ class Counted:
     def apply(self, flat: Tensor) -> Tensor:
         """Products with (k, size)."""
         self._count(flat)
-        return _finite(self.operator.apply(flat).detach())
+        return self._in_units(_finite(self.operator.apply(flat).detach()))
 
     def apply_adjoint(self, flat: Tensor) -> Tensor:
         """Products of the adjoint with (k, codomain size)."""
         self._count(flat)
-        return _finite(self.operator.apply_adjoint(flat).detach())
+        return self._in_units(_finite(self.operator.apply_adjoint(flat).detach()))
+
+    @property
+    def unit(self) -> float:
+        """What products are divided by."""
+        return 2.0 ** (self._exponent or 0)
+
+    def _in_units(self, images: Tensor) -> Tensor:
+        if self._exponent is None and len(images) and bool(images.any()):
+            exponent = math.frexp(float(images.abs().max()))[1]
+            self._exponent = exponent if abs(exponent) > _MODERATE else 0
+        if not self._exponent:
+            return images
+        half = self._exponent // 2  # the whole power may be none of the dtype's normal numbers
+        return images * 2.0**-half * 2.0 ** (half - self._exponent)
 
     def _count(self, flat: Tensor) -> None:
         if self.products + len(flat) > self.before_exact:
-            raise ExactIsCheaper
+            raise ExactIsCheaperError
         self.products += len(flat)
 
     def unit_products(self, block: int | None = None) -> Iterator[tuple[slice, Tensor]]:

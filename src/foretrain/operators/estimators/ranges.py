@@ -22,7 +22,7 @@ from torch import Tensor
 from foretrain.operators.estimators.estimate import Target, blended, mean_and_error, relative, whole_blocks
 from foretrain.operators.estimators.probes import (
     Counted,
-    ExactIsCheaper,
+    ExactIsCheaperError,
     Source,
     dots,
     gram,
@@ -153,7 +153,7 @@ def grow_tested(
                 return value, error
             needed = wanted * (relative(error, value) / target.accuracy) ** 2
             if counted.up_to_exact and needed > _HOPELESS * counted.size:
-                raise ExactIsCheaper
+                raise ExactIsCheaperError
             wanted = target.next_count(wanted, value, error, counted.block)
 
 

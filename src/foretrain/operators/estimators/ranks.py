@@ -10,7 +10,7 @@ import numpy as np
 from foretrain.operators.estimators.estimate import SMALL, Estimate, Target, exact
 from foretrain.operators.estimators.moments import tested_moments
 from foretrain.operators.estimators.nystrom import Array
-from foretrain.operators.estimators.probes import Counted, ExactIsCheaper, OperatorLike, dense
+from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, OperatorLike, dense
 from foretrain.operators.estimators.spectra import (
     Entropy,
     Measure,
@@ -47,12 +47,13 @@ def effective_rank(
       covariance), with the one that reaches it. ``accuracy`` is that of the number interpolated within this mode; the
       stated error is also that of the step to a whole one.
 
-    Small operators are exact, and those that would take as many products as dimensions (see ``trace``). The participation ratio of a positive operator takes both traces from
-    the same tests against a Nyström approximation, at one product per probe, and the jackknife takes its ratio's bias
-    away: w A² w = |A w|² makes tr A² free, and its variance 2 tr A⁴ / tr(A²)² is a fourth of that of the two-sided
-    form (w A w')² on as many probes. Everything else is stochastic Lanczos quadrature outside the large modes, which
-    a Krylov space finds first; what the probes see is then weighted so that its first two moments are the tested
-    ones, which are known much better (see ``spectra``), and what the depth leaves out is part of the stated error.
+    Small operators are exact, and those that would take as many products as dimensions (see ``trace``). The
+    participation ratio of a positive operator takes both traces from the same tests against a Nyström approximation,
+    at one product per probe, and the jackknife takes its ratio's bias away: w A² w = |A w|² makes tr A² free, and its
+    variance 2 tr A⁴ / tr(A²)² is a fourth of that of the two-sided form (w A w')² on as many probes. Everything else
+    is stochastic Lanczos quadrature outside the large modes, which a Krylov space finds first; what the probes see is
+    then weighted so that its first two moments are the tested ones, which are known much better (see ``spectra``),
+    and what the depth leaves out is part of the stated error.
     """
     target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
     function = _function(kind, share)
@@ -60,7 +61,7 @@ def effective_rank(
         return _exact(counted, function, seed)
     try:
         found, interpolated_error = _estimated(counted, function, target, seed)
-    except ExactIsCheaper:
+    except ExactIsCheaperError:
         return _exact(counted, function, seed)
     target.warn_unless_reached(replace(found, standard_error=interpolated_error), "effective rank")
     return found

@@ -27,7 +27,7 @@ from torch import Tensor
 from foretrain.operators.estimators.estimate import Target, jackknife, whole_blocks
 from foretrain.operators.estimators.krylov import BlockKrylov
 from foretrain.operators.estimators.moments import tested_moments
-from foretrain.operators.estimators.probes import Counted, ExactIsCheaper, Source, combine, gram
+from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, Source, combine, gram
 from foretrain.operators.estimators.quadrature import Tridiagonal, lanczos
 from foretrain.operators.estimators.squares import squared
 from foretrain.support.progress import Progress
@@ -109,7 +109,8 @@ class Entropy:
             return 0.0
         shares = np.maximum(measure.values, 0.0) / total
         logs = np.log(np.where(shares > 0, shares, 1.0))
-        return math.exp(-float((measure.counts * shares * logs).sum()))
+        entropy = -float((measure.counts * shares * logs).sum())
+        return math.exp(min(entropy, math.log(max(measure.total(0), 1.0))))
 
     def stated(self, measure: Measure, value: float, error: float) -> tuple[float, float]:
         """The same."""
@@ -185,7 +186,7 @@ def measured(
             total = math.hypot(error, missed, _ROUNDING * counted.epsilon * value)
             left = target.products - counted.products
             if may_be_exact and left < seen.price and not target.reached(value, total):
-                raise ExactIsCheaper
+                raise ExactIsCheaperError
             if target.reached(value, total) or left < seen.price:
                 return function.stated(full, value, total), total
             if missed > _MISSED * target.accuracy * abs(value) and seen.may_deepen(left):
@@ -373,5 +374,5 @@ class _Seen:
         powers = (values / scale) ** np.arange(3)[:, None]
         missing = np.array([0.0, (first - now[0]) / scale, (second - now[1]) / scale**2])
         factors = np.linalg.lstsq(powers @ (counts * powers).T, missing, rcond=1e-10)[0]
-        multiplied = counts * np.maximum(1 + factors @ powers, 0.0)
+        multiplied = counts * (1 + factors @ powers)
         return replace(measure, counts=np.concatenate([measure.counts[: measure.resolved], multiplied]))

@@ -29,7 +29,7 @@ from foretrain.operators.estimators.estimate import (
 from foretrain.operators.estimators.nystrom import Sketch
 from foretrain.operators.estimators.probes import (
     Counted,
-    ExactIsCheaper,
+    ExactIsCheaperError,
     OperatorLike,
     Source,
     dots,
@@ -73,18 +73,23 @@ def trace(
     if method == "xnystrace" and not op.positive:
         raise InputError("xnystrace needs an operator declared positive: use method='xtrace'.")
     target.require(_LEAST.get(method, 2), f"method={method!r}")
-    found = _METHODS[method](Counted(op), target, seed)
+    found = _in_units(_METHODS[method], Counted(op), target, seed)
     return target.warn_unless_reached(found, "trace")
 
 
 def _automatic(op: OperatorLike, products: int | None, target: Target, seed: Seed) -> Estimate:
     counted = Counted(op, up_to_exact=products is None)
     if counted.size <= (SMALL if products is None else products):
-        return _exact(counted, target, seed)
+        return _in_units(_exact, counted, target, seed)
     try:
-        return (_xnystrace if op.positive else _unstructured)(counted, target, seed)
-    except ExactIsCheaper:
-        return _exact(counted, target, seed)
+        return _in_units(_xnystrace if op.positive else _unstructured, counted, target, seed)
+    except ExactIsCheaperError:
+        return _in_units(_exact, counted, target, seed)
+
+
+def _in_units(algorithm: Algorithm, counted: Counted, target: Target, seed: Seed) -> Estimate:
+    found = algorithm(counted, target, seed)
+    return found.times(counted.unit)
 
 
 def _exact(counted: Counted, target: Target, seed: Seed) -> Estimate:
