@@ -17,6 +17,7 @@ from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import available_bytes, require_memory
 
 _BLOCK = 16
+_KEPT_BYTES = 256e6  # of arrays that wait for the next product
 _BLOCK_BYTES = 1e9  # of the arrays that a block of vectors needs at once
 
 
@@ -60,6 +61,7 @@ class RecurrentDynamics(Dynamics):
         )[0]
         self._check(module, x, start)
         self.best_block = self._best_block()
+        self._rooms: list[list[Tensor]] = []
 
     @property
     def returned(self) -> tuple[str, ...]:
@@ -109,14 +111,26 @@ class RecurrentDynamics(Dynamics):
     def product(self, vectors: Tensor) -> Tensor:
         """J J*, with one set of large arrays."""
         blocks = self.parts(vectors)
-        kept = self.sweep_back(blocks)
+        kept = self.sweep_back(blocks, self._taken_rooms(len(vectors)))
         gradients: Values = {}
         for layer, sensitivities in zip(self.layers, kept):
             _add(gradients, layer.gradients(sensitivities))
         for states in blocks:
             for state in states:
                 state.zero_()
-        return self.joined(self._swept(blocks, gradients, kept))
+        found = self.joined(self._swept(blocks, gradients, kept))
+        if sum(room.nbytes for room in kept) <= _KEPT_BYTES:
+            self._rooms.append(kept)
+        return found
+
+    def _taken_rooms(self, count: int) -> list[Tensor] | None:
+        """The large arrays of an earlier product, if they fit: memory that is new to a process is slow at first."""
+        try:
+            rooms = self._rooms.pop()  # nobody else has them now
+        except IndexError:
+            return None
+        self._rooms.clear()
+        return rooms if rooms[0].shape[2] == count else None
 
     def local_product(self, vectors: Tensor) -> Tensor:
         """K, with one set of large arrays."""
@@ -164,12 +178,12 @@ class RecurrentDynamics(Dynamics):
             return None
         return lower[0] if len(lower) == 1 else torch.cat(lower, -1)
 
-    def sweep_back(self, blocks: list[list[Tensor]]) -> list[Tensor]:
+    def sweep_back(self, blocks: list[list[Tensor]], rooms: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Adjoint states of all layers, in place; gives the sensitivities at their products."""
         found: dict[int, Tensor] = {}
         for number in reversed(range(len(self.layers))):
             layer = self.layers[number]
-            found[number] = layer.sweeps.back(blocks[number])
+            found[number] = layer.sweeps.back(blocks[number], None if rooms is None else rooms[number])
             if layer.number:
                 self._hand_down(layer, layer.back_to_inputs(found[number]), blocks)
         return [found[number] for number in range(len(self.layers))]

@@ -62,38 +62,65 @@ class Layer:
         """Of all counted parameters, from the sensitivities at the products of all steps."""
         by_vector = sensitivities.flatten(0, 1).permute(1, 2, 0)  # (vectors, columns, steps * samples)
         found: Values = {}
-        if name := self.weights.get("weight_hh"):
-            add_gradient(found, name, _many(by_vector[:, self.hidden_columns], self.rows))
-        if name := self.weights.get("bias_hh"):
-            add_gradient(found, name, by_vector[:, self.hidden_columns].sum(-1))
-        if name := self.weights.get("weight_ih"):
-            parts = [_many(by_vector[:, slots], self.given_rows) for _, slots in self.input_columns]
-            add_gradient(found, name, parts[0] if len(parts) == 1 else torch.cat(parts, 1))
-        if name := self.weights.get("bias_ih"):
-            summed = torch.cat([by_vector[:, slots].sum(-1) for _, slots in self.input_columns], 1)
-            add_gradient(found, name, summed)
+        if (rows := self.rows_of("hh")) is not None:
+            self._take_apart(found, "hh", _many(by_vector[:, self.hidden_columns], rows))
+        if (rows := self.rows_of("ih")) is not None:
+            parts = [_many(by_vector[:, slots], rows) for _, slots in self.input_columns]
+            self._take_apart(found, "ih", parts[0] if len(parts) == 1 else torch.cat(parts, 1))
         return found
+
+    def rows_of(self, side: str) -> Tensor | None:
+        """What the counted parameters of one product multiply: its rows, and a column of ones for the bias."""
+        rows = self.rows if side == "hh" else self.given_rows
+        parts = [rows] if f"weight_{side}" in self.weights else []
+        if f"bias_{side}" in self.weights:
+            parts.append(rows.new_ones(len(rows), 1))
+        return torch.cat(parts, 1) if parts else None
+
+    def _take_apart(self, found: Values, side: str, gradient: Tensor) -> None:
+        """Columns of the weight, and that of the bias."""
+        if name := self.weights.get(f"weight_{side}"):
+            width = (self.rows if side == "hh" else self.given_rows).shape[1]
+            add_gradient(found, name, gradient[..., :width])
+        if name := self.weights.get(f"bias_{side}"):
+            add_gradient(found, name, gradient[..., -1])
+
+    def _no_change(self, kind: str, side: str, tangents: Values) -> Tensor:
+        count = len(next(iter(tangents.values())))
+        rows = self.sweeps.cell.gates * self.sweeps.units
+        width = (self.rows if side == "hh" else self.given_rows).shape[1] if kind == "weight" else 1
+        return self.rows.new_zeros(1, 1, 1).expand(count, rows, width)
+
+    def _put_together(self, tangents: Values, side: str) -> Tensor | None:
+        """The inverse: (vectors, gates * units, columns); None if nothing changes."""
+        names = [self.weights.get(f"{kind}_{side}") for kind in ("weight", "bias")]
+        if not any(name in tangents for name in names):
+            return None
+        parts = []
+        for kind, name in zip(("weight", "bias"), names):
+            if name is not None:
+                part = tangents.get(name, self._no_change(kind, side, tangents))
+                parts.append(part if part.ndim == 3 else part[..., None])
+        return torch.cat(parts, -1)
 
     def write_products(self, room: Tensor, tangents: Values, below: Tensor | None) -> None:
         """Changes of the products by changes of weights and of the layer's inputs, written over what was there."""
         by_vector = room.flatten(0, 1).transpose(0, 1)  # (vectors, steps * samples, columns)
-        taken = {kind: tangents[name] for kind, name in self.weights.items() if name in tangents}
         hidden = by_vector[:, :, self.hidden_columns]
-        if "weight_hh" in taken:
-            torch.bmm(_each(self.rows, len(hidden)), taken["weight_hh"].transpose(1, 2), out=hidden)
+        change, rows = self._put_together(tangents, "hh"), self.rows_of("hh")
+        if change is not None and rows is not None:
+            torch.bmm(_each(rows, len(hidden)), change.transpose(1, 2), out=hidden)
         else:
             hidden.zero_()
-        if "bias_hh" in taken:
-            hidden += taken["bias_hh"][:, None]
+        change, rows = self._put_together(tangents, "ih"), self.rows_of("ih")
         for gates, slots in self.input_columns:
             into = by_vector[:, :, slots]
-            if slots.start >= self.hidden_columns.stop:
+            is_new = slots.start >= self.hidden_columns.stop
+            if change is not None and rows is not None:
+                part = change[:, gates].transpose(1, 2)
+                into.baddbmm_(_each(rows, len(into)), part, beta=0 if is_new else 1)
+            elif is_new:
                 into.zero_()
-            if "weight_ih" in taken:
-                change = taken["weight_ih"][:, gates].transpose(1, 2)
-                into.baddbmm_(_each(self.given_rows, len(into)), change)
-            if "bias_ih" in taken:
-                into += taken["bias_ih"][:, None, gates]
             if below is not None:
                 into += torch.matmul(
                     below.flatten(0, 1).transpose(0, 1), self.sweeps.weights.given[gates].t()

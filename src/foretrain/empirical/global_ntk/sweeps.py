@@ -80,14 +80,15 @@ class Sweeps:
             states[i].addcmul_(changes[..., slot, :], self.path.slopes.by_slot[i][..., slot, :])
         return states
 
-    def back(self, vectors: Sequence[Tensor]) -> Tensor:
+    def back(self, vectors: Sequence[Tensor], room: Tensor | None = None) -> Tensor:
         """P*: turns the block of every state (steps, samples, vectors, units) into adjoint states, in place.
 
-        Gives the sensitivities at the products, (steps, samples, vectors, slots * units).
+        Gives the sensitivities at the products, (steps, samples, vectors, slots * units), in ``room`` if it is given.
         """
         steps, samples, count, units = vectors[0].shape
         slots, slopes = self.cell.slots, self.path.slopes
-        found = vectors[0].new_empty(steps, samples, count, slots, units)
+        shape = (steps, samples, count, slots, units)
+        found = vectors[0].new_empty(shape) if room is None else room.view(shape)
         rows = self.cell.gates * units
         for t in reversed(range(steps)):
             now = found[t]
