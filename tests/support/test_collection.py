@@ -7,9 +7,13 @@ from foretrain.support.collection import without_collection
 
 def test_off_inside_and_on_again_after_an_error():
     assert gc.isenabled()
-    with pytest.raises(RuntimeError), without_collection():
-        assert not gc.isenabled()
-        raise RuntimeError
+
+    @without_collection()
+    def fails():
+        raise RuntimeError(gc.isenabled())
+
+    with pytest.raises(RuntimeError, match="False"):
+        fails()
     assert gc.isenabled()
 
 
