@@ -204,6 +204,16 @@ def cluster() -> Iterator[Any]:
         yield local
 
 
+def test_a_closed_client_is_refused_before_any_work(cluster: Any) -> None:
+    import distributed
+
+    with distributed.Client(address=cluster.scheduler_address, set_as_default=False) as client:
+        pass
+    for question in (check, capacity):
+        with pytest.raises(EngineError, match="client is closed"):
+            question(client, None)
+
+
 def test_a_dask_cluster_by_address_and_by_client(cluster: Any) -> None:
     import distributed
 

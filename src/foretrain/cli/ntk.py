@@ -173,8 +173,12 @@ def _outputs(text: str | None, trace: bool) -> Any:
 
 
 def _by(text: str | None) -> Literal["layer", "parameter"] | None:
-    if text is None or text == "layer" or text == "parameter":
-        return text  # type: ignore[return-value]
+    if text is None:
+        return None
+    if text == "layer":
+        return "layer"
+    if text == "parameter":
+        return "parameter"
     raise InputError(f"--by is {text!r}: choose layer or parameter.")
 
 

@@ -104,6 +104,8 @@ def _session(
         return _ray_session(engine, workers)
     if "distributed" in sys.modules and isinstance(engine, sys.modules["distributed"].Client):
         _refuse_workers(workers)
+        if engine.status in ("closing", "closed"):
+            raise EngineError("the Dask client is closed: open it again, or give the scheduler's address.")
         return _dask_session(engine, return_as)
     raise InputError(
         f"engine {engine!r} is not known: use 'local', 'threads', 'dask://host:port', 'ray://host:port', "

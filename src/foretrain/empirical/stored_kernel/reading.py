@@ -7,7 +7,6 @@ directly: they are uncompressed, and one chunk is one tile.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -297,10 +296,10 @@ class StoredKernel:
     def layer_shares(self) -> dict[str, float]:
         """Each layer's share of the trace, from the records."""
         self.require_symmetric("layer's share of the trace")
-        total: Counter[str] = Counter()
+        total: dict[str, float] = {}
         for i in range(self.grid.count(0)):
             for layer, part in (self.records[i, i].get("layers") or {}).items():
-                total[layer] += float(part)  # type: ignore[assignment]
+                total[layer] = total.get(layer, 0.0) + float(part)
         whole = self.norms[0]
         return {layer: part / whole for layer, part in total.items()} if whole > 0 else {}
 
