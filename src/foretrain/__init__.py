@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 from foretrain._version import __version__
 
 if TYPE_CHECKING:
-    from foretrain import activations, compare, empirical, experiments, gaussian, operators, report, theory
+    from foretrain import (
+        activations,
+        compare,
+        empirical,
+        experiments,
+        gaussian,
+        operators,
+        report,
+        saddle,
+        theory,
+        training,
+    )
     from foretrain.activations import Activation, activation
     from foretrain.empirical.fields import fields
     from foretrain.empirical.global_ntk import global_ntk
@@ -38,7 +49,18 @@ _SOURCES = {
     "save": "foretrain.support.store",
     "susceptibility": "foretrain.theory.criticality",
 }
-_ROOMS = ("activations", "compare", "empirical", "experiments", "gaussian", "operators", "report", "theory")
+_ROOMS = (
+    "activations",
+    "compare",
+    "empirical",
+    "experiments",
+    "gaussian",
+    "operators",
+    "report",
+    "saddle",
+    "theory",
+    "training",
+)
 
 __all__ = [
     "MLP",
@@ -60,9 +82,11 @@ __all__ = [
     "ntk_operator",
     "operators",
     "report",
+    "saddle",
     "save",
     "susceptibility",
     "theory",
+    "training",
 ]
 
 

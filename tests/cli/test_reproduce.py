@@ -73,6 +73,7 @@ def test_machines_see_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         "standard_error": 0.01,
         "z": pytest.approx(2.0),
         "agrees": True,
+        "note": "",
     }
     assert document["rows"][2]["expected"] == "Infinity"
 

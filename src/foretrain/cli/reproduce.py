@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from foretrain.cli.frame import Answer, Command, Seed
 from foretrain.cli.output import Table
 from foretrain.experiments import registry
+from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from foretrain.experiments.registry import Experiment, Result, Scale
@@ -19,14 +21,24 @@ def reproduce(
     paper_scale: Annotated[
         bool, typer.Option("--paper-scale", help="The size that the source printed.")
     ] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep",
+            metavar="FOLDER",
+            help="Keep finished parts of a long experiment here; run again to go on from them.",
+        ),
+    ] = None,
     seed: Seed = 0,
 ) -> Answer:
     """Reproduce a figure or table of the sources, and say whether it agrees (exit code 1 if it does not)."""
     if name is None:
+        if keep is not None:
+            raise InputError("--keep belongs to one experiment: name it, or leave --keep out.")
         return _list()
     experiment = registry.get(name)
     scale = registry.Scale.PAPER if paper_scale else registry.Scale.QUICK
-    return _answer(experiment, scale, seed, experiment.run(scale, seed))
+    return _answer(experiment, scale, seed, experiment.run(scale, seed, keep=keep))
 
 
 def _list() -> Answer:
@@ -45,11 +57,14 @@ def _answer(experiment: Experiment, scale: Scale, seed: int, result: Result) -> 
             "standard_error": row.standard_error,
             "z": row.z,
             "agrees": row.agrees,
+            "note": row.note,
         }
         for row in result.table
     ]
     facts = {"name": experiment.name, "title": experiment.title, "source": experiment.source}
-    columns = ("quantity", "published or theory", "here", "standard error", "z", "agrees")
+    noted = any(row.note for row in result.table)
+    columns = ("quantity", "published or theory", "here", "standard error", "z", "agrees", "note")
+    cells = [tuple({**row, "z": _rounded(row["z"])}.values()) for row in rows]
     return Answer(
         {
             **facts,
@@ -62,7 +77,7 @@ def _answer(experiment: Experiment, scale: Scale, seed: int, result: Result) -> 
         [
             experiment.title,
             experiment.source,
-            Table(columns, [tuple({**row, "z": _rounded(row["z"])}.values()) for row in rows]),
+            Table(columns, cells) if noted else Table(columns[:-1], [cell[:-1] for cell in cells]),
             result.verdict,
         ],
         data=result.data.assign_attrs(facts | {"scale": str(scale), "seed": seed, "verdict": result.verdict}),

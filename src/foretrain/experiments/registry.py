@@ -1,7 +1,8 @@
 """Named experiments: what each one reproduces, and where it is written.
 
 A later room adds an experiment in two steps: write ``def run(scale: Scale, seed: int) -> Result`` in a module
-of this package, and add one line to the table below. Listing the table imports none of those modules.
+of this package, and add one line to the table below. Listing the table imports none of those modules. One that
+runs for long takes ``parts: Parts`` as a third argument, keeps with it what is finished, and says ``resumable``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, cast
 from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import xarray
     from matplotlib.figure import Figure
 
@@ -28,18 +31,23 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the comparison: a quantity, its published or theoretical value, and the one found here."""
+    """One line of the comparison: a quantity, its published or theoretical value, and the one found here.
+
+    Trends are told in words. ``note`` explains what the reader would ask: why a published trend is absent here,
+    and at which size it appears.
+    """
 
     quantity: str
-    expected: float
-    here: float
+    expected: float | str
+    here: float | str
     standard_error: float | None = None  # None: computed, not sampled
     agrees: bool | None = None  # None: shown for orientation, no claim is tested
+    note: str = ""
 
     @property
     def z(self) -> float | None:
         """Distance from the expected value in standard errors."""
-        if not self.standard_error:
+        if not self.standard_error or isinstance(self.here, str) or isinstance(self.expected, str):
             return None
         return (self.here - self.expected) / self.standard_error
 
@@ -71,17 +79,30 @@ class Experiment:
     title: str
     source: str
     address: str  # "module:function"
+    resumable: bool = False  # its function takes the parts as a third argument
 
-    def load(self) -> Callable[[Scale, int], Result]:
+    def load(self) -> Callable[..., Result]:
         """Import the experiment's module and return its function."""
         module, function = self.address.split(":")
-        return cast("Callable[[Scale, int], Result]", getattr(import_module(module), function))
+        return cast("Callable[..., Result]", getattr(import_module(module), function))
 
-    def run(self, scale: Scale | str = Scale.QUICK, seed: int = 0) -> Result:
-        """Run the experiment; the same scale and seed give the same numbers."""
+    def run(
+        self, scale: Scale | str = Scale.QUICK, seed: int = 0, *, keep: str | Path | None = None
+    ) -> Result:
+        """Run the experiment; the same scale and seed give the same numbers.
+
+        ``keep`` is a folder for the finished parts of a resumable experiment: a second run goes on from them.
+        """
         if scale not in tuple(Scale):
             raise InputError(f"scale {scale!r} is not known: choose 'quick' or 'paper'.")
-        return self.load()(Scale(scale), seed)
+        if not self.resumable:
+            if keep is not None:
+                raise InputError(f"{self.name} has no parts that could be kept: leave that out.")
+            return self.load()(Scale(scale), seed)
+        from foretrain.experiments.parts import Parts
+
+        parts = Parts(keep, {"experiment": self.name, "scale": str(scale), "seed": seed})
+        return self.load()(Scale(scale), seed, parts)
 
 
 _BOOK = "Roberts & Yaida"  # The Principles of Deep Learning Theory

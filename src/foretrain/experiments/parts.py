@@ -1,0 +1,76 @@
+"""Parts of a long experiment: each is kept as soon as it is finished, so that an interruption costs one part.
+
+>>> parts = Parts()                                         # nothing is kept
+>>> trained = parts.get("gain 1.5", lambda: train(1.5))     # a labelled dataset, computed or read back
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foretrain._version import __version__
+from foretrain.support.errors import FileError
+
+if TYPE_CHECKING:
+    import xarray
+
+_SAYS = "experiment.json"
+
+
+class Parts:
+    """Where the finished parts of one run of an experiment are kept.
+
+    ``folder`` is made if it is not there; ``identity`` says what runs (name, scale, seed), and a folder that
+    belongs to something else is refused. Without a folder every part is computed and nothing is kept.
+    """
+
+    def __init__(
+        self, folder: str | Path | None = None, identity: Mapping[str, str | int] | None = None
+    ) -> None:
+        self._folder = None if folder is None else Path(folder).expanduser()
+        if self._folder is not None:
+            _claim(self._folder, {"version": __version__, **(identity or {})})
+
+    def get(self, name: str, compute: Callable[[], xarray.Dataset]) -> xarray.Dataset:
+        """The part of this name: read back if it was finished before, else computed now and kept."""
+        if self._folder is None:
+            return compute()
+        import xarray
+
+        from foretrain.support.store import load, save
+
+        path = self._folder / f"{re.sub(r'[^A-Za-z0-9.+-]+', '_', name)}.zarr"
+        if not path.exists():
+            save(compute(), path)
+        found = load(path)
+        if not isinstance(found, xarray.Dataset):
+            raise FileError(f"{path} holds no finished part of an experiment: remove it and run again.")
+        return found
+
+
+def _claim(folder: Path, identity: Mapping[str, str | int]) -> None:
+    """Mark a new folder as belonging to a run, or check that it belongs to this one."""
+    from foretrain.support.atomic import new_file
+
+    label = folder / _SAYS
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder} is not a folder: choose another place for the finished parts.")
+    if not label.exists():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise FileError(
+                f"{folder} holds other files: choose a new or empty folder for the finished parts."
+            )
+        with new_file(label) as path:
+            path.write_text(json.dumps(dict(identity)), encoding="utf-8")
+        return
+    try:
+        there = json.loads(label.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FileError(f"{label} is damaged: remove the folder and run again.") from error
+    if there != dict(identity):
+        told = ", ".join(f"{key} {value}" for key, value in there.items())
+        raise FileError(f"{folder} keeps parts of another run ({told}): choose another folder.")

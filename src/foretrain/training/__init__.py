@@ -1,0 +1,1 @@
+"""Training: record observables while any loop runs, gradient-flow integrators, tasks."""

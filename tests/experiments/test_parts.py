@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import xarray as xr
+
+from foretrain.experiments.parts import Parts
+from foretrain.experiments.registry import Experiment, Result, Row, Scale
+from foretrain.support.errors import FileError, InputError
+
+computed: list[str] = []
+
+
+def number(name: str, value: float) -> xr.Dataset:
+    computed.append(name)
+    return xr.Dataset({"x": ("n", [value])})
+
+
+def in_two_parts(scale: Scale, seed: int, parts: Parts) -> Result:
+    found = [float(parts.get(f"part {n} / {seed}", lambda n=n: number(f"{n}", n)).x[0]) for n in (1, 2)]
+    if len(computed) == 2 and seed == 7:
+        raise KeyboardInterrupt
+    return Result("", (Row("sum", "3", sum(found), note=str(scale)),), xr.Dataset())
+
+
+@pytest.fixture(autouse=True)
+def nothing_computed() -> None:
+    computed.clear()
+
+
+LONG = Experiment("long", "Long", "nobody", f"{__name__}:in_two_parts", resumable=True)
+
+
+def test_without_a_folder_everything_is_computed() -> None:
+    assert [LONG.run().table[0].here for _ in range(2)] == [3, 3]
+    assert computed == ["1", "2"] * 2
+
+
+def test_a_second_run_goes_on_from_the_finished_parts(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        LONG.run(seed=7, keep=tmp_path / "parts")
+    computed.append("again")
+    assert LONG.run(seed=7, keep=tmp_path / "parts").table[0].here == 3
+    assert computed == ["1", "2", "again"]
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    LONG.run(seed=1, keep=tmp_path / "parts")
+    with pytest.raises(FileError, match=r"another run \(.*seed 1\)"):
+        LONG.run(seed=2, keep=tmp_path / "parts")
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(FileError, match="holds other files"):
+        Parts(tmp_path, {"seed": 1})
+    with pytest.raises(FileError, match="is not a folder"):
+        Parts(tmp_path / "mine.txt", {"seed": 1})
+
+
+def test_a_damaged_part_is_refused(tmp_path: Path) -> None:
+    LONG.run(keep=tmp_path / "parts")
+    (tmp_path / "parts" / "part_1_0.zarr" / ".zmetadata").write_text("{")
+    with pytest.raises(FileError, match="damaged"):
+        LONG.run(keep=tmp_path / "parts")
+
+
+def test_a_short_experiment_keeps_nothing(tmp_path: Path) -> None:
+    short = Experiment("short", "Short", "nobody", "foretrain.experiments.foundations:parameter_count")
+    with pytest.raises(InputError, match="no parts"):
+        short.run(keep=tmp_path / "parts")
