@@ -1,0 +1,97 @@
+"""Memory-Pro: remember an angle through a delay, then answer with it (Hazelden et al., section 4 and figure 3).
+
+Inputs are (cos θ, sin θ, fixation): the angle is shown in the stimulus period only, the fixation is 1 until the
+response. Outputs are (cos θ, sin θ, fixation) too: the fixation is repeated, the angle is asked for in the response.
+Seen as a matrix (batch * time, outputs), the targets of evenly spread angles have three modes: the fixation, and
+the two coordinates of the angle with equal singular values.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretrain.support.errors import InputError
+from foretrain.support.seeds import Seed, torch_generator
+
+
+@dataclass(frozen=True)
+class MemoryPro:
+    """The task: lengths of its three periods in steps, and the variance of the noise on every input."""
+
+    stimulus: int = 30
+    memory: int = 30
+    response: int = 30
+    noise_variance: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("stimulus", "memory", "response"):
+            if getattr(self, name) < (0 if name == "memory" else 1):
+                raise InputError(f"{name} is {getattr(self, name)}, but a period is a whole number of steps.")
+        if not 0 <= self.noise_variance < math.inf:
+            raise InputError(
+                f"noise_variance is {self.noise_variance}, but it must be finite and not negative."
+            )
+
+    @property
+    def steps(self) -> int:
+        """Length of a trial."""
+        return self.stimulus + self.memory + self.response
+
+    @property
+    def periods(self) -> dict[str, slice]:
+        """The steps of each period, by name."""
+        start = self.stimulus + self.memory
+        return {
+            "stimulus": slice(0, self.stimulus),
+            "memory": slice(self.stimulus, start),
+            "response": slice(start, self.steps),
+        }
+
+    def angles(self, count: int, seed: Seed | None = None) -> Tensor:
+        """Angles spread evenly over the circle, or drawn from it if there is a seed."""
+        if count < 1:
+            raise InputError(f"count is {count}, but a batch needs at least one angle.")
+        if seed is None:
+            return 2 * math.pi * torch.arange(count, dtype=torch.float64) / count
+        drawn = torch.rand(count, dtype=torch.float64, generator=torch_generator(seed))
+        return 2 * math.pi * drawn
+
+    def inputs(self, angles: Tensor, seed: Seed = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+        """What the network sees: (batch, time, 3); the seed is that of the noise."""
+        x = torch.zeros(len(angles), self.steps, 3, dtype=dtype)
+        x[:, self.periods["stimulus"], :2] = _coordinates(angles, dtype)
+        x[:, : self.periods["response"].start, 2] = 1
+        if self.noise_variance:
+            noise = torch.randn(x.shape, dtype=dtype, generator=torch_generator(seed))
+            x += math.sqrt(self.noise_variance) * noise
+        return x
+
+    def targets(self, angles: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """What it should answer: (batch, time, 3)."""
+        y = torch.zeros(len(angles), self.steps, 3, dtype=dtype)
+        y[:, self.periods["response"], :2] = _coordinates(angles, dtype)
+        y[:, : self.periods["response"].start, 2] = 1
+        return y
+
+    def batch(self, count: int, seed: Seed, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+        """Inputs with their noise, and targets, of random angles."""
+        which, noise = (np.random.SeedSequence(entropy) for entropy in _two(seed))
+        angles = self.angles(count, which)
+        return self.inputs(angles, noise, dtype), self.targets(angles, dtype)
+
+
+def _coordinates(angles: Tensor, dtype: torch.dtype) -> Tensor:
+    """(cos θ, sin θ) for every angle, ready to be spread over time: (batch, 1, 2)."""
+    return torch.stack([angles.cos(), angles.sin()], dim=1)[:, None].to(dtype)
+
+
+def _two(seed: Seed) -> tuple[int, int]:
+    from foretrain.support.seeds import generator
+
+    drawn = generator(seed).integers(2**63, size=2, dtype=np.uint64)
+    return int(drawn[0]), int(drawn[1])
