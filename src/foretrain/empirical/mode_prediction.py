@@ -1,0 +1,357 @@
+"""Which modes of a target plain gradient descent learns within a budget of steps, told from the initial network alone.
+
+The target as a matrix (batch * time, outputs) has singular modes m_i = u_i (x) v_i. If the output tangent kernel Theta
+stays as it is, a step of rate lr takes the residual r = y - f to (1 - lr c Theta) r, c = 2 / entries for the mean of
+squares. Three forecasts of the share <m_i, r> / sigma_i that is left, from exact to cheap:
+
+- linearised: (1 - lr c Theta)^steps r_0, by Lanczos, so that Theta is never formed;
+- rayleigh: each mode by itself, at the rate <m_i, Theta m_i> = |(V* (x) I) adj|^2 (Cor. 2), one backward pass;
+- proxy: the linearised course with V V* (x) R R*, R the readout, beside the readout's own weights: forward pass only.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from foretrain.empirical.global_ntk import global_ntk
+from foretrain.empirical.global_ntk.readout import find_readout
+from foretrain.empirical.kernel_blocks import BlockKrylov
+from foretrain.empirical.kernel_products import NTKOperator, ntk_operator
+from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError, unknown_name
+from foretrain.support.memory import available_bytes
+from foretrain.support.progress import Progress
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+Product = Callable[[Array], Array]  # of a kernel with columns (size, many)
+Loss = Literal["mean squared", "half sum of squares"]
+PREDICTORS = ("linearised", "rayleigh", "proxy")
+
+_EQUAL = 1e-6  # singular values closer than this, relatively, have no modes of their own
+_TOLERANCE = 1e3  # in units of the products' rounding, at most 1e-10 for double precision
+_MOST_PRODUCTS = 1000
+_SHARE = 0.3  # of the available memory, for Lanczos vectors
+_BETWEEN = 4  # products between two looks at the change
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ModePrediction:
+    """For every mode of the target and every budget of steps: the share of the mode that is left.
+
+    ``residual[predictor]`` is (modes, budgets), negative where a mode is overshot; nan for "proxy" where the model
+    has no states with a linear readout. ``half_time``: steps in which a mode halves at its own Rayleigh quotient.
+    ``by_parameter``: what each parameter adds to those quotients.
+    """
+
+    steps: tuple[int, ...]
+    threshold: float
+    singular_values: Array
+    initial: Array
+    residual: Mapping[str, Array]
+    by_parameter: Mapping[str, Array]
+    half_time: Array
+    largest_rate: float  # above it, linearised descent diverges
+    lr: float
+    products: int
+
+    @property
+    def rayleigh(self) -> Array:
+        """<m, Theta m> of every mode."""
+        return np.sum(list(self.by_parameter.values()), axis=0)
+
+    @property
+    def learned(self) -> Mapping[str, NDArray[np.bool_]]:
+        """By predictor: whether less than the threshold is left, (modes, budgets)."""
+        return {name: np.abs(left) < self.threshold for name, left in self.residual.items()}
+
+    def to_xarray(self) -> xarray.Dataset:
+        """All of it, by predictor, mode, budget and parameter."""
+        import xarray
+
+        return xarray.Dataset(
+            {
+                "residual": (("predictor", "mode", "steps"), np.stack([*self.residual.values()])),
+                "initial": ("mode", self.initial),
+                "singular_value": ("mode", self.singular_values),
+                "half_time": ("mode", self.half_time),
+                "rayleigh": (("parameter", "mode"), np.stack([*self.by_parameter.values()])),
+            },
+            {
+                "predictor": list(self.residual),
+                "mode": np.arange(1, len(self.initial) + 1),
+                "steps": list(self.steps),
+                "parameter": list(self.by_parameter),
+            },
+            {"threshold": self.threshold, "lr": self.lr, "largest_rate": self.largest_rate},
+        )
+
+    def __repr__(self) -> str:
+        last = self.steps[-1]
+        lines = [
+            f"mode {place + 1}: {abs(left):.1%} left after {last} steps, half-time {half:.3g} steps, "
+            + ("learned" if abs(left) < self.threshold else "not learned")
+            for place, (left, half) in enumerate(zip(self.residual["linearised"][:, -1], self.half_time))
+        ]
+        if self.lr > self.largest_rate:
+            lines.append(f"lr {self.lr:.3g} is above {self.largest_rate:.3g}: linearised descent diverges")
+        return "\n  ".join([f"ModePrediction from the initial NTK, learned below {self.threshold:.0%}", *lines])
+
+
+def predict_modes(
+    model: nn.Module,
+    x: Any,
+    y: Any,
+    lr: float,
+    steps: int | Sequence[int],
+    loss: Loss = "mean squared",
+    *,
+    modes: int = 3,
+    threshold: float = 0.5,
+) -> ModePrediction:
+    """Which modes of ``y`` gradient descent with rate ``lr`` learns in so many steps, from the present parameters.
+
+    ``y`` has the shape of the model's outputs, its last axis are outputs. ``loss`` is the mean over all entries of y,
+    as torch.nn.MSELoss, or half the sum. ``threshold``: a mode is learned when less of it is left. All parameters
+    with ``requires_grad`` count.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Linear(2, 2, bias=False)
+    >>> torch.nn.init.zeros_(layer.weight).sum().item()
+    0.0
+    >>> x, y = torch.eye(2), torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    >>> predict_modes(layer, x, y, lr=0.5, steps=1, loss="half sum of squares", modes=1).residual["linearised"]
+    array([[0.5]])
+    """
+    if loss not in get_args(Loss):
+        raise unknown_name("loss", str(loss), get_args(Loss))
+    budgets = _checked_steps(steps)
+    if not (np.isfinite(lr) and lr > 0) or not 0 < threshold < 1:
+        raise InputError(f"lr is {lr} and threshold {threshold}: pass a positive rate and a share below 1.")
+    kernel = ntk_operator(model, x)
+    outputs = kernel.model_outputs().double().cpu().numpy()
+    target = target_modes(_as_places(y, outputs.shape), modes)
+    misfit = (target.matrix.reshape(outputs.shape) - outputs).ravel()
+    shrink = lr * (2 / misfit.size if loss == "mean squared" else 1.0)
+    task = _Task(misfit, target, np.array(budgets), shrink)
+    course = _course(kernel.linear_operator().matmat, task, float(torch.finfo(kernel.dtype).eps))
+    initial = target.shares(misfit)
+    by_parameter = _by_parameter(kernel, target)
+    single = 1 - shrink * np.sum(list(by_parameter.values()), axis=0)
+    with np.errstate(divide="ignore", over="ignore"):
+        halving = np.log(0.5) / np.log(np.abs(single))
+        alone = initial[:, None] * single[:, None] ** task.budgets
+    return ModePrediction(
+        steps=budgets,
+        threshold=threshold,
+        singular_values=target.values,
+        initial=initial,
+        residual={"linearised": course.left, "rayleigh": alone, "proxy": _proxy_course(model, x, task)},
+        by_parameter=by_parameter,
+        half_time=np.where(np.abs(single) < 1, halving, np.inf),
+        largest_rate=2 * lr / (shrink * course.largest) if course.largest > 0 else np.inf,
+        lr=lr,
+        products=course.products,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TargetModes:
+    """A target (places, outputs) and its leading singular modes: (modes,), (modes, places), (modes, outputs)."""
+
+    matrix: Array
+    values: Array
+    left: Array
+    right: Array
+
+    @property
+    def vectors(self) -> Array:
+        """u (x) v of every mode, flat and of length 1: (modes, places * outputs)."""
+        return (self.left[:, :, None] * self.right[:, None, :]).reshape(len(self.values), -1)
+
+    def shares(self, misfit: Array) -> Array:
+        """<m, misfit> / sigma of every mode: 1 where nothing of the target is there."""
+        inside = np.einsum("mp,po,mo->m", self.left, misfit.reshape(self.matrix.shape), self.right)
+        return np.asarray(inside / self.values)
+
+
+def target_modes(matrix: Array, count: int = 3) -> TargetModes:
+    """Leading modes of a target (places, outputs).
+
+    Where singular values are equal the modes are a choice: those that lie along outputs are taken, in their order,
+    so that rounding does not choose.
+    """
+    if not isinstance(count, int) or count < 1:
+        raise InputError(f"modes is {count!r}, but it must be a number of modes from 1 on.")
+    _, values, right = np.linalg.svd(matrix, full_matrices=False)
+    rank = int(np.sum(values > 1e-12 * values[0])) if values[0] > 0 else 0
+    if not rank:
+        raise InputError("y is zero everywhere: it has no modes.")
+    values, right = values[:rank], right[:rank]
+    new = np.flatnonzero(np.diff(values, prepend=np.inf) < -_EQUAL * values[0])
+    right = np.concatenate([_along_outputs(group) for group in np.split(right, new[1:])])
+    left = (matrix @ right.T / values).T
+    return TargetModes(matrix, values[:count], left[:count], right[:count])
+
+
+def _along_outputs(rows: Array) -> Array:
+    """Another orthonormal basis of the same space: pivoted elimination, the first of equal columns first."""
+    found, rest = [], rows
+    for _ in rows:
+        sizes = np.linalg.norm(rest, axis=0)
+        pivot = int(np.argmax(sizes > (1 - _EQUAL) * sizes.max()))
+        direction = rest[:, pivot] / sizes[pivot]
+        found.append((pivot, direction @ rows))
+        rest = rest - np.outer(direction, direction @ rest)
+    return np.stack([row for _, row in sorted(found, key=lambda pair: pair[0])])
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What has to shrink: the misfit, seen in the modes, after so many steps of rate ``shrink`` times the kernel."""
+
+    misfit: Array
+    target: TargetModes
+    budgets: NDArray[np.int64]
+    shrink: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Course:
+    left: Array  # (modes, budgets)
+    largest: float  # eigenvalue
+    products: int
+
+
+def _course(product: Product, task: _Task, rounding: float) -> _Course:
+    """(1 - shrink A)^steps misfit in the modes, until two looks in a row see no change of the whole vector."""
+    size = len(task.misfit)
+    length = float(np.linalg.norm(task.misfit))
+    if length == 0:
+        return _Course(np.zeros((len(task.target.values), len(task.budgets))), 0.0, 0)
+    most = min(_MOST_PRODUCTS, size, max(_BETWEEN, int(_SHARE * available_bytes() / (8.0 * size))))
+    krylov = BlockKrylov(product, task.misfit[:, None] / length, most)
+    tolerance = min(_TOLERANCE * rounding, 0.1)
+    found, change, last = np.zeros((0, len(task.budgets))), np.inf, np.inf
+    with Progress("Lanczos", total=most) as bar, np.errstate(over="ignore", invalid="ignore"):
+        while not krylov.exhausted and not krylov.full and not max(last, change) < tolerance:
+            krylov.extend()
+            bar.advance()
+            if krylov.count % _BETWEEN and not krylov.exhausted and not krylov.full:
+                continue
+            values, vectors, _ = krylov.eigenpairs()
+            factors = (1 - task.shrink * values[:, None]) ** task.budgets
+            before = np.pad(found, ((0, krylov.count - len(found)), (0, 0)))
+            found = vectors @ (factors * vectors[:1].T)
+            last, change = change, _change(found, before)
+        left = (krylov.basis.T @ task.target.vectors.T).T @ found * (length * krylov.first[0, 0])
+    if not krylov.exhausted and change > 10 * tolerance:
+        warnings.warn(
+            f"Lanczos changed by {change:.2g} in its last products, of {krylov.products}, instead of "
+            f"{tolerance:.2g}: ask for fewer steps, or a smaller lr.",
+            AccuracyWarning,
+            stacklevel=3,
+        )
+    left = np.nan_to_num(left, nan=np.inf, posinf=np.inf, neginf=np.inf)
+    return _Course(left / task.target.values[:, None], float(values[0]), krylov.products)
+
+
+def _change(found: Array, before: Array) -> float:
+    """The largest, relative to the misfit at the start, or to what it has grown to."""
+    sizes = np.linalg.norm(found, axis=0)
+    known = np.isfinite(sizes)  # what has overflown stays so
+    moved = np.linalg.norm((found - before)[:, known], axis=0) / np.maximum(sizes[known], 1.0)
+    return float(np.max(moved, initial=0.0))
+
+
+def _by_parameter(kernel: NTKOperator, target: TargetModes) -> Mapping[str, Array]:
+    """|J* m|^2 of every mode, parameter by parameter."""
+    found: dict[str, list[float]] = {}
+    for vector in target.vectors:
+        for name, gradient in kernel.gradient(vector).items():
+            found.setdefault(name, []).append(float(gradient.double().square().sum()))
+    return {name: np.array(parts) for name, parts in found.items()}
+
+
+def _proxy_course(model: nn.Module, x: Any, task: _Task) -> Array:
+    """The course under V V* (x) R R*, and the readout's own term; nan where the model has no such core."""
+    product = proxy_product(model, x, task.target.matrix.shape)
+    if product is None:
+        return np.full((len(task.target.values), len(task.budgets)), np.nan)
+    return _course(product, task, float(np.finfo(np.float64).eps)).left
+
+
+def proxy_product(model: nn.Module, x: Any, shape: tuple[int, int]) -> Product | None:
+    """Products with V V* (x) R R* + (H H* + 1) (x) I on outputs (places, outputs), from one forward pass.
+
+    V are the rows of all weight sites side by side, H the states, R the readout: the states' kernel with their
+    propagation left out, and the exact one of the readout's weights. None where there is no core or no readout.
+    """
+    try:
+        kernel = global_ntk(model, x)
+        rows = kernel.site_rows()
+    except NotSupportedError:
+        return None
+    readout = find_readout(model, x, kernel)
+    if readout is None or not isinstance(kernel.states, Tensor) or len(rows) != kernel.states[..., 0].numel():
+        return None
+    places = kernel.states.shape[:-1]
+
+    def at_outputs(values: Tensor) -> Array:
+        per_place = values.reshape(*places, -1)
+        kept = per_place[:, -1] if readout.last else per_place
+        return kept.flatten(0, -2).double().cpu().numpy()
+
+    sites, weight = at_outputs(rows), readout.weight.double().cpu().numpy()
+    own = np.zeros((len(sites), 0))
+    if readout.name:
+        layer = model.get_submodule(readout.name)
+        columns = [at_outputs(kernel.states)] if layer.weight.requires_grad else []
+        if readout.bias is not None and layer.bias.requires_grad:
+            columns.append(np.ones((len(sites), 1)))
+        own = np.hstack([own, *columns])
+    if (len(sites), len(weight)) != shape:
+        return None
+    mixing = weight @ weight.T
+
+    def product(columns: Array) -> Array:
+        tall = columns.T.reshape(-1, *shape)
+        found = sites @ (sites.T @ tall) @ mixing + own @ (own.T @ tall)
+        return np.asarray(found.reshape(len(tall), -1).T)
+
+    return product
+
+
+def _as_places(y: Any, shape: tuple[int, ...]) -> Array:
+    """The target as (places, outputs)."""
+    values = y.detach().double().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y, dtype=np.float64)
+    if values.ndim == 0 or len(values) != shape[0] or values.size != np.prod(shape):
+        raise InputError(
+            f"y has shape {values.shape}, but the model's outputs are {shape[0]} samples of {shape[1]} numbers: give "
+            "one target for each."
+        )
+    if not np.isfinite(values).all():
+        raise InputError("y has entries that are nan or infinite: remove or replace them first.")
+    return values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
+
+
+def _checked_steps(steps: int | Sequence[int]) -> tuple[int, ...]:
+    try:
+        found = tuple(index(each) for each in (steps if isinstance(steps, Sequence) else [steps]))
+    except TypeError:
+        found = ()
+    if not found or min(found) < 0:
+        raise InputError(f"steps is {steps!r}, but it must be a whole number from 0 on, or several.")
+    return found

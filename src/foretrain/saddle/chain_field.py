@@ -1,0 +1,103 @@
+"""The exact scalar flow on the symmetric manifold: one amplitude X_l for each layer, one Gaussian direction g.
+
+f = sqrt(N) X_L sigma(X_{L-1} sigma(... sigma(X_1 g))) (3), y = beta sigma(g), dX_l/dt = -E[(f - y) df/dX_l] (4), (5).
+All rates here are per unit of reduced time t; the matrix flow's time is s = N t.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.activations import Activation
+from foretrain.saddle.gaussian_rule import GaussianRule, gaussian_rule
+from foretrain.saddle.parameters import Array
+
+
+class Passage(NamedTuple):
+    """One pass through the chain at every point g, for states X (..., L)."""
+
+    inputs: Array  # c_1..c_{L-1}, the preactivations that enter an activation: (..., L-1, points)
+    outputs: Array  # sigma(c_0) := g, sigma(c_1), ..., sigma(c_{L-1}): (..., L, points)
+    above: Array  # sqrt(N) prod_{m>l} sigma'(c_{m-1}) X_m for l = 1..L: (..., L, points)
+    residual: Array  # f - y: (..., points)
+
+
+@dataclass(frozen=True)
+class ChainField:
+    """The right side of the flow (4) for any activation, on a fixed Gaussian rule."""
+
+    activation: Activation
+    width: int
+    beta: float
+    refinement: int = 0
+
+    @cached_property
+    def rule(self) -> GaussianRule:
+        """Points and weights of the averages."""
+        return gaussian_rule(self.activation, self.refinement)
+
+    @cached_property
+    def teacher(self) -> Array:
+        """Y = beta sigma(g) at the points."""
+        return np.asarray(self.beta * self.activation.value(self.rule.points))
+
+    def refined(self) -> ChainField:
+        """The same flow on a finer rule that also reaches further out."""
+        return ChainField(self.activation, self.width, self.beta, self.refinement + 1)
+
+    def passage(self, X: Array) -> Passage:
+        """Everything that the flow, the loss and the imbalances are averages of."""
+        layers = X.shape[-1]
+        points = self.rule.points
+        inputs = np.empty((*X.shape[:-1], layers - 1, len(points)))
+        outputs = np.empty((*X.shape[:-1], layers, len(points)))
+        outputs[..., 0, :] = points
+        for layer in range(layers - 1):
+            inputs[..., layer, :] = X[..., layer, None] * outputs[..., layer, :]
+            outputs[..., layer + 1, :] = self.activation.value(inputs[..., layer, :])
+        slopes = self.activation.derivative(inputs, 1)
+        above = np.empty_like(outputs)
+        above[..., -1, :] = math.sqrt(self.width)
+        for layer in range(layers - 1, 0, -1):
+            above[..., layer - 1, :] = above[..., layer, :] * X[..., layer, None] * slopes[..., layer - 1, :]
+        f = math.sqrt(self.width) * X[..., -1, None] * outputs[..., -1, :]
+        return Passage(inputs, outputs, above, f - self.teacher)
+
+    def rates(self, X: Array) -> Array:
+        """dX/dt per reduced time (4), for states (..., L)."""
+        way = self.passage(X)
+        return self._correlate(-way.residual, way.outputs * way.above)
+
+    def drive(self, X: Array) -> Array:
+        """E[y df/dX_l], the part of the rates that the teacher drives: the measure of their rounding errors."""
+        way = self.passage(X)
+        return self._correlate(np.broadcast_to(self.teacher, way.residual.shape), way.outputs * way.above)
+
+    def loss(self, X: Array) -> Array:
+        """E[(f - y)^2] / 2."""
+        return np.asarray(0.5 * self.passage(X).residual ** 2 @ self.rule.weights)
+
+    def imbalance_rates(self, X: Array) -> Array:
+        """d(X_{l+1}^2 - X_l^2)/dt, l = 1..L-1, by the identity (2): 2 E[(f - y) above_{l+1} X_{l+1} phi(c_l)]."""
+        way = self.passage(X)
+        phi = way.inputs * self.activation.derivative(way.inputs, 1) - way.outputs[..., 1:, :]
+        return 2 * X[..., 1:] * self._correlate(way.residual, way.above[..., 1:, :] * phi)
+
+    def quadrature_error(self, X: Array) -> float:
+        """How far the rates are from those on a finer rule, relative to what drives them."""
+        finer = self.refined()
+        with np.errstate(over="ignore", invalid="ignore"):
+            wrong = np.abs(self.rates(X) - finer.rates(X))
+            size = np.abs(finer.drive(X)) + np.abs(finer.rates(X))
+            found: NDArray[np.float64] = wrong / np.maximum(size, np.finfo(float).tiny)
+        moving = size > 1e-14 * size.max(axis=-1, keepdims=True)
+        return float(np.max(np.where(moving, found, 0.0))) if np.isfinite(found).all() else math.inf
+
+    def _correlate(self, error: Array, slopes: Array) -> Array:
+        return np.asarray((slopes * error[..., None, :]) @ self.rule.weights)

@@ -1,0 +1,221 @@
+"""The four classes of activations, by what breaks the balance of the layers: phi(z) = z sigma'(z) - sigma(z) (1).
+
+With sigma(z) = a_0 + alpha z + a_q z^q + ... : A linear (phi = 0; scale-invariant ones almost everywhere), B odd with
+q = 3, 5, ..., C a_0 = 0 with q = 2, D a_0 != 0, which is A, B or C once centred. Anything else is outside.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from foretrain.activations import Activation, activation
+from foretrain.gaussian import Factor, expectation, factor, z
+from foretrain.support.errors import NotSupportedError
+
+Letter = Literal["A", "B", "C", "D", "outside"]
+
+_NEGLIGIBLE = 1e-9  # derivatives of a user's function are known to about ten digits
+_TOLERANCE = 1e-13
+_PROBES = np.concatenate([np.linspace(0.01, 3.0, 60), np.linspace(3.2, 12.0, 12)])
+
+
+@dataclass(frozen=True)
+class SaddleClass:
+    """How an activation behaves near the saddle.
+
+    ``h`` is E[g sigma(g)] = E[sigma'(g)]; ``kappa`` = a_q E[g^q sigma(g)] / (alpha h), with sigma centred, is the
+    coefficient of the first correction (24): 0 in class A, nan outside the classes. ``q`` and ``a_q`` are the first
+    nonlinear power and its coefficient (q None: none up to the known order). ``centred_letter`` is the class of
+    sigma - sigma(0), the letter itself unless that is D. ``alpha`` is the slope at 0, from the right at a kink,
+    and ``slopes`` are the ones from the left and the right.
+    """
+
+    activation: Activation
+    letter: Letter
+    q: int | None
+    alpha: float
+    h: float
+    kappa: float
+    a_0: float
+    a_q: float
+    centred_letter: Letter
+    slopes: tuple[float, float]
+    one_sided: tuple[float, float]  # E[|g| (sigma(g) - a_0)] over g < 0 and over g > 0
+    reason: str
+
+    def signal(self, depth: int) -> float:
+        """h alpha^(L-1) of (7); with different slopes on the two sides of 0, the sum over both signs of g."""
+        if self.slopes[0] == self.slopes[1]:
+            return self.h * self.alpha ** (depth - 1)
+        return sum(
+            moment * self._passed_on(sign, depth - 1) for sign, moment in zip((-1.0, 1.0), self.one_sided)
+        )
+
+    def _passed_on(self, value: float, layers: int) -> float:
+        """What becomes of a small signal of this sign after so many activations."""
+        for _ in range(layers):
+            value *= self.slopes[int(value > 0)]
+        return value
+
+    def __repr__(self) -> str:
+        name = self.letter if self.letter == "outside" else f"class {self.letter}"
+        if self.letter == "D":
+            name += f" (centred: {self.centred_letter})"
+        power = "" if self.q is None else f", q = {self.q}, a_q = {self.a_q:.6g}"
+        return (
+            f"{self.activation.label}: {name}: {self.reason}\n"
+            f"  alpha = {self.alpha:.10g}, h = {self.h:.10g}, kappa = {self.kappa:.10g}{power}, a_0 = {self.a_0:.6g}"
+        )
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What the series at 0 and the symmetry of sigma - sigma(0) say."""
+
+    letter: Letter
+    q: int | None
+    a_q: float
+    reason: str
+
+
+def classify(spec: Any) -> SaddleClass:
+    """The class of an activation (a name, an Activation, any callable), with q, alpha, h and kappa.
+
+    >>> classify("gelu").letter, classify("gelu").q
+    ('C', 2)
+    """
+    return _classify(activation(spec))
+
+
+def centred(spec: Any) -> Activation:
+    """sigma - sigma(0): what class D becomes when it is centred."""
+    act = activation(spec)
+    offset = float(act.value(0.0))
+    if offset == 0.0:
+        return act
+    derivatives = [_Derivative(act, order) for order in range(1, act.max_order + 1)]
+    places = tuple(kink.location for kink in act.kinks)
+    return activation(_Shifted(act, offset), derivatives=derivatives, kinks=places, name=f"centred {act.label}")
+
+
+@dataclass(frozen=True)
+class _Shifted:
+    """An activation less a constant; a class of its own so that it can be sent to workers."""
+
+    act: Activation
+    offset: float
+
+    def __call__(self, points: Any) -> Any:
+        return self.act.value(points) - self.offset
+
+
+@dataclass(frozen=True)
+class _Derivative:
+    """One derivative of an activation as a function."""
+
+    act: Activation
+    order: int
+
+    def __call__(self, points: Any) -> Any:
+        return self.act.derivative(points, self.order)
+
+
+@lru_cache(maxsize=128)
+def _classify(act: Activation) -> SaddleClass:
+    if not act.is_continuous:
+        raise NotSupportedError(
+            f"{act.label} jumps: the flow needs an activation that is continuous and differentiable almost everywhere."
+        )
+    a_0 = float(act.value(0.0))
+    left, right = _slopes(act)
+    shape = _shape(act, a_0)
+    h = _mean(z * factor(act))
+    absolute = _mean(factor("abs") * factor(act)) - a_0 * math.sqrt(2 / math.pi)
+    letter: Letter = "D" if a_0 != 0.0 and shape.letter != "outside" else shape.letter
+    reason = f"σ(0) = {a_0:.6g} is not 0; σ - σ(0) {shape.reason}" if a_0 != 0.0 else f"σ {shape.reason}"
+    return SaddleClass(
+        activation=act,
+        letter=letter,
+        q=shape.q,
+        alpha=right,
+        h=h,
+        kappa=_kappa(act, shape, a_0, right, h),
+        a_0=a_0,
+        a_q=shape.a_q,
+        centred_letter=shape.letter,
+        slopes=(left, right),
+        one_sided=((absolute - h) / 2, (absolute + h) / 2),
+        reason=reason,
+    )
+
+
+def _slopes(act: Activation) -> tuple[float, float]:
+    right = float(act.derivative(0.0, 1))
+    kink = next((kink for kink in act.kinks if kink.location == 0.0), None)
+    return (right if kink is None else right - kink.jump(1)), right
+
+
+def _shape(act: Activation, a_0: float) -> _Shape:
+    slopes = act.slopes
+    if slopes is not None and slopes[0] != slopes[1]:
+        return _Shape("A", None, 0.0, "is scale-invariant, so that φ = 0 almost everywhere")
+    if any(kink.location == 0.0 for kink in act.kinks):
+        return _Shape("outside", None, math.nan, "has a kink at 0 and no Taylor series there")
+    q, a_q = _first_power(act)
+    if q is None:
+        if _is_line(act, a_0):
+            return _Shape("A", None, 0.0, "is linear, φ = 0")
+        return _Shape("outside", None, 0.0, f"is linear near 0 to order {act.max_order} but not everywhere")
+    if float(act.derivative(0.0, 1)) == 0.0:
+        return _Shape("outside", q, a_q, "has no slope at 0")
+    if q == 2:
+        return _Shape("C", q, a_q, "has a quadratic term")
+    if q % 2 and _is_odd(act, a_0):
+        return _Shape("B", q, a_q, f"is odd with the first nonlinear power {q}")
+    return _Shape("outside", q, a_q, f"has the first nonlinear power {q} and is not odd")
+
+
+def _first_power(act: Activation) -> tuple[int | None, float]:
+    """q and a_q; coefficients of rounding size, in units of the largest scale of the series, are none."""
+    series = act.taylor(act.max_order, series=True)
+    size = max(abs(float(series[1])), float(np.abs(act.value(_PROBES[:20])).max()), 1e-300)
+    for power in range(2, len(series)):
+        if abs(float(series[power])) > _NEGLIGIBLE * size:
+            return power, float(series[power])
+    return None, 0.0
+
+
+def _is_line(act: Activation, a_0: float) -> bool:
+    points = np.concatenate([-_PROBES, _PROBES])
+    expected = a_0 + float(act.derivative(0.0, 1)) * points
+    return bool(np.allclose(act.value(points), expected, rtol=1e-12, atol=1e-12 * abs(a_0)))
+
+
+def _is_odd(act: Activation, a_0: float) -> bool:
+    """Whether sigma - a_0 is odd."""
+    if act.parity == "odd":
+        return True
+    above, below = act.value(_PROBES), act.value(-_PROBES)
+    size = np.abs(above) + np.abs(below) + abs(a_0)
+    return bool((np.abs(above + below - 2 * a_0) <= 1e-12 * size).all())
+
+
+def _kappa(act: Activation, shape: _Shape, a_0: float, alpha: float, h: float) -> float:
+    """a_q E[g^q (sigma(g) - a_0)] / (alpha h) of (24); the constant contributes at even q only."""
+    if shape.letter == "A":
+        return 0.0
+    if shape.letter == "outside" or shape.q is None:
+        return math.nan
+    moment = _mean(z**shape.q * factor(act))
+    if shape.q % 2 == 0:
+        moment -= a_0 * math.prod(range(1, shape.q, 2))
+    return shape.a_q * moment / (alpha * h) if h else math.nan
+
+
+def _mean(f: Factor) -> float:
+    return float(expectation([f], [[1.0]], tolerance=_TOLERANCE))

@@ -1,0 +1,101 @@
+"""Escape time of the exact scalar flow (4): the first time at which X_1 reaches the threshold."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from scipy.integrate import solve_ivp
+from scipy.optimize import root
+
+from foretrain.activations import Activation
+from foretrain.saddle.chain_field import ChainField
+from foretrain.saddle.integration import RELATIVE_TOLERANCE, Path, follow, with_accuracy
+from foretrain.saddle.parameters import Array
+from foretrain.support.errors import AccuracyWarning
+
+_FIRST_HORIZON, _HORIZON_GROWTH, _HORIZONS = 3.0, 10.0, 7
+_AT_REST = 1e-12
+_NEARLY_AT_REST = 1e-8
+_NEAR = 0.02
+
+
+def reduced_time(
+    act: Activation, scales: Array, width: int, beta: float, threshold: float, estimate: float
+) -> float:
+    """Matrix time s at which X_1 first reaches the threshold, infinite if the flow comes to rest before.
+
+    ``estimate`` is the expected order of the time. Where the flow neither arrives nor comes to rest within
+    millions of it, the answer is infinite with an AccuracyWarning.
+    """
+    if scales[0] >= threshold:
+        return 0.0
+    field = ChainField(act, width, beta)
+    if not field.rates(scales).any():
+        return math.inf
+    time, _ = with_accuracy(field, lambda finer: _arrival(finer, scales, threshold, estimate))
+    return time
+
+
+def _arrival(field: ChainField, scales: Array, threshold: float, estimate: float) -> tuple[float, Array]:
+    """The time of arrival, and the states that were visited."""
+    begin, end, state = 0.0, _FIRST_HORIZON * estimate, scales
+    visited = []
+    for _ in range(_HORIZONS):
+        path = follow(field, state, begin, end, threshold=threshold)
+        visited.append(path.states)
+        state = path.states[-1]
+        if path.crossed:
+            return _crossing(field, path, threshold), np.concatenate(visited)
+        if _never_arrives(field, state, threshold):
+            return math.inf, np.concatenate(visited)
+        begin, end = end, _HORIZON_GROWTH * end
+    warnings.warn(
+        f"X_1 is {state[0]:.6g} at s = {begin:.3g} and still moves slowly: the threshold {threshold:g} was not "
+        "reached within the longest time that is followed, and the escape time is given as infinite.",
+        AccuracyWarning,
+        stacklevel=5,
+    )
+    return math.inf, np.concatenate(visited)
+
+
+def _crossing(field: ChainField, path: Path, threshold: float) -> float:
+    """The crossing without the error of interpolation: the last step again, then Newton's correction."""
+    rate = field.rates(path.states[-1])[0] / field.width
+    if rate * field.width <= _NEARLY_AT_REST * abs(field.drive(path.states[-1])[0]):
+        return math.inf  # a fixed point at the threshold itself, which rounding has stepped over
+    begin, end = float(path.times[-2]), float(path.times[-1])
+    step = end - begin
+    again = solve_ivp(
+        lambda _, X: field.rates(X) * (step / field.width),
+        (0.0, 1.0),
+        path.states[-2],
+        method="DOP853",
+        rtol=RELATIVE_TOLERANCE,
+        atol=RELATIVE_TOLERANCE * float(path.states[-2].max()),
+    )
+    arrived = again.y[:, -1]
+    return end + (threshold - float(arrived[0])) * field.width / float(field.rates(arrived)[0])
+
+
+def _never_arrives(field: ChainField, state: Array, threshold: float) -> bool:
+    """Whether the flow is at rest, or about to be at a stable fixed point, below the threshold."""
+    size = float(np.abs(field.drive(state)).max())
+    if float(np.abs(field.rates(state)).max()) <= _AT_REST * size:
+        return True
+    found = root(lambda X: field.rates(X) / size, state, tol=1e-12)
+    distance = float(np.abs(found.x - state).max())
+    if not found.success or distance > _NEAR * float(np.abs(state).max()):
+        return False
+    away = threshold - float(found.x[0])
+    return away > 10 * distance - 1e-9 * threshold and _is_stable(field, found.x)
+
+
+def _is_stable(field: ChainField, point: Array) -> bool:
+    """Whether all eigenvalues of the Jacobian, minus the Hessian of the loss, are negative or zero."""
+    step = 1e-6 * float(np.abs(point).max())
+    shifts = step * np.eye(len(point))
+    jacobian = (field.rates(point + shifts) - field.rates(point - shifts)) / (2 * step)
+    values = np.linalg.eigvalsh((jacobian + jacobian.T) / 2)
+    return bool(values.max() <= 1e-6 * np.abs(values).max())

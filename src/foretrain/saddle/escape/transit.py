@@ -1,0 +1,154 @@
+"""The quadrature behind leading and corrected escape times.
+
+In the first-order flow (24) the squares of all layers but the first grow together,
+X_l^2 = X_l(0)^2 + G(X_1) with dG = 2 u (1 + kappa u^(q-1)) / (1 + q kappa u^(q-1)) du, so that
+
+    K t = int dU / ((1 + q kappa U^(q-1)) prod_{l >= 2} sqrt(X_l(0)^2 + G(U))),
+
+which at kappa = 0 is (10). The common gain w = U^2 - X_1(0)^2 is measured by V^2 = (smallest scale)^2 + w, and V by
+y with V = c sinh y, c^2 = (second smallest)^2 - (smallest)^2: in y the integrand is smooth for any scales, also where
+X_1 is not the smallest, and where one scale is zero.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from foretrain.saddle.parameters import Array
+
+_NODES = 16
+_CLOSE = 1e-6  # smallest scales that differ relatively less count as equal in the choice of the variable
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The factors 1 + q_l kappa X_1^(q-1) of (24); kappa = 0 is the leading order."""
+
+    kappa: float = 0.0
+    q: int = 2
+
+    @property
+    def stall(self) -> float:
+        """X_1 at which its own growth stops in the first-order flow; infinite for kappa >= 0."""
+        if self.kappa >= 0:
+            return math.inf
+        return float((-1 / (self.q * self.kappa)) ** (1 / (self.q - 1)))
+
+    def first(self, amplitude: Array) -> Array:
+        """1 + q kappa X_1^(q-1), the factor of the first layer."""
+        return 1 + self.q * self.kappa * amplitude ** (self.q - 1)
+
+    def growth_ratio(self, amplitude: Array) -> Array:
+        """d(X_l^2) / d(X_1^2), l >= 2."""
+        return (1 + self.kappa * amplitude ** (self.q - 1)) / self.first(amplitude)
+
+    def in_units_of(self, scale: float) -> Correction:
+        """The same correction for amplitudes divided by ``scale``."""
+        return Correction(self.kappa * scale ** (self.q - 1), self.q)
+
+
+LEADING = Correction()
+
+
+@dataclass(frozen=True)
+class Climb:
+    """The variable y of the smallest amplitude V: V = c sinh y, or V = smallest e^y where c is negligible."""
+
+    smallest: float
+    c: float
+
+    @classmethod
+    def of(cls, scales: Array) -> Climb:
+        """From the two smallest scales, which are not both zero."""
+        low, second = np.sort(scales)[:2]
+        c = math.sqrt((second - low) * (second + low))
+        return cls(float(low), c if c > _CLOSE * low else 0.0)
+
+    def position(self, gain: float) -> float:
+        """y where the squares have grown by ``gain``."""
+        height = math.sqrt(self.smallest**2 + gain)
+        return math.asinh(height / self.c) if self.c else math.log(height / self.smallest)
+
+    def amplitude(self, y: Array) -> Array:
+        """V."""
+        return self.c * np.sinh(y) if self.c else self.smallest * np.exp(y)
+
+    def slope(self, y: Array) -> Array:
+        """dV/dy."""
+        return self.c * np.cosh(y) if self.c else self.smallest * np.exp(y)
+
+    def gain(self, start: Array, end: Array) -> Array:
+        """By how much the squares grow from one y to another, without cancellation."""
+        if self.c:
+            return np.asarray(self.c**2 * np.sinh(end - start) * np.sinh(end + start))
+        return np.asarray(self.amplitude(start) ** 2 * np.expm1(2 * (end - start)))
+
+
+def transit_time(K: float, scales: Array, threshold: float, correction: Correction = LEADING) -> float:
+    """Time until X_1 reaches the threshold; 0 if it has, infinite if the first-order flow never takes it there."""
+    if scales[0] >= threshold:
+        return 0.0
+    if np.count_nonzero(scales) < len(scales) - 1 or threshold >= correction.stall:
+        return math.inf
+    relative = _relative_time(scales / threshold, correction.in_units_of(threshold))
+    return float(relative / K * threshold ** (2.0 - len(scales)))
+
+
+def _relative_time(scales: Array, correction: Correction) -> float:
+    """K t in units where the threshold is 1."""
+    climb = Climb.of(scales)
+    first = float(scales[0])
+    end = climb.position((1 - first) * (1 + first))
+    edges = _edges(climb, first, end, len(scales), correction)
+    nodes, weights = _gauss_legendre()
+    widths = np.diff(edges)
+    y = edges[:-1, None] + widths[:, None] * nodes
+    gain = climb.gain(edges[0], y)
+    U = np.sqrt(first**2 + gain)
+    others = gain if correction.kappa == 0 else _other_gain(climb, y, edges, first, correction)
+    value = climb.slope(y) * climb.amplitude(y) / (U * correction.first(U))
+    for scale in np.sort(scales[1:]):
+        value = value / np.sqrt(scale**2 + others)
+    return float((value @ weights) @ widths)
+
+
+def _edges(climb: Climb, first: float, end: float, layers: int, correction: Correction) -> Array:
+    """Panels as wide as the singularities off the real line allow, narrowing towards the stall on it."""
+    width = min(1.0, 8.0 / layers, 3.0 / (correction.q - 1) if correction.kappa else 1.0)
+    start = climb.position(0.0)
+    if math.isinf(correction.stall):
+        return np.linspace(start, end, math.ceil((end - start) / width) + 1)
+    stall = climb.position((correction.stall - first) * (correction.stall + first))
+    edges = [start]
+    while edges[-1] + min(width, (stall - edges[-1]) / 2) < end:
+        edges.append(edges[-1] + min(width, (stall - edges[-1]) / 2))
+    return np.array([*edges, end])
+
+
+def _other_gain(climb: Climb, y: Array, edges: Array, first: float, correction: Correction) -> Array:
+    """G at the nodes: whole panels before, and the part of the own panel, each by the same rule."""
+    nodes, weights = _gauss_legendre()
+    left = np.sqrt(first**2 + climb.gain(edges[0], edges))
+
+    def partial(upper: Array) -> Array:
+        """int 2 u ratio(u) du from the left ends of the panels to y = upper (panels, points)."""
+        gain = climb.gain(edges[:-1, None], upper)
+        begin = left[:-1, None]
+        step = gain / (np.sqrt(begin**2 + gain) + begin)
+        u = begin[..., None] + step[..., None] * nodes
+        return np.asarray(step * ((2 * u * correction.growth_ratio(u)) @ weights))
+
+    whole = np.cumsum(partial(edges[1:, None])[:, 0])
+    before = np.concatenate([[0.0], whole[:-1]])
+    return np.asarray(before[:, None] + partial(y))
+
+
+@lru_cache(maxsize=1)
+def _gauss_legendre() -> tuple[Array, Array]:
+    """Nodes and weights on [0, 1]."""
+    x, w = np.polynomial.legendre.leggauss(_NODES)
+    return (x + 1) / 2, w / 2

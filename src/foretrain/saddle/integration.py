@@ -1,0 +1,103 @@
+"""Integrates the scalar flow (4) with LSODA, on a Gaussian rule that is refined until it no longer matters."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy.integrate import solve_ivp
+
+from foretrain.saddle.chain_field import ChainField
+from foretrain.saddle.parameters import Array
+from foretrain.support.errors import AccuracyWarning, NotSupportedError
+
+RELATIVE_TOLERANCE = 1e-12
+_ABSOLUTE = 1e-13  # in units of the smallest positive scale
+_QUADRATURE_TOLERANCE = 1e-10
+_MOST_REFINEMENTS = 5
+_CHECKED_STATES = 12
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Path:
+    """The steps of the integrator, in matrix time s; ``crossed`` where the last one is at the threshold."""
+
+    times: Array
+    states: Array  # (steps, L)
+    crossed: bool
+
+
+def follow(
+    field: ChainField,
+    start: Array,
+    begin: float,
+    end: float,
+    *,
+    threshold: float | None = None,
+    times: Array | None = None,
+) -> Path:
+    """The flow from matrix time ``begin`` to ``end``, or until X_1 = threshold; at its own steps or at ``times``."""
+    unit = end - begin
+
+    def slopes(_: float, X: Array) -> Array:
+        return field.rates(X) * (unit / field.width)
+
+    def gap(_: float, X: Array) -> float:
+        return float(X[0]) - (math.inf if threshold is None else threshold)
+
+    gap.terminal = True  # type: ignore[attr-defined]
+    gap.direction = 1.0  # type: ignore[attr-defined]
+    wanted = None if times is None else (times - begin) / unit
+    found: Any = solve_ivp(
+        slopes,
+        (0.0, 1.0),
+        start,
+        method="LSODA",
+        t_eval=wanted,
+        events=None if threshold is None else gap,
+        rtol=RELATIVE_TOLERANCE,
+        atol=_absolute_tolerance(start),
+    )
+    if not found.success or not np.isfinite(found.y).all():
+        raise NotSupportedError(
+            f"the flow of {field.activation.label} could not be followed from s = {begin:g} to {end:g} "
+            f"({found.message}): end it earlier."
+        )
+    return Path(begin + unit * found.t, found.y.T, found.status == 1)
+
+
+def _absolute_tolerance(start: Array) -> float:
+    size = np.abs(start)
+    return _ABSOLUTE * float(size[size > 0].min(initial=1.0))
+
+
+def with_accuracy(
+    field: ChainField, run: Callable[[ChainField], tuple[Result, Array]]
+) -> tuple[Result, ChainField]:
+    """Runs on finer and finer rules until the rates at the states that were visited are accurate."""
+    error = math.inf
+    for _ in range(_MOST_REFINEMENTS):
+        result, states = run(field)
+        chosen = np.unique(np.linspace(0, len(states) - 1, _CHECKED_STATES).astype(int))
+        last, error = error, field.quadrature_error(states[chosen])
+        if error <= _QUADRATURE_TOLERANCE:
+            return result, field
+        if math.isinf(error):
+            raise NotSupportedError(
+                f"the Gaussian averages of the flow of {field.activation.label} overflow: through so many layers a "
+                "growing polynomial is dominated by inputs that never occur; use a bounded activation or less depth."
+            )
+        field = field.refined()
+    warnings.warn(
+        f"the Gaussian averages of the flow of {field.activation.label} are accurate to {error:.1e} only: kinks that "
+        "move through the average, or very large scales, converge slowly.",
+        AccuracyWarning,
+        stacklevel=3,
+    )
+    return result, field

@@ -1,0 +1,125 @@
+"""What the user gives: scales in layer order, width, teacher strength, threshold, unit of time."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.support.errors import InputError, unknown_name
+
+Array = NDArray[np.float64]
+TimeUnit = Literal["matrix", "reduced"]
+
+TIME_UNITS = {
+    "matrix": "s, the time of the matrix flow (learning rate of the first layer times steps)",
+    "reduced": "t = s / width, the time of the scalar flow (4)",
+}
+SMALLEST_RATIO = 1e-100
+"""A positive scale this much below the threshold is as good as zero, and products of such ones underflow."""
+
+
+def check_scales(scales: ArrayLike) -> Array:
+    """X_1(0)..X_L(0) as a vector: at least two, finite, none negative."""
+    found = check_state(scales)
+    if (found < 0).any():
+        raise InputError(
+            f"the scale of layer {int(np.argmax(found < 0)) + 1} is negative: escape times are for scales that are "
+            "zero or positive; reduced_flow follows any signs."
+        )
+    return found
+
+
+def check_state(scales: ArrayLike) -> Array:
+    """One finite number for each of at least two layers, of any sign."""
+    try:
+        found = np.array(scales, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(f"scales must be one number for each layer, not {scales!r}.") from None
+    if found.ndim != 1 or len(found) < 2:
+        raise InputError(
+            f"scales must be a list with one number for each of at least two layers, but has shape {found.shape}."
+        )
+    if not np.isfinite(found).all():
+        raise InputError("the scales must be finite numbers.")
+    return found
+
+
+def check_depth(depth: int) -> int:
+    """The number of layers L, at least two."""
+    return _whole(depth, 2, "depth", "the number of layers, 2 or more")
+
+
+def check_width(width: int) -> int:
+    """The hidden width N."""
+    return _whole(width, 1, "width", "the number of hidden neurons, 1 or more")
+
+
+def check_positive(value: float, name: str) -> float:
+    """A finite positive number."""
+    if isinstance(value, (str, bytes)) or np.ndim(value) != 0:
+        raise InputError(f"{name} must be one positive number, not {value!r}.")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be one positive number, not {value!r}.") from None
+    if not 0 < number < np.inf:
+        raise InputError(f"{name} is {number!r}: give a finite positive number.")
+    return number
+
+
+def check_threshold(threshold: float, scales: Array) -> float:
+    """The threshold on X_1, refused where a positive scale is too far below it for floating point."""
+    level = check_positive(threshold, "threshold")
+    positive = scales[scales > 0]
+    if positive.size and positive.min() < SMALLEST_RATIO * level:
+        raise InputError(
+            f"the scale {positive.min():g} is more than a factor 1e100 below the threshold {level:g}: give 0 instead."
+        )
+    return level
+
+
+def check_choice(name: str, kind: str, known: Sequence[str]) -> str:
+    """One of the known words."""
+    if name not in known:
+        raise unknown_name(kind, str(name), known)
+    return name
+
+
+def matrix_times(width: int, time: str) -> float:
+    """By what to divide a matrix time s to express it in the unit asked for: s = width t."""
+    check_choice(time, "time unit", list(TIME_UNITS))
+    return float(width) if time == "reduced" else 1.0
+
+
+def bottleneck_scales(epsilon: float, bottleneck: int, depth: int, others: ArrayLike = 1.0) -> Array:
+    """Scales with the first ``bottleneck`` layers at epsilon and the rest at ``others`` (one number, or one each).
+
+    >>> bottleneck_scales(0.1, 2, 4)
+    array([0.1, 0.1, 1. , 1. ])
+    """
+    layers = check_depth(depth)
+    narrow = _whole(bottleneck, 1, "bottleneck", "the number of layers at the small scale, 1 or more")
+    if narrow > layers:
+        raise InputError(f"bottleneck is {narrow}, but there are {layers} layers: give at most depth.")
+    rest = np.asarray(others, dtype=float)
+    if rest.ndim and rest.shape != (layers - narrow,):
+        raise InputError(
+            f"others has shape {rest.shape}: give one number, or one for each of the {layers - narrow} other layers."
+        )
+    scales = np.full(layers, check_positive(epsilon, "epsilon"))
+    scales[narrow:] = rest
+    return check_scales(scales)
+
+
+def _whole(value: Any, least: int, name: str, meaning: str) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InputError(f"{name} must be a whole number ({meaning}), not {value!r}.") from None
+    if number < least:
+        raise InputError(f"{name} is {number}: give {meaning}.")
+    return number

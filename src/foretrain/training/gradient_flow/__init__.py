@@ -1,0 +1,65 @@
+"""Population gradient flow of whole networks, integrated with adaptive steps (Rawal & DeWeese, section 3).
+
+On a plateau the flow is slow and smooth: an embedded Runge-Kutta pair crosses it in about a hundred gradients where
+descent takes hundreds of thousands of steps. Many networks flow at once, each by its own steps.
+
+``Problem``             network and teacher
+``gaussian_sample``     points for the law of the inputs, also ``hermite_sample`` and ``given_sample``
+``scaled_he``           He-normal networks whose first layers are small; ``ansatz`` the symmetric manifold;
+                        ``given_networks`` your own weights; ``joined`` puts groups together
+``escape``              when loss, amplitude or alignment pass thresholds
+``snapshots``           weights at chosen times, ``trajectory`` what is read from them
+``signal_energy``       γ, T, S, M and the ratios that the escape theorem bounds
+``stochastic_escape``   the same times by stochastic gradient descent, as a check
+``gradient_flow``       the flow of any torch model on its own data, until a time or an event
+"""
+
+from foretrain.training.gradient_flow.escape import escape
+from foretrain.training.gradient_flow.integration import Integration
+from foretrain.training.gradient_flow.model_flow import ModelFlow, gradient_flow
+from foretrain.training.gradient_flow.networks import (
+    Networks,
+    amplitudes,
+    ansatz,
+    given_networks,
+    joined,
+    scaled_he,
+)
+from foretrain.training.gradient_flow.observables import (
+    Observable,
+    alignment_observable,
+    amplitude_observable,
+    loss_observable,
+)
+from foretrain.training.gradient_flow.problem import Problem
+from foretrain.training.gradient_flow.samples import Sample, gaussian_sample, given_sample, hermite_sample
+from foretrain.training.gradient_flow.signal_energy import signal_energy
+from foretrain.training.gradient_flow.snapshots import Snapshots, snapshots, trajectory
+from foretrain.training.gradient_flow.stochastic import stochastic_escape
+
+__all__ = [
+    "Integration",
+    "ModelFlow",
+    "Networks",
+    "Observable",
+    "Problem",
+    "Sample",
+    "Snapshots",
+    "alignment_observable",
+    "amplitude_observable",
+    "amplitudes",
+    "ansatz",
+    "escape",
+    "gaussian_sample",
+    "given_networks",
+    "given_sample",
+    "gradient_flow",
+    "hermite_sample",
+    "joined",
+    "loss_observable",
+    "scaled_he",
+    "signal_energy",
+    "snapshots",
+    "stochastic_escape",
+    "trajectory",
+]

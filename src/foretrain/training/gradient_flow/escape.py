@@ -1,0 +1,196 @@
+"""Escape times: when a flow's loss falls, or its amplitude rises, through thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.support.errors import InputError
+from foretrain.support.progress import Progress
+from foretrain.training.gradient_flow.flows import Field, Flows, Interval
+from foretrain.training.gradient_flow.integration import (
+    Integration,
+    groups,
+    population_field,
+    prepared_sample,
+)
+from foretrain.training.gradient_flow.networks import Networks
+from foretrain.training.gradient_flow.observables import Observable, observable_named
+from foretrain.training.gradient_flow.passes import forward
+from foretrain.training.gradient_flow.problem import Metric, Problem
+from foretrain.training.gradient_flow.samples import Sample
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = NDArray[Any]
+
+
+def escape(
+    problem: Problem,
+    networks: Networks,
+    *,
+    thresholds: Sequence[float] = (0.02,),
+    observable: str | Observable = "loss",
+    metric: Metric = "uniform",
+    sample: Sample | None = None,
+    integration: Integration | None = None,
+) -> xr.Dataset:
+    """When the population gradient flow of each network passes each threshold.
+
+    ``time`` (network, threshold) is the flow's own: Ẇ_1 = -∇_1, so time = learning rate × steps of the first layer
+    (matrix time s; the reduced flow (4) runs in t = s / N). It is infinite for a network without any gradient, and nan
+    where a limit of the integration came first; ``status`` says which. ``signal`` is γ(0) = E[f g] at the start: seeds
+    where it is negative are outside the proof of Thm 11.
+
+    ``observable``: ``"loss"``, ``"amplitude"`` (X_1 on the ansatz), ``"alignment"`` (‖W_1 v_1‖/√N), or one of your
+    own. ``metric``: ``"uniform"``, ``"normalized"`` or a rate for every layer. ``sample``: the points that stand for
+    the Gaussian law, 1024 quasi-random ones unless given.
+
+    >>> problem = Problem("tanh", depth=3, width=16, inputs=4)
+    >>> found = escape(problem, scaled_he(problem, 3, [0.1, 0.2], seeds=2))
+    >>> found["time"].dims
+    ('network', 'threshold')
+    """
+    levels = np.atleast_1d(np.asarray(thresholds, dtype=np.float64))
+    if levels.ndim != 1 or not levels.size or not np.isfinite(levels).all():
+        raise InputError(f"thresholds are {thresholds!r}: give finite numbers.")
+    watched, rules = observable_named(observable), integration or Integration()
+    points = prepared_sample(problem, sample, rules)
+    run = _Run(problem, watched, levels, rules, population_field(problem, points, metric))
+    found = []
+    with Progress("networks escaping", total=len(networks)) as bar:
+        for which in groups(problem, networks, points, rules):
+            found.append(run(networks[which], points, bar))
+    return _dataset(problem, networks, levels, watched, metric, points, rules, found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Escapes:
+    """What is known of a group of networks, in their order."""
+
+    time: Array
+    final_loss: Array
+    evaluations: Array
+    steps: Array
+    rejected: Array
+    status: Array
+    signal: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """One set of rules, applied to group after group."""
+
+    problem: Problem
+    observable: Observable
+    levels: NDArray[np.float64]
+    rules: Integration
+    field: Field
+
+    def __call__(self, networks: Networks, sample: Sample, bar: Progress) -> _Escapes:
+        flows = self.rules.flows(self.field, networks.weights)
+        made = forward(self.problem, flows.state, sample.points)
+        signal = (made.outputs[:, 0] * sample.points[0] * sample.weights).sum(dim=-1).double().numpy()
+        count = len(flows)
+        found = _Escapes(
+            time=np.full((count, len(self.levels)), np.nan),
+            final_loss=np.full(count, np.nan),
+            evaluations=np.zeros(count, dtype=int),
+            steps=np.zeros(count, dtype=int),
+            rejected=np.zeros(count, dtype=int),
+            status=np.full(count, "reached", dtype=object),
+            signal=signal,
+        )
+        place = np.arange(count)
+        value, _ = self.observable.measure(self.problem, flows.state, flows.now)
+        for number, level in enumerate(self.levels):
+            found.time[self.observable.passed(value, level), number] = 0.0
+        while True:
+            ended = self._ended(flows, found, place)
+            if ended.any():
+                _note(flows, found, place, ended)
+                bar.advance(int(ended.sum()))
+                flows.keep(~ended)
+                place = place[~ended]
+            if not len(flows):
+                return found
+            interval = flows.attempt(self.rules.max_time - flows.time)
+            self._cross(flows, interval, found.time, place)
+
+    def _cross(self, flows: Flows, interval: Interval, time: Array, place: Array) -> None:
+        """Note the thresholds passed inside a step: where Hermite's cubic says, land there, then one Newton step."""
+        start = self.observable.measure(self.problem, interval.before, interval.first)
+        end = self.observable.measure(self.problem, interval.after, interval.last)
+        ends, rates = (start[0], end[0]), (start[1], end[1])
+        for number, level in enumerate(self.levels):
+            fractions = self.observable.fractions(ends, rates, interval.length, float(level))
+            new = np.flatnonzero(interval.accepted & np.isfinite(fractions) & np.isnan(time[place, number]))
+            if len(new):
+                value, rate = self.observable.measure(
+                    self.problem, *flows.land(interval, new, fractions[new])
+                )
+                there = interval.start[new] + fractions[new] * interval.length[new]
+                time[place[new], number] = there + (level - value) / rate
+
+    def _ended(self, flows: Flows, found: _Escapes, place: Array) -> NDArray[np.bool_]:
+        """Which flows are done, with the reason in their status."""
+        ended = np.asarray(np.isfinite(found.time[place]).all(axis=1))
+        reasons = {
+            "at rest": flows.at_rest,
+            "time limit": flows.time >= self.rules.max_time,
+            "evaluation limit": flows.evaluations >= self.rules.max_evaluations,
+            "step underflow": flows.stuck,
+        }
+        for reason, holds in reasons.items():
+            new = holds & ~ended
+            found.status[place[new]] = reason
+            ended |= new
+        return ended
+
+
+def _note(flows: Flows, found: _Escapes, place: Array, ended: NDArray[np.bool_]) -> None:
+    where = place[ended]
+    found.final_loss[where] = flows.now.loss[ended]
+    for name in ("evaluations", "steps", "rejected"):
+        getattr(found, name)[where] = getattr(flows, name)[ended]
+    resting = where[found.status[where] == "at rest"]
+    found.time[resting] = np.where(np.isnan(found.time[resting]), np.inf, found.time[resting])
+
+
+def _dataset(
+    problem: Problem,
+    networks: Networks,
+    levels: NDArray[np.float64],
+    observable: Observable,
+    metric: Metric,
+    sample: Sample,
+    rules: Integration,
+    found: Sequence[_Escapes],
+) -> xr.Dataset:
+    import xarray as xr
+
+    joined = {f.name: np.concatenate([getattr(part, f.name) for part in found]) for f in fields(_Escapes)}
+    joined["status"] = joined["status"].astype(str)
+    variables = {
+        name: (("network", "threshold") if name == "time" else ("network",), values)
+        for name, values in joined.items()
+    }
+    labels = {name: ("network", values) for name, values in networks.labels.items()}
+    return xr.Dataset(
+        variables,
+        coords={"network": np.arange(len(networks)), "threshold": levels, **labels},
+        attrs={
+            "problem": repr(problem),
+            "observable": observable.name,
+            "rates": list(problem.rates(metric)),
+            "time_unit": "learning rate times steps of the first layer",
+            "sample": repr(sample),
+            "rtol": rules.rtol,
+            "method": rules.method,
+        },
+    )

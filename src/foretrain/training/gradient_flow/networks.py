@@ -1,0 +1,155 @@
+"""Stacks of networks that flow together, and how they start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretrain.support.errors import InputError
+from foretrain.support.seeds import spawn, torch_generator
+from foretrain.training.gradient_flow.problem import Problem
+
+Weights: TypeAlias = tuple[Tensor, ...]  # W_1 .. W_L, each (networks, outputs, inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """Weights W_1 .. W_L of many networks, first axis the network, and labels (one value for each network)."""
+
+    weights: Weights
+    labels: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.weights[0])
+
+    def __repr__(self) -> str:
+        labels = ", ".join(f"{name} {values[0]} .. {values[-1]}" for name, values in self.labels.items())
+        return f"Networks({len(self)} of depth {len(self.weights)}{', ' + labels if labels else ''})"
+
+    def __getitem__(self, which: slice | NDArray[Any]) -> Networks:
+        index = np.arange(len(self))[which]
+        weights = tuple(values[torch.from_numpy(index)] for values in self.weights)
+        return Networks(weights, {name: values[index] for name, values in self.labels.items()})
+
+
+def given_networks(problem: Problem, weights: Sequence[Any], **labels: Sequence[Any]) -> Networks:
+    """Networks with weights of your own: W_1 .. W_L, each (outputs, inputs) or (networks, outputs, inputs)."""
+    if len(weights) != problem.depth:
+        raise InputError(f"there are {len(weights)} matrices for depth {problem.depth}: give W_1 .. W_L.")
+    found = []
+    for number, (values, shape) in enumerate(zip(weights, problem.shapes), start=1):
+        matrix = torch.as_tensor(values).detach().to(torch.float64)
+        stacked = matrix[None] if matrix.ndim == 2 else matrix
+        if stacked.ndim != 3 or tuple(stacked.shape[1:]) != shape or not torch.isfinite(stacked).all():
+            raise InputError(
+                f"W_{number} has shape {tuple(matrix.shape)}: give finite numbers of shape {shape}."
+            )
+        found.append(stacked.clone())
+    count = max(len(values) for values in found)
+    if any(len(values) not in (1, count) for values in found):
+        raise InputError(
+            f"the matrices stand for {[len(values) for values in found]} networks: give as many of each."
+        )
+    arrays = {name: np.asarray(values) for name, values in labels.items()}
+    if any(values.shape != (count,) for values in arrays.values()):
+        raise InputError(f"labels need one value for each of the {count} networks.")
+    return Networks(tuple(values.expand(count, -1, -1).clone() for values in found), arrays)
+
+
+def scaled_he(
+    problem: Problem, small_layers: int, epsilons: float | Sequence[float], seeds: int | Sequence[int]
+) -> Networks:
+    """He-normal weights (variance 2 / fan-in), the first ``small_layers`` times ε: every ε with every seed.
+
+    ``seeds`` is a list, or how many to take from 0 on. One seed gives the same draw for every ε. The labels are
+    epsilon, seed and small_layers.
+    """
+    if not 0 <= small_layers <= problem.depth:
+        raise InputError(
+            f"small_layers is {small_layers}: give a number from 0 to the depth {problem.depth}."
+        )
+    sizes = np.atleast_1d(np.asarray(epsilons, dtype=np.float64))
+    numbers = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    if not numbers or not sizes.size or not (sizes >= 0).all():
+        raise InputError("give at least one seed, and epsilons that are not negative.")
+    drawn = [_he_normal(problem, seed) for seed in numbers]
+    stacked = []
+    for layer in range(problem.depth):
+        together = torch.stack([weights[layer] for weights in drawn])
+        scales = (
+            torch.from_numpy(sizes) if layer < small_layers else torch.ones(len(sizes), dtype=torch.float64)
+        )
+        stacked.append((scales[:, None, None, None] * together).flatten(0, 1))
+    labels = {
+        "epsilon": np.repeat(sizes, len(numbers)),
+        "seed": np.tile(numbers, len(sizes)),
+        "small_layers": np.full(len(numbers) * len(sizes), small_layers),
+    }
+    return Networks(tuple(stacked), labels)
+
+
+def ansatz(problem: Problem, scales: Sequence[Any] | NDArray[np.floating]) -> Networks:
+    """Networks on the symmetric manifold (Def. 3) with scales X_1 .. X_L: (layers) or (networks, layers).
+
+    Rows of W_1 are X_1 v, entries of middle matrices X_l / N, of W_L X_L / √N. With several modes the neurons form
+    one block for each (App. E), N is the block's width, and scales have a last axis of modes.
+    """
+    given = np.asarray(scales, dtype=np.float64)
+    modes, block = problem.modes, problem.block_width
+    if problem.width != modes * block:
+        raise InputError(
+            f"a width of {problem.width} does not divide into blocks for {modes} modes: change it."
+        )
+    per_mode = given[..., None] if modes == 1 and given.shape[-1:] == (problem.depth,) else given
+    stacked = per_mode[None] if per_mode.ndim == 2 else per_mode
+    if stacked.ndim != 3 or stacked.shape[1:] != (problem.depth, modes) or not np.isfinite(stacked).all():
+        raise InputError(
+            f"scales have shape {given.shape}: give finite numbers (layers) or (networks, layers) for "
+            f"{problem.depth} layers, with a last axis of {modes} for several modes."
+        )
+    X = torch.from_numpy(stacked)
+    member = torch.eye(modes, dtype=torch.float64).repeat_interleave(block, dim=0)  # (neurons, modes)
+    first = torch.zeros(len(X), problem.width, problem.inputs, dtype=torch.float64)
+    first[:, :, :modes] = member * X[:, 0, None, :]
+    middle = [
+        torch.einsum("ik,nk,jk->nij", member, X[:, layer], member) / block
+        for layer in range(1, problem.depth - 1)
+    ]
+    last = (X[:, -1] @ member.T)[:, None] / block**0.5
+    return Networks((first, *middle, last))
+
+
+def joined(groups: Sequence[Networks]) -> Networks:
+    """Several groups of networks of one problem as one, with the labels that all of them have."""
+    names = set.intersection(*(set(group.labels) for group in groups))
+    weights = tuple(torch.cat(layers) for layers in zip(*(group.weights for group in groups)))
+    return Networks(
+        weights, {n: np.concatenate([group.labels[n] for group in groups]) for n in sorted(names)}
+    )
+
+
+def amplitudes(problem: Problem, weights: Weights) -> Tensor:
+    """X_l (networks, layers, modes) as the ansatz reads them: block means, also off the symmetric manifold."""
+    modes, block = problem.modes, problem.block_width
+    member = torch.eye(modes, dtype=weights[0].dtype).repeat_interleave(block, dim=0) / block
+    used = modes * block
+    first = torch.einsum("nik,ik->nk", weights[0][:, :used, :modes], member)
+    middle = [
+        block * torch.einsum("nij,ik,jk->nk", w[:, :used, :used], member, member) for w in weights[1:-1]
+    ]
+    last = block**0.5 * weights[-1][:, 0, :used] @ member
+    return torch.stack([first, *middle, last], dim=1)
+
+
+def _he_normal(problem: Problem, seed: int) -> list[Tensor]:
+    """One stream for each layer, so that a layer's draw does not depend on the depth."""
+    return [
+        (2 / shape[1]) ** 0.5 * torch.randn(shape, generator=torch_generator(stream), dtype=torch.float64)
+        for shape, stream in zip(problem.shapes, spawn(seed, problem.depth))
+    ]

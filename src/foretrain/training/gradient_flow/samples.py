@@ -1,0 +1,109 @@
+"""Points that stand for the Gaussian law of the inputs: the population average is a weighted sum over them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretrain.support.errors import InputError
+from foretrain.support.seeds import Seed, generator
+from foretrain.training.gradient_flow.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Inputs (inputs, points), their weights (points), which sum to one, and the teacher's answers (1, points)."""
+
+    points: Tensor
+    weights: Tensor
+    targets: Tensor
+    meaning: str
+
+    def __repr__(self) -> str:
+        return f"Sample({self.meaning}: {self.size} points in {self.points.shape[-2]} dimensions)"
+
+    @property
+    def size(self) -> int:
+        """The number of points."""
+        return self.points.shape[-1]
+
+    def to(self, dtype: torch.dtype) -> Sample:
+        """The same points in another precision."""
+        return Sample(self.points.to(dtype), self.weights.to(dtype), self.targets.to(dtype), self.meaning)
+
+
+def gaussian_sample(problem: Problem, size: int = 1024, seed: Seed = 0) -> Sample:
+    """Quasi-random points with the symmetries and the second moments of the Gaussian law.
+
+    Scrambled Sobol points go through the Gaussian quantiles; each is reflected in the directions that the teacher
+    does not see, so that those are uncorrelated with the targets; if σ is not odd, also through the origin (for an odd
+    σ that changes no average of the problem). A last linear map makes the covariance exactly one. ``size`` counts all
+    points and is rounded up to a power of two.
+    """
+    from scipy.stats import norm, qmc
+
+    if size < 2 * problem.inputs:
+        raise InputError(
+            f"size is {size}: {problem.inputs} inputs need at least {2 * problem.inputs} points."
+        )
+    signs = _reflections(problem)
+    power = max(0, math.ceil(math.log2(size / len(signs))))
+    uniform = qmc.Sobol(problem.inputs, rng=generator(seed)).random_base2(power)
+    drawn = norm.ppf(np.clip(uniform, 1e-12, 1 - 1e-12))
+    points = np.concatenate([drawn * sign for sign in signs])
+    return given_sample(problem, _whitened(points), meaning="quasi-random Gaussian sample")
+
+
+def hermite_sample(problem: Problem, nodes: int = 64) -> Sample:
+    """The Gauss-Hermite product rule: exact for polynomials, and nodes^inputs points large."""
+    if nodes**problem.inputs > 2_000_000:
+        raise InputError(
+            f"{nodes} nodes in {problem.inputs} dimensions make {float(nodes) ** problem.inputs:.3g} points: take "
+            "fewer nodes or gaussian_sample."
+        )
+    line, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    points = np.array(list(product(line, repeat=problem.inputs)))
+    products = np.array([math.prod(each) for each in product(weights, repeat=problem.inputs)])
+    return given_sample(problem, points, products / products.sum(), meaning="Gauss-Hermite product rule")
+
+
+def given_sample(
+    problem: Problem,
+    points: NDArray[np.floating],
+    weights: NDArray[np.floating] | None = None,
+    meaning: str = "given sample",
+) -> Sample:
+    """Your own inputs (points, inputs), weighted equally unless weights are given; float64."""
+    array = np.asarray(points, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] != problem.inputs or not np.isfinite(array).all():
+        raise InputError(f"points have shape {array.shape}: give finite numbers (points, {problem.inputs}).")
+    share = np.full(len(array), 1 / len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if share.shape != (len(array),) or not np.isclose(share.sum(), 1, rtol=1e-9, atol=0):
+        raise InputError(f"weights have shape {share.shape}: give one for each point, with sum 1.")
+    columns = torch.from_numpy(np.ascontiguousarray(array.T))
+    return Sample(columns, torch.from_numpy(share), problem.teacher(columns), meaning)
+
+
+def _reflections(problem: Problem) -> list[NDArray[np.float64]]:
+    """Signs of the coordinates: the unseen ones change together, and all together if σ is not odd."""
+    unseen = np.ones(problem.inputs)
+    unseen[problem.modes :] = -1
+    signs = [np.ones(problem.inputs)]
+    if problem.inputs > problem.modes:
+        signs.append(unseen)
+    z = torch.linspace(0.1, 3.0, 30, dtype=torch.float64)
+    if not torch.allclose(problem.nonlinearity.value(-z), -problem.nonlinearity.value(z), rtol=1e-12, atol=0):
+        signs += [-sign for sign in signs]
+    return signs
+
+
+def _whitened(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The nearest points with unit covariance about the origin."""
+    values, vectors = np.linalg.eigh(points.T @ points / len(points))
+    return np.asarray(points @ (vectors / np.sqrt(values)) @ vectors.T)

@@ -1,0 +1,172 @@
+"""Networks along their flow: weights at chosen times, and what is read from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretrain.support.errors import InputError
+from foretrain.support.memory import require_memory
+from foretrain.support.progress import Progress
+from foretrain.training.gradient_flow.flows import Flows
+from foretrain.training.gradient_flow.integration import (
+    Integration,
+    groups,
+    population_field,
+    prepared_sample,
+)
+from foretrain.training.gradient_flow.networks import Networks, Weights, amplitudes
+from foretrain.training.gradient_flow.passes import mean_losses
+from foretrain.training.gradient_flow.problem import Metric, Problem
+from foretrain.training.gradient_flow.samples import Sample
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Times = Sequence[Any] | NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshots:
+    """Weights (network, snapshot, outputs, inputs) at times (network, snapshot); nan where a flow gave up before."""
+
+    time: NDArray[np.float64]
+    weights: Weights
+    labels: Mapping[str, NDArray[Any]]
+
+    def __repr__(self) -> str:
+        networks, count = self.time.shape
+        return f"Snapshots({count} of {networks} networks of depth {len(self.weights)}, to time {self.time.max():g})"
+
+    def at(self, snapshot: int) -> Networks:
+        """All networks at one of the snapshots."""
+        return Networks(tuple(values[:, snapshot] for values in self.weights), self.labels)
+
+    def labelled(self, variables: Mapping[str, Any], coords: Mapping[str, Any], **attrs: Any) -> xr.Dataset:
+        """Variables (network, snapshot, ...) as a Dataset with the time of every snapshot."""
+        import xarray as xr
+
+        labels = {name: ("network", values) for name, values in self.labels.items()}
+        networks, count = self.time.shape
+        place = {"network": np.arange(networks), "snapshot": np.arange(count)}
+        time = {"time": (("network", "snapshot"), self.time)}
+        return xr.Dataset(variables, coords={**place, **time, **labels, **coords}, attrs=attrs)
+
+
+def snapshots(
+    problem: Problem,
+    networks: Networks,
+    times: Times,
+    *,
+    metric: Metric = "uniform",
+    sample: Sample | None = None,
+    integration: Integration | None = None,
+) -> Snapshots:
+    """The weights of each network at times (times) or, each at its own, (networks, times).
+
+    Steps end at the times, so that nothing is interpolated. After an escape run,
+    ``times = found["time"].values[:, :1] * np.linspace(0, 1.2, 25)`` follows every network through its own escape.
+    """
+    rules = integration or Integration()
+    points = prepared_sample(problem, sample, rules)
+    clock = _times(times, len(networks))
+    numbers = sum(math.prod(shape) for shape in problem.shapes)
+    require_memory(8.0 * clock.size * numbers, f"{clock.size} snapshots of {problem!r}", "take fewer times")
+    field = population_field(problem, points, metric)
+    stored = tuple(
+        torch.full((*clock.shape, *shape), math.nan, dtype=torch.float64) for shape in problem.shapes
+    )
+    with Progress("snapshots", total=clock.size) as bar:
+        for which in groups(problem, networks, points, rules):
+            flows = rules.flows(field, networks[which].weights)
+            _follow(flows, clock[which], tuple(values[which] for values in stored), rules, bar)
+    return Snapshots(clock, stored, networks.labels)
+
+
+def trajectory(
+    problem: Problem,
+    networks: Networks,
+    times: Times,
+    *,
+    metric: Metric = "uniform",
+    sample: Sample | None = None,
+    integration: Integration | None = None,
+) -> xr.Dataset:
+    """Loss, amplitudes X_l of every mode, norms and operator norms of the weights at times, as :func:`snapshots`."""
+    rules = integration or Integration()
+    points = prepared_sample(problem, sample, rules)
+    seen = snapshots(problem, networks, times, metric=metric, sample=points, integration=rules)
+    count = seen.time.shape[1]
+    double = points.to(torch.float64)
+    moments = [seen.at(number).weights for number in range(count)]
+    along = ("network", "snapshot")
+    variables = {
+        "loss": (along, _stacked([mean_losses(problem, weights, double) for weights in moments])),
+        "amplitude": ((*along, "layer", "mode"), _stacked([amplitudes(problem, w) for w in moments])),
+        "norm": ((*along, "layer"), _stacked([_norms(weights) for weights in moments])),
+        "operator_norm": ((*along, "layer"), _stacked([operator_norms(weights) for weights in moments])),
+    }
+    coords = {"layer": np.arange(1, problem.depth + 1), "mode": np.arange(1, problem.modes + 1)}
+    return seen.labelled(variables, coords, problem=repr(problem), rates=list(problem.rates(metric)))
+
+
+def operator_norms(weights: Weights) -> Tensor:
+    """The largest singular value (networks, layers)."""
+    return torch.stack([_largest(values) for values in weights], dim=1)
+
+
+def _largest(values: Tensor) -> Tensor:
+    finite = torch.isfinite(values).all(dim=-1).all(dim=-1)
+    found = torch.full(values.shape[:1], math.nan, dtype=values.dtype)
+    found[finite] = torch.linalg.matrix_norm(values[finite], ord=2)
+    return found
+
+
+def _norms(weights: Weights) -> Tensor:
+    return torch.stack([torch.linalg.matrix_norm(values) for values in weights], dim=1)
+
+
+def _stacked(values: list[Tensor]) -> NDArray[np.float64]:
+    return np.asarray(torch.stack(values, dim=1).numpy())
+
+
+def _follow(
+    flows: Flows, times: NDArray[np.float64], stored: Weights, rules: Integration, bar: Progress
+) -> None:
+    """Step every flow from one of its times to the next, and store its weights there."""
+    place, following = np.arange(len(flows)), np.zeros(len(flows), dtype=int)
+    while len(flows):
+        ahead = times[place, following] - flows.time
+        there = np.flatnonzero(ahead <= 1e-13 * flows.time)
+        if len(there):
+            for values, state in zip(stored, flows.state):
+                values[place[there], following[there]] = state[torch.from_numpy(there)].double()
+            bar.advance(len(there))
+            following[there] += 1
+            live = following < times.shape[1]
+            flows.keep(live)
+            place, following = place[live], following[live]
+            continue
+        given_up = (flows.evaluations >= rules.max_evaluations) | flows.stuck
+        if given_up.any():
+            flows.keep(~given_up)
+            place, following, ahead = place[~given_up], following[~given_up], ahead[~given_up]
+        if len(flows):
+            flows.attempt(ahead)
+
+
+def _times(times: Times, networks: int) -> NDArray[np.float64]:
+    array = np.asarray(times, dtype=np.float64)
+    table = np.broadcast_to(array, (networks, array.shape[-1])).copy() if array.ndim == 1 else array
+    if table.ndim != 2 or len(table) != networks or not table.size:
+        raise InputError(f"times have shape {array.shape}: give (times) or ({networks}, times).")
+    if not np.isfinite(table).all() or (table < 0).any() or (np.diff(table, axis=1) < 0).any():
+        raise InputError("times must be finite, not negative and in ascending order.")
+    return table

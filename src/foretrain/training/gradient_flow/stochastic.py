@@ -1,0 +1,109 @@
+"""Plain stochastic gradient descent on fresh Gaussian batches: the check of the flow, at its full price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretrain.support.errors import InputError
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, spawn, torch_generator
+from foretrain.training.gradient_flow.flows import State, picked
+from foretrain.training.gradient_flow.integration import Integration, prepared_sample
+from foretrain.training.gradient_flow.networks import Networks
+from foretrain.training.gradient_flow.passes import loss_and_gradients, mean_losses
+from foretrain.training.gradient_flow.problem import Metric, Problem
+from foretrain.training.gradient_flow.samples import Sample
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def stochastic_escape(
+    problem: Problem,
+    networks: Networks,
+    *,
+    learning_rate: float = 0.01,
+    batch: int = 512,
+    steps: int = 100_000,
+    thresholds: Sequence[float] = (0.02,),
+    metric: Metric = "uniform",
+    sample: Sample | None = None,
+    every: int = 10,
+    dtype: torch.dtype = torch.float64,
+    seed: Seed = 0,
+) -> xr.Dataset:
+    """First times (learning rate × steps) at which the loss over ``sample`` is below each threshold.
+
+    Every network learns from batches of its own. The loss is looked at every ``every`` steps and is taken as linear
+    in between; ``time`` is nan where the steps did not suffice. Times compare with those of :func:`escape`, up to
+    terms of first order in the learning rate and the noise of the batches.
+    """
+    import xarray as xr
+
+    if not learning_rate > 0 or min(batch, steps, every) < 1:
+        raise InputError("learning_rate, batch, steps and every must be positive.")
+    points = prepared_sample(problem, sample, Integration(dtype=dtype))
+    levels = np.atleast_1d(np.asarray(thresholds, dtype=np.float64))
+    rates = [learning_rate * rate for rate in problem.rates(metric)]
+    sources = [torch_generator(own) for own in spawn(seed, len(networks))]
+    weights: State = tuple(values.to(dtype) for values in networks.weights)
+    place = np.arange(len(networks))
+    time = np.full((len(networks), len(levels)), np.nan)
+    before = _losses(problem, weights, points)
+    time[before[:, None] <= levels] = 0.0
+    for step in track(range(1, steps + 1), "steps of descent"):
+        weights = _descended(problem, weights, [sources[index] for index in place], batch, rates)
+        if step % every:
+            continue
+        after = _losses(problem, weights, points)
+        _note(time, place, levels, before, after, (step - every) * learning_rate, every * learning_rate)
+        live = np.isnan(time[place]).any(axis=1)
+        weights, before, place = picked(weights, np.flatnonzero(live)), after[live], place[live]
+        if not len(place):
+            break
+    labels = {name: ("network", values) for name, values in networks.labels.items()}
+    return xr.Dataset(
+        {"time": (("network", "threshold"), time)},
+        coords={"network": np.arange(len(networks)), "threshold": levels, **labels},
+        attrs={"problem": repr(problem), "learning_rate": learning_rate, "batch": batch, "rates": rates},
+    )
+
+
+def _descended(
+    problem: Problem, weights: State, sources: Sequence[torch.Generator], batch: int, rates: Sequence[float]
+) -> State:
+    """One step of every network on its own fresh batch."""
+    dtype = weights[0].dtype
+    drawn = [torch.randn(problem.inputs, batch, generator=source, dtype=dtype) for source in sources]
+    points = torch.stack(drawn)
+    share = torch.full((batch,), 1 / batch, dtype=dtype)
+    _, gradients = loss_and_gradients(
+        problem, weights, Sample(points, share, problem.teacher(points), "batch")
+    )
+    return tuple(values - rate * gradient for values, rate, gradient in zip(weights, rates, gradients))
+
+
+def _losses(problem: Problem, weights: State, sample: Sample) -> NDArray[np.float64]:
+    losses: Tensor = mean_losses(problem, weights, sample).double()
+    return np.asarray(losses.numpy())
+
+
+def _note(
+    time: NDArray[np.float64],
+    place: NDArray[np.intp],
+    levels: NDArray[np.float64],
+    before: NDArray[np.float64],
+    after: NDArray[np.float64],
+    start: float,
+    length: float,
+) -> None:
+    for number, level in enumerate(levels):
+        new = (after <= level) & np.isnan(time[place, number])
+        fraction = (before[new] - level) / (before[new] - after[new])
+        time[place[new], number] = start + length * np.clip(fraction, 0, 1)

@@ -1,0 +1,274 @@
+"""Fixed points of recurrent layers at a constant input: planted in a GRU, and found in any plain RNN or GRU.
+
+A GRU at rest obeys h = n with n = tanh(r * (W_hn h + b_hn) + b_in + W_in x): the gate z says only how fast it comes to
+rest. The gate r of a wanted point is known beforehand, so that W_hn has to send every h_i to
+q_i = (artanh(h_i) - b_in) / r(h_i) - b_hn. That is the construction (17) of Hazelden et al., for a GRU:
+
+    W_hn <- Q H+ + W_hn (1 - H H+),    H = (h_1 ... h_m),  Q = (q_1 ... q_m),
+
+with the pseudo-inverse H+, which is H* / |h|^2 where the points are orthogonal. Points have entries ±k, the same for
+all units: then the slope along each of them is (1 - k^2) artanh(k) / k < 1 at every other, and they are stable. (Points
+k e_i on single units are not: such a unit escapes from zero, so that only points with all of those units on are stable.)
+
+A GRU is not odd, since r(-h) = 1 - r(h) without biases: mirror images of the points are not fixed points, but there
+are some near them, and mixtures may be stable too. ``find_fixed_points`` tells how many there are altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from foretrain.empirical.global_ntk.cells import Cell, cell_of
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.memory import require_memory
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, torch_generator
+
+if TYPE_CHECKING:
+    import xarray
+
+_NEWTON_STEPS = 60
+_HALVINGS = 8
+_DRAWS = 100
+_ROUNDING = 1e-3  # how far single precision may move a point
+_BLOCK = 32  # starts whose Jacobians are held at once
+
+
+@dataclass(frozen=True, eq=False)
+class FixedPoints:
+    """Points that a step leaves as they are: (points, units), the stable ones first, then by spectral radius.
+
+    ``radius`` is the spectral radius of the step's Jacobian, ``residual`` the largest entry of |step(h) - h|, and
+    ``hits`` the number of starts that ended there.
+    """
+
+    points: Tensor
+    radius: Tensor
+    residual: Tensor
+    hits: Tensor
+
+    @property
+    def stable(self) -> Tensor:
+        """Which points attract their surroundings."""
+        return self.radius < 1
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """All of it, by point and unit."""
+        import xarray
+
+        fields = {name: ("point", getattr(self, name).numpy()) for name in ("radius", "residual", "hits")}
+        fields["stable"] = ("point", self.stable.numpy())
+        return xarray.Dataset({"state": (("point", "unit"), self.points.numpy()), **fields})
+
+    def __repr__(self) -> str:
+        stable = int(self.stable.sum())
+        worst = float(self.residual.max()) if len(self) else 0.0
+        return f"FixedPoints({len(self)} points, {stable} of them stable; residuals up to {worst:.1g})"
+
+
+def plant_fixed_points(gru: nn.GRU, count: int = 5, *, amplitude: float = 0.6, seed: Seed = 0) -> FixedPoints:
+    """Change the recurrent weights of a GRU's candidate so that it has stable fixed points at zero input.
+
+    Each is a random pattern of ±amplitude; other weights stay. Patterns are drawn again, up to 100 times, until all
+    are stable: they often are not if there are few units per point or the amplitude is small. Near 1 they are steep
+    wells that the inputs hardly choose between, smaller ones lie in a landscape with slow directions. Returned are the
+    points after rounding to the module's precision, in float64. Their mirror images and mixtures are not counted.
+    """
+    step = _Step.of(gru, None)
+    if not isinstance(gru, nn.GRU):
+        raise NotSupportedError("plant_fixed_points changes the candidate of a GRU: give it an nn.GRU.")
+    units = gru.hidden_size
+    if not 1 <= count <= units:
+        raise InputError(f"count is {count}, but a GRU of {units} units has room for 1 to {units} points.")
+    if not 0 < amplitude < 1:
+        raise InputError(f"amplitude is {amplitude}, but states of a GRU lie between -1 and 1: choose e.g. 0.9.")
+    source, before = torch_generator(seed), gru.weight_hh_l0.detach().clone()
+    for _ in range(_DRAWS):
+        signs = torch.randint(0, 2, (count, units), generator=source)
+        patterns = amplitude * (2 * signs - 1).double()
+        _write_candidate(gru, patterns, step)
+        found = _described(_Step.of(gru, None), patterns, torch.ones(count, dtype=torch.int64))
+        if bool(found.stable.all()) and float((found.points.abs() - amplitude).abs().max()) < _ROUNDING:
+            return found
+    gru.weight_hh_l0.data.copy_(before)
+    raise InputError(
+        f"no {_DRAWS} draws of {count} points of amplitude {amplitude} in {units} units were all stable: choose an "
+        "amplitude nearer to 1, fewer points, more units or smaller recurrent weights."
+    )
+
+
+def find_fixed_points(
+    module: nn.RNNBase,
+    x: Tensor | None = None,
+    *,
+    starts: Tensor | int = 100,
+    steps: int = 200,
+    tolerance: float = 1e-10,
+    distance: float = 1e-5,
+    seed: Seed = 0,
+) -> FixedPoints:
+    """Fixed points of an nn.RNN or nn.GRU at a constant input, from many starts, in float64.
+
+    Every start is followed by the layer's own steps, which leads to what is stable; Newton's method with halved steps
+    goes on from the start, from a few places on the way and from the end, which also finds saddles that the way
+    passes. No search can promise to be complete: more starts find more.
+
+    Parameters
+    ----------
+    x
+        The input, (n_in,); zero by default.
+    starts
+        States (starts, units), or how many to draw: uniformly from the cube of side 2, shrunk by a random factor.
+    steps
+        How long each start is followed.
+    tolerance
+        What counts as fixed: no entry of step(h) - h is larger.
+    distance
+        Points with no entry further apart than this are the same.
+    """
+    step = _Step.of(module, x)
+    if isinstance(starts, int):
+        starts = _drawn(starts, module.hidden_size, seed)
+    if starts.ndim != 2 or starts.shape[1] != module.hidden_size:
+        raise InputError(
+            f"starts has shape {tuple(starts.shape)}, but must be (starts, {module.hidden_size} units)."
+        )
+    units = module.hidden_size
+    require_memory(
+        8 * 6 * _BLOCK * units**2,
+        f"Jacobians of {units} units from {_BLOCK} starts",
+        "use a smaller layer",
+    )
+    kept, state = [starts.double()], starts.double()
+    for time in track(range(1, steps + 1), "following the steps"):
+        state = step(state)
+        if time in (5, 20, steps):
+            kept.append(state)
+    candidates = torch.cat(kept)
+    ended = torch.cat([_newton(step, block) for block in track(candidates.split(_BLOCK), "Newton's method")])
+    fixed = (step(ended) - ended).abs().amax(1) <= tolerance
+    return _described(step, *_distinct(ended[fixed], distance))
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """h -> step(h) at a constant input, in float64, and its Jacobian."""
+
+    cell: Cell
+    weight: Tensor  # (gates * units, units)
+    bias: Tensor
+    given: Tensor  # what the input adds, (gates * units)
+
+    @classmethod
+    def of(cls, module: nn.RNNBase, x: Tensor | None) -> _Step:
+        if not isinstance(module, nn.RNN | nn.GRU) or module.num_layers > 1 or module.bidirectional:
+            raise NotSupportedError("fixed points are sought in an nn.RNN or nn.GRU of one layer and direction.")
+        values = {name: value.detach().double().cpu() for name, value in module.named_parameters()}
+        zero = torch.zeros(len(values["weight_hh_l0"]), dtype=torch.float64)
+        given = values.get("bias_ih_l0", zero)
+        if x is not None:
+            if tuple(x.shape) != (module.input_size,):
+                raise InputError(f"x has shape {tuple(x.shape)}, but the layer takes ({module.input_size},).")
+            given = given + values["weight_ih_l0"] @ x.double().cpu()
+        return cls(cell_of(module), values["weight_hh_l0"], values.get("bias_hh_l0", zero), given)
+
+    def __call__(self, state: Tensor) -> Tensor:
+        return self.cell.step((state,), self.products(state), self.given)[0]
+
+    def products(self, state: Tensor) -> Tensor:
+        """W_hh h + b_hh: (states, gates * units)."""
+        return state @ self.weight.t() + self.bias
+
+    def jacobian(self, state: Tensor) -> Tensor:
+        """d step / d h: (states, units, units)."""
+        slopes = self.cell.slopes((state,), self.products(state), self.given.expand(len(state), -1))
+        gates = self.weight.view(self.cell.gates, -1, state.shape[1])
+        found = torch.einsum("sgu,guv->suv", slopes.by_slot[0][:, : self.cell.gates], gates)
+        if (0, 0) in slopes.carry:
+            found = found + torch.diag_embed(slopes.carry[0, 0])
+        return found
+
+
+def _write_candidate(gru: nn.GRU, patterns: Tensor, step: _Step) -> None:
+    """W_hn such that every pattern is its own candidate at zero input."""
+    units = gru.hidden_size
+    reset = torch.sigmoid(step.products(patterns) + step.given)[:, :units]
+    bias, given = (part[2 * units :] for part in (step.bias, step.given))
+    wanted = (torch.atanh(patterns) - given) / reset - bias
+    inverse = torch.linalg.pinv(patterns.t())
+    old = step.weight[2 * units :]
+    new = wanted.t() @ inverse + old - old @ patterns.t() @ inverse
+    with torch.no_grad():
+        gru.weight_hh_l0[2 * units :] = new.to(gru.weight_hh_l0)
+
+
+def _drawn(count: int, units: int, seed: Seed) -> Tensor:
+    if count < 1:
+        raise InputError(f"starts is {count}, but a search needs at least one.")
+    source = torch_generator(seed)
+    cube = 2 * torch.rand(count, units, dtype=torch.float64, generator=source) - 1
+    return cube * torch.rand(count, 1, dtype=torch.float64, generator=source)
+
+
+def _newton(step: _Step, state: Tensor) -> Tensor:
+    """Newton's method on step(h) - h, each start with its own step length, halved until the residual falls."""
+    one = torch.eye(state.shape[1], dtype=torch.float64)
+    rest = _residual(step, state)
+    for _ in range(_NEWTON_STEPS):
+        move, _ = torch.linalg.solve_ex(one - step.jacobian(state), step(state) - state)
+        move = torch.where(move.isfinite(), move, 0.0)
+        moved, left = _shortened(lambda length: state + length[:, None] * move, step, rest)
+        better = left < rest
+        state, rest = torch.where(better[:, None], moved, state), torch.where(better, left, rest)
+        if not bool(better.any()):
+            break
+    return state
+
+
+def _shortened(at: Callable[[Tensor], Tensor], step: _Step, rest: Tensor) -> tuple[Tensor, Tensor]:
+    """The move, halved for those starts whose residual does not fall."""
+    length = torch.ones_like(rest)
+    for _ in range(_HALVINGS):
+        moved = at(length)
+        left = _residual(step, moved)
+        if bool((left < rest).all()):
+            break
+        length = torch.where(left < rest, length, length / 2)
+    return moved, left
+
+
+def _residual(step: _Step, state: Tensor) -> Tensor:
+    return (step(state) - state).norm(dim=1)
+
+
+def _distinct(points: Tensor, distance: float) -> tuple[Tensor, Tensor]:
+    """One of each, and how often each came."""
+    kept: list[Tensor] = []
+    hits: list[int] = []
+    for point in points:
+        same = [place for place, other in enumerate(kept) if float((point - other).abs().max()) <= distance]
+        if same:
+            hits[same[0]] += 1
+        else:
+            kept.append(point)
+            hits.append(1)
+    stacked = torch.stack(kept) if kept else points[:0]
+    return stacked, torch.tensor(hits, dtype=torch.int64)
+
+
+def _described(step: _Step, points: Tensor, hits: Tensor) -> FixedPoints:
+    """Polished, with their stability, in order."""
+    points = torch.cat([_newton(step, block) for block in points.split(_BLOCK)]) if len(points) else points
+    radii = [torch.linalg.eigvals(step.jacobian(block)).abs().amax(1) for block in points.split(_BLOCK)]
+    radius = torch.cat(radii) if len(points) else points.new_zeros(0)
+    order = torch.argsort(radius)
+    residual = (step(points) - points).abs().amax(1) if len(points) else points.new_zeros(0)
+    return FixedPoints(points[order], radius[order], residual[order], hits[order])

@@ -1,0 +1,26 @@
+"""Named observables of a training: functions of model and batch that a ``Recorder`` knows by name.
+
+``loss``, ``gradient_norm``, ``learning_rate``, ``weight_spectra``, ``ntk_shares``, ``fields``, ``global_ntk_rank``,
+``core_cosine``, ``mode_alignment``; each function here gives the observable with its options, such as
+``mode_alignment(modes=5)``. ``register`` adds more, ``names`` lists all.
+"""
+
+from foretrain.training.observables.global_state import core_cosine, global_ntk_rank, mode_alignment
+from foretrain.training.observables.kernels import fields, ntk_shares
+from foretrain.training.observables.progress import gradient_norm, learning_rate, loss, weight_spectra
+from foretrain.training.observables.registry import Observable, names, register
+
+__all__ = [
+    "Observable",
+    "core_cosine",
+    "fields",
+    "global_ntk_rank",
+    "gradient_norm",
+    "learning_rate",
+    "loss",
+    "mode_alignment",
+    "names",
+    "ntk_shares",
+    "register",
+    "weight_spectra",
+]

@@ -1,0 +1,74 @@
+"""What a recorder is given, checked before the training starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from foretrain.support.errors import InputError
+from foretrain.training.observables.registry import Observable
+from foretrain.training.recorder.values import check_name
+
+Counting = Literal["optimizer", "calls"]
+
+
+def checked_model(model: Any) -> nn.Module:
+    """A module whose parameters all have their shapes."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}: give an nn.Module.")
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if torch.nn.parameter.is_lazy(value):
+            raise InputError(
+                f"{name!r} has no shape yet: run the model once on a batch before it is recorded."
+            )
+    return model
+
+
+def checked_observables(observables: list[Observable], given: Mapping[str, Any]) -> dict[str, Observable]:
+    """By name, with all that they need."""
+    if not observables:
+        raise InputError("no observable is asked for: name at least one.")
+    for observable in observables:
+        check_name(observable.name, "an observable")
+        for need in observable.needs:
+            if given[need] is None:
+                raise InputError(
+                    f"the observable {observable.name!r} needs {need}=: give it to the Recorder."
+                )
+    return {observable.name: observable for observable in observables}
+
+
+def counted_optimizer(
+    count: Counting | None, optimizer: torch.optim.Optimizer | None
+) -> torch.optim.Optimizer | None:
+    """The optimizer whose steps are counted; None if calls are."""
+    if count not in (None, "optimizer", "calls"):
+        raise InputError(f"count is {count!r}: give 'optimizer' or 'calls'.")
+    if optimizer is not None and not hasattr(optimizer, "register_step_post_hook"):
+        raise InputError(
+            f"optimizer is a {type(optimizer).__name__}: give one torch optimizer, the one whose steps count."
+        )
+    if count == "optimizer" and optimizer is None:
+        raise InputError("count='optimizer' needs optimizer=: give the one whose steps count.")
+    return None if count == "calls" else optimizer
+
+
+def check_resume_from(step: Any) -> None:
+    """None, or a step."""
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+        raise InputError(f"resume_from is {step!r}: give the number of the step that training goes on from.")
+
+
+def json_safe(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What comes back when it is read."""
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(metadata or {})))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"metadata cannot be stored ({error}): use numbers, text, lists and dicts."
+        ) from error
+    return found

@@ -1,0 +1,79 @@
+"""What recording may cost: a share of the time since the start, divided fairly between observables.
+
+An observable is recorded if what was spent, its own cost, and the cost of the last record, which is always made,
+stay within the share. A cheap observable that is due all the time would use up what a costly one is saving for; so
+each has an equal part of the allowance, and may go beyond it only by what others do not need for their next record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from foretrain.support.errors import InputError
+
+BOOKKEEPING = "bookkeeping"  # copies that protect the training, and writing
+_REMEMBERED = 5  # costs of one observable, whose largest is what the next one is expected to cost
+
+
+class Budget:
+    """Seconds spent by observable, and what more may be spent; ``share`` None: anything."""
+
+    def __init__(self, share: float | None, names: Iterable[str]) -> None:
+        if share is not None and not 0 < share <= 1:
+            raise InputError(
+                f"budget is {share!r}: give a share of the time such as 0.05, or None for no limit."
+            )
+        self.share = share
+        self.spent = dict.fromkeys([*names, BOOKKEEPING], 0.0)
+        self._recent: dict[str, deque[float]] = {name: deque(maxlen=_REMEMBERED) for name in self.spent}
+        self._start = time.perf_counter()
+
+    def start(self) -> None:
+        """The time counts from now."""
+        self._start = time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._start
+
+    @property
+    def total(self) -> float:
+        """Seconds spent on everything."""
+        return sum(self.spent.values())
+
+    def charge(self, name: str, seconds: float) -> None:
+        """Note what something took."""
+        self.spent[name] += seconds
+        self._recent[name].append(seconds)
+
+    def expected(self, name: str) -> float:
+        """What it may cost next time."""
+        return max(self._recent[name], default=0.0)
+
+    def chosen(self, due: Sequence[str], active: Sequence[str]) -> list[str] | None:
+        """Those of the due observables that fit; None if not even an empty record does. ``active`` are all."""
+        if self.share is None:
+            return list(due)
+        reserved = sum(self.expected(name) for name in active) + self.expected(BOOKKEEPING)
+        allowance = self.share * self.elapsed - reserved - self.expected(BOOKKEEPING)
+        room = allowance - self.total
+        if room < 0:
+            return None
+        shared = allowance - self.spent[BOOKKEEPING]
+        found = []
+        # Those furthest behind their part come first.
+        for name in sorted(due, key=lambda name: self.spent[name]):
+            cost = self.expected(name)
+            if cost <= room and self.spent[name] + cost <= self._part(name, active, shared):
+                found.append(name)
+                room -= cost
+        return [name for name in due if name in found]
+
+    def _part(self, name: str, active: Sequence[str], shared: float) -> float:
+        """An equal part of the allowance, and what others leave of theirs beyond their next record."""
+        equal = shared / len(active)
+        left = (equal - self.spent[other] - self.expected(other) for other in active if other != name)
+        return equal + sum(max(0.0, spare) for spare in left)

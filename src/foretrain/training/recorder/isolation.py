@@ -1,0 +1,95 @@
+"""Observables look at a training without changing it: everything they might touch is put back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class Snapshot:
+    """Random states, modes, weights, buffers, gradients and defaults, as they were when it was made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modes = [(module, module.training) for module in model.modules()]
+        self._owned = [(owned, dict(owned)) for module in model.modules() for owned in _members(module)]
+        self._parameters = list(model.parameters())
+        self._wanted = [parameter.requires_grad for parameter in self._parameters]
+        self._gradients = [parameter.grad for parameter in self._parameters]
+        values = [*self._parameters, *model.buffers()]
+        self._values = [(value, value.data, value.detach().clone()) for value in values]
+        self._random = _RandomStates()
+        self._dtype = torch.get_default_dtype()
+
+    def lend(self) -> None:
+        """Evaluation mode, and copies of the gradients: an observable may read them, or call backward."""
+        for module, _ in self._modes:
+            module.training = False
+        for parameter, gradient in zip(self._parameters, self._gradients):
+            parameter.grad = None if gradient is None else gradient.detach().clone()
+
+    def restore(self) -> None:
+        """Put everything back."""
+        torch.set_default_dtype(self._dtype)
+        self._random.restore()
+        for module, mode in self._modes:
+            module.training = mode
+        for owned, members in self._owned:
+            owned.clear()
+            owned.update(members)
+        for value, held, before in self._values:
+            if value.dtype != held.dtype or value.data_ptr() != held.data_ptr():  # as model.double() does
+                value.data = held
+            if not torch.equal(held, before):
+                held.copy_(before)
+        for parameter, wanted, gradient in zip(self._parameters, self._wanted, self._gradients):
+            parameter.requires_grad_(wanted)
+            parameter.grad = gradient
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[Snapshot]:
+    """Inside, gradients are on, inference mode and autocast off; ``lend`` and ``restore`` go around an observable."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        snapshot = Snapshot(model)
+        try:
+            yield snapshot
+        finally:
+            snapshot.restore()
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """What torch.compile was given: in another mode the compiled one would be compiled again."""
+    found: nn.Module = getattr(model, "_orig_mod", model)
+    return found
+
+
+def _members(module: nn.Module) -> tuple[dict[str, Tensor | None], ...]:
+    return module._parameters, module._buffers  # type: ignore[return-value]  # one holds parameters only
+
+
+class _RandomStates:
+    """Of Python, numpy and torch."""
+
+    def __init__(self) -> None:
+        self._python = random.getstate()
+        self._numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # the state that a training may use
+        self._cpu = torch.get_rng_state()
+        self._devices = _device_states()
+
+    def restore(self) -> None:
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)  # noqa: NPY002
+        torch.set_rng_state(self._cpu)
+        if self._devices:
+            torch.cuda.set_rng_state_all(self._devices)
+
+
+def _device_states() -> list[Tensor]:
+    in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.get_rng_state_all() if in_use else []

@@ -1,0 +1,200 @@
+"""From a log to a labelled dataset."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.support.errors import FileError, unknown_name
+from foretrain.training.recorder.log import Frame, damage, scan
+from foretrain.training.recorder.values import STEP
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+LOG = "records.log"
+FORMAT = 1
+
+Layout = Mapping[str, Any]
+
+
+def read(folder: str | Path, only: str | None = None) -> xr.Dataset:
+    """Everything a recorder wrote, also while it runs or after it was killed.
+
+    All variables have the axis ``step``, which holds every recorded step; where an observable was left out to stay
+    within the budget they are nan, and ``recorded`` (observable, step) says where they are values. ``only`` names one
+    observable: then ``step`` holds just the steps at which it was recorded. Coordinates: ``seconds`` since the start,
+    ``cost`` in seconds of the record. Variables of different observables with unlike axes of one name have these axes
+    renamed after their observables.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> ft.training.read("runs/first", only="loss")["loss"].plot()  # doctest: +SKIP
+    """
+    path = Path(folder).expanduser()
+    contents = read_log(path)
+    dataset = as_dataset(contents)
+    if only is None:
+        return dataset
+    if only not in contents.observables:
+        raise unknown_name("observable", only, contents.observables)
+    own = [name for name, layout in contents.layouts.items() if layout["observable"] == only]
+    kept = dataset["recorded"].sel(observable=only).values
+    return dataset[own].drop_vars("observable", errors="ignore").isel({STEP: kept})
+
+
+@dataclass
+class Contents:
+    """What a log says, with the offset behind its last whole frame."""
+
+    header: dict[str, Any] = field(default_factory=dict)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    records: list[Frame] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    closing: dict[str, Any] = field(default_factory=dict)
+    end: int = 0
+
+    @property
+    def last_step(self) -> int:
+        """Of the last record; 0 if there is none."""
+        return int(self.records[-1].entry[STEP]) if self.records else 0
+
+    @property
+    def seconds(self) -> float:
+        """When the last record was made."""
+        return float(self.records[-1].entry["seconds"]) if self.records else 0.0
+
+    @property
+    def observables(self) -> list[str]:
+        """Names of those that were asked for, then of numbers that the caller noted."""
+        noted = [layout["observable"] for layout in self.layouts.values()]
+        return list(dict.fromkeys([*self.header["observables"], *noted]))
+
+
+def read_log(folder: Path, until: int | None = None) -> Contents:
+    """All that a log says, or all up to a step."""
+    try:
+        data = (folder / LOG).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileError(f"{folder} holds no recording: give the folder that a Recorder was given.") from None
+    frames = list(scan(data))
+    if not frames or frames[0].start or frames[0].entry.get("kind") != "header":
+        raise FileError(f"{folder / LOG} is not the log of a Recorder, or its beginning is damaged.")
+    if frames[0].entry["format"] > FORMAT:
+        raise FileError(f"{folder / LOG} was written by a newer foretrain: update this one.")
+    lost = damage(frames)
+    if lost:
+        warnings.warn(
+            f"{folder / LOG} is damaged: {lost} bytes between its records are not readable and left out.",
+            stacklevel=3,
+        )
+    return _sorted_out(frames, until)
+
+
+def _sorted_out(frames: Sequence[Frame], until: int | None) -> Contents:
+    found = Contents()
+    for frame in frames:
+        entry, kind = frame.entry, frame.entry["kind"]
+        if until is not None and entry[STEP] > until:
+            break
+        if kind == "header":
+            found.header = entry
+        elif kind == "layout":
+            found.layouts[entry["variable"]] = entry
+        elif kind == "record":
+            found.records.append(frame)
+        elif kind == "failure":
+            found.failures.append(entry)
+        found.closing = entry if kind == "close" else {}
+        found.end = frame.stop
+    return found
+
+
+def as_dataset(contents: Contents) -> xr.Dataset:
+    """Labelled."""
+    import xarray as xr
+
+    steps = list(dict.fromkeys(int(record.entry[STEP]) for record in contents.records))
+    position = {step: place for place, step in enumerate(steps)}
+    names = contents.observables
+    seconds, cost = np.zeros(len(steps)), np.zeros(len(steps))
+    recorded = np.zeros((len(names), len(steps)), dtype=bool)
+    values: dict[str, dict[int, NDArray[Any]]] = defaultdict(dict)
+    for record in contents.records:
+        place = position[int(record.entry[STEP])]
+        seconds[place] = record.entry["seconds"]
+        cost[place] += sum(record.entry["costs"].values())
+        for name, array in _arrays(record).items():
+            values[name][place] = array
+            recorded[names.index(contents.layouts[name]["observable"]), place] = True
+    renamed = _distinct_axes(contents.layouts)
+    data: dict[str, Any] = {}
+    coordinates: dict[str, Any] = {STEP: np.array(steps, dtype=np.int64)}
+    for name, layout in contents.layouts.items():
+        dims = [renamed[layout["observable"], dim] for dim in layout["dims"]]
+        data[name] = ((STEP, *dims), _stacked(values[name], layout, len(steps)), layout["attributes"])
+        coordinates |= {
+            renamed[layout["observable"], dim]: np.array(labels) for dim, labels in layout["labels"].items()
+        }
+    data["recorded"] = (("observable", STEP), recorded)
+    coordinates |= {
+        "observable": np.array(names, dtype=str),
+        "seconds": (STEP, seconds),
+        "cost": (STEP, cost),
+    }
+    return xr.Dataset(data, coordinates, _attributes(contents))
+
+
+def _arrays(record: Frame) -> dict[str, NDArray[Any]]:
+    found, start = {}, 0
+    for entry in record.entry["values"]:
+        count = int(np.prod(entry["shape"], dtype=np.int64))
+        array = np.frombuffer(record.body, dtype=entry["dtype"], count=count, offset=start)
+        found[entry["variable"]] = array.reshape(entry["shape"])
+        start += array.nbytes
+    return found
+
+
+def _stacked(values: Mapping[int, NDArray[Any]], layout: Layout, count: int) -> NDArray[Any]:
+    """(steps, ...), nan where there is no record."""
+    dtype = np.result_type(np.float32, *(array.dtype for array in values.values()))
+    found = np.full((count, *layout["shape"]), np.nan, dtype=dtype)
+    for place, array in values.items():
+        found[place] = array
+    return found
+
+
+def _distinct_axes(layouts: Mapping[str, Layout]) -> dict[tuple[str, str], str]:
+    """Names of axes by observable.
+
+    One that is not the same in all observables, or is called like a variable, is named after its observable.
+    """
+    meanings: dict[str, set[str]] = defaultdict(set)
+    for layout in layouts.values():
+        for dim, size in zip(layout["dims"], layout["shape"]):
+            meanings[dim].add(f"{size}: {layout['labels'].get(dim)}")
+    found = {}
+    for layout in layouts.values():
+        for dim in layout["dims"]:
+            name = dim if len(meanings[dim]) == 1 and dim not in layouts else f"{layout['observable']}_{dim}"
+            found[layout["observable"], dim] = f"{name}_axis" if name in layouts else name
+    return found
+
+
+def _attributes(contents: Contents) -> dict[str, Any]:
+    kept = ("version", "started", "model", "schedule", "budget", "metadata")
+    found = {key: contents.header[key] for key in kept if contents.header.get(key) is not None}
+    if contents.failures:
+        found["failures"] = {
+            failure["observable"]: f"step {failure[STEP]}: {failure['error']}"
+            for failure in contents.failures
+        }
+    return found | {key: value for key, value in contents.closing.items() if key not in ("kind", STEP)}

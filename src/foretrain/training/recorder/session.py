@@ -1,0 +1,170 @@
+"""Making and writing one record after the other, with what is known of all of them."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from foretrain.support.errors import InputError
+from foretrain.training.observables.registry import Observable
+from foretrain.training.recorder.budget import BOOKKEEPING, Budget
+from foretrain.training.recorder.folder import Folder
+from foretrain.training.recorder.isolation import Snapshot, plain, undisturbed
+from foretrain.training.recorder.log import frame
+from foretrain.training.recorder.values import Variable, layout_change, variables
+
+
+@dataclass
+class Taken:
+    """What one record will hold: labelled values, seconds by observable, and what failed."""
+
+    measured: list[Variable] = field(default_factory=list)
+    costs: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class Session:
+    """The records of one recorder: observables that still work, layouts of variables, counts."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        observables: Mapping[str, Observable],
+        given: Mapping[str, Any],
+        budget: Budget,
+        folder: Folder,
+    ) -> None:
+        self._model, self._observables, self._given = model, observables, given
+        self._budget, self._folder = budget, folder
+        self._layouts = dict(folder.contents.layouts)
+        self._seconds_before = folder.contents.seconds
+        self.active = list(observables)
+        self.written = 0
+        self.counts: Counter[str] = Counter()
+        self.failures: dict[str, str] = {}
+        self.recorded_at: dict[str, int] = {}
+        self.shown: tuple[str, float] | None = None
+
+    def rehearse(self, batch: Callable[[], Any]) -> float:
+        """Call every observable once for nothing, so that imports and other first-time work are not taken for its cost.
+
+        The seconds it took. What fails here will fail again in the first record, which says so.
+        """
+        start, unused = clock(), Taken()
+        with undisturbed(self._model) as snapshot:
+            given = batch()
+            for name in self.active:
+                self._try(unused, name, partial(self._observed, snapshot, name, given))
+        return clock() - start
+
+    def record(
+        self, step: int, names: Sequence[str], notes: Mapping[str, Any], batch: Callable[[], Any]
+    ) -> float:
+        """Make one record; it is on disk when this returns. The seconds it took."""
+        start = clock()
+        taken = Taken()
+        with undisturbed(self._model) as snapshot:
+            given = batch()
+            for name in names:
+                began = clock()
+                self._try(taken, name, partial(self._observed, snapshot, name, given))
+                taken.costs[name] = clock() - began
+        for name, value in notes.items():
+            if name not in self.failures:
+                self._try(taken, name, partial(_itself, value))
+        self._write(step, taken)
+        for name, why in taken.failures.items():
+            self._leave_out(name, why, step)
+        for name, seconds in taken.costs.items():
+            self._budget.charge(name, seconds)
+        total = clock() - start
+        self._budget.charge(BOOKKEEPING, total - sum(taken.costs.values()))
+        return total
+
+    def _observed(self, snapshot: Snapshot, name: str, batch: Any) -> Any:
+        observable = self._observables[name]
+        snapshot.lend()
+        try:
+            return observable(
+                plain(self._model), batch, **{need: self._given[need] for need in observable.needs}
+            )
+        finally:
+            snapshot.restore()
+
+    def _try(self, taken: Taken, name: str, function: Callable[[], Any]) -> None:
+        """Whatever an observable raises, the training goes on."""
+        try:
+            found = variables(name, function())
+            for variable in found:
+                self._check_fit(variable)
+        except Exception as error:
+            taken.failures[name] = words(error)
+        else:
+            taken.measured += found
+
+    def _check_fit(self, variable: Variable) -> None:
+        """Refuse what does not fit to earlier records."""
+        known = self._layouts.get(variable.name)
+        if known is None:
+            return
+        if known["observable"] != variable.observable:
+            raise InputError(f"{variable.name} is a variable of {known['observable']} already: rename it.")
+        change = layout_change(known, variable.layout)
+        if change:
+            raise InputError(f"{variable.name} cannot join its earlier records: {change}.")
+
+    def _write(self, step: int, taken: Taken) -> None:
+        layouts = {own.name: own.layout for own in taken.measured if own.name not in self._layouts}
+        parts = [frame({"kind": "layout", "step": step} | layout) for layout in layouts.values()]
+        parts += [
+            frame({"kind": "failure", "step": step, "observable": name, "error": why})
+            for name, why in taken.failures.items()
+        ]
+        record = {
+            "kind": "record",
+            "step": step,
+            "seconds": self._seconds_before + self._budget.elapsed,
+            "costs": taken.costs,
+            "values": [variable.entry for variable in taken.measured],
+        }
+        parts.append(frame(record, b"".join(variable.values.tobytes() for variable in taken.measured)))
+        self._folder.log.append(b"".join(parts))
+        self._layouts |= layouts
+        self.written += 1
+        seen = {variable.observable for variable in taken.measured}
+        self.counts.update(seen)
+        self.recorded_at |= dict.fromkeys(seen, step)
+        numbers = {own.name: float(own.values.real) for own in taken.measured if not own.dims}
+        self.shown = next(iter(numbers.items()), self.shown)
+
+    def _leave_out(self, name: str, why: str, step: int) -> None:
+        self.active = [other for other in self.active if other != name]
+        self.failures[name] = why
+        warnings.warn(
+            f"the observable {name!r} failed at step {step} and is left out from now on: {why}", stacklevel=2
+        )
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def clock() -> float:
+    """Seconds, once queued work of a GPU is done: it is the training's, not the recorder's."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def words(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says."""
+    first = str(error).strip().splitlines()[:1]
+    return f"{type(error).__name__}: {first[0][:500]}" if first else type(error).__name__
