@@ -1,4 +1,4 @@
-"""Fixed points of recurrent layers: planted ones are fixed and stable, and a search finds what is known to be there."""
+"""Fixed points of recurrent layers: planted ones are fixed and stable, and a search finds those that are known."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="were all stable: choose"):
         plant_fixed_points(crowded, 10, amplitude=0.3)
     assert torch.equal(crowded.weight_hh_l0, before)  # a failure leaves the layer alone
-    with pytest.raises(NotSupportedError, match="give it an nn.GRU"):
-        plant_fixed_points(nn.RNN(2, 4))  # type: ignore[arg-type]
+    with pytest.raises(NotSupportedError, match="changes the candidate of a GRU"):
+        plant_fixed_points(nn.RNN(2, 4))
     with pytest.raises(NotSupportedError, match="one layer"):
         find_fixed_points(nn.LSTM(2, 4))
     with pytest.raises(InputError, match="the layer takes"):

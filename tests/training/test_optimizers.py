@@ -59,32 +59,16 @@ def test_the_first_step_turns_a_gradient_into_an_orthogonal_matrix() -> None:
     torch.testing.assert_close(parameter.detach(), expected, rtol=1e-7, atol=1e-7)
 
 
-def test_rare_roots_begin_late_and_stay() -> None:
-    parameter = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
-    optimizer = shampoo([parameter], lr=0.1, epsilon=1e-9, roots_every=2)
+def test_steps_along_one_direction_shrink_like_one_over_the_root_of_their_number() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = shampoo([parameter], lr=0.1, epsilon=1e-12)
     moves = []
-    for _ in range(3):
+    for _ in range(4):
         before = parameter.detach().clone()
-        parameter.grad = torch.tensor([1.0, 0.0], dtype=torch.float64)
+        parameter.grad = torch.tensor([3.0, 0.0], dtype=torch.float64)
         optimizer.step()
         moves.append(float((parameter.detach() - before)[0]))
-    assert moves == pytest.approx([0.0, -0.1 / 2**0.5, -0.1 / 2**0.5], rel=1e-6)
-
-
-def test_a_small_regression_is_solved() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(50, 4, dtype=torch.float64) * torch.tensor([1.0, 0.3, 0.1, 0.03])
-    y = x @ torch.randn(4, 2, dtype=torch.float64)
-    layer = torch.nn.Linear(4, 2, dtype=torch.float64)
-    optimizer = shampoo(layer.parameters(), lr=0.3)
-    losses = []
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss = (layer(x) - y).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.01 * losses[0]  # gradient descent at its largest stable rate is left with 0.04
+    assert moves == pytest.approx([-0.1 / count**0.5 for count in range(1, 5)], rel=1e-6)
 
 
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +77,6 @@ def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         shampoo([parameter], lr=0.0)
     with pytest.raises(InputError, match="epsilon is 0"):
         shampoo([parameter], epsilon=0.0)
-    with pytest.raises(InputError, match="roots_every is 0"):
-        shampoo([parameter], roots_every=0)
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
     with pytest.raises(NotSupportedError, match="pip install pytorch-optimizer"):
         shampoo([parameter])

@@ -2,11 +2,13 @@
 
 The target as a matrix (batch * time, outputs) has singular modes m_i = u_i (x) v_i. If the output tangent kernel Theta
 stays as it is, a step of rate lr takes the residual r = y - f to (1 - lr c Theta) r, c = 2 / entries for the mean of
-squares. Three forecasts of the share <m_i, r> / sigma_i that is left, from exact to cheap:
+squares. Four forecasts of the share <m_i, r> / sigma_i that is left, from exact to cheap:
 
 - linearised: (1 - lr c Theta)^steps r_0, by Lanczos, so that Theta is never formed;
+- flow: exp(-lr c Theta steps) r_0, the same in small steps. Above the largest rate for which the former is stable,
+  real networks leave the steepest directions for flatter ones instead of diverging, and flow is the better guess;
 - rayleigh: each mode by itself, at the rate <m_i, Theta m_i> = |(V* (x) I) adj|^2 (Cor. 2), one backward pass;
-- proxy: the linearised course with V V* (x) R R*, R the readout, beside the readout's own weights: forward pass only.
+- proxy: the flow with V V* (x) R R*, R the readout, beside the readout's own weights: forward pass only.
 """
 
 from __future__ import annotations
@@ -36,13 +38,14 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 Product = Callable[[Array], Array]  # of a kernel with columns (size, many)
 Loss = Literal["mean squared", "half sum of squares"]
-PREDICTORS = ("linearised", "rayleigh", "proxy")
+PREDICTORS = ("linearised", "flow", "rayleigh", "proxy")
 
 _EQUAL = 1e-6  # singular values closer than this, relatively, have no modes of their own
-_TOLERANCE = 1e3  # in units of the products' rounding, at most 1e-10 for double precision
+_ROUNDING = 1e3  # shares are not known better than this many units of the products' rounding
 _MOST_PRODUCTS = 1000
 _SHARE = 0.3  # of the available memory, for Lanczos vectors
 _BETWEEN = 4  # products between two looks at the change
+_LADDER = 0.5 ** np.arange(40)  # shorter times, as parts of the longest
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -118,12 +121,14 @@ def predict_modes(
     *,
     modes: int = 3,
     threshold: float = 0.5,
+    accuracy: float = 1e-6,
 ) -> ModePrediction:
     """Which modes of ``y`` gradient descent with rate ``lr`` learns in so many steps, from the present parameters.
 
     ``y`` has the shape of the model's outputs, its last axis are outputs. ``loss`` is the mean over all entries of y,
     as torch.nn.MSELoss, or half the sum. ``threshold``: a mode is learned when less of it is left. All parameters
-    with ``requires_grad`` count.
+    with ``requires_grad`` count. ``accuracy`` is that of the shares, as far as the model's precision allows: kernels of
+    chaotic networks need double precision.
 
     Examples
     --------
@@ -145,8 +150,9 @@ def predict_modes(
     target = target_modes(_as_places(y, outputs.shape), modes)
     misfit = (target.matrix.reshape(outputs.shape) - outputs).ravel()
     shrink = lr * (2 / misfit.size if loss == "mean squared" else 1.0)
-    task = _Task(misfit, target, np.array(budgets), shrink)
-    course = _course(kernel.linear_operator().matmat, task, float(torch.finfo(kernel.dtype).eps))
+    tolerance = max(accuracy, _ROUNDING * float(torch.finfo(kernel.dtype).eps))
+    task = _Task(misfit, target, np.array(budgets), shrink, tolerance)
+    course = _course(kernel.linear_operator().matmat, task)
     initial = target.shares(misfit)
     by_parameter = _by_parameter(kernel, target)
     single = 1 - shrink * np.sum(list(by_parameter.values()), axis=0)
@@ -158,7 +164,12 @@ def predict_modes(
         threshold=threshold,
         singular_values=target.values,
         initial=initial,
-        residual={"linearised": course.left, "rayleigh": alone, "proxy": _proxy_course(model, x, task)},
+        residual={
+            "linearised": course.descent,
+            "flow": course.flow,
+            "rayleigh": alone,
+            "proxy": _proxy_flow(model, x, task),
+        },
         by_parameter=by_parameter,
         half_time=np.where(np.abs(single) < 1, halving, np.inf),
         largest_rate=2 * lr / (shrink * course.largest) if course.largest > 0 else np.inf,
@@ -226,52 +237,69 @@ class _Task:
     target: TargetModes
     budgets: NDArray[np.int64]
     shrink: float
+    tolerance: float
+
+    def factors(self, eigenvalues: Array) -> Array:
+        """What is left along eigenvectors: by descent, by flow, and by flow at shorter times.
+
+        Only the latter tell whether a Krylov space is large enough: at long times a small one, whose eigenvalues
+        are all large, would say that nothing is left.
+        """
+        rates = self.shrink * eigenvalues[:, None]
+        times = np.concatenate([self.budgets, self.budgets.max() * _LADDER])
+        return np.hstack([(1 - rates) ** self.budgets, np.exp(-np.maximum(rates, 0.0) * times)])
 
 
 @dataclass(frozen=True, eq=False)
 class _Course:
-    left: Array  # (modes, budgets)
-    largest: float  # eigenvalue
+    """Shares left of the modes by steps and by flow, (modes, budgets)."""
+
+    descent: Array
+    flow: Array
+    largest: float  # eigenvalue of the kernel
     products: int
 
 
-def _course(product: Product, task: _Task, rounding: float) -> _Course:
-    """(1 - shrink A)^steps misfit in the modes, until two looks in a row see no change of the whole vector."""
-    size = len(task.misfit)
+def _course(product: Product, task: _Task) -> _Course:
+    """(1 - shrink A)^steps and exp(-shrink A steps) of the misfit, until two looks in a row see no change."""
+    size, budgets = len(task.misfit), len(task.budgets)
     length = float(np.linalg.norm(task.misfit))
     if length == 0:
-        return _Course(np.zeros((len(task.target.values), len(task.budgets))), 0.0, 0)
+        nothing = np.zeros((len(task.target.values), budgets))
+        return _Course(nothing, nothing, 0.0, 0)
     most = min(_MOST_PRODUCTS, size, max(_BETWEEN, int(_SHARE * available_bytes() / (8.0 * size))))
     krylov = BlockKrylov(product, task.misfit[:, None] / length, most)
-    tolerance = min(_TOLERANCE * rounding, 0.1)
-    found, change, last = np.zeros((0, len(task.budgets))), np.inf, np.inf
+    found, change, last = np.zeros((0, 0)), np.inf, np.inf
     with Progress("Lanczos", total=most) as bar, np.errstate(over="ignore", invalid="ignore"):
-        while not krylov.exhausted and not krylov.full and not max(last, change) < tolerance:
+        while not krylov.exhausted and not krylov.full and not max(last, change) < task.tolerance:
             krylov.extend()
             bar.advance()
             if krylov.count % _BETWEEN and not krylov.exhausted and not krylov.full:
                 continue
             values, vectors, _ = krylov.eigenpairs()
-            factors = (1 - task.shrink * values[:, None]) ** task.budgets
-            before = np.pad(found, ((0, krylov.count - len(found)), (0, 0)))
-            found = vectors @ (factors * vectors[:1].T)
+            before = found
+            found = vectors @ (task.factors(values) * vectors[:1].T)
             last, change = change, _change(found, before)
-        left = (krylov.basis.T @ task.target.vectors.T).T @ found * (length * krylov.first[0, 0])
-    if not krylov.exhausted and change > 10 * tolerance:
+        inside = task.target.vectors @ krylov.basis * (length * krylov.first[0, 0])
+        left = np.nan_to_num(inside @ found, nan=np.inf, neginf=np.inf) / task.target.values[:, None]
+    if not krylov.exhausted and change > 10 * task.tolerance:
         warnings.warn(
             f"Lanczos changed by {change:.2g} in its last products, of {krylov.products}, instead of "
-            f"{tolerance:.2g}: ask for fewer steps, or a smaller lr.",
+            f"{task.tolerance:.2g}: ask for fewer steps or less accuracy=, or a smaller lr.",
             AccuracyWarning,
             stacklevel=3,
         )
-    left = np.nan_to_num(left, nan=np.inf, posinf=np.inf, neginf=np.inf)
-    return _Course(left / task.target.values[:, None], float(values[0]), krylov.products)
+    descent, flow = np.hsplit(left[:, : 2 * budgets], 2)
+    return _Course(descent, flow, float(values[0]), krylov.products)
 
 
 def _change(found: Array, before: Array) -> float:
     """The largest, relative to the misfit at the start, or to what it has grown to."""
+    if not len(before):
+        return np.inf
     sizes = np.linalg.norm(found, axis=0)
     known = np.isfinite(sizes)  # what has overflown stays so
+    before = np.pad(before, ((0, len(found) - len(before)), (0, 0)))
     moved = np.linalg.norm((found - before)[:, known], axis=0) / np.maximum(sizes[known], 1.0)
     return float(np.max(moved, initial=0.0))
 
@@ -285,12 +313,12 @@ def _by_parameter(kernel: NTKOperator, target: TargetModes) -> Mapping[str, Arra
     return {name: np.array(parts) for name, parts in found.items()}
 
 
-def _proxy_course(model: nn.Module, x: Any, task: _Task) -> Array:
-    """The course under V V* (x) R R*, and the readout's own term; nan where the model has no such core."""
+def _proxy_flow(model: nn.Module, x: Any, task: _Task) -> Array:
+    """By flow under V V* (x) R R* and the readout's own term; nan where the model has no such core."""
     product = proxy_product(model, x, task.target.matrix.shape)
     if product is None:
         return np.full((len(task.target.values), len(task.budgets)), np.nan)
-    return _course(product, task, float(np.finfo(np.float64).eps)).left
+    return _course(product, task).flow
 
 
 def proxy_product(model: nn.Module, x: Any, shape: tuple[int, int]) -> Product | None:

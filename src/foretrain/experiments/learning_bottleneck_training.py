@@ -1,13 +1,13 @@
 """One training of the learning-bottleneck experiment: a GRU on Memory-Pro, watched through its global-state NTK.
 
-Everything is measured without noise, on angles spread evenly: the loss split by the modes of the target, and on a
-coarser schedule the alignment of these modes with NTK_S and the rank of the kernel in time.
+Angles spread evenly are watched: with noise of their own for the loss, split by the modes of the target, and without
+noise, on a coarser schedule, for the alignment of these modes with NTK_S and the rank of the kernel in time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
+    from foretrain.training.tasks.memory_pro import MemoryPro
     from foretrain.training.tasks.recurrent import Recurrent
 
 Array = NDArray[np.float64]
 
 MODES = 3
+POINTS = 5
+_STARTS = 40  # of the search for fixed points
 _SAMPLES = 120  # places of the loss curve
+_REPEATS = 10  # of every angle, with other noise
 _RANK_ACCURACY = 0.1
 _KINDS = ("readout", "temporal", "all_pairs")
 
@@ -44,7 +48,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Training:
-    """How one network is trained: the fixed points planted in it, the optimizer, its rate, the noise of the inputs."""
+    """How a network is trained: the fixed points planted in it, the optimizer, its rate, the noise of inputs."""
 
     points: int
     optimizer: str
@@ -70,11 +74,11 @@ def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:
 
     from foretrain.training.tasks.memory_pro import MemoryPro
 
-    network_seed, data_seed, batch_seed = spawn(seed, 3)
-    model, radius = _network(sizes, training, network_seed)
+    network_seed, data_seed, batch_seed, watch_seed = spawn(seed, 4)
+    model, start = _network(sizes, training, network_seed)
     task = MemoryPro(*sizes.periods, noise_variance=training.noise_variance)
     X, Y = task.batch(sizes.inputs, data_seed)
-    watch = _Watch.of(MemoryPro(*sizes.periods), sizes.angles)
+    watch = _Watch.of(task, sizes.angles, watch_seed)
     optimizer = _optimizer(model, training)
     source = torch_generator(batch_seed)
     losses, records = [], []
@@ -89,17 +93,18 @@ def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:
             optimizer.zero_grad()
             (model(X[chosen]) - Y[chosen]).square().mean().backward()
             optimizer.step()
-    kept = {name: (("step", "mode")[: np.ndim(losses[0][name]) + 1], _stacked(losses, name)) for name in losses[0]}
-    taken = {
-        name: (("record", "kind", "mode")[: np.ndim(records[0][name]) + 1], _stacked(records, name))
-        for name in records[0]
+    kept = {
+        "loss": ("step", _stacked(losses, "loss")),
+        "unlearned": (("step", "mode"), _stacked(losses, "unlearned")),
     }
+    axes = {"cosine": ("record", "kind", "mode"), "rayleigh": ("record", "mode"), "rank": ("record",)}
+    taken = {name: (dims, _stacked(records, name)) for name, dims in axes.items()}
     return xarray.Dataset(
         {
             **kept,
             **taken,
-            "output": (("angle", "time", "channel"), watch.outputs(model).numpy()),
-            "planted_radius": ("point", radius),
+            "output": (("angle", "time", "channel"), watch.outputs(model)[: sizes.angles].numpy()),
+            **start,
         },
         coords={
             "step": np.array(sorted(sampled)),
@@ -111,17 +116,20 @@ def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:
     )
 
 
-def _network(sizes: Sizes, training: Training, seed: Seed) -> tuple[Recurrent, Array]:
-    """A GRU drawn by Xavier's rule, with fixed points if wanted, and the spectral radii there."""
-    from foretrain.training.gru_fixed_points import plant_fixed_points
+def _network(sizes: Sizes, training: Training, seed: Seed) -> tuple[Recurrent, dict[str, Any]]:
+    """A GRU by Xavier's rule, with fixed points if wanted; their spectral radii, and how many a search finds."""
+    from foretrain.training.gru_fixed_points import find_fixed_points, plant_fixed_points
     from foretrain.training.tasks.recurrent import Recurrent
 
     weights, points = spawn(seed, 2)
     model = Recurrent(3, sizes.units, 3, "gru", seed=weights)
-    if not training.points:
-        return model, np.empty(0)
-    found = plant_fixed_points(model.recurrent, training.points, amplitude=sizes.amplitude, seed=points)
-    return model, found.radius.numpy()
+    gru = model.recurrent
+    radius = np.full(POINTS, np.nan)
+    if training.points:
+        planted = plant_fixed_points(gru, training.points, amplitude=sizes.amplitude, seed=points)
+        radius[: training.points] = planted.radius.numpy()
+    searched = find_fixed_points(gru, starts=_STARTS, seed=points)
+    return model, {"planted_radius": ("point", radius), "stable_points": int(searched.stable.sum())}
 
 
 def _optimizer(model: Recurrent, training: Training) -> torch.optim.Optimizer:
@@ -146,58 +154,68 @@ def _stacked(entries: list[dict[str, Array]], name: str) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class _Watch:
-    """Inputs without noise, their targets (angles, time, channels), and the target's modes in double precision."""
+class _Trials:
+    """Inputs and targets (trials, time, channels), and the modes of the target."""
 
     x: torch.Tensor
     y: torch.Tensor
-    left: torch.Tensor  # (angles * time, modes)
+    left: torch.Tensor  # (trials * time, modes)
     values: torch.Tensor
 
     @classmethod
-    def of(cls, task: object, angles: int) -> _Watch:
+    def of(cls, task: MemoryPro, angles: torch.Tensor, seed: Seed) -> _Trials:
         import torch
 
-        from foretrain.training.tasks.memory_pro import MemoryPro
-
-        assert isinstance(task, MemoryPro)
-        shown = task.angles(angles)
-        y = task.targets(shown, torch.float64)
+        y = task.targets(angles, torch.float64)
         left, values, _ = torch.linalg.svd(y.flatten(0, 1), full_matrices=False)
-        return cls(task.inputs(shown, dtype=torch.float64), y, left, values)
+        return cls(task.inputs(angles, seed, torch.float64), y, left, values)
+
+
+@dataclass(frozen=True, eq=False)
+class _Watch:
+    """What is watched, in double precision: trials with fresh noise for the loss, trials without for the kernel."""
+
+    noisy: _Trials
+    quiet: _Trials
+
+    @classmethod
+    def of(cls, task: MemoryPro, angles: int, seed: Seed) -> _Watch:
+        shown = task.angles(angles)
+        noisy = _Trials.of(task, shown.repeat(_REPEATS), seed)
+        return cls(noisy, _Trials.of(replace(task, noise_variance=0.0), shown, seed))
 
     def outputs(self, model: Recurrent) -> torch.Tensor:
-        """In the precision of the model."""
+        """For the trials with noise, in the precision of the model."""
         import torch
 
         with torch.no_grad():
-            found: torch.Tensor = model(self.x.to(model.readout.weight))
+            found: torch.Tensor = model(self.noisy.x.to(model.readout.weight))
         return found
 
     def losses(self, model: Recurrent) -> dict[str, Array]:
         """The mean squared error, and the residual of every mode as a share of the mode."""
-        misfit = self.outputs(model).double() - self.y
-        in_modes = self.left.t() @ misfit.flatten(0, 1)
-        unlearned = in_modes.square().sum(1) / self.values.square()
-        return {"loss": np.float64(misfit.square().mean()), "unlearned": unlearned.numpy()}
+        misfit = self.outputs(model).double() - self.noisy.y
+        in_modes = self.noisy.left.t() @ misfit.flatten(0, 1)
+        unlearned = in_modes.square().sum(1) / self.noisy.values.square()
+        return {"loss": np.asarray(misfit.square().mean()), "unlearned": unlearned.numpy()}
 
     def alignment(self, model: Recurrent) -> dict[str, Array]:
-        """Cosines (kinds, modes), Rayleigh quotients through the readout relative to the mean, and the rank in time."""
+        """Cosines (kinds, modes), Rayleigh quotients through the readout over the mean, and the rank in time."""
         from copy import deepcopy
 
         from foretrain.empirical.global_ntk import global_ntk
         from foretrain.empirical.global_ntk.reduced_views import reduced_view
 
         double = deepcopy(model).double()
-        kernel = global_ntk(double, self.x, parameters="recurrent.*")
-        through = kernel.alignment(self.y, double.readout.weight, modes=MODES)
+        kernel = global_ntk(double, self.quiet.x, parameters="recurrent.*")
+        through = kernel.alignment(self.quiet.y, double.readout.weight, modes=MODES)
         view = reduced_view(kernel, "temporal", accuracy=_RANK_ACCURACY)
-        modes = self.left.t()
+        modes = self.quiet.left.t()
         units = double.recurrent.hidden_size
         spread = modes[:, :, None].expand(-1, -1, units).flatten(1)
         averaged = kernel.apply(spread).view(*modes.shape, units).mean(2)
         cosine = np.stack([through.cosine, _cosines(modes, modes @ view.matrix), _cosines(modes, averaged)])
-        return {"cosine": cosine, "rayleigh": through.rayleigh[None], "rank": np.float64(view.rank.value)}
+        return {"cosine": cosine, "rayleigh": through.rayleigh, "rank": np.asarray(view.rank.value)}
 
 
 def _cosines(modes: torch.Tensor, products: torch.Tensor) -> Array:

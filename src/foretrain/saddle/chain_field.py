@@ -12,11 +12,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.activations import Activation
 from foretrain.saddle.gaussian_rule import GaussianRule, gaussian_rule
 from foretrain.saddle.parameters import Array
+from foretrain.support.errors import NotSupportedError
+
+_LARGEST_INPUT = 1e20
 
 
 class Passage(NamedTuple):
@@ -60,6 +62,7 @@ class ChainField:
         outputs[..., 0, :] = points
         for layer in range(layers - 1):
             inputs[..., layer, :] = X[..., layer, None] * outputs[..., layer, :]
+            self._check_growth(inputs[..., layer, :])
             outputs[..., layer + 1, :] = self.activation.value(inputs[..., layer, :])
         slopes = self.activation.derivative(inputs, 1)
         above = np.empty_like(outputs)
@@ -92,12 +95,17 @@ class ChainField:
     def quadrature_error(self, X: Array) -> float:
         """How far the rates are from those on a finer rule, relative to what drives them."""
         finer = self.refined()
-        with np.errstate(over="ignore", invalid="ignore"):
-            wrong = np.abs(self.rates(X) - finer.rates(X))
-            size = np.abs(finer.drive(X)) + np.abs(finer.rates(X))
-            found: NDArray[np.float64] = wrong / np.maximum(size, np.finfo(float).tiny)
+        wrong = np.abs(self.rates(X) - finer.rates(X))
+        size = np.abs(finer.drive(X)) + np.abs(finer.rates(X))
         moving = size > 1e-14 * size.max(axis=-1, keepdims=True)
-        return float(np.max(np.where(moving, found, 0.0))) if np.isfinite(found).all() else math.inf
+        return float(np.max(np.where(moving, wrong / np.maximum(size, np.finfo(float).tiny), 0.0)))
+
+    def _check_growth(self, inputs: Array) -> None:
+        if not np.abs(inputs).max() < _LARGEST_INPUT:
+            raise NotSupportedError(
+                f"the Gaussian averages of the flow of {self.activation.label} overflow: through so many layers a "
+                "growing polynomial is dominated by inputs that never occur; use a bounded activation or less depth."
+            )
 
     def _correlate(self, error: Array, slopes: Array) -> Array:
         return np.asarray((slopes * error[..., None, :]) @ self.rule.weights)

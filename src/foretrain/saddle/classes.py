@@ -100,7 +100,9 @@ def centred(spec: Any) -> Activation:
         return act
     derivatives = [_Derivative(act, order) for order in range(1, act.max_order + 1)]
     places = tuple(kink.location for kink in act.kinks)
-    return activation(_Shifted(act, offset), derivatives=derivatives, kinks=places, name=f"centred {act.label}")
+    return activation(
+        _Shifted(act, offset), derivatives=derivatives, kinks=places, name=f"centred {act.label}"
+    )
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class _Derivative:
 def _classify(act: Activation) -> SaddleClass:
     if not act.is_continuous:
         raise NotSupportedError(
-            f"{act.label} jumps: the flow needs an activation that is continuous and differentiable almost everywhere."
+            f"{act.label} jumps: the flow needs a continuous activation that is differentiable almost everywhere."
         )
     a_0 = float(act.value(0.0))
     left, right = _slopes(act)

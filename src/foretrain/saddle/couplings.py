@@ -32,8 +32,8 @@ def escape_coupling(found: SaddleClass, depth: int, width: int, beta: float) -> 
     rate = beta * found.signal(depth) / math.sqrt(width)
     if not rate > 0:
         raise InputError(
-            f"there is no escape along positive scales: K = beta h alpha^(L-1) / sqrt(N) = {rate:.6g} is not positive "
-            f"for {found.activation.label} (h = {found.h:.6g}, alpha = {found.alpha:.6g}, L = {depth}, "
+            f"there is no escape along positive scales: K = beta h alpha^(L-1) / sqrt(N) = {rate:.6g} is not "
+            f"positive for {found.activation.label} (h = {found.h:.6g}, alpha = {found.alpha:.6g}, L = {depth}, "
             f"beta = {beta:g}); choose an activation, depth or beta with K > 0."
         )
     return rate

@@ -58,7 +58,7 @@ def check_width(width: int) -> int:
     return _whole(width, 1, "width", "the number of hidden neurons, 1 or more")
 
 
-def check_positive(value: float, name: str) -> float:
+def check_positive(value: Any, name: str) -> float:
     """A finite positive number."""
     if isinstance(value, (str, bytes)) or np.ndim(value) != 0:
         raise InputError(f"{name} must be one positive number, not {value!r}.")

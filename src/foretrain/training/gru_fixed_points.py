@@ -1,14 +1,14 @@
 """Fixed points of recurrent layers at a constant input: planted in a GRU, and found in any plain RNN or GRU.
 
-A GRU at rest obeys h = n with n = tanh(r * (W_hn h + b_hn) + b_in + W_in x): the gate z says only how fast it comes to
-rest. The gate r of a wanted point is known beforehand, so that W_hn has to send every h_i to
+A GRU at rest obeys h = n with n = tanh(W_in x + b_in + r * (W_hn h + b_hn)): the gate z says only how fast it comes
+to rest. The gate r of a wanted point is known beforehand, so that W_hn has to send every h_i to
 q_i = (artanh(h_i) - b_in) / r(h_i) - b_hn. That is the construction (17) of Hazelden et al., for a GRU:
 
     W_hn <- Q H+ + W_hn (1 - H H+),    H = (h_1 ... h_m),  Q = (q_1 ... q_m),
 
-with the pseudo-inverse H+, which is H* / |h|^2 where the points are orthogonal. Points have entries ±k, the same for
-all units: then the slope along each of them is (1 - k^2) artanh(k) / k < 1 at every other, and they are stable. (Points
-k e_i on single units are not: such a unit escapes from zero, so that only points with all of those units on are stable.)
+with the pseudo-inverse H+, which is H* / |h|^2 where the points are orthogonal. Points have entries ±k, the same k in
+all units: the slope along one of them at another is about (1 - k^2) artanh(k) / k < 1, and they can be stable. Points
+k e_i on single units are not, since such a unit leaves zero by itself: only those with all of these units on are.
 
 A GRU is not odd, since r(-h) = 1 - r(h) without biases: mirror images of the points are not fixed points, but there
 are some near them, and mixtures may be stable too. ``find_fixed_points`` tells how many there are altogether.
@@ -16,7 +16,6 @@ are some near them, and mixtures may be stable too. ``find_fixed_points`` tells 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,13 +73,15 @@ class FixedPoints:
         return f"FixedPoints({len(self)} points, {stable} of them stable; residuals up to {worst:.1g})"
 
 
-def plant_fixed_points(gru: nn.GRU, count: int = 5, *, amplitude: float = 0.6, seed: Seed = 0) -> FixedPoints:
+def plant_fixed_points(
+    gru: nn.RNNBase, count: int = 5, *, amplitude: float = 0.6, seed: Seed = 0
+) -> FixedPoints:
     """Change the recurrent weights of a GRU's candidate so that it has stable fixed points at zero input.
 
     Each is a random pattern of ±amplitude; other weights stay. Patterns are drawn again, up to 100 times, until all
-    are stable: they often are not if there are few units per point or the amplitude is small. Near 1 they are steep
-    wells that the inputs hardly choose between, smaller ones lie in a landscape with slow directions. Returned are the
-    points after rounding to the module's precision, in float64. Their mirror images and mixtures are not counted.
+    are stable: they often are not if there are few units for each or the amplitude is small. Near 1 they are steep
+    wells that inputs hardly choose between; smaller ones lie in a landscape with slow directions. Returned are the
+    points after rounding to the module's precision, in float64; mirror images and mixtures are not among them.
     """
     step = _Step.of(gru, None)
     if not isinstance(gru, nn.GRU):
@@ -89,8 +90,11 @@ def plant_fixed_points(gru: nn.GRU, count: int = 5, *, amplitude: float = 0.6, s
     if not 1 <= count <= units:
         raise InputError(f"count is {count}, but a GRU of {units} units has room for 1 to {units} points.")
     if not 0 < amplitude < 1:
-        raise InputError(f"amplitude is {amplitude}, but states of a GRU lie between -1 and 1: choose e.g. 0.9.")
-    source, before = torch_generator(seed), gru.weight_hh_l0.detach().clone()
+        raise InputError(
+            f"amplitude is {amplitude}, but states of a GRU lie between -1 and 1: choose e.g. 0.9."
+        )
+    weight = gru.get_parameter("weight_hh_l0")
+    source, before = torch_generator(seed), weight.detach().clone()
     for _ in range(_DRAWS):
         signs = torch.randint(0, 2, (count, units), generator=source)
         patterns = amplitude * (2 * signs - 1).double()
@@ -98,7 +102,7 @@ def plant_fixed_points(gru: nn.GRU, count: int = 5, *, amplitude: float = 0.6, s
         found = _described(_Step.of(gru, None), patterns, torch.ones(count, dtype=torch.int64))
         if bool(found.stable.all()) and float((found.points.abs() - amplitude).abs().max()) < _ROUNDING:
             return found
-    gru.weight_hh_l0.data.copy_(before)
+    weight.data.copy_(before)
     raise InputError(
         f"no {_DRAWS} draws of {count} points of amplitude {amplitude} in {units} units were all stable: choose an "
         "amplitude nearer to 1, fewer points, more units or smaller recurrent weights."
@@ -153,7 +157,9 @@ def find_fixed_points(
         if time in (5, 20, steps):
             kept.append(state)
     candidates = torch.cat(kept)
-    ended = torch.cat([_newton(step, block) for block in track(candidates.split(_BLOCK), "Newton's method")])
+    ended = torch.cat(
+        [_newton(step, block) for block in track(torch.split(candidates, _BLOCK), "Newton's method")]
+    )
     fixed = (step(ended) - ended).abs().amax(1) <= tolerance
     return _described(step, *_distinct(ended[fixed], distance))
 
@@ -170,7 +176,9 @@ class _Step:
     @classmethod
     def of(cls, module: nn.RNNBase, x: Tensor | None) -> _Step:
         if not isinstance(module, nn.RNN | nn.GRU) or module.num_layers > 1 or module.bidirectional:
-            raise NotSupportedError("fixed points are sought in an nn.RNN or nn.GRU of one layer and direction.")
+            raise NotSupportedError(
+                "fixed points are sought in an nn.RNN or nn.GRU of one layer and direction."
+            )
         values = {name: value.detach().double().cpu() for name, value in module.named_parameters()}
         zero = torch.zeros(len(values["weight_hh_l0"]), dtype=torch.float64)
         given = values.get("bias_ih_l0", zero)
@@ -197,7 +205,7 @@ class _Step:
         return found
 
 
-def _write_candidate(gru: nn.GRU, patterns: Tensor, step: _Step) -> None:
+def _write_candidate(gru: nn.RNNBase, patterns: Tensor, step: _Step) -> None:
     """W_hn such that every pattern is its own candidate at zero input."""
     units = gru.hidden_size
     reset = torch.sigmoid(step.products(patterns) + step.given)[:, :units]
@@ -206,8 +214,9 @@ def _write_candidate(gru: nn.GRU, patterns: Tensor, step: _Step) -> None:
     inverse = torch.linalg.pinv(patterns.t())
     old = step.weight[2 * units :]
     new = wanted.t() @ inverse + old - old @ patterns.t() @ inverse
+    weight = gru.get_parameter("weight_hh_l0")
     with torch.no_grad():
-        gru.weight_hh_l0[2 * units :] = new.to(gru.weight_hh_l0)
+        weight[2 * units :] = new.to(weight)
 
 
 def _drawn(count: int, units: int, seed: Seed) -> Tensor:
@@ -224,8 +233,7 @@ def _newton(step: _Step, state: Tensor) -> Tensor:
     rest = _residual(step, state)
     for _ in range(_NEWTON_STEPS):
         move, _ = torch.linalg.solve_ex(one - step.jacobian(state), step(state) - state)
-        move = torch.where(move.isfinite(), move, 0.0)
-        moved, left = _shortened(lambda length: state + length[:, None] * move, step, rest)
+        moved, left = _shortened(step, state, torch.where(move.isfinite(), move, 0.0), rest)
         better = left < rest
         state, rest = torch.where(better[:, None], moved, state), torch.where(better, left, rest)
         if not bool(better.any()):
@@ -233,20 +241,22 @@ def _newton(step: _Step, state: Tensor) -> Tensor:
     return state
 
 
-def _shortened(at: Callable[[Tensor], Tensor], step: _Step, rest: Tensor) -> tuple[Tensor, Tensor]:
-    """The move, halved for those starts whose residual does not fall."""
-    length = torch.ones_like(rest)
+def _shortened(step: _Step, state: Tensor, move: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+    """The moved states and their residuals; moves are halved where the residual does not fall."""
+    moved = state + move
+    left = _residual(step, moved)
     for _ in range(_HALVINGS):
-        moved = at(length)
-        left = _residual(step, moved)
-        if bool((left < rest).all()):
+        worse = left >= rest
+        if not bool(worse.any()):
             break
-        length = torch.where(left < rest, length, length / 2)
+        move = torch.where(worse[:, None], move / 2, move)
+        moved = state + move
+        left = _residual(step, moved)
     return moved, left
 
 
 def _residual(step: _Step, state: Tensor) -> Tensor:
-    return (step(state) - state).norm(dim=1)
+    return torch.linalg.vector_norm(step(state) - state, dim=1)
 
 
 def _distinct(points: Tensor, distance: float) -> tuple[Tensor, Tensor]:
@@ -266,8 +276,12 @@ def _distinct(points: Tensor, distance: float) -> tuple[Tensor, Tensor]:
 
 def _described(step: _Step, points: Tensor, hits: Tensor) -> FixedPoints:
     """Polished, with their stability, in order."""
-    points = torch.cat([_newton(step, block) for block in points.split(_BLOCK)]) if len(points) else points
-    radii = [torch.linalg.eigvals(step.jacobian(block)).abs().amax(1) for block in points.split(_BLOCK)]
+    points = (
+        torch.cat([_newton(step, block) for block in torch.split(points, _BLOCK)]) if len(points) else points
+    )
+    radii = [
+        torch.linalg.eigvals(step.jacobian(block)).abs().amax(1) for block in torch.split(points, _BLOCK)
+    ]
     radius = torch.cat(radii) if len(points) else points.new_zeros(0)
     order = torch.argsort(radius)
     residual = (step(points) - points).abs().amax(1) if len(points) else points.new_zeros(0)

@@ -16,7 +16,6 @@ def shampoo(
     lr: float = 1e-3,
     *,
     epsilon: float = 1e-6,
-    roots_every: int = 1,
 ) -> torch.optim.Optimizer:
     """Shampoo (Gupta, Koren & Singer 2018) as pytorch_optimizer has it: full preconditioners, no momentum.
 
@@ -29,24 +28,23 @@ def shampoo(
         Steps shrink by themselves as the sums grow, so it may be larger than for gradient descent.
     epsilon
         What the sums begin with. Directions that have had gradients below its root are held back.
-    roots_every
-        The roots are taken anew every so many steps: singular values of a matrix with as many rows as the longest
-        axis of a parameter, which is what costs time. The package has no roots before the first time, so that the
-        first ``roots_every - 1`` steps change nothing.
+
+    Notes
+    -----
+    Roots are taken at every step, from singular values of a matrix with as many rows as each axis of a parameter:
+    that is what costs time. Roots kept from earlier steps would be huge, up to epsilon^(-1/2), for new gradients.
     """
     if not lr > 0:
         raise InputError(f"lr is {lr}, but a learning rate must be positive.")
     if not epsilon > 0:
-        raise InputError(f"epsilon is {epsilon}, but it must be positive, or roots of zero would be divided by.")
-    if roots_every < 1:
-        raise InputError(f"roots_every is {roots_every}, but it counts steps: 1 is every step.")
+        raise InputError(
+            f"epsilon is {epsilon}, but it must be positive, or roots of zero would be divided by."
+        )
     try:
         from pytorch_optimizer import Shampoo
     except ImportError as error:
         raise NotSupportedError(
             "shampoo needs the package pytorch-optimizer: install it with `pip install pytorch-optimizer`."
         ) from error
-    found: torch.optim.Optimizer = Shampoo(
-        parameters, lr=lr, matrix_eps=epsilon, preconditioning_compute_steps=roots_every
-    )
+    found: torch.optim.Optimizer = Shampoo(parameters, lr=lr, matrix_eps=epsilon)
     return found

@@ -41,7 +41,9 @@ def critical_depth_time(
         return leading_time(rate, np.concatenate([[0.0], scales[1:]]), threshold)
     strength = rate * float(np.prod(scales[bottleneck:]))
     if strength == 0.0:
-        raise InputError("a layer outside the bottleneck has scale 0: the law needs all of them of order one.")
+        raise InputError(
+            "a layer outside the bottleneck has scale 0: the law needs all of them of order one."
+        )
     if bottleneck == 2:
         return math.log(1 / epsilon) / strength
     return float(epsilon) ** (2 - bottleneck) / ((bottleneck - 2) * strength)

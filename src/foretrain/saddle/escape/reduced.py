@@ -11,11 +11,12 @@ from scipy.optimize import root
 
 from foretrain.activations import Activation
 from foretrain.saddle.chain_field import ChainField
-from foretrain.saddle.integration import RELATIVE_TOLERANCE, Path, follow, with_accuracy
+from foretrain.saddle.integration import RELATIVE_TOLERANCE, Path, StalledError, follow, with_accuracy
 from foretrain.saddle.parameters import Array
 from foretrain.support.errors import AccuracyWarning
 
-_FIRST_HORIZON, _HORIZON_GROWTH, _HORIZONS = 3.0, 10.0, 7
+# Times to follow, in units of the estimate, each with its tolerance: late times matter only where the flow creeps.
+_HORIZONS = ((3.0, 1e-12), (30.0, 1e-12), (300.0, 1e-11), (3e3, 1e-10), (3e4, 1e-9))
 _AT_REST = 1e-12
 _NEARLY_AT_REST = 1e-8
 _NEAR = 0.02
@@ -27,7 +28,7 @@ def reduced_time(
     """Matrix time s at which X_1 first reaches the threshold, infinite if the flow comes to rest before.
 
     ``estimate`` is the expected order of the time. Where the flow neither arrives nor comes to rest within
-    millions of it, the answer is infinite with an AccuracyWarning.
+    30,000 times as long, the answer is infinite with an AccuracyWarning.
     """
     if scales[0] >= threshold:
         return 0.0
@@ -40,17 +41,21 @@ def reduced_time(
 
 def _arrival(field: ChainField, scales: Array, threshold: float, estimate: float) -> tuple[float, Array]:
     """The time of arrival, and the states that were visited."""
-    begin, end, state = 0.0, _FIRST_HORIZON * estimate, scales
+    begin, state = 0.0, scales
     visited = []
-    for _ in range(_HORIZONS):
-        path = follow(field, state, begin, end, threshold=threshold)
+    for horizon, tolerance in _HORIZONS:
+        end = horizon * estimate
+        try:
+            path = follow(field, state, begin, end, threshold=threshold, tolerance=tolerance)
+        except StalledError:
+            break
         visited.append(path.states)
         state = path.states[-1]
         if path.crossed:
             return _crossing(field, path, threshold), np.concatenate(visited)
         if _never_arrives(field, state, threshold):
             return math.inf, np.concatenate(visited)
-        begin, end = end, _HORIZON_GROWTH * end
+        begin = end
     warnings.warn(
         f"X_1 is {state[0]:.6g} at s = {begin:.3g} and still moves slowly: the threshold {threshold:g} was not "
         "reached within the longest time that is followed, and the escape time is given as infinite.",
@@ -67,8 +72,12 @@ def _crossing(field: ChainField, path: Path, threshold: float) -> float:
         return math.inf  # a fixed point at the threshold itself, which rounding has stepped over
     begin, end = float(path.times[-2]), float(path.times[-1])
     step = end - begin
+
+    def slopes(_: float, X: Array) -> Array:
+        return field.rates(X) * (step / field.width)
+
     again = solve_ivp(
-        lambda _, X: field.rates(X) * (step / field.width),
+        slopes,
         (0.0, 1.0),
         path.states[-2],
         method="DOP853",
@@ -84,7 +93,11 @@ def _never_arrives(field: ChainField, state: Array, threshold: float) -> bool:
     size = float(np.abs(field.drive(state)).max())
     if float(np.abs(field.rates(state)).max()) <= _AT_REST * size:
         return True
-    found = root(lambda X: field.rates(X) / size, state, tol=1e-12)
+
+    def scaled(X: Array) -> Array:
+        return field.rates(X) / size
+
+    found = root(scaled, state, tol=1e-12)
     distance = float(np.abs(found.x - state).max())
     if not found.success or distance > _NEAR * float(np.abs(state).max()):
         return False

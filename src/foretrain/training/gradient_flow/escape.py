@@ -43,9 +43,9 @@ def escape(
     """When the population gradient flow of each network passes each threshold.
 
     ``time`` (network, threshold) is the flow's own: Ẇ_1 = -∇_1, so time = learning rate × steps of the first layer
-    (matrix time s; the reduced flow (4) runs in t = s / N). It is infinite for a network without any gradient, and nan
-    where a limit of the integration came first; ``status`` says which. ``signal`` is γ(0) = E[f g] at the start: seeds
-    where it is negative are outside the proof of Thm 11.
+    (matrix time s; the reduced flow (4) runs in t = s / N). It is infinite for a network without any gradient, and
+    nan where a limit of the integration came first; ``status`` says which. ``signal`` is γ(0) = E[f g] at the start:
+    seeds where it is negative are outside the proof of Thm 11.
 
     ``observable``: ``"loss"``, ``"amplitude"`` (X_1 on the ansatz), ``"alignment"`` (‖W_1 v_1‖/√N), or one of your
     own. ``metric``: ``"uniform"``, ``"normalized"`` or a rate for every layer. ``sample``: the points that stand for

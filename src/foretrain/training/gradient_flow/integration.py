@@ -34,7 +34,7 @@ class Integration:
     method: str = "dormand_prince"
     dtype: torch.dtype = torch.float64
     max_time: float = math.inf
-    max_evaluations: int = 100_000
+    max_evaluations: int = 20_000
 
     def __post_init__(self) -> None:
         method_named(self.method)

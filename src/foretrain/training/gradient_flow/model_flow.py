@@ -225,4 +225,4 @@ def _ended(flows: Flows, max_time: float, max_evaluations: int) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    return value.detach().cpu().numpy().copy() if isinstance(value, Tensor) else value

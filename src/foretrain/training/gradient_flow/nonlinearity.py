@@ -1,4 +1,4 @@
-"""Elementwise functions of torch with their slopes, by forward-mode differentiation of the function itself."""
+"""Elementwise functions of torch with their slopes, by automatic differentiation of the function itself."""
 
 from __future__ import annotations
 
@@ -55,18 +55,15 @@ class Nonlinearity:
 
     def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """(σ(z), σ'(z))."""
-        with torch.no_grad():
-            found = torch.func.jvp(self._function, (z,), (torch.ones_like(z),))
-        return found[0], found[1]
+        return _value_and_pullback(self._function, z, torch.ones_like(z))
 
     def _check(self) -> None:
-        """σ must keep the shape, and its derivative along any direction must be slope times direction."""
+        """σ must keep the shape, and any cotangent must come back times the slope."""
         z = torch.linspace(-2.1, 1.9, 12, dtype=torch.float64).reshape(3, 4)
         along = torch.cos(7 * z)
         try:
             value, slope = self(z)
-            with torch.no_grad():
-                derivative = torch.func.jvp(self._function, (z,), (along,))[1]
+            _, derivative = _value_and_pullback(self._function, z, along)
         except (RuntimeError, TypeError, NotImplementedError) as error:
             raise InputError(
                 f"the activation {self.name} cannot be differentiated by torch "
@@ -76,6 +73,14 @@ class Nonlinearity:
             raise InputError(
                 f"the activation {self.name} mixes entries: give one that acts on every entry by itself."
             )
+
+
+def _value_and_pullback(function: ElementwiseFunction, z: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = z.detach().requires_grad_()
+    with torch.enable_grad():
+        value = function(leaf)
+        (pulled,) = torch.autograd.grad(value, leaf, cotangent)
+    return value.detach(), pulled
 
 
 def _resolved(activation: str | ElementwiseFunction) -> tuple[str, ElementwiseFunction]:

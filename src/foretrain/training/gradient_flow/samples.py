@@ -41,21 +41,23 @@ class Sample:
 def gaussian_sample(problem: Problem, size: int = 1024, seed: Seed = 0) -> Sample:
     """Quasi-random points with the symmetries and the second moments of the Gaussian law.
 
-    Scrambled Sobol points go through the Gaussian quantiles; each is reflected in the directions that the teacher
-    does not see, so that those are uncorrelated with the targets; if σ is not odd, also through the origin (for an odd
-    σ that changes no average of the problem). A last linear map makes the covariance exactly one. ``size`` counts all
-    points and is rounded up to a power of two.
+    Scrambled Sobol points have one coordinate in each of n equally likely strata, for every axis; it is put at the
+    root mean square of the Gaussian inside its stratum, so that single coordinates are integrated as by a fine rule.
+    Points are reflected in the directions that the teacher does not see, which makes those uncorrelated with the
+    targets, and, if σ is not odd, through the origin (for an odd σ that changes no average of the problem). A last
+    linear map makes the covariance exactly one. ``size`` counts all points and is rounded up to a power of two.
     """
-    from scipy.stats import norm, qmc
+    from scipy.stats import qmc
 
-    if size < 2 * problem.inputs:
+    if size < 4 * problem.inputs:
         raise InputError(
-            f"size is {size}: {problem.inputs} inputs need at least {2 * problem.inputs} points."
+            f"size is {size}: {problem.inputs} inputs need at least {4 * problem.inputs} points."
         )
     signs = _reflections(problem)
-    power = max(0, math.ceil(math.log2(size / len(signs))))
+    power = max(1, math.ceil(math.log2(size / len(signs))))
     uniform = qmc.Sobol(problem.inputs, rng=generator(seed)).random_base2(power)
-    drawn = norm.ppf(np.clip(uniform, 1e-12, 1 - 1e-12))
+    stratum = np.floor(uniform * 2**power).astype(int)
+    drawn = _representatives(2**power)[stratum]
     points = np.concatenate([drawn * sign for sign in signs])
     return given_sample(problem, _whitened(points), meaning="quasi-random Gaussian sample")
 
@@ -101,6 +103,17 @@ def _reflections(problem: Problem) -> list[NDArray[np.float64]]:
     if not torch.allclose(problem.nonlinearity.value(-z), -problem.nonlinearity.value(z), rtol=1e-12, atol=0):
         signs += [-sign for sign in signs]
     return signs
+
+
+def _representatives(count: int) -> NDArray[np.float64]:
+    """The root mean square, with its sign, of a standard Gaussian in each of an even number of likely strata."""
+    from scipy.stats import norm
+
+    edges = norm.ppf(np.arange(count // 2, count) / count)  # of the positive half
+    below = edges * norm.pdf(edges)
+    squares = 1 + count * (below - np.append(below[1:], 0.0))
+    half = np.sqrt(squares)
+    return np.concatenate([-half[::-1], half])
 
 
 def _whitened(points: NDArray[np.float64]) -> NDArray[np.float64]:

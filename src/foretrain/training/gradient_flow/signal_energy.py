@@ -125,7 +125,7 @@ def _weighted(rates: tuple[float, ...], first: Weights, second: Weights) -> Tens
 
 
 def _norm(values: Tensor) -> Tensor:
-    return values.flatten(1).norm(dim=1)
+    return values.square().sum(dim=(1, 2)).sqrt()
 
 
 def _still(networks: Networks) -> Snapshots:

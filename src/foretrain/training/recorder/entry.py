@@ -70,8 +70,8 @@ class Recorder:
         or a function step -> bool. The state before the first step and after the last one is always recorded.
     budget
         The share of the time that recording may take: observables that would exceed it are skipped. None: no limit.
-        Not part of it, but stated by :meth:`summary`: before the start every observable is called once for nothing, and
-        after the end the dataset is written.
+        Not part of it, but stated by :meth:`summary`: before the start every observable is called once for nothing,
+        and after the end the dataset is written.
     metadata
         Anything JSON can hold, stored beside.
 

@@ -140,7 +140,8 @@ def as_dataset(contents: Contents) -> xr.Dataset:
     coordinates: dict[str, Any] = {STEP: np.array(steps, dtype=np.int64)}
     for name, layout in contents.layouts.items():
         dims = [renamed[layout["observable"], dim] for dim in layout["dims"]]
-        data[name] = ((STEP, *dims), _stacked(values[name], layout, len(steps)), layout["attributes"])
+        attributes = layout["attributes"] | {"observable": layout["observable"]}
+        data[name] = ((STEP, *dims), _stacked(values[name], layout, len(steps)), attributes)
         coordinates |= {
             renamed[layout["observable"], dim]: np.array(labels) for dim, labels in layout["labels"].items()
         }

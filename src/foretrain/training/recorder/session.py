@@ -54,7 +54,7 @@ class Session:
         self.shown: tuple[str, float] | None = None
 
     def rehearse(self, batch: Callable[[], Any]) -> float:
-        """Call every observable once for nothing, so that imports and other first-time work are not taken for its cost.
+        """Call every observable once for nothing, so that imports and other first-time work are not its cost.
 
         The seconds it took. What fails here will fail again in the first record, which says so.
         """

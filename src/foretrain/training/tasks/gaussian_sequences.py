@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, torch_generator
 
-_FINEST = 2.0**40  # waves per unit of the input, beyond which the phase of a wave is rounding noise in float64
+_BLUR = 1 / 16  # of a turn: how far the rounding of an input may shift the phase of its finest wave
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class GaussianSequences:
 
 
 class FourierFeatures(nn.Module):
-    """x to sqrt(2) (sin 2 pi f x, cos 2 pi f x) for given frequencies (n_in, count): 2 count features of unit power."""
+    """x to sqrt(2) (sin 2 pi f x, cos 2 pi f x) for frequencies f (n_in, count): 2 count features of unit power."""
 
     frequencies: Tensor
 
@@ -74,12 +75,8 @@ class FourierFeatures(nn.Module):
             raise InputError(
                 f"frequencies have shape {tuple(frequencies.shape)}, but must be a matrix (n_in, count)."
             )
-        if not float(frequencies.abs().max()) <= _FINEST:
-            raise InputError(
-                "a frequency is beyond 2**40, where a phase is nothing but rounding: use fewer octaves or a smaller "
-                "scale."
-            )
         self.register_buffer("frequencies", frequencies.double())
+        self._finest = float(frequencies.abs().max())
 
     @classmethod
     def random(cls, n_in: int, count: int, scale: float, seed: Seed = 0) -> FourierFeatures:
@@ -100,6 +97,11 @@ class FourierFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., n_in) to (..., count); phases in float64, because they are large."""
+        if not self._finest * torch.finfo(x.dtype).eps <= _BLUR:
+            raise InputError(
+                f"a frequency of {self._finest:.3g} turns the rounding of {x.dtype} inputs into noise: use fewer "
+                "octaves, a smaller scale, or float64."
+            )
         phases = 2 * math.pi * x.double() @ self.frequencies
         return math.sqrt(2) * torch.cat([phases.sin(), phases.cos()], -1).to(x.dtype)
 
@@ -139,7 +141,7 @@ class AttentionBlock(nn.Module):
         self.query, self.key, self.value = (linear(given, attention) for _ in range(3))
         self.mix = linear(attention, attention)
         widths = (attention, *hidden)
-        self.hidden = nn.ModuleList(linear(before, after) for before, after in zip(widths, widths[1:]))
+        self.hidden = nn.ModuleList(linear(before, after) for before, after in pairwise(widths))
         self.readout = linear(widths[-1], n_out)
         _draw(self, seed)
 
@@ -163,7 +165,8 @@ class AttentionBlock(nn.Module):
 
         Written out, because the fused kernel of torch has no second derivatives on a CPU.
         """
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
+        by_head = (*query.shape[:2], self.heads, -1)
+        q, k, v = (part.reshape(by_head).transpose(1, 2) for part in (query, key, value))
         weights = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1)
         return (weights @ v).transpose(1, 2).flatten(-2)
 

@@ -1,0 +1,179 @@
+"""The imbalance of a model at one moment, as an observable of a training, and over steps of descent."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from foretrain.empirical.imbalance.identity import PairState, pair_states
+from foretrain.empirical.imbalance.pairs import Loss, Pair, find_pairs, network
+from foretrain.empirical.imbalance.result import Imbalance
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.progress import track
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def imbalance(
+    model: nn.Module | Callable[..., Any],
+    x: Any,
+    y: Any,
+    loss: Loss,
+    rates: Mapping[str, float] | None = None,
+    *,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    parameters: Mapping[str, Tensor] | None = None,
+) -> Imbalance:
+    """Δ = ‖W_{l+1}‖² - ‖W_l‖² of neighbouring layers, and its drift under gradient flow, measured and by (2).
+
+    Parameters
+    ----------
+    model
+        Any module, or with ``parameters`` a function of (parameters, x). Pairs are two linear maps or convolutions
+        with nothing but an elementwise activation (any) and a reshape between them, and no other way out of the first;
+        all other layers are listed in ``refused`` with the reason.
+    loss
+        loss(model(x), y), one number; any.
+    rates
+        ρ by parameter name for Ẇ = -ρ∇, one if not named; a bias that is not named takes the rate of its weight. Then
+        Δ = ‖W_{l+1}‖²/ρ_{l+1} - ‖W_l‖²/ρ_l, and the drift is the same (A.2).
+    pairs
+        (lower weight, upper weight) by name, to insist on some; one that is no pair is an error that says why.
+
+    A bias of the lower layer that learns belongs to Δ, as one more column of W_l; one of the upper layer does not
+    matter. With a frozen bias b the identity holds for φ = (z - b)σ'(z) - σ(z).
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    >>> x = torch.randn(20, 3, dtype=torch.float64)
+    >>> found = imbalance(model, x, x[:, :1], nn.functional.mse_loss)
+    >>> bool(abs(found.data["difference"][0]) < 1e-12)
+    True
+    """
+    found = network(model, x, y, loss, parameters)
+    chosen, refused = _chosen(*find_pairs(found), pairs)
+    states = pair_states(found, chosen)
+    return Imbalance(states, _rates(states, rates, found.parameters), refused)
+
+
+def observe_imbalance(model: nn.Module, batch: Any, *, loss: Loss) -> xr.Dataset:
+    """Δ, drift and identity of all pairs on a batch (x, y): an observable for a recorder of trainings."""
+    x, y = _inputs_and_targets(batch)
+    return imbalance(model, x, y, loss).data[["delta", "drift", "identity"]]
+
+
+def record_imbalance(
+    model: nn.Module,
+    batches: Iterable[tuple[Any, Any]],
+    loss: Loss,
+    learning_rate: float,
+    rates: Mapping[str, float] | None = None,
+) -> xr.Dataset:
+    """Descend with a copy of the model, one step for each batch (x, y), and hold every Δ against the identity.
+
+    By (step, pair): ``delta``; ``change`` since the start, as measured; ``first_order``, the sum of η times the
+    identity; ``second_order``, the sum of η²(ρ_{l+1}‖∇_{l+1}‖² - ρ_l‖∇_l‖²); ``difference``, what is left: round-off.
+    """
+    import xarray as xr
+
+    if not learning_rate > 0:
+        raise InputError(f"learning_rate is {learning_rate}: give a positive number.")
+    moved = copy.deepcopy(model)
+    names: list[str] = []
+    pairs: list[Pair] | None = None
+    rows: list[dict[str, Any]] = []
+    for batch in track(batches, "training steps"):
+        found = network(moved, *_inputs_and_targets(batch), loss, None)
+        if pairs is None:
+            pairs, _ = _chosen(*find_pairs(found), None)
+            names = [pair.name for pair in pairs]
+        states = pair_states(found, pairs)
+        given = _rates(states, rates, found.parameters)
+        before = [state.delta(given) for state in states]
+        first = [learning_rate * state.identity() for state in states]
+        second = [learning_rate**2 * state.second_order(given) for state in states]
+        _descend(found.parameters, states[0].gradients, learning_rate, given)
+        after = [_moved_delta(state, found.parameters, given) for state in states]
+        rows.append({"before": before, "delta": after, "first_order": first, "second_order": second})
+    if not rows:
+        raise InputError("there are no batches: give at least one (x, y).")
+    start = np.array(rows[0]["before"])
+    table = {name: np.array([row[name] for row in rows]) for name in ("delta", "first_order", "second_order")}
+    sums = {
+        name: np.vstack([0 * start, np.cumsum(table[name], axis=0)])
+        for name in ("first_order", "second_order")
+    }
+    delta = np.vstack([start, table["delta"]])
+    change = delta - start
+    difference = change - sums["first_order"] - sums["second_order"]
+    variables = {"delta": delta, "change": change, **sums, "difference": difference}
+    return xr.Dataset(
+        {name: (("step", "pair"), values) for name, values in variables.items()},
+        coords={"step": np.arange(len(delta)), "pair": names},
+        attrs={"learning_rate": learning_rate},
+    )
+
+
+def _chosen(
+    found: list[Pair], refused: dict[str, str], asked: Sequence[tuple[str, str]] | None
+) -> tuple[list[Pair], dict[str, str]]:
+    if asked is not None:
+        by_name = {pair.name: pair for pair in found}
+        for lower, upper in asked:
+            if f"{lower} -> {upper}" not in by_name:
+                reason = refused.get(upper, f"{upper} is not a layer that takes the output of {lower}")
+                raise NotSupportedError(f"{lower} and {upper} are no pair of the identity: {reason}.")
+        return [by_name[f"{lower} -> {upper}"] for lower, upper in asked], refused
+    if not found:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+        raise NotSupportedError(f"no two layers of the model form a pair of the identity ({reasons}).")
+    return found, refused
+
+
+def _rates(
+    states: Sequence[PairState], rates: Mapping[str, float] | None, parameters: Mapping[str, Tensor]
+) -> dict[str, float]:
+    given = dict(rates or {})
+    unknown = sorted(set(given) - set(parameters))
+    if unknown or any(not rate > 0 for rate in given.values()):
+        raise InputError(
+            f"rates must be positive and named after parameters{': unknown ' + str(unknown) if unknown else ''}."
+        )
+    known = {name: float(given.get(name, 1.0)) for name in parameters}
+    for state in states:
+        for site in (state.lower, state.upper):
+            if site.bias is not None and site.bias not in given:
+                known[site.bias] = known[site.weight]
+    return known
+
+
+def _descend(
+    parameters: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    learning_rate: float,
+    rates: Mapping[str, float],
+) -> None:
+    with torch.no_grad():
+        for name, gradient in gradients.items():
+            parameters[name].sub_(learning_rate * rates[name] * gradient)
+
+
+def _moved_delta(state: PairState, parameters: Mapping[str, Tensor], rates: Mapping[str, float]) -> float:
+    """Δ of the weights as they are now."""
+    return sum(
+        sign * float(parameters[name].detach().double().square().sum()) / rates[name]
+        for name, sign in state.parts
+    )
+
+
+def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise InputError("a batch must be a pair (x, y) of inputs and targets.")
+    return batch[0], batch[1]

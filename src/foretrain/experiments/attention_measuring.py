@@ -1,0 +1,259 @@
+"""Ranks of the global-state NTK of attention blocks at initialization, cell by cell of a sweep.
+
+The state is every internal variable with a value at each step (queries, keys, values, attention, its mix, hidden
+layers, output) side by side. Ranks are participation ratios tr(A)^2 / tr(A^2). Reduced kernels are true partial
+traces (15); "pairs" is the other contraction, where a vector is spread evenly over the traced axis and the result
+averaged. Every cell is measured on the same number of drawn networks and inputs, which give the standard errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.experiments.parts import Parts
+from foretrain.support.progress import track
+from foretrain.support.seeds import spawn
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+    from torch import Tensor
+
+    from foretrain.empirical.global_ntk import GlobalNTK
+    from foretrain.training.tasks.gaussian_sequences import FourierFeatures
+
+Array = NDArray[np.float64]
+
+HIDDEN_LAYERS = 3
+_ACCURACY = 0.05  # of one rank, relative
+_ACCURACY_IN_SPACE = 0.1  # where networks with one input differ by a factor of two
+_SHARE = 0.95
+_SPECTRUM = 150
+_MLP = tuple(f"hidden {place}" for place in range(1, HIDDEN_LAYERS + 1))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting: sequences are ``n_x`` of ``steps``; ``octaves`` or ``waves`` of Fourier features if not 0."""
+
+    n_in: int
+    n_x: int = 10
+    attention: int = 64
+    heads: int = 1
+    mlp: int = 128
+    octaves: int = 0
+    waves: int = 0
+    scale: float = 1.0
+    steps: int = 50
+
+    @property
+    def name(self) -> str:
+        """What tells it from others, for its part."""
+        return " ".join(f"{key}-{value}" for key, value in asdict(self).items())
+
+    @property
+    def width_of_input(self) -> int:
+        """Features that queries, keys and values are made of."""
+        return 2 * (self.octaves or self.waves) or self.n_in
+
+    @property
+    def site_bound(self) -> int:
+        """3 n_in + n_attn + (L - 1) n_mlp, with the readout as the last of L matrices (A.5.3)."""
+        return 3 * self.width_of_input + self.attention + HIDDEN_LAYERS * self.mlp
+
+    @property
+    def sharper_bound(self) -> int:
+        """Three copies of X have the rank of one, and every head averages X over steps: its values add n_in."""
+        given = self.width_of_input
+        return given + min(self.heads * given, self.attention) + HIDDEN_LAYERS * self.mlp
+
+    def features(self, seed: np.random.SeedSequence) -> FourierFeatures | None:
+        """Those in front of the block."""
+        from foretrain.training.tasks.gaussian_sequences import FourierFeatures
+
+        if self.octaves:
+            return FourierFeatures.dyadic(self.n_in, self.octaves, self.scale)
+        return FourierFeatures.random(self.n_in, self.waves, self.scale, seed) if self.waves else None
+
+
+class Sampled(NamedTuple):
+    """A mean over draws with its standard error."""
+
+    mean: float
+    error: float
+
+
+def measured(
+    cells: Iterable[Cell], quantities: Sequence[str], draws: int, seed: int, parts: Parts
+) -> dict[Cell, dict[str, Array]]:
+    """Quantities of every cell, one value per draw.
+
+    Cells share the seeds of their draws, so that networks of equal shapes are the same ones.
+    """
+    found = {}
+    for cell in track(list(dict.fromkeys(cells)), "settings of the attention block"):
+        part = parts.get(
+            f"{cell.name} {' '.join(quantities)}", partial(_measure, cell, quantities, draws, seed)
+        )
+        found[cell] = {str(name): np.asarray(part[name].values, dtype=float) for name in part.data_vars}
+    return found
+
+
+def sampled(values: Array) -> Sampled:
+    """Mean and standard error over draws."""
+    return Sampled(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))))
+
+
+def log_slope(places: Sequence[float], values: Array) -> Sampled:
+    """Exponent of a power law, fitted to every draw alone: values (places, draws)."""
+    slopes = np.polyfit(np.log(np.asarray(places, dtype=float)), np.log(values), 1)[0]
+    return sampled(slopes)
+
+
+def rank_correlation(places: Sequence[float], values: Array) -> float:
+    """Spearman's, over all draws: values (places, draws)."""
+    from scipy.stats import spearmanr
+
+    everywhere = np.repeat(np.asarray(places, dtype=float), values.shape[1])
+    return float(spearmanr(everywhere, values.ravel()).statistic)
+
+
+def spread(values: Array) -> Sampled:
+    """Of values (places, draws): the log of the largest over the smallest mean, and its error by the draws."""
+    logs = np.log(values)
+    high, low = (int(pick(logs.mean(axis=1))) for pick in (np.argmax, np.argmin))
+    return sampled(logs[high] - logs[low])
+
+
+def modes_shown(cell: Cell, seed: int) -> xarray.Dataset:
+    """Spectrum of NTK_temp as shares of its trace, and its leading modes (sequence, time), of the first draw."""
+    import torch
+    import xarray
+
+    own = spawn(seed, 1)[0]
+    values, vectors = torch.linalg.eigh(_reduced(_kernel(cell, own), "temporal", own)[1])
+    shares = (values / values.sum()).flip(0)[:_SPECTRUM].clamp_min(0).numpy()
+    leading = vectors.flip(1)[:, :3].t().reshape(3, cell.n_x, cell.steps).numpy()
+    return xarray.Dataset(
+        {"share": ("mode", shares), "shape": (("leading", "sequence", "time"), leading)},
+        attrs={"n_in": cell.n_in},
+    )
+
+
+def _measure(cell: Cell, quantities: Sequence[str], draws: int, seed: int) -> xarray.Dataset:
+    import xarray
+
+    rows: dict[str, list[float]] = {}
+    for own in spawn(seed, draws):
+        for quantity in quantities:
+            for name, value in _QUANTITIES[quantity](cell, own).items():
+                rows.setdefault(name, []).append(value)
+    return xarray.Dataset({name: ("draw", np.array(values)) for name, values in rows.items()})
+
+
+def _temporal(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+    """Of NTK_temp: its rank, and the number of modes that hold 95 % of its trace."""
+    rank, matrix = _reduced(_kernel(cell, seed), "temporal", seed)
+    return {"temporal": rank, "modes": _modes_needed(matrix)}
+
+
+def _spatial(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+    return {"spatial": _reduced(_kernel(cell, seed), "spatial", seed)[0]}
+
+
+def _total(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+    kernel = _kernel(cell, seed)
+    return {"total": kernel.effective_rank(accuracy=_ACCURACY, seed=seed).value}
+
+
+def _pairs(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+    """The contraction with the vector of ones instead of the partial trace."""
+    kernel = _kernel(cell, seed)
+    over = {"temporal": ("unit",), "spatial": ("batch", "time")}
+    return {
+        f"{name}_pairs": kernel.pair_sum(over=axes, normalize=True)
+        .effective_rank(accuracy=_ACCURACY, seed=seed)
+        .value
+        for name, axes in over.items()
+    }
+
+
+def _of_mlp(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+    """The same ranks with the hidden layers of the MLP as the only states."""
+    kernel = _kernel(cell, seed, _MLP)
+    return {
+        "temporal_mlp": _reduced(kernel, "temporal", seed)[0],
+        "spatial_mlp": _reduced(kernel, "spatial", seed)[0],
+    }
+
+
+def _sites(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+    """The rank of V V* in float64, and the participation ratio of the inputs."""
+    import torch
+
+    rows = _kernel(cell, seed, dtype=torch.float64).site_rows()
+    given = rows[:, : cell.width_of_input]  # the site of the queries is the first
+    gram = given.t() @ given
+    ratio = float(gram.diagonal().sum() ** 2 / gram.square().sum())
+    return {"site_rank": int(torch.linalg.matrix_rank(rows)), "input": ratio}
+
+
+def _kernel(
+    cell: Cell,
+    seed: np.random.SeedSequence,
+    names: Sequence[str] | None = None,
+    dtype: torch.dtype | None = None,
+) -> GlobalNTK:
+    """NTK_S of a drawn block on drawn sequences; in float32 unless another precision is asked for."""
+    import torch
+
+    from foretrain.empirical.global_ntk import global_ntk
+    from foretrain.training.tasks.gaussian_sequences import AttentionBlock, GaussianSequences, GlobalState
+
+    precision = dtype or torch.float32
+    for_weights, for_inputs, for_features = spawn(seed, 3)
+    block = AttentionBlock(
+        cell.n_in,
+        attention=cell.attention,
+        heads=cell.heads,
+        hidden=(cell.mlp,) * HIDDEN_LAYERS,
+        features=cell.features(for_features),
+        seed=for_weights,
+        dtype=precision,
+    )
+    x = GaussianSequences(cell.n_in, cell.steps).inputs(cell.n_x, for_inputs, precision)
+    return global_ntk(GlobalState(block, names), x)
+
+
+def _reduced(
+    kernel: GlobalNTK, kind: Literal["temporal", "spatial"], seed: np.random.SeedSequence
+) -> tuple[float, Tensor]:
+    """A reduced kernel and its rank."""
+    from foretrain.empirical.global_ntk.reduced_views import reduced_view
+
+    accuracy = _ACCURACY if kind == "temporal" else _ACCURACY_IN_SPACE
+    view = reduced_view(kernel, kind, accuracy=accuracy, seed=seed)
+    return view.rank.value, view.matrix
+
+
+def _modes_needed(matrix: Tensor) -> float:
+    import torch
+
+    values = torch.linalg.eigvalsh(matrix).flip(0).clamp_min(0)
+    return int((values.cumsum(0) < _SHARE * values.sum()).sum()) + 1
+
+
+_QUANTITIES: dict[str, Callable[[Cell, np.random.SeedSequence], dict[str, float]]] = {
+    "temporal": _temporal,
+    "spatial": _spatial,
+    "total": _total,
+    "pairs": _pairs,
+    "mlp": _of_mlp,
+    "sites": _sites,
+}

@@ -1,0 +1,203 @@
+"""What the source says about the ranks of an attention block, beside what was found.
+
+"Follows" is a rank correlation of at least 0.95 over all draws and an exponent of at least three standard errors.
+"Hardly matters" is a change, in logarithms, of at most a tenth of what the other quantity in the sentence does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.experiments.attention_measuring import Sampled, log_slope, rank_correlation, sampled, spread
+from foretrain.experiments.registry import Row
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+
+_RISES = 0.95
+_SIGMAS = 3.0
+_HARDLY = 0.1
+
+
+def input_rows(data: xarray.Dataset) -> tuple[Row, ...]:
+    """The rank in time follows n_in; the sites keep their bound."""
+    n_in = data.n_in.values.tolist()
+    rows: list[Row] = []
+    for n_x in data.n_x.values.tolist():
+        rows += _follows(f"n_x = {n_x}: rank in time", "n_in", n_in, data.temporal.sel(n_x=n_x).values)
+    rows += [*_values_in_time(data), *_other_readings(data), *_bounds(data)]
+    return tuple(rows)
+
+
+def width_rows(data: xarray.Dataset) -> tuple[Row, ...]:
+    """Ranks in space and in total follow the width; heads hardly matter."""
+    widths = data.attention.values.tolist()
+    rows: list[Row] = []
+    for n_in in data.n_in.values.tolist():
+        for name in ("spatial", "total"):
+            values = data[name].sel(n_in=n_in).values
+            rows += _follows(f"n_in = {n_in}: {_CALLED[name]}", "n_attn", widths, values)
+    by_input = {name: _over_inputs(data, name) for name in ("temporal", "total")}
+    for n_in in data.n_in.values.tolist():
+        values = data.temporal.sel(n_in=n_in).values
+        rows.append(_hardly(f"n_in = {n_in}: rank in time over n_attn", values, by_input["temporal"], "n_in"))
+    return (*rows, *_mlp_widths(data), *_heads(data, by_input))
+
+
+def fourier_rows(data: xarray.Dataset) -> tuple[Row, ...]:
+    """Features lift the rank; a lifted rank helps gradient descent."""
+    octaves = data.octaves.values.tolist()
+    rows: list[Row] = []
+    for n_x in data.n_x.values.tolist():
+        plain, lifted = (data.temporal.sel(n_x=n_x, octaves=count).values for count in (0, 8))
+        factor = sampled(lifted / plain)
+        rows.append(
+            Row(
+                f"n_x = {n_x}: rank in time with 8 octaves over that without",
+                "above 1",
+                factor.mean,
+                factor.error,
+                factor.mean - 1 > _SIGMAS * factor.error,
+            )
+        )
+        with_some = data.temporal.sel(n_x=n_x, octaves=octaves[1:]).values
+        rows += _follows(f"n_x = {n_x}: rank in time", "the number of octaves", octaves[1:], with_some)
+    for count in (0, 8):
+        modes = sampled(data.modes.sel(n_x=10, octaves=count).values)
+        rows.append(Row(f"n_x = 10, {count} octaves: modes for 95 % of NTK_temp", "more", modes.mean, modes.error))
+    note = "64 normal frequencies: what counts is how fine the waves are, not only how many"
+    scales = data.scale.values.tolist()
+    rows += _follows("64 random waves: rank in time", "the frequency", scales, data.temporal_random.values, note)
+    return (*rows, *_learning(data))
+
+
+_CALLED = {"temporal": "rank in time", "spatial": "rank in space", "total": "total rank"}
+
+
+def _follows(what: str, where: str, places: Sequence[float], values: Array, note: str = "") -> Iterator[Row]:
+    """Rank correlation and exponent: values (places, draws)."""
+    correlation, slope = rank_correlation(places, values), log_slope(places, values)
+    agrees = correlation >= _RISES
+    yield Row(f"{what}: rank correlation with {where}", "follows it", correlation, None, agrees, note)
+    agrees = slope.mean > _SIGMAS * slope.error
+    yield Row(f"{what}: power of {where}", "above 0", slope.mean, slope.error, agrees)
+
+
+def _hardly(what: str, values: Array, other: Sampled, than: str) -> Row:
+    """The change over places (places, draws) as a share of another change, in logarithms."""
+    change = spread(values)
+    share = change.mean / other.mean
+    note = f"at most {_HARDLY} is hardly; found a factor of {np.exp(change.mean):.3f} against {np.exp(other.mean):.3g}"
+    agrees = share + change.error / other.mean <= _HARDLY
+    return Row(
+        f"{what}: log change as a share of that over {than}",
+        "hardly any",
+        share,
+        change.error / other.mean,
+        agrees,
+        note,
+    )
+
+
+def _values_in_time(data: xarray.Dataset) -> Iterator[Row]:
+    """Where the rank in time is, beside that of the inputs themselves, and the modes that matter."""
+    ten = data.sel(n_x=10)
+    for n_in in data.n_in.values.tolist():
+        rank, given = sampled(ten.temporal.sel(n_in=n_in).values), float(ten.input.sel(n_in=n_in).mean())
+        yield Row(f"n_x = 10, n_in = {n_in}: rank in time beside that of X X*", given, rank.mean, rank.error)
+    few, many = (sampled(ten.modes.isel(n_in=place).values) for place in (0, -1))
+    yield Row(
+        "n_x = 10: modes for 95 % of NTK_temp, smallest and largest n_in",
+        "few, then many",
+        f"{few.mean:.3g}, {many.mean:.3g}",
+        None,
+        many.mean - few.mean > _SIGMAS * np.hypot(few.error, many.error),
+    )
+
+
+def _other_readings(data: xarray.Dataset) -> Iterator[Row]:
+    """The average over all pairs of units, and the MLP's states alone."""
+    for n_in in data.n_in_of_pairs.values.tolist():
+        pairs = sampled(data.temporal_pairs.sel(n_in_of_pairs=n_in).values)
+        trace = float(data.temporal.sel(n_x=10, n_in=n_in).mean())
+        note = "the average over all pairs of units, a different matrix; expected: the partial trace"
+        yield Row(f"n_x = 10, n_in = {n_in}: rank in time, all pairs", trace, pairs.mean, pairs.error, None, note)
+    alone = data.temporal_mlp
+    note = (
+        "follows n_in too, but levels off near the number of sequences: at initialization the attention is almost an "
+        "average over steps; in the whole state queries, keys and values carry most of the trace"
+    )
+    name = "n_x = 10: rank in time of the MLP's states alone"
+    yield from _follows(name, "n_in", data.n_in.values.tolist(), alone.values, note)
+    last = sampled(alone.isel(n_in=-1).values)
+    yield Row(f"{name}, largest n_in", "of the order of n_x = 10", last.mean, last.error)
+
+
+def _bounds(data: xarray.Dataset) -> Iterator[Row]:
+    """rank(V V*) in float64 (A.5.3), and the sharper bound that three equal sites and linear heads give."""
+    rows = data.n_x * 50
+    broken = int((data.site_rank > np.minimum(data.bound, rows)).sum())
+    count = data.site_rank.size
+    yield Row(f"blocks of {count} that break rank(V V*) <= 3 n_in + n_attn + (L-1) n_mlp", 0.0, broken, None, not broken)
+    most = data.isel(n_x=-1)
+    for n_in in data.n_in.values.tolist():
+        here, bound = int(most.site_rank.sel(n_in=n_in).max()), int(most.bound.sel(n_in=n_in))
+        sharper = int(most.sharper_bound.sel(n_in=n_in))
+        note = f"X occurs three times, and a head's values have the rank of X: n_in + min(h n_in, n_attn) + ... = {sharper}"
+        name = f"n_x = {int(most.n_x)}, n_in = {n_in}: rank(V V*) (at most)"
+        yield Row(name, float(bound), here, None, here <= min(bound, sharper), note)
+
+
+def _over_inputs(data: xarray.Dataset, name: str) -> Sampled:
+    """How much a rank changes over the dimensions of the input, at the source's width."""
+    return spread(data[f"{name}_by_heads"].sel(heads=1).values)
+
+
+def _mlp_widths(data: xarray.Dataset) -> Iterator[Row]:
+    """The MLP's width: for the whole state, and for its own states."""
+    widths = data.mlp.values.tolist()
+    whole = log_slope(widths, data.spatial_by_mlp.values)
+    note = "most of the trace is that of queries, keys and values: the width that counts is the attention's"
+    yield Row("n_in = 8: rank in space: power of n_mlp", "above 0", whole.mean, whole.error, None, note)
+    yield from _follows("n_in = 8: rank in space of the MLP's states", "n_mlp", widths, data.mlp_spatial_by_mlp.values)
+
+
+def _heads(data: xarray.Dataset, by_input: dict[str, Sampled]) -> Iterator[Row]:
+    """Heads, against what n_in or the width does to the same rank."""
+    alone = data.temporal_of_one_input.values
+    yield _hardly("n_in = 1: rank in time over heads", alone, by_input["temporal"], "n_in")
+    for n_in in data.n_in.values.tolist():
+        by_width = spread(data.spatial.sel(n_in=n_in).values)
+        others = {
+            "temporal": (by_input["temporal"], "n_in"),
+            "spatial": (by_width, "n_attn"),
+            "total": (by_input["total"], "n_in"),
+        }
+        for name, (other, than) in others.items():
+            values = data[f"{name}_by_heads"].sel(n_in=n_in).values
+            yield _hardly(f"n_in = {n_in}: {_CALLED[name]} over heads", values, other, than)
+
+
+def _learning(data: xarray.Dataset) -> Iterator[Row]:
+    """Losses after training, relative to the target's mean square."""
+    plain = data.loss.sel(kind="plain").isel(step=-1).values
+    for kind in data.kind.values.tolist()[1:]:
+        ratio = sampled(np.log(data.loss.sel(kind=kind).isel(step=-1).values / plain))
+        yield Row(
+            f"{kind}: log of the final loss over that without features",
+            "below 0",
+            ratio.mean,
+            ratio.error,
+            ratio.mean < -_SIGMAS * ratio.error,
+            "ours: the source measures at initialization only",
+        )
+    for kind in data.kind.values.tolist():
+        fresh = sampled(data.fresh_loss.sel(kind=kind).values)
+        note = "not a claim of the source: octaves beyond those of the teacher fit, and do not generalise"
+        yield Row(f"{kind}: loss on fresh sequences", "-", fresh.mean, fresh.error, None, note)

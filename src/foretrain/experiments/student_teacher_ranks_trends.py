@@ -1,0 +1,183 @@
+"""The published trends of figure 5 as rows: ratios of ranks at two places of a sweep, tested over seeds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.experiments.registry import Row
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+
+_LEVEL = 0.99  # of the one-sided t-tests
+_WHEN = {"initial": "at initialisation", "trained": "after training"}
+
+
+class Trend(NamedTuple):
+    """A mean over seeds, its standard error, and whether it is below a bound at the level of the tests."""
+
+    mean: float
+    error: float
+    is_below: bool
+
+
+def below(values: Array, bound: float = 1.0) -> Trend:
+    """A one-sided t-test over seeds; values that are all the same are compared as they are."""
+    from scipy.stats import t
+
+    mean, error = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+    return Trend(mean, error, bool(bound - mean > t.ppf(_LEVEL, len(values) - 1) * error))
+
+
+def table(data: xarray.Dataset) -> tuple[Row, ...]:
+    """Trends with gain, with the input rank, how gradients grow, and who learns."""
+    views = [(definition, moment) for definition in data.definition.values for moment in data.moment.values]
+    rows = []
+    for definition, moment in views:
+        rows += _with_gain(gain_sweep(data).sel(definition=definition, moment=moment))
+    rows += [
+        _halving(gain_sweep(data).sel(definition=definition, moment="initial"))
+        for definition in data.definition.values
+    ]
+    for definition, moment in views:
+        rows.append(_with_inputs(input_sweep(data).sel(definition=definition, moment=moment)))
+    return (*rows, *_gradients(gain_sweep(data)), *_losses(data))
+
+
+def gain_sweep(data: xarray.Dataset, input_rank: int | None = None) -> xarray.Dataset:
+    """Students that train W, by gain, for the largest input rank or another."""
+    rank = int(data.input_rank.max()) if input_rank is None else input_rank
+    return data.sel(trainable="recurrent", input_rank=rank).dropna("gain", subset=["growth"], how="all")
+
+
+def input_sweep(data: xarray.Dataset) -> xarray.Dataset:
+    """Students that train W_in, by input rank, at gain 1."""
+    return data.sel(trainable="input", gain=1.0)
+
+
+def _with_gain(sweep: xarray.Dataset) -> list[Row]:
+    """Two rows for the temporal rank, which rises and collapses, and one for the spatial rank."""
+    told = _told(sweep)
+    temporal, spatial = (sweep["rank"].sel(view=view) for view in ("temporal", "spatial"))
+    peak = temporal.isel(gain=int(temporal.mean("seed").argmax("gain")))
+    named = f"peak at g = {float(peak.gain):g}"
+    rows = [
+        _ratio(f"train W, temporal rank, {told}: g = {float(end.gain):g} over the {named}", end, peak)
+        for end in (temporal.isel(gain=0), temporal.isel(gain=-1))
+    ]
+    first, last = spatial.isel(gain=0), spatial.isel(gain=-1)
+    title = f"train W, spatial rank, {told}: g = {float(last.gain):g} over g = {float(first.gain):g}"
+    return [*rows, _ratio(title, last, first)]
+
+
+def _told(sweep: xarray.Dataset) -> str:
+    return f"{sweep.definition.item()}, {_WHEN[str(sweep.moment.item())]}"
+
+
+def _ratio(title: str, part: xarray.DataArray, whole: xarray.DataArray) -> Row:
+    found = below((part / whole).values)
+    note = f"mean ranks {float(part.mean()):.3g} and {float(whole.mean()):.3g}"
+    if not part.any():
+        note += "; the first gradients threw these students so far that all units are saturated and the kernel is 0"
+    return Row(title, "below 1", found.mean, found.error, found.is_below, note)
+
+
+def _halving(sweep: xarray.Dataset) -> Row:
+    """Where the spatial rank passes half of what it has at the lowest gain."""
+    spatial = sweep["rank"].sel(view="spatial").transpose("seed", "gain")
+    places = [_crossing(sweep.gain.values, run / run[0], 0.5) for run in spatial.values]
+    title = f"train W, spatial rank, {_told(sweep)}: half at gain"
+    note = {
+        "partial trace": "the partial trace keeps its rank as long as gradients do not explode",
+        "all pairs": "the average over all pairs loses rank from the smallest gains on, long before chaos",
+    }[str(sweep.definition.item())]
+    return Row(title, "collapses with g", float(np.mean(places)), below(np.array(places)).error, note=note)
+
+
+def _crossing(x: Array, y: Array, level: float) -> float:
+    """Where y first passes the level, on straight lines between points; nan if it does not."""
+    sides = np.sign(y - level)
+    passed = np.flatnonzero(sides[1:] != sides[0])
+    if not len(passed):
+        return float("nan")
+    i = int(passed[0])
+    return float(x[i] + (level - y[i]) / (y[i + 1] - y[i]) * (x[i + 1] - x[i]))
+
+
+def _with_inputs(sweep: xarray.Dataset) -> Row:
+    """Neighbouring input ranks all the way: the largest of the mean ratios must be below 1."""
+    temporal = sweep["rank"].sel(view="temporal").transpose("seed", "input_rank").values
+    steps = [below(ratio) for ratio in (temporal[:, :-1] / temporal[:, 1:]).T]
+    worst = max(steps, key=lambda step: step.mean)
+    found = " → ".join(f"{value:.3g}" for value in temporal.mean(axis=0))
+    ranks = ", ".join(str(rank) for rank in sweep.input_rank.values)
+    title = f"train W_in, temporal rank, {_told(sweep)}: input rank over the next, at most"
+    agrees = all(step.is_below for step in steps)
+    return Row(title, "below 1", worst.mean, worst.error, agrees, f"{found} for input ranks {ranks}")
+
+
+def _gradients(sweep: xarray.Dataset) -> list[Row]:
+    """How gradients grow on their way through time."""
+    log = np.log10(sweep.growth.sel(moment="initial").transpose("seed", "gain").clip(1e-300).values)
+    gains = sweep.gain.values
+    inside, beyond = int(np.searchsorted(gains, 1.0)), len(gains) - 1
+    rows = []
+    for place, sign, expected in ((inside, 1, "below 0"), (beyond, -1, "above 0")):
+        found = below(sign * log[:, place], 0.0)
+        title = f"train W, log10 of a gradient's growth through all steps, g = {gains[place]:g}"
+        rows.append(Row(title, expected, sign * found.mean, found.error, found.is_below))
+    places = np.array([_crossing(gains, run, 0.0) for run in log])
+    note = "W is orthogonal: inputs and tanh damp it, and chaos begins above gain 1"
+    rows.append(
+        Row(
+            "train W, gain where gradients begin to explode",
+            "1 or above",
+            float(places.mean()),
+            below(places).error,
+            note=note,
+        )
+    )
+    return rows
+
+
+def _losses(data: xarray.Dataset) -> list[Row]:
+    """Final losses, for orientation: the source prints curves."""
+    rows = []
+    for title, sweep, axis in (("W", gain_sweep(data), "gain"), ("W_in", input_sweep(data), "input_rank")):
+        final = final_loss(sweep).median("seed")
+        found = ", ".join(f"{value:.2g}" for value in final.values)
+        places = ", ".join(f"{value:g}" for value in sweep[axis].values)
+        rows.append(
+            Row(
+                f"train {title}, median final loss over first, by {axis.replace('_', ' ')}",
+                "curves",
+                found,
+                note=f"for {places}",
+            )
+        )
+    return rows
+
+
+def final_loss(sweep: xarray.Dataset) -> xarray.DataArray:
+    """The mean loss of the last tenth of training over the first loss."""
+    last = sweep.loss.isel(step=slice(-max(1, sweep.sizes["step"] // 10), None)).mean("step")
+    ratio: xarray.DataArray = last / sweep.loss.isel(step=0)
+    return ratio
+
+
+def verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
+    """One sentence."""
+    tested = [row for row in rows if row.agrees is not None]
+    agree = sum(row.agrees is True for row in tested)
+    halves = {row.quantity.split(",")[2].strip(): row.here for row in rows if "half at gain" in row.quantity}
+    explode = next(row.here for row in rows if "begin to explode" in row.quantity)
+    return (
+        f"{agree} of {len(tested)} trends hold; gradients explode from gain {explode:.2f} on, the spatial rank "
+        f"halves at gain {halves['all pairs']:.2f} as the published average over all pairs, but at "
+        f"{halves['partial trace']:.2f} as the partial trace."
+    )

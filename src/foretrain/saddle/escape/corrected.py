@@ -1,0 +1,114 @@
+"""The first correction to the leading order, from the first-order flow (24) with exact Gaussian moments.
+
+dX_l/ds = K prod_{m != l} X_m (1 + q_l kappa X_1^(q-1)), q_1 = q and q_l = 1 above. Only the first layer's activation
+is seen at this order: those above it are at products of two and more scales. The saturation by f itself, of relative
+order sqrt(N) prod X / beta, is left out as well; it is smaller while L > q - 1.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from foretrain.saddle.classes import SaddleClass, classify
+from foretrain.saddle.couplings import escape_coupling
+from foretrain.saddle.escape.closed_forms import balanced_time
+from foretrain.saddle.escape.transit import LEADING, Correction, transit_time
+from foretrain.saddle.parameters import Array, bottleneck_scales, check_depth, check_threshold, check_width
+from foretrain.support.errors import AccuracyWarning, NotSupportedError
+
+Regime = Literal["L > q + 1", "L = q + 1", "L < q + 1", "linear"]
+
+
+def correction_of(found: SaddleClass) -> Correction:
+    """kappa and q of a class, refused outside the classes."""
+    if found.centred_letter == "outside":
+        raise NotSupportedError(
+            f"the first correction is known for the classes A to D, but {found.activation.label} is outside them: "
+            f"{found.reason}; use method='leading' or method='reduced'."
+        )
+    return LEADING if found.q is None else Correction(found.kappa, found.q)
+
+
+def corrected_time(K: float, scales: Array, threshold: float, correction: Correction) -> float:
+    """Time of the first-order flow (24), in the unit of 1/K; infinite, with a warning, where it stalls before.
+
+    With kappa < 0 the factor of the first layer vanishes at X_1 = (-1 / (q kappa))^(1/(q-1)): beyond, the expansion
+    in small scales says nothing.
+    """
+    time = transit_time(K, scales, threshold, correction)
+    if scales[0] < threshold and threshold >= correction.stall:
+        warnings.warn(
+            f"the first-order flow stalls at X_1 = {correction.stall:.4g}, below the threshold {threshold:g}, and "
+            "never arrives: choose a smaller threshold, or method='reduced'.",
+            AccuracyWarning,
+            stacklevel=3,
+        )
+    return time
+
+
+@dataclass(frozen=True)
+class BalancedExpansion:
+    """K times the escape time from balanced layers, as epsilon -> 0: ``leading`` + ``correction`` + smaller terms.
+
+    ``coefficient`` multiplies eps^-(L-1-q) / (L-1-q) for L > q + 1, and log(1/eps) at the resonance L = q + 1.
+    """
+
+    regime: Regime
+    leading: float
+    correction: float
+    coefficient: float
+    K: float
+
+    @property
+    def scaled_time(self) -> float:
+        """K t."""
+        return self.leading + self.correction
+
+    @property
+    def time(self) -> float:
+        """The escape time in matrix time s."""
+        return self.scaled_time / self.K
+
+
+def balanced_coefficient(found: SaddleClass, depth: int) -> float:
+    """-((L+q-1)/L) kappa for L > q + 1, which at the resonance L = q + 1 is -(2q/(q+1)) kappa; 0 in class A.
+
+    Below the resonance no such coefficient exists, and the result is nan.
+    """
+    correction = correction_of(found)
+    if found.q is None:
+        return 0.0
+    if depth < found.q + 1:
+        return math.nan
+    return -(depth + correction.q - 1) / depth * correction.kappa
+
+
+def balanced_expansion(
+    spec: Any, epsilon: float, depth: int, *, width: int = 64, beta: float = 1.0, threshold: float = 1.0
+) -> BalancedExpansion:
+    """The first two terms from balanced scales, corrected forms of (30), (31).
+
+    For L > q + 1 both terms grow as epsilon -> 0 and the threshold drops out; at L = q + 1 the second is a
+    logarithm; for L < q + 1 it tends to a constant that depends on the threshold and is integrated. For L = 2 the
+    leading term is log(X*/eps), otherwise eps^-(L-2) / (L-2).
+    """
+    layers, found = check_depth(depth), classify(spec)
+    scales = bottleneck_scales(epsilon, layers, layers)
+    level = check_threshold(threshold, scales)
+    K = escape_coupling(found, layers, check_width(width), beta)
+    eps, coefficient = float(scales[0]), balanced_coefficient(found, layers)
+    leading = balanced_time(1.0, eps, 2, level) if layers == 2 else eps ** (2 - layers) / (layers - 2)
+    if found.q is None:
+        return BalancedExpansion("linear", leading, 0.0, 0.0, K)
+    if layers > found.q + 1:
+        power = layers - 1 - found.q
+        return BalancedExpansion("L > q + 1", leading, coefficient * eps**-power / power, coefficient, K)
+    if layers == found.q + 1:
+        return BalancedExpansion("L = q + 1", leading, -coefficient * math.log(eps), coefficient, K)
+    constant = corrected_time(1.0, scales, level, correction_of(found))
+    return BalancedExpansion(
+        "L < q + 1", leading, constant - balanced_time(1.0, eps, layers, level), coefficient, K
+    )

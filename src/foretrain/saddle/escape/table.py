@@ -1,0 +1,110 @@
+"""Tables of escape times over scales, depths, bottlenecks and methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from foretrain.saddle.classes import classify
+from foretrain.saddle.couplings import coupling
+from foretrain.saddle.escape.entry import METHODS, Method, escape_time
+from foretrain.saddle.parameters import (
+    TIME_UNITS,
+    Array,
+    TimeUnit,
+    bottleneck_scales,
+    check_choice,
+    check_depth,
+)
+from foretrain.support.errors import InputError
+from foretrain.support.progress import track
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def escape_times(
+    activation: Any,
+    epsilon: ArrayLike,
+    depth: int | Sequence[int],
+    *,
+    bottleneck: int | Sequence[int] | None = None,
+    others: float = 1.0,
+    width: int = 64,
+    beta: float = 1.0,
+    threshold: float = 1.0,
+    method: Method | Sequence[Method] = ("leading", "corrected", "reduced"),
+    time: TimeUnit = "matrix",
+) -> xr.DataArray:
+    """Escape times over epsilon x depth x bottleneck x method, with the first ``bottleneck`` layers at epsilon.
+
+    ``bottleneck=None``: all layers at epsilon (balanced), and no such dimension. The remaining layers are at
+    ``others``; entries with more bottleneck layers than layers are nan. K of each depth is a coordinate.
+
+    Examples
+    --------
+    >>> table = escape_times("tanh", [0.01, 0.1], depth=[3, 4], threshold=0.3, method="leading")
+    >>> round(float(table.sel(epsilon=0.1, depth=4, method="leading")), 3)
+    587.011
+    """
+    import xarray as xr
+
+    found, small = classify(activation), _list(epsilon, "epsilon")
+    depths = [check_depth(layers) for layers in _sequence(depth)]
+    narrow = [None] if bottleneck is None else list(_sequence(bottleneck))
+    methods = [check_choice(name, "method", list(METHODS)) for name in _sequence(method)]
+    shape = (len(small), len(depths), len(narrow), len(methods))
+    values = np.full(shape, np.nan)
+    places = list(product(*map(range, shape)))
+    for place in track(places, "escape times"):
+        i, j, k, m = place
+        layers, r = depths[j], narrow[k]
+        if r is not None and r > layers:
+            continue
+        scales = bottleneck_scales(small[i], layers if r is None else r, layers, others)
+        values[place] = escape_time(
+            found.activation,
+            scales,
+            width=width,
+            beta=beta,
+            threshold=threshold,
+            method=methods[m],  # type: ignore[arg-type]
+            time=time,
+        )
+    rates = [coupling(found.activation, layers, width, beta, time) for layers in depths]
+    table = xr.DataArray(
+        values,
+        dims=("epsilon", "depth", "bottleneck", "method"),
+        coords={
+            "epsilon": small,
+            "depth": depths,
+            "bottleneck": [0 if r is None else r for r in narrow],
+            "method": methods,
+            "K": ("depth", rates),
+        },
+        name="escape_time",
+        attrs={
+            "activation": found.activation.label,
+            "width": width,
+            "beta": beta,
+            "threshold": threshold,
+            "others": others,
+            "time": TIME_UNITS[time],
+        },
+    )
+    return table.isel(bottleneck=0, drop=True) if bottleneck is None else table
+
+
+def _list(values: ArrayLike, name: str) -> Array:
+    found = np.atleast_1d(np.asarray(values, dtype=float))
+    if found.ndim != 1 or not found.size:
+        raise InputError(f"{name} must be one number or a list of them, but has shape {found.shape}.")
+    return found
+
+
+def _sequence(value: Any) -> Sequence[Any]:
+    return [value] if isinstance(value, str) or not hasattr(value, "__len__") else list(value)

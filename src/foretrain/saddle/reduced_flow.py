@@ -1,0 +1,127 @@
+"""Trajectories of the exact scalar flow (4): every X_l and the loss, in either unit of time."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from foretrain.activations import activation as make_activation
+from foretrain.saddle.chain_field import ChainField
+from foretrain.saddle.couplings import coupling
+from foretrain.saddle.escape.entry import escape_time
+from foretrain.saddle.integration import follow, with_accuracy
+from foretrain.saddle.parameters import (
+    TIME_UNITS,
+    Array,
+    TimeUnit,
+    check_positive,
+    check_state,
+    check_width,
+    matrix_times,
+)
+from foretrain.support.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def reduced_flow(
+    activation: Any,
+    scales: ArrayLike,
+    *,
+    width: int = 64,
+    beta: float = 1.0,
+    until: float | None = None,
+    times: ArrayLike | None = None,
+    threshold: float | None = None,
+    points: int = 201,
+    time: TimeUnit = "matrix",
+) -> xr.Dataset:
+    """The amplitudes X_l and the loss along the exact scalar flow (4), from scales of any sign.
+
+    Give one of ``until`` (the last time), ``times`` (where to record) and ``threshold`` (record until X_1 reaches
+    it); times are in the unit ``time``: "matrix" s, or "reduced" t = s / N.
+
+    Returns
+    -------
+    A dataset over ``time`` and ``layer`` = 1..L: ``X``, ``loss`` = E[(f - y)^2] / 2, ``product`` = prod X_l.
+
+    Examples
+    --------
+    >>> path = reduced_flow("tanh", [0.03, 0.05, 0.07, 0.09], until=1800.0, points=4)
+    >>> path["X"].sel(layer=1).values.round(4)
+    array([0.03  , 0.0473, 0.078 , 0.2038])
+    """
+    act, X, neurons = make_activation(activation), check_state(scales), check_width(width)
+    unit, strength = matrix_times(neurons, time), _finite(beta)
+    if sum(end is not None for end in (until, times, threshold)) != 1:
+        raise InputError(
+            "give exactly one of until=, times= and threshold=, to say where the flow is to end."
+        )
+    if threshold is not None:
+        last = escape_time(
+            act, X, width=neurons, beta=strength, threshold=threshold, method="reduced", time=time
+        )
+        if not math.isfinite(last):
+            raise InputError(f"X_1 never reaches the threshold {threshold:g}: give until= instead.")
+        until = last
+    record = _record(until, points) if times is None else _check_times(times)
+    states, field = with_accuracy(
+        ChainField(act, neurons, strength), lambda finer: _states(finer, X, record * unit)
+    )
+    return _labelled(field, record, states, time)
+
+
+def _finite(beta: float) -> float:
+    if not np.isfinite(beta):
+        raise InputError(f"beta is {beta!r}: give the strength of the teacher, a finite number.")
+    return float(beta)
+
+
+def _record(until: float | None, points: int) -> Array:
+    assert until is not None
+    if points < 2:
+        raise InputError(f"points is {points}: give the number of times to record, 2 or more.")
+    return np.linspace(0.0, 0.0 if until == 0.0 else check_positive(until, "until"), points)
+
+
+def _check_times(times: ArrayLike) -> Array:
+    record = np.atleast_1d(np.asarray(times, dtype=float))
+    if record.ndim != 1 or not record.size or not np.isfinite(record).all():
+        raise InputError("times must be a list of finite numbers.")
+    if record[0] < 0 or (np.diff(record) <= 0).any():
+        raise InputError("times must increase, from 0 or later.")
+    return record
+
+
+def _states(field: ChainField, start: Array, record: Array) -> tuple[Array, Array]:
+    """The states at the matrix times asked for, twice: as the result and as what was visited."""
+    if record[-1] == 0.0:
+        found = np.tile(start, (len(record), 1))
+    else:
+        found = follow(field, start, 0.0, float(record[-1]), times=record).states
+    return found, found
+
+
+def _labelled(field: ChainField, record: Array, states: Array, time: TimeUnit) -> xr.Dataset:
+    import xarray as xr
+
+    layers = states.shape[1]
+    return xr.Dataset(
+        {
+            "X": (("time", "layer"), states),
+            "loss": ("time", field.loss(states)),
+            "product": ("time", states.prod(axis=1)),
+        },
+        coords={"time": ("time", record, {"unit": TIME_UNITS[time]}), "layer": np.arange(1, layers + 1)},
+        attrs={
+            "activation": field.activation.label,
+            "width": field.width,
+            "beta": field.beta,
+            "time": time,
+            "K": coupling(field.activation, layers, field.width, field.beta, time),
+        },
+    )

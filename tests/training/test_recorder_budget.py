@@ -1,0 +1,162 @@
+"""The budget: what is recorded within it, how it is shared, and that a real loop stays within."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recorded_runs import MSE, data, network, sgd, train
+from torch import nn
+
+from foretrain.support.errors import InputError
+from foretrain.training.recorder import Recorder, read
+from foretrain.training.recorder import budget as module
+from foretrain.training.recorder.budget import BOOKKEEPING, Budget
+
+
+class Clock:
+    """A time that passes only when told."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def simulate(
+    monkeypatch: pytest.MonkeyPatch,
+    costs: dict[str, float],
+    share: float,
+    steps: int,
+    step_seconds: float = 1.0,
+    writing: float = 0.0,
+) -> tuple[dict[str, int], float]:
+    """A training in which all observables are due at every step: counts, and the overhead with the last record."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    budget = Budget(share, costs)
+    counts = dict.fromkeys(costs, 0)
+
+    def record(names: list[str]) -> None:
+        for name in names:
+            clock.now += costs[name]
+            budget.charge(name, costs[name])
+            counts[name] += 1
+        clock.now += writing
+        budget.charge(BOOKKEEPING, writing)
+
+    record(list(costs))
+    for _ in range(steps):
+        clock.now += step_seconds
+        chosen = budget.chosen(list(costs), list(costs))
+        if chosen:
+            record(chosen)
+    record(list(costs))
+    return counts, budget.total / budget.elapsed
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2])
+def test_overhead_stays_within_the_share_and_uses_most_of_it(
+    monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    counts, overhead = simulate(monkeypatch, {"loss": 0.1, "kernel": 2.0}, share, 3000, writing=0.01)
+    assert 0.9 * share < overhead <= share
+    assert counts["kernel"] > 2
+
+
+def test_cheap_observables_leave_the_costly_one_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that are always due have equal parts, whatever they cost."""
+    counts, _ = simulate(monkeypatch, {"cheap": 0.01, "costly": 5.0}, 0.05, 5000, step_seconds=0.1)
+    assert counts["costly"] * 5.0 == pytest.approx(0.025 * 500, abs=10.0)
+    assert counts["cheap"] * 0.01 == pytest.approx(0.025 * 500, rel=0.8)
+    assert counts["costly"] >= 3
+
+
+def test_what_one_does_not_need_the_other_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny cost at every step takes a hundredth of the budget; the rest goes to the costly one."""
+    counts, overhead = simulate(monkeypatch, {"tiny": 0.0005, "costly": 1.0}, 0.05, 2000)
+    assert counts["tiny"] > 1900
+    assert counts["costly"] > 85  # of the 100 that all of the budget would pay
+    assert overhead <= 0.05
+
+
+def test_without_a_limit_everything_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = Budget(None, ["a", "b"])
+    budget.charge("a", 1e9)
+    assert budget.chosen(["a", "b"], ["a", "b"]) == ["a", "b"]
+    for wrong in (-0.1, 0, 2):
+        with pytest.raises(InputError):
+            Budget(wrong, ["a"])
+
+
+def slow(model: nn.Module, batch: Any) -> float:
+    time.sleep(0.01)
+    return 0.0
+
+
+def test_a_real_loop_is_thinned(tmp_path: Path) -> None:
+    """By its own measurement: the bench measures loops with and without."""
+    model = network()
+    optimizer = sgd(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Recorder(
+            tmp_path / "run",
+            model,
+            ["loss", slow],
+            batch=data(),
+            loss=MSE,
+            optimizer=optimizer,
+            every=1,
+            budget=0.2,
+        ) as found:
+            start = time.perf_counter()
+            while time.perf_counter() - start < 0.6:
+                train(model, optimizer, 1)
+    summary = found.summary()
+    own = summary.observables["slow"]
+    assert own.skipped > own.records >= 2
+    # The load of the machine may make the last record dearer than all before it.
+    assert found.overhead < 0.3
+    assert own.seconds / summary.seconds < found.overhead
+    records = read(tmp_path / "run")
+    thinned = read(tmp_path / "run", only="slow")
+    assert thinned.sizes["step"] == own.records < records.sizes["step"]
+    assert thinned["slow"].notnull().all()
+    assert records["slow"].isnull().sum() == records.sizes["step"] - own.records
+    np.testing.assert_array_equal(
+        records["step"][records["recorded"].sel(observable="slow")], thinned["step"]
+    )
+    assert {int(records["step"][0]), found.steps} <= set(thinned["step"].values.tolist())
+    assert records.attrs["skipped"]["slow"] == own.skipped
+
+
+def test_a_run_too_short_for_its_ends_says_so_once(tmp_path: Path) -> None:
+    model = network()
+    with pytest.warns(
+        UserWarning, match=r"first and the last record took .* more than the budget of 0.01"
+    ) as seen:
+        with Recorder(tmp_path / "run", model, slow, every=1, budget=0.01) as found:
+            found.step()
+    assert len(seen) == 1
+    assert read(tmp_path / "run").sizes["step"] == 2
+
+
+def test_first_time_work_is_not_taken_for_the_cost(tmp_path: Path) -> None:
+    calls: list[float] = []
+
+    def imports_first(model: nn.Module, batch: Any) -> float:
+        calls.append(0.0)
+        time.sleep(0.2 if len(calls) == 1 else 0.0)
+        return float(len(calls))
+
+    with Recorder(tmp_path / "run", torch.nn.Linear(1, 1), imports_first, every=1, budget=None) as found:
+        pass
+    assert found.summary().setup_seconds > 0.2
+    assert found.summary().observables["imports_first"].seconds < 0.1
+    np.testing.assert_array_equal(read(tmp_path / "run")["imports_first"], [2.0])
