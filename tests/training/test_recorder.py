@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from recorded_runs import MSE, data, network, sgd, train
 from torch import nn
 
 import foretrain as ft
 from foretrain.support.errors import FileError, InputError
 from foretrain.training.recorder import Recorder, read
-from recorded_runs import MSE, data, network, sgd, train
 
 
 def recorder(folder: Path, model: nn.Module, observables: Any = "loss", **options: Any) -> Recorder:
@@ -234,9 +234,10 @@ def test_an_observable_that_fails_ends_alone(tmp_path: Path) -> None:
 )
 def test_values_that_do_not_fit_end_their_observable(tmp_path: Path, values: list[Any], words: str) -> None:
     given = iter([values[0], *values])
-    with recorder(tmp_path / "run", network(), {"odd": lambda *_: next(given)}, every=1) as found:
-        with pytest.warns(UserWarning, match=words):
-            found.step()
+    found = recorder(tmp_path / "run", network(), {"odd": lambda *_: next(given)}, every=1)
+    with pytest.warns(UserWarning, match=words):
+        found.step()
+    found.close()
     assert read(tmp_path / "run", only="odd").sizes["step"] == 1
 
 
@@ -251,10 +252,14 @@ def test_a_number_that_is_none_is_left_out(tmp_path: Path) -> None:
 def test_an_error_of_the_training_is_passed_on_and_the_records_are_kept(tmp_path: Path) -> None:
     model = network()
     optimizer = sgd(model)
-    with pytest.raises(KeyboardInterrupt):
+
+    def interrupted() -> None:
         with recorder(tmp_path / "run", model, optimizer=optimizer, every=2):
             train(model, optimizer, 5)
             raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     np.testing.assert_array_equal(ft.load(tmp_path / "run")["step"], [0, 2, 4])
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_what_was_recorded_is_whole(killed: tuple[Path, list[list[int]]]) -> Non
 
 def test_every_process_went_on_where_the_records_ended(killed: tuple[Path, list[list[int]]]) -> None:
     _, said = killed
-    for before, after in zip(said, said[1:]):
+    for before, after in pairwise(said):
         assert after[0] > before[-1]
         # At most the record that the killed process had no time to speak of lies between.
         assert after[0] - before[-1] <= 4

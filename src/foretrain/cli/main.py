@@ -21,6 +21,7 @@ _COMMANDS = {
     "activation": "Show what is known about an activation function",
     "compare": "Put theory beside measurement on random networks",
     "critical": "Find the critical initialisation of an activation function",
+    "escape": "Predict how long the plateau of a small initialisation is",
     "flow": "Predict the statistics of a random network, layer by layer",
     "global": "Show what gradient descent can change in a model's states",
     "ntk": "Compute the tangent kernel of a torch model, also larger than memory",

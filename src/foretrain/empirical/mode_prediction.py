@@ -108,7 +108,9 @@ class ModePrediction:
         ]
         if self.lr > self.largest_rate:
             lines.append(f"lr {self.lr:.3g} is above {self.largest_rate:.3g}: linearised descent diverges")
-        return "\n  ".join([f"ModePrediction from the initial NTK, learned below {self.threshold:.0%}", *lines])
+        return "\n  ".join(
+            [f"ModePrediction from the initial NTK, learned below {self.threshold:.0%}", *lines]
+        )
 
 
 def predict_modes(
@@ -143,8 +145,12 @@ def predict_modes(
     if loss not in get_args(Loss):
         raise unknown_name("loss", str(loss), get_args(Loss))
     budgets = _checked_steps(steps)
-    if not (np.isfinite(lr) and lr > 0) or not 0 < threshold < 1:
-        raise InputError(f"lr is {lr} and threshold {threshold}: pass a positive rate and a share below 1.")
+    if not (np.isfinite(lr) and lr > 0):
+        raise InputError(f"lr is {lr}, but it must be positive and finite.")
+    if not (0 < threshold < 1 and 0 < accuracy < 1):
+        raise InputError(
+            f"threshold is {threshold} and accuracy {accuracy}, but both must be between 0 and 1."
+        )
     kernel = ntk_operator(model, x)
     outputs = kernel.model_outputs().double().cpu().numpy()
     target = target_modes(_as_places(y, outputs.shape), modes)

@@ -27,9 +27,9 @@ Array = NDArray[np.float64]
 MODES = 3
 POINTS = 5
 _STARTS = 40  # of the search for fixed points
-_SAMPLES = 120  # places of the loss curve
+_SAMPLES = 100  # places of the loss curve
 _REPEATS = 10  # of every angle, with other noise
-_RANK_ACCURACY = 0.1
+_ACCURACY = 0.1  # of the rank, and of the mean eigenvalue that Rayleigh quotients are relative to
 _KINDS = ("readout", "temporal", "all_pairs")
 
 
@@ -201,19 +201,16 @@ class _Watch:
 
     def alignment(self, model: Recurrent) -> dict[str, Array]:
         """Cosines (kinds, modes), Rayleigh quotients through the readout over the mean, and the rank in time."""
-        from copy import deepcopy
-
         from foretrain.empirical.global_ntk import global_ntk
         from foretrain.empirical.global_ntk.reduced_views import reduced_view
 
-        double = deepcopy(model).double()
-        kernel = global_ntk(double, self.quiet.x, parameters="recurrent.*")
-        through = kernel.alignment(self.quiet.y, double.readout.weight, modes=MODES)
-        view = reduced_view(kernel, "temporal", accuracy=_RANK_ACCURACY)
+        kernel = global_ntk(model, self.quiet.x.to(model.readout.weight), parameters="recurrent.*")
+        through = kernel.alignment(self.quiet.y, model.readout.weight, modes=MODES, accuracy=_ACCURACY)
+        view = reduced_view(kernel, "temporal", accuracy=_ACCURACY)
         modes = self.quiet.left.t()
-        units = double.recurrent.hidden_size
+        units = model.recurrent.hidden_size
         spread = modes[:, :, None].expand(-1, -1, units).flatten(1)
-        averaged = kernel.apply(spread).view(*modes.shape, units).mean(2)
+        averaged = kernel.apply(spread.to(kernel.dtype)).view(*modes.shape, units).mean(2).double()
         cosine = np.stack([through.cosine, _cosines(modes, modes @ view.matrix), _cosines(modes, averaged)])
         return {"cosine": cosine, "rayleigh": through.rayleigh, "rank": np.asarray(view.rank.value)}
 

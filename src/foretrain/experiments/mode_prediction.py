@@ -32,8 +32,10 @@ Array = NDArray[np.float64]
 
 _THRESHOLD = 0.5
 _LOOKS = 40  # intervals in which courses are recorded
-_BUDGETS = (0.25, 0.5, 1.0)  # of all steps
-_ANGLES = 8  # evenly spread, where modes are seen: enough for the modes and what a few harmonics mix into them
+_BUDGETS = (0.025, 0.25, 0.5, 1.0)  # of all steps
+_ANGLES = (
+    8  # evenly spread, where modes are seen: enough for the modes and what a few harmonics mix into them
+)
 _BATCH = 8  # new random angles for every step
 _SURE = 2.0  # standard errors that make a difference
 
@@ -263,7 +265,9 @@ def _failure_rows(data: xarray.Dataset) -> tuple[Row, ...]:
     }
     values = {name: each.values[np.isfinite(each.values)] for name, each in growth.items()}
     missed, still = values["learned only"], values["neither"]
-    chance = float(mannwhitneyu(missed, still, alternative="greater").pvalue) if missed.size and still.size else 1
+    chance = (
+        float(mannwhitneyu(missed, still, alternative="greater").pvalue) if missed.size and still.size else 1
+    )
     above = int((data.lr > data.largest_rate).sum())
     return (
         *(

@@ -55,13 +55,17 @@ def _scatter(panel: Axes, data: xarray.Dataset, predictor: str, title: str) -> N
                 one = at.isel(level=level).sel(mode=mode)
                 filled = color if mode > 1 else "none"
                 told, left = (np.minimum(abs(values), 1.1) for values in (one.forecast, one.left))
-                panel.scatter(told, left, marker=marker, s=30, facecolor=filled, edgecolor=color, linewidth=0.9)
+                panel.scatter(
+                    told, left, marker=marker, s=30, facecolor=filled, edgecolor=color, linewidth=0.9
+                )
     for cell, marker in zip(data.cell.values, ("o", "^")):
         panel.scatter([], [], marker=marker, color=INK, s=30, label=f"{_NAMES[str(cell)]}, angle")
     panel.scatter([], [], marker="o", facecolor="none", edgecolor=INK, s=30, label="fixation (open)")
     panel.set(xlim=(0, top), ylim=(0, top), xlabel="share foretold to be left", ylabel="share left by SGD")
     panel.set_title(f"{title}, half of the steps", fontsize=11)
-    panel.legend(frameon=False, fontsize=9, loc=(0.02, 0.68), title="dark to light: rising gain", title_fontsize=8)
+    panel.legend(
+        frameon=False, fontsize=9, loc=(0.02, 0.68), title="dark to light: rising gain", title_fontsize=8
+    )
 
 
 def _bars(panel: Axes, data: xarray.Dataset) -> None:
@@ -85,7 +89,9 @@ def _bars(panel: Axes, data: xarray.Dataset) -> None:
         for values, style, label in ((own.base, "-", "by cell and mode"), (own.constant, ":", "one answer")):
             level = float(values.mean())
             said = f"base rate, {label}" if not place else None
-            panel.plot([place - 0.42, place + 0.42], [level, level], style, color=INK, linewidth=1.6, label=said)
+            panel.plot(
+                [place - 0.42, place + 0.42], [level, level], style, color=INK, linewidth=1.6, label=said
+            )
     panel.set_xticks(range(len(budgets)), [f"{part:.0%} of the steps" for part in budgets])
     panel.set(ylim=(0.4, 1.12), ylabel="hit rate")
     panel.set_title("hit rate, error over networks", fontsize=11)
@@ -106,7 +112,9 @@ def _by_gain(panel: Axes, data: xarray.Dataset) -> None:
             panel.plot(range(len(shares)), shares, style, marker="o", color=color, label=f"{name}: {said}")
     gains = zip(*(data.gain.sel(cell=cell).values for cell in data.cell.values))
     panel.set_xticks(range(data.sizes["level"]), ["\n".join(f"{gain:g}" for gain in pair) for pair in gains])
-    panel.set(ylim=(-0.03, 1.25), xlabel="gain (" + ", below ".join(_NAMES[str(c)] for c in data.cell.values) + ")")
+    panel.set(
+        ylim=(-0.03, 1.25), xlabel="gain (" + ", below ".join(_NAMES[str(c)] for c in data.cell.values) + ")"
+    )
     panel.set_ylabel("share of cases learned")
     panel.set_title("angle modes learned, all budgets", fontsize=11)
     panel.legend(frameon=False, fontsize=8.5, ncols=2, loc="upper left")

@@ -13,7 +13,6 @@ from foretrain.saddle.parameters import Array
 _COARSEST_STEP = 0.3
 _DIGITS = 38.0  # log of the accuracy that the first step aims at for the teacher, exp(-2 pi strip / step)
 _PANEL, _PANEL_NODES = 0.5, 10
-_LEAST_MEASURED = 257  # a user's derivatives come from a table when there are more points than 256
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,6 @@ def gaussian_rule(act: Activation, refinement: int) -> GaussianRule:
 def _midpoints(act: Activation, radius: float, refinement: int) -> tuple[Array, Array]:
     step = min(_COARSEST_STEP, 2 * math.pi * act.strip / _DIGITS) / 2**refinement
     count = math.ceil(radius / step)
-    if act.strip_is_measured:
-        count = max(count, _LEAST_MEASURED)
-        step = radius / count
     return step * (np.arange(count) + 0.5), np.full(count, step)
 
 

@@ -28,17 +28,17 @@ def collapse(
     width: int = 64,
     beta: float = 1.0,
     threshold: float = 1.0,
-    method: Method | Sequence[Method] = ("leading", "reduced"),
+    formula: Method | Sequence[Method] = ("leading", "reduced"),
 ) -> xr.Dataset:
-    """K t_esc over activation x epsilon x method, with matrix times and each activation's own K (7).
+    """K t_esc over activation x epsilon x formula, with matrix times and each activation's own K (7).
 
     Variables: ``scaled_time`` = K t, ``time`` = t, ``K``, ``letter``, and ``spread`` = largest over smallest K t of
     the activations, less 1, which tends to 0 with epsilon for the classes A to C.
 
     Examples
     --------
-    >>> found = collapse(["tanh", "erf"], [0.01], depth=4, threshold=0.3, method="leading")
-    >>> abs(float(found["spread"].sel(epsilon=0.01, method="leading"))) < 1e-12
+    >>> found = collapse(["tanh", "erf"], [0.01], depth=4, threshold=0.3, formula="leading")
+    >>> abs(float(found["spread"].sel(epsilon=0.01, formula="leading"))) < 1e-12
     True
     """
     import xarray as xr
@@ -56,7 +56,7 @@ def collapse(
             width=width,
             beta=beta,
             threshold=threshold,
-            method=method,
+            formula=formula,
         )
         for found in classes
     ]

@@ -36,8 +36,8 @@ def imbalance(
     ----------
     model
         Any module, or with ``parameters`` a function of (parameters, x). Pairs are two linear maps or convolutions
-        with nothing but an elementwise activation (any) and a reshape between them, and no other way out of the first;
-        all other layers are listed in ``refused`` with the reason.
+        with nothing but an elementwise activation (any) and a reshape between them, and no other way out of the
+        first; all other layers are listed in ``refused`` with the reason.
     loss
         loss(model(x), y), one number; any.
     rates

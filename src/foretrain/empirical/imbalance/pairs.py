@@ -56,7 +56,17 @@ def network(model: Any, x: Any, y: Any, loss: Loss, parameters: Mapping[str, Ten
         raise InputError(
             f"the model is {type(model).__name__}: give a torch module, or a function with parameters=."
         )
-    return Network(model, dict(model.named_parameters()), x, y, loss)
+    return Network(_with_copied_buffers(model), dict(model.named_parameters()), x, y, loss)
+
+
+def _with_copied_buffers(model: nn.Module) -> Callable[..., Any]:
+    """The model, whose running statistics do not notice that it is called."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        buffers = {name: value.detach().clone() for name, value in model.named_buffers()}
+        return torch.func.functional_call(model, buffers, args, named)
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -122,7 +132,9 @@ def _objection(
     """Why the site forms no pair with what is below it; None if it does."""
     site, below = sites[place], reach.leaves[place]
     if not below:
-        return "nothing below it is a trained layer: it takes the inputs"
+        return (
+            "its input comes from no linear layer that is seen, but from data, embeddings or fused operations"
+        )
     if len(below) > 1:
         return f"its input comes from {len(below)} layers at once ({', '.join(uses[i] for i in below)})"
     lower = sites[below[0]]

@@ -84,7 +84,7 @@ class Imbalance:
         units = np.arange(len(values))
         dims = ("unit_1", "unit_2")
         return xr.Dataset(
-            {name: (dims, matrix) for name, matrix in variables.items()}, coords={d: units for d in dims}
+            {name: (dims, matrix) for name, matrix in variables.items()}, coords=dict.fromkeys(dims, units)
         )
 
     def step(self, learning_rate: float) -> xr.Dataset:

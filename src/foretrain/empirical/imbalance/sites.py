@@ -24,9 +24,10 @@ _PRODUCTS: tuple[Any, ...] = (
     Tensor.mm,
     Tensor.__matmul__,
 )
+_TENSOR: Any = Tensor  # whose properties are descriptors, which the type checker does not know
 _TRANSPOSES: tuple[Any, ...] = (
-    Tensor.T.__get__,
-    Tensor.mT.__get__,
+    _TENSOR.T.__get__,
+    _TENSOR.mT.__get__,
     Tensor.t,
     torch.t,
     Tensor.transpose,
@@ -126,7 +127,7 @@ class Watch(TorchFunctionMode):
 
 
 def _arguments(args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Input, weight and bias of a linear map or convolution, by position or by name, then what else has a position."""
+    """Input, weight and bias of a linear map or convolution, by position or name, then what else has a position."""
     given = list(args)
     for name in ("input", "weight", "bias")[len(given) :]:
         given.append(named.get(name))

@@ -37,18 +37,19 @@ def escape_times(
     width: int = 64,
     beta: float = 1.0,
     threshold: float = 1.0,
-    method: Method | Sequence[Method] = ("leading", "corrected", "reduced"),
+    formula: Method | Sequence[Method] = ("leading", "corrected", "reduced"),
     time: TimeUnit = "matrix",
 ) -> xr.DataArray:
-    """Escape times over epsilon x depth x bottleneck x method, with the first ``bottleneck`` layers at epsilon.
+    """Escape times over epsilon x depth x bottleneck x formula, with the first ``bottleneck`` layers at epsilon.
 
     ``bottleneck=None``: all layers at epsilon (balanced), and no such dimension. The remaining layers are at
-    ``others``; entries with more bottleneck layers than layers are nan. K of each depth is a coordinate.
+    ``others``; entries with more bottleneck layers than layers are nan. K of each depth is a coordinate. ``formula``
+    is what escape_time calls its method, a word that ``sel`` of xarray keeps for itself.
 
     Examples
     --------
-    >>> table = escape_times("tanh", [0.01, 0.1], depth=[3, 4], threshold=0.3, method="leading")
-    >>> round(float(table.sel(epsilon=0.1, depth=4, method="leading")), 3)
+    >>> table = escape_times("tanh", [0.01, 0.1], depth=[3, 4], threshold=0.3, formula="leading")
+    >>> round(float(table.sel(epsilon=0.1, depth=4, formula="leading")), 3)
     587.011
     """
     import xarray as xr
@@ -56,7 +57,7 @@ def escape_times(
     found, small = classify(activation), _list(epsilon, "epsilon")
     depths = [check_depth(layers) for layers in _sequence(depth)]
     narrow = [None] if bottleneck is None else list(_sequence(bottleneck))
-    methods = [check_choice(name, "method", list(METHODS)) for name in _sequence(method)]
+    methods = [check_choice(name, "formula", list(METHODS)) for name in _sequence(formula)]
     shape = (len(small), len(depths), len(narrow), len(methods))
     values = np.full(shape, np.nan)
     places = list(product(*map(range, shape)))
@@ -78,12 +79,12 @@ def escape_times(
     rates = [coupling(found.activation, layers, width, beta, time) for layers in depths]
     table = xr.DataArray(
         values,
-        dims=("epsilon", "depth", "bottleneck", "method"),
+        dims=("epsilon", "depth", "bottleneck", "formula"),
         coords={
             "epsilon": small,
             "depth": depths,
             "bottleneck": [0 if r is None else r for r in narrow],
-            "method": methods,
+            "formula": methods,
             "K": ("depth", rates),
         },
         name="escape_time",

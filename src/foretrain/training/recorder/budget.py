@@ -15,6 +15,7 @@ from foretrain.support.errors import InputError
 
 BOOKKEEPING = "bookkeeping"  # copies that protect the training, and writing
 _REMEMBERED = 5  # costs of one observable, whose largest is what the next one is expected to cost
+_CAUTION = 1.5  # by which the last record, which comes whatever it costs, may exceed that
 
 
 class Budget:
@@ -57,7 +58,7 @@ class Budget:
         """Those of the due observables that fit; None if not even an empty record does. ``active`` are all."""
         if self.share is None:
             return list(due)
-        reserved = sum(self.expected(name) for name in active) + self.expected(BOOKKEEPING)
+        reserved = _CAUTION * sum(self.expected(name) for name in (*active, BOOKKEEPING))
         allowance = self.share * self.elapsed - reserved - self.expected(BOOKKEEPING)
         room = allowance - self.total
         if room < 0:

@@ -1,0 +1,243 @@
+"""``foretrain escape``: how long the plateau of a small initialization is, for described networks."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretrain.cli.activation import find
+from foretrain.cli.frame import Answer, Command
+from foretrain.cli.output import Table
+from foretrain.support.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray
+
+    from foretrain.saddle import SaddleClass
+
+_COLUMNS = {"leading": "leading order", "corrected": "first correction", "reduced": "exact scalar flow"}
+
+
+def escape(
+    name: Annotated[str, typer.Argument(help="The activation: a name, or file.py:function.")],
+    depth: Annotated[
+        str | None, typer.Option("--depth", help="Layers L, such as 4 or 3,4,5 [default: 4].")
+    ] = None,
+    epsilon: Annotated[
+        str | None, typer.Option("--epsilon", help="Initial scales [default: 0.01,0.03,0.1].")
+    ] = None,
+    bottleneck: Annotated[
+        str | None,
+        typer.Option("--bottleneck", metavar="R", help="Only the first R layers are small: 3 or 3,4."),
+    ] = None,
+    others: Annotated[
+        float | None, typer.Option("--others", help="Scale of the other layers [default: 1].")
+    ] = None,
+    scales: Annotated[
+        str | None, typer.Option("--scales", help="One network by its scales X_1,...,X_L in layer order.")
+    ] = None,
+    width: Annotated[int, typer.Option("--width", help="Hidden width N.")] = 64,
+    beta: Annotated[float, typer.Option("--beta", help="Strength of the teacher.")] = 1.0,
+    threshold: Annotated[float, typer.Option("--threshold", help="Escaped when X_1 is this large.")] = 0.3,
+    lr: Annotated[
+        float | None, typer.Option("--lr", help="Learning rate of the first layer: times become steps.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Of leading,corrected,reduced [default: all that apply].")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=NUMBER", help="A parameter of the activation, such as slope=0.2."),
+    ] = None,
+) -> Answer:
+    """Predict how long gradient flow stays near the saddle at zero weights, where training looks stuck.
+
+    The network f = W_L σ(... σ(W_1 x)) without biases learns a teacher β σ(v·x) of Gaussian inputs from scales X_l:
+    rows of W_1 have length X_1, entries are X_l/N in the middle and X_L/√N in the last layer. Times are learning rate
+    times steps, with the rate of the first layer and 1/N of it for the others; --lr turns them into steps.
+    """
+    from foretrain.saddle import classify
+
+    found = classify(find(name, settings or []))
+    if lr is not None and not 0 < lr < math.inf:
+        raise InputError(f"--lr is {lr}: give a positive learning rate.")
+    chosen = _methods(methods, found)
+    task = {"width": width, "beta": beta, "threshold": threshold}
+    if scales is not None:
+        if any(option is not None for option in (depth, epsilon, bottleneck, others)):
+            raise InputError("--scales describes a whole network: leave --depth, --epsilon and the like out.")
+        return _one_network(found, _numbers("--scales", scales), chosen, task, lr)
+    grid = {
+        "depth": _whole("--depth", depth or "4"),
+        "epsilon": _numbers("--epsilon", epsilon or "0.01,0.03,0.1"),
+        "bottleneck": _whole("--bottleneck", bottleneck) if bottleneck else None,
+        "others": 1.0 if others is None else others,
+    }
+    return _many_networks(found, grid, chosen, task, lr)
+
+
+def _methods(text: str | None, found: SaddleClass) -> list[str]:
+    """The methods asked for, or all; the first correction exists inside the four classes only."""
+    if text is not None:
+        names = [part.strip() for part in text.split(",") if part.strip()]
+        unknown = [part for part in names if part not in _COLUMNS]
+        if unknown or not names:
+            raise InputError(f"--methods is {text!r}: choose from {', '.join(_COLUMNS)}.")
+        return names
+    return [method for method in _COLUMNS if method != "corrected" or found.letter != "outside"]
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} is {text!r}: give numbers, such as 0.01,0.1.") from None
+
+
+def _whole(option: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} is {text!r}: give whole numbers, such as 3,4,5.") from None
+
+
+def _one_network(
+    found: SaddleClass, scales: list[float], methods: list[str], task: dict[str, Any], lr: float | None
+) -> Answer:
+    """Escape times of one network, and its amplitudes on the way."""
+    from foretrain.saddle import escape_time, reduced_flow
+
+    act = found.activation
+    times = {method: escape_time(act, scales, method=method, **task) for method in methods}  # type: ignore[arg-type]
+    last = times.get("reduced", math.inf)
+    path = reduced_flow(act, scales, **task) if 0 < last < math.inf else None
+    heading = f"Scales {', '.join(f'{scale:g}' for scale in scales)}"
+    return Answer(
+        {**_facts(found, len(scales), task, lr), "scales": scales, "times": _with_steps(times, lr)},
+        [
+            _title(found, task),
+            repr(found),
+            heading,
+            Table(
+                ("method", "time s", *(("steps",) if lr else ())), [_row(m, t, lr) for m, t in times.items()]
+            ),
+            _unit(lr),
+        ],
+        data=path,
+        figure=None if path is None else lambda: _draw_path(path, task["threshold"]),
+    )
+
+
+def _row(method: str, time: float, lr: float | None) -> tuple[str | float, ...]:
+    return (_COLUMNS[method], time, time / lr) if lr else (_COLUMNS[method], time)
+
+
+def _with_steps(times: dict[str, float], lr: float | None) -> dict[str, Any]:
+    return {
+        method: {"time": time, "steps": None if lr is None else time / lr} for method, time in times.items()
+    }
+
+
+def _many_networks(
+    found: SaddleClass, grid: dict[str, Any], methods: list[str], task: dict[str, Any], lr: float | None
+) -> Answer:
+    """A table over epsilon, depth and bottleneck."""
+    from foretrain.saddle import escape_times
+
+    table = escape_times(found.activation, formula=methods, **grid, **task)  # type: ignore[arg-type]
+    rows = _rows(table)
+    shown = [
+        (L, r or L, eps, *times.values(), *((next(reversed(times.values())) / lr,) if lr else ()))
+        for L, r, eps, times in rows
+    ]
+    last = _COLUMNS[methods[-1]]
+    columns = ("layers", "small", "epsilon", *(_COLUMNS[method] for method in methods))
+    document = [
+        {"depth": L, "bottleneck": r or L, "epsilon": eps, "times": _with_steps(times, lr)}
+        for L, r, eps, times in rows
+    ]
+    return Answer(
+        {**_facts(found, None, task, lr), "others": grid["others"], "rows": document},
+        [
+            _title(found, task),
+            repr(found),
+            Table((*columns, *((f"steps ({last})",) if lr else ())), shown),
+            _unit(lr),
+        ],
+        data=table.to_dataset().assign_attrs(table.attrs | {"learning_rate": lr or 0.0}),
+        figure=lambda: _draw_table(table, lr),
+    )
+
+
+def _rows(table: xarray.DataArray) -> list[tuple[int, int, float, dict[str, float]]]:
+    """Depth, small layers (0: all), epsilon and times by method; what cannot be is left out."""
+    full = table if "bottleneck" in table.dims else table.expand_dims(bottleneck=[0], axis=2)
+    methods = [str(method) for method in full.formula.values]
+    return [
+        (int(L), int(r), float(eps), dict(zip(methods, map(float, cell.values))))
+        for L in full.depth.values
+        for r in full.bottleneck.values
+        for eps in full.epsilon.values
+        if r <= L and (cell := full.sel(depth=L, bottleneck=r, epsilon=eps)) is not None
+    ]
+
+
+def _facts(found: SaddleClass, depth: int | None, task: dict[str, Any], lr: float | None) -> dict[str, Any]:
+    from foretrain.saddle import coupling
+
+    return {
+        "activation": found.activation.label,
+        "class": found.letter,
+        "centred_class": found.centred_letter,
+        "q": found.q,
+        "alpha": found.alpha,
+        "h": found.h,
+        "kappa": found.kappa,
+        "reason": found.reason,
+        "K": None if depth is None else coupling(found.activation, depth, task["width"], task["beta"]),
+        **task,
+        "learning_rate": lr,
+        "time_unit": "learning rate of the first layer times steps",
+    }
+
+
+def _title(found: SaddleClass, task: dict[str, Any]) -> str:
+    return (
+        f"Escape from the saddle: {found.activation.label}, width {task['width']}, "
+        f"teacher strength {task['beta']:g}, until X_1 = {task['threshold']:g}"
+    )
+
+
+def _unit(lr: float | None) -> str:
+    told = "Time s is the learning rate of the first layer times steps, the other layers learning at 1/width of it"
+    return (
+        f"{told}; steps are at learning rate {lr:g}."
+        if lr
+        else f"{told}: with --lr it is also given in steps."
+    )
+
+
+def _draw_table(table: xarray.DataArray, lr: float | None) -> Any:
+    from foretrain.report.escape import escape_figure
+
+    return escape_figure(table, lr)
+
+
+def _draw_path(path: xarray.Dataset, threshold: float) -> Any:
+    from foretrain.report.escape import trajectory_figure
+
+    return trajectory_figure(path, threshold)
+
+
+COMMAND = Command(
+    escape,
+    examples=(
+        "foretrain escape tanh --depth 3,4,5 --epsilon 0.01,0.03,0.1 --threshold 0.3 --plot escape.png",
+        "foretrain escape gelu --depth 6 --bottleneck 3,4,5 --lr 0.05",
+        "foretrain escape tanh --scales 0.03,0.05,0.07,0.09 --save plateau",
+    ),
+    saves=True,
+    draws=True,
+)

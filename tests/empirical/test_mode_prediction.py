@@ -1,0 +1,279 @@
+"""Forecasts of learned modes: exact for linear models, against dense kernels, and as wide networks are trained."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from foretrain.empirical.global_ntk import global_ntk
+from foretrain.empirical.mode_prediction import PREDICTORS, predict_modes, proxy_product, target_modes
+from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.training.tasks.memory_pro import MemoryPro
+from foretrain.training.tasks.recurrent import Cell, Recurrent
+
+Array = NDArray[np.float64]
+TASK = MemoryPro(2, 1, 2)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def memory_pro(count: int = 4, task: MemoryPro = TASK) -> tuple[Tensor, Tensor]:
+    angles = task.angles(count)
+    return task.inputs(angles, dtype=torch.float64), task.targets(angles, dtype=torch.float64)
+
+
+def network(cell: Cell, units: int = 5, gain: float = 1.5, seed: int = 1) -> Recurrent:
+    return Recurrent(3, units, 3, cell, gain=gain, seed=seed, dtype=torch.float64)
+
+
+def trained(model: nn.Module, x: Tensor, y: Tensor, lr: float, steps: int, half_sum: bool = False) -> Tensor:
+    """Outputs after plain gradient descent."""
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        squares = (model(x) - y).square()
+        (squares.sum() / 2 if half_sum else squares.mean()).backward()
+        optimizer.step()
+    return model(x).detach()
+
+
+def dense(model: nn.Module, x: Tensor) -> Array:
+    """J J^T over all outputs, from a Jacobian written out."""
+    parameters = dict(model.named_parameters())
+    jacobian = torch.func.jacrev(lambda values: torch.func.functional_call(model, values, (x,)).flatten())(
+        parameters
+    )
+    rows = torch.cat([part.detach().flatten(1) for part in jacobian.values()], 1).numpy()
+    return np.asarray(rows @ rows.T)
+
+
+def shares(y: Tensor, outputs: Tensor, modes: int = 3) -> Array:
+    """By the singular value decomposition itself; targets here have no equal singular values."""
+    left, values, right = np.linalg.svd(y.reshape(-1, y.shape[-1]).numpy(), full_matrices=False)
+    misfit = (y - outputs).reshape(-1, y.shape[-1]).detach().numpy()
+    return np.array([left[:, i] @ misfit @ right[i] / values[i] for i in range(modes)])
+
+
+@pytest.mark.parametrize("half_sum", [False, True])
+def test_a_linear_model_is_foretold_exactly(half_sum: bool) -> None:
+    model, x, y = nn.Linear(4, 3).double(), drawn(10, 6, 4), drawn(10, 6, 3, seed=1)
+    lr, steps = (0.004, 0.2)[not half_sum], (0, 1, 7, 60)
+    loss = "half sum of squares" if half_sum else "mean squared"
+    found = predict_modes(model, x, y, lr, steps, loss, accuracy=1e-12)
+    for place, count in enumerate(steps):
+        expected = shares(y, trained(model, x, y, lr, count, half_sum))
+        np.testing.assert_allclose(found.residual["linearised"][:, place], expected, atol=1e-8)
+    assert abs(found.residual["linearised"][0, -1]) < abs(found.initial[0])
+    np.testing.assert_allclose(found.residual["flow"][:, 0], found.initial, atol=1e-12)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru"])
+def test_products_give_what_the_dense_kernel_gives(cell: Cell) -> None:
+    model, (x, _), lr, steps = network(cell), memory_pro(), 0.05, np.array([1, 20, 3000])
+    y = drawn(*x.shape, seed=3)
+    found = predict_modes(model, x, y, lr, steps.tolist(), accuracy=1e-11)
+    kernel, misfit = dense(model, x), (y - model(x)).detach().numpy().ravel()
+    values, vectors = np.linalg.eigh(kernel)
+    rates = 2 / y.numel() * lr * np.maximum(values, 0)
+    assert found.largest_rate == pytest.approx(y.numel() / values[-1])
+    for name, factors in (
+        ("linearised", (1 - rates[:, None]) ** steps),
+        ("flow", np.exp(-rates[:, None] * steps)),
+    ):
+        left = vectors @ (factors * (vectors.T @ misfit)[:, None])
+        for place in range(3):
+            expected = shares(y, y - torch.from_numpy(left[:, place].reshape(y.shape)))
+            np.testing.assert_allclose(found.residual[name][:, place], expected, atol=1e-8)
+    modes = target_modes(y.reshape(-1, 3).numpy()).vectors
+    np.testing.assert_allclose(found.rayleigh, np.einsum("mi,ij,mj->m", modes, kernel, modes), rtol=1e-10)
+    alone = found.initial[:, None] * (1 - 2 / y.numel() * lr * found.rayleigh[:, None]) ** steps
+    np.testing.assert_allclose(found.residual["rayleigh"], alone, rtol=1e-9)
+    halved = (1 - 2 / y.numel() * lr * found.rayleigh) ** found.half_time
+    np.testing.assert_allclose(halved, 0.5, rtol=1e-9)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru"])
+def test_the_rate_of_a_mode_is_the_self_referential_form(cell: Cell) -> None:
+    """<m, Theta m> = sum over weight sites of |(V* (x) I) adj|^2 (Cor. 2), and the readout's part."""
+    model, (x, y) = network(cell), memory_pro()
+    found = predict_modes(model, x, y, 0.1, 1)
+    modes = torch.from_numpy(target_modes(y.reshape(-1, 3).numpy()).vectors).reshape(3, *y.shape)
+    kernel = global_ntk(model, x)
+    recurrent = [name for name in found.by_parameter if name.startswith("recurrent.")]
+    for place, mode in enumerate(modes):
+        err = (mode @ model.readout.weight.detach()).reshape(1, -1)
+        rate = 0.0
+        for site in kernel.sites.values():
+            adjoint = site.propagate_adjoint(err).reshape(len(site.inputs), -1)
+            rate += float((site.inputs.T @ adjoint).square().sum())
+        assert rate == pytest.approx(sum(found.by_parameter[name][place] for name in recurrent))
+        assert rate == pytest.approx(kernel.loss_decrease(err.reshape(kernel.states.shape)).total)
+        states = kernel.states.flatten(0, 1)
+        own = (states.T @ mode.flatten(0, 1)).square().sum()
+        assert found.by_parameter["readout.weight"][place] == pytest.approx(float(own))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_proxy_is_its_kronecker_products(last: bool) -> None:
+    class Answer(Recurrent):
+        def forward(self, x: Tensor) -> Tensor:
+            found = super().forward(x)
+            return found[:, -1] if last else found
+
+    model, (x, y) = Answer(3, 5, 3, "gru", gain=1.5, dtype=torch.float64), memory_pro()
+    y = y[:, -1] if last else y
+    states = model.recurrent(x)[0].detach()
+    before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+    ones = torch.ones_like(states[..., :1])
+    kept = slice(-1, None) if last else slice(None)
+    sites = torch.cat([before, ones, x, ones], -1)[:, kept].flatten(0, 1).numpy()
+    own = torch.cat([states, ones], -1)[:, kept].flatten(0, 1).numpy()
+    weight = model.readout.weight.detach().numpy()
+    expected = np.kron(sites @ sites.T, weight @ weight.T) + np.kron(own @ own.T, np.eye(3))
+    product = proxy_product(model, x, (len(sites), 3))
+    assert product is not None
+    np.testing.assert_allclose(product(np.eye(len(expected))), expected, atol=1e-12)
+    found = predict_modes(model, x, y, 0.1, 50, accuracy=1e-10)
+    values, vectors = np.linalg.eigh(expected)
+    misfit = (y - model(x)).detach().numpy().ravel()
+    left = vectors @ (np.exp(-0.1 * 50 * 2 / y.numel() * np.maximum(values, 0)) * (vectors.T @ misfit))
+    told = target_modes(y.reshape(-1, 3).numpy()).shares(left)
+    np.testing.assert_allclose(found.residual["proxy"][:, 0], told, atol=1e-8)
+
+
+def test_frozen_weights_do_not_count() -> None:
+    model, (x, y) = network("rnn"), memory_pro()
+    model.readout.requires_grad_(False)
+    found = predict_modes(model, x, y, 0.1, [5])
+    assert not any(name.startswith("readout") for name in found.by_parameter)
+    states = model.recurrent(x)[0].detach()
+    before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+    ones = torch.ones_like(states[..., :1])
+    sites = torch.cat([before, x, ones, ones], -1).flatten(0, 1).numpy()
+    product = proxy_product(model, x, (len(sites), 3))
+    assert product is not None
+    weight = model.readout.weight.numpy()
+    np.testing.assert_allclose(
+        product(np.eye(3 * len(sites))), np.kron(sites @ sites.T, weight @ weight.T), atol=1e-12
+    )
+
+
+def test_models_without_a_linear_readout_have_no_proxy() -> None:
+    model = nn.Sequential(network("rnn"), nn.Tanh())
+    found = predict_modes(model, *memory_pro(), 0.1, [5, 10])
+    assert np.isnan(found.residual["proxy"]).all()
+    assert not found.learned["proxy"].any()
+    assert np.isfinite(found.residual["flow"]).all()
+
+
+def test_a_wide_spectrum_does_not_end_the_search_early() -> None:
+    """Long before small eigenvalues are found, the large ones say that nothing is left."""
+    scales = torch.logspace(3, -2, 60, dtype=torch.float64)
+    model, x, y = nn.Linear(60, 1, bias=False).double(), torch.diag(scales), torch.ones(60, 1).double()
+    nn.init.zeros_(model.weight)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AccuracyWarning)
+        found = predict_modes(model, x, y, 1.0, 1000, "half sum of squares", accuracy=1e-9)
+    expected = float(torch.exp(-scales.square() * 1000).mean())
+    assert expected > 0.05
+    assert found.residual["flow"][0, 0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_above_the_largest_rate_descent_diverges_and_flow_does_not() -> None:
+    model, (x, y) = network("gru"), memory_pro()
+    edge = predict_modes(model, x, y, 0.1, 1).largest_rate
+    below, above = (predict_modes(model, x, y, factor * edge, 100_000) for factor in (0.99, 1.01))
+    assert np.abs(below.residual["linearised"]).max() < 1 < np.abs(above.residual["linearised"]).min()
+    assert not above.learned["linearised"].any()
+    assert np.abs(above.residual["flow"]).max() < 1
+    assert "diverges" in repr(above)
+    assert "diverges" not in repr(below)
+
+
+@pytest.mark.statistical
+def test_wide_networks_follow_the_forecast() -> None:
+    """The largest gap between the forecast and gradient descent shrinks as the width grows."""
+    task, gaps = MemoryPro(3, 2, 3), []
+    x, y = memory_pro(6, task)
+    target = target_modes(y.reshape(-1, 3).numpy())
+    for units in (16, 64, 256):
+        single = []
+        for seed in range(4):
+            model = network("rnn", units, 1.2, seed)
+            lr = 0.05 * predict_modes(model, x, y, 1.0, 1).largest_rate
+            steps = (20, 60, 120)
+            found = predict_modes(model, x, y, lr, steps)
+            runs = [target.shares((y - trained(model, x, y, lr, count)).numpy().ravel()) for count in steps]
+            single.append(np.abs(found.residual["linearised"] - np.stack(runs, 1)).max())
+            assert runs[-1].max() < 0.7  # something was learned, so that there is something to foretell
+        gaps.append(np.mean(single))
+    assert gaps[0] > 2 * gaps[1] > 4 * gaps[2]
+    assert gaps[2] < 0.02
+
+
+def test_modes_of_the_task_lie_along_its_outputs() -> None:
+    _, y = memory_pro(8, MemoryPro(3, 2, 3))
+    found = target_modes(y.reshape(-1, 3).numpy())
+    np.testing.assert_allclose(np.abs(found.right), np.eye(3)[[2, 0, 1]], atol=1e-12)
+    np.testing.assert_allclose(found.values, [np.sqrt(8 * 5), np.sqrt(4 * 3), np.sqrt(4 * 3)])
+    np.testing.assert_allclose(found.left @ found.left.T, np.eye(3), atol=1e-12)
+
+
+def test_modes_of_any_target_are_singular_vectors() -> None:
+    matrix = drawn(7, 4).numpy()
+    found = target_modes(matrix, 4)
+    np.testing.assert_allclose(found.left.T * found.values @ found.right, matrix, atol=1e-12)
+    np.testing.assert_allclose(found.vectors @ found.vectors.T, np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(found.shares(matrix.ravel()), 1)
+    assert len(target_modes(np.outer([1.0, 2], [1.0, 0, 1])).values) == 1
+
+
+def test_labels_and_words() -> None:
+    found = predict_modes(network("gru"), *memory_pro(), 0.1, [10, 1000], threshold=0.3)
+    data = found.to_xarray()
+    assert data.residual.dims == ("predictor", "mode", "steps")
+    assert tuple(data.predictor.values) == PREDICTORS == tuple(found.residual)
+    np.testing.assert_array_equal(
+        data.residual.sel(predictor="flow", steps=1000), found.residual["flow"][:, 1]
+    )
+    np.testing.assert_allclose(data.rayleigh.sum("parameter"), found.rayleigh)
+    assert data.attrs["threshold"] == 0.3
+    assert "mode 1" in repr(found)
+    assert ("not learned" in repr(found)) == (not found.learned["linearised"][:, -1].all())
+
+
+def test_a_fitted_target_has_nothing_left() -> None:
+    model, (x, _) = network("rnn"), memory_pro()
+    found = predict_modes(model, x, model(x).detach(), 0.1, 3)
+    np.testing.assert_allclose(found.residual["linearised"], 0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"y": torch.zeros(4, 5, 3)}, "zero everywhere"),
+        ({"y": torch.ones(4, 5, 2)}, "one target for each"),
+        ({"y": torch.full((4, 5, 3), torch.nan)}, "nan or infinite"),
+        ({"lr": 0.0}, "positive"),
+        ({"steps": -1}, "whole number"),
+        ({"steps": 2.5}, "whole number"),
+        ({"steps": []}, "whole number"),
+        ({"loss": "mean square"}, "did you mean 'mean squared'"),
+        ({"threshold": 1.0}, "between 0 and 1"),
+        ({"modes": 0}, "number of modes"),
+    ],
+)
+def test_bad_input(changes: dict[str, object], words: str) -> None:
+    x, y = memory_pro()
+    given = {"x": x, "y": y, "lr": 0.1, "steps": 5} | changes
+    with pytest.raises(InputError, match=words):
+        predict_modes(network("rnn"), **given)
