@@ -1,8 +1,9 @@
 """What a `Recorder` costs a real loop: an MLP learning from another one, through a shuffled DataLoader.
 
 Records are due at every step, and the budget thins them. A row's time is that of everything (first-time work, the
-loop, the dataset at the end), beside the loop alone. Its error is the share of time that recording adds to the loop and its
-last record, measured by the clock in loops with and without a recorder that take turns: green within the budget.
+loop, the dataset at the end), beside the loop alone. Its error is the share of time that recording adds to the loop
+and its last record, measured by the clock in loops with and without a recorder that take turns: green within the
+budget.
 """
 
 from __future__ import annotations

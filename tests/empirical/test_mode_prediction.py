@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk import global_ntk
-from foretrain.empirical.mode_prediction import PREDICTORS, predict_modes, proxy_product, target_modes
+from foretrain.empirical.mode_prediction import PREDICTORS, predict_modes, proxy_product
+from foretrain.empirical.target_modes import target_modes
 from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.training.tasks.memory_pro import MemoryPro
 from foretrain.training.tasks.recurrent import Cell, Recurrent
@@ -95,10 +96,10 @@ def test_products_give_what_the_dense_kernel_gives(cell: Cell) -> None:
             np.testing.assert_allclose(found.residual[name][:, place], expected, atol=1e-8)
     modes = target_modes(y.reshape(-1, 3).numpy()).vectors
     np.testing.assert_allclose(found.rayleigh, np.einsum("mi,ij,mj->m", modes, kernel, modes), rtol=1e-10)
-    alone = found.initial[:, None] * (1 - 2 / y.numel() * lr * found.rayleigh[:, None]) ** steps
+    alone = found.initial[:, None] * np.exp(-2 / y.numel() * lr * found.rayleigh[:, None] * steps)
     np.testing.assert_allclose(found.residual["rayleigh"], alone, rtol=1e-9)
-    halved = (1 - 2 / y.numel() * lr * found.rayleigh) ** found.half_time
-    np.testing.assert_allclose(halved, 0.5, rtol=1e-9)
+    half = found.initial[:, None] * 0.5 ** (steps / found.half_time[:, None])
+    np.testing.assert_allclose(found.residual["rayleigh"], half, rtol=1e-9)
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru"])

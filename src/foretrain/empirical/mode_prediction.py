@@ -1,13 +1,14 @@
-"""Which modes of a target plain gradient descent learns within a budget of steps, told from the initial network alone.
+"""Which modes of a target plain gradient descent learns within a budget of steps, told from the initial network.
 
-The target as a matrix (batch * time, outputs) has singular modes m_i = u_i (x) v_i. If the output tangent kernel Theta
-stays as it is, a step of rate lr takes the residual r = y - f to (1 - lr c Theta) r, c = 2 / entries for the mean of
-squares. Four forecasts of the share <m_i, r> / sigma_i that is left, from exact to cheap:
+The target as a matrix (batch * time, outputs) has singular modes m_i = u_i (x) v_i. If the output tangent kernel
+Theta stays as it is, a step of rate lr takes the residual r = y - f to (1 - lr c Theta) r, c = 2 / entries for the
+mean of squares. Four forecasts of the share <m_i, r> / sigma_i that is left, from exact to cheap:
 
 - linearised: (1 - lr c Theta)^steps r_0, by Lanczos, so that Theta is never formed;
 - flow: exp(-lr c Theta steps) r_0, the same in small steps. Above the largest rate for which the former is stable,
   real networks leave the steepest directions for flatter ones instead of diverging, and flow is the better guess;
-- rayleigh: each mode by itself, at the rate <m_i, Theta m_i> = |(V* (x) I) adj|^2 (Cor. 2), one backward pass;
+- rayleigh: each mode by itself, by flow at the rate <m_i, Theta m_i> = |(V* (x) I) adj|^2 (Cor. 2), one backward
+  pass; as a mode is a mixture of fast and slow directions, this is an upper bound on how fast the flow learns it;
 - proxy: the flow with V V* (x) R R*, R the readout, beside the readout's own weights: forward pass only.
 """
 
@@ -28,6 +29,7 @@ from foretrain.empirical.global_ntk import global_ntk
 from foretrain.empirical.global_ntk.readout import find_readout
 from foretrain.empirical.kernel_blocks import BlockKrylov
 from foretrain.empirical.kernel_products import NTKOperator, ntk_operator
+from foretrain.empirical.target_modes import TargetModes, target_modes
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import available_bytes
 from foretrain.support.progress import Progress
@@ -40,7 +42,6 @@ Product = Callable[[Array], Array]  # of a kernel with columns (size, many)
 Loss = Literal["mean squared", "half sum of squares"]
 PREDICTORS = ("linearised", "flow", "rayleigh", "proxy")
 
-_EQUAL = 1e-6  # singular values closer than this, relatively, have no modes of their own
 _ROUNDING = 1e3  # shares are not known better than this many units of the products' rounding
 _MOST_PRODUCTS = 1000
 _SHARE = 0.3  # of the available memory, for Lanczos vectors
@@ -71,7 +72,7 @@ class ModePrediction:
     @property
     def rayleigh(self) -> Array:
         """<m, Theta m> of every mode."""
-        return np.sum(list(self.by_parameter.values()), axis=0)
+        return _summed(self.by_parameter)
 
     @property
     def learned(self) -> Mapping[str, NDArray[np.bool_]]:
@@ -129,8 +130,8 @@ def predict_modes(
 
     ``y`` has the shape of the model's outputs, its last axis are outputs. ``loss`` is the mean over all entries of y,
     as torch.nn.MSELoss, or half the sum. ``threshold``: a mode is learned when less of it is left. All parameters
-    with ``requires_grad`` count. ``accuracy`` is that of the shares, as far as the model's precision allows: kernels of
-    chaotic networks need double precision.
+    with ``requires_grad`` count. ``accuracy`` is that of the shares, as far as the model's precision allows:
+    kernels of chaotic networks need double precision.
 
     Examples
     --------
@@ -161,10 +162,9 @@ def predict_modes(
     course = _course(kernel.linear_operator().matmat, task)
     initial = target.shares(misfit)
     by_parameter = _by_parameter(kernel, target)
-    single = 1 - shrink * np.sum(list(by_parameter.values()), axis=0)
-    with np.errstate(divide="ignore", over="ignore"):
-        halving = np.log(0.5) / np.log(np.abs(single))
-        alone = initial[:, None] * single[:, None] ** task.budgets
+    rates = shrink * _summed(by_parameter)
+    with np.errstate(divide="ignore"):  # a mode that no parameter reaches never halves
+        half_time = np.log(2) / rates
     return ModePrediction(
         steps=budgets,
         threshold=threshold,
@@ -173,66 +173,15 @@ def predict_modes(
         residual={
             "linearised": course.descent,
             "flow": course.flow,
-            "rayleigh": alone,
+            "rayleigh": initial[:, None] * np.exp(-np.outer(rates, task.budgets)),
             "proxy": _proxy_flow(model, x, task),
         },
         by_parameter=by_parameter,
-        half_time=np.where(np.abs(single) < 1, halving, np.inf),
+        half_time=half_time,
         largest_rate=2 * lr / (shrink * course.largest) if course.largest > 0 else np.inf,
         lr=lr,
         products=course.products,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class TargetModes:
-    """A target (places, outputs) and its leading singular modes: (modes,), (modes, places), (modes, outputs)."""
-
-    matrix: Array
-    values: Array
-    left: Array
-    right: Array
-
-    @property
-    def vectors(self) -> Array:
-        """u (x) v of every mode, flat and of length 1: (modes, places * outputs)."""
-        return (self.left[:, :, None] * self.right[:, None, :]).reshape(len(self.values), -1)
-
-    def shares(self, misfit: Array) -> Array:
-        """<m, misfit> / sigma of every mode: 1 where nothing of the target is there."""
-        inside = np.einsum("mp,po,mo->m", self.left, misfit.reshape(self.matrix.shape), self.right)
-        return np.asarray(inside / self.values)
-
-
-def target_modes(matrix: Array, count: int = 3) -> TargetModes:
-    """Leading modes of a target (places, outputs).
-
-    Where singular values are equal the modes are a choice: those that lie along outputs are taken, in their order,
-    so that rounding does not choose.
-    """
-    if not isinstance(count, int) or count < 1:
-        raise InputError(f"modes is {count!r}, but it must be a number of modes from 1 on.")
-    _, values, right = np.linalg.svd(matrix, full_matrices=False)
-    rank = int(np.sum(values > 1e-12 * values[0])) if values[0] > 0 else 0
-    if not rank:
-        raise InputError("y is zero everywhere: it has no modes.")
-    values, right = values[:rank], right[:rank]
-    new = np.flatnonzero(np.diff(values, prepend=np.inf) < -_EQUAL * values[0])
-    right = np.concatenate([_along_outputs(group) for group in np.split(right, new[1:])])
-    left = (matrix @ right.T / values).T
-    return TargetModes(matrix, values[:count], left[:count], right[:count])
-
-
-def _along_outputs(rows: Array) -> Array:
-    """Another orthonormal basis of the same space: pivoted elimination, the first of equal columns first."""
-    found, rest = [], rows
-    for _ in rows:
-        sizes = np.linalg.norm(rest, axis=0)
-        pivot = int(np.argmax(sizes > (1 - _EQUAL) * sizes.max()))
-        direction = rest[:, pivot] / sizes[pivot]
-        found.append((pivot, direction @ rows))
-        rest = rest - np.outer(direction, direction @ rest)
-    return np.stack([row for _, row in sorted(found, key=lambda pair: pair[0])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,6 +266,10 @@ def _by_parameter(kernel: NTKOperator, target: TargetModes) -> Mapping[str, Arra
         for name, gradient in kernel.gradient(vector).items():
             found.setdefault(name, []).append(float(gradient.double().square().sum()))
     return {name: np.array(parts) for name, parts in found.items()}
+
+
+def _summed(parts: Mapping[str, Array]) -> Array:
+    return np.asarray(np.sum(list(parts.values()), axis=0))
 
 
 def _proxy_flow(model: nn.Module, x: Any, task: _Task) -> Array:

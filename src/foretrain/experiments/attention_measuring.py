@@ -141,7 +141,7 @@ def modes_shown(cell: Cell, seed: int) -> xarray.Dataset:
     shares = (values / values.sum()).flip(0)[:_SPECTRUM].clamp_min(0).numpy()
     leading = vectors.flip(1)[:, :3].t().reshape(3, cell.n_x, cell.steps).numpy()
     return xarray.Dataset(
-        {"share": ("mode", shares), "shape": (("leading", "sequence", "time"), leading)},
+        {"share": ("mode", shares), "shape_of_mode": (("leading", "sequence", "time"), leading)},
         attrs={"n_in": cell.n_in},
     )
 

@@ -101,7 +101,8 @@ def _one_gain(plan: _Plan, cell: Cell, gain: float, seed: np.random.SeedSequence
     import torch
     import xarray
 
-    from foretrain.empirical.mode_prediction import PREDICTORS, predict_modes, target_modes
+    from foretrain.empirical.mode_prediction import PREDICTORS, predict_modes
+    from foretrain.empirical.target_modes import target_modes
     from foretrain.experiments.mode_prediction_training import Training
     from foretrain.training.tasks.memory_pro import MemoryPro
     from foretrain.training.tasks.recurrent import Recurrent
@@ -297,7 +298,7 @@ def _verdict(data: xarray.Dataset) -> str:
     )
     networks = data.largest_rate.size
     return (
-        f"From the initial NTK alone, whether SGD learns a mode within the budget is foretold for {networks} networks "
-        f"with hit rates {hits}, against {float(data.base.mean()):.1%} for the usual outcome of cell, mode and budget "
-        f"and {float(data.constant.mean()):.1%} for one answer to all {data.learned.size} cases."
+        f"From the initial NTK alone, whether SGD learns a mode within the budget is foretold for {networks} "
+        f"networks with hit rates {hits}, against {_mean(data.base):.1%} for the usual outcome of cell, mode and "
+        f"budget and {_mean(data.constant):.1%} for one answer to all {data.learned.size} cases."
     )

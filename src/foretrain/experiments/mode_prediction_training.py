@@ -19,7 +19,7 @@ from foretrain.support.seeds import spawn
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from foretrain.empirical.mode_prediction import TargetModes
+    from foretrain.empirical.target_modes import TargetModes
     from foretrain.training.tasks.memory_pro import MemoryPro
     from foretrain.training.tasks.recurrent import Cell
 
@@ -37,7 +37,7 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """Plain SGD on the mean of squares, with new angles for every step; ``looks`` are steps, ``rated`` some of them."""
+    """Plain SGD on the mean of squares, new angles for every step; ``looks`` are steps, ``rated`` some of them."""
 
     task: MemoryPro
     lr: float
@@ -124,5 +124,5 @@ def mode_rates(cell: Cell, networks: Stack, x: Tensor, vectors: Tensor) -> Array
     seen = outputs(cell, networks, x).flatten(1) @ vectors.t()
     for mode in seen.unbind(1):
         gradients = torch.autograd.grad(mode.sum(), list(networks.values()), retain_graph=True)
-        found.append(sum(gradient.flatten(1).double().square().sum(1) for gradient in gradients))
+        found.append(torch.cat([each.flatten(1) for each in gradients], 1).double().square().sum(1))
     return np.asarray(torch.stack(found, 1).numpy())

@@ -33,9 +33,9 @@ def escape_figure(table: xarray.DataArray, rate: float | None = None) -> Figure:
         _draw_network(panel, own, depth, bottleneck, PALETTE[place % len(PALETTE)])
     for method in map(str, table.formula.values):
         panel.plot([], [], color=INK, label=_WORDS[method], **_STYLES[method])
-    unit = "steps of gradient descent" if rate else str(table.attrs["time"]).split(",")[0].split(" =")[0]
+    unit = "steps of gradient descent" if rate else _unit(str(table.attrs["time"]))
     panel.set(xscale="log", yscale="log", xlabel="initial scale ε")
-    panel.set_ylabel(f"until $X_1$ = {table.attrs['threshold']:g}, {unit if rate else 'time ' + unit}")
+    panel.set_ylabel(f"until $X_1$ = {table.attrs['threshold']:g}, {unit}")
     panel.grid(True, which="major", color="#e6e6e6", linewidth=0.6)
     panel.legend(frameon=False, fontsize=9, ncols=2)
     return figure
@@ -46,9 +46,14 @@ def _draw_network(panel: Axes, times: xarray.DataArray, depth: int, bottleneck: 
         own = times.sel(formula=method)
         panel.plot(own.epsilon, own, color=colour, **_STYLES[method])
     small = bottleneck or depth
-    law = {1: "constant", 2: "log(1/ε)"}.get(small, f"ε^-{small - 2}")
+    law = {1: "constant", 2: "~ log(1/ε)"}.get(small, f"~ $ε^{{-{small - 2}}}$")
     label = f"L = {depth}" + (f", {bottleneck} small" if bottleneck else "") + f": {law}"
     panel.plot([], [], color=colour, linewidth=3, label=label)
+
+
+def _unit(told: str) -> str:
+    """The axis label for a unit of time, from its description, which begins with its letter."""
+    return "time s (learning rate × steps)" if told.startswith("s") else "time t (= s / width)"
 
 
 def trajectory_figure(flow: xarray.Dataset, threshold: float) -> Figure:
@@ -59,6 +64,6 @@ def trajectory_figure(flow: xarray.Dataset, threshold: float) -> Figure:
             flow.time, flow.X.sel(layer=layer), color=PALETTE[place % len(PALETTE)], label=f"$X_{{{layer}}}$"
         )
     panel.axhline(threshold, color=FAINT, linewidth=1, linestyle=":")
-    panel.set(xlabel=f"time {flow.attrs.get('time', '')}".strip(), ylabel="amplitude")
+    panel.set(xlabel=_unit(str(flow.time.attrs["unit"])), ylabel="amplitude")
     panel.legend(frameon=False, fontsize=9)
     return figure

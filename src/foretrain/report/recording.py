@@ -31,7 +31,7 @@ def recording_figure(dataset: xr.Dataset, title: str = "Recording") -> Figure:
     """One panel for every variable of ``foretrain.training.read``, with bands of one standard error where known.
 
     Steps are on a log axis if the schedule was; values are where all are positive and they span more than a factor of
-    50. A DataArray whose attribute ``picture`` is "shares" is stacked; "spectra" (matrix, rank) have a panel a matrix.
+    50. A DataArray whose attribute ``picture`` is "shares" is stacked; "spectra" (matrix, rank) fill a panel each.
     """
     panels = list(_panels(dataset))
     if not panels:

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from foretrain.saddle.classes import SaddleClass, classify
-from foretrain.saddle.parameters import check_depth, check_width, matrix_times
+from foretrain.saddle.parameters import check_beta, check_depth, check_width, matrix_times
 from foretrain.support.errors import InputError
 
 
@@ -21,15 +21,13 @@ def coupling(spec: Any, depth: int, width: int = 64, beta: float = 1.0, time: st
     0.075713189
     """
     layers, neurons = check_depth(depth), check_width(width)
-    strength = float(beta) * classify(spec).signal(layers) / math.sqrt(neurons)
+    strength = check_beta(beta) * classify(spec).signal(layers) / math.sqrt(neurons)
     return strength * matrix_times(neurons, time)
 
 
 def escape_coupling(found: SaddleClass, depth: int, width: int, beta: float) -> float:
     """K per matrix time, refused unless it is positive: only then do positive scales grow."""
-    if not math.isfinite(beta):
-        raise InputError(f"beta is {beta!r}: give the strength of the teacher, a finite number.")
-    rate = beta * found.signal(depth) / math.sqrt(width)
+    rate = check_beta(beta) * found.signal(depth) / math.sqrt(width)
     if not rate > 0:
         raise InputError(
             f"there is no escape along positive scales: K = beta h alpha^(L-1) / sqrt(N) = {rate:.6g} is not "

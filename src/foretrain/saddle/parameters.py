@@ -71,6 +71,17 @@ def check_positive(value: Any, name: str) -> float:
     return number
 
 
+def check_beta(beta: Any) -> float:
+    """The strength of the teacher, of any sign."""
+    try:
+        strength = float(beta)
+    except (TypeError, ValueError):
+        strength = np.nan
+    if not np.isfinite(strength):
+        raise InputError(f"beta is {beta!r}: give the strength of the teacher, one finite number.")
+    return strength
+
+
 def check_threshold(threshold: float, scales: Array) -> float:
     """The threshold on X_1, refused where a positive scale is too far below it for floating point."""
     level = check_positive(threshold, "threshold")

@@ -17,6 +17,7 @@ from foretrain.saddle.parameters import (
     TIME_UNITS,
     Array,
     TimeUnit,
+    check_beta,
     check_positive,
     check_state,
     check_width,
@@ -56,7 +57,7 @@ def reduced_flow(
     array([0.03  , 0.0473, 0.078 , 0.2038])
     """
     act, X, neurons = make_activation(activation), check_state(scales), check_width(width)
-    unit, strength = matrix_times(neurons, time), _finite(beta)
+    unit, strength = matrix_times(neurons, time), check_beta(beta)
     if sum(end is not None for end in (until, times, threshold)) != 1:
         raise InputError(
             "give exactly one of until=, times= and threshold=, to say where the flow is to end."
@@ -73,12 +74,6 @@ def reduced_flow(
         ChainField(act, neurons, strength), lambda finer: _states(finer, X, record * unit)
     )
     return _labelled(field, record, states, time)
-
-
-def _finite(beta: float) -> float:
-    if not np.isfinite(beta):
-        raise InputError(f"beta is {beta!r}: give the strength of the teacher, a finite number.")
-    return float(beta)
 
 
 def _record(until: float | None, points: int) -> Array:
