@@ -123,6 +123,16 @@ def test_the_rate_of_a_mode_is_the_self_referential_form(cell: Cell) -> None:
         assert found.by_parameter["readout.weight"][place] == pytest.approx(float(own))
 
 
+def test_a_mode_by_itself_is_not_faster_than_its_rate() -> None:
+    """Jensen's inequality, for a target of one mode and outputs that are zero at the start."""
+    model, (x, _) = network("gru"), memory_pro()
+    nn.init.zeros_(model.readout.weight)
+    y = drawn(*x.shape[:2], 1, seed=5) * drawn(3, seed=6)
+    found = predict_modes(model, x, y, 0.5, [1, 10, 100, 1000])
+    assert found.initial == pytest.approx([1])
+    assert (found.residual["flow"] > found.residual["rayleigh"]).all()
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_the_proxy_is_its_kronecker_products(last: bool) -> None:
     class Answer(Recurrent):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
 
 import foretrain as ft
 from foretrain.saddle import (
@@ -204,22 +205,30 @@ def test_the_correction_is_first_order() -> None:
     assert large_better / small_better == pytest.approx(16.0, rel=0.2)
 
 
-def test_corrected_time_by_integrating_the_flow_itself() -> None:
-    """(24) as an ordinary differential equation, with X_1 neither smallest nor largest."""
-    from scipy.integrate import solve_ivp
-
-    found, K, start = classify("tanh"), coupling("tanh", 4), np.array([0.06, 0.02, 0.1, 0.08])
-    powers = np.array([3, 1, 1, 1])
+@pytest.mark.parametrize(
+    ("scales", "threshold"),
+    [
+        ([0.06, 0.02, 0.1, 0.08], 0.5),
+        ([0.06, 1e-5, 0.1, 0.08], 0.64),
+        ([0.6, 0.01, 0.3], 0.64),
+        ([0.377, 0.442, 0.011, 0.294, 0.466, 0.424], 0.586),
+        ([0.2, 0.2], 0.6),
+    ],
+)
+def test_corrected_time_by_integrating_the_flow_itself(scales: list[float], threshold: float) -> None:
+    """(24) as an ordinary differential equation, with X_1 anywhere among the scales, and near its stall at 0.6455."""
+    found, K, start = classify("tanh"), coupling("tanh", len(scales)), np.array(scales)
+    powers = np.array([3, *[1] * (len(scales) - 1)])
 
     def rates(_: float, X: Any) -> Any:
         return K * X.prod() / X * (1 + powers * found.kappa * X[0] ** 2)
 
     def gap(_: float, X: Any) -> float:
-        return float(X[0] - 0.5)
+        return float(X[0] - threshold)
 
     gap.terminal = True  # type: ignore[attr-defined]
-    path = solve_ivp(rates, (0, 1e6), start, events=gap, rtol=1e-12, atol=1e-15, method="DOP853")
-    assert escape_time("tanh", start, threshold=0.5, method="corrected") == pytest.approx(
+    path = solve_ivp(rates, (0, 1e9), start, events=gap, rtol=1e-12, atol=1e-16, method="DOP853")
+    assert escape_time("tanh", start, threshold=threshold, method="corrected") == pytest.approx(
         path.t[-1], rel=1e-8
     )
 

@@ -53,7 +53,7 @@ def simulate(
     record(list(costs))
     for _ in range(steps):
         clock.now += step_seconds
-        chosen = budget.chosen(list(costs), list(costs))
+        chosen = budget.chosen(list(costs))
         if chosen:
             record(chosen)
     record(list(costs))
@@ -88,7 +88,7 @@ def test_what_one_does_not_need_the_other_may_use(monkeypatch: pytest.MonkeyPatc
 def test_without_a_limit_everything_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = Budget(None, ["a", "b"])
     budget.charge("a", 1e9)
-    assert budget.chosen(["a", "b"], ["a", "b"]) == ["a", "b"]
+    assert budget.chosen(["a", "b"]) == ["a", "b"]
     for wrong in (-0.1, 0, 2):
         with pytest.raises(InputError):
             Budget(wrong, ["a"])

@@ -8,7 +8,7 @@ mean of squares. Four forecasts of the share <m_i, r> / sigma_i that is left, fr
 - flow: exp(-lr c Theta steps) r_0, the same in small steps. Above the largest rate for which the former is stable,
   real networks leave the steepest directions for flatter ones instead of diverging, and flow is the better guess;
 - rayleigh: each mode by itself, by flow at the rate <m_i, Theta m_i> = |(V* (x) I) adj|^2 (Cor. 2), one backward
-  pass; as a mode is a mixture of fast and slow directions, this is an upper bound on how fast the flow learns it;
+  pass. A mode mixes fast and slow directions: were it all the residual, the flow would leave no less of it (Jensen);
 - proxy: the flow with V V* (x) R R*, R the readout, beside the readout's own weights: forward pass only.
 """
 

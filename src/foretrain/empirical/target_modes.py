@@ -1,4 +1,4 @@
-"""Singular modes of a target, seen as a matrix (places, outputs): what gradient descent learns one after the other."""
+"""Singular modes of a target, seen as a matrix (places, outputs)."""
 
 from __future__ import annotations
 

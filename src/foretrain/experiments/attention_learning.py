@@ -80,7 +80,7 @@ def _run(cell: Cell, steps: int, seed: np.random.SeedSequence) -> tuple[np.ndarr
         loss = (block(x) - y).square().mean() / y.square().mean()
         losses[step] = loss.item()
         if step < steps:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
     with torch.no_grad():
         x, y = task.batch(_FRESH, for_fresh)

@@ -92,6 +92,7 @@ def input_dimension(scale: Scale, seed: int, parts: Parts) -> Result:
     places = ("n_x", "n_in")
     data["bound"] = (places, [[cell.site_bound for cell in row] for row in cells])
     data["sharper_bound"] = (places, [[cell.sharper_bound for cell in row] for row in cells])
+    data["places"] = ("n_x", [row[0].n_x * row[0].steps for row in cells])
     ten = data.temporal.sel(n_x=10)
     slope = log_slope(plan.n_in, ten.values)
     verdict = (
@@ -149,9 +150,10 @@ def fourier_features(scale: Scale, seed: int, parts: Parts) -> Result:
     ten = data.temporal.sel(n_x=10).mean("draw")
     left = data.loss.isel(step=-1).mean("run")
     verdict = (
-        f"eight octaves lift the rank in time from {float(ten.sel(octaves=0)):.2f} to {float(ten.sel(octaves=8)):.1f} "
-        f"at n_x = 10, and {plan.course.steps} steps of gradient descent leave {float(left.sel(kind='8 octaves')):.2f} "
-        f"of the target's mean square instead of {float(left.sel(kind='plain')):.2f}."
+        f"eight octaves lift the rank in time from {float(ten.sel(octaves=0)):.2f} to "
+        f"{float(ten.sel(octaves=8)):.1f} at n_x = 10, and {plan.course.steps} steps of gradient descent leave "
+        f"{float(left.sel(kind='8 octaves')):.2f} of the target's mean square instead of "
+        f"{float(left.sel(kind='plain')):.2f}."
     )
     return Result(verdict, fourier_rows(data), data, partial(draw_fourier_features, data))
 
@@ -171,7 +173,9 @@ def _grid(
     import xarray
 
     dims = (*places, "draw")
-    values = {name: (dims, np.array([[found[cell][name] for cell in row] for row in cells])) for name in names}
+    values = {
+        name: (dims, np.array([[found[cell][name] for cell in row] for row in cells])) for name in names
+    }
     return xarray.Dataset(values, {name: list(where) for name, where in places.items()})
 
 

@@ -41,7 +41,9 @@ def draw_input_dimension(data: xarray.Dataset) -> Figure:
     _draw_sites(panels["site"], data)
     for place, color in zip(places, (BLUE, ORANGE, GREEN), strict=True):
         share = data.share.sel(shown=place).values
-        panels["spectrum"].plot(np.arange(1, len(share) + 1), share, color=color, label=f"$n_{{in}}$ = {place}")
+        panels["spectrum"].plot(
+            np.arange(1, len(share) + 1), share, color=color, label=f"$n_{{in}}$ = {place}"
+        )
     panels["spectrum"].set(
         xlabel="mode", ylabel="share of the trace", yscale="log", ylim=(1e-5, 1.5), xscale="log"
     )
@@ -78,9 +80,13 @@ def _draw_sites(panel: Axes, data: xarray.Dataset) -> None:
         label="$n_{in} + min(n_{in}, n_{attn}) + (L-1)n_{mlp}$",
     )
     for n_x, color in _OF_N_X.items():
-        panel.axhline(50 * n_x, color=color, linewidth=0.8, linestyle=(0, (1, 3)))
+        panel.axhline(float(data.places.sel(n_x=n_x)), color=color, linewidth=0.8, linestyle=(0, (1, 3)))
         panel.plot(
-            data.n_in, data.site_rank.sel(n_x=n_x).mean("draw"), "o", color=color, label=f"found, $n_x$ = {n_x}"
+            data.n_in,
+            data.site_rank.sel(n_x=n_x).mean("draw"),
+            "o",
+            color=color,
+            label=f"found, $n_x$ = {n_x}",
         )
     panel.set(xlabel="dimension of the input $n_{in}$", ylabel="rank of V V*", xscale="log", ylim=(0, 1120))
     panel.set_title("Exact rank of the weight sites; batch x time dotted", fontsize=11)
@@ -99,7 +105,10 @@ def _draw_mode(panel: Axes, data: xarray.Dataset, n_in: int, mode: int) -> None:
 def draw_width_and_heads(data: xarray.Dataset) -> Figure:
     """Three ranks against the attention's width above, against heads below; the MLP's width at the end."""
     figure, panels = new_figure(
-        "Width sets the ranks in space and in total, heads hardly any: $n_x$ = 10, at initialization", 2, 4, (17, 8)
+        "Width sets the ranks in space and in total, heads hardly any: $n_x$ = 10, at initialization",
+        2,
+        4,
+        (17, 8),
     )
     titles = {"temporal": "rank in time", "spatial": "rank in space", "total": "total rank"}
     for column, (name, title) in enumerate(titles.items()):
@@ -131,7 +140,11 @@ def _draw_changes(panel: Axes, data: xarray.Dataset) -> None:
     """By which factor each rank changes over a sweep, the largest of all inputs."""
     names = ("temporal", "spatial", "total")
     sweeps = {
-        "over $n_{in}$": ([data[f"{name}_by_heads"].sel(heads=1).mean("draw") for name in names], "n_in", GREEN),
+        "over $n_{in}$": (
+            [data[f"{name}_by_heads"].sel(heads=1).mean("draw") for name in names],
+            "n_in",
+            GREEN,
+        ),
         "over width": ([data[name].mean("draw") for name in names], "attention", BLUE),
         "over heads": ([data[f"{name}_by_heads"].mean("draw") for name in names], "heads", ORANGE),
     }
@@ -162,12 +175,16 @@ def draw_fourier_features(data: xarray.Dataset) -> Figure:
     _points(panels[1], data.scale, data.temporal_random, PURPLE, "$n_x$ = 10")
     plain = float(data.temporal.sel(n_x=10, octaves=0).mean())
     panels[1].axhline(plain, color=INK, linewidth=1, linestyle="--", label="without features")
-    panels[1].set(xlabel="standard deviation of the frequency", ylabel="rank in time", xscale="log", yscale="log")
+    panels[1].set(
+        xlabel="standard deviation of the frequency", ylabel="rank in time", xscale="log", yscale="log"
+    )
     panels[1].set_title("64 random frequencies", fontsize=11)
     for kind, color in zip(data.kind.values.tolist(), PALETTE, strict=False):
         for place, run in enumerate(data.loss.sel(kind=kind).values):
             panels[2].plot(run, color=color, linewidth=1.1, label=kind if not place else None)
-    panels[2].set(xlabel="step of gradient descent", ylabel="loss over mean square of the target", yscale="log")
+    panels[2].set(
+        xlabel="step of gradient descent", ylabel="loss over mean square of the target", yscale="log"
+    )
     panels[2].set_title("Learning a statistic of one-dimensional sequences", fontsize=11)
     for panel in panels:
         panel.legend(frameon=False, fontsize=9)
@@ -182,7 +199,14 @@ def _points(
     """Means over draws with their standard errors."""
     error = values.std("draw", ddof=1) / np.sqrt(values.sizes["draw"])
     panel.errorbar(
-        places, values.mean("draw"), error, fmt=f"{marker}-", color=color, markersize=4, linewidth=1.3, label=label
+        places,
+        values.mean("draw"),
+        error,
+        fmt=f"{marker}-",
+        color=color,
+        markersize=4,
+        linewidth=1.3,
+        label=label,
     )
 
 

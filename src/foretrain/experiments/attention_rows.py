@@ -70,10 +70,14 @@ def fourier_rows(data: xarray.Dataset) -> tuple[Row, ...]:
         rows += _follows(f"n_x = {n_x}: rank in time", "the number of octaves", octaves[1:], with_some)
     for count in (0, 8):
         modes = sampled(data.modes.sel(n_x=10, octaves=count).values)
-        rows.append(Row(f"n_x = 10, {count} octaves: modes for 95 % of NTK_temp", "more", modes.mean, modes.error))
+        rows.append(
+            Row(f"n_x = 10, {count} octaves: modes for 95 % of NTK_temp", "more", modes.mean, modes.error)
+        )
     note = "64 normal frequencies: what counts is how fine the waves are, not only how many"
     scales = data.scale.values.tolist()
-    rows += _follows("64 random waves: rank in time", "the frequency", scales, data.temporal_random.values, note)
+    rows += _follows(
+        "64 random waves: rank in time", "the frequency", scales, data.temporal_random.values, note
+    )
     return (*rows, *_learning(data))
 
 
@@ -93,7 +97,8 @@ def _hardly(what: str, values: Array, other: Sampled, than: str) -> Row:
     """The change over places (places, draws) as a share of another change, in logarithms."""
     change = spread(values)
     share = change.mean / other.mean
-    note = f"at most {_HARDLY} is hardly; found a factor of {np.exp(change.mean):.3f} against {np.exp(other.mean):.3g}"
+    factors = np.exp([change.mean, other.mean])
+    note = f"at most {_HARDLY} is hardly; a factor of {factors[0]:.3f} against {factors[1]:.3g}"
     agrees = share + change.error / other.mean <= _HARDLY
     return Row(
         f"{what}: log change as a share of that over {than}",
@@ -127,7 +132,9 @@ def _other_readings(data: xarray.Dataset) -> Iterator[Row]:
         pairs = sampled(data.temporal_pairs.sel(n_in_of_pairs=n_in).values)
         trace = float(data.temporal.sel(n_x=10, n_in=n_in).mean())
         note = "the average over all pairs of units, a different matrix; expected: the partial trace"
-        yield Row(f"n_x = 10, n_in = {n_in}: rank in time, all pairs", trace, pairs.mean, pairs.error, None, note)
+        yield Row(
+            f"n_x = 10, n_in = {n_in}: rank in time, all pairs", trace, pairs.mean, pairs.error, None, note
+        )
     alone = data.temporal_mlp
     note = (
         "follows n_in too, but levels off near the number of sequences: at initialization the attention is almost an "
@@ -141,15 +148,20 @@ def _other_readings(data: xarray.Dataset) -> Iterator[Row]:
 
 def _bounds(data: xarray.Dataset) -> Iterator[Row]:
     """rank(V V*) in float64 (A.5.3), and the sharper bound that three equal sites and linear heads give."""
-    rows = data.n_x * 50
-    broken = int((data.site_rank > np.minimum(data.bound, rows)).sum())
+    broken = int((data.site_rank > np.minimum(data.bound, data.places)).sum())
     count = data.site_rank.size
-    yield Row(f"blocks of {count} that break rank(V V*) <= 3 n_in + n_attn + (L-1) n_mlp", 0.0, broken, None, not broken)
+    yield Row(
+        f"blocks of {count} that break rank(V V*) <= 3 n_in + n_attn + (L-1) n_mlp",
+        0.0,
+        broken,
+        None,
+        not broken,
+    )
     most = data.isel(n_x=-1)
     for n_in in data.n_in.values.tolist():
         here, bound = int(most.site_rank.sel(n_in=n_in).max()), int(most.bound.sel(n_in=n_in))
         sharper = int(most.sharper_bound.sel(n_in=n_in))
-        note = f"X occurs three times, and a head's values have the rank of X: n_in + min(h n_in, n_attn) + ... = {sharper}"
+        note = f"at most {sharper} too: X occurs three times, and what a head reads has the rank of X"
         name = f"n_x = {int(most.n_x)}, n_in = {n_in}: rank(V V*) (at most)"
         yield Row(name, float(bound), here, None, here <= min(bound, sharper), note)
 
@@ -165,7 +177,9 @@ def _mlp_widths(data: xarray.Dataset) -> Iterator[Row]:
     whole = log_slope(widths, data.spatial_by_mlp.values)
     note = "most of the trace is that of queries, keys and values: the width that counts is the attention's"
     yield Row("n_in = 8: rank in space: power of n_mlp", "above 0", whole.mean, whole.error, None, note)
-    yield from _follows("n_in = 8: rank in space of the MLP's states", "n_mlp", widths, data.mlp_spatial_by_mlp.values)
+    yield from _follows(
+        "n_in = 8: rank in space of the MLP's states", "n_mlp", widths, data.mlp_spatial_by_mlp.values
+    )
 
 
 def _heads(data: xarray.Dataset, by_input: dict[str, Sampled]) -> Iterator[Row]:

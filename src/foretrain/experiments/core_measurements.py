@@ -1,8 +1,8 @@
 """What figure 3 measures on a recurrent network: how alike NTK_S and its core are, their views in time, two targets.
 
-Biases are left out of the recurrent layer, as in V = cat(H_-, X): they would add columns of ones to V, a mode that is
-constant in time. Views in time are partial traces over the units, tr_unit(A) / units; those named "pairs" average over
-all pairs of units, which is what expanding a vector along the units and averaging the result comes to.
+Biases are left out of the recurrent layer, as in V = cat(H_-, X): they would add columns of ones to V, a mode that
+is constant in time. Views in time are partial traces over the units, tr_unit(A) / units; those named "pairs" sum over
+all pairs of units instead, which is what expanding a vector along the units and averaging the result comes to.
 """
 
 from __future__ import annotations
@@ -157,8 +157,10 @@ def modes_needed(values: Array, share: float = 0.95, power: int = 1) -> int:
 
 
 def targets(task: MemoryPro, angles: torch.Tensor, core: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Three targets (batch, time) of one length: a mode of the core that tells angles apart, and two that live in
-    the response period only."""
+    """Three targets (batch, time) of one length.
+
+    The second mode of the core, which tells angles apart, and two that live in the response period only.
+    """
     import torch
 
     _, vectors = torch.linalg.eigh(core)
@@ -186,7 +188,7 @@ def learned(model: Recurrent, x: torch.Tensor, target: torch.Tensor, eta: float,
         losses[step] = loss.item()
         loss.backward()
         optimizer.step()
-    return losses / losses[0]
+    return np.asarray(losses / losses[0])
 
 
 def output_kernel(model: Recurrent, x: torch.Tensor) -> Array:
@@ -194,7 +196,7 @@ def output_kernel(model: Recurrent, x: torch.Tensor) -> Array:
     from foretrain.empirical.tangent_kernel import ntk
 
     found = np.asarray(ntk(model, x), dtype=float)
-    return found.transpose(0, 2, 1, 3).reshape(x.shape[0] * x.shape[1], -1)
+    return np.asarray(found.transpose(0, 2, 1, 3).reshape(x.shape[0] * x.shape[1], -1))
 
 
 def frozen_losses(kernel: Array, target: Array, steps: int) -> tuple[float, Array]:

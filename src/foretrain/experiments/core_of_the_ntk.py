@@ -1,7 +1,7 @@
 """NTK_S and its Kronecker core while a GRU learns Memory-Pro (figure 3).
 
-The source does not say which optimizer it used: Adam here, full batch, on the evenly spread angles of the measurements
-without noise. What the targets of one mode are learned by is plain gradient descent, which is what NTK_S speaks of.
+The source does not say which optimizer it used: Adam here, full batch, on the evenly spread angles of the
+measurements, without noise. Single targets are learned by plain gradient descent, which is what NTK_S speaks of.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.experiments.core_measurements import (
     core_view,
     frozen_losses,
     learned,
     likeness,
-    modes_needed,
     network,
     output_kernel,
     pair_views,
@@ -26,7 +24,8 @@ from foretrain.experiments.core_measurements import (
     views,
 )
 from foretrain.experiments.core_pictures import draw
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.core_table import table, verdict
+from foretrain.experiments.registry import Result, Scale
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
 
@@ -38,10 +37,6 @@ if TYPE_CHECKING:
     from foretrain.experiments.parts import Parts
     from foretrain.training.tasks.memory_pro import MemoryPro
     from foretrain.training.tasks.recurrent import Recurrent
-
-Array = NDArray[np.float64]
-
-_LEARNED = 0.05  # relative loss at which a target counts as learned
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class _Plan:
 
 
 _PLANS = {
-    Scale.QUICK: _Plan(64, 20, (30, 30, 30), 3e-3, (0, 25, 50, 75, 100, 125, 150, 200, 300, 400), 200),
+    Scale.QUICK: _Plan(64, 20, (30, 30, 30), 3e-3, (0, 25, 50, 100, 200, 300, 400, 450, 500, 600, 800), 200),
     Scale.PAPER: _Plan(
         256,
         20,
@@ -88,7 +83,7 @@ def _experiment(plan: _Plan, seed: int, parts: Parts) -> Result:
     pairs = parts.get("pairs of units", setting.pairs)
     biases = parts.get("with biases", setting.with_biases)
     data = _joined(plan, training, cosines, spectra, single, pairs, biases)
-    return Result(_verdict(data), _table(data), data, partial(draw, data))
+    return Result(verdict(data), table(data), data, partial(draw, data))
 
 
 @dataclass(frozen=True)
@@ -216,11 +211,3 @@ def _joined(
     data = xarray.merge([training[["loss"]], over_training, at_ends, single, *renamed])
     data.attrs |= {"units": plan.units, "samples": plan.samples, "periods": list(plan.periods)}
     return data
-
-
-def _table(data: xarray.Dataset) -> tuple[Row, ...]:
-    return ()
-
-
-def _verdict(data: xarray.Dataset) -> str:
-    return ""

@@ -37,7 +37,9 @@ def draw(data: xarray.Dataset) -> Figure:
         for number in range(1, 5):
             image = data["mode"].sel(when="start", shown_view=view, number=number).values
             _draw_image(panels[f"{view} {number}"], image, data.attrs["periods"])
-            panels[f"{view} {number}"].set_title(f"{told}, mode {number}: {_response(image, data)}", fontsize=10)
+            panels[f"{view} {number}"].set_title(
+                f"{told}, mode {number}: {_response(image, data)}", fontsize=10
+            )
     for name in ("aligned", "response, angle"):
         _draw_image(panels[name], data.target.sel(target_name=name).values, data.attrs["periods"])
         panels[name].set_title(f"target: {name}", fontsize=10)
@@ -52,7 +54,11 @@ def _response(image: Array, data: xarray.Dataset) -> str:
 
 
 def _draw_cosines(panel: Axes, data: xarray.Dataset) -> None:
-    told = {"direct sum": (GREEN, "direct sum over weights"), "proxy": (BLUE, "proxy V V* ⊗ I"), "identity": (FAINT, "identity")}
+    told = {
+        "direct sum": (GREEN, "direct sum over weights"),
+        "proxy": (BLUE, "proxy V V* ⊗ I"),
+        "identity": (FAINT, "identity"),
+    }
     for name, (color, label) in told.items():
         own = data.sel(operator=name)
         panel.errorbar(

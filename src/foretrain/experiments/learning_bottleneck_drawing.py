@@ -50,9 +50,9 @@ def _draw_losses(panel: Axes, data: xarray.Dataset) -> None:
     for run, color in _COLORS.items():
         panel.plot(_from_one(data.step), data.loss.sel(run=run), color=color, linewidth=1.6, label=run)
     panel.axhline(PLATEAU, color=INK, linewidth=0.9, linestyle="--")
-    panel.text(1, PLATEAU * 1.04, "modes 2 and 3 missing: 1/9", fontsize=8.5, color=INK)
+    panel.text(1, PLATEAU * 0.97, "modes 2 and 3 missing: 1/9", fontsize=8.5, color=INK, va="top")
     panel.set(xlabel="step + 1", ylabel="mean squared error", xscale="log", yscale="log", title="Loss")
-    panel.legend(frameon=False, fontsize=9, loc="lower left")
+    panel.legend(frameon=False, fontsize=9, loc="upper right")
 
 
 def _draw_left(panel: Axes, data: xarray.Dataset, escapes: dict[str, float]) -> None:
@@ -64,9 +64,7 @@ def _draw_left(panel: Axes, data: xarray.Dataset, escapes: dict[str, float]) -> 
         if np.isfinite(escapes[run]):
             panel.plot(escapes[run], 0.5, "o", color=color, markersize=6, markeredgecolor="white", zorder=5)
     panel.axvline(PUBLISHED_ESCAPE, color=FAINT, linewidth=1.0)
-    panel.text(
-        PUBLISHED_ESCAPE, 1.42, "Shampoo in\nthe source ", fontsize=8.5, color=FAINT, ha="right", va="top"
-    )
+    panel.text(PUBLISHED_ESCAPE, 0.02, "Shampoo, published", fontsize=8.5, color=INK, rotation=90, ha="right")
     panel.plot([], [], "--", color=INK, label="mode 2")
     panel.plot([], [], "-", color=INK, label="mode 3")
     panel.plot([], [], "o", color=INK, label="half of both learned")
@@ -119,7 +117,7 @@ def _draw_answers(panel: Axes, data: xarray.Dataset) -> None:
         panel.plot(np.cos(angle), np.sin(angle), "x", color=color, markersize=5)
     run = str(data.run.values)
     panel.set(xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
-    panel.set_title(f"{run}\nanswers (dots), wanted (crosses)", fontsize=9.5, color=_COLORS[run])
+    panel.set_title(f"{run}:\nanswers (dots), wanted (×)", fontsize=9.5, color=_COLORS[run])
     panel.set(xlabel="cos", ylabel="sin")
 
 

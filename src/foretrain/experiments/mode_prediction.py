@@ -234,7 +234,7 @@ def _rank_row(data: xarray.Dataset, predictor: str) -> Row:
     networks, random = told.shape[1], generator(0)
     value = _rank_correlation(told, found)
     picks = random.integers(networks, size=(400, networks))
-    error = float(np.std([_rank_correlation(told[:, pick], found[:, pick]) for pick in picks]))
+    error = float(np.nanstd([_rank_correlation(told[:, pick], found[:, pick]) for pick in picks]))
     return Row(
         f"rank correlation of shares left, modes 2 and 3, {predictor}",
         "above 0",
@@ -245,13 +245,14 @@ def _rank_row(data: xarray.Dataset, predictor: str) -> Row:
 
 
 def _rank_correlation(first: Array, second: Array) -> float:
-    """Spearman's, mean over rows; where all values of a row are equal there is none."""
+    """Spearman's, mean over rows without those whose values are all equal; nan if no row is left."""
     from scipy.stats import rankdata
 
     a, b = (rankdata(values, axis=1) for values in (np.nan_to_num(first, nan=np.inf), second))
     a, b = (values - values.mean(axis=1, keepdims=True) for values in (a, b))
     size = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
-    return float(np.mean((a * b).sum(axis=1)[size > 0] / size[size > 0]))
+    rows = size > 0
+    return float(np.mean((a * b).sum(axis=1)[rows] / size[rows])) if rows.any() else float("nan")
 
 
 def _failure_rows(data: xarray.Dataset) -> tuple[Row, ...]:

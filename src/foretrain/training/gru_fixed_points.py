@@ -256,7 +256,8 @@ def _shortened(step: _Step, state: Tensor, move: Tensor, rest: Tensor) -> tuple[
 
 
 def _residual(step: _Step, state: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(step(state) - state, dim=1)
+    found: Tensor = torch.linalg.vector_norm(step(state) - state, dim=1)
+    return found
 
 
 def _distinct(points: Tensor, distance: float) -> tuple[Tensor, Tensor]:

@@ -92,8 +92,8 @@ def balanced_expansion(
     """The first two terms from balanced scales, corrected forms of (30), (31).
 
     For L > q + 1 both terms grow as epsilon -> 0 and the threshold drops out; at L = q + 1 the second is a
-    logarithm; for L < q + 1 it tends to a constant that depends on the threshold and is integrated. For L = 2 the
-    leading term is log(X*/eps), otherwise eps^-(L-2) / (L-2).
+    logarithm; for L < q + 1 it tends to a constant that depends on the threshold, and is all that the integral over
+    the first-order flow has beside the leading term. That is log(X*/eps) for L = 2, otherwise eps^-(L-2) / (L-2).
     """
     layers, found = check_depth(depth), classify(spec)
     scales = bottleneck_scales(epsilon, layers, layers)
@@ -108,7 +108,5 @@ def balanced_expansion(
         return BalancedExpansion("L > q + 1", leading, coefficient * eps**-power / power, coefficient, K)
     if layers == found.q + 1:
         return BalancedExpansion("L = q + 1", leading, -coefficient * math.log(eps), coefficient, K)
-    constant = corrected_time(1.0, scales, level, correction_of(found))
-    return BalancedExpansion(
-        "L < q + 1", leading, constant - balanced_time(1.0, eps, layers, level), coefficient, K
-    )
+    whole = corrected_time(1.0, scales, level, correction_of(found))
+    return BalancedExpansion("L < q + 1", leading, whole - leading, coefficient, K)

@@ -21,6 +21,7 @@ import numpy as np
 from foretrain.saddle.parameters import Array
 
 _NODES = 16
+_HALVINGS, _TOLERANCE = 8, 1e-11
 _CLOSE = 1e-6  # smallest scales that differ relatively less count as equal in the choice of the variable
 
 
@@ -103,7 +104,21 @@ def _relative_time(scales: Array, correction: Correction) -> float:
     climb = Climb.of(scales)
     first = float(scales[0])
     end = climb.position((1 - first) * (1 + first))
-    edges = _edges(climb, first, end, len(scales), correction)
+    if correction.kappa == 0:
+        return _on_panels(_regular_edges(climb, end, len(scales)), climb, scales, correction)
+    edges = _graded_edges(climb, first, end, len(scales), correction)
+    time = math.inf
+    for _ in range(_HALVINGS):
+        before, time = time, _on_panels(edges, climb, scales, correction)
+        if abs(time - before) <= _TOLERANCE * time:
+            break
+        edges = np.sort(np.concatenate([edges, (edges[1:] + edges[:-1]) / 2]))
+    return time
+
+
+def _on_panels(edges: Array, climb: Climb, scales: Array, correction: Correction) -> float:
+    """The integral over y by Gauss-Legendre panels."""
+    first = float(scales[0])
     nodes, weights = _gauss_legendre()
     widths = np.diff(edges)
     y = edges[:-1, None] + widths[:, None] * nodes
@@ -116,17 +131,33 @@ def _relative_time(scales: Array, correction: Correction) -> float:
     return float((value @ weights) @ widths)
 
 
-def _edges(climb: Climb, first: float, end: float, layers: int, correction: Correction) -> Array:
-    """Panels as wide as the singularities off the real line allow, narrowing towards the stall on it."""
-    width = min(1.0, 8.0 / layers, 3.0 / (correction.q - 1) if correction.kappa else 1.0)
+def _regular_edges(climb: Climb, end: float, layers: int) -> Array:
+    """Panels as wide as the singularities at Im y = pi/2 and the decay of the integrand allow."""
     start = climb.position(0.0)
-    if math.isinf(correction.stall):
-        return np.linspace(start, end, math.ceil((end - start) / width) + 1)
-    stall = climb.position((correction.stall - first) * (correction.stall + first))
+    return np.linspace(start, end, math.ceil((end - start) * max(1.0, layers / 8)) + 1)
+
+
+def _graded_edges(climb: Climb, first: float, end: float, layers: int, correction: Correction) -> Array:
+    """Panels that narrow towards the two places on the real line where the first-order flow is singular.
+
+    Ahead it is the stall. Behind the start it is where the smallest of the other amplitudes would vanish: if they
+    grow faster than X_1, its square does so before V^2.
+    """
+    start, width = climb.position(0.0), min(1.0, 8.0 / layers, 3.0 / (correction.q - 1))
+    ahead = math.inf
+    if math.isfinite(correction.stall):
+        ahead = climb.position((correction.stall - first) * (correction.stall + first))
+    lag = 1 - 1 / float(correction.growth_ratio(np.array(first)))
+    behind = (
+        climb.position(-(climb.smallest**2) * (1 - max(lag, 0.0)))
+        if climb.c
+        else 0.5 * math.log(max(lag, 1e-3))
+    )
     edges = [start]
-    while edges[-1] + min(width, (stall - edges[-1]) / 2) < end:
-        edges.append(edges[-1] + min(width, (stall - edges[-1]) / 2))
-    return np.array([*edges, end])
+    while edges[-1] < end:
+        room = edges[-1] - behind if edges[-1] > behind else math.inf
+        edges.append(edges[-1] + min(width, (ahead - edges[-1]) / 2, room))
+    return np.array([*edges[:-1], end])
 
 
 def _other_gain(climb: Climb, y: Array, edges: Array, first: float, correction: Correction) -> Array:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from foretrain.support.errors import InputError
 from foretrain.support.progress import Progress
-from foretrain.training.gradient_flow.flows import Field, Flows, Interval
+from foretrain.training.gradient_flow.flows import Flows, Interval
 from foretrain.training.gradient_flow.integration import (
     Integration,
     groups,
@@ -23,6 +23,7 @@ from foretrain.training.gradient_flow.observables import Observable, observable_
 from foretrain.training.gradient_flow.passes import forward
 from foretrain.training.gradient_flow.problem import Metric, Problem
 from foretrain.training.gradient_flow.samples import Sample
+from foretrain.training.gradient_flow.states import Field
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -11,13 +11,15 @@ import torch
 
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
-from foretrain.training.gradient_flow.flows import Evaluation, Field, Flows, State
-from foretrain.training.gradient_flow.methods import Tolerance, method_named
+from foretrain.training.gradient_flow.flows import Flows, method_named
+from foretrain.training.gradient_flow.methods import Tolerance
 from foretrain.training.gradient_flow.networks import Networks
 from foretrain.training.gradient_flow.passes import bytes_per_network, loss_and_gradients
 from foretrain.training.gradient_flow.problem import Metric, Problem
 from foretrain.training.gradient_flow.samples import Sample, gaussian_sample
+from foretrain.training.gradient_flow.states import Evaluation, Field, State
 
+_COPIES = 20  # of all weights, at most, while a step is made
 _CACHED = 24 * 2**20  # bytes: stacking more networks than stay near the processor does not pay
 
 
@@ -25,8 +27,9 @@ _CACHED = 24 * 2**20  # bytes: stacking more networks than stay near the process
 class Integration:
     """How a flow is integrated.
 
-    ``rtol`` and ``atol`` bound the error of one step in the norm of every weight matrix; ``method`` is
-    ``"dormand_prince"`` or ``"bogacki_shampine"``; float32 halves the time and keeps four digits of escape times.
+    ``rtol`` and ``atol`` bound the error of one step in the norm of every weight matrix; float32 halves the time and
+    keeps four digits of escape times. ``method``: ``"dormand_prince"``, ``"bogacki_shampine"`` (fewer gradients at
+    loose tolerances) or ``"chebyshev"`` (many fewer where steep directions limit the step long after the escape).
     """
 
     rtol: float = 1e-4
@@ -81,9 +84,8 @@ def groups(problem: Problem, networks: Networks, sample: Sample, integration: In
     own = bytes_per_network(problem, sample.size, integration.dtype)
     together = int(max(1, min(len(networks), _CACHED // own)))
     numbers = sum(math.prod(shape) for shape in problem.shapes)
-    stages = 2 * method_named(integration.method).evaluations + 6
     require_memory(
-        together * (own + stages * numbers * torch.finfo(integration.dtype).bits // 8),
+        together * (own + _COPIES * numbers * torch.finfo(integration.dtype).bits // 8),
         f"the gradient flow of {problem!r} on {sample.size} points",
         "take fewer points, float32 or a smaller width",
     )

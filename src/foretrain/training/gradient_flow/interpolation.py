@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
-Clock: TypeAlias = NDArray[np.float64]  # one number for each flow
+from foretrain.training.gradient_flow.states import Clock
 
 
 def hermite(ends: tuple[Clock, Clock], rates: tuple[Clock, Clock], length: Clock, at: Clock) -> Clock:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import Progress
-from foretrain.training.gradient_flow.flows import Evaluation, Flows, Interval, State
-from foretrain.training.gradient_flow.methods import Tolerance, method_named
+from foretrain.training.gradient_flow.flows import Flows, Interval, method_named
+from foretrain.training.gradient_flow.methods import Tolerance
+from foretrain.training.gradient_flow.states import Evaluation, State
 
 if TYPE_CHECKING:
     import xarray as xr

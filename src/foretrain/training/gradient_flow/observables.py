@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.training.gradient_flow.flows import Evaluation, State
-from foretrain.training.gradient_flow.interpolation import Clock, crossing
+from foretrain.training.gradient_flow.interpolation import crossing
 from foretrain.training.gradient_flow.problem import Problem
+from foretrain.training.gradient_flow.states import Clock, Evaluation, State
 
 Measure = Callable[[Problem, State, Evaluation], tuple[Clock, Clock]]
 

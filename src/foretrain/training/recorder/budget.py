@@ -15,6 +15,7 @@ from foretrain.support.errors import InputError
 
 BOOKKEEPING = "bookkeeping"  # copies that protect the training, and writing
 _REMEMBERED = 5  # costs of one observable, whose largest is what the next one is expected to cost
+_DECIDING = 0.05  # share of the budget that may go into deciding in vain what fits
 _CAUTION = 1.5  # by which the last record, which comes whatever it costs, may exceed that
 
 
@@ -30,10 +31,12 @@ class Budget:
         self.spent = dict.fromkeys([*names, BOOKKEEPING], 0.0)
         self._recent: dict[str, deque[float]] = {name: deque(maxlen=_REMEMBERED) for name in self.spent}
         self._start = time.perf_counter()
+        self._next_decision = 0.0
 
     def start(self) -> None:
         """The time counts from now."""
         self._start = time.perf_counter()
+        self._next_decision = 0.0
 
     @property
     def elapsed(self) -> float:
@@ -50,14 +53,29 @@ class Budget:
         self.spent[name] += seconds
         self._recent[name].append(seconds)
 
+    def spend(self, seconds: float) -> None:
+        """Count what a step cost beside its record."""
+        self.spent[BOOKKEEPING] += seconds
+
     def expected(self, name: str) -> float:
         """What it may cost next time."""
         return max(self._recent[name], default=0.0)
 
-    def chosen(self, due: Sequence[str], active: Sequence[str]) -> list[str] | None:
-        """Those of the due observables that fit; None if not even an empty record does. ``active`` are all."""
+    def chosen(self, active: Sequence[str]) -> list[str] | None:
+        """Those of the observables that fit; None if not even an empty record does."""
         if self.share is None:
-            return list(due)
+            return list(active)
+        start = self.elapsed
+        if start < self._next_decision:
+            return None
+        found = self._fitting(active)
+        if not found:
+            end = self.elapsed
+            self._next_decision = end + (end - start) / (_DECIDING * self.share)
+        return found
+
+    def _fitting(self, active: Sequence[str]) -> list[str] | None:
+        assert self.share is not None
         reserved = _CAUTION * sum(self.expected(name) for name in (*active, BOOKKEEPING))
         allowance = self.share * self.elapsed - reserved - self.expected(BOOKKEEPING)
         room = allowance - self.total
@@ -66,12 +84,12 @@ class Budget:
         shared = allowance - self.spent[BOOKKEEPING]
         found = []
         # Those furthest behind their part come first.
-        for name in sorted(due, key=lambda name: self.spent[name]):
+        for name in sorted(active, key=lambda name: self.spent[name]):
             cost = self.expected(name)
             if cost <= room and self.spent[name] + cost <= self._part(name, active, shared):
                 found.append(name)
                 room -= cost
-        return [name for name in due if name in found]
+        return [name for name in active if name in found]
 
     def _part(self, name: str, active: Sequence[str], shared: float) -> float:
         """An equal part of the allowance, and what others leave of theirs beyond their next record."""

@@ -262,6 +262,7 @@ class Recorder:
         """One step was made; whatever goes wrong here must not end the training."""
         if os.getpid() != self._process or self._closed_after is not None:
             return
+        start, counted = time.perf_counter(), self._budget.total
         self._step += 1
         self._last_notes, self._notes = self._notes, {}
         try:
@@ -272,11 +273,14 @@ class Recorder:
         except Exception as error:
             self._session.active = []
             self._warn(f"recording ended at step {self._step}, the training goes on: {words(error)}")
+        self._budget.spend(time.perf_counter() - start - (self._budget.total - counted))
 
     def _record_what_fits(self) -> None:
         active = self._session.active
-        chosen = self._budget.chosen(active, active)
-        self._skipped.update(set(active).difference(chosen or ()))
+        chosen = self._budget.chosen(active)
+        for name in active:
+            if not chosen or name not in chosen:
+                self._skipped[name] += 1
         if chosen or (chosen is not None and self._last_notes):
             self._session.record(self._step, chosen, self._last_notes, self._batch)
 
