@@ -212,23 +212,21 @@ def test_above_the_largest_rate_descent_diverges_and_flow_does_not() -> None:
 
 @pytest.mark.statistical
 def test_wide_networks_follow_the_forecast() -> None:
-    """The largest gap between the forecast and gradient descent shrinks as the width grows."""
-    task, gaps = MemoryPro(3, 2, 3), []
-    x, y = memory_pro(6, task)
+    """The gap between the forecast and gradient descent falls as one over the width."""
+    (x, y), gaps = memory_pro(), []
     target = target_modes(y.reshape(-1, 3).numpy())
     for units in (16, 64, 256):
         single = []
         for seed in range(4):
-            model = network("rnn", units, 1.2, seed)
-            lr = 0.05 * predict_modes(model, x, y, 1.0, 1).largest_rate
-            steps = (20, 60, 120)
-            found = predict_modes(model, x, y, lr, steps)
-            runs = [target.shares((y - trained(model, x, y, lr, count)).numpy().ravel()) for count in steps]
-            single.append(np.abs(found.residual["linearised"] - np.stack(runs, 1)).max())
-            assert runs[-1].max() < 0.7  # something was learned, so that there is something to foretell
+            model = network("rnn", units, 1.5, seed)
+            lr = 0.3 * predict_modes(model, x, y, 1.0, 1).largest_rate
+            found = predict_modes(model, x, y, lr, 60).residual["linearised"][:, 0]
+            left = target.shares((y - trained(model, x, y, lr, 60)).numpy().ravel())
+            single.append(np.abs(found - left).max())
+            assert np.abs(left).max() < 0.7  # something was learned, so that there is something to foretell
         gaps.append(np.mean(single))
     assert gaps[0] > 2 * gaps[1] > 4 * gaps[2]
-    assert gaps[2] < 0.02
+    assert gaps[2] < 0.01
 
 
 def test_modes_of_the_task_lie_along_its_outputs() -> None:

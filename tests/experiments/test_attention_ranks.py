@@ -91,7 +91,10 @@ def test_trends_of_known_laws() -> None:
 
 
 def test_training_is_gradient_descent_and_starts_at_the_mean_square() -> None:
-    cells = {"plain": Cell(1, attention=4, mlp=3, steps=5), "features": Cell(1, attention=4, mlp=3, octaves=2)}
+    cells = {
+        "plain": Cell(1, attention=4, mlp=3, steps=5),
+        "features": Cell(1, attention=4, mlp=3, octaves=2),
+    }
     data = trained(cells, Course(steps=3, draws=2), 0, Parts())
     assert dict(data.loss.sizes) == {"kind": 2, "draw": 2, "step": 4}
     assert np.all(np.isfinite(data.fresh_loss))
@@ -101,11 +104,11 @@ def test_training_is_gradient_descent_and_starts_at_the_mean_square() -> None:
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few units and sequences of a few steps."""
-    small = partial(Cell, mlp=2, steps=3)
+    small = partial(Cell, mlp=1, steps=2)
     plan = experiment._Plan((1, 10, 100), (1, 8), (2, 4), (2, 4), (1, 8), (0.3, 3.0), Course(3, 2), 2, (1, 2))
     monkeypatch.setattr(experiment, "_PLANS", {Scale.QUICK: plan})
     monkeypatch.setattr(
-        experiment, "Cell", lambda *args, **options: small(*args, **{"attention": 4, **options})
+        experiment, "Cell", lambda *args, **options: small(*args, **{"attention": 2, **options})
     )
     monkeypatch.setattr(experiment, "_KINDS", {"plain": small(1), "8 octaves": small(1, octaves=8)})
 

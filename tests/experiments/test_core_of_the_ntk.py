@@ -52,7 +52,7 @@ def test_views_are_partial_traces_of_dense_matrices() -> None:
         here = found.singular_value.sel(view=view).values
         np.testing.assert_allclose(here, values, atol=2e-6 * values[0])
         mode = found["mode"].sel(shown_view=view, number=1).values.ravel()
-        np.testing.assert_allclose(matrix @ mode, values[0] * mode, atol=1e-4 * values[0])
+        np.testing.assert_allclose(matrix.numpy() @ mode, values[0] * mode, atol=1e-4 * values[0])
 
 
 def test_the_view_of_the_propagator_is_a_partial_trace_too() -> None:

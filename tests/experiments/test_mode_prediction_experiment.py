@@ -142,3 +142,15 @@ def test_forecasts_are_of_the_networks_that_are_trained() -> None:
     change = found.left.isel(progress=-1) - found.left.isel(progress=0)
     told = (found.forecast.isel(progress=-1) - found.forecast.isel(progress=0)).sel(predictor="linearised")
     np.testing.assert_allclose(change, told, atol=0.1 * float(abs(change).max()))
+
+
+@pytest.mark.statistical
+def test_forecasts_beat_the_base_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen networks and a shorter task; two standard errors over networks make a difference."""
+    setting = experiment._Setting((1.0, 1.5, 2.0, 2.5), 0.03, 160)
+    monkeypatch.setitem(experiment._PLANS, Scale.QUICK, experiment._Plan(48, 6, 4, {"gru": setting}))
+    result = experiment.mode_prediction(Scale.QUICK, 3, Parts())
+    rows = {row.quantity: row for row in result.table}
+    assert rows["hit rate, flow"].agrees
+    assert rows["rank correlation of shares left, modes 2 and 3, flow"].agrees
+    assert rows["rank correlation of shares left, modes 2 and 3, rayleigh"].agrees

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotEnoughMemoryError
 from foretrain.training.gradient_flow import (
     Integration,
     Problem,
@@ -96,7 +96,7 @@ def test_one_zero_scale_escapes_and_two_never_do() -> None:
         sample=hermite_sample(problem, 128),
         integration=Integration(rtol=1e-7),
     )
-    assert np.isfinite(found["time"].values[0]).all()
+    assert float(found["time"][0, 0]) == pytest.approx(1280.2, rel=5e-5)
     assert np.isinf(found["time"].values[1]).all()
     assert found["status"].values.tolist() == ["reached", "at rest"]
 
@@ -114,11 +114,10 @@ def test_the_ansatz_is_invariant_and_follows_the_reduced_flow(name, sigma, slope
     rules = {"metric": "normalized", "sample": sample, "integration": FINE}
     seen = snapshots(problem, ansatz(problem, scales), time, **rules)
     expected = reduced_flow(scales, sigma, slope, 9, time)
-    np.testing.assert_allclose(
-        trajectory(problem, ansatz(problem, scales), time, **rules)["amplitude"].values[0, :, :, 0],
-        expected,
-        rtol=1e-7,
-    )
+    found = trajectory(problem, seen, sample=sample)
+    np.testing.assert_allclose(found["amplitude"].values[0, :, :, 0], expected, rtol=1e-7)
+    np.testing.assert_allclose(found["time"][0], time)
+    assert (np.diff(found["loss"].values[0]) < 0).all()
     assert expected[-1, 0] > 1.3 * expected[0, 0]
     rebuilt = ansatz(problem, expected[-1])
     for moved, wanted in zip(seen.at(-1).weights, rebuilt.weights):
@@ -149,28 +148,21 @@ def scipy_flow(problem, networks, sample, rates, levels):
     shapes = problem.shapes
     sizes = [a * b for a, b in shapes]
 
-    def evaluate(vector):
-        leaf = torch.tensor(vector, requires_grad=True)
+    def loss_of(leaf):
         weights = [part.reshape(shape) for part, shape in zip(leaf.split(sizes), shapes)]
         h = sample.points
         for matrix in weights[:-1]:
             h = torch.nn.functional.gelu(matrix @ h)
-        loss = 0.5 * ((weights[-1] @ h - sample.targets) ** 2 * sample.weights).sum()
-        (gradient,) = torch.autograd.grad(loss, leaf)
-        return float(loss.detach()), gradient.numpy()
+        return 0.5 * ((weights[-1] @ h - sample.targets) ** 2 * sample.weights).sum()
+
+    def velocity(_, vector):
+        leaf = torch.tensor(vector, requires_grad=True)
+        return -scale * torch.autograd.grad(loss_of(leaf), leaf)[0].numpy()
 
     scale = np.concatenate([np.full(size, rate) for size, rate in zip(sizes, rates)])
-    events = [lambda t, v, level=level: evaluate(v)[0] - level for level in levels]
+    events = [lambda t, v, level=level: float(loss_of(torch.tensor(v))) - level for level in levels]
     start = np.concatenate([w[0].numpy().ravel() for w in networks.weights])
-    solved = solve_ivp(
-        lambda t, v: -scale * evaluate(v)[1],
-        (0, 40),
-        start,
-        method="DOP853",
-        rtol=1e-10,
-        atol=1e-13,
-        events=events,
-    )
+    solved = solve_ivp(velocity, (0, 12), start, method="DOP853", rtol=1e-10, atol=1e-13, events=events)
     return [float(times[0]) for times in solved.t_events]
 
 
@@ -243,6 +235,16 @@ def test_limits_end_a_flow_and_say_so() -> None:
     cheap = escape(problem, networks, integration=Integration(max_evaluations=10))
     assert str(cheap["status"].values[0]) == "evaluation limit"
     assert escape(problem, networks, thresholds=[1.0])["time"].values.tolist() == [[0.0]]
+
+
+def test_a_flow_that_does_not_fit_into_memory_is_refused(monkeypatch) -> None:
+    problem = Problem("tanh", depth=3, width=64, inputs=2)
+    networks = scaled_he(problem, 3, [0.1], 1)
+    monkeypatch.setenv("FORETRAIN_MEMORY", "1MB")
+    with pytest.raises(NotEnoughMemoryError, match="fewer points"):
+        escape(problem, networks)
+    with pytest.raises(NotEnoughMemoryError, match="fewer times"):
+        snapshots(problem, networks, np.linspace(0, 1, 1000))
 
 
 @pytest.mark.statistical

@@ -57,7 +57,7 @@ class _Plan:
 
 
 _PLANS = {
-    Scale.QUICK: _Plan(Sizes(64, 64, 5000, 20, 12, 0.5), 850, 0.02, {"SGD": 0.1, "Shampoo": 0.15}),
+    Scale.QUICK: _Plan(Sizes(64, 64, 5000, 20, 14, 0.5), 850, 0.02, {"SGD": 0.1, "Shampoo": 0.15}),
     Scale.PAPER: _Plan(Sizes(256, 500, 5000, 20, 24, 0.5), 10_000, 3.2, {"SGD": 1e-3, "Shampoo": 1e-3}),
 }
 

@@ -26,6 +26,7 @@ Array = NDArray[np.float64]
 
 MODES = 3
 POINTS = 5
+_HAIR = 1e-6
 _STARTS = 40  # of the search for fixed points
 _SAMPLES = 100  # places of the loss curve
 _REPEATS = 10  # of every angle, with other noise
@@ -143,10 +144,14 @@ def _optimizer(model: Recurrent, training: Training) -> torch.optim.Optimizer:
 
 
 def _schedules(steps: int, records: int) -> tuple[set[int], set[int]]:
-    """When the kernel is measured, evenly in the logarithm of the step, and when the loss is, evenly in both."""
-    spread = {0, *np.geomspace(1, steps, records - 1).round().astype(int).tolist()}
-    early = np.geomspace(1, steps, _SAMPLES // 3).round().astype(int).tolist()
-    return spread, {*spread, *early, *range(0, steps + 1, max(1, steps // _SAMPLES))}
+    """When the kernel is measured and when the loss is, both partly evenly in the logarithm and partly evenly."""
+    recorded = _spread(steps, records // 2, records - records // 2)
+    return recorded, recorded | _spread(steps, _SAMPLES // 3, _SAMPLES)
+
+
+def _spread(steps: int, in_logarithm: int, evenly: int) -> set[int]:
+    early = np.geomspace(1, steps, in_logarithm)
+    return {int(step) for step in np.concatenate([early, np.linspace(0, steps, evenly)]).round()}
 
 
 def _stacked(entries: list[dict[str, Array]], name: str) -> Array:
@@ -155,10 +160,15 @@ def _stacked(entries: list[dict[str, Array]], name: str) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Trials:
-    """Inputs and targets (trials, time, channels), and the modes of the target."""
+    """Inputs and targets (trials, time, channels), and the modes of the target: fixation, cos, sin.
+
+    The latter two have the same singular value, so that any rotation of them would do as well: ``told_apart`` is the
+    target with a hair less of the sine.
+    """
 
     x: torch.Tensor
     y: torch.Tensor
+    told_apart: torch.Tensor
     left: torch.Tensor  # (trials * time, modes)
     values: torch.Tensor
 
@@ -167,8 +177,10 @@ class _Trials:
         import torch
 
         y = task.targets(angles, torch.float64)
-        left, values, _ = torch.linalg.svd(y.flatten(0, 1), full_matrices=False)
-        return cls(task.inputs(angles, seed, torch.float64), y, left, values)
+        told_apart = y * torch.tensor([1.0, 1.0 - _HAIR, 1.0], dtype=torch.float64)
+        left, _, _ = torch.linalg.svd(told_apart.flatten(0, 1), full_matrices=False)
+        values = torch.linalg.vector_norm(left.t() @ y.flatten(0, 1), dim=1)
+        return cls(task.inputs(angles, seed, torch.float64), y, told_apart, left, values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +217,9 @@ class _Watch:
         from foretrain.empirical.global_ntk.reduced_views import reduced_view
 
         kernel = global_ntk(model, self.quiet.x.to(model.readout.weight), parameters="recurrent.*")
-        through = kernel.alignment(self.quiet.y, model.readout.weight, modes=MODES, accuracy=_ACCURACY)
+        through = kernel.alignment(
+            self.quiet.told_apart, model.readout.weight, modes=MODES, accuracy=_ACCURACY
+        )
         view = reduced_view(kernel, "temporal", accuracy=_ACCURACY)
         modes = self.quiet.left.t()
         units = model.recurrent.hidden_size

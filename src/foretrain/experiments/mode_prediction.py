@@ -226,14 +226,13 @@ def _confusion_row(data: xarray.Dataset, predictor: str) -> Row:
 def _rank_row(data: xarray.Dataset, predictor: str) -> Row:
     """Mean over cells, modes 2 and 3 and budgets of the rank correlation over networks; error by resampling them."""
     at = data.sel(mode=[2, 3])
-    order = ("cell", "mode", "budget", "level", "draw")
+    order, networks = ("cell", "mode", "budget", "level", "draw"), data.sizes["level"] * data.sizes["draw"]
     told, found = (
-        abs(_at_budgets(values)).transpose(*order).values.reshape(2 * 2 * len(_BUDGETS), -1)
+        abs(_at_budgets(values)).transpose(*order).values.reshape(-1, networks)
         for values in (at.forecast.sel(predictor=predictor), at.left)
     )
-    networks, random = told.shape[1], generator(0)
     value = _rank_correlation(told, found)
-    picks = random.integers(networks, size=(400, networks))
+    picks = generator(0).integers(networks, size=(400, networks))
     error = float(np.nanstd([_rank_correlation(told[:, pick], found[:, pick]) for pick in picks]))
     return Row(
         f"rank correlation of shares left, modes 2 and 3, {predictor}",

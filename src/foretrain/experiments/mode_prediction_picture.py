@@ -63,9 +63,7 @@ def _scatter(panel: Axes, data: xarray.Dataset, predictor: str, title: str) -> N
     panel.scatter([], [], marker="o", facecolor="none", edgecolor=INK, s=30, label="fixation (open)")
     panel.set(xlim=(0, top), ylim=(0, top), xlabel="share foretold to be left", ylabel="share left by SGD")
     panel.set_title(f"{title}, half of the steps", fontsize=11)
-    panel.legend(
-        frameon=False, fontsize=9, loc=(0.02, 0.68), title="dark to light: rising gain", title_fontsize=8
-    )
+    panel.legend(fontsize=9, loc=(0.02, 0.68), title="dark to light: rising gain", title_fontsize=8)
 
 
 def _bars(panel: Axes, data: xarray.Dataset) -> None:
@@ -92,8 +90,8 @@ def _bars(panel: Axes, data: xarray.Dataset) -> None:
             panel.plot(
                 [place - 0.42, place + 0.42], [level, level], style, color=INK, linewidth=1.6, label=said
             )
-    panel.set_xticks(range(len(budgets)), [f"{part:.0%} of the steps" for part in budgets])
-    panel.set(ylim=(0.4, 1.12), ylabel="hit rate")
+    panel.set_xticks(range(len(budgets)), [f"{100 * part:g} %" for part in budgets])
+    panel.set(ylim=(0.3, 1.15), xlabel="budget, part of all steps", ylabel="hit rate")
     panel.set_title("hit rate, error over networks", fontsize=11)
     panel.legend(frameon=False, fontsize=9, ncols=2, loc="upper right")
 

@@ -30,6 +30,7 @@ def draw(data: xarray.Dataset) -> Figure:
         _draw_definitions(panel, gains.sel(view=view), "gain")
         panel.set_title(f"train W: {view} rank, input rank {largest}", fontsize=11)
         _by_gain(panel, gains)
+    _tell_saturated(panels[1], gains)
     _draw_input_ranks(panels[2], data)
     _by_gain(panels[2], gains)
     _draw_definitions(panels[3], inputs.sel(view="temporal"), "input_rank")
@@ -74,14 +75,23 @@ def _line(panel: Axes, values: xarray.DataArray, axis: str, **looks: str | None)
     )
 
 
+def _tell_saturated(panel: Axes, gains: xarray.Dataset) -> None:
+    """Students that training has thrown into saturation, where the kernel is zero."""
+    lost = (gains["rank"].sel(moment="trained", view="spatial", definition="partial trace") == 0).sum("seed")
+    told = [f"{int(count)} of {gains.sizes['seed']} at g = {float(count.gain):g}" for count in lost if count]
+    if told:
+        text = f"rank 0 after training,\nall units saturated:\n{', '.join(told)}"
+        panel.text(0.03, 0.4, text, transform=panel.transAxes, fontsize=9, color=INK)
+
+
 def _by_gain(panel: Axes, gains: xarray.Dataset) -> None:
     """The axis of gains, shaded where gradients grow on their way back."""
     growth = gains.growth.sel(moment="initial").mean("seed")
     chaotic = gains.gain.values[growth.values > 1]
     panel.set_xlabel("gain g of the student's W")
     if len(chaotic):
-        panel.axvspan(chaotic[0], gains.gain.values[-1], color="#f4ece0", zorder=0)
-        panel.set_xlim(None, gains.gain.values[-1])
+        panel.axvspan(chaotic[0], 1.03 * gains.gain.values[-1], color="#f4ece0", zorder=0)
+        panel.set_xlim(None, 1.03 * gains.gain.values[-1])
 
 
 def _by_input_rank(panel: Axes, inputs: xarray.Dataset) -> None:
@@ -96,17 +106,11 @@ def _draw_input_ranks(panel: Axes, data: xarray.Dataset) -> None:
     measured = (
         data.sel(trainable="recurrent").dropna("input_rank", subset=["growth"], how="all").input_rank.values
     )
-    for marker, rank in zip("ovD^s", measured):
+    for style, rank in zip((":", "-", "--", "-."), measured):
         sweep = gain_sweep(data, int(rank))["rank"].sel(moment="initial", definition="partial trace")
         for view, color in (("temporal", GREEN), ("spatial", PURPLE)):
-            _line(
-                panel,
-                sweep.sel(view=view),
-                "gain",
-                color=color,
-                marker=marker,
-                label=f"{view}, input rank {rank}",
-            )
+            looks = {"color": color, "linestyle": style, "marker": "o", "label": f"{view}, input rank {rank}"}
+            _line(panel, sweep.sel(view=view), "gain", **looks)
     panel.set_title("train W: by input rank, at initialisation", fontsize=11)
     panel.set(ylabel="participation ratio of the partial trace", yscale="log")
     panel.legend(frameon=False, fontsize=9)
@@ -128,7 +132,7 @@ def _draw_gradients(panel: Axes, gains: xarray.Dataset) -> None:
         )
     panel.axhline(1, color=ORANGE, linewidth=1)
     panel.set_title("train W: gradient at the first step over the last", fontsize=11)
-    panel.set(ylabel="growth on the way back", yscale="log", ylim=(1e-8, None))
+    panel.set(ylabel="growth on the way back", yscale="log", ylim=(1e-6, None))
     panel.legend(frameon=False, fontsize=9, title="shaded: gradients explode", title_fontsize=9)
 
 
@@ -153,4 +157,6 @@ def _draw_losses(panel: Axes, sweep: xarray.Dataset, axis: str, name: str) -> No
         curve = losses.sel({axis: value})
         panel.plot(width * np.arange(curve.size), curve, color=color, linewidth=1.6, label=name.format(value))
     panel.set(xlabel="step", ylabel="mean squared error", yscale="log")
-    panel.legend(frameon=False, fontsize=9, ncols=2)
+    low, high = panel.get_ylim()
+    panel.set_ylim(low, high * (high / low) ** 0.35)  # room for the names
+    panel.legend(frameon=False, fontsize=9, ncols=2, loc="upper left")

@@ -36,7 +36,8 @@ def below(values: Array, bound: float = 1.0) -> Trend:
 
 def table(data: xarray.Dataset) -> tuple[Row, ...]:
     """Trends with gain, with the input rank, how gradients grow, and who learns."""
-    views = [(definition, moment) for definition in data.definition.values for moment in data.moment.values]
+    moments = [moment for moment in data.moment.values if data["rank"].sel(moment=moment).notnull().any()]
+    views = [(definition, moment) for definition in data.definition.values for moment in moments]
     rows = []
     for definition, moment in views:
         rows += _with_gain(gain_sweep(data).sel(definition=definition, moment=moment))
@@ -82,8 +83,9 @@ def _told(sweep: xarray.Dataset) -> str:
 def _ratio(title: str, part: xarray.DataArray, whole: xarray.DataArray) -> Row:
     found = below((part / whole).values)
     note = f"mean ranks {float(part.mean()):.3g} and {float(whole.mean()):.3g}"
-    if not part.any():
-        note += "; the first gradients threw these students so far that all units are saturated and the kernel is 0"
+    lost = int((part == 0).sum())
+    if lost:
+        note += f"; training threw {lost} of {part.size} students into saturation, where the kernel is 0"
     return Row(title, "below 1", found.mean, found.error, found.is_below, note)
 
 

@@ -78,7 +78,7 @@ def _coefficients(count: int) -> tuple[float, tuple[tuple[float, ...], ...]]:
 def spectral_radius(
     field: Field, state: State, now: Evaluation, direction: State, iterations: int = 12
 ) -> tuple[Clock, State, int]:
-    """The radius of the field's Jacobian for each flow by power iteration on differences, its vector, and the cost."""
+    """Radius of the field's Jacobian for each flow by power iteration on differences, its vector, and the cost."""
     size = total_norms(state)
     shift = np.sqrt(torch.finfo(state[0].dtype).eps) * np.maximum(size, 1e-6)
     radius, cost = np.zeros(len(size)), 0

@@ -90,31 +90,22 @@ def snapshots(
     return Snapshots(clock, stored, networks.labels)
 
 
-def trajectory(
-    problem: Problem,
-    networks: Networks,
-    times: Times,
-    *,
-    metric: Metric = "uniform",
-    sample: Sample | None = None,
-    integration: Integration | None = None,
-) -> xr.Dataset:
-    """Loss, amplitudes X_l of every mode, norms and operator norms of the weights at times, as :func:`snapshots`."""
-    rules = integration or Integration()
-    points = prepared_sample(problem, sample, rules)
-    seen = snapshots(problem, networks, times, metric=metric, sample=points, integration=rules)
-    count = seen.time.shape[1]
-    double = points.to(torch.float64)
-    moments = [seen.at(number).weights for number in range(count)]
+def trajectory(problem: Problem, seen: Snapshots, *, sample: Sample | None = None) -> xr.Dataset:
+    """Loss, amplitudes X_l of every mode, norms and operator norms of the weights, at every snapshot.
+
+    The loss is taken over ``sample``, the usual one unless given, in float64.
+    """
+    points = prepared_sample(problem, sample, Integration())
+    moments = [seen.at(number).weights for number in range(seen.time.shape[1])]
     along = ("network", "snapshot")
     variables = {
-        "loss": (along, _stacked([mean_losses(problem, weights, double) for weights in moments])),
+        "loss": (along, _stacked([mean_losses(problem, weights, points) for weights in moments])),
         "amplitude": ((*along, "layer", "mode"), _stacked([amplitudes(problem, w) for w in moments])),
         "norm": ((*along, "layer"), _stacked([_norms(weights) for weights in moments])),
         "operator_norm": ((*along, "layer"), _stacked([operator_norms(weights) for weights in moments])),
     }
     coords = {"layer": np.arange(1, problem.depth + 1), "mode": np.arange(1, problem.modes + 1)}
-    return seen.labelled(variables, coords, problem=repr(problem), rates=list(problem.rates(metric)))
+    return seen.labelled(variables, coords, problem=repr(problem))
 
 
 def operator_norms(weights: Weights) -> Tensor:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.support.errors import InputError
+from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, torch_generator
 from foretrain.training.gradient_flow.integration import Integration, prepared_sample
 from foretrain.training.gradient_flow.networks import Networks
-from foretrain.training.gradient_flow.passes import loss_and_gradients, mean_losses
+from foretrain.training.gradient_flow.passes import bytes_per_network, loss_and_gradients, mean_losses
 from foretrain.training.gradient_flow.problem import Metric, Problem
 from foretrain.training.gradient_flow.samples import Sample
 from foretrain.training.gradient_flow.states import State, picked
@@ -49,6 +50,11 @@ def stochastic_escape(
     if not learning_rate > 0 or min(batch, steps, every) < 1:
         raise InputError("learning_rate, batch, steps and every must be positive.")
     points = prepared_sample(problem, sample, Integration(dtype=dtype))
+    require_memory(
+        len(networks) * bytes_per_network(problem, max(batch, points.size), dtype),
+        f"descent of {len(networks)} networks on batches of {batch}",
+        "take fewer networks at a time, smaller batches or float32",
+    )
     levels = np.atleast_1d(np.asarray(thresholds, dtype=np.float64))
     rates = [learning_rate * rate for rate in problem.rates(metric)]
     sources = [torch_generator(own) for own in spawn(seed, len(networks))]
