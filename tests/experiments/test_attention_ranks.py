@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import torch
 
 from foretrain.experiments import attention_measuring as measuring
 from foretrain.experiments import attention_ranks as experiment
+from foretrain.experiments import attention_rows as rows_module
 from foretrain.experiments.attention_learning import Course, trained
 from foretrain.experiments.attention_measuring import Cell
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Scale
+from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.seeds import spawn
 from foretrain.training.tasks.gaussian_sequences import AttentionBlock, GaussianSequences, GlobalState
 
@@ -85,9 +87,18 @@ def test_trends_of_known_laws() -> None:
     law = np.array(places)[:, None] ** np.array([0.5, 0.7])
     slope = measuring.log_slope(places, law)
     assert slope == pytest.approx((0.6, 0.1))
-    assert measuring.rank_correlation(places, law) > 0.9
-    assert measuring.rank_correlation(places, 1 / law) < -0.9
+    assert measuring.rank_correlation(places, law) == pytest.approx(1)
+    assert measuring.rank_correlation(places, 1 / law) == pytest.approx(-1)
     assert measuring.spread(law).mean == pytest.approx(0.6 * np.log(8))
+
+
+def test_a_claim_that_holds_from_some_size_on_is_left_open_below_it() -> None:
+    rows = [Row("a", "hardly any", 0.3, 0.0, verdict) for verdict in (False, True, True)]
+    told = list(rows_module._where_it_appears(rows, [1, 2, 4]))
+    assert [row.agrees for row in told] == [None, True, True]
+    assert "from n_in = 2 on" in told[0].note
+    rows[2] = replace(rows[2], agrees=False)
+    assert [row.agrees for row in rows_module._where_it_appears(rows, [1, 2, 4])] == [False, True, False]
 
 
 def test_training_is_gradient_descent_and_starts_at_the_mean_square() -> None:

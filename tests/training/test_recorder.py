@@ -294,14 +294,14 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: pyte
     np.testing.assert_array_equal(read(tmp_path / "run")["step"], [0, 1, 2])
 
 
-def test_only_its_own_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_its_own_process_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from foretrain.training.recorder import entry
 
     with recorder(tmp_path / "run", network(), every=1) as found:
         monkeypatch.setattr(entry.os, "getpid", lambda: -1)
         found.step()
         monkeypatch.undo()
-        assert found.steps == 0
+        assert found.records == 1
 
 
 @pytest.mark.parametrize(
@@ -341,6 +341,15 @@ def test_wrong_arguments_are_refused_at_once(tmp_path: Path, options: dict[str, 
 def test_a_schedule_that_raises_is_seen_before_the_training(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         recorder(tmp_path / "run", network(), schedule=lambda step: 1 / step > 0)
+
+
+def test_a_schedule_that_raises_later_ends_the_recording_alone(tmp_path: Path) -> None:
+    with recorder(tmp_path / "run", network(), schedule=lambda step: 1 / (2 - step) > 0) as found:
+        found.step()
+        with pytest.warns(UserWarning, match="recording ended at step 2.*ZeroDivisionError"):
+            found.step()
+        found.step()
+    np.testing.assert_array_equal(read(tmp_path / "run")["step"], [0, 1])
 
 
 def test_a_batch_that_raises_lets_go_of_the_folder(tmp_path: Path) -> None:

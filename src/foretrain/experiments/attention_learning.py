@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.experiments.attention_measuring import HIDDEN_LAYERS, Cell
+from foretrain.experiments.attention_measuring import Cell
 from foretrain.experiments.parts import Parts
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
@@ -17,7 +17,7 @@ from foretrain.support.seeds import integer, spawn
 if TYPE_CHECKING:
     import xarray
 
-_RATE = 0.3
+_RATE = 0.15
 _TRAINING, _FRESH = 32, 256  # sequences
 
 
@@ -60,19 +60,12 @@ def _run(cell: Cell, steps: int, seed: np.random.SeedSequence) -> tuple[np.ndarr
     """Full-batch gradient descent; a teacher, sequences and weights of its own for every draw."""
     import torch
 
-    from foretrain.training.tasks.gaussian_sequences import AttentionBlock, GaussianSequences
+    from foretrain.training.tasks.gaussian_sequences import GaussianSequences
 
     for_weights, for_inputs, for_features, for_fresh, for_teacher = spawn(seed, 5)
     task = GaussianSequences(cell.n_in, cell.steps, teacher=integer(for_teacher))
     x, y = task.batch(_TRAINING, for_inputs)
-    block = AttentionBlock(
-        cell.n_in,
-        attention=cell.attention,
-        heads=cell.heads,
-        hidden=(cell.mlp,) * HIDDEN_LAYERS,
-        features=cell.features(for_features),
-        seed=for_weights,
-    )
+    block = cell.block(for_weights, for_features)
     optimizer = torch.optim.SGD(block.parameters(), _RATE)
     losses = np.empty(steps + 1)
     for step in range(steps + 1):

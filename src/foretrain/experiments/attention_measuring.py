@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from foretrain.empirical.global_ntk import GlobalNTK
-    from foretrain.training.tasks.gaussian_sequences import FourierFeatures
+    from foretrain.training.tasks.gaussian_sequences import AttentionBlock, FourierFeatures
 
 Array = NDArray[np.float64]
 
@@ -81,6 +81,27 @@ class Cell:
             return FourierFeatures.dyadic(self.n_in, self.octaves, self.scale)
         return FourierFeatures.random(self.n_in, self.waves, self.scale, seed) if self.waves else None
 
+    def block(
+        self,
+        for_weights: np.random.SeedSequence,
+        for_features: np.random.SeedSequence,
+        dtype: torch.dtype | None = None,
+    ) -> AttentionBlock:
+        """A drawn network; in float32 unless another precision is asked for."""
+        import torch
+
+        from foretrain.training.tasks.gaussian_sequences import AttentionBlock
+
+        return AttentionBlock(
+            self.n_in,
+            attention=self.attention,
+            heads=self.heads,
+            hidden=(self.mlp,) * HIDDEN_LAYERS,
+            features=self.features(for_features),
+            seed=for_weights,
+            dtype=dtype or torch.float32,
+        )
+
 
 class Sampled(NamedTuple):
     """A mean over draws with its standard error."""
@@ -117,11 +138,10 @@ def log_slope(places: Sequence[float], values: Array) -> Sampled:
 
 
 def rank_correlation(places: Sequence[float], values: Array) -> float:
-    """Spearman's, over all draws: values (places, draws)."""
+    """Spearman's, the mean of all draws: values (places, draws)."""
     from scipy.stats import spearmanr
 
-    everywhere = np.repeat(np.asarray(places, dtype=float), values.shape[1])
-    return float(spearmanr(everywhere, values.ravel()).statistic)
+    return float(np.mean([spearmanr(places, draw).statistic for draw in values.T]))
 
 
 def spread(values: Array) -> Sampled:
@@ -211,23 +231,12 @@ def _kernel(
     dtype: torch.dtype | None = None,
 ) -> GlobalNTK:
     """NTK_S of a drawn block on drawn sequences; in float32 unless another precision is asked for."""
-    import torch
-
     from foretrain.empirical.global_ntk import global_ntk
-    from foretrain.training.tasks.gaussian_sequences import AttentionBlock, GaussianSequences, GlobalState
+    from foretrain.training.tasks.gaussian_sequences import GaussianSequences, GlobalState
 
-    precision = dtype or torch.float32
     for_weights, for_inputs, for_features = spawn(seed, 3)
-    block = AttentionBlock(
-        cell.n_in,
-        attention=cell.attention,
-        heads=cell.heads,
-        hidden=(cell.mlp,) * HIDDEN_LAYERS,
-        features=cell.features(for_features),
-        seed=for_weights,
-        dtype=precision,
-    )
-    x = GaussianSequences(cell.n_in, cell.steps).inputs(cell.n_x, for_inputs, precision)
+    block = cell.block(for_weights, for_features, dtype)
+    x = GaussianSequences(cell.n_in, cell.steps).inputs(cell.n_x, for_inputs).to(block.readout.weight)
     return global_ntk(GlobalState(block, names), x)
 
 

@@ -59,7 +59,7 @@ _PLANS = {
         mlp=(32, 64, 128),
         octaves=(1, 2, 4, 8, 16),
         scales=(0.3, 1.0, 3.0, 10.0),
-        course=Course(steps=300, draws=4),
+        course=Course(steps=400, draws=4),
         draws=3,
     ),
     Scale.PAPER: _Plan(

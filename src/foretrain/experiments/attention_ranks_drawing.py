@@ -105,7 +105,7 @@ def _draw_mode(panel: Axes, data: xarray.Dataset, n_in: int, mode: int) -> None:
 def draw_width_and_heads(data: xarray.Dataset) -> Figure:
     """Three ranks against the attention's width above, against heads below; the MLP's width at the end."""
     figure, panels = new_figure(
-        "Width sets the ranks in space and in total, heads hardly any: $n_x$ = 10, at initialization",
+        "Width sets the ranks in space and in total, heads hardly matter: $n_x$ = 10, at initialization",
         2,
         4,
         (17, 8),
@@ -121,10 +121,13 @@ def draw_width_and_heads(data: xarray.Dataset) -> Figure:
             panel.set(xlabel=label, ylabel=title, xscale="log", yscale="log")
         above.set_title(f"{title.capitalize()} by width", fontsize=11)
         below.set_title(f"{title.capitalize()} by heads, $n_{{attn}}$ = 64", fontsize=11)
-        below.sharey(above)
     _points(panels[4], data.heads, data.temporal_of_one_input, FAINT, "$n_{in}$ = 1")
-    panels[0].legend(frameon=False, fontsize=9)
-    panels[4].legend(frameon=False, fontsize=9)
+    for above, below in zip(panels[:3], panels[4:7], strict=True):
+        limits = [*above.get_ylim(), *below.get_ylim()]
+        for panel in (above, below):
+            panel.set_ylim(min(limits), max(limits))
+    panels[1].legend(frameon=False, fontsize=9, loc="lower right")
+    panels[4].legend(frameon=False, fontsize=9, ncols=2, loc="upper left", bbox_to_anchor=(0, 0.88))
     _points(panels[3], data.mlp, data.spatial_by_mlp, BLUE, "all states")
     _points(panels[3], data.mlp, data.mlp_spatial_by_mlp, PURPLE, "MLP's states only", "s")
     panels[3].set(xlabel="width of the MLP", ylabel="rank in space", xscale="log", yscale="log")
@@ -211,12 +214,12 @@ def _points(
 
 
 def _plain_ticks(panel: Axes) -> None:
-    """Numbers at the points of the sweep instead of powers of ten."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+    """Numbers instead of powers of ten, halves of a decade apart or closer."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
-        axis.set_major_formatter(ScalarFormatter())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.experiments.core_measurements import modes_needed
 from foretrain.experiments.drawing import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, new_mosaic
 
 if TYPE_CHECKING:
@@ -72,22 +73,23 @@ def _draw_cosines(panel: Axes, data: xarray.Dataset) -> None:
 
 
 def _draw_spectra(panel: Axes, data: xarray.Dataset) -> None:
-    from foretrain.experiments.core_measurements import modes_needed
-
     for view, (color, label) in _VIEWS.items():
-        for when, style in (("start", "-"), ("end", "--")):
-            values = data.singular_value.sel(when=when, view=view).values
-            shown = values[values > _SHOWN_VALUES * values[0]]
-            needed = modes_needed(values)
-            told = f"{label}: 95 % in {needed}" if when == "start" else None
-            panel.plot(
-                np.arange(1, len(shown) + 1), shown / shown[0], style, color=color, linewidth=1.3, label=told
-            )
-            panel.plot(needed, values[needed - 1] / values[0], "o", color=color, markersize=5)
+        before, after = (data.singular_value.sel(when=when, view=view).values for when in ("start", "end"))
+        label = f"{label}: 95 % in {modes_needed(before)} before, {modes_needed(after)} after"
+        _draw_spectrum(panel, before, color, "-", label)
+        _draw_spectrum(panel, after, color, "--", None)
     panel.set(xscale="log", yscale="log", ylim=(_SHOWN_VALUES, 2))
     panel.set(xlabel="mode", ylabel="singular value / largest")
     panel.set_title("Views in time, before (solid) and after training (dashed)", fontsize=11)
-    panel.legend(frameon=False, fontsize=9, loc="lower left")
+    panel.legend(frameon=False, fontsize=8, loc="lower left")
+
+
+def _draw_spectrum(panel: Axes, values: Array, color: str, style: str, label: str | None) -> None:
+    """Relative to the largest, with a point where the modes reach 95 %."""
+    shown = values[values > _SHOWN_VALUES * values[0]] / values[0]
+    needed = modes_needed(values)
+    panel.plot(np.arange(1, len(shown) + 1), shown, style, color=color, linewidth=1.3, label=label)
+    panel.plot(needed, shown[needed - 1], "o", color=color, markersize=5)
 
 
 def _draw_image(panel: Axes, image: Array, periods: list[int]) -> None:
@@ -97,6 +99,7 @@ def _draw_image(panel: Axes, image: Array, periods: list[int]) -> None:
         panel.axvline(boundary - 0.5, color=INK, linewidth=1, linestyle="--")
     panel.grid(False)
     panel.set(xlabel="time: stimulus | memory | response", ylabel="trial")
+    panel.set_yticks(np.arange(0, len(image), max(1, len(image) // 4)))
 
 
 def _draw_losses(panel: Axes, data: xarray.Dataset) -> None:
@@ -107,6 +110,8 @@ def _draw_losses(panel: Axes, data: xarray.Dataset) -> None:
         panel.plot(steps, own.target_loss, color=color, linewidth=2, label=label)
         panel.plot(steps, own.frozen_loss, color=INK, linewidth=1, linestyle=":")
     panel.plot([], [], color=INK, linewidth=1, linestyle=":", label="frozen kernel")
-    panel.set(xlabel="step of gradient descent", ylabel="loss / first loss", yscale="log", xscale="symlog")
+    panel.set(xlabel="step of gradient descent", ylabel="loss / first loss", yscale="log")
+    panel.set_xscale("symlog", linthresh=10)
+    panel.set_xlim(0, data.sizes["descent_step"])
     panel.set_title("Learning single targets from the same start", fontsize=11)
-    panel.legend(frameon=False, fontsize=9, loc="lower left")
+    panel.legend(frameon=False, fontsize=9, loc="upper right", bbox_to_anchor=(1, 0.95))

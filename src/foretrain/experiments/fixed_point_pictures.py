@@ -46,7 +46,7 @@ def _draw_trajectories(panel: Axes, data: xarray.Dataset, family: str, added: in
     panel.set(xlabel="along point 1", ylabel="along point 2")
     rests = " (never rests)" if not added and SHOWN_GAIN[family] > 1 else ""
     panel.set_title(f"{told(family)}, gain {SHOWN_GAIN[family]:g}: {added} added{rests}", fontsize=11)
-    if added == 2:
+    if added == 2 and family == "basis":
         panel.legend(fontsize=8, loc="center", framealpha=0.85, edgecolor="none")
 
 
@@ -64,21 +64,27 @@ def _draw_counts(panel: Axes, data: xarray.Dataset, family: str) -> None:
 
 
 def _draw_exponents(panel: Axes, data: xarray.Dataset) -> None:
-    for family, style in zip(FAMILIES, ("o-", "s--"), strict=True):
-        for added in (0, 1, 2) if family == "basis" else (1, 2):
-            values = data.lyapunov.sel(family=family, added=added)
-            name = "no points" if not added else f"{added}, {'k e_i' if family == 'basis' else 'signs'}"
-            panel.errorbar(
-                data.gain,
-                values.mean("draw"),
-                values.std("draw"),
-                fmt=style,
-                color=_COLORS[added],
-                markersize=4,
-                linewidth=1.2,
-                label=name,
-            )
+    curves = (
+        ("basis", 0, "-", INK, "no points"),
+        ("basis", 2, "o", ORANGE, "2 points k e_i"),
+        ("signs", 1, "s--", BLUE, "1 point of signs"),
+        ("signs", 2, "D--", ORANGE, "2 points of signs"),
+    )
+    for family, added, style, color, label in curves:
+        values = data.lyapunov.sel(family=family, added=added)
+        panel.errorbar(
+            data.gain,
+            values.mean("draw"),
+            values.std("draw"),
+            fmt=style,
+            color=color,
+            markersize=5,
+            markerfacecolor="white",
+            elinewidth=0.8,
+            linewidth=1.3,
+            label=label,
+        )
     panel.axhline(0, color=FAINT, linewidth=1)
     panel.set(xlabel="gain: spectral radius of W_perp", ylabel="largest Lyapunov exponent per step")
     panel.set_title("rest (below 0) or chaos (above)", fontsize=11)
-    panel.legend(frameon=False, fontsize=8)
+    panel.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(0.0, 0.35))

@@ -34,8 +34,8 @@ _NEAR_ZERO = 0.01  # of a cosine
 _NOT_GIVEN = "not given"
 _RATE_NOTE = "Larger than published, so that hundreds of steps do for thousands."
 _NOISE_NOTE = (
-    "With 3.2 at every step 64 units are too few: SGD had lost modes 2 and 3 of network 2 after 500 steps, and "
-    "Shampoo had not left the plateau of network 1 after 1000; with 128 and with 256 units SGD learns in 250 steps."
+    "With 3.2 at every step 64 units are too few, in one run each: SGD had lost modes 2 and 3 of network 2 after 500 "
+    "steps, Shampoo had not left the plateau of network 1 after 1000. With 128 or 256 units SGD learns in 250 steps."
 )
 
 

@@ -64,7 +64,7 @@ def _draw_left(panel: Axes, data: xarray.Dataset, escapes: dict[str, float]) -> 
         if np.isfinite(escapes[run]):
             panel.plot(escapes[run], 0.5, "o", color=color, markersize=6, markeredgecolor="white", zorder=5)
     panel.axvline(PUBLISHED_ESCAPE, color=FAINT, linewidth=1.0)
-    panel.text(PUBLISHED_ESCAPE, 0.02, "Shampoo, published", fontsize=8.5, color=INK, rotation=90, ha="right")
+    panel.text(PUBLISHED_ESCAPE, 0.5, "Shampoo, published", fontsize=8.5, color=INK, rotation=90, ha="right")
     panel.plot([], [], "--", color=INK, label="mode 2")
     panel.plot([], [], "-", color=INK, label="mode 3")
     panel.plot([], [], "o", color=INK, label="half of both learned")
@@ -104,14 +104,13 @@ def _draw_ranks(panel: Axes, data: xarray.Dataset) -> None:
 
 def _draw_answers(panel: Axes, data: xarray.Dataset) -> None:
     """Paths of the two angle outputs in the response, one for each angle, with the wanted points."""
-    import matplotlib
+    from matplotlib.colors import hsv_to_rgb
 
     output = data.output.values
     angles, steps = output.shape[:2]
-    wheel = matplotlib.colormaps["twilight"]
     for place, path in enumerate(output[:, 2 * steps // 3 :, :2]):
         angle = 2 * np.pi * place / angles
-        color = wheel(place / angles)
+        color = hsv_to_rgb((place / angles, 0.75, 0.8))
         panel.plot(path[:, 0], path[:, 1], color=color, linewidth=1.0)
         panel.plot(path[-1, 0], path[-1, 1], "o", color=color, markersize=4)
         panel.plot(np.cos(angle), np.sin(angle), "x", color=color, markersize=5)

@@ -106,6 +106,8 @@ class Experiment:
 
 
 _BOOK = "Roberts & Yaida"  # The Principles of Deep Learning Theory
+_GLOBAL = "Hazelden et al."  # The Global Empirical NTK
+_SADDLE = "Rawal & DeWeese"  # A Theory of Saddle Escape in Deep Nonlinear Networks
 _FOUNDATIONS = "foretrain.experiments.foundations"
 _CURVES = "foretrain.experiments.critical_curves"
 
@@ -193,6 +195,13 @@ _TABLE = (
         "Learning rates by the equivalence principle against uniform ones",
         f"{_BOOK}, section 9.4",
         "foretrain.experiments.learning_rate_scaling:learning_rate_scaling",
+    ),
+    Experiment(
+        "student-teacher-ranks",
+        "Ranks of the global-state NTK against gain and input rank",
+        f"{_GLOBAL}, figure 5",
+        "foretrain.experiments.student_teacher_ranks:student_teacher_ranks",
+        resumable=True,
     ),
 )
 _BY_NAME = {entry.name: entry for entry in _TABLE}

@@ -95,7 +95,8 @@ def _halving(sweep: xarray.Dataset) -> Row:
     places = [_crossing(sweep.gain.values, run / run[0], 0.5) for run in spatial.values]
     title = f"train W, spatial rank, {_told(sweep)}: half at gain"
     note = {
-        "partial trace": "the partial trace keeps its rank as long as gradients do not explode",
+        "partial trace": "with an orthogonal W the partial trace keeps its rank until gradients explode; with "
+        "normal entries it halves between gains 0.75 and 1",
         "all pairs": "the average over all pairs loses rank from the smallest gains on, long before chaos",
     }[str(sweep.definition.item())]
     return Row(title, "collapses with g", float(np.mean(places)), below(np.array(places)).error, note=note)

@@ -174,6 +174,26 @@ def test_functional_networks_are_watched_too() -> None:
         np.testing.assert_allclose(matrix["drift"], matrix["identity"], atol=1e-13)
 
 
+def test_columns_of_signals_and_sums_with_a_bias_are_watched() -> None:
+    torch.manual_seed(0)
+    shapes = {"a": (6, 3), "b": (6, 5), "c": (5, 4), "c_bias": (4,), "d": (4, 2)}
+    weights = {name: torch.randn(shape).double() for name, shape in shapes.items()}
+
+    def network(w, x):
+        h = functional.gelu(w["b"].T @ torch.tanh(w["a"] @ x))
+        return torch.sigmoid(torch.addmm(w["c_bias"], h.T, w["c"])) @ w["d"]
+
+    x, y = torch.randn(3, 8).double(), torch.randn(8, 2).double()
+    found = imbalance(network, x, y, functional.mse_loss, parameters=weights)
+    assert found.pairs == ["a -> b", "c -> d"]
+    assert "change of order" in found.refused["c"]
+    assert str(found.data["about"].values[1]) == "+ |d|² - |c|² - |c_bias|²"
+    assert float(abs(found.data["difference"]).max()) < 1e-13
+    for pair in found.pairs:
+        matrix = found.matrix(pair)
+        np.testing.assert_allclose(matrix["drift"], matrix["identity"], atol=1e-13)
+
+
 def test_inside_a_transformer_only_the_two_layers_of_a_block_are_a_pair() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu", dropout=0.0)

@@ -100,7 +100,7 @@ class PairState:
                 f"the units of {self.name} are not one to one (flattened positions or groups): the scalar identity "
                 "holds, the matrix has no meaning."
             )
-        if (self.upper.kind == "convolution") != (self.lower.kind == "convolution"):
+        if self.upper.axis != self.lower.axis:
             raise NotSupportedError(
                 f"{self.name} count their units along different axes: only the scalar identity holds."
             )

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-Kind = Literal["linear", "convolution", "product"]
+Kind = Literal["linear", "convolution", "left product"]
 
 _CONVOLUTIONS: tuple[Any, ...] = (functional.conv1d, functional.conv2d, functional.conv3d)
 _PRODUCTS: tuple[Any, ...] = (
@@ -24,6 +24,7 @@ _PRODUCTS: tuple[Any, ...] = (
     Tensor.mm,
     Tensor.__matmul__,
 )
+_ADDED_PRODUCTS: tuple[Any, ...] = (torch.addmm, Tensor.addmm)
 _TENSOR: Any = Tensor  # whose properties are descriptors, which the type checker does not know
 _TRANSPOSES: tuple[Any, ...] = (
     _TENSOR.T.__get__,
@@ -50,7 +51,7 @@ class Site:
     @property
     def axis(self) -> int:
         """Which axis of signal and value counts units."""
-        return 1 if self.kind == "convolution" else -1
+        return {"linear": -1, "convolution": 1, "left product": -2}[self.kind]
 
     def rows(self, weight: Tensor) -> Tensor:
         """A weight, or its gradient, as a matrix (outputs, everything else)."""
@@ -109,21 +110,34 @@ class Watch(TorchFunctionMode):
             }
         if func in _PRODUCTS and len(args) == 2:
             return self._product(*args)
+        if func in _ADDED_PRODUCTS and len(args) == 3 and not named and id(args[0]) in self._names:
+            product = self._product(*args[1:])
+            return product and {**product, "bias": self._names[id(args[0])]}
         return None
 
-    def _product(self, signal: Tensor, weight: Tensor) -> dict[str, Any] | None:
-        """A signal times a parameter, x @ W, or times its transpose, x @ W.T."""
-        plain, turned = self._names.get(id(weight)), self._transposed.get(id(weight))
-        if (plain is None and turned is None) or weight.ndim != 2 or id(signal) in self._names:
+    def _product(self, left: Tensor, right: Tensor) -> dict[str, Any] | None:
+        """A signal times a parameter, x @ W or x @ W.T, or a parameter times a signal, W @ x or W.T @ x."""
+        names = [self._matrix_name(left), self._matrix_name(right)]
+        if (names[0] is None) == (names[1] is None):
             return None
+        from_left = names[0] is not None
+        weight, signal = (left, right) if from_left else (right, left)
+        turned = id(weight) in self._transposed
         return {
-            "weight": plain if turned is None else turned[0],
+            "weight": names[0] or names[1],
             "bias": None,
-            "kind": "product",
-            "by_columns": turned is None,
+            "kind": "left product" if from_left else "linear",
+            "by_columns": turned == from_left,
             "grouped": False,
             "signal": signal,
         }
+
+    def _matrix_name(self, values: Tensor) -> str | None:
+        """The name of the parameter that a matrix is, or whose transpose it is."""
+        if values.ndim != 2:
+            return None
+        turned = self._transposed.get(id(values))
+        return self._names.get(id(values)) if turned is None else turned[0]
 
 
 def _arguments(args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:

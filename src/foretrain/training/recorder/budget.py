@@ -31,12 +31,11 @@ class Budget:
         self.spent = dict.fromkeys([*names, BOOKKEEPING], 0.0)
         self._recent: dict[str, deque[float]] = {name: deque(maxlen=_REMEMBERED) for name in self.spent}
         self._start = time.perf_counter()
-        self._next_decision = 0.0
+        self.next_decision = 0.0  # by the clock: before then nothing fits
 
     def start(self) -> None:
         """The time counts from now."""
         self._start = time.perf_counter()
-        self._next_decision = 0.0
 
     @property
     def elapsed(self) -> float:
@@ -65,13 +64,11 @@ class Budget:
         """Those of the observables that fit; None if not even an empty record does."""
         if self.share is None:
             return list(active)
-        start = self.elapsed
-        if start < self._next_decision:
-            return None
+        start = time.perf_counter()
         found = self._fitting(active)
         if not found:
-            end = self.elapsed
-            self._next_decision = end + (end - start) / (_DECIDING * self.share)
+            end = time.perf_counter()
+            self.next_decision = end + (end - start) / (_DECIDING * self.share)
         return found
 
     def _fitting(self, active: Sequence[str]) -> list[str] | None:

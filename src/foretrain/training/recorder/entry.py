@@ -34,7 +34,7 @@ from foretrain.training.recorder.isolation import plain, undisturbed
 from foretrain.training.recorder.line import LiveLine
 from foretrain.training.recorder.log import frame
 from foretrain.training.recorder.reading import FORMAT, read
-from foretrain.training.recorder.schedule import ScheduleLike, make_schedule
+from foretrain.training.recorder.schedule import Schedule, ScheduleLike, make_schedule
 from foretrain.training.recorder.session import Session, words
 from foretrain.training.recorder.summary import ObservableSummary, RecorderSummary
 from foretrain.training.recorder.values import check_name
@@ -129,6 +129,7 @@ class Recorder:
         before = self._folder.contents
         self._step = before.last_step if resume_from is None else resume_from
         self._skipped: Counter[str] = Counter()
+        self._passed = 0  # due steps that are not yet counted as skipped
         self._notes: dict[str, Any] = {}  # for the step that comes
         self._last_notes: dict[str, Any] = {}  # of the step just made
         self._ends = 0.0  # seconds of the first and the last record
@@ -143,7 +144,7 @@ class Recorder:
             self._folder.close()
             raise
         if counted is not None:
-            self._hook = counted.register_step_post_hook(lambda *_: self._advance())
+            self._hook = counted.register_step_post_hook(self._advance)
 
     @property
     def folder(self) -> Path:
@@ -190,6 +191,7 @@ class Recorder:
 
     def summary(self) -> RecorderSummary:
         """Steps, records, what was skipped, and the measured overhead by observable."""
+        self._count_passed()
         session, spent = self._session, self._budget.spent
         return RecorderSummary(
             folder=str(self.folder),
@@ -258,31 +260,52 @@ class Recorder:
         else:
             self._ends += self._session.record(self._step, self._session.active, {}, self._batch)
 
-    def _advance(self) -> None:
-        """One step was made; whatever goes wrong here must not end the training."""
-        if os.getpid() != self._process or self._closed_after is not None:
+    def _advance(self, *_: object) -> None:
+        """One step was made. Most of them end here soon, so that a fast loop stays fast."""
+        self._step += 1
+        if self._notes or self._last_notes:
+            self._last_notes, self._notes = self._notes, {}
+        try:
+            due = self._schedule.due(self._step)
+        except Exception as error:
+            self._give_up(error)
+            return
+        if due:
+            if time.perf_counter() < self._budget.next_decision:
+                self._passed += 1
+            else:
+                self._guarded(self._record_what_fits)
+        if self._line.is_due():
+            self._guarded(lambda: self._line.show(self._line_text()))
+
+    def _guarded(self, function: Callable[[], None]) -> None:
+        """Whatever goes wrong in here must not end the training; what it takes is counted."""
+        if os.getpid() != self._process:  # a forked child has the hook too
             return
         start, counted = time.perf_counter(), self._budget.total
-        self._step += 1
-        self._last_notes, self._notes = self._notes, {}
         try:
-            if self._session.active and self._schedule.due(self._step):
-                self._record_what_fits()
-            if self._line.due():
-                self._line.show(self._line_text())
+            function()
         except Exception as error:
-            self._session.active = []
-            self._warn(f"recording ended at step {self._step}, the training goes on: {words(error)}")
+            self._give_up(error)
         self._budget.spend(time.perf_counter() - start - (self._budget.total - counted))
 
+    def _give_up(self, error: Exception) -> None:
+        self._session.active, self._schedule = [], Schedule(lambda step: False, self._schedule.text)
+        self._warn(f"recording ended at step {self._step}, the training goes on: {words(error)}")
+
     def _record_what_fits(self) -> None:
+        self._count_passed()
         active = self._session.active
         chosen = self._budget.chosen(active)
-        for name in active:
-            if not chosen or name not in chosen:
-                self._skipped[name] += 1
-        if chosen or (chosen is not None and self._last_notes):
+        self._skipped.update(set(active).difference(chosen or ()))
+        if chosen or (chosen is not None and active and self._last_notes):
             self._session.record(self._step, chosen, self._last_notes, self._batch)
+
+    def _count_passed(self) -> None:
+        """Due steps at which the budget was known to be exhausted."""
+        for name in self._session.active:
+            self._skipped[name] += self._passed
+        self._passed = 0
 
     def _warn(self, text: str) -> None:
         self._line.clear()
@@ -329,6 +352,7 @@ class Recorder:
 
     def _write_dataset(self) -> None:
         start = time.perf_counter()
+        self._count_passed()
         closing = {
             "kind": "close",
             "step": self._step,

@@ -21,7 +21,7 @@ class LiveLine:
             time.monotonic() + _PATIENCE if wanted and _on_terminal() and _in_main_process() else None
         )
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether it is time for a new state."""
         return self._next is not None and time.monotonic() >= self._next
 

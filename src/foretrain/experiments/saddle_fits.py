@@ -1,0 +1,39 @@
+"""Power laws fitted to escape times: straight lines in log time against log ε, and slopes between neighbours."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Fit(NamedTuple):
+    """A line through log time against log ε: its slope with the standard error of the regression."""
+
+    slope: float
+    error: float
+    intercept: float
+
+    def times(self, epsilon: Array) -> Array:
+        """The times on the line."""
+        return np.asarray(np.exp(self.intercept + self.slope * np.log(epsilon)))
+
+
+def fit(epsilon: Array, time: Array) -> Fit:
+    """Least squares; points without a time are left out. A bend counts as scatter in the error."""
+    known = np.isfinite(time)
+    x, y = np.log(epsilon[known]), np.log(time[known])
+    if len(x) < 3:
+        return Fit(np.nan, np.nan, np.nan)
+    slope, intercept = np.polyfit(x, y, 1)
+    scatter = ((y - intercept - slope * x) ** 2).sum() / (len(x) - 2)
+    return Fit(float(slope), float(np.sqrt(scatter / ((x - x.mean()) ** 2).sum())), float(intercept))
+
+
+def local_slopes(epsilon: Array, time: Array) -> tuple[Array, Array]:
+    """Slopes between neighbours, and the ε in their geometric middle."""
+    middle = np.sqrt(epsilon[1:] * epsilon[:-1])
+    return middle, np.asarray(np.diff(np.log(time)) / np.diff(np.log(epsilon)))
