@@ -26,7 +26,7 @@ def test_points_are_fixed_and_mirrored(family, count: int) -> None:  # type: ign
     assert torch.equal(weights.points[:count], points)
     assert torch.equal(weights.points[count:], -points)
     if count:
-        assert float(weights.residuals.max()) < 1e-13
+        assert float(weights.residual.max()) < 1e-13
     by_hand = torch.stack([weights.matrix @ torch.tanh(h) for h in weights.points]) if count else points
     torch.testing.assert_close(by_hand, weights.points, rtol=0, atol=1e-13)
 
@@ -34,7 +34,7 @@ def test_points_are_fixed_and_mirrored(family, count: int) -> None:  # type: ign
 def test_a_function_that_is_not_odd_has_no_mirror_images() -> None:
     weights = fixed_point_weights(basis_points(6, 2, 1.3), activation=torch.nn.functional.gelu, seed=0)
     assert len(weights.points) == 2
-    assert float(weights.residuals.max()) < 1e-14
+    assert float(weights.residual.max()) < 1e-14
 
 
 def test_the_random_part_has_its_gain_and_annihilates_the_images() -> None:
@@ -55,22 +55,22 @@ def test_without_points_only_the_random_part_is_left() -> None:
     twice = fixed_point_weights(torch.zeros(0, 7), gain=1.0, seed=3)
     torch.testing.assert_close(none.matrix, 2 * twice.matrix)
     assert "no fixed points" in repr(none)
-    assert len(none.residuals) == len(none.radii) == 0
+    assert len(none.residual) == len(none.radius) == 0
 
 
 def test_spectral_radii_by_hand_without_a_random_part() -> None:
     k = 1.5
     slope, ratio = 1 / math.cosh(k) ** 2, k / math.tanh(k)
     one = fixed_point_weights(basis_points(8, 1, k), gain=0.0)
-    torch.testing.assert_close(one.radii, torch.full((2,), ratio * slope).double())
+    torch.testing.assert_close(one.radius, torch.full((2,), ratio * slope).double())
     two = fixed_point_weights(basis_points(8, 2, k), gain=0.0)
     torch.testing.assert_close(
-        two.radii, torch.full((4,), ratio).double()
+        two.radius, torch.full((4,), ratio).double()
     )  # a saddle: the other unit is at 0
-    assert not two.attracting.any()
+    assert not two.stable.any()
     signs = fixed_point_weights(sign_points(8, 2, k), gain=0.0)
-    torch.testing.assert_close(signs.radii, torch.full((4,), ratio * slope).double())
-    assert signs.attracting.all()
+    torch.testing.assert_close(signs.radius, torch.full((4,), ratio * slope).double())
+    assert signs.stable.all()
 
 
 def test_sums_of_basis_points_are_the_attractors() -> None:
@@ -86,7 +86,7 @@ def test_spectral_radius_is_that_of_the_jacobian() -> None:
     point = weights.points[0]
     jacobian = torch.autograd.functional.jacobian(lambda h: weights.matrix @ torch.tanh(h), point)
     expected = torch.linalg.eigvals(jacobian).abs().max()
-    torch.testing.assert_close(weights.radii[0], expected)
+    torch.testing.assert_close(weights.radius[0], expected)
     shown = torch.autograd.functional.jacobian(lambda u: torch.tanh(weights.matrix @ u), torch.tanh(point))
     torch.testing.assert_close(torch.linalg.eigvals(shown).abs().max(), expected)
 

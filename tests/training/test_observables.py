@@ -58,7 +58,7 @@ def test_loss_and_gradient_norm() -> None:
     value = MSE(model(batch[0]), batch[1])
     value.backward()
     norm = sum(float(parameter.grad.square().sum()) for parameter in model.parameters()) ** 0.5
-    assert observables.loss()(model, batch, loss=MSE) == pytest.approx(float(value), rel=1e-12)
+    assert observables.loss()(model, batch, loss=MSE) == pytest.approx(value.item(), rel=1e-12)
     assert observables.gradient_norm()(model, batch, loss=MSE) == pytest.approx(norm, rel=1e-12)
 
 
@@ -162,7 +162,7 @@ def test_models_with_several_arguments() -> None:
             return self.layer(a * b)
 
     model, a, b, y = Two(), torch.randn(4, 3), torch.randn(4, 3), torch.randn(4, 1)
-    expected = float(MSE(model(a, b), y))
+    expected = MSE(model(a, b), y).item()
     for x in ((a, b), {"a": a, "b": b}):
         assert observables.loss()(model, (x, y), loss=MSE) == pytest.approx(expected)
         assert float(observables.ntk_shares(samples=2)(model, (x, y)).sum()) == pytest.approx(1)

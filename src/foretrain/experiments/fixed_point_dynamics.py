@@ -99,7 +99,7 @@ def measured(
         "attractors": len(attractors),
         "settled": float(rests.double().mean()),
         "lyapunov": lyapunov_exponent(weights.matrix, ends[:_FOLLOWED]),
-        "residual": float(weights.residuals.max()) if has_points else 0.0,
+        "residual": float(weights.residual.max()) if has_points else 0.0,
         "radius": _radius(weights) if has_points else math.nan,
         "to_point": _furthest(attractors, weights.points),
         "to_sum": _furthest(attractors, _sums(weights.points)),

@@ -61,9 +61,16 @@ def _scatter(panel: Axes, data: xarray.Dataset, predictor: str, title: str) -> N
     for cell, marker in zip(data.cell.values, ("o", "^")):
         panel.scatter([], [], marker=marker, color=INK, s=30, label=f"{_NAMES[str(cell)]}, angle")
     panel.scatter([], [], marker="o", facecolor="none", edgecolor=INK, s=30, label="fixation (open)")
-    panel.set(xlim=(0, top), ylim=(0, top), xlabel="share foretold to be left", ylabel="share left by SGD")
+    panel.set(xlim=(0, top), ylim=(0, 1.5), xlabel="share foretold to be left", ylabel="share left by SGD")
     panel.set_title(f"{title}, half of the steps", fontsize=11)
-    panel.legend(fontsize=9, loc=(0.02, 0.68), title="dark to light: rising gain", title_fontsize=8)
+    panel.legend(
+        frameon=False,
+        fontsize=9,
+        loc="upper left",
+        ncols=2,
+        title="dark to light: rising gain",
+        title_fontsize=9,
+    )
 
 
 def _bars(panel: Axes, data: xarray.Dataset) -> None:
@@ -91,7 +98,7 @@ def _bars(panel: Axes, data: xarray.Dataset) -> None:
                 [place - 0.42, place + 0.42], [level, level], style, color=INK, linewidth=1.6, label=said
             )
     panel.set_xticks(range(len(budgets)), [f"{100 * part:g} %" for part in budgets])
-    panel.set(ylim=(0.3, 1.15), xlabel="budget, part of all steps", ylabel="hit rate")
+    panel.set(ylim=(0.2, 1.2), xlabel="budget, part of all steps", ylabel="hit rate")
     panel.set_title("hit rate, error over networks", fontsize=11)
     panel.legend(frameon=False, fontsize=9, ncols=2, loc="upper right")
 

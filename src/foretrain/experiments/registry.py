@@ -203,6 +203,27 @@ _TABLE = (
         "foretrain.experiments.student_teacher_ranks:student_teacher_ranks",
         resumable=True,
     ),
+    Experiment(
+        "attention-input-dimension",
+        "The rank in time of an attention block follows the dimension of its input",
+        f"{_GLOBAL}, figures 6, 9 and 10",
+        "foretrain.experiments.attention_ranks:input_dimension",
+        resumable=True,
+    ),
+    Experiment(
+        "attention-width-and-heads",
+        "Width sets the ranks in space and in total, heads hardly matter",
+        f"{_GLOBAL}, figures 6, 9 and 10",
+        "foretrain.experiments.attention_ranks:width_and_heads",
+        resumable=True,
+    ),
+    Experiment(
+        "attention-fourier-features",
+        "Fourier features lift the rank of one-dimensional input",
+        f"{_GLOBAL}, figures 6, 9 and 10",
+        "foretrain.experiments.attention_ranks:fourier_features",
+        resumable=True,
+    ),
 )
 _BY_NAME = {entry.name: entry for entry in _TABLE}
 

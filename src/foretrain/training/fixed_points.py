@@ -5,7 +5,7 @@ For the autonomous network h <- W sigma(h) and points h_i whose images sigma(h_i
     W = sum_i h_i sigma(h_i)* / |sigma(h_i)|^2 + W_perp,    W_perp sigma(h_i) = 0,
 
 holds every h_i fixed, and every -h_i too if sigma is odd. W_perp is a random matrix of a gain, projected. Being fixed
-is not being stable: ``radii`` says which points attract.
+is not being stable: ``radius`` says which points attract.
 
 >>> weights = fixed_point_weights(sign_points(units=8, count=2, size=1.5), gain=0.5)
 >>> weights
@@ -48,21 +48,21 @@ class FixedPointWeights:
         return self.activation(self.points)
 
     @property
-    def residuals(self) -> Tensor:
+    def residual(self) -> Tensor:
         """max |W sigma(h_i) - h_i| for every point, 0 up to rounding."""
         if not len(self.points):
             return self.points.new_zeros(0)
         return (self.images @ self.matrix.t() - self.points).abs().amax(1)
 
     @cached_property
-    def radii(self) -> Tensor:
+    def radius(self) -> Tensor:
         """The spectral radius of W diag sigma'(h_i) for every point: it attracts if this is below 1."""
         return spectral_radii(self.matrix, self.points, self.activation)
 
     @property
-    def attracting(self) -> Tensor:
+    def stable(self) -> Tensor:
         """Which of the points are stable."""
-        return self.radii < 1
+        return self.radius < 1
 
     def load_into(self, module: nn.RNN) -> None:
         """Make W the recurrent matrix of a module and its biases zero: without inputs it has these fixed points."""
@@ -77,8 +77,8 @@ class FixedPointWeights:
         units, count = len(self.matrix), len(self.points)
         if not count:
             return f"FixedPointWeights({units} units, no fixed points added)"
-        radii = f"spectral radii {float(self.radii.min()):.2f} to {float(self.radii.max()):.2f}"
-        stable = int(self.attracting.sum())
+        radii = f"spectral radii {float(self.radius.min()):.2f} to {float(self.radius.max()):.2f}"
+        stable = int(self.stable.sum())
         return f"FixedPointWeights({units} units, {count} fixed points, {stable} of them attracting: {radii})"
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from foretrain._version import __version__
 from foretrain.support.errors import InputError
 from foretrain.training.observables.registry import Observable
+from foretrain.training.recorder.isolation import plain
+from foretrain.training.recorder.reading import FORMAT
 from foretrain.training.recorder.values import check_name
 
 Counting = Literal["optimizer", "calls"]
@@ -63,7 +67,35 @@ def check_resume_from(step: Any) -> None:
         raise InputError(f"resume_from is {step!r}: give the number of the step that training goes on from.")
 
 
-def json_safe(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def first_frame(
+    model: nn.Module,
+    observables: Iterable[str],
+    schedule: str,
+    budget: float | None,
+    metadata: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What a log says of itself before its records."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {
+        "kind": "header",
+        "step": 0,
+        "format": FORMAT,
+        "version": __version__,
+        "observables": list(observables),
+        "schedule": schedule,
+        "budget": budget,
+        "started": now(),
+        "model": f"{type(plain(model)).__name__}, {parameters} parameters",
+        "metadata": _json_safe(metadata),
+    }
+
+
+def now() -> str:
+    """The date and time, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _json_safe(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """What comes back when it is read."""
     try:
         found: dict[str, Any] = json.loads(json.dumps(dict(metadata or {})))

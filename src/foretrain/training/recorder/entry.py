@@ -7,7 +7,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import nn
 
-from foretrain._version import __version__
 from foretrain.support.errors import InputError
 from foretrain.support.store import DATA, save
 from foretrain.training.observables.registry import Asked, found
@@ -25,15 +23,16 @@ from foretrain.training.recorder.arguments import (
     checked_model,
     checked_observables,
     counted_optimizer,
-    json_safe,
+    first_frame,
+    now,
 )
 from foretrain.training.recorder.batch import batch_source
 from foretrain.training.recorder.budget import BOOKKEEPING, Budget
 from foretrain.training.recorder.folder import Folder
-from foretrain.training.recorder.isolation import plain, undisturbed
+from foretrain.training.recorder.isolation import undisturbed
 from foretrain.training.recorder.line import LiveLine
 from foretrain.training.recorder.log import frame
-from foretrain.training.recorder.reading import FORMAT, read
+from foretrain.training.recorder.reading import read
 from foretrain.training.recorder.schedule import Schedule, ScheduleLike, make_schedule
 from foretrain.training.recorder.session import Session, words
 from foretrain.training.recorder.summary import ObservableSummary, RecorderSummary
@@ -123,7 +122,7 @@ class Recorder:
         self._budget = Budget(budget, self._observables)
         counted = counted_optimizer(count, optimizer)
         check_resume_from(resume_from)
-        header = self._header(json_safe(metadata))
+        header = first_frame(self.model, self._observables, self._schedule.text, budget, metadata)
         self._folder = Folder(folder, header, resume=resume, until=resume_from, overwrite=overwrite)
         self._session = Session(self.model, self._observables, given, self._budget, self._folder)
         before = self._folder.contents
@@ -231,21 +230,6 @@ class Recorder:
     def _elapsed(self) -> float:
         return self._budget.elapsed if self._closed_after is None else self._closed_after
 
-    def _header(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        return {
-            "kind": "header",
-            "step": 0,
-            "format": FORMAT,
-            "version": __version__,
-            "observables": list(self._observables),
-            "schedule": self._schedule.text,
-            "budget": self._budget.share,
-            "started": _now(),
-            "model": f"{type(plain(self.model)).__name__}, {parameters} parameters",
-            "metadata": metadata,
-        }
-
     def _begin(self, batch: Any) -> None:
         """The first record, unless it is there already."""
         with undisturbed(self.model):
@@ -254,7 +238,7 @@ class Recorder:
         self._budget.start()
         before = self._folder.contents
         if before.records:
-            self._folder.log.append(frame({"kind": "session", "step": self._step, "started": _now()}))
+            self._folder.log.append(frame({"kind": "session", "step": self._step, "started": now()}))
         if before.records and before.last_step == self._step:
             self._session.recorded_at = dict.fromkeys(self._observables, self._step)
         else:
@@ -363,7 +347,3 @@ class Recorder:
         self._folder.log.append(frame(closing))
         save(self.to_dataset(), self.folder / DATA, overwrite=True)
         self._closing_seconds = time.perf_counter() - start
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
