@@ -84,8 +84,9 @@ def _loop(
 
 
 def _alone() -> Arrays:
+    training = _training()
     start = perf_counter()
-    _loop(*_training())
+    _loop(*training)
     return {"seconds": np.array(perf_counter() - start)}
 
 

@@ -140,8 +140,9 @@ def predict_modes(
     >>> torch.nn.init.zeros_(layer.weight).sum().item()
     0.0
     >>> x, y = torch.eye(2), torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    >>> predict_modes(layer, x, y, lr=0.5, steps=1, loss="half sum of squares", modes=1).residual["linearised"]
-    array([[0.5]])
+    >>> predict_modes(layer, x, y, lr=0.5, steps=1, loss="half sum of squares").residual["linearised"].round(3)
+    array([[0.5],
+           [0.5]])
     """
     if loss not in get_args(Loss):
         raise unknown_name("loss", str(loss), get_args(Loss))

@@ -224,6 +224,13 @@ _TABLE = (
         "foretrain.experiments.attention_ranks:fourier_features",
         resumable=True,
     ),
+    Experiment(
+        "mode-prediction",
+        "Modes that gradient descent learns within a budget, foretold from the initial NTK",
+        f"{_GLOBAL}, corollary 2, tested forward",
+        "foretrain.experiments.mode_prediction:mode_prediction",
+        resumable=True,
+    ),
 )
 _BY_NAME = {entry.name: entry for entry in _TABLE}
 
