@@ -12,6 +12,7 @@ from foretrain.empirical.global_ntk import global_ntk
 from foretrain.experiments import Scale
 from foretrain.experiments import core_measurements as measurements
 from foretrain.experiments import core_of_the_ntk as experiment
+from foretrain.experiments.core_table import _tail_ratio
 from foretrain.experiments.parts import Parts
 from foretrain.training.tasks.memory_pro import MemoryPro
 
@@ -103,6 +104,13 @@ def test_modes_needed_by_hand() -> None:
     assert measurements.modes_needed(np.ones(100)) == 95
 
 
+def test_tails_are_compared_relative_to_the_first_value() -> None:
+    core = 0.8 ** np.arange(60)
+    slower = 7 * 0.8 ** np.maximum(np.arange(60) - 2, 0)
+    assert _tail_ratio(slower, core) == pytest.approx(0.8**-2)
+    assert np.isnan(_tail_ratio(slower, np.eye(60)[0]))
+
+
 def test_targets_have_one_length_and_live_where_they_should() -> None:
     core = measurements.core_view(_kernel(outputs=1))
     found = measurements.targets(TASK, ANGLES, core)
@@ -150,7 +158,7 @@ def test_a_small_run_is_taken_up_again_and_draws(tmp_path: Path) -> None:
     again = _Counting(tmp_path / "parts")
     second = experiment._experiment(PLAN, 0, again)
     assert again.computed == 0
-    assert [row.here for row in second.table] == [row.here for row in result.table]
+    assert [repr(row) for row in second.table] == [repr(row) for row in result.table]
     loss = result.data.loss.mean("output").values
     assert loss[-1] < loss[0]
     assert result.data.loss.sizes["step"] == PLAN.checkpoints[-1] + 1

@@ -197,6 +197,13 @@ _TABLE = (
         "foretrain.experiments.learning_rate_scaling:learning_rate_scaling",
     ),
     Experiment(
+        "learning-bottleneck",
+        "A bottleneck of learning, and two ways out of it",
+        f"{_GLOBAL}, figure 4",
+        "foretrain.experiments.learning_bottleneck:learning_bottleneck",
+        resumable=True,
+    ),
+    Experiment(
         "student-teacher-ranks",
         "Ranks of the global-state NTK against gain and input rank",
         f"{_GLOBAL}, figure 5",

@@ -45,7 +45,7 @@ class Progress:
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> Self:
-        if _on_terminal() and _in_main_process():
+        if on_terminal() and in_main_process():
             self._timer = threading.Timer(_PATIENCE, self._appear)
             self._timer.daemon = True
             self._timer.start()
@@ -80,14 +80,15 @@ def clear() -> None:
     _screen.stop()
 
 
-def _on_terminal() -> bool:
+def on_terminal() -> bool:
+    """Whether somebody sees what is written to stderr."""
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # stderr is missing (a windowed program) or closed
         return False
 
 
-def _in_main_process() -> bool:
+def in_main_process() -> bool:
     """Worker processes share the terminal of the main one, and would draw over its bars."""
     return multiprocessing.current_process().name == "MainProcess"
 

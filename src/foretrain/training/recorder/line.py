@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from foretrain.support.progress import _in_main_process, _on_terminal
+from foretrain.support.progress import in_main_process, on_terminal
 
 _PATIENCE = 2.0  # seconds before the line is worth showing
 _PAUSE = 0.2  # seconds between two states of it
@@ -17,9 +17,7 @@ class LiveLine:
 
     def __init__(self, wanted: bool) -> None:
         self._shown = False
-        self._next = (
-            time.monotonic() + _PATIENCE if wanted and _on_terminal() and _in_main_process() else None
-        )
+        self._next = time.monotonic() + _PATIENCE if wanted and on_terminal() and in_main_process() else None
 
     def is_due(self) -> bool:
         """Whether it is time for a new state."""
