@@ -197,6 +197,13 @@ _TABLE = (
         "foretrain.experiments.learning_rate_scaling:learning_rate_scaling",
     ),
     Experiment(
+        "core-of-the-ntk",
+        "The global-state NTK and its Kronecker core while a GRU learns Memory-Pro",
+        f"{_GLOBAL}, figure 3",
+        "foretrain.experiments.core_of_the_ntk:core_of_the_ntk",
+        resumable=True,
+    ),
+    Experiment(
         "learning-bottleneck",
         "A bottleneck of learning, and two ways out of it",
         f"{_GLOBAL}, figure 4",
@@ -230,6 +237,12 @@ _TABLE = (
         f"{_GLOBAL}, figures 6, 9 and 10",
         "foretrain.experiments.attention_ranks:fourier_features",
         resumable=True,
+    ),
+    Experiment(
+        "fixed-point-initialisation",
+        "Recurrent matrices with added fixed points",
+        f"{_GLOBAL}, figure 8 and (17)",
+        "foretrain.experiments.fixed_point_initialisation:fixed_point_initialisation",
     ),
     Experiment(
         "mode-prediction",
