@@ -33,6 +33,11 @@ def fit(epsilon: Array, time: Array) -> Fit:
     return Fit(float(slope), float(np.sqrt(scatter / ((x - x.mean()) ** 2).sum())), float(intercept))
 
 
+def over_seeds(times: Array) -> Array:
+    """The geometric mean over the last axis; seeds without a time are left out."""
+    return np.asarray(np.exp(np.nanmean(np.log(times), axis=-1)))
+
+
 def local_slopes(epsilon: Array, time: Array) -> tuple[Array, Array]:
     """Slopes between neighbours, and the ε in their geometric middle."""
     middle = np.sqrt(epsilon[1:] * epsilon[:-1])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.experiments.saddle_fits import Fit, fit, local_slopes
+from foretrain.experiments.saddle_fits import Fit, fit, local_slopes, over_seeds
 from foretrain.experiments.saddle_slopes_drawing import INTERVALS, checked_times, draw
 from foretrain.support.seeds import integer, spawn
 
@@ -80,7 +80,7 @@ def run(sizes: Sizes, seed: int, parts: Parts) -> Result:
         combine_attrs="drop",
     ).assign_attrs(depth=sizes.depth, width=sizes.width, inputs=sizes.inputs, points=sizes.points)
     rows = _table(data)
-    return Result(_verdict(data), rows, data, partial(draw, data, PUBLISHED))
+    return Result(_verdict(data, rows), rows, data, partial(draw, data, PUBLISHED))
 
 
 def _problem(sizes: Sizes) -> Problem:
@@ -191,28 +191,38 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
 
 
 def seed_mean_fit(own: xarray.Dataset, threshold: float = _THRESHOLD) -> Fit:
-    """The line through the mean over seeds of log time at every ε of the window."""
+    """The line through the mean over seeds of log time; its error is that of the regression or of the seeds."""
     times = own["time"].sel(threshold=threshold).values
-    return fit(own["epsilon"].values, np.exp(np.nanmean(np.log(times), axis=1)))
+    found = fit(own["epsilon"].values, over_seeds(times))
+    return found._replace(error=max(found.error, _seed_error(_seed_slopes(own, threshold))))
 
 
-def _seed_slopes(own: xarray.Dataset) -> Array:
-    times = own["time"].sel(threshold=_THRESHOLD).values
+def _seed_slopes(own: xarray.Dataset, threshold: float = _THRESHOLD) -> Array:
+    times = own["time"].sel(threshold=threshold).values
     return np.array([fit(own["epsilon"].values, column).slope for column in times.T])
+
+
+def _seed_error(slopes: Array) -> float:
+    return float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
 
 
 def _slope_row(own: xarray.Dataset, r: int) -> Row:
     published, error = PUBLISHED[r]
-    found, seeds = seed_mean_fit(own), _seed_slopes(own)
-    combined = float(np.hypot(error, found.error))
-    late = int(np.isnan(own["time"].sel(threshold=_THRESHOLD)).sum())
+    found = seed_mean_fit(own)
+    times = own["time"].sel(threshold=_THRESHOLD).values
+    late = int(np.isnan(times).sum())
+    agrees = abs(found.slope - published) <= _ALLOWED * np.hypot(error, found.error)
     note = (
-        f"Published ± {error:g}. The error here is that of the regression, where the bend counts as scatter; the "
-        f"seeds alone give ± {seeds.std(ddof=1) / np.sqrt(len(seeds)):.3f}. "
-        f"{late or 'No'} network{'s' if late != 1 else ''} did not escape within 800,000 steps"
-        + (" and are left out." if late else ".")
+        f"Published ± {error:g}. The error here is that of the regression, where the bend counts as scatter, or that "
+        f"of the seeds, {_seed_error(_seed_slopes(own)):.3f}, if larger. "
+        + (f"{late} of {times.size} networks did not escape" if late else "All networks escaped")
+        + f" within 800,000 steps{' and are left out' if late else ''}."
     )
-    agrees = abs(found.slope - published) <= _ALLOWED * combined
+    if not agrees:
+        note += (
+            f" At the largest ε the escape takes {over_seeds(times)[-1] / _RATE:.0f} steps of the published rate: "
+            "how often the loss was looked at, which we do not know, changes the slope by as much (rows below)."
+        )
     return Row(
         f"r = {r}: slope, loss < {_THRESHOLD:g}", published, found.slope, found.error, bool(agrees), note
     )
@@ -220,28 +230,21 @@ def _slope_row(own: xarray.Dataset, r: int) -> Row:
 
 def _shift_rows(own: xarray.Dataset, r: int) -> list[Row]:
     """Slopes at other thresholds less the one at 0.02, with the error of the difference over seeds."""
-    base, rows = own["time"].sel(threshold=_THRESHOLD).values, []
+    epsilon, base, rows = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values, []
     for threshold in (t for t in _THRESHOLDS if t != _THRESHOLD):
         other = own["time"].sel(threshold=threshold).values
-        shifts = np.array([fit(own["epsilon"].values, column).slope for column in (other / base).T])
-        shift, error = float(shifts.mean()), float(shifts.std(ddof=1) / np.sqrt(len(shifts)))
-        note = f"Published: at most {_PUBLISHED_SHIFT:g}."
+        shifts = np.array([fit(epsilon, column).slope for column in (other / base).T])
+        shift, error = float(shifts.mean()), _seed_error(shifts)
+        seldom = fit(epsilon, over_seeds(checked_times(other, 25) / checked_times(base, 25))).slope
+        note = f"Published: at most {_PUBLISHED_SHIFT:g}. Looked at every 25 steps: {seldom:.2f}."
         if threshold < linear_loss():
             note += (
                 f" The best linear student of the teacher has loss {linear_loss():.4f}: below it the curvature of "
                 "tanh must be learned too, a second stage whose time depends on ε in another way."
             )
-        agrees = abs(shift) <= _PUBLISHED_SHIFT + _ALLOWED * error
-        rows.append(
-            Row(
-                f"r = {r}: shift of the slope, loss < {threshold:g}",
-                "|shift| <= 0.08",
-                shift,
-                error,
-                bool(agrees),
-                note,
-            )
-        )
+        agrees = bool(abs(shift) <= _PUBLISHED_SHIFT + _ALLOWED * error)
+        title = f"r = {r}: shift of the slope, loss < {threshold:g}"
+        rows.append(Row(title, f"|shift| <= {_PUBLISHED_SHIFT:g}", shift, error, agrees, note))
     return rows
 
 
@@ -257,20 +260,18 @@ def linear_loss() -> float:
 def _sensitivity_rows(own: xarray.Dataset, r: int) -> list[Row]:
     """Other ways to fit the same times: orientation, since the paper does not say which it took."""
     epsilon, times = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values
+    published, error = PUBLISHED[r]
     found = fit(epsilon, np.nanmean(times, axis=1))
-    rows = [Row(f"r = {r}: slope of the mean time", PUBLISHED[r][0], found.slope, found.error)]
+    rows = [Row(f"r = {r}: slope of the mean time", published, found.slope, found.error)]
     for interval in INTERVALS[1:]:
-        seen = fit(epsilon, np.nanmean(checked_times(times, interval), axis=1))
-        note = f"Were the loss looked at every {interval} steps only: fast escapes at large ε then seem slow."
-        rows.append(
-            Row(
-                f"r = {r}: slope, looked at every {interval} steps",
-                PUBLISHED[r][0],
-                seen.slope,
-                seen.error,
-                note=note,
-            )
+        seen = fit(epsilon, over_seeds(checked_times(times, interval)))
+        distance = abs(seen.slope - published) / np.hypot(error, seen.error)
+        note = (
+            f"Were the loss looked at every {interval} steps only: fast escapes at large ε then seem slow. "
+            f"{distance:.1f} combined errors from the published slope."
         )
+        title = f"r = {r}: slope, looked at every {interval} steps"
+        rows.append(Row(title, published, seen.slope, seen.error, note=note))
     return rows
 
 
@@ -293,27 +294,24 @@ def _sign_row(own: xarray.Dataset, r: int) -> Row:
 
 
 def _law_row(own: xarray.Dataset, r: int) -> Row:
-    times = np.exp(np.log(own["time"].sel(threshold=_THRESHOLD)).mean("seed").values)
+    times = over_seeds(own["time"].sel(threshold=_THRESHOLD).values)
     slopes = local_slopes(own["epsilon"].values, times)[1]
-    note = f"At the other end it is {slopes[-1]:.2f}: the window is not asymptotic."
-    return Row(
-        f"r = {r}: local slope at the smallest ε (law as ε → 0)", float(2 - r), float(slopes[0]), note=note
+    note = (
+        f"Inside the window it runs from {slopes.min():.2f} to {slopes.max():.2f}, which is not asymptotic."
     )
+    title = f"r = {r}: local slope at the smallest ε (law as ε → 0)"
+    return Row(title, float(2 - r), float(slopes[0]), note=note)
 
 
 def _error_rows(own: xarray.Dataset, r: int) -> list[Row]:
     """The error of our times and the distance of SGD, both beside the spread of the seeds."""
-    times = own["time"].sel(threshold=_THRESHOLD)
-    finer = np.log(times.isel(point=-1) / own["finer_time"].sel(threshold=_THRESHOLD)).values
-    place = int(own["descent_point"])
-    descent = np.log(own["descent_time"] / times.isel(point=place)).values
+    times = own["time"].sel(threshold=_THRESHOLD).values
+    spread = float(np.nanstd(np.log(times), axis=1, ddof=1).mean())
+    finer = np.log(times[-1] / own["finer_time"].sel(threshold=_THRESHOLD).values)
+    size, place = float(np.sqrt(np.mean(finer**2))), int(own["descent_point"])
+    descent = np.log(own["descent_time"].values / times[place])
     descent = descent[np.isfinite(descent)]
-    spread = float(np.log(times).std("seed", ddof=1).mean())
-    size = float(np.sqrt(np.mean(finer**2)))
-    title = f"r = {r}, ε = {float(own['epsilon'][place]):.3g}: log time of SGD less that of the flow"
     bias, count = float(descent.mean()), len(descent)
-    error = float(descent.std(ddof=1) / np.sqrt(count)) if count > 1 else None
-    note = f"Mean over {count} seeds, rate {_RATE:g}, batch {_BATCH}; to be below the spread of log times over seeds."
     return [
         Row(
             f"r = {r}: error of log time at the largest ε (bound: spread over seeds)",
@@ -322,11 +320,18 @@ def _error_rows(own: xarray.Dataset, r: int) -> list[Row]:
             agrees=size < spread,
             note="Root mean square change with four times the sample and a finer tolerance.",
         ),
-        Row(title, f"< {spread:.3f}", bias, error, agrees=abs(bias) < spread, note=note),
+        Row(
+            f"r = {r}, ε = {float(own['epsilon'][place]):.3g}: log time of SGD less that of the flow",
+            f"< {spread:.3f}",
+            bias,
+            _seed_error(descent) if count > 1 else None,
+            agrees=abs(bias) < spread,
+            note=f"Mean over {count} seeds, rate {_RATE:g}, batch {_BATCH}; the bound is the spread over seeds.",
+        ),
     ]
 
 
-def _verdict(data: xarray.Dataset) -> str:
+def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
     told = []
     for r in data.small_layers.values.tolist():
         found = seed_mean_fit(data.sel(small_layers=r))
@@ -334,8 +339,9 @@ def _verdict(data: xarray.Dataset) -> str:
             f"{found.slope:.2f} ± {found.error:.2f} (published {PUBLISHED[r][0]} ± {PUBLISHED[r][1]})"
         )
     small = ", ".join(map(str, data.small_layers.values.tolist()))
-    late = int(np.isnan(data["time"].sel(threshold=_THRESHOLD)).sum())
+    shifts = [row for row in rows if "shift of the slope" in row.quantity]
+    stable = sum(row.agrees is True for row in shifts)
     return (
-        f"With r = {small} small layers the slopes are {', '.join(told)}; {late or 'none'} of the "
-        f"{data.sizes['seed'] * data.sizes['point'] * len(told)} networks stayed on the plateau."
+        f"With r = {small} small layers the slopes are {', '.join(told)}; other thresholds move them by more than "
+        f"{_PUBLISHED_SHIFT:g} in {len(shifts) - stable} of {len(shifts)} cases."
     )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.experiments.drawing import BLUE, FAINT, GREEN, INK, ORANGE, new_figure
-from foretrain.experiments.saddle_fits import fit, local_slopes
+from foretrain.experiments.saddle_fits import fit, local_slopes, over_seeds
 
 if TYPE_CHECKING:
     import xarray
@@ -40,7 +40,7 @@ def draw(data: xarray.Dataset, published: Published) -> Figure:
     for unused in panels[len(small) : 3]:
         unused.set_visible(False)
     _draw_local(panels[3], data, published)
-    _draw_thresholds(panels[4], data, published)
+    _draw_thresholds(panels[4], data)
     _draw_intervals(panels[5], data, published)
     return figure
 
@@ -48,7 +48,7 @@ def draw(data: xarray.Dataset, published: Published) -> Figure:
 def _draw_times(panel: Axes, own: xarray.Dataset, r: int, published: Published) -> None:
     epsilon, times = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD)
     positive = own["signal"].isel(point=0).values > 0
-    mean = np.exp(np.log(times).mean("seed").values)
+    mean = over_seeds(times.values)
     found = fit(epsilon, mean)
     for place, (column, sign) in enumerate(zip(times.values.T, positive, strict=True)):
         face = _COLORS[r] if sign else "white"
@@ -93,7 +93,7 @@ def _draw_times(panel: Axes, own: xarray.Dataset, r: int, published: Published) 
 def _draw_local(panel: Axes, data: xarray.Dataset, published: Published) -> None:
     for r in data.small_layers.values.tolist():
         own = data.sel(small_layers=r)
-        times = np.exp(np.log(own["time"].sel(threshold=_THRESHOLD)).mean("seed").values)
+        times = over_seeds(own["time"].sel(threshold=_THRESHOLD).values)
         panel.plot(*local_slopes(own["epsilon"].values, times), "o-", color=_COLORS[r], label=f"r = {r}")
         ends = own["epsilon"].values[[0, -1]]
         panel.plot(ends, [2 - r] * 2, ":", color=_COLORS[r], linewidth=1.6)
@@ -105,39 +105,38 @@ def _draw_local(panel: Axes, data: xarray.Dataset, published: Published) -> None
     panel.legend(frameon=False, fontsize=8.5, ncols=2)
 
 
-def _draw_thresholds(panel: Axes, data: xarray.Dataset, published: Published) -> None:
-    thresholds = data.threshold.values
-    for r in data.small_layers.values.tolist():
+def _draw_thresholds(panel: Axes, data: xarray.Dataset) -> None:
+    thresholds = data.threshold.values.tolist()
+    for place, r in enumerate(data.small_layers.values.tolist()):
         own = data.sel(small_layers=r)
-        means = np.exp(np.log(own["time"]).mean("seed"))
-        fits = [fit(own["epsilon"].values, means.sel(threshold=t).values) for t in thresholds]
-        _against_published(panel, thresholds, fits, r, published)
-    panel.set(xscale="log", xlabel="loss that counts as escaped", ylabel="fitted slope")
-    panel.set_xticks(thresholds, [f"{t:g}" for t in thresholds])
-    panel.minorticks_off()
-    panel.set_title("Slope by threshold (band: published)", fontsize=11)
+        base = own["time"].sel(threshold=_THRESHOLD).values
+        ratios = [own["time"].sel(threshold=level).values / base for level in thresholds]
+        shifts = [[fit(own["epsilon"].values, column).slope for column in ratio.T] for ratio in ratios]
+        errors = np.std(shifts, axis=1, ddof=1) / np.sqrt(len(shifts[0]))
+        _draw_points(panel, place, np.mean(shifts, axis=1), errors, r)
+    panel.axhspan(-0.08, 0.08, color=FAINT, alpha=0.3, linewidth=0, label="published bound")
+    panel.set(xlabel="loss that counts as escaped", ylabel="fitted slope less that at 0.02")
+    panel.set_xticks(range(len(thresholds)), [f"{level:g}" for level in thresholds])
+    panel.set_title("Slopes depend on the threshold", fontsize=11)
+    panel.legend(frameon=False, fontsize=8.5)
 
 
 def _draw_intervals(panel: Axes, data: xarray.Dataset, published: Published) -> None:
-    for r in data.small_layers.values.tolist():
+    for place, r in enumerate(data.small_layers.values.tolist()):
         own = data.sel(small_layers=r)
         times = own["time"].sel(threshold=_THRESHOLD).values
-        fits = [
-            fit(own["epsilon"].values, np.nanmean(checked_times(times, interval), axis=1))
-            for interval in INTERVALS
-        ]
-        _against_published(panel, np.array(INTERVALS, dtype=float), fits, r, published)
-    panel.set(xlabel="steps between two looks at the loss", ylabel="fitted slope")
-    panel.set_title("Slope by how often one looks (band: published)", fontsize=11)
+        fits = [fit(own["epsilon"].values, over_seeds(checked_times(times, each))) for each in INTERVALS]
+        slope, error = published[r]
+        errors = [np.hypot(error, found.error) for found in fits]
+        _draw_points(panel, place, np.array([found.slope - slope for found in fits]), np.array(errors), r)
+    panel.axhline(0, color=INK, linewidth=1)
+    panel.set(xlabel="steps between two looks at the loss", ylabel="fitted slope less the published one")
+    panel.set_xticks(range(len(INTERVALS)), [str(interval) for interval in INTERVALS])
+    panel.set_title("How often one looks matters too (combined errors)", fontsize=11)
+    panel.legend(frameon=False, fontsize=8.5)
 
 
-def _against_published(
-    panel: Axes, places: Array, fits: list[tuple[float, float, float]], r: int, published: Published
-) -> None:
-    slope, error = published[r]
-    panel.axhspan(slope - error, slope + error, color=_COLORS[r], alpha=0.18, linewidth=0)
-    values, errors = [found[0] for found in fits], [found[1] for found in fits]
-    panel.errorbar(
-        places, values, errors, fmt="o-", color=_COLORS[r], markersize=5, capsize=3, label=f"r = {r}"
-    )
-    panel.legend(frameon=False, fontsize=8.5, ncols=3)
+def _draw_points(panel: Axes, place: int, values: Array, errors: Array, r: int) -> None:
+    """Side by side, so that the error bars of different r can be told apart."""
+    where = np.arange(len(values)) + 0.08 * (place - 1)
+    panel.errorbar(where, values, errors, fmt="o", color=_COLORS[r], capsize=3, label=f"r = {r}")

@@ -8,7 +8,6 @@ exact scalar flow. Descent is timed by its loss: it has escaped when its loss is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,13 +19,15 @@ from foretrain.experiments.drawing import FAINT, INK, PALETTE, new_figure
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.experiments.saddle_fits import fit
-from foretrain.saddle import collapse, coupling, escape_time, reduced_flow
+from foretrain.saddle import balanced_time, collapse, coupling, escape_time, reduced_flow
 from foretrain.support.seeds import integer, spawn
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from foretrain.saddle.escape.entry import Method
 
 Array = NDArray[np.float64]
 
@@ -35,7 +36,7 @@ _DEPTH, _WIDTH, _THRESHOLD = 4, 64, 0.5
 _BATCH = 1024
 _SMALL = (3e-5, 1e-4)  # far below the window, for the rate at which the spread shrinks
 _POWER_ERROR = 0.1
-_FORMULAS = ("leading", "corrected", "reduced")
+_FORMULAS: tuple[Method, ...] = ("leading", "corrected", "reduced")
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,17 @@ class Sizes:
     descent_width: int
     rate: float
     seeds: int
-    descent_epsilons: dict[str, Sequence[float]]  # by class
+    descent_epsilons: dict[str, tuple[float, ...]]  # by class
+
+
+def _logarithmic(first: float, last: float) -> tuple[float, ...]:
+    return tuple(np.geomspace(first, last, 5).tolist())
 
 
 _SIZES = {
     Scale.QUICK: Sizes(14, 4, 16, 0.5, 5, {"B": (0.1,), "C": (0.2, 0.316)}),
     Scale.PAPER: Sizes(
-        14, 14, _WIDTH, 0.05, 5, {"B": np.geomspace(0.03, 0.1, 5), "C": np.geomspace(0.1, 10**-0.5, 5)}
+        14, 14, _WIDTH, 0.05, 5, {"B": _logarithmic(0.03, 0.1), "C": _logarithmic(0.1, 10**-0.5)}
     ),
 }
 
@@ -84,9 +89,9 @@ def run(sizes: Sizes, seed: int, parts: Parts) -> Result:
 
 def _scalar(epsilon: Array) -> xarray.Dataset:
     """K t by three formulas over the window, and by the exact flow far below it."""
-    rules = {"depth": _DEPTH, "width": _WIDTH, "threshold": _THRESHOLD}
-    window = collapse(list(_ACTIVATIONS), epsilon, formula=_FORMULAS, **rules)
-    below = collapse(list(_ACTIVATIONS), _SMALL, formula="reduced", **rules).isel(formula=0, drop=True)
+    scaled = partial(collapse, list(_ACTIVATIONS), depth=_DEPTH, width=_WIDTH, threshold=_THRESHOLD)
+    window = scaled(epsilon, formula=_FORMULAS)
+    below = scaled(_SMALL, formula="reduced").isel(formula=0, drop=True)
     labels = {"activation": list(_ACTIVATIONS)}
     return (
         window[["scaled_time", "spread", "K"]]
@@ -168,7 +173,7 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     odd_spread = (odd.max("activation") / odd.min("activation") - 1).values
     beside = exact.sel(epsilon=data.network_epsilon.values).values
     network = float(np.abs(data["network_time"].values / beside - 1).max())
-    corrected = np.abs(data["scaled_time"].sel(formula="corrected") / exact - 1).values.max(axis=0)
+    corrected = np.abs((data["scaled_time"].sel(formula="corrected") / exact).values - 1).max(axis=0)
     return (
         Row(
             "spread of K t over five activations, ε = 0.1 to 0.003",
@@ -190,14 +195,14 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
             "tends to 0",
             f"{odd_spread[-1]:.4f} to {odd_spread[0]:.2g}",
             agrees=bool(odd_spread[0] < 0.1 * odd_spread[-1]),
-            note="Of relative order ε² log(1/ε).",
+            note="One order smaller than that of class C: relative order ε² log(1/ε).",
         ),
         Row(
             "largest distance of the first-order flow, ε = 0.1 to 0.003",
             "tends to 0",
             f"{corrected[-1]:.4f} to {corrected[0]:.2g}",
             agrees=bool(corrected[0] < 0.1 * corrected[-1]),
-            note="It accounts for most of what is left of the collapse at finite ε.",
+            note="It accounts for what class C lacks; in class B half comes from the fixed point close above X_1 = 0.5.",
         ),
         Row(
             "largest relative distance of whole networks from the scalar flow",
@@ -239,7 +244,7 @@ def _descent_rows(data: xarray.Dataset) -> list[Row]:
 
 def _verdict(data: xarray.Dataset) -> str:
     spread = data["spread"].sel(formula="reduced").values
-    descent = np.abs(data["descent_time"].mean("seed") / data["descent_exact"] - 1)
+    descent = np.abs((data["descent_time"].mean("seed") / data["descent_exact"]).values - 1)
     return (
         f"K t of five activations differ by {spread[-1]:.1%} at ε = 0.1 and by {spread[0]:.2%} at ε = 0.003, where "
         f"the times themselves differ by a factor of {_raw_factor(data):.1f}; SGD is within "
@@ -249,10 +254,11 @@ def _verdict(data: xarray.Dataset) -> str:
 
 def _draw(data: xarray.Dataset) -> Figure:
     title = f"Universality of escape: depth {_DEPTH}, until X_1 = {_THRESHOLD:g}"
-    figure, panels = new_figure(title, 1, 3, (16, 5.2))
+    figure, panels = new_figure(title, 2, 2, (12, 9.5))
     _draw_times(panels[0], data)
     _draw_collapse(panels[1], data)
-    _draw_spread(panels[2], data)
+    _draw_ratios(panels[2], data)
+    _draw_spread(panels[3], data)
     return figure
 
 
@@ -287,19 +293,46 @@ def _draw_collapse(panel: Axes, data: xarray.Dataset) -> None:
     for name, color in zip(_ACTIVATIONS, PALETTE):
         own = data.sel(activation=name)
         panel.plot(data.epsilon, own["scaled_time"].sel(formula="reduced"), color=color)
-        cases = np.flatnonzero(data["descent_activation"].values == name)
-        times = data["descent_time"].values[cases]
-        where = data["descent_epsilon"].values[cases]
-        panel.errorbar(where, times.mean(axis=1), times.std(axis=1), fmt="o", color=color, markersize=6)
-        panel.plot(where, data["descent_exact"].values[cases], "_", color=INK, markersize=13)
-    epsilon = np.geomspace(3e-3, 0.33, 50)
-    law = (epsilon ** (2 - _DEPTH) - _THRESHOLD ** (2 - _DEPTH)) / (_DEPTH - 2)
-    panel.plot(epsilon, law, ":", color=FAINT, linewidth=2.2, label="closed form (11)")
-    panel.plot([], [], "o", color=INK, label=f"SGD, width {data.descent_width}, {data.seeds} seeds")
-    panel.plot([], [], "_", color=INK, markersize=13, label="scalar flow of that network")
+        panel.plot(
+            data.network_epsilon, own["network_time"], "s", color=color, markersize=6, markerfacecolor="none"
+        )
+    panel.plot(data.epsilon, _law(data.epsilon.values), ":", color=INK, label="closed form (11)")
     panel.set(xscale="log", yscale="log", xlabel="ε", ylabel="K × escape time")
     panel.set_title("after: times K", fontsize=11)
     panel.legend(frameon=False, fontsize=9)
+
+
+def _law(epsilon: Array) -> Array:
+    return np.array([balanced_time(1.0, float(each), _DEPTH, _THRESHOLD) for each in epsilon])
+
+
+def _draw_ratios(panel: Axes, data: xarray.Dataset) -> None:
+    """K t over the closed form; descent with the scalar flow of its own width."""
+    for name, color in zip(_ACTIVATIONS, PALETTE):
+        own = data.sel(activation=name)
+        panel.plot(
+            data.epsilon, own["scaled_time"].sel(formula="reduced") / _law(data.epsilon.values), color=color
+        )
+        cases = np.flatnonzero(data["descent_activation"].values == name)
+        where = data["descent_epsilon"].values[cases]
+        times, exact = data["descent_time"].values[cases], data["descent_exact"].values[cases]
+        law = _law(where)
+        panel.errorbar(
+            where,
+            times.mean(axis=1) / law,
+            times.std(axis=1, ddof=1) / law,
+            fmt="o",
+            color=color,
+            markersize=6,
+        )
+        panel.plot(where, exact / law, "_", color=INK, markersize=14)
+    panel.axhline(1, color=FAINT, linewidth=1)
+    panel.plot([], [], "o", color=INK, label=f"SGD, width {data.descent_width}, {data.seeds} seeds")
+    panel.plot([], [], "_", color=INK, markersize=14, label=f"scalar flow, width {data.descent_width}")
+    panel.plot([], [], color=INK, label=f"scalar flow, width {data.width}")
+    panel.set(xscale="log", xlabel="ε", ylabel="K × escape time / closed form (11)")
+    panel.set_title("the collapse close up", fontsize=11)
+    panel.legend(frameon=False, fontsize=9, loc="lower left")
 
 
 def _draw_spread(panel: Axes, data: xarray.Dataset) -> None:
