@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.experiments.saddle_fits import fit, local_slopes
+from foretrain.experiments.saddle_fits import fit, fit_over_seeds, local_slopes, over_seeds
 
 EPSILON = np.geomspace(0.01, 0.3, 7)
 
@@ -34,3 +34,13 @@ def test_the_error_is_that_of_the_regression() -> None:
     spread = slopes.std()
     assert slopes.mean() == pytest.approx(-2, abs=4 * spread / np.sqrt(2000))
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(spread, rel=0.1)
+
+
+def test_seeds_count_where_they_scatter_more_than_the_line() -> None:
+    """Slopes -2.1, -2 and -1.9: the mean is a perfect line, and the error is that of the seeds."""
+    times = EPSILON[:, None] ** np.array([-2.1, -2.0, -1.9])
+    found = fit_over_seeds(EPSILON, times)
+    assert found.slope == pytest.approx(-2)
+    assert found.error == pytest.approx(0.1 / np.sqrt(3))
+    times[2, 1] = np.nan
+    assert over_seeds(times)[2] == pytest.approx(EPSILON[2] ** -2)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from foretrain.experiments import Scale
 from foretrain.experiments import saddle_trajectory as experiment
 from foretrain.training.gradient_flow import Problem, gaussian_sample, scaled_he
 from foretrain.training.gradient_flow.passes import mean_losses
 
-TINY = experiment.Sizes(8, 4, 1024, experiment.Descent(8, 4, 4.0, 64, 100, 8))
+TINY = experiment.Sizes(8, 4, 4096, experiment.Descent(8, 4, 4.0, 64, 100, 8))
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +52,10 @@ def test_losses_are_those_of_the_problem() -> None:
 def test_it_draws(result: experiment.Result) -> None:
     assert result.figure is not None
     result.figure().canvas.draw()
+
+
+@pytest.mark.statistical
+def test_quick_run_agrees() -> None:
+    assert [
+        row.quantity for row in experiment.saddle_trajectory(Scale.QUICK, 0).table if not row.agrees
+    ] == []

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from foretrain.experiments import Scale
 from foretrain.experiments import saddle_universality as experiment
 from foretrain.experiments.parts import Parts
 
-TINY = experiment.Sizes(3, 2, 8, 0.5, 3, {"B": (0.2,), "C": (0.3,)})
+TINY = experiment.Sizes(3, 1, 8, 0.5, 3, {"B": (0.2,), "C": (0.3,)})
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +50,9 @@ def test_descent_far_away_is_noticed(result: experiment.Result) -> None:
 def test_it_draws(result: experiment.Result) -> None:
     assert result.figure is not None
     result.figure().canvas.draw()
+
+
+@pytest.mark.statistical
+def test_quick_run_agrees() -> None:
+    result = experiment.saddle_universality(Scale.QUICK, 0, Parts())
+    assert [row.quantity for row in result.table if not row.agrees] == []

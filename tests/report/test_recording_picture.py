@@ -75,6 +75,35 @@ def test_steps_are_linear_unless_the_schedule_was_not() -> None:
     assert axis.get_xlim() == (0, 100)
 
 
+def test_no_tick_stands_between_two_steps() -> None:
+    (axis,) = recording_figure(dataset(schedule="every step")[["loss"]].assign_coords(step=[0, 1, 2])).axes
+    assert all(tick == round(tick) for tick in axis.get_xticks())
+
+
+def test_of_many_parts_the_largest_have_names() -> None:
+    shares = np.full((2, 20), 0.01)
+    shares[:, [4, 11]] = 0.5, 0.32
+    names = [f"layer {place}" for place in range(20)]
+    many = xr.Dataset(
+        {"shares": (("step", "layer"), shares, {"picture": "shares"})}, {"step": [0, 1], "layer": names}
+    )
+    (axis,) = recording_figure(many).axes
+    shown = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert {"layer 4", "layer 11", "13 others"} < set(shown)
+    assert len(shown) == 8
+    heights = [collection.get_paths()[0].vertices[:, 1].max() for collection in axis.collections]
+    assert max(heights) == pytest.approx(1.0)
+
+
+def test_spectra_without_a_panel_are_mentioned() -> None:
+    many = xr.Dataset(
+        {"spectra": (("step", "matrix", "rank"), np.ones((2, 9, 3)), {"picture": "spectra"})},
+        {"step": [0, 1], "matrix": list("abcdefghi")},
+    )
+    titles = [axis.get_title(loc="left") for axis in recording_figure(many).axes]
+    assert titles[-2:] == ["spectra: e", "spectra: f (3 more not drawn)"]
+
+
 def test_numbers_name_their_axis() -> None:
     modes = xr.Dataset(
         {"alignment": (("step", "target_mode"), [[0.1, 0.2, np.nan]] * 2)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import foretrain as ft
 from foretrain.support.errors import InputError
 from foretrain.training import observables
 from foretrain.training.observables.registry import found
+from foretrain.training.recorder import Recorder, read
 from foretrain.training.tasks.recurrent import Recurrent
 
 MSE = nn.functional.mse_loss
@@ -166,6 +168,30 @@ def test_models_with_several_arguments() -> None:
     for x in ((a, b), {"a": a, "b": b}):
         assert observables.loss()(model, (x, y), loss=MSE) == pytest.approx(expected)
         assert float(observables.ntk_shares(samples=2)(model, (x, y)).sum()) == pytest.approx(1)
+
+
+def test_imbalance_is_recorded_by_name(tmp_path: Path) -> None:
+    """Δ = ‖W_2‖² - ‖W_1‖² - ‖b_1‖², which moves by the drift times the learning rate in a small step."""
+    model, batch, rate = chain(), pairs(5, 3), 1e-5
+    first, _, second = model
+    delta = second.weight.square().sum() - first.weight.square().sum() - first.bias.square().sum()
+    gradients = torch.autograd.grad(MSE(model(batch[0]), batch[1]), [second.weight, first.weight, first.bias])
+    signs = zip((second.weight, first.weight, first.bias), gradients, (-2, 2, 2))
+    drift = sum(sign * float((value * gradient).sum()) for value, gradient, sign in signs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    with Recorder(
+        tmp_path / "run", model, "imbalance", batch=batch, loss=MSE, optimizer=optimizer, every=1, budget=None
+    ):
+        MSE(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+    seen = read(tmp_path / "run").isel(pair=0)
+    assert float(seen["imbalance_delta"][0]) == pytest.approx(float(delta), rel=1e-12)
+    assert float(seen["imbalance_drift"][0]) == pytest.approx(drift, rel=1e-10)
+    assert float(seen["imbalance_identity"][0]) == pytest.approx(drift, rel=1e-10)
+    change = np.diff(seen["imbalance_delta"].values)[0] / rate
+    assert change == pytest.approx(drift, abs=50 * rate)
+    with pytest.raises(InputError, match="'imbalance' needs loss="):
+        Recorder(tmp_path / "other", model, ["imbalance"], batch=batch)
 
 
 def test_names_and_what_is_wrong_with_them() -> None:

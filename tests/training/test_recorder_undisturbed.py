@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,89 @@ def test_an_observable_that_raises_leaves_nothing_behind(tmp_path: Path) -> None
     model = network().eval()
     weight = model[0].weight.detach().clone()
     with pytest.warns(UserWarning, match="half way"):
-        Recorder(tmp_path / "run", model, half_way, batch=data(), budget=None).close()
+        Recorder(tmp_path / "run", model, [half_way, "weight_spectra"], batch=data(), budget=None).close()
     assert torch.equal(model[0].weight, weight)
     assert not model.training
+
+
+class Stateful(nn.Module):
+    """A recurrent model that keeps its hidden state from batch to batch, in plain attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.readout = nn.RNNCell(4, 5), nn.Linear(5, 2)
+        self.state: Tensor | None = None
+        self.mean = torch.zeros(5)  # changed in place
+        self.seen: list[float] = []
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = torch.zeros(len(x), 5) if self.state is None else self.state
+        state = self.cell(x, before) - 0.1 * self.mean
+        self.state = state.detach()
+        self.mean += self.state.mean(0)
+        self.seen.append(float(self.mean.sum()))
+        self.calls += 1
+        found: Tensor = self.readout(state)
+        return found
+
+
+def test_states_that_a_model_keeps_between_batches_are_put_back(tmp_path: Path) -> None:
+    def trained_weights(recorded: bool) -> tuple[Stateful, Tensor]:
+        torch.manual_seed(0)
+        model = Stateful()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        observables = ["loss", "gradient_norm"]
+        options = {"batch": (2 * data()[0], data()[1]), "loss": MSE, "optimizer": optimizer, "every": 1}
+        found = Recorder(tmp_path / "run", model, observables, budget=None, **options) if recorded else None
+        for _ in range(4):
+            optimizer.zero_grad()
+            MSE(model(data()[0]), data()[1]).backward()
+            optimizer.step()
+        if found is not None:
+            found.close()
+        return model, torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    (alone, weights), (watched, same_weights) = trained_weights(False), trained_weights(True)
+    assert torch.equal(weights, same_weights)
+    assert watched.calls == 4
+    assert watched.seen == alone.seen
+    loss = read(tmp_path / "run")["loss"]
+    assert loss.sizes["step"] == 5
+    assert loss.notnull().all()
+
+
+def test_a_hook_that_an_observable_forgot_is_gone(tmp_path: Path) -> None:
+    def forgetful(model: nn.Module, batch: Any) -> float:
+        model[0].register_forward_hook(lambda *_: None)
+        model.add_module("extra", nn.Linear(2, 2))
+        return 1.0
+
+    model = network()
+    Recorder(tmp_path / "run", model, forgetful, batch=data(), budget=None).close()
+    assert not model[0]._forward_hooks
+    assert len(model) == 5
+
+
+def test_sparse_buffers_and_scripted_models(tmp_path: Path) -> None:
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.readout = nn.Linear(4, 2)
+            self.register_buffer("adjacency", torch.eye(12).to_sparse())
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.readout(torch.sparse.mm(self.adjacency, x))
+            return found
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)))
+    for name, model in {"sparse": Graph(), "scripted": scripted}.items():
+        model.train()
+        options = {"batch": data(), "loss": MSE, "every": 1, "budget": None}
+        with Recorder(tmp_path / name, model, ["loss", "gradient_norm"], **options) as found:
+            found.step()
+        assert model.training
+        loss = read(tmp_path / name)["loss"].values
+        assert loss[0] == loss[1] > 0  # in evaluation mode, without dropout

@@ -38,6 +38,22 @@ def over_seeds(times: Array) -> Array:
     return np.asarray(np.exp(np.nanmean(np.log(times), axis=-1)))
 
 
+def seed_error(slopes: Array) -> float:
+    """The standard error of the mean."""
+    return float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
+
+
+def seed_slopes(epsilon: Array, times: Array) -> Array:
+    """The slope of every seed; times are (epsilon, seed)."""
+    return np.array([fit(epsilon, column).slope for column in times.T])
+
+
+def fit_over_seeds(epsilon: Array, times: Array) -> Fit:
+    """The line through the mean over seeds of log time; its error is that of the regression or of the seeds."""
+    found = fit(epsilon, over_seeds(times))
+    return found._replace(error=max(found.error, seed_error(seed_slopes(epsilon, times))))
+
+
 def local_slopes(epsilon: Array, time: Array) -> tuple[Array, Array]:
     """Slopes between neighbours, and the ε in their geometric middle."""
     middle = np.sqrt(epsilon[1:] * epsilon[:-1])

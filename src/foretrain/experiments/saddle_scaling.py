@@ -170,7 +170,7 @@ def _distance_rows(own: xarray.Dataset, title: str) -> list[Row]:
             f"{title}: distance of the quadrature (10), ε = 0.18 to 0.01",
             "shrinks to 0",
             f"{off['leading'][-1]:.3f} to {off['leading'][0]:.2g}",
-            agrees=shrinks and off["leading"][0] < 0.1 * off["leading"][-1],
+            agrees=shrinks and bool(off["leading"][0] < 0.1 * off["leading"][-1]),
             note=f"With the first correction {off['corrected'][-1]:.3f} to {off['corrected'][0]:.2g}.",
         ),
         Row(

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.experiments.saddle_fits import Fit, fit, local_slopes, over_seeds
+from foretrain.experiments.saddle_fits import (
+    fit,
+    fit_over_seeds,
+    local_slopes,
+    over_seeds,
+    seed_error,
+    seed_slopes,
+)
 from foretrain.experiments.saddle_slopes_drawing import INTERVALS, checked_times, draw
 from foretrain.support.seeds import integer, spawn
 
@@ -190,31 +197,15 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def seed_mean_fit(own: xarray.Dataset, threshold: float = _THRESHOLD) -> Fit:
-    """The line through the mean over seeds of log time; its error is that of the regression or of the seeds."""
-    times = own["time"].sel(threshold=threshold).values
-    found = fit(own["epsilon"].values, over_seeds(times))
-    return found._replace(error=max(found.error, _seed_error(_seed_slopes(own, threshold))))
-
-
-def _seed_slopes(own: xarray.Dataset, threshold: float = _THRESHOLD) -> Array:
-    times = own["time"].sel(threshold=threshold).values
-    return np.array([fit(own["epsilon"].values, column).slope for column in times.T])
-
-
-def _seed_error(slopes: Array) -> float:
-    return float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
-
-
 def _slope_row(own: xarray.Dataset, r: int) -> Row:
     published, error = PUBLISHED[r]
-    found = seed_mean_fit(own)
-    times = own["time"].sel(threshold=_THRESHOLD).values
+    epsilon, times = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values
+    found = fit_over_seeds(epsilon, times)
     late = int(np.isnan(times).sum())
     agrees = abs(found.slope - published) <= _ALLOWED * np.hypot(error, found.error)
     note = (
         f"Published ± {error:g}. The error here is that of the regression, where the bend counts as scatter, or that "
-        f"of the seeds, {_seed_error(_seed_slopes(own)):.3f}, if larger. "
+        f"of the seeds, {seed_error(seed_slopes(epsilon, times)):.3f}, if larger. "
         + (f"{late} of {times.size} networks did not escape" if late else "All networks escaped")
         + f" within 800,000 steps{' and are left out' if late else ''}."
     )
@@ -233,8 +224,8 @@ def _shift_rows(own: xarray.Dataset, r: int) -> list[Row]:
     epsilon, base, rows = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values, []
     for threshold in (t for t in _THRESHOLDS if t != _THRESHOLD):
         other = own["time"].sel(threshold=threshold).values
-        shifts = np.array([fit(epsilon, column).slope for column in (other / base).T])
-        shift, error = float(shifts.mean()), _seed_error(shifts)
+        shifts = seed_slopes(epsilon, other / base)
+        shift, error = float(shifts.mean()), seed_error(shifts)
         seldom = fit(epsilon, over_seeds(checked_times(other, 25) / checked_times(base, 25))).slope
         note = f"Published: at most {_PUBLISHED_SHIFT:g}. Looked at every 25 steps: {seldom:.2f}."
         if threshold < linear_loss():
@@ -277,7 +268,8 @@ def _sensitivity_rows(own: xarray.Dataset, r: int) -> list[Row]:
 
 def _sign_row(own: xarray.Dataset, r: int) -> Row:
     """Seeds by the sign of γ(0): the proof of Thm 11 covers positive ones."""
-    slopes, positive = _seed_slopes(own), own["signal"].isel(point=0).values > 0
+    slopes = seed_slopes(own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values)
+    positive = own["signal"].isel(point=0).values > 0
     groups = [slopes[positive], slopes[~positive]]
     title = f"r = {r}: slope where γ(0) < 0 less slope where γ(0) > 0"
     if min(map(len, groups)) < 2:
@@ -324,7 +316,7 @@ def _error_rows(own: xarray.Dataset, r: int) -> list[Row]:
             f"r = {r}, ε = {float(own['epsilon'][place]):.3g}: log time of SGD less that of the flow",
             f"< {spread:.3f}",
             bias,
-            _seed_error(descent) if count > 1 else None,
+            seed_error(descent) if count > 1 else None,
             agrees=abs(bias) < spread,
             note=f"Mean over {count} seeds, rate {_RATE:g}, batch {_BATCH}; the bound is the spread over seeds.",
         ),
@@ -334,7 +326,8 @@ def _error_rows(own: xarray.Dataset, r: int) -> list[Row]:
 def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
     told = []
     for r in data.small_layers.values.tolist():
-        found = seed_mean_fit(data.sel(small_layers=r))
+        own = data.sel(small_layers=r)
+        found = fit_over_seeds(own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values)
         told.append(
             f"{found.slope:.2f} ± {found.error:.2f} (published {PUBLISHED[r][0]} ± {PUBLISHED[r][1]})"
         )

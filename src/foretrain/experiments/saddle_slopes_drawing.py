@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.experiments.drawing import BLUE, FAINT, GREEN, INK, ORANGE, new_figure
-from foretrain.experiments.saddle_fits import fit, local_slopes, over_seeds
+from foretrain.experiments.saddle_fits import (
+    fit,
+    fit_over_seeds,
+    local_slopes,
+    over_seeds,
+    seed_error,
+    seed_slopes,
+)
 
 if TYPE_CHECKING:
     import xarray
@@ -49,7 +56,7 @@ def _draw_times(panel: Axes, own: xarray.Dataset, r: int, published: Published) 
     epsilon, times = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD)
     positive = own["signal"].isel(point=0).values > 0
     mean = over_seeds(times.values)
-    found = fit(epsilon, mean)
+    found = fit_over_seeds(epsilon, times.values)
     for place, (column, sign) in enumerate(zip(times.values.T, positive, strict=True)):
         face = _COLORS[r] if sign else "white"
         shift = 1.02 ** (place - (len(positive) - 1) / 2)
@@ -86,6 +93,8 @@ def _draw_times(panel: Axes, own: xarray.Dataset, r: int, published: Published) 
     panel.plot([], [], "o", color=_COLORS[r], label="flow, γ(0) > 0")
     panel.plot([], [], "o", color=_COLORS[r], markerfacecolor="white", label="flow, γ(0) < 0")
     panel.set(xscale="log", yscale="log", xlabel="ε", ylabel="escape time, learning rate × steps")
+    panel.set_xticks(epsilon[::2], [f"{each:.2g}" for each in epsilon[::2]])
+    panel.set_xticks([], minor=True)
     panel.set_title(f"r = {r}: time until loss < {_THRESHOLD:g}", fontsize=11)
     panel.legend(frameon=False, fontsize=8.5, loc="lower left")
 
@@ -110,10 +119,11 @@ def _draw_thresholds(panel: Axes, data: xarray.Dataset) -> None:
     for place, r in enumerate(data.small_layers.values.tolist()):
         own = data.sel(small_layers=r)
         base = own["time"].sel(threshold=_THRESHOLD).values
-        ratios = [own["time"].sel(threshold=level).values / base for level in thresholds]
-        shifts = [[fit(own["epsilon"].values, column).slope for column in ratio.T] for ratio in ratios]
-        errors = np.std(shifts, axis=1, ddof=1) / np.sqrt(len(shifts[0]))
-        _draw_points(panel, place, np.mean(shifts, axis=1), errors, r)
+        shifts = [
+            seed_slopes(own["epsilon"].values, own["time"].sel(threshold=level).values / base)
+            for level in thresholds
+        ]
+        _draw_points(panel, place, np.mean(shifts, axis=1), np.array(list(map(seed_error, shifts))), r)
     panel.axhspan(-0.08, 0.08, color=FAINT, alpha=0.3, linewidth=0, label="published bound")
     panel.set(xlabel="loss that counts as escaped", ylabel="fitted slope less that at 0.02")
     panel.set_xticks(range(len(thresholds)), [f"{level:g}" for level in thresholds])

@@ -15,24 +15,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.drawing import FAINT, INK, PALETTE, new_figure
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.experiments.saddle_fits import fit
-from foretrain.saddle import balanced_time, collapse, coupling, escape_time, reduced_flow
+from foretrain.experiments.saddle_universality_drawing import ACTIVATIONS, DEPTH, THRESHOLD, draw
+from foretrain.saddle import collapse, coupling, escape_time, reduced_flow
 from foretrain.support.seeds import integer, spawn
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from foretrain.saddle.escape.entry import Method
 
 Array = NDArray[np.float64]
 
-_ACTIVATIONS = {"tanh": "B", "erf": "B", "sin": "B", "gelu": "C", "swish": "C"}
-_DEPTH, _WIDTH, _THRESHOLD = 4, 64, 0.5
+_WIDTH = 64
 _BATCH = 1024
 _SMALL = (3e-5, 1e-4)  # far below the window, for the rate at which the spread shrinks
 _POWER_ERROR = 0.1
@@ -74,25 +71,25 @@ def run(sizes: Sizes, seed: int, parts: Parts) -> Result:
 
     epsilon = np.geomspace(3e-3, 0.1, sizes.epsilons)
     scalar = parts.get("scalar flow", partial(_scalar, epsilon))
-    chosen = epsilon[np.linspace(0, sizes.epsilons - 1, sizes.networks).round().astype(int)]
+    chosen = epsilon[np.linspace(sizes.epsilons - 1, 0, sizes.networks).round().astype(int)]
     whole = parts.get("whole networks", partial(_whole, chosen))
     descents = [
         parts.get(f"descent {name}", partial(_descend, sizes, name, own))
-        for name, own in zip(_ACTIVATIONS, spawn(seed, len(_ACTIVATIONS)), strict=True)
+        for name, own in zip(ACTIVATIONS, spawn(seed, len(ACTIVATIONS)), strict=True)
     ]
     descent = xarray.concat(descents, dim="case", join="exact")
     data = xarray.merge([scalar, whole, descent], combine_attrs="drop").assign_attrs(
         width=_WIDTH, descent_width=sizes.descent_width, rate=sizes.rate, seeds=sizes.seeds
     )
-    return Result(_verdict(data), _table(data), data, partial(_draw, data))
+    return Result(_verdict(data), _table(data), data, partial(draw, data))
 
 
 def _scalar(epsilon: Array) -> xarray.Dataset:
     """K t by three formulas over the window, and by the exact flow far below it."""
-    scaled = partial(collapse, list(_ACTIVATIONS), depth=_DEPTH, width=_WIDTH, threshold=_THRESHOLD)
+    scaled = partial(collapse, list(ACTIVATIONS), depth=DEPTH, width=_WIDTH, threshold=THRESHOLD)
     window = scaled(epsilon, formula=_FORMULAS)
     below = scaled(_SMALL, formula="reduced").isel(formula=0, drop=True)
-    labels = {"activation": list(_ACTIVATIONS)}
+    labels = {"activation": list(ACTIVATIONS)}
     return (
         window[["scaled_time", "spread", "K"]]
         .assign_coords(labels)
@@ -107,21 +104,21 @@ def _whole(epsilon: Array) -> xarray.Dataset:
     from foretrain.training.gradient_flow import Integration, Problem, ansatz, escape, hermite_sample
 
     found = []
-    for name in _ACTIVATIONS:
-        problem = Problem(name, depth=_DEPTH, width=_WIDTH, inputs=1)
+    for name in ACTIVATIONS:
+        problem = Problem(name, depth=DEPTH, width=_WIDTH, inputs=1)
         escaped = escape(
             problem,
-            ansatz(problem, np.repeat(epsilon[:, None], _DEPTH, axis=1)),
-            thresholds=(_THRESHOLD,),
+            ansatz(problem, np.repeat(epsilon[:, None], DEPTH, axis=1)),
+            thresholds=(THRESHOLD,),
             observable="amplitude",
             metric="normalized",
             sample=hermite_sample(problem, 64),
             integration=Integration(rtol=1e-6),
         )
-        found.append(coupling(name, _DEPTH, _WIDTH) * escaped["time"].values[:, 0])
+        found.append(coupling(name, DEPTH, _WIDTH) * escaped["time"].values[:, 0])
     return xarray.Dataset(
         {"network_time": (("activation", "network_epsilon"), np.stack(found))},
-        coords={"activation": list(_ACTIVATIONS), "network_epsilon": epsilon},
+        coords={"activation": list(ACTIVATIONS), "network_epsilon": epsilon},
     )
 
 
@@ -132,13 +129,13 @@ def _descend(sizes: Sizes, name: str, seed: np.random.SeedSequence) -> xarray.Da
     from foretrain.training.gradient_flow import Problem, ansatz, gaussian_sample, stochastic_escape
 
     width = sizes.descent_width
-    K, problem = coupling(name, _DEPTH, width), Problem(name, depth=_DEPTH, width=width, inputs=16)
+    K, problem = coupling(name, DEPTH, width), Problem(name, depth=DEPTH, width=width, inputs=16)
     exact, times = [], []
-    epsilons = [float(each) for each in sizes.descent_epsilons[_ACTIVATIONS[name]]]
+    epsilons = [float(each) for each in sizes.descent_epsilons[ACTIVATIONS[name]]]
     for epsilon, own in zip(epsilons, spawn(seed, len(epsilons)), strict=True):
-        scales = np.full(_DEPTH, epsilon)
-        expected = escape_time(name, scales, width=width, threshold=_THRESHOLD, method="reduced")
-        level = float(reduced_flow(name, scales, width=width, threshold=_THRESHOLD)["loss"][-1])
+        scales = np.full(DEPTH, epsilon)
+        expected = escape_time(name, scales, width=width, threshold=THRESHOLD, method="reduced")
+        level = float(reduced_flow(name, scales, width=width, threshold=THRESHOLD)["loss"][-1])
         found = stochastic_escape(
             problem,
             ansatz(problem, np.tile(scales, (sizes.seeds, 1))),
@@ -169,7 +166,7 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     power = fit(data.epsilon.values, spread)
     below = np.diff(np.log(data["small_spread"].values)) / np.diff(np.log(data.small_epsilon.values))
     ends = f"{spread[-1]:.3f} to {spread[0]:.4f}"
-    odd = exact.sel(activation=[name for name, letter in _ACTIVATIONS.items() if letter == "B"])
+    odd = exact.sel(activation=[name for name, letter in ACTIVATIONS.items() if letter == "B"])
     odd_spread = (odd.max("activation") / odd.min("activation") - 1).values
     beside = exact.sel(epsilon=data.network_epsilon.values).values
     network = float(np.abs(data["network_time"].values / beside - 1).max())
@@ -202,7 +199,7 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
             "tends to 0",
             f"{corrected[-1]:.4f} to {corrected[0]:.2g}",
             agrees=bool(corrected[0] < 0.1 * corrected[-1]),
-            note="It accounts for what class C lacks; in class B half comes from the fixed point close above X_1 = 0.5.",
+            note="It accounts for class C; in class B half comes from the fixed point close above X_1 = 0.5.",
         ),
         Row(
             "largest relative distance of whole networks from the scalar flow",
@@ -250,105 +247,3 @@ def _verdict(data: xarray.Dataset) -> str:
         f"the times themselves differ by a factor of {_raw_factor(data):.1f}; SGD is within "
         f"{float(descent.max()):.1%} of the scalar flow."
     )
-
-
-def _draw(data: xarray.Dataset) -> Figure:
-    title = f"Universality of escape: depth {_DEPTH}, until X_1 = {_THRESHOLD:g}"
-    figure, panels = new_figure(title, 2, 2, (12, 9.5))
-    _draw_times(panels[0], data)
-    _draw_collapse(panels[1], data)
-    _draw_ratios(panels[2], data)
-    _draw_spread(panels[3], data)
-    return figure
-
-
-def _draw_times(panel: Axes, data: xarray.Dataset) -> None:
-    for name, color in zip(_ACTIVATIONS, PALETTE):
-        own = data.sel(activation=name)
-        panel.plot(
-            data.epsilon,
-            own["scaled_time"].sel(formula="reduced") / own["K"],
-            color=color,
-            label=_label(name),
-        )
-        panel.plot(
-            data.network_epsilon,
-            own["network_time"] / own["K"],
-            "s",
-            color=color,
-            markersize=6,
-            markerfacecolor="none",
-        )
-    panel.plot([], [], "s", color=INK, markerfacecolor="none", label="whole network")
-    panel.set(xscale="log", yscale="log", xlabel="ε", ylabel="escape time s")
-    panel.set_title(f"before: width {data.width}", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
-
-
-def _label(name: str) -> str:
-    return f"{name} ({_ACTIVATIONS[name]})"
-
-
-def _draw_collapse(panel: Axes, data: xarray.Dataset) -> None:
-    for name, color in zip(_ACTIVATIONS, PALETTE):
-        own = data.sel(activation=name)
-        panel.plot(data.epsilon, own["scaled_time"].sel(formula="reduced"), color=color)
-        panel.plot(
-            data.network_epsilon, own["network_time"], "s", color=color, markersize=6, markerfacecolor="none"
-        )
-    panel.plot(data.epsilon, _law(data.epsilon.values), ":", color=INK, label="closed form (11)")
-    panel.set(xscale="log", yscale="log", xlabel="ε", ylabel="K × escape time")
-    panel.set_title("after: times K", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
-
-
-def _law(epsilon: Array) -> Array:
-    return np.array([balanced_time(1.0, float(each), _DEPTH, _THRESHOLD) for each in epsilon])
-
-
-def _draw_ratios(panel: Axes, data: xarray.Dataset) -> None:
-    """K t over the closed form; descent with the scalar flow of its own width."""
-    for name, color in zip(_ACTIVATIONS, PALETTE):
-        own = data.sel(activation=name)
-        panel.plot(
-            data.epsilon, own["scaled_time"].sel(formula="reduced") / _law(data.epsilon.values), color=color
-        )
-        cases = np.flatnonzero(data["descent_activation"].values == name)
-        where = data["descent_epsilon"].values[cases]
-        times, exact = data["descent_time"].values[cases], data["descent_exact"].values[cases]
-        law = _law(where)
-        panel.errorbar(
-            where,
-            times.mean(axis=1) / law,
-            times.std(axis=1, ddof=1) / law,
-            fmt="o",
-            color=color,
-            markersize=6,
-        )
-        panel.plot(where, exact / law, "_", color=INK, markersize=14)
-    panel.axhline(1, color=FAINT, linewidth=1)
-    panel.plot([], [], "o", color=INK, label=f"SGD, width {data.descent_width}, {data.seeds} seeds")
-    panel.plot([], [], "_", color=INK, markersize=14, label=f"scalar flow, width {data.descent_width}")
-    panel.plot([], [], color=INK, label=f"scalar flow, width {data.width}")
-    panel.set(xscale="log", xlabel="ε", ylabel="K × escape time / closed form (11)")
-    panel.set_title("the collapse close up", fontsize=11)
-    panel.legend(frameon=False, fontsize=9, loc="lower left")
-
-
-def _draw_spread(panel: Axes, data: xarray.Dataset) -> None:
-    exact, leading = (data["scaled_time"].sel(formula=name) for name in ("reduced", "leading"))
-    corrected = data["scaled_time"].sel(formula="corrected")
-    for name, color in zip(_ACTIVATIONS, PALETTE):
-        own = exact.sel(activation=name)
-        base = leading.sel(activation=name)
-        panel.plot(data.epsilon, np.abs(own / base - 1), "o", color=color, markersize=4.5, label=_label(name))
-        panel.plot(
-            data.epsilon, np.abs(corrected.sel(activation=name) / base - 1), color=color, linewidth=1.2
-        )
-    panel.plot(
-        data.epsilon, data["spread"].sel(formula="reduced"), "--", color=INK, label="spread over all five"
-    )
-    panel.plot([], [], color=INK, linewidth=1.2, label="first-order flow")
-    panel.set(xscale="log", yscale="log", xlabel="ε", ylabel="relative distance of K t from leading order")
-    panel.set_title("what is left of the collapse", fontsize=11)
-    panel.legend(frameon=False, fontsize=8.5)

@@ -31,7 +31,7 @@ def recording_figure(dataset: xr.Dataset, title: str = "Recording") -> Figure:
     """One panel for every variable of ``foretrain.training.read``, with bands of one standard error where known.
 
     Steps are on a log axis if the schedule was; values are where all are positive and they span more than a factor of
-    50. A DataArray whose attribute ``picture`` is "shares" is stacked; "spectra" (matrix, rank) fill a panel each.
+    50. A DataArray whose attribute ``picture`` is "shares" is stacked, small parts as one; "spectra" (matrix, rank) fill a panel each.
     """
     panels = list(_panels(dataset))
     if not panels:
@@ -62,14 +62,21 @@ def _panels(dataset: xr.Dataset) -> Iterator[Panel]:
         elif picture == "shares" and values.ndim == 2:
             yield partial(_stacked, values=values)
         elif picture == "spectra" and values.ndim == 3:
-            for matrix in values[values.dims[1]].values[:_MOST_MATRICES]:
-                yield partial(
-                    _family, values=values.sel({values.dims[1]: matrix}), heading=f"{_words(name)}: {matrix}"
-                )
+            yield from _spectra(values)
         elif values[0].size <= _MOST_LABELS and values.ndim == 2:
             yield partial(_named_lines, values=values, error=_error_of(dataset, name))
         else:
             yield partial(_family, values=values, heading=_words(name))
+
+
+def _spectra(values: xr.DataArray) -> Iterator[Panel]:
+    """A panel for each matrix; the last one says how many have none."""
+    dim = values.dims[1]
+    drawn = min(values.sizes[dim], _MOST_MATRICES)
+    for place, matrix in enumerate(values[dim].values[:drawn]):
+        left = values.sizes[dim] - drawn if place == drawn - 1 else 0
+        heading = f"{_words(values.name)}: {matrix}" + (f" ({left} more not drawn)" if left else "")
+        yield partial(_family, values=values.isel({dim: place}), heading=heading)
 
 
 def _where_recorded(dataset: xr.Dataset, name: str) -> xr.DataArray:
@@ -109,20 +116,28 @@ def _named_lines(axis: Axes, values: xr.DataArray, error: xr.DataArray | None) -
 
 
 def _stacked(axis: Axes, values: xr.DataArray) -> None:
-    (dim,) = values.dims[1:]
-    labels = [str(label) for label in values[dim].values]
-    shown = labels if len(labels) <= _MOST_LABELS else [f"_{label}" for label in labels]
-    axis.stackplot(
-        values["step"].values, values.values.T, labels=shown, colors=_colors(len(labels)), alpha=0.85
-    )
+    labels, parts = _largest_parts(values)
+    axis.stackplot(values["step"].values, parts.T, labels=labels, colors=_colors(len(labels)), alpha=0.85)
     axis.set_ylim(0.0, 1.0)
     axis.set_title(_words(values.name), fontsize=10, loc="left")
-    if shown is labels:
-        axis.legend(facecolor="white", framealpha=0.85, edgecolor="none", fontsize=7, loc="upper left")
-    else:
-        axis.annotate(
-            f"{len(labels)} parts, from {labels[0]}", (0.02, 0.02), xycoords="axes fraction", fontsize=7
-        )
+    axis.legend(
+        facecolor="white", framealpha=0.85, edgecolor="none", fontsize=7, loc="upper left", reverse=True
+    )
+
+
+def _largest_parts(values: xr.DataArray) -> tuple[list[str], Array]:
+    """Names and (steps, parts): of many the largest ones in their order, and the sum of the others."""
+    (dim,) = values.dims[1:]
+    labels, numbers = [str(label) for label in values[dim].values], values.values
+    if len(labels) <= _MOST_LABELS:
+        return labels, numbers
+    size = np.nan_to_num(numbers).max(0)
+    shown = np.sort(np.argsort(-size, kind="stable")[: _MOST_LABELS - 1])
+    others = np.delete(numbers, shown, axis=1).sum(1)
+    return [
+        *(labels[place] for place in shown),
+        f"{len(labels) - len(shown)} others",
+    ], np.column_stack([numbers[:, shown], others])
 
 
 def _family(axis: Axes, values: xr.DataArray, heading: str) -> None:
@@ -153,6 +168,8 @@ def _along_training(axis: Axes, steps: Array, logarithmic: bool) -> None:
     if logarithmic and steps[-1] > 1:
         axis.set_xscale("symlog", linthresh=1.0, linscale=0.3)  # step 0 has its place
         axis.axvline(1.0, color=FAINT, linewidth=0.6, linestyle=":")
+    else:
+        axis.xaxis.get_major_locator().set_params(integer=True)
     if steps[-1] > steps[0]:
         axis.set_xlim(float(steps[0]), float(steps[-1]))
 

@@ -57,7 +57,12 @@ def _gradient_norm(model: nn.Module, batch: Any, *, loss: Any) -> float:
 def _evaluated(model: nn.Module, batch: Any, loss: Any) -> Any:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise InputError("it needs targets: give the Recorder a batch=(x, y) of inputs and targets.")
-    return loss(outputs(model, inputs(batch)), batch[1])
+    found = loss(outputs(model, inputs(batch)), batch[1])
+    if isinstance(found, torch.Tensor) and found.numel() != 1:
+        raise InputError(
+            f"the loss has shape {tuple(found.shape)}: give one that is a single number, such as the mean."
+        )
+    return found
 
 
 def _learning_rate(model: nn.Module, batch: Any, *, optimizer: Any) -> Any:

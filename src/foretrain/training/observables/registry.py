@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -63,7 +63,11 @@ def found(asked: Asked) -> list[Observable]:
     """Observables from names, functions, or a dict of these under other names."""
     if isinstance(asked, Mapping):
         return [_under(name, item) for name, item in asked.items()]
-    several = [asked] if isinstance(asked, str) or callable(asked) else list(asked)
+    several = (
+        [asked]
+        if not isinstance(asked, Iterable) or isinstance(asked, str) or callable(asked)
+        else list(asked)
+    )
     result = [_single(item) for item in several]
     twice = [item.name for place, item in enumerate(result) if item.name in {r.name for r in result[:place]}]
     if twice:

@@ -15,6 +15,7 @@ from foretrain.support.errors import InputError
 from foretrain.training.observables.registry import Observable
 from foretrain.training.recorder.isolation import plain
 from foretrain.training.recorder.reading import FORMAT
+from foretrain.training.recorder.schedule import whole
 from foretrain.training.recorder.values import check_name
 
 Counting = Literal["optimizer", "calls"]
@@ -61,10 +62,23 @@ def counted_optimizer(
     return None if count == "calls" else optimizer
 
 
-def check_resume_from(step: Any) -> None:
+def checked_loss(loss: Any) -> Any:
+    """None, or something to call with outputs and targets."""
+    if isinstance(loss, type):
+        raise InputError(f"loss is the class {loss.__name__}: give an instance of it, {loss.__name__}().")
+    if loss is not None and not callable(loss):
+        raise InputError(f"loss is {loss!r}: give a function of outputs and targets.")
+    return loss
+
+
+def checked_resume_from(step: Any) -> int | None:
     """None, or a step."""
-    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+    if step is None:
+        return None
+    found = whole(step)
+    if found is None or found < 0:
         raise InputError(f"resume_from is {step!r}: give the number of the step that training goes on from.")
+    return found
 
 
 def first_frame(

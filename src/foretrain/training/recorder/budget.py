@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from numbers import Real
 
 from foretrain.support.errors import InputError
 
@@ -23,7 +24,9 @@ class Budget:
     """Seconds spent by observable, and what more may be spent; ``share`` None: anything."""
 
     def __init__(self, share: float | None, names: Iterable[str]) -> None:
-        if share is not None and not 0 < share <= 1:
+        if share is not None and (
+            isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) <= 1
+        ):
             raise InputError(
                 f"budget is {share!r}: give a share of the time such as 0.05, or None for no limit."
             )

@@ -19,15 +19,17 @@ from foretrain.support.store import DATA, save
 from foretrain.training.observables.registry import Asked, found
 from foretrain.training.recorder.arguments import (
     Counting,
-    check_resume_from,
+    checked_loss,
     checked_model,
     checked_observables,
+    checked_resume_from,
     counted_optimizer,
     first_frame,
     now,
 )
 from foretrain.training.recorder.batch import batch_source
 from foretrain.training.recorder.budget import BOOKKEEPING, Budget
+from foretrain.training.recorder.counting import on_every_step
 from foretrain.training.recorder.folder import Folder
 from foretrain.training.recorder.isolation import undisturbed
 from foretrain.training.recorder.line import LiveLine
@@ -116,12 +118,12 @@ class Recorder:
         progress: bool = True,
     ) -> None:
         self.model = checked_model(model)
-        given = {"loss": loss, "optimizer": optimizer}
+        given = {"loss": checked_loss(loss), "optimizer": optimizer}
         self._observables = checked_observables(found(observables), given)
         self._schedule = make_schedule(every, schedule, per_decade)
         self._budget = Budget(budget, self._observables)
         counted = counted_optimizer(count, optimizer)
-        check_resume_from(resume_from)
+        resume_from = checked_resume_from(resume_from)
         header = first_frame(self.model, self._observables, self._schedule.text, budget, metadata)
         self._folder = Folder(folder, header, resume=resume, until=resume_from, overwrite=overwrite)
         self._session = Session(self.model, self._observables, given, self._budget, self._folder)
@@ -140,10 +142,10 @@ class Recorder:
         try:
             self._begin(batch)
         except BaseException:
-            self._folder.close()
+            self._folder.abandon()
             raise
         if counted is not None:
-            self._hook = counted.register_step_post_hook(self._advance)
+            self._hook = on_every_step(counted, self._advance)
 
     @property
     def folder(self) -> Path:
@@ -167,6 +169,7 @@ class Recorder:
 
     def note(self, **numbers: Any) -> None:
         """Numbers of your own for the step that comes, such as the loss of its batch; kept if it is recorded."""
+        self._check_open()
         for name in numbers:
             if name in self._observables:
                 raise InputError(f"{name!r} is an observable: note your number under another name.")
@@ -175,8 +178,7 @@ class Recorder:
 
     def step(self, **numbers: Any) -> None:
         """Count one step, with numbers of your own; not if an optimizer counts."""
-        if self._closed_after is not None:
-            raise InputError("this recorder is closed: make a new one with resume=True.")
+        self._check_open()
         if self._hook is not None:
             raise InputError(
                 "the optimizer counts the steps already: use note(...) before its step, or pass count='calls'."
@@ -215,6 +217,7 @@ class Recorder:
         self._close(with_last=True)
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -229,6 +232,10 @@ class Recorder:
     @property
     def _elapsed(self) -> float:
         return self._budget.elapsed if self._closed_after is None else self._closed_after
+
+    def _check_open(self) -> None:
+        if self._closed_after is not None:
+            raise InputError("this recorder is closed: make a new one with resume=True.")
 
     def _begin(self, batch: Any) -> None:
         """The first record, unless it is there already."""

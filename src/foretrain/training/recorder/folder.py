@@ -30,8 +30,16 @@ class Folder:
         if sum((resume or until is not None, overwrite)) > 1:
             raise InputError("resume and overwrite exclude each other: give one of them.")
         self._check(resume or until is not None, overwrite)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.path)
+        self._made = False
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.path)
+        except FileError:
+            raise
+        except OSError as error:
+            raise FileError(
+                f"{self.path} cannot be written ({error.strerror or error}): choose another folder."
+            ) from error
         try:
             self.contents = self._prepared(header, until, overwrite)
             self.log = Log(self.path / LOG, self.contents.end)
@@ -42,6 +50,13 @@ class Folder:
     def close(self) -> None:
         """Let others have it."""
         self.log.close()
+        self._unlock()
+
+    def abandon(self) -> None:
+        """Close it without a trace of a recording that did not begin."""
+        self.log.close()
+        if self._made:
+            (self.path / LOG).unlink(missing_ok=True)
         self._unlock()
 
     def _check(self, resume: bool, overwrite: bool) -> None:
@@ -64,6 +79,7 @@ class Folder:
             (self.path / LOG).unlink(missing_ok=True)
         if not (self.path / LOG).exists():
             create(self.path / LOG, frame(header))
+            self._made = True
             return read_log(self.path)
         contents = read_log(self.path, until)
         before, now = contents.header["observables"], header["observables"]

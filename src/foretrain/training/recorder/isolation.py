@@ -5,23 +5,28 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+Container: TypeAlias = dict[str, Any] | list[Any]
+
 
 class Snapshot:
-    """Random states, modes, weights, buffers, gradients and defaults, as they were when it was made."""
+    """Random states, modes, weights, buffers, other attributes, gradients and defaults, as they were then."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modes = [(module, module.training) for module in model.modules()]
-        self._owned = [(owned, dict(owned)) for module in model.modules() for owned in _members(module)]
+        self._held = [(held, held.copy()) for module in model.modules() for held in _containers(module)]
         self._parameters = list(model.parameters())
         self._wanted = [parameter.requires_grad for parameter in self._parameters]
         self._gradients = [parameter.grad for parameter in self._parameters]
-        values = [*self._parameters, *model.buffers()]
-        self._values = [(value, value.data, value.detach().clone()) for value in values]
+        values = [*self._parameters, *model.buffers(), *_kept_tensors(model)]
+        self._values = [
+            (value, value.data, value.detach().clone()) for value in values if value.layout == torch.strided
+        ]
         self._random = _RandomStates()
         self._dtype = torch.get_default_dtype()
 
@@ -38,9 +43,8 @@ class Snapshot:
         self._random.restore()
         for module, mode in self._modes:
             module.training = mode
-        for owned, members in self._owned:
-            owned.clear()
-            owned.update(members)
+        for held, content in self._held:
+            _refill(held, content)
         for value, held, before in self._values:
             if value.dtype != held.dtype or value.data_ptr() != held.data_ptr():  # as model.double() does
                 value.data = held
@@ -69,8 +73,30 @@ def plain(model: nn.Module) -> nn.Module:
     return found
 
 
-def _members(module: nn.Module) -> tuple[dict[str, Tensor | None], ...]:
-    return module._parameters, module._buffers  # type: ignore[return-value]  # one holds parameters only
+def _containers(module: nn.Module) -> list[Container]:
+    """Attributes of a module, and the lists and dicts among them: parameters, buffers, hooks, kept states."""
+    own = vars(module)
+    return [own, *(value for value in own.values() if isinstance(value, dict | list))]
+
+
+def _kept_tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Plain attributes, such as the hidden state that a recurrent model keeps between batches."""
+    for module in model.modules():
+        for value in vars(module).values():
+            yield from (
+                item for item in (value if type(value) is tuple else (value,)) if isinstance(item, Tensor)
+            )
+
+
+def _refill(held: Container, content: Container) -> None:
+    if isinstance(held, dict) and isinstance(content, dict):
+        if held.keys() != content.keys() or any(held[key] is not item for key, item in content.items()):
+            held.clear()
+            held.update(content)
+    elif isinstance(held, list) and (
+        len(held) != len(content) or any(now is not before for now, before in zip(held, content))
+    ):
+        held[:] = content
 
 
 class _RandomStates:

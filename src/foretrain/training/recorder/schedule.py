@@ -67,7 +67,16 @@ def _listed(steps: Iterable[int]) -> Schedule:
     return Schedule(lambda step: step in wanted, f"{len(wanted)} chosen steps up to {max(wanted)}")
 
 
+def whole(value: Any) -> int | None:
+    """A whole number, also one of numpy or torch; None if it is none."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None
+
+
 def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    found = whole(value)
+    if found is None or found < 1:
         raise InputError(f"{name} is {value!r}: give a whole number from 1 on.")
-    return value
+    return found

@@ -56,13 +56,16 @@ class Session:
     def rehearse(self, batch: Callable[[], Any]) -> float:
         """Call every observable once for nothing, so that imports and other first-time work are not its cost.
 
-        The seconds it took. What fails here will fail again in the first record, which says so.
+        The seconds it took. What fails here will fail again in the first record, which says so; not if all fail.
         """
         start, unused = clock(), Taken()
         with undisturbed(self._model) as snapshot:
             given = batch()
             for name in self.active:
                 self._try(unused, name, partial(self._observed, snapshot, name, given))
+        if len(unused.failures) == len(self.active):
+            name, why = next(iter(unused.failures.items()))
+            raise InputError(f"nothing would be recorded, for no observable works here; {name!r}: {why}")
         return clock() - start
 
     def record(
@@ -104,15 +107,16 @@ class Session:
         try:
             found = variables(name, function())
             for variable in found:
-                self._check_fit(variable)
+                self._check_fit(variable, taken)
         except Exception as error:
             taken.failures[name] = words(error)
         else:
             taken.measured += found
 
-    def _check_fit(self, variable: Variable) -> None:
-        """Refuse what does not fit to earlier records."""
-        known = self._layouts.get(variable.name)
+    def _check_fit(self, variable: Variable, taken: Taken) -> None:
+        """Refuse what does not fit to earlier records, or has a name twice."""
+        here = (own.layout for own in taken.measured if own.name == variable.name)
+        known = self._layouts.get(variable.name) or next(here, None)
         if known is None:
             return
         if known["observable"] != variable.observable:

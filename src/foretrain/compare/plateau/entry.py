@@ -1,0 +1,104 @@
+"""The plateau of a torch network: how long, because of which layers, and how to remove it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from foretrain.compare.plateau.layers import (
+    Bottleneck,
+    find_bottleneck,
+    has_normalisation,
+    is_chain,
+    read_layers,
+)
+from foretrain.compare.plateau.levels import Loss, Task, escape_level, plateau_level, prepare
+from foretrain.compare.plateau.prediction import Forecast, forecast
+from foretrain.compare.plateau.rates import Descent, descent_of
+from foretrain.compare.plateau.rescaling import ScalingLaw, factors_to_natural, rescaled
+from foretrain.compare.plateau.result import Plateau
+from foretrain.support.errors import InputError, NotSupportedError
+
+
+def plateau(
+    model: nn.Module,
+    x: Any,
+    y: Any,
+    *,
+    lr: float | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    loss: Loss | None = None,
+    batch_size: int | None = None,
+    threshold: float | None = None,
+    share: float = 0.5,
+    max_steps: float = 1e7,
+) -> Plateau:
+    """Predict how many steps of gradient descent a network stays on the plateau of a small initialization.
+
+    The network's own gradient flow on all its data is integrated with adaptive steps until the loss falls below
+    ``threshold``, by default the ``share`` of the loss at the saddle (that of zero weights, or of the best constant
+    output where biases can learn it). ``optimizer`` gives rates by layer and momentum; ``lr`` is one rate for all.
+    ``batch_size`` matters for :meth:`Plateau.verify` only, which trains. The model is not changed.
+
+    Without ``loss``: cross-entropy for whole-number labels, else torch's mean squared error.
+
+    >>> network = nn.Sequential(nn.Linear(4, 16, bias=False), nn.Tanh(), nn.Linear(16, 1, bias=False))
+    >>> x = torch.randn(64, 4)
+    >>> plateau(network, x, torch.tanh(x[:, :1]), lr=0.1).forecast.escape < 1000
+    True
+    """
+    _check(model, x, batch_size, max_steps)
+    descent = descent_of(model, lr, optimizer)
+    task = prepare(model, x, y, loss)
+    layers = read_layers(model, task.x)
+    found = find_bottleneck(layers)
+    level = plateau_level(model, task)
+    goal = escape_level(level, threshold, share)
+    given = forecast(model, task, descent, level, goal, max_steps)
+    factors: dict[str, float] = {}
+    after: Forecast | None = None
+    law: ScalingLaw | None = None
+    if given.has_plateau and found.count and not has_normalisation(model):
+        factors = factors_to_natural(found)
+        after = forecast(rescaled(model, factors), task, descent, level, goal, max_steps)
+        law = _law(model, task, descent, found, given, max_steps, is_chain(model, task.x, layers))
+    return Plateau(model, task, descent, batch_size, layers, found, given, law, factors, after)
+
+
+def _law(
+    model: nn.Module,
+    task: Task,
+    descent: Descent,
+    found: Bottleneck,
+    given: Forecast,
+    max_steps: float,
+    chain: bool,
+) -> ScalingLaw:
+    """The law for this bottleneck, beside the flow from half the scale."""
+    ratio = math.nan
+    if math.isfinite(given.escape):
+        halves = rescaled(model, {layer.name: 0.5 for layer in found.layers})
+        longest = max(max_steps, 4.0 * 2.0**found.count * given.escape)
+        smaller = forecast(halves, task, descent, given.level, given.threshold, longest)
+        ratio = smaller.escape / given.escape if math.isfinite(smaller.escape) else math.nan
+    return ScalingLaw(found.count, found.epsilon, ratio, chain)
+
+
+def _check(model: nn.Module, x: Any, batch_size: int | None, max_steps: float) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module.")
+    if batch_size is not None and not 0 < batch_size <= len(x):
+        raise InputError(f"batch_size is {batch_size}: give 1 to {len(x)}, the number of samples.")
+    if not 0 < max_steps < math.inf:
+        raise InputError(f"max_steps is {max_steps}: give a positive number of steps.")
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+            raise NotSupportedError("the model drops units at random: call model.eval(), or remove dropout.")
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            raise NotSupportedError(
+                "batch normalisation makes every sample depend on its batch, and undoes the scale of the layer before "
+                "it, so it has no such plateau: call model.eval() to freeze its statistics."
+            )

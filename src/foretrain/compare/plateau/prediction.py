@@ -1,0 +1,207 @@
+"""The plateau of a network in steps, from its own gradient flow on its own data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from foretrain.compare.plateau.levels import FLAT, Task
+from foretrain.compare.plateau.rates import Descent
+from foretrain.support.memory import require_memory
+from foretrain.training.gradient_flow import gradient_flow
+
+Array = NDArray[np.float64]
+
+_GRADIENTS = 20_000  # of all data, at most, for one flow
+_POWER_STEPS = 25
+_STATES = 30  # copies of all weights, at most, while the flow makes a step
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """The loss along the flow, in steps of descent.
+
+    ``begins`` and ``ends``: when the loss first comes within a tenth of the plateau's level, and when it falls a
+    tenth below it; ``escape``: when it passes the threshold (inf: not within what was followed).
+    ``stability`` is the learning rate times the largest curvature at the end, to be below ``stability_limit``.
+    """
+
+    steps: Array
+    losses: Array
+    level: float
+    threshold: float
+    begins: float
+    ends: float
+    escape: float
+    stability: float
+    stability_limit: float
+    status: str
+    evaluations: int
+
+    @property
+    def followed(self) -> float:
+        """How many steps the flow was followed."""
+        return float(self.steps[-1])
+
+    @property
+    def length(self) -> float:
+        """Steps on the plateau."""
+        return self.ends - self.begins if math.isfinite(self.begins) else 0.0
+
+    @property
+    def has_plateau(self) -> bool:
+        """Whether the loss stays near its level for longer than it then takes to fall to the threshold."""
+        if not math.isfinite(self.begins):
+            return False
+        if not math.isfinite(self.ends):
+            return True
+        fall = min(self.escape, self.followed) - self.ends
+        return self.length > fall
+
+    @property
+    def stable(self) -> bool:
+        """Whether descent with this learning rate can follow the flow."""
+        return self.stability < self.stability_limit
+
+    def loss_at(self, steps: Array) -> Array:
+        """The loss of the flow at other steps (between recorded ones along straight lines)."""
+        return np.interp(steps, self.steps, self.losses)
+
+
+def forecast(
+    model: nn.Module, task: Task, descent: Descent, level: float, threshold: float, max_steps: float
+) -> Forecast:
+    """Integrate θ̇ = -ρ ∇ loss, with ρ such that time counts steps, until the loss passes the threshold."""
+    require_flow_memory(model, task)
+    flow = gradient_flow(
+        model,
+        task.x,
+        task.y,
+        task.loss,
+        max_time=max_steps,
+        stop=threshold,
+        rates=descent.flow_rates,
+        max_evaluations=_GRADIENTS,
+    )
+    steps, losses, slopes = (np.asarray(flow.data[name].values) for name in ("time", "loss", "loss_rate"))
+    steps, losses = _refined(steps, losses, slopes)
+    reached = flow.status == "reached"
+    return Forecast(
+        steps,
+        losses,
+        level,
+        threshold,
+        begins=first_below(steps, losses, (1 + FLAT) * level),
+        ends=first_below(steps, losses, (1 - FLAT) * level),
+        escape=float(steps[-1]) if reached else math.inf,
+        stability=stability(flow.model, task, descent),
+        stability_limit=descent.largest_stable,
+        status=flow.status,
+        evaluations=flow.evaluations,
+    )
+
+
+def _refined(steps: Array, losses: Array, slopes: Array, parts: int = 8) -> tuple[Array, Array]:
+    """Points inside the long steps of the flow, on Hermite's cubic through values and slopes."""
+    from scipy.interpolate import CubicHermiteSpline
+
+    if len(steps) < 2:
+        return steps, losses
+    inner = steps[:-1, None] + np.diff(steps)[:, None] * np.arange(parts) / parts
+    fine = np.append(inner.ravel(), steps[-1])
+    values = np.asarray(CubicHermiteSpline(steps, losses, slopes)(fine))
+    values[::parts] = losses
+    return fine, values
+
+
+def first_below(steps: Array, losses: Array, level: float) -> float:
+    """When a loss first is at most the level, along straight lines between points; inf if never."""
+    under = np.flatnonzero(losses <= level)
+    if not len(under):
+        return math.inf
+    after = int(under[0])
+    if after == 0:
+        return float(steps[0])
+    fraction = (losses[after - 1] - level) / (losses[after - 1] - losses[after])
+    return float(steps[after - 1] + fraction * (steps[after] - steps[after - 1]))
+
+
+def stability(model: nn.Module, task: Task, descent: Descent) -> float:
+    """Largest eigenvalue of √η H √η, by the power method with differences of gradients."""
+    trained = {name: p for name, p in model.named_parameters() if name in descent.rates}
+    roots = [descent.rates[name] ** 0.5 for name in trained]
+    size = _length([p.detach() for p in trained.values()])
+    small = 1e-3 if next(iter(trained.values())).dtype == torch.float32 else 1e-5
+    width = small * max(size, 1e-12)
+
+    def product(direction: list[Tensor]) -> list[Tensor]:
+        moves = [root * part for root, part in zip(roots, direction)]
+        reach = width / _length(moves)
+        ahead, behind = (_gradients(model, task, trained, moves, sign * reach) for sign in (1, -1))
+        return [root * (a - b) / (2 * reach) for root, a, b in zip(roots, ahead, behind)]
+
+    # A fixed direction makes the answer reproducible.
+    source = torch.Generator().manual_seed(0)
+    start = [torch.randn(p.shape, generator=source).to(p.device, p.dtype) for p in trained.values()]
+    found = _dominant(product, start, 0.0)
+    # Near a saddle the eigenvalue of largest size may be negative; moved by it, the largest one is the dominant one.
+    return found if found >= 0 else _dominant(product, start, -found) + found
+
+
+def _dominant(product: Callable[[list[Tensor]], list[Tensor]], start: list[Tensor], shift: float) -> float:
+    """The eigenvalue of largest size of an operator moved by ``shift``."""
+    direction, value = start, 0.0
+    for _ in range(_POWER_STEPS):
+        norm = _length(direction)
+        if not 0 < norm < math.inf:
+            break
+        unit = [part / norm for part in direction]
+        direction = [moved + shift * part for moved, part in zip(product(unit), unit)]
+        value = sum(float((part * moved).double().sum()) for part, moved in zip(unit, direction))
+    return value
+
+
+def _length(parts: list[Tensor]) -> float:
+    return math.sqrt(sum(float(part.double().square().sum()) for part in parts))
+
+
+def _gradients(
+    model: nn.Module, task: Task, trained: dict[str, nn.Parameter], moves: list[Tensor], by: float
+) -> tuple[Tensor, ...]:
+    """Gradients at parameters moved a little; the model itself is left as it was."""
+    moved = {
+        name: (p.detach() + by * move).requires_grad_() for (name, p), move in zip(trained.items(), moves)
+    }
+    with torch.enable_grad():
+        value = task.loss(torch.func.functional_call(model, moved, (task.x,)), task.y)
+        return torch.autograd.grad(value, list(moved.values()), allow_unused=True, materialize_grads=True)
+
+
+def require_flow_memory(model: nn.Module, task: Task) -> None:
+    """Refuse data whose activations would not fit; the flow looks at all of them at once."""
+    kept = 0
+
+    def count(module: nn.Module, given: object, output: object) -> None:
+        nonlocal kept
+        kept += output.numel() * output.element_size() if isinstance(output, Tensor) else 0
+
+    leaves = [module for module in model.modules() if not list(module.children())]
+    handles = [module.register_forward_hook(count) for module in leaves]
+    try:
+        with torch.no_grad():
+            model(task.x[:1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    require_memory(
+        3 * kept * len(task.x) + _STATES * weights,
+        f"the gradient flow of {type(model).__name__} on {len(task.x):,} samples",
+        "give fewer samples (a few thousand say the same about the plateau)",
+    )

@@ -1,0 +1,188 @@
+"""Closures: what is between the modes, to first order in it, from the exact block-symmetric flow.
+
+On the diagonal manifold every mode is its own chain, but that manifold is not invariant: the teacher's other modes
+turn the rows of a block (rotations eta, layer 1) and couple the blocks (off-block C, middle layers). Linearising the
+exact flow F about the diagonal part d of a state, with off-diagonal part o, gives F(d) + DF(d) o.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.saddle.modes.block_field import BlockField, block_field
+from foretrain.saddle.modes.block_state import BlockLayout
+from foretrain.saddle.parameters import Array
+
+_STEP = 1e-3  # of a fourth-order difference, in units where scales are of order one
+
+
+class ModeField(Protocol):
+    """A field on block states, per reduced time, with the product that its adjoint equation needs."""
+
+    @property
+    def layout(self) -> BlockLayout: ...
+
+    def rates(self, state: Array) -> Array: ...
+
+    def pullback(self, state: Array, covector: Array) -> Array:
+        """The transposed derivative of the rates times a covector."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """The block-symmetric flow itself; its derivative is symmetric."""
+
+    field: BlockField
+
+    @property
+    def layout(self) -> BlockLayout:
+        """Where each number is in a state."""
+        return self.field.layout
+
+    def rates(self, state: Array) -> Array:
+        """Minus the gradient of the loss."""
+        return self.field.rates(state)
+
+    def pullback(self, state: Array, covector: Array) -> Array:
+        """Minus the Hessian times the covector."""
+        return self.field.tangent(state, covector)
+
+
+@dataclass(frozen=True, eq=False)
+class Decoupled:
+    """Every mode by itself: the scalar flow (4) of its scales, and nothing between the modes."""
+
+    field: BlockField
+
+    @property
+    def layout(self) -> BlockLayout:
+        """Where each number is in a state."""
+        return self.field.layout
+
+    @cached_property
+    def chains(self) -> tuple[BlockField, ...]:
+        """The flow of each mode alone."""
+        own = self.field
+        return tuple(
+            block_field(own.activation, own.depth, (beta,), own.block_width) for beta in own.betas
+        )
+
+    def rates(self, state: Array) -> Array:
+        """The rates of the scales; zero elsewhere."""
+        X = self.layout.scales(state)
+        found = [chain.rates(X[..., mode]) for mode, chain in enumerate(self.chains)]
+        return self.layout.from_scales(np.stack(found, axis=-1))
+
+    def pullback(self, state: Array, covector: Array) -> Array:
+        """Symmetric in each mode."""
+        X, p = self.layout.scales(state), self.layout.scales(covector)
+        found = [chain.tangent(X[..., mode], p[..., mode]) for mode, chain in enumerate(self.chains)]
+        return self.layout.from_scales(np.stack(found, axis=-1))
+
+
+@dataclass(frozen=True, eq=False)
+class LinearClosure:
+    """F(d) + DF(d) o with off-diagonal entries of chosen layers only: (1, 2) at L = 4, K = 3 has 24 variables."""
+
+    field: BlockField
+    layers: tuple[int, ...]
+
+    @property
+    def layout(self) -> BlockLayout:
+        """Where each number is in a state."""
+        return self.field.layout
+
+    @cached_property
+    def between(self) -> NDArray[np.intp]:
+        """Places of the off-diagonal entries that live."""
+        return np.concatenate([self.layout.off_diagonal(layer) for layer in self.layers])
+
+    def parts(self, state: Array) -> tuple[Array, Array]:
+        """The diagonal part and the live off-diagonal part."""
+        diagonal, between = np.zeros_like(state), np.zeros_like(state)
+        diagonal[..., self.layout.diagonal] = state[..., self.layout.diagonal]
+        between[..., self.between] = state[..., self.between]
+        return diagonal, between
+
+    def rates(self, state: Array) -> Array:
+        """To first order in what is between the modes; other entries stay."""
+        d, o = self.parts(state)
+        return np.asarray(sum(self.parts(self.field.rates(d) + self.field.tangent(d, o))))
+
+    def pullback(self, state: Array, covector: Array) -> Array:
+        """DF is symmetric, so that only the diagonal part also needs D^2F(d)[o, p], a difference of tangents."""
+        d, o = self.parts(state)
+        p = sum(self.parts(covector))
+        first = self.parts(self.field.tangent(d, p))
+        bent = self.parts(self._bend(d, o, np.asarray(p)))[0]
+        return np.asarray(first[0] + first[1] + bent)
+
+    def _bend(self, d: Array, o: Array, p: Array) -> Array:
+        size = float(np.abs(o).max())
+        if size == 0.0:
+            return np.zeros_like(d)
+        unit = o / size
+        shifts = _STEP * np.array([-2.0, -1.0, 1.0, 2.0])
+        weights = np.array([1.0, -8.0, 8.0, -1.0]) / (12 * _STEP)
+        tangents = self.field.tangent(d + shifts[:, None] * unit, np.broadcast_to(p, (4, len(p))))
+        return np.asarray(size * weights @ tangents)
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """First-order dynamics of the off-diagonal entries o at given scales, per reduced time: o' = drive + response o.
+
+    ``feedback`` o is what they add to the rates of the scales, (L K, entries); ``damping`` is minus the diagonal of
+    ``response``, and ``steady`` = -response^-1 drive is where the entries would rest.
+    """
+
+    drive: Array
+    response: Array
+    feedback: Array
+
+    @property
+    def damping(self) -> Array:
+        """How fast each entry decays by itself."""
+        return -np.diagonal(self.response)
+
+    @property
+    def steady(self) -> Array:
+        """The quasi-steady entries C*."""
+        return -np.linalg.solve(self.response, self.drive)
+
+
+def coefficients(field: BlockField, scales: Array, layers: Sequence[int]) -> Coefficients:
+    """The coefficients of the closures (62), (64) at scales (L, K), for off-diagonal entries of some layers."""
+    state = field.layout.from_scales(scales)
+    between = LinearClosure(field, tuple(layers)).between
+    units = np.eye(field.layout.size)[between]
+    columns = field.tangent(np.broadcast_to(state, units.shape), units)
+    return Coefficients(
+        drive=field.rates(state)[between],
+        response=columns[:, between].T,
+        feedback=columns[:, field.layout.diagonal].T,
+    )
+
+
+def duhamel(times: Array, damping: Array, drive: Array, start: float = 0.0) -> Array:
+    """o(t) of o' = -damping(t) o + drive(t) from values at times (63), both linear in between."""
+    steps = np.diff(times)
+    passed = np.concatenate([[0.0], np.cumsum(steps * (damping[1:] + damping[:-1]) / 2)])
+    found = np.empty_like(passed)
+    found[0] = start
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    for step, length in enumerate(steps):
+        u = (1 + nodes) / 2
+        b = drive[step] + u * (drive[step + 1] - drive[step])
+        a0, a1 = damping[step], damping[step + 1]
+        left = length * ((1 - u) * a0 + (1 - u**2) * (a1 - a0) / 2)  # damping from u to the end of the step
+        whole = passed[step + 1] - passed[step]
+        found[step + 1] = found[step] * np.exp(-whole) + length / 2 * weights @ (b * np.exp(-left))
+    return found
