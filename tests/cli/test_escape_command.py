@@ -15,7 +15,10 @@ def test_the_table_holds_the_reference_values(capsys: pytest.CaptureFixture[str]
     times = [row["times"] for row in found["rows"]]
     assert [t["leading"]["time"] for t in times] == pytest.approx([88.0516, 587.011], rel=1e-5)
     assert [t["reduced"]["time"] for t in times] == pytest.approx([101.465, 616.103], rel=1e-5)
-    assert (found["class"], found["q"]) == ("B", 3)
+    assert (found["class"], found["q"], found["note"]) == ("B", 3, None)
+    assert [row["K"] for row in found["rows"]] == pytest.approx(
+        [ft.saddle.coupling("tanh", L) for L in (3, 4)]
+    )
     assert found["time_unit"] == "learning rate of the first layer times steps"
 
 
@@ -84,3 +87,18 @@ def test_a_teacher_that_pushes_away_is_refused(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "act.py").write_text("def cubic(z):\n    return z - z**3\n")
     assert main(["escape", f"{tmp_path / 'act.py'}:cubic"]) == 2
     assert "K" in capsys.readouterr().err
+
+
+def test_class_d_says_that_its_columns_are_for_two_networks(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["escape", "softplus", "--depth", "3", "--epsilon", "0.1"]
+    assert main(arguments) == 0
+    assert "Note: softplus is in class D" in capsys.readouterr().out
+    assert main([*arguments, "--json"]) == 0
+    assert "centred" in json.loads(capsys.readouterr().out)["note"]
+
+
+def test_an_infinite_time_is_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["escape", "tanh", "--scales", "0,0,0.1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["times"]["reduced"]["time"] == "Infinity"
+    assert found["K"] == pytest.approx(ft.saddle.coupling("tanh", 3))

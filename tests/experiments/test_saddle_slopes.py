@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray
 
+from foretrain.experiments import Result
 from foretrain.experiments import saddle_slopes as experiment
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.saddle_slopes_drawing import checked_times
@@ -22,7 +23,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def result(kept: Path) -> experiment.Result:
+def result(kept: Path) -> Result:
     return experiment.run(TINY, 0, Parts(kept))
 
 
@@ -87,7 +88,7 @@ def test_looking_seldom_rounds_up() -> None:
     np.testing.assert_allclose(checked_times(np.array([0.1, 0.25, 0.26]), 25), [0.25, 0.25, 0.5])
 
 
-def test_tiny_networks_follow_the_law(result: experiment.Result) -> None:
+def test_tiny_networks_follow_the_law(result: Result) -> None:
     """r = 3 of depth 4: the law -1 at small ε, and descent within the spread of the seeds."""
     rows = {row.quantity: row for row in result.table}
     local = rows["r = 3: local slope at the smallest ε (law as ε → 0)"]
@@ -99,9 +100,7 @@ def test_tiny_networks_follow_the_law(result: experiment.Result) -> None:
     result.figure().canvas.draw()
 
 
-def test_finished_parts_are_read_back(
-    kept: Path, result: experiment.Result, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_parts_are_read_back(kept: Path, result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise AssertionError("a finished part was computed again")
 

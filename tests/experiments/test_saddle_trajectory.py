@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from foretrain.experiments import Scale
+from foretrain.experiments import Result, Scale
 from foretrain.experiments import saddle_trajectory as experiment
 from foretrain.training.gradient_flow import Problem, gaussian_sample, scaled_he
 from foretrain.training.gradient_flow.passes import mean_losses
@@ -15,17 +15,17 @@ TINY = experiment.Sizes(8, 4, 4096, experiment.Descent(8, 4, 4.0, 64, 100, 8))
 
 
 @pytest.fixture(scope="module")
-def result() -> experiment.Result:
+def result() -> Result:
     return experiment.run(TINY, 0)
 
 
-def test_the_flow_lies_on_the_scalar_flow(result: experiment.Result) -> None:
+def test_the_flow_lies_on_the_scalar_flow(result: Result) -> None:
     rows = [row for row in result.table if row.quantity.startswith("flow")]
     assert len(rows) == 5
     assert all(row.agrees for row in rows)
 
 
-def test_descent_scatters_about_the_scalar_flow(result: experiment.Result) -> None:
+def test_descent_scatters_about_the_scalar_flow(result: Result) -> None:
     own = result.data.sel(run="descent")
     found = experiment.scores(own)
     assert set(found) == {"loss", "X_1", "X_2", "X_3", "X_4"}
@@ -33,7 +33,7 @@ def test_descent_scatters_about_the_scalar_flow(result: experiment.Result) -> No
     assert float(own["X_error"].isel(snapshot=-1).min()) > 0
 
 
-def test_a_wrong_trajectory_is_noticed(result: experiment.Result) -> None:
+def test_a_wrong_trajectory_is_noticed(result: Result) -> None:
     wrong = result.data.assign(X=1.01 * result.data["X"])
     rows = experiment._flow_rows(wrong.sel(run="flow"))
     assert [bool(row.agrees) for row in rows] == [True, False, False, False, False]
@@ -49,7 +49,7 @@ def test_losses_are_those_of_the_problem() -> None:
     torch.testing.assert_close(found, mean_losses(problem, networks.weights, sample))
 
 
-def test_it_draws(result: experiment.Result) -> None:
+def test_it_draws(result: Result) -> None:
     assert result.figure is not None
     result.figure().canvas.draw()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.experiments import Scale
+from foretrain.experiments import Result, Scale
 from foretrain.experiments import saddle_universality as experiment
 from foretrain.experiments.parts import Parts
 
@@ -20,21 +20,21 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def result(kept: Path) -> experiment.Result:
+def result(kept: Path) -> Result:
     return experiment.run(TINY, 0, Parts(kept))
 
 
-def test_every_claim_of_the_collapse_agrees(result: experiment.Result) -> None:
+def test_every_claim_of_the_collapse_agrees(result: Result) -> None:
     rows = [row for row in result.table if not row.quantity.startswith("SGD")]
     assert len(rows) == 5
     assert all(row.agrees for row in rows)
 
 
-def test_leading_order_collapses_exactly(result: experiment.Result) -> None:
+def test_leading_order_collapses_exactly(result: Result) -> None:
     np.testing.assert_allclose(result.data["spread"].sel(formula="leading"), 0, atol=1e-9)
 
 
-def test_descent_is_near_the_scalar_flow(result: experiment.Result) -> None:
+def test_descent_is_near_the_scalar_flow(result: Result) -> None:
     rows = [row for row in result.table if row.quantity.startswith("SGD")]
     assert len(rows) == 5
     for row in rows:
@@ -42,12 +42,12 @@ def test_descent_is_near_the_scalar_flow(result: experiment.Result) -> None:
         assert row.here == pytest.approx(row.expected, rel=0.1)
 
 
-def test_descent_far_away_is_noticed(result: experiment.Result) -> None:
+def test_descent_far_away_is_noticed(result: Result) -> None:
     wrong = result.data.assign(descent_exact=1.2 * result.data["descent_exact"])
     assert not any(row.agrees for row in experiment._descent_rows(wrong))
 
 
-def test_it_draws(result: experiment.Result) -> None:
+def test_it_draws(result: Result) -> None:
     assert result.figure is not None
     result.figure().canvas.draw()
 

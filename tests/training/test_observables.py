@@ -177,7 +177,7 @@ def test_imbalance_is_recorded_by_name(tmp_path: Path) -> None:
     delta = second.weight.square().sum() - first.weight.square().sum() - first.bias.square().sum()
     gradients = torch.autograd.grad(MSE(model(batch[0]), batch[1]), [second.weight, first.weight, first.bias])
     signs = zip((second.weight, first.weight, first.bias), gradients, (-2, 2, 2))
-    drift = sum(sign * float((value * gradient).sum()) for value, gradient, sign in signs)
+    drift = sum(sign * float((value.detach() * gradient).sum()) for value, gradient, sign in signs)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     with Recorder(
         tmp_path / "run", model, "imbalance", batch=batch, loss=MSE, optimizer=optimizer, every=1, budget=None
@@ -185,7 +185,7 @@ def test_imbalance_is_recorded_by_name(tmp_path: Path) -> None:
         MSE(model(batch[0]), batch[1]).backward()
         optimizer.step()
     seen = read(tmp_path / "run").isel(pair=0)
-    assert float(seen["imbalance_delta"][0]) == pytest.approx(float(delta), rel=1e-12)
+    assert float(seen["imbalance_delta"][0]) == pytest.approx(delta.item(), rel=1e-12)
     assert float(seen["imbalance_drift"][0]) == pytest.approx(drift, rel=1e-10)
     assert float(seen["imbalance_identity"][0]) == pytest.approx(drift, rel=1e-10)
     change = np.diff(seen["imbalance_delta"].values)[0] / rate

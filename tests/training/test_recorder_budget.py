@@ -82,6 +82,31 @@ def test_what_one_does_not_need_the_other_may_use(monkeypatch: pytest.MonkeyPatc
     assert overhead <= 0.05
 
 
+@pytest.mark.parametrize("steps", [100, 290, 3000])
+def test_a_cheap_observable_does_not_wait_until_a_costly_one_is_paid_for(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """First and last record take 20 s, a twentieth of 400: until then a quarter of the share goes to the loss."""
+    counts, overhead = simulate(monkeypatch, {"loss": 0.05, "kernel": 10.0}, 0.05, steps, writing=0.01)
+    assert overhead <= max(0.05, 20.2 / steps + 0.25 * 0.05)
+    if steps < 400:
+        assert counts["kernel"] == 2
+        assert 0.06 * (counts["loss"] - 2) == pytest.approx(0.25 * 0.05 * (steps + 10), rel=0.1)
+    else:
+        assert overhead <= 0.05
+        assert counts["kernel"] > 2
+
+
+def test_an_advance_is_for_cheap_observables_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for costs, writing in (
+        ({"one": 1.0}, 0.0),
+        ({"one": 1.0, "two": 0.5}, 0.0),
+        ({"tiny": 0.01, "one": 1.0}, 0.5),
+    ):
+        counts, _ = simulate(monkeypatch, costs, 0.05, 40, writing=writing)
+        assert set(counts.values()) == {2}
+
+
 def test_without_a_limit_everything_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = Budget(None, ["a", "b"])
     budget.charge("a", 1e9)

@@ -107,7 +107,7 @@ def _one_network(
     found: SaddleClass, scales: list[float], methods: list[str], task: dict[str, Any], lr: float | None
 ) -> Answer:
     """Escape times of one network, and its amplitudes on the way."""
-    from foretrain.saddle import escape_time, reduced_flow
+    from foretrain.saddle import coupling, escape_time, reduced_flow
 
     act = found.activation
     times = {method: escape_time(act, scales, method=method, **task) for method in methods}  # type: ignore[arg-type]
@@ -115,10 +115,16 @@ def _one_network(
     path = reduced_flow(act, scales, **task) if 0 < last < math.inf else None
     heading = f"Scales {', '.join(f'{scale:g}' for scale in scales)}"
     return Answer(
-        {**_facts(found, len(scales), task, lr), "scales": scales, "times": _with_steps(times, lr)},
+        {
+            **_facts(found, task, lr),
+            "scales": scales,
+            "K": coupling(act, len(scales), task["width"], task["beta"]),
+            "times": _with_steps(times, lr),
+        },
         [
             _title(found, task),
             repr(found),
+            *_note(found),
             heading,
             Table(
                 ("method", "time s", *(("steps",) if lr else ())), [_row(m, t, lr) for m, t in times.items()]
@@ -148,6 +154,7 @@ def _many_networks(
 
     table = escape_times(found.activation, formula=methods, **grid, **task)  # type: ignore[arg-type]
     rows = _rows(table)
+    K = dict(zip(map(int, table.depth.values), map(float, table.K.values)))
     shown = [
         (L, r or L, eps, *times.values(), *((next(reversed(times.values())) / lr,) if lr else ()))
         for L, r, eps, times in rows
@@ -155,14 +162,15 @@ def _many_networks(
     last = _COLUMNS[methods[-1]]
     columns = ("layers", "small", "epsilon", *(_COLUMNS[method] for method in methods))
     document = [
-        {"depth": L, "bottleneck": r or L, "epsilon": eps, "times": _with_steps(times, lr)}
+        {"depth": L, "bottleneck": r or L, "epsilon": eps, "K": K[L], "times": _with_steps(times, lr)}
         for L, r, eps, times in rows
     ]
     return Answer(
-        {**_facts(found, None, task, lr), "others": grid["others"], "rows": document},
+        {**_facts(found, task, lr), "others": grid["others"], "rows": document},
         [
             _title(found, task),
             repr(found),
+            *_note(found),
             Table((*columns, *((f"steps ({last})",) if lr else ())), shown),
             _unit(lr),
         ],
@@ -184,9 +192,12 @@ def _rows(table: xarray.DataArray) -> list[tuple[int, int, float, dict[str, floa
     ]
 
 
-def _facts(found: SaddleClass, depth: int | None, task: dict[str, Any], lr: float | None) -> dict[str, Any]:
-    from foretrain.saddle import coupling
+def _note(found: SaddleClass) -> list[str]:
+    """In class D the columns do not speak of the same network."""
+    return [f"Note: {found.centring_note}."] if found.centring_note else []
 
+
+def _facts(found: SaddleClass, task: dict[str, Any], lr: float | None) -> dict[str, Any]:
     return {
         "activation": found.activation.label,
         "class": found.letter,
@@ -196,7 +207,7 @@ def _facts(found: SaddleClass, depth: int | None, task: dict[str, Any], lr: floa
         "h": found.h,
         "kappa": found.kappa,
         "reason": found.reason,
-        "K": None if depth is None else coupling(found.activation, depth, task["width"], task["beta"]),
+        "note": found.centring_note or None,
         **task,
         "learning_rate": lr,
         "time_unit": "learning rate of the first layer times steps",

@@ -96,7 +96,7 @@ def input_dimension(scale: Scale, seed: int, parts: Parts) -> Result:
     ten = data.temporal.sel(n_x=10)
     slope = log_slope(plan.n_in, ten.values)
     verdict = (
-        f"from n_in = {plan.n_in[0]} to {plan.n_in[-1]} the rank in time goes from {float(ten[0].mean()):.2f} to "
+        f"From n_in = {plan.n_in[0]} to {plan.n_in[-1]} the rank in time goes from {float(ten[0].mean()):.2f} to "
         f"{float(ten[-1].mean()):.1f} at n_x = 10, as n_in to the power {slope.mean:.3f} ± {slope.error:.3f}, and "
         f"rank(V V*) keeps the bound (A.5.3) in {int((data.site_rank <= data.bound).sum())} of "
         f"{data.site_rank.size} blocks."
@@ -126,7 +126,7 @@ def width_and_heads(scale: Scale, seed: int, parts: Parts) -> Result:
     power = {name: log_slope(plan.attention, data[name].sel(n_in=_MODEST).values).mean for name in _RANKS}
     change = np.expm1(spread(data.temporal_by_heads.sel(n_in=_MODEST).values).mean)
     verdict = (
-        f"at n_in = {_MODEST} the ranks in space and in total grow as n_attn to the power {power['spatial']:.2f} and "
+        f"At n_in = {_MODEST} the ranks in space and in total grow as n_attn to the power {power['spatial']:.2f} and "
         f"{power['total']:.2f}, that in time to the power {power['temporal']:.3f}; from {plan.heads[0]} to "
         f"{plan.heads[-1]} heads the rank in time changes by {change:.2%}."
     )
@@ -150,7 +150,7 @@ def fourier_features(scale: Scale, seed: int, parts: Parts) -> Result:
     ten = data.temporal.sel(n_x=10).mean("draw")
     left = data.loss.isel(step=-1).mean("run")
     verdict = (
-        f"eight octaves lift the rank in time from {float(ten.sel(octaves=0)):.2f} to "
+        f"Eight octaves lift the rank in time from {float(ten.sel(octaves=0)):.2f} to "
         f"{float(ten.sel(octaves=8)):.1f} at n_x = 10, and {plan.course.steps} steps of gradient descent leave "
         f"{float(left.sel(kind='8 octaves')):.2f} of the target's mean square instead of "
         f"{float(left.sel(kind='plain')):.2f}."

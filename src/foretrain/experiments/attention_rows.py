@@ -33,7 +33,7 @@ def input_rows(data: xarray.Dataset) -> tuple[Row, ...]:
     for n_x in data.n_x.values.tolist():
         rows += _follows(f"n_x = {n_x}: rank in time", "n_in", n_in, data.temporal.sel(n_x=n_x).values)
     rows += [*_values_in_time(data), *_other_readings(data), *_bounds(data)]
-    return tuple(rows)
+    return _with_words(rows, f"n_x sequences of steps with n_in numbers each; {_IN_TIME}")
 
 
 def width_rows(data: xarray.Dataset) -> tuple[Row, ...]:
@@ -48,7 +48,8 @@ def width_rows(data: xarray.Dataset) -> tuple[Row, ...]:
     for n_in in data.n_in.values.tolist():
         values = data.temporal.sel(n_in=n_in).values
         rows.append(_hardly(f"n_in = {n_in}: rank in time over n_attn", values, by_input["temporal"], "n_in"))
-    return (*rows, *_mlp_widths(data), *_heads(data, by_input))
+    words = f"n_in numbers at every step, n_attn units of the attention, n_mlp of the MLP; {_IN_SPACE}; {_IN_TIME}"
+    return _with_words([*rows, *_mlp_widths(data), *_heads(data, by_input)], words)
 
 
 def fourier_rows(data: xarray.Dataset) -> tuple[Row, ...]:
@@ -76,9 +77,20 @@ def fourier_rows(data: xarray.Dataset) -> tuple[Row, ...]:
     rows += _follows(
         "64 random waves: rank in time", "the frequency", scales, data.temporal_random.values, note
     )
-    return (*rows, *_learning(data))
+    return _with_words(
+        [*rows, *_learning(data)], f"n_x sequences; an octave is a sine and a cosine; {_IN_TIME}"
+    )
 
 
+def _with_words(rows: Sequence[Row], words: str) -> tuple[Row, ...]:
+    """What the letters and names of a table mean, at its first row."""
+    first, *others = rows
+    return (replace(first, note="; ".join(filter(None, (words, first.note)))), *others)
+
+
+_IN_TIME = "rank in time: tr(A)^2 / tr(A^2) of NTK_temp, the partial trace of NTK_S over units"
+_IN_SPACE = "rank in space: that of the partial trace over sequences and steps"
+_ORIENTATION = "no number is published; beside it the rank of X X*, X the inputs (sequences and steps, n_in)"
 _CALLED = {"temporal": "rank in time", "spatial": "rank in space", "total": "total rank"}
 
 
@@ -113,7 +125,8 @@ def _values_in_time(data: xarray.Dataset) -> Iterator[Row]:
     ten = data.sel(n_x=10)
     for n_in in data.n_in.values.tolist():
         rank, given = sampled(ten.temporal.sel(n_in=n_in).values), float(ten.input.sel(n_in=n_in).mean())
-        yield Row(f"n_x = 10, n_in = {n_in}: rank in time beside that of X X*", given, rank.mean, rank.error)
+        beside = f"{given:.3g} of the inputs"
+        yield Row(f"n_x = 10, n_in = {n_in}: rank in time", beside, rank.mean, rank.error, None, _ORIENTATION)
     few, many = (ten.modes.isel(n_in=place).values for place in (0, -1))
     yield _more_modes("smallest and largest n_in", few, many)
 
@@ -156,13 +169,14 @@ def _bounds(data: xarray.Dataset) -> Iterator[Row]:
         broken,
         None,
         not broken,
+        "V: what weights read, side by side: X for queries, keys and values, the attention's result, L - 1 layers",
     )
     most = data.isel(n_x=-1)
     for n_in in data.n_in.values.tolist():
         here, bound = int(most.site_rank.sel(n_in=n_in).max()), int(most.bound.sel(n_in=n_in))
         sharper = int(most.sharper_bound.sel(n_in=n_in))
         note = f"at most {sharper} too: X occurs three times, and what a head reads has the rank of X"
-        name = f"n_x = {int(most.n_x)}, n_in = {n_in}: rank(V V*) (at most)"
+        name = f"n_x = {int(most.n_x)}, n_in = {n_in}: rank(V V*), at most"
         yield Row(name, float(bound), here, None, here <= min(bound, sharper), note)
 
 
@@ -175,7 +189,10 @@ def _mlp_widths(data: xarray.Dataset) -> Iterator[Row]:
     """The MLP's width: for the whole state, and for its own states."""
     widths = data.mlp.values.tolist()
     whole = log_slope(widths, data.spatial_by_mlp.values)
-    note = "most of the trace is that of queries, keys and values: the width that counts is the attention's"
+    note = (
+        "not seen in the whole state, where most of the trace is that of queries, keys and values: the width that "
+        "counts there is the attention's; it is seen in the MLP's own states (next rows)"
+    )
     yield Row("n_in = 8: rank in space: power of n_mlp", "above 0", whole.mean, whole.error, None, note)
     yield from _follows(
         "n_in = 8: rank in space of the MLP's states", "n_mlp", widths, data.mlp_spatial_by_mlp.values
@@ -225,4 +242,4 @@ def _learning(data: xarray.Dataset) -> Iterator[Row]:
     for kind in data.kind.values.tolist():
         fresh = sampled(data.fresh_loss.sel(kind=kind).values)
         note = "not a claim of the source; to fit more of the training set is not yet to generalise"
-        yield Row(f"{kind}: loss on fresh sequences", "-", fresh.mean, fresh.error, None, note)
+        yield Row(f"{kind}: loss on fresh sequences", "", fresh.mean, fresh.error, None, note)

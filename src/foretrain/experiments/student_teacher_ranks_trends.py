@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _LEVEL = 0.99  # of the one-sided t-tests
+_WORDS = (
+    "W is recurrent, with gain g, and W_in reads the inputs; rank: tr(A)^2 / tr(A^2) of NTK_S reduced to time or to "
+    "units, by a partial trace or by the published average over all pairs"
+)
 _WHEN = {"initial": "at initialisation", "trained": "after training"}
 
 
@@ -47,7 +52,9 @@ def table(data: xarray.Dataset) -> tuple[Row, ...]:
     ]
     for definition, moment in views:
         rows.append(_with_inputs(input_sweep(data).sel(definition=definition, moment=moment)))
-    return (*rows, *_gradients(gain_sweep(data)), *_losses(data))
+    first, *others = rows
+    first = replace(first, note=f"{_WORDS}; {first.note}")
+    return (first, *others, *_gradients(gain_sweep(data)), *_losses(data))
 
 
 def gain_sweep(data: xarray.Dataset, input_rank: int | None = None) -> xarray.Dataset:
@@ -119,7 +126,7 @@ def _with_inputs(sweep: xarray.Dataset) -> Row:
     worst = max(steps, key=lambda step: step.mean)
     found = " → ".join(f"{value:.3g}" for value in temporal.mean(axis=0))
     ranks = ", ".join(str(rank) for rank in sweep.input_rank.values)
-    title = f"train W_in, temporal rank, {_told(sweep)}: input rank over the next, at most"
+    title = f"train W_in, temporal rank, {_told(sweep)}: over that at the next larger input rank, at most"
     agrees = all(step.is_below for step in steps)
     return Row(title, "below 1", worst.mean, worst.error, agrees, f"{found} for input ranks {ranks}")
 

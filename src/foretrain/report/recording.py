@@ -31,7 +31,8 @@ def recording_figure(dataset: xr.Dataset, title: str = "Recording") -> Figure:
     """One panel for every variable of ``foretrain.training.read``, with bands of one standard error where known.
 
     Steps are on a log axis if the schedule was; values are where all are positive and they span more than a factor of
-    50. A DataArray whose attribute ``picture`` is "shares" is stacked, small parts as one; "spectra" (matrix, rank) fill a panel each.
+    50. A DataArray whose attribute ``picture`` is "shares" is stacked, with the smallest of many parts as one; one
+    with "spectra" (matrix, rank) fills a panel for each matrix.
     """
     panels = list(_panels(dataset))
     if not panels:
@@ -164,12 +165,14 @@ def _finish(axis: Axes, heading: str, numbers: Array) -> None:
 
 
 def _along_training(axis: Axes, steps: Array, logarithmic: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     axis.set_xlabel("step", fontsize=9)
     if logarithmic and steps[-1] > 1:
         axis.set_xscale("symlog", linthresh=1.0, linscale=0.3)  # step 0 has its place
         axis.axvline(1.0, color=FAINT, linewidth=0.6, linestyle=":")
     else:
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if steps[-1] > steps[0]:
         axis.set_xlim(float(steps[0]), float(steps[-1]))
 

@@ -56,6 +56,17 @@ class SaddleClass:
             moment * self._passed_on(sign, depth - 1) for sign, moment in zip((-1.0, 1.0), self.one_sided)
         )
 
+    @property
+    def centring_note(self) -> str:
+        """What expansions in small scales stand for in class D; empty in the others."""
+        if self.letter != "D":
+            return ""
+        return (
+            f"{self.activation.label} is in class D (σ(0) = {self.a_0:.6g}), where expansions in small scales are "
+            "for the centred σ - σ(0); a network with σ as it is given follows method='reduced', whose time may be "
+            "quite different"
+        )
+
     def _passed_on(self, value: float, layers: int) -> float:
         """What becomes of a small signal of this sign after so many activations."""
         for _ in range(layers):

@@ -18,6 +18,7 @@ from foretrain.support.errors import AccuracyWarning, NotSupportedError
 
 RELATIVE_TOLERANCE = 1e-12
 _QUADRATURE_TOLERANCE = 1e-10
+_WORTH_A_WARNING = 1e-8
 _MOST_REFINEMENTS = 5
 _SLOW = 0.1  # smooth averages gain more digits with each refinement
 _CHECKED_STATES = 12
@@ -28,6 +29,13 @@ Result = TypeVar("Result")
 
 class StalledError(NotSupportedError):
     """The integrator takes ever more steps without getting on: what moves is at the level of rounding."""
+
+    def __init__(self, field: ChainField, time: float, state: Array) -> None:
+        super().__init__(
+            f"the flow of {field.activation.label} makes no progress at s = {time:g}, where X is "
+            f"{np.round(state, 6).tolist()}: end it earlier, or choose larger scales."
+        )
+        self.time, self.state = time, state
 
 
 @dataclass(frozen=True)
@@ -51,14 +59,10 @@ def follow(
 ) -> Path:
     """The flow from matrix time ``begin`` to ``end``, or until X_1 = threshold; at its own steps or at ``times``."""
     unit = end - begin
-    evaluations = count()
+    limit = evaluation_limit(field)
 
     def slopes(now: float, X: Array) -> Array:
-        if next(evaluations) > _MOST_EVALUATIONS:
-            raise StalledError(
-                f"the flow of {field.activation.label} makes no progress at s = {begin + unit * now:g}, where X is "
-                f"{np.round(X, 6).tolist()}: end it earlier."
-            )
+        limit(begin + unit * now, X)
         return field.rates(X) * (unit / field.width)
 
     def gap(_: float, X: Array) -> float:
@@ -67,16 +71,18 @@ def follow(
     gap.terminal = True  # type: ignore[attr-defined]
     gap.direction = 1.0  # type: ignore[attr-defined]
     wanted = None if times is None else (times - begin) / unit
-    found: Any = solve_ivp(
-        slopes,
-        (0.0, 1.0),
-        start,
-        method="LSODA",
-        t_eval=wanted,
-        events=None if threshold is None else gap,
-        rtol=tolerance,
-        atol=0.1 * tolerance * _smallest(start),
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="lsoda")  # a failure is reported below
+        found: Any = solve_ivp(
+            slopes,
+            (0.0, 1.0),
+            start,
+            method="LSODA",
+            t_eval=wanted,
+            events=None if threshold is None else gap,
+            rtol=tolerance,
+            atol=0.1 * tolerance * smallest_scale(start),
+        )
     if not found.success or not np.isfinite(found.y).all():
         raise NotSupportedError(
             f"the flow of {field.activation.label} could not be followed from s = {begin:g} to {end:g} "
@@ -85,7 +91,18 @@ def follow(
     return Path(begin + unit * found.t, found.y.T, found.status == 1)
 
 
-def _smallest(start: Array) -> float:
+def evaluation_limit(field: ChainField) -> Callable[[float, Array], None]:
+    """To be called with matrix time and state at every evaluation: gives up after very many of them."""
+    evaluations = count()
+
+    def check(time: float, X: Array) -> None:
+        if next(evaluations) > _MOST_EVALUATIONS:
+            raise StalledError(field, time, X)
+
+    return check
+
+
+def smallest_scale(start: Array) -> float:
     """The smallest scale that is not zero, at most 1."""
     size = np.abs(start)
     return float(size[size > 0].min(initial=1.0))
@@ -105,6 +122,8 @@ def with_accuracy(
         if error > _SLOW * before:
             break
         field = field.refined()
+    if error <= _WORTH_A_WARNING:
+        return result, field
     warnings.warn(
         f"the Gaussian averages of the flow of {field.activation.label} are accurate to {error:.1e} only: kinks that "
         "move through the average, or very large scales, converge slowly.",

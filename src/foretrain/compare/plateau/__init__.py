@@ -3,8 +3,8 @@
 ``plateau``        reads the layers, integrates the network's own gradient flow on its own data, and advises
 ``Plateau``        what it returns; ``verify()`` trains the given and the rescaled network
 
-Rooms: ``layers`` (scales and the bottleneck), ``levels`` (loss at the saddle, threshold), ``rates`` (learning rates by
-parameter), ``prediction`` (the flow in steps), ``rescaling`` (factors, scaling law), ``verification`` (real descent).
+Rooms: ``layers`` (scales and the bottleneck), ``levels`` (loss at the saddle, threshold), ``rates`` (learning rates
+by parameter), ``prediction`` (the flow in steps), ``rescaling`` (factors, scaling law), ``verification`` (descent).
 """
 
 from foretrain.compare.plateau.entry import plateau

@@ -20,6 +20,7 @@ from foretrain.compare.plateau.prediction import Forecast, forecast
 from foretrain.compare.plateau.rates import Descent, descent_of
 from foretrain.compare.plateau.rescaling import ScalingLaw, factors_to_natural, rescaled
 from foretrain.compare.plateau.result import Plateau
+from foretrain.empirical.layer_scales import LayerScales, layer_scales
 from foretrain.support.errors import InputError, NotSupportedError
 
 
@@ -65,7 +66,22 @@ def plateau(
         factors = factors_to_natural(found)
         after = forecast(rescaled(model, factors), task, descent, level, goal, max_steps)
         law = _law(model, task, descent, found, given, max_steps, is_chain(model, task.x, layers))
-    return Plateau(model, task, descent, batch_size, layers, found, given, law, factors, after)
+    scales = _theory_scales(model, task, len(layers))
+    return Plateau(model, task, descent, batch_size, layers, found, given, law, factors, after, scales)
+
+
+def _theory_scales(model: nn.Module, task: Task, count: int) -> LayerScales | None:
+    """X_l for networks the theory speaks of; the signal is the direction of inputs that says most about targets."""
+    try:
+        inputs = task.x.flatten(1).double()
+        targets = task.y if task.y.is_floating_point() else nn.functional.one_hot(task.y)
+        targets = targets.flatten(1).double()
+        covariance = (inputs - inputs.mean(0)).T @ (targets - targets.mean(0))
+        direction = torch.linalg.svd(covariance, full_matrices=False).U[:, 0]
+        scales = layer_scales(model, direction.cpu().numpy())
+    except (NotSupportedError, InputError):
+        return None
+    return scales if len(scales.layers) == count else None
 
 
 def _law(
@@ -99,6 +115,6 @@ def _check(model: nn.Module, x: Any, batch_size: int | None, max_steps: float) -
             raise NotSupportedError("the model drops units at random: call model.eval(), or remove dropout.")
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
             raise NotSupportedError(
-                "batch normalisation makes every sample depend on its batch, and undoes the scale of the layer before "
-                "it, so it has no such plateau: call model.eval() to freeze its statistics."
+                "batch normalisation lets samples depend on their batch, and undoes the scale of the layer before: "
+                "call model.eval() to freeze its statistics."
             )

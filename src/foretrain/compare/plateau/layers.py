@@ -169,7 +169,7 @@ def _calls(model: nn.Module) -> Iterator[list[tuple[str, nn.Module, Any, Any]]]:
 
 def _is_pointwise(module: nn.Module) -> bool:
     """Whether a module without parameters acts on every number by itself, as an activation does."""
-    if list(module.parameters()) or list(module.buffers()):
+    if any(True for _ in (*module.parameters(), *module.buffers())):
         return False
     z = torch.linspace(-1.7, 2.3, 8).reshape(1, 8)
     try:

@@ -111,11 +111,11 @@ def _best_constant(start: Tensor, task: Task) -> float:
     def closure() -> Tensor:
         search.zero_grad()
         value = task.loss(constant.expand(len(task.x), *constant.shape[1:]), task.y)
-        value.backward()
+        value.backward()  # type: ignore[no-untyped-call]
         return value
 
     with torch.enable_grad():
-        search.step(closure)
+        search.step(closure)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         return float(task.loss(constant.expand(len(task.x), *constant.shape[1:]), task.y))
 

@@ -56,13 +56,16 @@ class Forecast:
 
     @property
     def has_plateau(self) -> bool:
-        """Whether the loss stays near its level for longer than it then takes to fall to the threshold."""
+        """Whether the loss stays near its level for more than half the time in which it then falls to the threshold.
+
+        An exponential decay through the level to half of it stays for a third of that time at most.
+        """
         if not math.isfinite(self.begins):
             return False
         if not math.isfinite(self.ends):
             return True
         fall = min(self.escape, self.followed) - self.ends
-        return self.length > fall
+        return self.length > 0.5 * fall
 
     @property
     def stable(self) -> bool:
@@ -136,9 +139,8 @@ def stability(model: nn.Module, task: Task, descent: Descent) -> float:
     """Largest eigenvalue of √η H √η, by the power method with differences of gradients."""
     trained = {name: p for name, p in model.named_parameters() if name in descent.rates}
     roots = [descent.rates[name] ** 0.5 for name in trained]
-    size = _length([p.detach() for p in trained.values()])
     small = 1e-3 if next(iter(trained.values())).dtype == torch.float32 else 1e-5
-    width = small * max(size, 1e-12)
+    width = small * max(_length([p.detach() for p in trained.values()]), 1e-6)
 
     def product(direction: list[Tensor]) -> list[Tensor]:
         moves = [root * part for root, part in zip(roots, direction)]
@@ -149,13 +151,17 @@ def stability(model: nn.Module, task: Task, descent: Descent) -> float:
     # A fixed direction makes the answer reproducible.
     source = torch.Generator().manual_seed(0)
     start = [torch.randn(p.shape, generator=source).to(p.device, p.dtype) for p in trained.values()]
-    found = _dominant(product, start, 0.0)
-    # Near a saddle the eigenvalue of largest size may be negative; moved by it, the largest one is the dominant one.
-    return found if found >= 0 else _dominant(product, start, -found) + found
+    found, size = _dominant(product, start, 0.0)
+    if found >= 0.99 * size:
+        return found
+    # Near a saddle an eigenvalue of largest size may be negative; moved by its size, the largest one dominates.
+    return _dominant(product, start, size)[0] - size
 
 
-def _dominant(product: Callable[[list[Tensor]], list[Tensor]], start: list[Tensor], shift: float) -> float:
-    """The eigenvalue of largest size of an operator moved by ``shift``."""
+def _dominant(
+    product: Callable[[list[Tensor]], list[Tensor]], start: list[Tensor], shift: float
+) -> tuple[float, float]:
+    """Rayleigh quotient and length of the last product of the power method, for an operator moved by ``shift``."""
     direction, value = start, 0.0
     for _ in range(_POWER_STEPS):
         norm = _length(direction)
@@ -164,7 +170,7 @@ def _dominant(product: Callable[[list[Tensor]], list[Tensor]], start: list[Tenso
         unit = [part / norm for part in direction]
         direction = [moved + shift * part for moved, part in zip(product(unit), unit)]
         value = sum(float((part * moved).double().sum()) for part, moved in zip(unit, direction))
-    return value
+    return value, _length(direction)
 
 
 def _length(parts: list[Tensor]) -> float:

@@ -48,7 +48,7 @@ def advice_text(found: Plateau) -> str:
         return "" if not found.forecast.has_plateau else "No rescaling is advised."
     names = ", ".join(found.factors)
     if not math.isfinite(after.escape):
-        gain = f"then the loss is predicted at {after.losses[-1]:.4g} after {after.followed:,.0f} steps ({after.status})"
+        gain = f"then the loss is {after.losses[-1]:.4g} after {after.followed:,.0f} steps ({after.status})"
     else:
         word = (
             "the plateau is gone"
@@ -70,7 +70,7 @@ def caution_text(found: Plateau) -> str:
             continue
         word = "coarse" if flow.stable else "too large"
         lines.append(
-            f"The learning rate is {word} for the {name} network: rate × curvature is {flow.stability:.2g} at the end "
-            f"of its flow, which descent follows well only far below {flow.stability_limit:.2g}."
+            f"The learning rate is {word} for the {name} network: rate × curvature is {flow.stability:.2g} at the "
+            f"end of its flow, which descent follows well only far below {flow.stability_limit:.2g}."
         )
     return "\n".join(lines)

@@ -21,7 +21,7 @@ class Descent:
 
     @property
     def flow_rates(self) -> dict[str, float]:
-        """ρ for which the time of θ̇ = -ρ ∇ is the number of steps: on a plateau momentum m multiplies it by 1/(1-m)."""
+        """ρ for which the time of θ̇ = -ρ ∇ counts steps; on a plateau momentum m multiplies rates by 1/(1-m)."""
         return {name: rate / (1 - self.momentum) for name, rate in self.rates.items()}
 
     @property

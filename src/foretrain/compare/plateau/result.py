@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from foretrain.compare.plateau.layers import Bottleneck, LayerScale, has_normalisation
@@ -19,6 +20,10 @@ from foretrain.support.seeds import Seed, spawn
 
 if TYPE_CHECKING:
     import xarray
+
+    from foretrain.empirical.layer_scales import LayerScales
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,6 +43,9 @@ class Plateau:
     law: ScalingLaw | None
     factors: dict[str, float]
     rescaled_forecast: Forecast | None
+    theory_scales: (
+        LayerScales | None
+    )  # X_l of Rawal & DeWeese; None unless linear layers of one width in a row
 
     @property
     def code(self) -> str:
@@ -88,6 +96,7 @@ class Plateau:
         flows = {"given": self.forecast, "rescaled": self.rescaled_forecast}
         there = {name: flow for name, flow in flows.items() if flow is not None}
         small = {layer.name for layer in self.bottleneck.layers}
+        readings = self._theory_readings()
         curves = {f"{name}_loss": (f"{name}_step", flow.losses) for name, flow in there.items()}
         return xarray.Dataset(
             {
@@ -100,6 +109,7 @@ class Plateau:
                 "plateau": ("network", [flow.length for flow in there.values()]),
                 "stability": ("network", [flow.stability for flow in there.values()]),
                 **curves,
+                **readings,
             },
             coords={
                 "layer": [layer.name for layer in self.layers],
@@ -116,6 +126,13 @@ class Plateau:
             },
         )
 
+    def _theory_readings(self) -> dict[str, tuple[str, Array]]:
+        """X_l in the readings of ``empirical.layer_scales``."""
+        seen = self.theory_scales
+        if seen is None:
+            return {}
+        return {f"X_{name}": ("layer", getattr(seen, name)) for name in ("norm", "spectral", "signal")}
+
     @property
     def verdict(self) -> str:
         """One sentence: is there a plateau, how long, and why."""
@@ -126,7 +143,10 @@ class Plateau:
             return f"No plateau: {self._progress(seen)}."
         place = f"the loss waits near {seen.level:.4g}"
         if math.isfinite(seen.escape):
-            told = f"for about {seen.length:,.0f} steps and falls below {seen.threshold:.4g} at step {seen.escape:,.0f}"
+            told = (
+                f"for about {seen.length:,.0f} steps and falls below {seen.threshold:.4g} "
+                f"at step {seen.escape:,.0f}"
+            )
         elif math.isfinite(seen.ends):
             told = (
                 f"for about {seen.length:,.0f} steps, then falls, but only to {np.nanmin(seen.losses):.4g} within "

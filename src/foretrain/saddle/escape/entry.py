@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any, Literal
 
 from numpy.typing import ArrayLike
@@ -22,7 +23,7 @@ from foretrain.saddle.parameters import (
     check_width,
     matrix_times,
 )
-from foretrain.support.errors import InputError
+from foretrain.support.errors import AccuracyWarning, InputError
 
 Method = Literal["leading", "corrected", "reduced"]
 Source = Literal["exact", "paper"]
@@ -51,8 +52,9 @@ def escape_time(
     ----------
     activation
         A name, an activation, or any callable. In class D (sigma(0) != 0) "leading" and "corrected" speak of the
-        centred network, sigma - sigma(0) in every layer and in the teacher; "reduced" follows sigma as it is given,
-        whose saddle is elsewhere: pass ``centred(activation)`` for the centred one.
+        centred network, sigma - sigma(0) in every layer and in the teacher, and warn; "reduced" follows sigma as it
+        is given, as a network with it does, which may leave much earlier: the offset passes signals on where scales
+        are small. Pass ``centred(activation)`` to hold the methods against each other.
     scales
         X_1(0), ..., X_L(0) in layer order (Def. 3): rows of W_1 of length X_1, entries X_l / N in the middle and
         X_L / sqrt(N) in the last layer. One may be zero; with two zeros nothing ever moves.
@@ -84,6 +86,8 @@ def escape_time(
         raise InputError("source='paper' changes the coefficients of method='corrected': give that method.")
     found, unit = classify(activation), matrix_times(neurons, time)
     K = escape_coupling(found, len(X), neurons, beta)
+    if method != "reduced" and found.letter == "D":
+        warnings.warn(f"the {method} order: {found.centring_note}.", AccuracyWarning, stacklevel=2)
     if method == "leading":
         return transit_time(K, X, level) / unit
     if method == "reduced":

@@ -13,13 +13,18 @@ from foretrain.activations import Activation
 from foretrain.saddle.chain_field import ChainField
 from foretrain.saddle.integration import RELATIVE_TOLERANCE, Path, StalledError, follow, with_accuracy
 from foretrain.saddle.parameters import Array
-from foretrain.support.errors import AccuracyWarning
+from foretrain.saddle.plateau import cross_plateau, driven_share
+from foretrain.support.errors import AccuracyWarning, NotSupportedError
 
 # Times to follow, in units of the estimate, each with its tolerance: late times matter only where the flow creeps.
 _HORIZONS = ((3.0, 1e-12), (30.0, 1e-12), (300.0, 1e-11), (3e3, 1e-10), (3e4, 1e-9))
 _AT_REST = 1e-12
 _NEARLY_AT_REST = 1e-8
 _NEAR = 0.02
+_LONG = 1e6  # plateaus this much longer than the escape at their end are followed separately
+_DRIVEN = 0.9  # share of the rates that the teacher alone makes, on a plateau
+_CREEPING = 1e-3
+_NOTHING = 1e-100
 
 
 def reduced_time(
@@ -35,20 +40,47 @@ def reduced_time(
     field = ChainField(act, width, beta)
     if not field.rates(scales).any():
         return math.inf
-    time, _ = with_accuracy(field, lambda finer: _arrival(finer, scales, threshold, estimate))
+    time, _ = with_accuracy(field, lambda finer: _in_stages(finer, scales, threshold, estimate))
     return time
+
+
+def _in_stages(field: ChainField, scales: Array, threshold: float, estimate: float) -> tuple[float, Array]:
+    """A very long plateau first by itself, then what follows it in a time of its own; with the states visited.
+
+    With an offset the last layer fits the mean of the teacher at once, and the others stay on a plateau.
+    """
+    end = _escaping_time(field, scales, threshold)
+    offset = float(field.activation.value(0.0)) != 0.0
+    if offset or estimate < _LONG * end or driven_share(field, scales) < _DRIVEN:
+        return _arrival(field, scales, threshold, estimate)
+    plateau = cross_plateau(field, scales, threshold, estimate)
+    if plateau.crossed:
+        return plateau.time, plateau.states
+    rest, visited = _arrival(field, plateau.states[-1], threshold, end)
+    return plateau.time + rest, np.concatenate([plateau.states, visited])
+
+
+def _escaping_time(field: ChainField, scales: Array, threshold: float) -> float:
+    """How fast X_1 passes the threshold, if all squares have grown by as much until then."""
+    there = np.sqrt(scales**2 + threshold**2 - scales[0] ** 2)
+    return threshold * field.width / float(np.linalg.norm(field.drive(there)))
 
 
 def _arrival(field: ChainField, scales: Array, threshold: float, estimate: float) -> tuple[float, Array]:
     """The time of arrival, and the states that were visited."""
     begin, state = 0.0, scales
-    visited = []
+    visited = [scales[None]]
     for horizon, tolerance in _HORIZONS:
         end = horizon * estimate
         try:
             path = follow(field, state, begin, end, threshold=threshold, tolerance=tolerance)
-        except StalledError:
+        except StalledError as stalled:
+            begin, state = stalled.time, stalled.state
             break
+        except NotSupportedError:
+            if begin > 0 and driven_share(field, state) < _CREEPING:
+                break  # the valley of small loss is too steep for the integrator, and has been entered long ago
+            raise
         visited.append(path.states)
         state = path.states[-1]
         if path.crossed:
@@ -90,12 +122,13 @@ def _crossing(field: ChainField, path: Path, threshold: float) -> float:
 
 def _never_arrives(field: ChainField, state: Array, threshold: float) -> bool:
     """Whether the flow is at rest, or about to be at a stable fixed point, below the threshold."""
-    size = float(np.abs(field.drive(state)).max())
-    if float(np.abs(field.rates(state)).max()) <= _AT_REST * size:
+    drive = np.abs(field.drive(state))
+    size = np.maximum(drive, _NOTHING * drive.max())  # by layer: one may be at rest long before the others
+    if (np.abs(field.rates(state)) <= _AT_REST * size).all():
         return True
 
     def scaled(X: Array) -> Array:
-        return field.rates(X) / size
+        return np.asarray(field.rates(X) / size)
 
     found = root(scaled, state, tol=1e-12)
     distance = float(np.abs(found.x - state).max())

@@ -95,7 +95,8 @@ def transit_time(K: float, scales: Array, threshold: float, correction: Correcti
         return 0.0
     if np.count_nonzero(scales) < len(scales) - 1 or threshold >= correction.stall:
         return math.inf
-    relative = _relative_time(scales / threshold, correction.in_units_of(threshold))
+    with np.errstate(over="ignore"):  # beyond the largest number the time is infinite
+        relative = _relative_time(scales / threshold, correction.in_units_of(threshold))
     return float(relative / K * threshold ** (2.0 - len(scales)))
 
 

@@ -1,8 +1,24 @@
-"""Several modes of the teacher at once (App. E): which escapes first, and how the modes help each other."""
+"""Several modes of the teacher at once (App. E): which escapes first, and what the modes do to each other.
+
+``mode_times``      each mode by itself: t_k = I_L / Gamma_k, the order, critical depths; ``stage`` (65-68)
+``block_escape``    when every mode escapes in the exact flow of block-symmetric networks; ``block_flow`` trajectories
+``coefficients``    drive and damping of rotations and off-block entries (62), (64), from the exact flow
+``homotopy``        what makes the time of one flow that of another (Prop. 23), between any two of
+                    ``Decoupled``, ``LinearClosure`` and ``Exact``
+"""
 
 from foretrain.saddle.modes.block_field import BlockField, block_field
 from foretrain.saddle.modes.block_flow import block_escape, block_flow
 from foretrain.saddle.modes.block_state import BlockLayout
+from foretrain.saddle.modes.closure import (
+    Coefficients,
+    Decoupled,
+    Exact,
+    LinearClosure,
+    ModeField,
+    coefficients,
+    duhamel,
+)
 from foretrain.saddle.modes.gaussian_grid import (
     GaussianGrid,
     gaussian_grid,
@@ -10,6 +26,7 @@ from foretrain.saddle.modes.gaussian_grid import (
     midpoint_grid,
     sobol_grid,
 )
+from foretrain.saddle.modes.homotopy import HomotopyTimes, channels, homotopy
 from foretrain.saddle.modes.laws import (
     chain_moment,
     critical_depth,
@@ -25,18 +42,28 @@ from foretrain.saddle.modes.stage import Stage, stage
 __all__ = [
     "BlockField",
     "BlockLayout",
+    "Coefficients",
+    "Decoupled",
+    "Exact",
     "GaussianGrid",
+    "HomotopyTimes",
+    "LinearClosure",
+    "ModeField",
     "Stage",
     "block_escape",
     "block_field",
     "block_flow",
     "chain_moment",
+    "channels",
+    "coefficients",
     "critical_depth",
     "critical_scale",
+    "duhamel",
     "fitted_product",
     "fitted_scales",
     "gaussian_grid",
     "hermite_grid",
+    "homotopy",
     "midpoint_grid",
     "mode_coupling",
     "mode_times",

@@ -70,9 +70,7 @@ class Decoupled:
     def chains(self) -> tuple[BlockField, ...]:
         """The flow of each mode alone."""
         own = self.field
-        return tuple(
-            block_field(own.activation, own.depth, (beta,), own.block_width) for beta in own.betas
-        )
+        return tuple(block_field(own.activation, own.depth, (beta,), own.block_width) for beta in own.betas)
 
     def rates(self, state: Array) -> Array:
         """The rates of the scales; zero elsewhere."""

@@ -86,9 +86,7 @@ class _Family:
             )
         return found
 
-    def shares(
-        self, nu: float, start: Array, groups: Mapping[str, NDArray[np.intp]]
-    ) -> tuple[Array, float]:
+    def shares(self, nu: float, start: Array, groups: Mapping[str, NDArray[np.intp]]) -> tuple[Array, float]:
         """-int p_i (f_1 - f_0)_i dt over each group of entries, and the largest |p . f_nu - 1|."""
         path = self.path(nu, start)
         T, size = float(path.crossings[0]), len(start)
@@ -111,9 +109,7 @@ class _Family:
             atol=1e-3 * _TOLERANCE * abs(p[self.place]),
         )
         checked = np.linspace(0, len(found.t) - 1, 25).astype(int)
-        fluxes = [
-            found.y[:size, k] @ self.rates(nu, path.at(np.array([T - found.t[k]]))[0]) for k in checked
-        ]
+        fluxes = [found.y[:size, k] @ self.rates(nu, path.at(np.array([T - found.t[k]]))[0]) for k in checked]
         return found.y[size:, -1], float(np.abs(np.array(fluxes) - 1).max())
 
 
@@ -141,7 +137,9 @@ def homotopy(
     if second.layout != layout or state.shape != (layout.size,):
         raise InputError("both fields and the state must belong to the same depth and modes.")
     if not 0 <= mode < layout.modes or nodes < 1:
-        raise InputError(f"mode is {mode} of {layout.modes} and nodes is {nodes}: give 0, 1, ... and 1 or more.")
+        raise InputError(
+            f"mode is {mode} of {layout.modes} and nodes is {nodes}: give 0, 1, ... and 1 or more."
+        )
     place = mode * (layout.modes + 1)
     family = _Family(first, second, place, check_positive(threshold, "threshold"), until)
     x, w = np.polynomial.legendre.leggauss(nodes)
@@ -160,6 +158,4 @@ def homotopy(
 def channels(layout: BlockLayout) -> dict[str, NDArray[np.intp]]:
     """What moves: the scales, the rotations of layer 1, and the off-block entries of each middle layer."""
     names = {1: "rotations"} | {layer: f"off-block {layer}" for layer in range(2, layout.depth)}
-    return {"scales": layout.diagonal} | {
-        name: layout.off_diagonal(layer) for layer, name in names.items()
-    }
+    return {"scales": layout.diagonal} | {name: layout.off_diagonal(layer) for layer, name in names.items()}

@@ -61,6 +61,10 @@ def escape(
     if levels.ndim != 1 or not levels.size or not np.isfinite(levels).all():
         raise InputError(f"thresholds are {thresholds!r}: give finite numbers.")
     watched, rules = observable_named(observable), integration or Integration()
+    if watched.name == "loss" and not (levels > 0).all():
+        raise InputError(
+            f"thresholds are {thresholds!r}: a loss takes forever to vanish; give positive numbers."
+        )
     points = prepared_sample(problem, sample, rules)
     run = _Run(problem, watched, levels, rules, population_field(problem, points, metric))
     found = []

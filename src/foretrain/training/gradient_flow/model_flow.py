@@ -82,6 +82,10 @@ def gradient_flow(
         raise InputError("the flow would never end: give max_time= or stop=.")
     run = _Run(copy.deepcopy(model), x, y, loss, rates or {}, stop, observe or {})
     flows = Flows(run.field, run.start(), method_named(method), Tolerance(rtol, atol))
+    if not np.isfinite([flows.now.loss, flows.now.loss_rate]).all():
+        raise InputError(
+            "the loss or its gradient is not finite at the start: check the data and the weights."
+        )
     run.record(0.0, flows.state, flows.now)
     status = "reached" if run.event(flows.state, flows.now) <= 0 else ""
     with Progress("gradient flow", total=max_time if math.isfinite(max_time) else None) as bar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.support.errors import InputError
+from foretrain.support.memory import require_memory
 from foretrain.support.seeds import spawn, torch_generator
 from foretrain.training.gradient_flow.problem import Problem
 
@@ -75,6 +77,7 @@ def scaled_he(
             f"small_layers is {small_layers}: give a number from 0 to the depth {problem.depth}."
         )
     sizes = np.atleast_1d(np.asarray(epsilons, dtype=np.float64))
+    _require_room(problem, sizes.size * (seeds if isinstance(seeds, int) else len(seeds)))
     numbers = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
     if not numbers or not sizes.size or not (sizes >= 0).all():
         raise InputError("give at least one seed, and epsilons that are not negative.")
@@ -113,6 +116,7 @@ def ansatz(problem: Problem, scales: Sequence[Any] | NDArray[np.floating]) -> Ne
             f"scales have shape {given.shape}: give finite numbers (layers) or (networks, layers) for "
             f"{problem.depth} layers, with a last axis of {modes} for several modes."
         )
+    _require_room(problem, len(stacked))
     X = torch.from_numpy(stacked)
     member = torch.eye(modes, dtype=torch.float64).repeat_interleave(block, dim=0)  # (neurons, modes)
     first = torch.zeros(len(X), problem.width, problem.inputs, dtype=torch.float64)
@@ -145,6 +149,16 @@ def amplitudes(problem: Problem, weights: Weights) -> Tensor:
     ]
     last = block**0.5 * weights[-1][:, 0, :used] @ member
     return torch.stack([first, *middle, last], dim=1)
+
+
+def _require_room(problem: Problem, count: int) -> None:
+    """Refuse weights that do not fit; they are held twice while they are made."""
+    numbers = sum(math.prod(shape) for shape in problem.shapes)
+    require_memory(
+        2 * 8 * numbers * count,
+        f"a set of {count:,} networks {problem!r}",
+        "take fewer networks or a smaller width",
+    )
 
 
 def _he_normal(problem: Problem, seed: int) -> list[Tensor]:

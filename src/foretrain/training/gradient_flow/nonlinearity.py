@@ -69,6 +69,11 @@ class Nonlinearity:
                 f"the activation {self.name} cannot be differentiated by torch "
                 f"({' '.join(str(error).split())[:120]}): give a function of one tensor made of torch operations."
             ) from error
+        if not (torch.isfinite(value).all() and torch.isfinite(slope).all()):
+            raise InputError(
+                f"the activation {self.name} or its slope is not finite somewhere between -2.1 and 1.9: give one "
+                "that is finite on the whole real line."
+            )
         if value.shape != z.shape or not torch.allclose(derivative, slope * along, rtol=1e-10, atol=1e-12):
             raise InputError(
                 f"the activation {self.name} mixes entries: give one that acts on every entry by itself."

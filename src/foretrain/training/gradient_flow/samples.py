@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.support.errors import InputError
+from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.training.gradient_flow.problem import Problem
+
+_COPIES = 4  # of all points, while a sample is made
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,11 @@ def gaussian_sample(problem: Problem, size: int = 1024, seed: Seed = 0) -> Sampl
         )
     signs = _reflections(problem)
     power = max(1, math.ceil(math.log2(size / len(signs))))
+    require_memory(
+        _COPIES * 8 * len(signs) * 2**power * problem.inputs,
+        f"a sample of {len(signs) * 2**power:,} points in {problem.inputs} dimensions",
+        "take a smaller size",
+    )
     uniform = qmc.Sobol(problem.inputs, rng=generator(seed)).random_base2(power)
     stratum = np.floor(uniform * 2**power).astype(int)
     drawn = _representatives(2**power)[stratum]

@@ -2,7 +2,7 @@
 
 ``loss``, ``gradient_norm``, ``learning_rate``, ``weight_spectra``, ``ntk_shares``, ``fields``, ``global_ntk_rank``,
 ``core_cosine``, ``mode_alignment``, ``imbalance``; each function here gives the observable with its options, such as
-``mode_alignment(modes=5)``. ``register`` adds more, ``names`` lists all.
+``mode_alignment(modes=5)`` (``imbalance`` has none). ``register`` adds more, ``names`` lists all.
 """
 
 from foretrain.empirical.imbalance import observe_imbalance

@@ -3,6 +3,8 @@
 An observable is recorded if what was spent, its own cost, and the cost of the last record, which is always made,
 stay within the share. A cheap observable that is due all the time would use up what a costly one is saving for; so
 each has an equal part of the allowance, and may go beyond it only by what others do not need for their next record.
+Until the time has paid for the first and the last record, cheap observables have a quarter of the share: a loss must
+not wait for minutes because a kernel beside it is costly.
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from numbers import Real
+from typing import Any
 
 from foretrain.support.errors import InputError
 
 BOOKKEEPING = "bookkeeping"  # copies that protect the training, and writing
 _REMEMBERED = 5  # costs of one observable, whose largest is what the next one is expected to cost
 _DECIDING = 0.05  # share of the budget that may go into deciding in vain what fits
+_ADVANCE = 0.25  # of the share, for cheap observables before the first and the last record are paid for
+_CHEAP = 0.1  # of the cost of all observables: what an advance is for
 _CAUTION = 1.5  # by which the last record, which comes whatever it costs, may exceed that
 
 
@@ -24,9 +29,7 @@ class Budget:
     """Seconds spent by observable, and what more may be spent; ``share`` None: anything."""
 
     def __init__(self, share: float | None, names: Iterable[str]) -> None:
-        if share is not None and (
-            isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) <= 1
-        ):
+        if share is not None and not _is_share(share):
             raise InputError(
                 f"budget is {share!r}: give a share of the time such as 0.05, or None for no limit."
             )
@@ -34,6 +37,8 @@ class Budget:
         self.spent = dict.fromkeys([*names, BOOKKEEPING], 0.0)
         self._recent: dict[str, deque[float]] = {name: deque(maxlen=_REMEMBERED) for name in self.spent}
         self._start = time.perf_counter()
+        self._before: float | None = None  # spent before anything was chosen: the first record
+        self._paid = False  # whether the first and the last record were within the share at some time
         self.next_decision = 0.0  # by the clock: before then nothing fits
 
     def start(self) -> None:
@@ -76,11 +81,14 @@ class Budget:
 
     def _fitting(self, active: Sequence[str]) -> list[str] | None:
         assert self.share is not None
+        if self._before is None:
+            self._before = self.total
         reserved = _CAUTION * sum(self.expected(name) for name in (*active, BOOKKEEPING))
         allowance = self.share * self.elapsed - reserved - self.expected(BOOKKEEPING)
         room = allowance - self.total
         if room < 0:
-            return None
+            return None if self._paid else self._advanced(active, self.total - self._before)
+        self._paid = True
         shared = allowance - self.spent[BOOKKEEPING]
         found = []
         # Those furthest behind their part come first.
@@ -91,8 +99,26 @@ class Budget:
                 room -= cost
         return [name for name in active if name in found]
 
+    def _advanced(self, active: Sequence[str], spent: float) -> list[str] | None:
+        """Cheap ones, from the cheapest on, as far as the advance goes."""
+        assert self.share is not None
+        writing = self.expected(BOOKKEEPING)
+        room = _ADVANCE * self.share * self.elapsed - spent - writing
+        cheap = _CHEAP * sum(self.expected(name) for name in active) - writing
+        found = []
+        for name in sorted(active, key=self.expected):
+            cost = self.expected(name)
+            if cost <= min(room, cheap):
+                found.append(name)
+                room -= cost
+        return [name for name in active if name in found] or None
+
     def _part(self, name: str, active: Sequence[str], shared: float) -> float:
         """An equal part of the allowance, and what others leave of theirs beyond their next record."""
         equal = shared / len(active)
         left = (equal - self.spent[other] - self.expected(other) for other in active if other != name)
         return equal + sum(max(0.0, spare) for spare in left)
+
+
+def _is_share(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) <= 1

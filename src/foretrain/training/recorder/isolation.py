@@ -43,8 +43,8 @@ class Snapshot:
         self._random.restore()
         for module, mode in self._modes:
             module.training = mode
-        for held, content in self._held:
-            _refill(held, content)
+        for container, content in self._held:
+            _refill(container, content)
         for value, held, before in self._values:
             if value.dtype != held.dtype or value.data_ptr() != held.data_ptr():  # as model.double() does
                 value.data = held
@@ -89,6 +89,8 @@ def _kept_tensors(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _refill(held: Container, content: Container) -> None:
+    if not (held or content):  # most of them
+        return
     if isinstance(held, dict) and isinstance(content, dict):
         if held.keys() != content.keys() or any(held[key] is not item for key, item in content.items()):
             held.clear()
