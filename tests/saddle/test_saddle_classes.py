@@ -172,3 +172,22 @@ def test_units_of_the_coupling() -> None:
 def test_bad_input_of_the_coupling(arguments: dict[str, Any], word: str) -> None:
     with pytest.raises(InputError, match=word):
         coupling("tanh", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("spec", "q", "a_q"),
+    [
+        (lambda z: z + z**7, 7, 1.0),
+        (lambda z: z / (1 + z**6) ** (1 / 6), 7, -1 / 6),
+        (lambda z: z - 0.001 * z**9, 9, -0.001),
+    ],
+)
+def test_odd_powers_beyond_the_known_derivatives(spec: Any, q: int, a_q: float) -> None:
+    found = classify(spec)
+    assert (found.letter, found.q) == ("B", q)
+    assert found.a_q == pytest.approx(a_q, rel=1e-5)
+
+
+def test_a_function_without_a_series_has_no_power() -> None:
+    found = classify(lambda z: z + z * np.exp(-1 / np.maximum(z * z, 1e-12)))
+    assert (found.letter, found.q) == ("outside", None)

@@ -251,6 +251,32 @@ _TABLE = (
         "foretrain.experiments.mode_prediction:mode_prediction",
         resumable=True,
     ),
+    Experiment(
+        "saddle-trajectory",
+        "Whole networks on the scalar flow of the saddle",
+        f"{_SADDLE}, figure 1",
+        "foretrain.experiments.saddle_trajectory:saddle_trajectory",
+    ),
+    Experiment(
+        "saddle-scaling",
+        "Escape time against initial scale, depth and bottleneck",
+        f"{_SADDLE}, figure 2",
+        "foretrain.experiments.saddle_scaling:saddle_scaling",
+    ),
+    Experiment(
+        "saddle-universality",
+        "Escape times of five activations collapse",
+        f"{_SADDLE}, figure 3",
+        "foretrain.experiments.saddle_universality:saddle_universality",
+        resumable=True,
+    ),
+    Experiment(
+        "saddle-slopes",
+        "Slopes of escape times of He-normal networks",
+        f"{_SADDLE}, figure 4 and table of slopes",
+        "foretrain.experiments.saddle_slopes:saddle_slopes",
+        resumable=True,
+    ),
 )
 _BY_NAME = {entry.name: entry for entry in _TABLE}
 

@@ -18,7 +18,7 @@ def draw(data: xarray.Dataset) -> Figure:
     """Losses, alignments, rotations; times of the first mode, shares of the homotopy, the order of two modes."""
     title = (
         f"Several modes escape together: tanh, depth 4, width {data.width}, β = "
-        f"{', '.join(f'{beta:g}' for beta in data.betas)}, ε = {data.epsilon:g}"
+        f"{', '.join(f'{beta:g}' for beta in data.betas)}, ε = {data.start_scale:g}"
     )
     figure, panels = new_figure(title, 2, 3, (16, 9))
     _draw_loss(panels[0], data)
@@ -112,10 +112,8 @@ def _draw_shares(panel: Axes, data: xarray.Dataset) -> None:
         )
     panel.axvline(0, color=INK, linewidth=0.8)
     panel.set_yticks(places, shares.channel.values.tolist())
-    panel.set(
-        xlabel="share of T(1) - T(0), time s",
-        xlim=(1.15 * float(shares.min()), 0.15 * abs(float(shares.min()))),
-    )
+    least = float(shares.min())
+    panel.set(xlabel="share of T(1) - T(0), time s", xlim=(1.15 * least, 0.15 * abs(least)))
     panel.set_title("Homotopy: what makes the first mode faster", fontsize=11)
 
 

@@ -21,6 +21,7 @@ Letter = Literal["A", "B", "C", "D", "outside"]
 
 _NEGLIGIBLE = 1e-9  # derivatives of a user's function are known to about ten digits
 _TOLERANCE = 1e-13
+_HIGHEST_POWER, _UNLIKE_A_POWER = 11, 0.1
 _PROBES = np.concatenate([np.linspace(0.01, 3.0, 60), np.linspace(3.2, 12.0, 12)])
 
 
@@ -183,6 +184,8 @@ def _shape(act: Activation, a_0: float) -> _Shape:
     if q is None:
         if _is_line(act, a_0):
             return _Shape("A", None, 0.0, "is linear, φ = 0")
+        q, a_q = _higher_power(act, a_0) if _is_odd(act, a_0) else (None, 0.0)
+    if q is None:
         return _Shape("outside", None, 0.0, f"is linear near 0 to order {act.max_order} but not everywhere")
     if float(act.derivative(0.0, 1)) == 0.0:
         return _Shape("outside", q, a_q, "has no slope at 0")
@@ -201,6 +204,23 @@ def _first_power(act: Activation) -> tuple[int | None, float]:
         if abs(float(series[power])) > _NEGLIGIBLE * size:
             return power, float(series[power])
     return None, 0.0
+
+
+def _higher_power(act: Activation, a_0: float) -> tuple[int | None, float]:
+    """The power q and a_q of an odd sigma beyond its known derivatives, from how it leaves its tangent at 0."""
+    points = np.geomspace(0.1, 0.5, 16)
+    value = act.value(points) - a_0
+    rest = np.abs(value - float(act.derivative(0.0, 1)) * points)
+    if not (rest > 1e-13 * np.abs(value)).all():
+        return None, 0.0
+    exponent = math.log(rest[1] / rest[0]) / math.log(points[1] / points[0])
+    q = round(exponent)
+    if q % 2 == 0 or not act.max_order < q <= _HIGHEST_POWER or abs(exponent - q) > _UNLIKE_A_POWER:
+        return None, 0.0
+    powers = [1, q, q + 2, q + 4, q + 6, q + 8]
+    scaled = points[:, None] ** powers / points[:, None] ** q
+    found, *_ = np.linalg.lstsq(scaled, value / points**q, rcond=1e-15)
+    return q, float(found[1])
 
 
 def _is_line(act: Activation, a_0: float) -> bool:

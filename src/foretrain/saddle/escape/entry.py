@@ -87,7 +87,7 @@ def escape_time(
     found, unit = classify(activation), matrix_times(neurons, time)
     K = escape_coupling(found, len(X), neurons, beta)
     if method != "reduced" and found.letter == "D":
-        warnings.warn(f"the {method} order: {found.centring_note}.", AccuracyWarning, stacklevel=2)
+        warnings.warn(f"{found.centring_note}.", AccuracyWarning, stacklevel=2)
     if method == "leading":
         return transit_time(K, X, level) / unit
     if method == "reduced":

@@ -3,10 +3,12 @@
 ``mode_times``      each mode by itself: t_k = I_L / Gamma_k, the order, critical depths; ``stage`` (65-68)
 ``block_escape``    when every mode escapes in the exact flow of block-symmetric networks; ``block_flow`` trajectories
 ``coefficients``    drive and damping of rotations and off-block entries (62), (64), from the exact flow
+``schur_perron``    whether two damped groups of amplitudes feed each other enough to grow (Prop. 24)
 ``homotopy``        what makes the time of one flow that of another (Prop. 23), between any two of
                     ``Decoupled``, ``LinearClosure`` and ``Exact``
 """
 
+from foretrain.saddle.modes.averages import DriveAndDamping, printed_damping, product_coefficients
 from foretrain.saddle.modes.block_field import BlockField, block_field
 from foretrain.saddle.modes.block_flow import block_escape, block_flow
 from foretrain.saddle.modes.block_state import BlockLayout
@@ -37,6 +39,7 @@ from foretrain.saddle.modes.laws import (
     mode_times,
     transit_integral,
 )
+from foretrain.saddle.modes.schur_perron import SchurPerron, graded_example, schur_perron, truncated_growth
 from foretrain.saddle.modes.stage import Stage, stage
 
 __all__ = [
@@ -44,11 +47,13 @@ __all__ = [
     "BlockLayout",
     "Coefficients",
     "Decoupled",
+    "DriveAndDamping",
     "Exact",
     "GaussianGrid",
     "HomotopyTimes",
     "LinearClosure",
     "ModeField",
+    "SchurPerron",
     "Stage",
     "block_escape",
     "block_field",
@@ -62,12 +67,17 @@ __all__ = [
     "fitted_product",
     "fitted_scales",
     "gaussian_grid",
+    "graded_example",
     "hermite_grid",
     "homotopy",
     "midpoint_grid",
     "mode_coupling",
     "mode_times",
+    "printed_damping",
+    "product_coefficients",
+    "schur_perron",
     "sobol_grid",
     "stage",
     "transit_integral",
+    "truncated_growth",
 ]

@@ -26,9 +26,13 @@ class ModeField(Protocol):
     """A field on block states, per reduced time, with the product that its adjoint equation needs."""
 
     @property
-    def layout(self) -> BlockLayout: ...
+    def layout(self) -> BlockLayout:
+        """Where each number is in a state."""
+        ...
 
-    def rates(self, state: Array) -> Array: ...
+    def rates(self, state: Array) -> Array:
+        """The field at states."""
+        ...
 
     def pullback(self, state: Array, covector: Array) -> Array:
         """The transposed derivative of the rates times a covector."""
@@ -36,8 +40,8 @@ class ModeField(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Exact:
-    """The block-symmetric flow itself; its derivative is symmetric."""
+class _OnBlocks:
+    """What every field here has."""
 
     field: BlockField
 
@@ -45,6 +49,11 @@ class Exact:
     def layout(self) -> BlockLayout:
         """Where each number is in a state."""
         return self.field.layout
+
+
+@dataclass(frozen=True, eq=False)
+class Exact(_OnBlocks):
+    """The block-symmetric flow itself; its derivative is symmetric."""
 
     def rates(self, state: Array) -> Array:
         """Minus the gradient of the loss."""
@@ -56,15 +65,8 @@ class Exact:
 
 
 @dataclass(frozen=True, eq=False)
-class Decoupled:
+class Decoupled(_OnBlocks):
     """Every mode by itself: the scalar flow (4) of its scales, and nothing between the modes."""
-
-    field: BlockField
-
-    @property
-    def layout(self) -> BlockLayout:
-        """Where each number is in a state."""
-        return self.field.layout
 
     @cached_property
     def chains(self) -> tuple[BlockField, ...]:
@@ -86,16 +88,10 @@ class Decoupled:
 
 
 @dataclass(frozen=True, eq=False)
-class LinearClosure:
+class LinearClosure(_OnBlocks):
     """F(d) + DF(d) o with off-diagonal entries of chosen layers only: (1, 2) at L = 4, K = 3 has 24 variables."""
 
-    field: BlockField
     layers: tuple[int, ...]
-
-    @property
-    def layout(self) -> BlockLayout:
-        """Where each number is in a state."""
-        return self.field.layout
 
     @cached_property
     def between(self) -> NDArray[np.intp]:
@@ -112,14 +108,14 @@ class LinearClosure:
     def rates(self, state: Array) -> Array:
         """To first order in what is between the modes; other entries stay."""
         d, o = self.parts(state)
-        return np.asarray(sum(self.parts(self.field.rates(d) + self.field.tangent(d, o))))
+        return np.asarray(np.add(*self.parts(self.field.rates(d) + self.field.tangent(d, o))))
 
     def pullback(self, state: Array, covector: Array) -> Array:
         """DF is symmetric, so that only the diagonal part also needs D^2F(d)[o, p], a difference of tangents."""
         d, o = self.parts(state)
-        p = sum(self.parts(covector))
+        p = np.add(*self.parts(covector))
         first = self.parts(self.field.tangent(d, p))
-        bent = self.parts(self._bend(d, o, np.asarray(p)))[0]
+        bent = self.parts(self._bend(d, o, p))[0]
         return np.asarray(first[0] + first[1] + bent)
 
     def _bend(self, d: Array, o: Array, p: Array) -> Array:
@@ -153,7 +149,7 @@ class Coefficients:
     @property
     def steady(self) -> Array:
         """The quasi-steady entries C*."""
-        return -np.linalg.solve(self.response, self.drive)
+        return np.asarray(-np.linalg.solve(self.response, self.drive), dtype=np.float64)
 
 
 def coefficients(field: BlockField, scales: Array, layers: Sequence[int]) -> Coefficients:
