@@ -67,7 +67,7 @@ def _draw_alignments(panel: Axes, data: xarray.Dataset) -> None:
 
 
 def _draw_rotations(panel: Axes, data: xarray.Dataset) -> None:
-    """Rows of the second block: towards its own direction, and towards the first."""
+    """Rows of every block, along its own direction and along the others."""
     rows = data["A"].sel(inner_layer=1)
     for block, style in zip(data.block.values.tolist(), ("-", "--", ":")):
         for mode, color in zip(data.mode.values.tolist(), PALETTE):
@@ -84,7 +84,10 @@ def _draw_times(panel: Axes, data: xarray.Dataset) -> None:
     times = {
         "leading order (11)": float(data["leading"][0]),
         "mode by itself, exact": float(data["alone"][0]),
-        **{f"closure, {name} variables": float(data["closure"].sel(variables=name)) for name in ("24", "30")},
+        **{
+            f"closure, {number} variables": float(data["closure"].sel(variables_kept=number))
+            for number in data.variables_kept.values.tolist()
+        },
         **{f"homotopy, {n} nodes": float(data["predicted"].sel(nodes=n)) for n in data.nodes.values.tolist()},
         "block flow, exact": float(data["exact"][0]),
         "whole network": float(data["network_escape"][0]),

@@ -35,7 +35,7 @@ def test_the_identity_converges_to_the_direct_time(field: BlockField) -> None:
         assert found.conservation < 1e-6
     assert errors[0] > 3 * errors[1] > 30 * errors[2]
     assert errors[2] < 1e-6
-    assert abs(found.end / found.start - 1) > 0.02
+    assert found.shares["rotations"] > 0.02 * found.start
     assert set(found.shares) == {"scales", "rotations", "off-block 2"}
     assert "identity with 6 nodes" in repr(found)
 
@@ -52,7 +52,7 @@ def test_both_ends_are_known_times(field: BlockField) -> None:
 @pytest.mark.parametrize("layers", [(1,), (1, 2)])
 def test_closures_too(field: BlockField, layers: tuple[int, ...]) -> None:
     start = field.layout.from_scales(SCALES)
-    found = homotopy(Decoupled(field), LinearClosure(field, layers), start, threshold=0.45, nodes=5)
+    found = homotopy(Decoupled(field), LinearClosure(field, layers), start, threshold=0.45, nodes=4)
     assert found.predicted == pytest.approx(found.end, rel=1e-6)
     if layers == (1,):
         assert found.shares["off-block 2"] == pytest.approx(0, abs=1e-12)

@@ -35,7 +35,7 @@ class DriveAndDamping:
 def product_coefficients(
     spec: Any, scales: ArrayLike, betas: ArrayLike, block_width: int, layer: int
 ) -> DriveAndDamping:
-    """The drive of the off-diagonal entries of A_layer, and E[(df/do)^2], which is their damping at a small misfit."""
+    """The drive of the off-diagonal entries of A_layer, and E[(df/do)^2], their damping at a small misfit."""
     X, strengths = np.asarray(scales, dtype=float), np.asarray(betas, dtype=float)
     act = activation(spec)
     if act.parity != "odd":

@@ -69,8 +69,9 @@ def graded_example(size: int, decay: float = 0.5) -> tuple[Array, Array, Array, 
     """
     if size < 1 or not 0 < decay < 1:
         raise InputError(f"size is {size} and decay {decay:g}: give 1 or more and a number between 0 and 1.")
-    grades = np.arange(size)
-    coupling = np.stack([decay**grades, 0.5 * decay**grades])
+    grades = np.arange(size, dtype=np.float64)
+    falling: Array = decay**grades
+    coupling: Array = np.stack([falling, 0.5 * falling])
     return np.array([1.0, 1.5]), 2 * coupling, 2 * coupling.T, 1.0 + grades
 
 

@@ -1,0 +1,79 @@
+"""Several modes together: the network lies on the block flow, the identity closes, what is wrong is noticed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretrain.experiments import saddle_modes as experiment
+
+TINY = experiment.Sizes(
+    width=6,
+    betas=(1.0, 0.5),
+    points=2048,
+    until=1.4,
+    snapshots=8,
+    followed=1,
+    epsilons=(0.1, 0.05),
+    nodes=(2, 6),
+    grid_nodes=8,
+    strengths=(0.3, 0.9),
+    depths=(3.25, 4.0),
+)
+
+
+@pytest.fixture(scope="module")
+def result() -> experiment.Result:
+    return experiment.run(TINY, 0)
+
+
+def rows(result: experiment.Result, words: str) -> list[experiment.Row]:
+    return [row for row in result.table if words in row.quantity]
+
+
+def test_the_network_lies_on_the_block_flow(result: experiment.Result) -> None:
+    data = result.data
+    np.testing.assert_allclose(data["network_alignment"], data["alignment"], rtol=5e-3)
+    assert rows(result, "whole network")[0].agrees
+    assert rows(result, "distance of the losses")[0].agrees
+    assert float(data["loss"][-1]) < 0.5 * float(data["loss"][0])
+
+
+def test_the_identity_closes(result: experiment.Result) -> None:
+    assert rows(result, "6 nodes")[0].agrees
+    assert rows(result, "p · f")[0].agrees
+    assert result.data.variables_kept.values.tolist() == [12, 14]
+    exact = float(result.data["exact"][0])
+    near, far = (abs(float(value) - exact) for value in result.data["closure"][::-1])
+    assert near < far
+
+
+def test_the_modes_do_not_decouple(result: experiment.Result) -> None:
+    row = rows(result, "as ε → 0")[0]
+    assert row.agrees is False
+    assert float(row.here) < 0.95
+    assert float(result.data["exact"][0]) < float(result.data["alone"][0])
+
+
+def test_the_order_of_two_modes(result: experiment.Result) -> None:
+    law, fact = result.data["rate_ratio"] > 1, result.data["time_ratio"] > 1
+    assert bool(law.sel(strength=0.9, critical_depth=3.25)) and bool(
+        fact.sel(strength=0.9, critical_depth=3.25)
+    )
+    assert bool(law.sel(strength=0.3, critical_depth=3.25)) and not bool(
+        fact.sel(strength=0.3, critical_depth=3.25)
+    )
+    assert rows(result, "orders rightly")[0].here == "3 of 4"
+    assert rows(result, "goes first")[0].agrees
+
+
+def test_wrong_numbers_are_noticed(result: experiment.Result) -> None:
+    wrong = result.data.assign(network_escape=1.01 * result.data["network_escape"])
+    assert experiment._network_rows(wrong)[0].agrees is False
+    wrong = result.data.assign(predicted=1.001 * result.data["predicted"])
+    assert [row.agrees for row in experiment._homotopy_rows(wrong)][-2] is False
+
+
+def test_it_draws(result: experiment.Result) -> None:
+    assert result.figure is not None
+    result.figure().canvas.draw()
