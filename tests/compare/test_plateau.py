@@ -189,6 +189,17 @@ def test_rates_of_groups_and_momentum_set_the_clock() -> None:
     assert plateau(model, x, y, optimizer=groups).forecast.escape == pytest.approx(slow / 2, rel=1e-3)
 
 
+def test_momentum_is_predicted_on_long_plateaus_and_doubted_on_short_ones() -> None:
+    model = chain(nn.Tanh, [6, 16, 16, 16, 1], [0.2] * 4)
+    x, y = task_of(6)
+    slow = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+    found = plateau(model, x, y, optimizer=slow)
+    assert "Momentum" not in repr(found)
+    assert abs(found.verify().networks["given"].error) < 0.05
+    fast = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    assert "Momentum 0.9 remembers about 10 steps" in repr(plateau(model, x, y, optimizer=fast))
+
+
 def test_descent_of_a_small_network_escapes_when_predicted_and_the_advice_shortens_it() -> None:
     model = chain(nn.Tanh, [6, 24, 24, 24, 1], [0.25] * 4)
     before = copy.deepcopy(model.state_dict())
@@ -335,6 +346,28 @@ def test_bad_models_and_data_are_refused() -> None:
         plateau(empty, x, y, lr=0.1)
     with pytest.raises(InputError, match="one finite number"):
         plateau(model, x, y, lr=0.1, loss=lambda f, target: (f - target).square())
+
+
+def test_labels_and_targets_that_cannot_be_learned_are_refused() -> None:
+    x, y = task_of(6)
+    model = chain(nn.Tanh, [6, 4, 3], [1.0, 1.0])
+    with pytest.raises(InputError, match="labels from 0 to 2"):
+        plateau(model, x, torch.arange(256) % 4, lr=0.1)
+    with pytest.raises(InputError, match="nothing to learn"):
+        plateau(chain(nn.Tanh, [6, 4, 1], [1.0, 1.0]), x, 0 * y, lr=0.1)
+
+
+def test_whole_numbers_for_one_output_are_numbers_not_labels() -> None:
+    model = chain(nn.Tanh, [6, 4, 1], [1.0, 1.0])
+    task = prepare(model, task_of(6)[0], torch.arange(256), None)
+    assert task.loss_name == "mean squared error"
+    assert task.y.shape == (256, 1)
+
+
+def test_shared_weights_are_rescaled_once() -> None:
+    shared = nn.Linear(6, 6, bias=False)
+    model = nn.Sequential(shared, nn.Tanh(), shared, nn.Tanh(), nn.Linear(6, 1))
+    assert [layer.name for layer in read_layers(model, torch.randn(2, 6))] == ["0.weight", "4.weight"]
 
 
 def test_levels_for_the_escape() -> None:

@@ -131,7 +131,9 @@ def test_toy_runs_tell_draw_and_go_on_from_parts(
 ) -> None:
     run = getattr(experiment, name)
     result: Result = run(Scale.QUICK, 0, Parts(tmp_path, {"experiment": name}))
-    assert result.table
+    for words in ("tr(A)^2 / tr(A^2)", "partial trace"):
+        assert words in result.table[0].note  # the first row says what the names mean
+    assert result.verdict[0].isupper()
     assert result.figure is not None
     result.figure().canvas.draw()
     monkeypatch.setattr(measuring, "_QUANTITIES", {})  # nothing can be measured again

@@ -128,6 +128,10 @@ def test_a_tiny_run_goes_on_and_draws(tmp_path: Path, monkeypatch: pytest.Monkey
     again = experiment.mode_prediction(Scale.QUICK, 1, Parts(tmp_path / "parts", {"seed": 1}))
     assert again.verdict == result.verdict
     assert "8 networks" in result.verdict
+    assert "less than 0.5 of it is left" in result.verdict
+    quantities = [row.quantity for row in result.table]
+    assert "hit rates, budget of 0.025 of all steps" in quantities
+    assert "hit rates, mode 1 (fixation)" in quantities
     assert result.figure is not None
     result.figure().canvas.draw()
 

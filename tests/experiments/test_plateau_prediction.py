@@ -17,7 +17,7 @@ TINY = experiment.Sizes(
     width=16,
     inputs=5,
     samples=128,
-    rates={"teacher": 0.02},
+    rates={"teacher": 0.007},
     batch=32,
     runs=2,
 )

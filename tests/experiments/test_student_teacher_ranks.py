@@ -150,6 +150,7 @@ def test_trends_follow_the_ranks(data: xr.Dataset) -> None:
             row for row in trends.table(made) if row.quantity.startswith(kinds) and row.agrees is not None
         ]
         assert [row.agrees for row in rows] == [expected] * 16
+        assert "W_in reads the inputs" in rows[0].note
 
 
 @pytest.mark.statistical

@@ -177,7 +177,8 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
         )
     )
     for dim, called in _PARTS.items():
-        rows += [_breakdown_row(data.sel({dim: [value]}), words) for value, words in called.items()]
+        there = [value for value in called if value in data[dim].values]
+        rows += [_breakdown_row(data.sel({dim: [value]}), called[value]) for value in there]
     rows += [_confusion_row(data, name) for name in data.predictor.values]
     rows += [_rank_row(data, name) for name in data.predictor.values]
     return (*rows, *_failure_rows(data))

@@ -81,7 +81,7 @@ class Sizes:
     runs: int
 
 
-_QUICK = Sizes(_CASES, 64, 16, 1024, {"teacher": 0.01, "digits": 0.02}, 64, 2)
+_QUICK = Sizes(_CASES, 64, 16, 1024, {"teacher": 0.01, "digits": 0.02}, 64, 3)
 _SIZES = {
     Scale.QUICK: _QUICK,
     Scale.PAPER: replace(
@@ -221,10 +221,15 @@ def _kept(found: Plateau, trained: Verification) -> xarray.Dataset:
 
 
 def _thinned(steps: Array, losses: Array) -> tuple[Array, Array]:
-    """A fixed number of points, evenly spaced in the logarithm of the step where there are enough."""
-    known = np.isfinite(losses)
-    wanted = np.geomspace(1, max(steps[known][-1], 1.0001), _POINTS)
-    return wanted, np.interp(wanted, steps[known], losses[known])
+    """Some of the points, for the wait (even in the logarithm of the step) and the fall (even in the step)."""
+    known = np.flatnonzero(np.isfinite(losses) & (steps >= 1))
+    if not len(known):
+        return np.full(_POINTS, np.nan), np.full(_POINTS, np.nan)
+    last, half = steps[known[-1]], _POINTS // 2
+    wanted = np.concatenate([np.geomspace(1, last, half), np.linspace(1, last, half)])
+    chosen = known[np.unique(np.searchsorted(steps[known], wanted).clip(max=len(known) - 1))]
+    filling = np.full(_POINTS - len(chosen), np.nan)
+    return np.append(steps[chosen], filling), np.append(losses[chosen], filling)
 
 
 def _table(data: xarray.Dataset) -> tuple[Row, ...]:

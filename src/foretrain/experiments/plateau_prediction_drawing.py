@@ -28,7 +28,7 @@ def draw(data: xarray.Dataset) -> Figure:
     figure, panels = new_mosaic(title, layout, [1.0, 1.0], (14.5, 7.6))
     for name, place in zip(names, places):
         _draw_curves(panels[name], data.isel(case=int(place)))
-    panels[names[0]].legend(frameon=False, fontsize=8.5, loc="center left")
+    panels[names[-1]].legend(frameon=False, fontsize=8.5, loc="lower left")
     _draw_steps(panels["steps"], data)
     return figure
 
@@ -37,7 +37,7 @@ def _draw_curves(panel: Axes, own: xarray.Dataset) -> None:
     for variant, colour in _COLOURS.items():
         one = own.sel(variant=variant)
         panel.plot(one.flow_step, one.flow_loss, color=colour, linewidth=1.8, label=f"{variant}, predicted")
-        shown = slice(None, None, 5)
+        shown = slice(None, None, 3)  # as many as can be told apart
         panel.plot(
             one.descent_step[shown],
             one.descent_loss[shown],

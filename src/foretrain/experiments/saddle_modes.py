@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-_DEPTH, _INPUTS, _EPSILON, _THRESHOLD, _GRID_THRESHOLD = 4, 16, 0.05, 0.5, 0.4
+_DEPTH, _INPUTS, _THRESHOLD, _GRID_THRESHOLD = 4, 16, 0.5, 0.4
 _NETWORK_ERROR = 5e-3  # three times the spread of the second mode over samples of 4096 points
 _GRID_UNTIL = 2e4
 _STRENGTHS, _DEPTHS = (0.1, 0.3, 0.6, 0.9), (3.0, 3.25, 3.5, 4.0)
@@ -62,6 +62,7 @@ class Sizes:
     grid_nodes: int  # of the Gaussian averages inside the homotopy
     strengths: tuple[float, ...] = _STRENGTHS
     depths: tuple[float, ...] = _DEPTHS
+    epsilon: float = 0.05
 
     @property
     def block(self) -> int:
@@ -71,7 +72,7 @@ class Sizes:
     @property
     def scales(self) -> Array:
         """X_l of every mode at the start."""
-        return np.full((_DEPTH, len(self.betas)), _EPSILON)
+        return np.full((_DEPTH, len(self.betas)), self.epsilon)
 
 
 _SIZES = {
@@ -113,7 +114,7 @@ def run(sizes: Sizes, seed: int) -> Result:
         block_width=sizes.block,
         betas=list(sizes.betas),
         threshold=_THRESHOLD,
-        start_scale=_EPSILON,
+        start_scale=sizes.epsilon,
         points=sizes.points,
     )
     rows = (*_network_rows(data), *_mode_rows(data), *_homotopy_rows(data), *_order_rows(data))
@@ -135,7 +136,7 @@ def _flow(sizes: Sizes, exact: Array, seed: int) -> xarray.Dataset:
 
     problem = Problem("tanh", depth=_DEPTH, width=sizes.width, inputs=_INPUTS, betas=sizes.betas)
     sample, rules = gaussian_sample(problem, sizes.points, seed), Integration(rtol=1e-6)
-    start, times = ansatz(problem, sizes.scales), np.linspace(0, sizes.until * exact[0], sizes.snapshots)
+    start, times = ansatz(problem, sizes.scales), _times(sizes, exact[0])
     shots = snapshots(problem, start, times, metric="normalized", sample=sample, integration=rules)
     escapes = np.full(len(sizes.betas), np.nan)
     for mode in track(range(sizes.followed), "modes of the whole network"):
@@ -157,6 +158,16 @@ def _flow(sizes: Sizes, exact: Array, seed: int) -> xarray.Dataset:
         network_alignment=(("time", "mode"), np.linalg.norm(first, axis=1) / np.sqrt(sizes.width)),
         network_escape=("mode", escapes),
     )
+
+
+def _times(sizes: Sizes, escape: float) -> Array:
+    """Snapshots, a third of them about the first escape, where everything moves."""
+    third = sizes.snapshots // 3
+    before, during = (
+        np.linspace(0, 0.85, third, endpoint=False),
+        np.linspace(0.85, 1.2, third, endpoint=False),
+    )
+    return escape * np.concatenate([before, during, np.linspace(1.2, sizes.until, third)])
 
 
 def _modes(sizes: Sizes, exact: Array) -> xarray.Dataset:
@@ -224,7 +235,7 @@ def _ordering(sizes: Sizes) -> xarray.Dataset:
     law, aligned = np.empty(shape), np.empty((*shape, 2))
     for row, beta in enumerate(track(sizes.strengths, "order of two modes")):
         for column, depth in enumerate(sizes.depths):
-            rhos = (_EPSILON, critical_scale(depth, _EPSILON, _DEPTH))
+            rhos = (sizes.epsilon, critical_scale(depth, sizes.epsilon, _DEPTH))
             table = mode_times("tanh", (1.0, beta), rhos, depth=_DEPTH, block_width=sizes.block)
             law[row, column] = float(table["rate"][1] / table["rate"][0])
             aligned[row, column] = block_escape(

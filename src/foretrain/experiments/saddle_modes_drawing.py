@@ -77,7 +77,7 @@ def _draw_rotations(panel: Axes, data: xarray.Dataset) -> None:
             )
     panel.set(xlabel="time s", ylabel=r"rows of $W_1$ along $v_k$ (colours as left)")
     panel.set_title("Every block turns towards the strong mode first", fontsize=11)
-    panel.legend(frameon=False, fontsize=9, loc="center right")
+    panel.legend(frameon=False, fontsize=9, loc="upper left")
 
 
 def _draw_times(panel: Axes, data: xarray.Dataset) -> None:
@@ -123,7 +123,7 @@ def _draw_shares(panel: Axes, data: xarray.Dataset) -> None:
 def _draw_order(figure: Figure, panel: Axes, data: xarray.Dataset) -> None:
     """Colour: who is first in the exact flow; sign in the cell: whether the law says so too."""
     ratio = np.log10(data["time_ratio"].values)
-    reach = float(np.abs(ratio).max())
+    reach = min(1.5, float(np.abs(ratio).max()))
     image = panel.imshow(ratio, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto", origin="lower")
     law = data["rate_ratio"].values > 1
     for (row, column), value in np.ndenumerate(ratio):
@@ -136,7 +136,7 @@ def _draw_order(figure: Figure, panel: Axes, data: xarray.Dataset) -> None:
             ha="center",
             va="center",
             fontsize=9,
-            color=INK,
+            color="white" if abs(value) > 0.7 * reach else INK,
             fontweight="normal" if right else "bold",
         )
     panel.grid(False)

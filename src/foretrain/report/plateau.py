@@ -50,7 +50,8 @@ def _draw_descent(panel: Axes, runs: xarray.Dataset, name: str, colour: str) -> 
     """All runs, thinned to what can be told apart on a logarithmic axis."""
     steps = runs.step.values
     known = np.flatnonzero(steps >= 1)
-    wanted = np.geomspace(1, max(steps[known[-1]], 2), 40)
+    last = max(steps[known[-1]], 2)
+    wanted = np.concatenate([np.geomspace(1, last, 30), np.linspace(1, last, 30)])  # the fall is at the end
     shown = known[np.unique(np.searchsorted(steps[known], wanted).clip(max=len(known) - 1))]
     for place, losses in enumerate(runs.loss.values):
         panel.plot(

@@ -52,7 +52,7 @@ def test_both_ends_are_known_times(field: BlockField) -> None:
 @pytest.mark.parametrize("layers", [(1,), (1, 2)])
 def test_closures_too(field: BlockField, layers: tuple[int, ...]) -> None:
     start = field.layout.from_scales(SCALES)
-    found = homotopy(Decoupled(field), LinearClosure(field, layers), start, threshold=0.45, nodes=4)
+    found = homotopy(Decoupled(field), LinearClosure(field, layers), start, threshold=0.45, nodes=6)
     assert found.predicted == pytest.approx(found.end, rel=1e-6)
     if layers == (1,):
         assert found.shares["off-block 2"] == pytest.approx(0, abs=1e-12)

@@ -65,3 +65,17 @@ def test_every_gate_has_the_variance_of_its_rule(cell: str, gates: int) -> None:
     assert model.recurrent.weight_hh_l0.shape == (gates * units, units)
     assert all(float(p.abs().sum()) == 0 for p in model.recurrent.parameters() if p.dim() == 1)
     assert model(torch.zeros(2, 7, 3)).shape == (2, 7, 3)
+
+
+def test_angles_are_one_number_for_every_trial() -> None:
+    task = MemoryPro(2, 1, 2)
+    for numbers in ([0.0, 1.0], [0, 1], torch.tensor([0, 1])):
+        torch.testing.assert_close(task.inputs(numbers), task.inputs(torch.tensor([0.0, 1.0])))  # type: ignore[arg-type]
+    for made in (task.inputs, task.targets):
+        with pytest.raises(InputError, match=r"angles have shape \(2, 2\): give one angle for every trial"):
+            made(torch.zeros(2, 2))
+
+
+def test_half_steps_are_refused() -> None:
+    with pytest.raises(InputError, match=r"stimulus is 5\.5, but a period is a whole number"):
+        MemoryPro(5.5, 1, 1)  # type: ignore[arg-type]

@@ -77,13 +77,14 @@ def read_layers(model: nn.Module, x: Tensor) -> tuple[LayerScale, ...]:
     this scale a gradient passes σ and W at its size. It is He's rule for rectifiers, g = 1 for the first layer.
     """
     feeding = _activations_before(model, x)
-    found = []
+    found, seen = [], set()  # a weight that two modules share is read once
     for place, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             continue
         gain, label = feeding.get(place, (1.0, "none"))
         for own, weight in module.named_parameters(recurse=False):
-            if weight.ndim >= 2 and weight.requires_grad:
+            if weight.ndim >= 2 and weight.requires_grad and id(weight) not in seen:
+                seen.add(id(weight))
                 name = f"{place}.{own}" if place else own
                 transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
                 outputs = weight.shape[1] if transposed else weight.shape[0]

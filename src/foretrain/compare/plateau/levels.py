@@ -15,6 +15,10 @@ from foretrain.support.errors import InputError
 
 Loss = Callable[[Any, Any], Tensor]
 
+_NAMES: dict[Loss, str] = {
+    nn.functional.mse_loss: "mean squared error",
+    nn.functional.cross_entropy: "cross-entropy",
+}
 FLAT = 0.1  # within this share of its level the loss is called flat
 
 
@@ -47,15 +51,17 @@ def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | None) -> Task:
         raise InputError(
             f"the model returns a {type(outputs).__name__}: wrap it so that it returns a tensor."
         )
-    labels = not targets.is_floating_point() and targets.dtype != torch.bool
-    if loss is None and labels and outputs.ndim == targets.ndim + 1:
-        loss, name, targets = nn.functional.cross_entropy, "cross-entropy", targets.long()
-    else:
-        name = "mean squared error" if loss is None else getattr(loss, "__name__", type(loss).__name__)
-        targets = targets.to(like.dtype) if loss is None or targets.is_floating_point() else targets
-        loss = nn.functional.mse_loss if loss is None else loss
+    whole = not targets.is_floating_point()
+    if loss is None:
+        classes = whole and outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1
+        loss = nn.functional.cross_entropy if classes else nn.functional.mse_loss
     if loss is nn.functional.mse_loss:
-        targets = _shaped_like(targets, outputs)
+        targets = _shaped_like(targets.to(like.dtype), outputs)
+    elif loss is nn.functional.cross_entropy and whole:
+        targets = _checked_labels(targets.long(), outputs.shape[1])
+    elif not whole:
+        targets = targets.to(like.dtype)
+    name = _NAMES.get(loss, getattr(loss, "__name__", type(loss).__name__))
     task = Task(inputs, targets, loss, name)
     _check_value(task, model)
     return task
@@ -70,6 +76,15 @@ def _shaped_like(targets: Tensor, outputs: Tensor) -> Tensor:
             "give targets in the shape of the outputs, or whole-number labels."
         )
     return targets.reshape(shape)
+
+
+def _checked_labels(labels: Tensor, classes: int) -> Tensor:
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise InputError(
+            f"labels run from {int(labels.min())} to {int(labels.max())}, but the model has {classes} outputs: "
+            f"give labels from 0 to {classes - 1}."
+        )
+    return labels
 
 
 def _check_value(task: Task, model: nn.Module) -> None:
@@ -123,6 +138,11 @@ def _best_constant(start: Tensor, task: Task) -> float:
 def escape_level(level: float, threshold: float | None, share: float) -> float:
     """The loss below which the network has escaped: given, or a share of the plateau's."""
     highest = 1 - FLAT
+    if not level > 0:
+        raise InputError(
+            f"the loss at the saddle is {level:g}, so there is nothing to learn from it: give targets that are not "
+            "fitted by a constant, and a loss that is positive."
+        )
     if threshold is None:
         if not 0 < share < highest:
             raise InputError(

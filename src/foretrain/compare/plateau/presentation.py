@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from foretrain.compare.plateau.rescaling import ScalingLaw
     from foretrain.compare.plateau.result import Plateau
 
+MEMORIES = 50  # of momentum, in which it follows its own average well
 COARSE = 0.25  # of the largest stable rate: above, descent and flow differ by tens of percent
 
 
@@ -72,5 +73,11 @@ def caution_text(found: Plateau) -> str:
         lines.append(
             f"The learning rate is {word} for the {name} network: rate × curvature is {flow.stability:.2g} at the "
             f"end of its flow, which descent follows well only far below {flow.stability_limit:.2g}."
+        )
+    memory = 1 / (1 - found.descent.momentum)
+    if found.descent.momentum and found.forecast.escape < MEMORIES * memory:
+        lines.append(
+            f"Momentum {found.descent.momentum:g} remembers about {memory:.3g} steps: predictions are good for "
+            f"plateaus of more than {MEMORIES} times that, and too short here."
         )
     return "\n".join(lines)

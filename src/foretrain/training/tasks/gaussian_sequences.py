@@ -102,6 +102,11 @@ class FourierFeatures(nn.Module):
                 f"a frequency of {self._finest:.3g} turns the rounding of {x.dtype} inputs into noise: use fewer "
                 "octaves, a smaller scale, or float64."
             )
+        if x.shape[-1:] != self.frequencies.shape[:1]:
+            raise InputError(
+                f"x has shape {tuple(x.shape)}, but these features are of {self.frequencies.shape[0]} numbers: "
+                "give them along the last axis."
+            )
         phases = 2 * math.pi * x.double() @ self.frequencies
         return math.sqrt(2) * torch.cat([phases.sin(), phases.cos()], -1).to(x.dtype)
 

@@ -30,8 +30,9 @@ class MemoryPro:
 
     def __post_init__(self) -> None:
         for name in ("stimulus", "memory", "response"):
-            if getattr(self, name) < (0 if name == "memory" else 1):
-                raise InputError(f"{name} is {getattr(self, name)}, but a period is a whole number of steps.")
+            steps = getattr(self, name)
+            if not isinstance(steps, int | np.integer) or steps < (0 if name == "memory" else 1):
+                raise InputError(f"{name} is {steps!r}, but a period is a whole number of steps.")
         if not 0 <= self.noise_variance < math.inf:
             raise InputError(
                 f"noise_variance is {self.noise_variance}, but it must be finite and not negative."
@@ -63,6 +64,7 @@ class MemoryPro:
 
     def inputs(self, angles: Tensor, seed: Seed = 0, dtype: torch.dtype = torch.float32) -> Tensor:
         """What the network sees: (batch, time, 3); the seed is that of the noise."""
+        angles = _checked(angles)
         x = torch.zeros(len(angles), self.steps, 3, dtype=dtype)
         x[:, self.periods["stimulus"], :2] = _coordinates(angles, dtype)
         x[:, : self.periods["response"].start, 2] = 1
@@ -73,6 +75,7 @@ class MemoryPro:
 
     def targets(self, angles: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """What it should answer: (batch, time, 3)."""
+        angles = _checked(angles)
         y = torch.zeros(len(angles), self.steps, 3, dtype=dtype)
         y[:, self.periods["response"], :2] = _coordinates(angles, dtype)
         y[:, : self.periods["response"].start, 2] = 1
@@ -83,6 +86,14 @@ class MemoryPro:
         which, noise = (np.random.SeedSequence(entropy) for entropy in _two(seed))
         angles = self.angles(count, which)
         return self.inputs(angles, noise, dtype), self.targets(angles, dtype)
+
+
+def _checked(angles: Tensor) -> Tensor:
+    """One number for every trial; also a list of them, or an array."""
+    found = torch.as_tensor(angles)
+    if found.ndim != 1:
+        raise InputError(f"angles have shape {tuple(found.shape)}: give one angle for every trial, (batch,).")
+    return found if found.is_floating_point() else found.double()
 
 
 def _coordinates(angles: Tensor, dtype: torch.dtype) -> Tensor:
