@@ -240,6 +240,16 @@ def test_a_healthy_network_has_no_plateau_and_no_advice() -> None:
     assert "rescaled_loss" not in found.to_dataset()
 
 
+def test_a_network_that_has_learned_already_is_told_so() -> None:
+    x, _ = task_of(6)
+    model = nn.Linear(6, 1, bias=False)
+    with torch.no_grad():
+        found = plateau(model, x, model(x), lr=0.1)
+    assert found.forecast.escape == 0
+    assert "from the start" in found.verdict
+    assert not found.forecast.has_plateau
+
+
 def test_a_flow_that_stays_is_told_with_numbers() -> None:
     model = chain(nn.Tanh, [6, 16, 16, 16, 1], [0.01] * 4)
     found = plateau(model, *task_of(6), lr=0.01, max_steps=2000)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from foretrain.experiments import saddle_modes as experiment
+from foretrain.experiments.registry import Result, Row
+from foretrain.experiments.saddle_modes_table import homotopy_rows, network_rows
 
 TINY = experiment.Sizes(
     width=6,
@@ -14,6 +16,7 @@ TINY = experiment.Sizes(
     until=1.4,
     snapshots=9,
     followed=1,
+    samples=3,
     epsilons=(0.1,),
     nodes=(6,),
     grid_nodes=8,
@@ -24,15 +27,15 @@ TINY = experiment.Sizes(
 
 
 @pytest.fixture(scope="module")
-def result() -> experiment.Result:
+def result() -> Result:
     return experiment.run(TINY, 0)
 
 
-def rows(result: experiment.Result, words: str) -> list[experiment.Row]:
+def rows(result: Result, words: str) -> list[Row]:
     return [row for row in result.table if words in row.quantity]
 
 
-def test_the_network_lies_on_the_block_flow(result: experiment.Result) -> None:
+def test_the_network_lies_on_the_block_flow(result: Result) -> None:
     data = result.data
     plateau = data.isel(time=slice(0, 3))
     np.testing.assert_allclose(plateau["network_alignment"], plateau["alignment"], rtol=5e-3)
@@ -41,7 +44,7 @@ def test_the_network_lies_on_the_block_flow(result: experiment.Result) -> None:
     assert float(data["loss"][-1]) < 0.5 * float(data["loss"][0])
 
 
-def test_the_identity_closes(result: experiment.Result) -> None:
+def test_the_identity_closes(result: Result) -> None:
     assert rows(result, "6 nodes")[0].agrees
     assert rows(result, "p · f")[0].agrees
     assert result.data.variables_kept.values.tolist() == [12, 14]
@@ -50,14 +53,14 @@ def test_the_identity_closes(result: experiment.Result) -> None:
     assert near < far
 
 
-def test_the_modes_do_not_decouple(result: experiment.Result) -> None:
+def test_the_modes_do_not_decouple(result: Result) -> None:
     row = rows(result, "as ε → 0")[0]
     assert row.agrees is False
     assert float(row.here) < 0.95
     assert float(result.data["exact"][0]) < float(result.data["alone"][0])
 
 
-def test_the_order_of_two_modes(result: experiment.Result) -> None:
+def test_the_order_of_two_modes(result: Result) -> None:
     own = result.data.isel(critical_depth=0)
     assert (own["rate_ratio"] > 1).values.tolist() == [True, True]
     assert (own["time_ratio"] > 1).values.tolist() == [False, True]
@@ -65,13 +68,13 @@ def test_the_order_of_two_modes(result: experiment.Result) -> None:
     assert rows(result, "goes first")[0].agrees
 
 
-def test_wrong_numbers_are_noticed(result: experiment.Result) -> None:
-    wrong = result.data.assign(network_escape=1.01 * result.data["network_escape"])
-    assert experiment._network_rows(wrong)[0].agrees is False
+def test_wrong_numbers_are_noticed(result: Result) -> None:
+    wrong = result.data.assign(network_escape=1.1 * result.data["network_escape"])
+    assert network_rows(wrong)[0].agrees is False
     wrong = result.data.assign(predicted=1.001 * result.data["predicted"])
-    assert [row.agrees for row in experiment._homotopy_rows(wrong)][-2] is False
+    assert [row.agrees for row in homotopy_rows(wrong)][-2] is False
 
 
-def test_it_draws(result: experiment.Result) -> None:
+def test_it_draws(result: Result) -> None:
     assert result.figure is not None
     result.figure().canvas.draw()

@@ -201,7 +201,8 @@ def _kept(found: Plateau, trained: Verification) -> xarray.Dataset:
         numbers["stability"][place] = flow.stability
         one = trained.networks[name]
         escapes[place] = one.escapes
-        curves["flow_step"][place], curves["flow_loss"][place] = _thinned(flow.steps, flow.losses)
+        shown = _shown(flow.followed)
+        curves["flow_step"][place], curves["flow_loss"][place] = shown, flow.loss_at(shown)
         curves["descent_step"][place], curves["descent_loss"][place] = _thinned(one.steps, one.losses[0])
     law = found.law
     return xarray.Dataset(
@@ -220,13 +221,18 @@ def _kept(found: Plateau, trained: Verification) -> xarray.Dataset:
     )
 
 
+def _shown(last: float) -> Array:
+    """Steps worth drawing: even in the logarithm for the wait, even in the step for the fall."""
+    half, last = _POINTS // 2, max(last, 1.0)
+    return np.sort(np.concatenate([np.geomspace(1, last, half), np.linspace(1, last, half)]))
+
+
 def _thinned(steps: Array, losses: Array) -> tuple[Array, Array]:
-    """Some of the points, for the wait (even in the logarithm of the step) and the fall (even in the step)."""
+    """Looks at real descent near those steps, filled up with nan."""
     known = np.flatnonzero(np.isfinite(losses) & (steps >= 1))
     if not len(known):
         return np.full(_POINTS, np.nan), np.full(_POINTS, np.nan)
-    last, half = steps[known[-1]], _POINTS // 2
-    wanted = np.concatenate([np.geomspace(1, last, half), np.linspace(1, last, half)])
+    wanted = _shown(steps[known[-1]])
     chosen = known[np.unique(np.searchsorted(steps[known], wanted).clip(max=len(known) - 1))]
     filling = np.full(_POINTS - len(chosen), np.nan)
     return np.append(steps[chosen], filling), np.append(losses[chosen], filling)

@@ -28,7 +28,7 @@ def draw(data: xarray.Dataset) -> Figure:
     figure, panels = new_mosaic(title, layout, [1.0, 1.0], (14.5, 7.6))
     for name, place in zip(names, places):
         _draw_curves(panels[name], data.isel(case=int(place)))
-    panels[names[-1]].legend(frameon=False, fontsize=8.5, loc="lower left")
+    panels[names[-1]].legend(frameon=False, fontsize=8.5, loc=(0.01, 0.12))
     _draw_steps(panels["steps"], data)
     return figure
 

@@ -18,8 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import activation
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Scale
 from foretrain.experiments.saddle_modes_drawing import draw
+from foretrain.experiments.saddle_modes_table import (
+    homotopy_rows,
+    mode_rows,
+    network_rows,
+    order_rows,
+    verdict,
+)
 from foretrain.saddle import escape_time
 from foretrain.saddle.modes import (
     Decoupled,
@@ -35,6 +42,7 @@ from foretrain.saddle.modes import (
     mode_times,
 )
 from foretrain.support.progress import track
+from foretrain.support.seeds import spawn
 
 if TYPE_CHECKING:
     import xarray
@@ -42,7 +50,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _DEPTH, _INPUTS, _THRESHOLD, _GRID_THRESHOLD = 4, 16, 0.5, 0.4
-_NETWORK_ERROR = 5e-3  # three times the spread of the second mode over samples of 4096 points
 _GRID_UNTIL = 2e4
 _STRENGTHS, _DEPTHS = (0.1, 0.3, 0.6, 0.9), (3.0, 3.25, 3.5, 4.0)
 
@@ -57,6 +64,7 @@ class Sizes:
     until: float  # of the snapshots, in units of the first mode's escape
     snapshots: int
     followed: int  # modes whose escape the whole network is followed to
+    samples: int  # of points, whose spread is the error of those escapes
     epsilons: tuple[float, ...]
     nodes: tuple[int, ...]  # of the homotopy
     grid_nodes: int  # of the Gaussian averages inside the homotopy
@@ -76,9 +84,9 @@ class Sizes:
 
 
 _SIZES = {
-    Scale.QUICK: Sizes(60, (1.0, 0.3, 0.08), 4096, 4.5, 60, 2, (0.1, 0.05, 0.025), (2, 4, 8), 14),
+    Scale.QUICK: Sizes(60, (1.0, 0.3, 0.08), 4096, 4.5, 60, 2, 4, (0.1, 0.05, 0.025), (2, 4, 8), 14),
     Scale.PAPER: Sizes(
-        60, (1.0, 0.3, 0.08), 16384, 4.5, 120, 2, (0.1, 0.05, 0.025, 0.0125), (2, 4, 8, 16), 24
+        60, (1.0, 0.3, 0.08), 16384, 4.5, 120, 2, 8, (0.1, 0.05, 0.025, 0.0125), (2, 4, 8, 16), 24
     ),
 }
 
@@ -97,7 +105,7 @@ def run(sizes: Sizes, seed: int) -> Result:
     ).values
     flow = _flow(sizes, exact, seed)
     splits, closures = _homotopies(sizes), _closures(sizes)
-    data = xarray.merge([flow, _modes(sizes, exact), _limit(sizes), _ordering(sizes)])
+    data = xarray.merge([flow, _escapes(sizes, seed), _modes(sizes, exact), _limit(sizes), _ordering(sizes)])
     data = data.assign(
         predicted=("nodes", [sizes.block * split.predicted for split in splits]),
         share=(("nodes", "channel"), [[sizes.block * v for v in s.shares.values()] for s in splits]),
@@ -116,19 +124,18 @@ def run(sizes: Sizes, seed: int) -> Result:
         threshold=_THRESHOLD,
         start_scale=sizes.epsilon,
         points=sizes.points,
+        samples=sizes.samples,
     )
-    rows = (*_network_rows(data), *_mode_rows(data), *_homotopy_rows(data), *_order_rows(data))
-    return Result(_verdict(data), rows, data, partial(draw, data))
+    rows = (*network_rows(data), *mode_rows(data), *homotopy_rows(data), *order_rows(data))
+    return Result(verdict(data), rows, data, partial(draw, data))
 
 
 def _flow(sizes: Sizes, exact: Array, seed: int) -> xarray.Dataset:
-    """The whole network beside the block flow: snapshots, and the escapes of the first modes."""
+    """Snapshots of the whole network beside the block flow."""
     from foretrain.training.gradient_flow import (
         Integration,
         Problem,
-        amplitude_observable,
         ansatz,
-        escape,
         gaussian_sample,
         snapshots,
         trajectory,
@@ -138,26 +145,44 @@ def _flow(sizes: Sizes, exact: Array, seed: int) -> xarray.Dataset:
     sample, rules = gaussian_sample(problem, sizes.points, seed), Integration(rtol=1e-6)
     start, times = ansatz(problem, sizes.scales), _times(sizes, exact[0])
     shots = snapshots(problem, start, times, metric="normalized", sample=sample, integration=rules)
-    escapes = np.full(len(sizes.betas), np.nan)
-    for mode in track(range(sizes.followed), "modes of the whole network"):
-        found = escape(
-            problem,
-            start,
-            thresholds=[_THRESHOLD],
-            observable=amplitude_observable(mode),
-            metric="normalized",
-            sample=sample,
-            integration=rules,
-        )
-        escapes[mode] = float(found["time"][0, 0])
     blocks = block_flow("tanh", sizes.scales, sizes.betas, sizes.block, times)
     first = shots.weights[0][0, :, :, : len(sizes.betas)].numpy()
     losses = trajectory(problem, shots, sample=sample)["loss"].isel(network=0).values
     return blocks.assign(
         network_loss=("time", losses),
         network_alignment=(("time", "mode"), np.linalg.norm(first, axis=1) / np.sqrt(sizes.width)),
-        network_escape=("mode", escapes),
     )
+
+
+def _escapes(sizes: Sizes, seed: int) -> xarray.Dataset:
+    """Escape times of the whole network's first modes: means over samples of points, with standard errors."""
+    import xarray
+
+    from foretrain.training.gradient_flow import (
+        Integration,
+        Problem,
+        amplitude_observable,
+        ansatz,
+        escape,
+        gaussian_sample,
+    )
+
+    problem = Problem("tanh", depth=_DEPTH, width=sizes.width, inputs=_INPUTS, betas=sizes.betas)
+    times = np.full((sizes.samples, len(sizes.betas)), np.nan)
+    for place, own in enumerate(track(spawn(seed, sizes.samples), "samples of the whole network")):
+        for mode in range(sizes.followed):
+            found = escape(
+                problem,
+                ansatz(problem, sizes.scales),
+                thresholds=[_THRESHOLD],
+                observable=amplitude_observable(mode),
+                metric="normalized",
+                sample=gaussian_sample(problem, sizes.points, own),
+                integration=Integration(rtol=1e-6),
+            )
+            times[place, mode] = float(found["time"][0, 0])
+    error = times.std(axis=0, ddof=1) / np.sqrt(sizes.samples)
+    return xarray.Dataset({"network_escape": ("mode", times.mean(axis=0)), "network_error": ("mode", error)})
 
 
 def _times(sizes: Sizes, escape: float) -> Array:
@@ -254,116 +279,4 @@ def _ordering(sizes: Sizes) -> xarray.Dataset:
             "time_ratio": (("strength", "critical_depth"), late[..., 0] / late[..., 1]),
         },
         coords={"strength": list(sizes.strengths), "critical_depth": list(sizes.depths)},
-    )
-
-
-def _network_rows(data: xarray.Dataset) -> list[Row]:
-    rows = []
-    for mode in data.mode.values[np.isfinite(data["network_escape"].values)].tolist():
-        expected, here = (float(data[name].sel(mode=mode)) for name in ("exact", "network_escape"))
-        agrees = abs(here / expected - 1) < _NETWORK_ERROR
-        note = f"What is left is the average over {data.points} points in {_INPUTS} dimensions."
-        rows.append(
-            Row(f"mode {mode}: escape, block flow and whole network", expected, here, None, agrees, note)
-        )
-    far = float(np.abs(data["network_loss"] - data["loss"]).max() / data["loss"][0])
-    rows.append(
-        Row(
-            "largest distance of the losses, of the start",
-            f"< {_NETWORK_ERROR:g}",
-            far,
-            None,
-            far < _NETWORK_ERROR,
-        )
-    )
-    return rows
-
-
-def _mode_rows(data: xarray.Dataset) -> list[Row]:
-    rows = []
-    for mode in data.mode.values.tolist():
-        own = data.sel(mode=mode)
-        note = f"By itself, without leading order, the mode would take {float(own['alone']):.5g}."
-        rows.append(
-            Row(
-                f"mode {mode}: escape, leading and exact",
-                float(own["leading"]),
-                float(own["exact"]),
-                note=note,
-            )
-        )
-    ratios = ", ".join(f"{float(r):.3f} at {e:g}" for r, e in zip(data["ratio"], data["epsilon"].values))
-    last = float(data["ratio"][-1])
-    note = (
-        f"Over ε: {ratios}. The teacher turns the rows of every block towards every v_m, with a drive of the same "
-        "order in ε as the growth of the scales; the modes do not decouple, and each helps the first one out."
-    )
-    rows.append(Row("mode 1: exact over leading time as ε → 0", 1.0, last, None, abs(last - 1) < 0.05, note))
-    return rows
-
-
-def _homotopy_rows(data: xarray.Dataset) -> list[Row]:
-    exact, rows = float(data["exact"][0]), []
-    notes = (
-        "Scales, rotations and off-block entries of layer 2, to first order, coefficients from the exact flow; the "
-        "homotopy identity with two nodes, as in the paper, gives",
-        "With the off-block entries of layer 3 too, which matter more than those of layer 2; two nodes give",
-    )
-    for number, note in zip(data.variables_kept.values.tolist(), notes):
-        own = data.sel(variables_kept=number)
-        told = f"{note} {float(own['closure_predicted']):.5g}."
-        rows.append(
-            Row(f"mode 1: exact and closure of {number} variables", exact, float(own["closure"]), note=told)
-        )
-    end = data.homotopy_end
-    for nodes in data.nodes.values.tolist():
-        found = float(data["predicted"].sel(nodes=nodes))
-        last = nodes == int(data.nodes[-1])
-        agrees = bool(abs(found / end - 1) < 1e-4) if last else None
-        note = (
-            "From modes by themselves to the exact block flow, on a coarser Gaussian rule."
-            if nodes == 2
-            else ""
-        )
-        rows.append(Row(f"mode 1: T(1) and homotopy identity, {nodes} nodes", end, found, None, agrees, note))
-    kept = data.conservation
-    rows.append(Row("largest |p · f - 1| along the adjoint", "< 1e-06", kept, None, kept < 1e-6))
-    return rows
-
-
-def _order_rows(data: xarray.Dataset) -> list[Row]:
-    law, fact = data["rate_ratio"] > 1, data["time_ratio"] > 1
-    right, total = int((law == fact).sum()), law.size
-    both = law & fact
-    note = (
-        "Where it fails, a block with larger scales learns the stronger mode instead of its own: its rows turn to "
-        "v_1 before they grow along v_2."
-    )
-    first = Row(
-        "pairs of modes that Γ_k orders rightly",
-        f"{total} of {total}",
-        f"{right} of {total}",
-        None,
-        right == total,
-        note,
-    )
-    found = np.argwhere(both.values)
-    if not len(found):
-        return [first, Row("a weaker mode with larger scales goes first", "yes", "no", None, False)]
-    place = [(float(data.strength[i]), float(data.critical_depth[j])) for i, j in found]
-    told = ", ".join(f"β = {beta:g}, r = {depth:g}" for beta, depth in place)
-    return [
-        first,
-        Row("a weaker mode with larger scales goes first", "yes", "yes", None, True, f"At {told}."),
-    ]
-
-
-def _verdict(data: xarray.Dataset) -> str:
-    exact, leading, alone = (float(data[name][0]) for name in ("exact", "leading", "alone"))
-    network = float(data["network_escape"][0])
-    right = int(((data["rate_ratio"] > 1) == (data["time_ratio"] > 1)).sum())
-    return (
-        f"The whole network's first mode escapes at {network:.5g}, the block flow's at {exact:.5g}; by itself it "
-        f"would at {leading:.5g} by leading order and {alone:.5g} exactly; the homotopy identity gives "
-        f"{float(data['predicted'][-1]):.5g}; Γ_k orders {right} of {data['rate_ratio'].size} pairs of modes rightly."
     )

@@ -31,8 +31,9 @@ def draw_losses(panel: Axes, found: xarray.Dataset, trained: xarray.Dataset | No
     for name in map(str, found.network.values):
         colour = _COLOURS[name]
         steps, losses = found[f"{name}_step"].values, found[f"{name}_loss"].values
+        shown = np.append(1.0, steps[steps > 1])  # the axis is logarithmic
         panel.plot(
-            steps[steps >= 1], losses[steps >= 1], color=colour, linewidth=1.8, label=f"{name}: predicted"
+            shown, np.interp(shown, steps, losses), color=colour, linewidth=1.8, label=f"{name}: predicted"
         )
         escape = float(found.escape.sel(network=name))
         if np.isfinite(escape):

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.support.errors import InputError
@@ -120,19 +122,17 @@ def plateau_level(model: nn.Module, task: Task) -> float:
 
 def _best_constant(start: Tensor, task: Task) -> float:
     """The least loss of outputs that are the same for all inputs."""
-    constant = start.clone().requires_grad_()
-    search = torch.optim.LBFGS([constant], max_iter=100, line_search_fn="strong_wolfe")
+    from scipy.optimize import minimize
 
-    def closure() -> Tensor:
-        search.zero_grad()
-        value = task.loss(constant.expand(len(task.x), *constant.shape[1:]), task.y)
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
+    def loss_and_slope(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        constant = torch.as_tensor(values).to(start).reshape(start.shape).requires_grad_()
+        with torch.enable_grad():
+            value = task.loss(constant.expand(len(task.x), *start.shape[1:]), task.y)
+        (slope,) = torch.autograd.grad(value, constant)
+        return float(value.detach()), slope.double().cpu().numpy().ravel()
 
-    with torch.enable_grad():
-        search.step(closure)  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        return float(task.loss(constant.expand(len(task.x), *constant.shape[1:]), task.y))
+    at = start.double().cpu().numpy().ravel()
+    return float(minimize(loss_and_slope, at, jac=True, method="L-BFGS-B").fun)
 
 
 def escape_level(level: float, threshold: float | None, share: float) -> float:
