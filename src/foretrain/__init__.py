@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         training,
     )
     from foretrain.activations import Activation, activation
+    from foretrain.compare.plateau import plateau
     from foretrain.empirical.fields import fields
     from foretrain.empirical.global_ntk import global_ntk
     from foretrain.empirical.kernel_products import ntk_operator
@@ -46,6 +47,7 @@ _SOURCES = {
     "load": "foretrain.support.store",
     "ntk": "foretrain.empirical.tangent_kernel",
     "ntk_operator": "foretrain.empirical.kernel_products",
+    "plateau": "foretrain.compare.plateau",
     "save": "foretrain.support.store",
     "susceptibility": "foretrain.theory.criticality",
 }
@@ -81,6 +83,7 @@ __all__ = [
     "ntk",
     "ntk_operator",
     "operators",
+    "plateau",
     "report",
     "saddle",
     "save",

@@ -1,14 +1,15 @@
-"""``foretrain escape``: how long the plateau of a small initialization is, for described networks."""
+"""``foretrain escape``: how long the plateau of a small initialization is, for described and for real networks."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foretrain.cli.activation import find
-from foretrain.cli.frame import Answer, Command
+from foretrain.cli.frame import Answer, Command, Seed
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
@@ -21,7 +22,9 @@ _COLUMNS = {"leading": "leading order", "corrected": "first correction", "reduce
 
 
 def escape(
-    name: Annotated[str, typer.Argument(help="The activation: a name, or file.py:function.")],
+    name: Annotated[
+        str | None, typer.Argument(help="The activation: a name, or file.py:function; not with --model.")
+    ] = None,
     depth: Annotated[
         str | None, typer.Option("--depth", help="Layers L, such as 4 or 3,4,5 [default: 4].")
     ] = None,
@@ -38,9 +41,18 @@ def escape(
     scales: Annotated[
         str | None, typer.Option("--scales", help="One network by its scales X_1,...,X_L in layer order.")
     ] = None,
-    width: Annotated[int, typer.Option("--width", help="Hidden width N.")] = 64,
-    beta: Annotated[float, typer.Option("--beta", help="Strength of the teacher.")] = 1.0,
-    threshold: Annotated[float, typer.Option("--threshold", help="Escaped when X_1 is this large.")] = 0.3,
+    width: Annotated[int | None, typer.Option("--width", help="Hidden width N [default: 64].")] = None,
+    beta: Annotated[
+        float | None, typer.Option("--beta", help="Strength of the teacher [default: 1].")
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            "--threshold",
+            help="Escaped when X_1 is this large [default: 0.3]; with --model, when the loss is this small "
+            "[default: --share of its plateau].",
+        ),
+    ] = None,
     lr: Annotated[
         float | None, typer.Option("--lr", help="Learning rate of the first layer: times become steps.")
     ] = None,
@@ -51,20 +63,64 @@ def escape(
         list[str] | None,
         typer.Option("--set", metavar="KEY=NUMBER", help="A parameter of the activation, such as slope=0.2."),
     ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="FILE.py:FUNCTION", help="A torch network of your own.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FILE.npz", help="What it learns: x and y.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option("--loss", help="mse or cross-entropy [default: by the type of y].")
+    ] = None,
+    batch: Annotated[int | None, typer.Option("--batch", help="Samples in a step [default: all].")] = None,
+    share: Annotated[
+        float | None,
+        typer.Option("--share", help="Escaped at this share of the plateau's loss [default: 0.5]."),
+    ] = None,
+    train_steps: Annotated[
+        int | None,
+        typer.Option("--train-steps", help="Steps of real training at most, 0: none [default: 20000]."),
+    ] = None,
+    runs: Annotated[
+        int | None, typer.Option("--runs", help="Real trainings, by other orders of samples [default: 2].")
+    ] = None,
+    seed: Seed = 0,
 ) -> Answer:
     """Predict how long gradient flow stays near the saddle at zero weights, where training looks stuck.
 
     The network f = W_L σ(... σ(W_1 x)) without biases learns a teacher β σ(v·x) of Gaussian inputs from scales X_l:
     rows of W_1 have length X_1, entries are X_l/N in the middle and X_L/√N in the last layer. Times are learning rate
     times steps, with the rate of the first layer and 1/N of it for the others; --lr turns them into steps.
+
+    With --model it is your network on your data: how long its plateau is, by following its own gradient flow, which
+    layers make it, the rescaling that removes it, and real training of both networks beside the prediction.
     """
+    described = (depth, epsilon, bottleneck, others, scales, width, beta, methods, settings)
+    trained = {"batch": batch, "loss": loss, "share": share, "train_steps": train_steps, "runs": runs}
+    if model is not None:
+        if name is not None or any(option is not None for option in described):
+            raise InputError("--model brings its own network: leave the activation and its scales out.")
+        from foretrain.cli.escape_model import answer_for_model
+
+        given: dict[str, Any] = {key: value for key, value in trained.items() if value is not None}
+        return answer_for_model(model, data, lr, threshold=threshold, seed=seed, **given)
+    if name is None:
+        raise InputError("give an activation, or --model model.py:make with --data and --lr.")
+    if data is not None or any(value is not None for value in trained.values()):
+        raise InputError(
+            "--data, --loss, --batch, --share, --train-steps and --runs go with --model: add it."
+        )
     from foretrain.saddle import classify
 
     found = classify(find(name, settings or []))
     if lr is not None and not 0 < lr < math.inf:
         raise InputError(f"--lr is {lr}: give a positive learning rate.")
     chosen = _methods(methods, found)
-    task = {"width": width, "beta": beta, "threshold": threshold}
+    task = {
+        "width": 64 if width is None else width,
+        "beta": 1.0 if beta is None else beta,
+        "threshold": 0.3 if threshold is None else threshold,
+    }
     if scales is not None:
         if any(option is not None for option in (depth, epsilon, bottleneck, others)):
             raise InputError("--scales describes a whole network: leave --depth, --epsilon and the like out.")
@@ -248,6 +304,7 @@ COMMAND = Command(
         "foretrain escape tanh --depth 3,4,5 --epsilon 0.01,0.03,0.1 --threshold 0.3 --plot escape.png",
         "foretrain escape gelu --depth 6 --bottleneck 3,4,5 --lr 0.05",
         "foretrain escape tanh --scales 0.03,0.05,0.07,0.09 --save plateau",
+        "foretrain escape --model model.py:make --data data.npz --lr 0.05 --batch 64 --plot plateau.png",
     ),
     saves=True,
     draws=True,

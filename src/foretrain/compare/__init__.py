@@ -7,6 +7,7 @@
 ``ensembles``   many random networks at once
 ``estimators``  kernel, vertex, next-to-leading metric and NTK statistics from an ensemble, with error bars
 ``comparison``  several widths, the limit of infinite width, z-scores and a verdict
+``plateau``     how long a real network is stuck at small weights, why, and the rescaling that removes it
 
 Importing this package does not import torch.
 """
@@ -19,13 +20,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foretrain.compare import agreement, build, comparison, ensembles, estimators
+    from foretrain.compare import agreement, build, comparison, ensembles, estimators, plateau
     from foretrain.compare.comparison import Comparison, compare
 
-_ROOMS = ("agreement", "build", "comparison", "ensembles", "estimators")
+_ROOMS = ("agreement", "build", "comparison", "ensembles", "estimators", "plateau")
 _NAMES = ("Comparison", "compare")
 
-__all__ = ["Comparison", "agreement", "build", "compare", "comparison", "ensembles", "estimators"]
+__all__ = ["Comparison", "agreement", "build", "compare", "comparison", "ensembles", "estimators", "plateau"]
 
 
 class _CallableModule(ModuleType):

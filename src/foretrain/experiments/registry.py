@@ -277,6 +277,19 @@ _TABLE = (
         "foretrain.experiments.saddle_slopes:saddle_slopes",
         resumable=True,
     ),
+    Experiment(
+        "saddle-modes",
+        "Several modes escaping together",
+        f"{_SADDLE}, figure 5",
+        "foretrain.experiments.saddle_modes:saddle_modes",
+    ),
+    Experiment(
+        "plateau-prediction",
+        "Plateaus of real networks: predicted steps beside stochastic descent, and the rescaling that removes them",
+        f"{_SADDLE}, (12)",
+        "foretrain.experiments.plateau_prediction:plateau_prediction",
+        resumable=True,
+    ),
 )
 _BY_NAME = {entry.name: entry for entry in _TABLE}
 

@@ -10,10 +10,13 @@ stuck. On the symmetric manifold it reduces to one amplitude X_l for each layer,
 ``reduced_flow``   trajectories of the exact scalar flow
 ``collapse``       K t of several activations beside each other
 
+``modes``          several teacher directions at once: laws, the exact block flow, closures, homotopy
+
 Closed forms: ``balanced_time`` (11), ``critical_depth_time`` (12), ``shell_time`` (36), ``balanced_expansion``.
 The paper's own coefficients: ``escape_time(..., method="corrected", source="paper")``, ``printed_expansion``.
 """
 
+from foretrain.saddle import modes
 from foretrain.saddle.chain_field import ChainField
 from foretrain.saddle.classes import SaddleClass, centred, classify
 from foretrain.saddle.couplings import coupling
@@ -53,6 +56,7 @@ __all__ = [
     "escape_time",
     "escape_times",
     "leading_time",
+    "modes",
     "normal_form",
     "printed_expansion",
     "printed_lambda",
