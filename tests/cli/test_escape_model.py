@@ -79,3 +79,7 @@ def test_what_is_missing_or_unknown_is_named(files: tuple[str, Path]) -> None:
         answer_for_model(f"{model}:small", data, 0.1, loss="crossentropy")
     with pytest.raises(InputError, match="--train-steps"):
         answer_for_model(f"{model}:small", data, 0.1, train_steps=-1)
+    with pytest.raises(InputError, match="--runs"):
+        answer_for_model(f"{model}:small", data, 0.1, runs=0)
+    with pytest.raises(InputError, match="--threshold"):
+        answer_for_model(f"{model}:small", data, 0.1, threshold=-1.0)

@@ -13,7 +13,7 @@ from torch import nn
 from foretrain.compare.plateau import plateau
 from foretrain.compare.plateau.layers import find_bottleneck, is_chain, read_layers
 from foretrain.compare.plateau.levels import escape_level, plateau_level, prepare
-from foretrain.compare.plateau.prediction import first_below, stability
+from foretrain.compare.plateau.prediction import first_below, stability, step_text
 from foretrain.compare.plateau.rates import descent_of
 from foretrain.compare.plateau.rescaling import ScalingLaw
 from foretrain.support.errors import InputError, NotSupportedError
@@ -389,3 +389,77 @@ def test_data_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("FORETRAIN_MEMORY", "10kB")
     with pytest.raises(MemoryError, match="fewer samples"):
         plateau(chain(nn.Tanh, [6, 64, 1], [0.1, 0.1]), *task_of(6), lr=0.1)
+
+
+class Squeezed(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).squeeze(-1)
+
+
+def test_targets_are_never_broadcast() -> None:
+    model, (x, y) = chain(nn.Tanh, [3, 8, 8, 1], [0.3, 0.3, 0.3]), task_of(3, samples=64)
+    expected = plateau(model, x, y, lr=0.1).forecast.escape
+    assert plateau(model, x, y[:, 0], lr=0.1, loss=nn.MSELoss()).forecast.escape == expected
+    assert plateau(Squeezed(*model), x, y, lr=0.1).forecast.escape == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(InputError, match="broadcasts against outputs"):
+        prepare(model, x, y[:, 0], lambda outputs, targets: ((outputs - targets) ** 2).mean())
+    own = prepare(model, x, y[:, 0], lambda outputs, targets: ((outputs[:, 0] - targets) ** 2).mean())
+    assert own.value(model) == pytest.approx(prepare(model, x, y, None).value(model))
+
+
+def test_targets_in_another_order_of_axes_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 6), nn.Unflatten(1, (2, 3)))
+    with pytest.raises(InputError, match=r"shape \(3, 2\) but an output \(2, 3\)"):
+        prepare(model, torch.randn(8, 3), torch.randn(8, 3, 2), None)
+
+
+def test_labels_may_stand_in_a_column_and_be_of_any_whole_type() -> None:
+    model, x = nn.Linear(3, 4), torch.randn(8, 3)
+    labels = torch.arange(8) % 4
+    expected = prepare(model, x, labels, None).value(model)
+    for given in (labels[:, None], labels.int()):
+        for loss in (None, nn.functional.cross_entropy, nn.CrossEntropyLoss()):
+            assert prepare(model, x, given, loss).value(model) == expected
+    with pytest.raises(InputError, match="labels run from 1 to 4"):
+        prepare(model, x, labels + 1, nn.CrossEntropyLoss())
+    with pytest.raises(InputError, match=r"labels have shape \(2,\)"):
+        prepare(model, x, torch.ones(8, 2, dtype=torch.long), nn.CrossEntropyLoss())
+
+
+def test_what_is_no_array_or_rate_is_refused() -> None:
+    model, (x, y) = nn.Linear(3, 1), task_of(3)
+    with pytest.raises(InputError, match="y is a float"):
+        plateau(model, x, 1.0, lr=0.1)
+    with pytest.raises(InputError, match="x is a NoneType"):
+        plateau(model, None, y, lr=0.1)
+    with pytest.raises(InputError, match="positive learning rate"):
+        plateau(model, x, y, lr="0.1")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="whole number"):
+        plateau(model, x, y, lr=0.1, batch_size=2.5)  # type: ignore[arg-type]
+
+
+def test_the_law_does_not_apply_to_a_matrix_that_is_used_twice() -> None:
+    shared, last = nn.Linear(3, 3, bias=False), nn.Linear(3, 1, bias=False)
+    twice, once = nn.Sequential(shared, nn.Tanh(), shared, last), nn.Sequential(shared, nn.Tanh(), last)
+    x = torch.randn(16, 3)
+    assert not is_chain(twice, x, read_layers(twice, x))
+    assert is_chain(once, x, read_layers(once, x))
+
+
+def test_few_steps_are_told_with_digits() -> None:
+    assert [step_text(step) for step in (0.0123, 0.29, 9.4, 1234.5)] == ["0.012", "0.29", "9.4", "1,234"]
+
+
+def test_numbers_that_are_none_are_found_where_they_are() -> None:
+    model, (x, y) = chain(nn.Tanh, [3, 8, 1], [0.3, 0.3]), task_of(3, samples=16)
+    for place, (inputs, targets) in {"x": (x * math.nan, y), "y": (x, y * math.inf)}.items():
+        with pytest.raises(InputError, match=f"^{place} has values"):
+            plateau(model, inputs, targets, lr=0.1)
+    with pytest.raises(InputError, match="look at its weights"):
+        plateau(chain(nn.Tanh, [3, 8, 1], [math.nan, 1.0]), x, y, lr=0.1)
+    with pytest.raises(InputError, match="lazy"):
+        plateau(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 1)), x, y, lr=0.1)
+    with pytest.raises(InputError, match=r"does not take outputs of shape \(16, 1\)"):
+        prepare(model, x, y[:, 0], nn.functional.binary_cross_entropy)
+    signs = (y[:, 0] > 0).long()
+    assert prepare(model, x, signs, nn.BCEWithLogitsLoss()).y.shape == (16, 1)

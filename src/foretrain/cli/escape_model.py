@@ -49,6 +49,10 @@ def answer_for_model(
         raise InputError("--model needs --lr, the learning rate: the plateau is told in steps.")
     if train_steps < 0:
         raise InputError(f"--train-steps is {train_steps}: give 0 (do not train) or more.")
+    if runs < 1:
+        raise InputError(f"--runs is {runs}: give 1 or more.")
+    if threshold is not None and not threshold > 0:
+        raise InputError(f"--threshold is {threshold:g}: give a positive loss, which training can reach.")
     chosen = None if loss is None else _loss_named(loss)
     samples, network = load_data(data), load_model(model)
     x = as_inputs(samples.x, network)

@@ -190,3 +190,16 @@ def test_bad_input_is_refused() -> None:
         block_escape("tanh", [[0.1], [0.1]], (1.0,), 4, observable="loss")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="layers 1 to 2"):
         BlockLayout(3, 2).off_diagonal(3)
+    with pytest.raises(InputError, match="one or more"):
+        block_flow("tanh", [[0.1], [0.1]], (1.0,), 4, [])
+    with pytest.raises(InputError, match="no table of numbers"):
+        block_escape("tanh", [[0.1, 0.2], [0.1]], BETAS, 4)
+    for until in (-1.0, 0.0, float("nan")):
+        with pytest.raises(InputError, match="positive time"):
+            block_escape("tanh", [[0.1], [0.1]], (1.0,), 4, until=until)
+
+
+def test_the_start_alone_can_be_asked_for() -> None:
+    scales = np.array([[0.1, 0.2], [0.3, 0.4]])
+    found = block_flow("tanh", scales, BETAS, 4, [0.0, 0.0])
+    np.testing.assert_array_equal(found.X.values, [scales, scales])

@@ -142,6 +142,10 @@ def test_bad_input_is_refused() -> None:
         product_coefficients("tanh", SCALES, BETAS, BLOCK, 4)
     with pytest.raises(InputError, match="layers 1 and 2"):
         printed_damping("tanh", SCALES, 3)
+    with pytest.raises(InputError, match="at every time"):
+        duhamel(np.arange(3.0), np.ones(2), np.ones(3))
+    with pytest.raises(InputError, match="ascending"):
+        duhamel(np.array([0.0, 2.0, 1.0]), np.ones(3), np.ones(3))
 
 
 def _output_slopes(field: BlockField, state: np.ndarray, entries: np.ndarray) -> np.ndarray:

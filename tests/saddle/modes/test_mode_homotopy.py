@@ -38,6 +38,8 @@ def test_the_identity_converges_to_the_direct_time(field: BlockField) -> None:
     assert found.shares["rotations"] > 0.02 * found.start
     assert set(found.shares) == {"scales", "rotations", "off-block 2"}
     assert "identity with 6 nodes" in repr(found)
+    assert abs(found.error) == pytest.approx(errors[2] * found.end)
+    assert f"off by {found.error:+.2g}" in repr(found)
 
 
 def test_both_ends_are_known_times(field: BlockField) -> None:
@@ -84,3 +86,5 @@ def test_bad_input_is_refused(field: BlockField) -> None:
         homotopy(Decoupled(field), Exact(field), start, mode=2)
     with pytest.raises(NotSupportedError, match="does not reach"):
         homotopy(Decoupled(field), Exact(field), start, until=0.1)
+    with pytest.raises(InputError, match="from_scales"):
+        homotopy(Exact(field), Exact(field), np.full((field.depth, 2), 0.2))

@@ -141,6 +141,14 @@ def test_a_stage_that_comes_to_rest_never_ends() -> None:
     assert found.time(0.9) == math.inf
 
 
+def test_transit_integrals_of_a_path_without_end() -> None:
+    assert transit_integral(2, np.inf) == np.inf
+    np.testing.assert_allclose(
+        transit_integral(3, [np.inf, -np.inf, 1.0]), np.pi * np.array([0.5, -0.5, 0.25])
+    )
+    np.testing.assert_allclose(transit_integral(5, np.inf), transit_integral(5, 1e6), rtol=1e-10)
+
+
 def test_bad_input_is_refused() -> None:
     with pytest.raises(InputError, match="one of each for every mode"):
         mode_times("tanh", (1.0, 0.3), (0.1,), depth=4, block_width=20)

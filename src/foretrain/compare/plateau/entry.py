@@ -51,9 +51,10 @@ def plateau(
     >>> plateau(network, x, torch.tanh(x[:, :1]), lr=0.1).forecast.escape < 1000
     True
     """
-    _check(model, x, batch_size, max_steps)
+    _check(model, max_steps)
     descent = descent_of(model, lr, optimizer)
     task = prepare(model, x, y, loss)
+    _check_batch(batch_size, len(task.x))
     layers = read_layers(model, task.x)
     found = find_bottleneck(layers)
     level = plateau_level(model, task)
@@ -75,7 +76,7 @@ def _theory_scales(model: nn.Module, task: Task, count: int) -> LayerScales | No
     try:
         inputs = task.x.flatten(1).double()
         targets = task.y if task.y.is_floating_point() else nn.functional.one_hot(task.y)
-        targets = targets.flatten(1).double()
+        targets = targets.reshape(len(targets), -1).double()
         covariance = (inputs - inputs.mean(0)).T @ (targets - targets.mean(0))
         direction = torch.linalg.svd(covariance, full_matrices=False).U[:, 0]
         scales = layer_scales(model, direction.cpu().numpy())
@@ -103,11 +104,16 @@ def _law(
     return ScalingLaw(found.count, found.epsilon, ratio, chain)
 
 
-def _check(model: nn.Module, x: Any, batch_size: int | None, max_steps: float) -> None:
+def _check_batch(batch_size: int | None, samples: int) -> None:
+    if batch_size is not None and not (batch_size == int(batch_size) and 0 < batch_size <= samples):
+        raise InputError(f"batch_size is {batch_size}: give a whole number from 1 to {samples}, all samples.")
+
+
+def _check(model: nn.Module, max_steps: float) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module.")
-    if batch_size is not None and not 0 < batch_size <= len(x):
-        raise InputError(f"batch_size is {batch_size}: give 1 to {len(x)}, the number of samples.")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise InputError("the model has lazy layers without weights: call it once on a few inputs before.")
     if not 0 < max_steps < math.inf:
         raise InputError(f"max_steps is {max_steps}: give a positive number of steps.")
     for module in model.modules():

@@ -102,8 +102,8 @@ def has_normalisation(model: nn.Module) -> bool:
 
 
 def is_chain(model: nn.Module, x: Tensor, layers: tuple[LayerScale, ...]) -> bool:
-    """Whether the signal passes every weight matrix: without any one of them all inputs give the same output."""
-    if len(layers) < 2 or has_normalisation(model):
+    """Whether the signal passes every weight matrix once: without any one of them all inputs give the same output."""
+    if len(layers) < 2 or has_normalisation(model) or _uses_a_weight_twice(model, x):
         return False
     emptied = copy.deepcopy(model)
     with torch.no_grad():
@@ -116,6 +116,14 @@ def is_chain(model: nn.Module, x: Tensor, layers: tuple[LayerScale, ...]) -> boo
                 return False
             weight.copy_(before)
     return True
+
+
+def _uses_a_weight_twice(model: nn.Module, x: Tensor) -> bool:
+    """A module called again, or a matrix of two modules: the law counts such a matrix once."""
+    with _calls(model) as calls, torch.no_grad():
+        model(x[:2])
+    used = [id(p) for _, module, _, _ in calls for p in module.parameters(recurse=False) if p.ndim >= 2]
+    return len(set(used)) < len(used)
 
 
 def _norm(name: str, weight: Tensor) -> float:

@@ -135,6 +135,11 @@ def first_below(steps: Array, losses: Array, level: float) -> float:
     return float(steps[after - 1] + fraction * (steps[after] - steps[after - 1]))
 
 
+def step_text(step: float) -> str:
+    """A number of steps as it is told: whole, but with two digits where it is small."""
+    return f"{step:,.0f}" if step >= 10 else f"{step:.2g}"
+
+
 def stability(model: nn.Module, task: Task, descent: Descent) -> float:
     """Largest eigenvalue of √η H √η, by the power method with differences of gradients."""
     trained = {name: p for name, p in model.named_parameters() if name in descent.rates}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from foretrain.compare.plateau.prediction import step_text
+
 if TYPE_CHECKING:
     from foretrain.compare.plateau.prediction import Forecast
     from foretrain.compare.plateau.rescaling import ScalingLaw
@@ -54,9 +56,9 @@ def advice_text(found: Plateau) -> str:
         word = (
             "the plateau is gone"
             if not after.has_plateau
-            else f"{after.length:,.0f} steps of plateau are left"
+            else f"{step_text(after.length)} steps of plateau are left"
         )
-        gain = f"then {word}: the loss is below {after.threshold:.4g} at step {after.escape:,.0f}"
+        gain = f"then {word}: the loss is below {after.threshold:.4g} at step {step_text(after.escape)}"
         if math.isfinite(found.speedup):
             gain += f", {found.speedup:.3g} times sooner"
     return f"Bring {names} to the natural scale; {gain}.\n{found.code}"

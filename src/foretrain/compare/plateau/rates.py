@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -48,14 +49,18 @@ def descent_of(model: nn.Module, lr: float | None, optimizer: torch.optim.Optimi
     if not names:
         raise NotSupportedError("the model has no parameter with requires_grad: there is nothing to train.")
     if lr is not None:
-        if not 0 < lr < float("inf"):
-            raise InputError(f"lr is {lr}: give a positive learning rate.")
-        return Descent({name: float(lr) for name in names.values()})
+        return Descent(dict.fromkeys(names.values(), _positive(lr)))
     if not isinstance(optimizer, torch.optim.SGD):
         raise NotSupportedError(
             f"the flow speaks of gradient descent, not of {type(optimizer).__name__}: give torch.optim.SGD."
         )
     return _from_groups(optimizer, names)
+
+
+def _positive(lr: Any) -> float:
+    if not isinstance(lr, Real) or not 0 < float(lr) < float("inf"):
+        raise InputError(f"lr is {lr!r}: give a positive learning rate.")
+    return float(lr)
 
 
 def _from_groups(optimizer: torch.optim.SGD, names: dict[int, str]) -> Descent:

@@ -12,7 +12,7 @@ from torch import nn
 
 from foretrain.compare.plateau.layers import Bottleneck, LayerScale, has_normalisation
 from foretrain.compare.plateau.levels import Task
-from foretrain.compare.plateau.prediction import Forecast
+from foretrain.compare.plateau.prediction import Forecast, step_text
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.plateau.rescaling import ScalingLaw, code_for, rescaled
 from foretrain.compare.plateau.verification import Verification, train_runs
@@ -144,8 +144,8 @@ class Plateau:
         place = f"the loss waits near {seen.level:.4g}"
         if math.isfinite(seen.escape):
             told = (
-                f"for about {seen.length:,.0f} steps and falls below {seen.threshold:.4g} "
-                f"at step {seen.escape:,.0f}"
+                f"for about {step_text(seen.length)} steps and falls below {seen.threshold:.4g} "
+                f"at step {step_text(seen.escape)}"
             )
         elif math.isfinite(seen.ends):
             told = (
@@ -158,7 +158,7 @@ class Plateau:
 
     def _progress(self, seen: Forecast) -> str:
         if math.isfinite(seen.escape):
-            return f"the loss falls steadily, below {seen.threshold:.4g} at step {seen.escape:,.0f}"
+            return f"the loss falls steadily, below {seen.threshold:.4g} at step {step_text(seen.escape)}"
         return (
             f"the loss falls from {seen.losses[0]:.4g} to {seen.losses[-1]:.4g} within {seen.followed:,.0f} steps "
             f"({seen.status}), without reaching {seen.threshold:.4g}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from foretrain.compare.plateau.levels import Task
-from foretrain.compare.plateau.prediction import first_below
+from foretrain.compare.plateau.prediction import first_below, step_text
 from foretrain.compare.plateau.rates import Descent
 from foretrain.support.errors import InputError
 from foretrain.support.progress import Progress
@@ -66,10 +66,12 @@ class Trained:
             return f"not escaped within {seen:,} steps"
         spread = "" if math.isnan(self.standard_error) else f" ± {self.standard_error:.1f}"
         off = (
-            "" if math.isnan(self.error) else f", {self.error:+.1%} from the predicted {self.predicted:,.0f}"
+            ""
+            if math.isnan(self.error)
+            else f", {self.error:+.1%} from the predicted {step_text(self.predicted)}"
         )
         runs = f"{len(self.escapes)} run{'s' if len(self.escapes) > 1 else ''}"
-        return f"escaped at step {self.measured:,.0f}{spread} ({runs}{off})"
+        return f"escaped at step {step_text(self.measured)}{spread} ({runs}{off})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,7 +48,9 @@ def block_escape(
     """
     import xarray as xr
 
-    X = np.asarray(scales, dtype=float)
+    X = _scales(scales)
+    if not until > 0:
+        raise InputError(f"until is {until}: give a positive time at which to stop.")
     if X.ndim not in (2, 3):
         raise InputError(f"scales have shape {X.shape}: give (layers, modes) or (flows, layers, modes).")
     field = block_field(spec, X.shape[-2], betas, block_width, grid)
@@ -81,16 +83,15 @@ def block_flow(
     import xarray as xr
 
     record = np.atleast_1d(np.asarray(times, dtype=float))
-    if not np.isfinite(record).all() or (record < 0).any() or (np.diff(record) < 0).any():
-        raise InputError("times must be finite, not negative and in ascending order.")
-    X = np.asarray(scales, dtype=float)
+    if not record.size or not np.isfinite(record).all() or (record < 0).any() or (np.diff(record) < 0).any():
+        raise InputError("times must be one or more finite numbers, not negative and in ascending order.")
+    X = _scales(scales)
     if X.ndim != 2:
         raise InputError(f"scales have shape {X.shape}: give one number for each layer and mode.")
     field = block_field(spec, X.shape[0], betas, block_width, grid)
     start = field.layout.from_scales(X)
     levels = np.full(len(field.betas), math.inf)
-    end = max(float(record[-1]), 1e-300)
-    path = flow_in_matrix_time(field, start, end, watch=field.alignments, levels=levels)
+    path = flow_in_matrix_time(field, start, float(record[-1]), watch=field.alignments, levels=levels)
     states = path.at(record)
     matrices = field.layout.matrices(states)
     modes = np.arange(1, len(field.betas) + 1)
@@ -110,6 +111,13 @@ def block_flow(
         },
         attrs={"time_unit": "matrix time s", "betas": list(field.betas), "block_width": block_width},
     )
+
+
+def _scales(scales: ArrayLike) -> Array:
+    try:
+        return np.asarray(scales, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError("scales are no table of numbers: give one for each layer and mode.") from None
 
 
 def flow_in_matrix_time(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from foretrain.saddle.modes.block_field import BlockField, block_field
 from foretrain.saddle.modes.block_state import BlockLayout
 from foretrain.saddle.parameters import Array
+from foretrain.support.errors import InputError
 
 _STEP = 1e-3  # of a fourth-order difference, in units where scales are of order one
 
@@ -168,6 +169,8 @@ def coefficients(field: BlockField, scales: Array, layers: Sequence[int]) -> Coe
 def duhamel(times: Array, damping: Array, drive: Array, start: float = 0.0) -> Array:
     """o(t) of o' = -damping(t) o + drive(t) from values at times (63), both linear in between."""
     steps = np.diff(times)
+    if not len(times) == len(damping) == len(drive) or (steps < 0).any():
+        raise InputError("give damping and drive at every time, and times in ascending order.")
     passed = np.concatenate([[0.0], np.cumsum(steps * (damping[1:] + damping[:-1]) / 2)])
     found = np.empty_like(passed)
     found[0] = start

@@ -50,11 +50,16 @@ class HomotopyTimes:
         """T(0) plus the sum of the shares."""
         return self.start + self.difference
 
+    @property
+    def error(self) -> float:
+        """What the identity with these nodes misses of T(1) by direct integration."""
+        return self.predicted - self.end
+
     def __repr__(self) -> str:
         shares = ", ".join(f"{name} {value:+.6g}" for name, value in self.shares.items())
         return (
             f"T(0) = {self.start:.8g}, T(1) = {self.end:.8g}; identity with {len(self.nodes)} nodes "
-            f"{self.predicted:.8g} ({shares})"
+            f"{self.predicted:.8g}, off by {self.error:+.2g} ({shares})"
         )
 
 
@@ -136,7 +141,10 @@ def homotopy(
     """
     layout = first.layout
     if second.layout != layout or state.shape != (layout.size,):
-        raise InputError("both fields and the state must belong to the same depth and modes.")
+        raise InputError(
+            f"both fields and the state (of shape {state.shape}) must belong to the same depth and modes: make the "
+            "state from scales (layers, modes) by field.layout.from_scales."
+        )
     if not 0 <= mode < layout.modes or nodes < 1:
         raise InputError(
             f"mode is {mode} of {layout.modes} and nodes is {nodes}: give 0, 1, ... and 1 or more."

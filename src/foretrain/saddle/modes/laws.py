@@ -42,7 +42,11 @@ def transit_integral(depth: int, theta: ArrayLike) -> Array:
     1.0
     """
     reach = np.asarray(theta, dtype=float)
-    return np.asarray(reach * hyp2f1(0.5, (check_depth(depth) - 1) / 2, 1.5, -(reach**2)))
+    power = (check_depth(depth) - 1) / 2
+    ends = np.isinf(reach)
+    inside = np.where(ends, 0.0, reach)
+    whole = math.sqrt(math.pi) / 2 * math.gamma(power - 0.5) / math.gamma(power) if depth > 2 else math.inf
+    return np.where(ends, np.sign(reach) * whole, inside * hyp2f1(0.5, power, 1.5, -(inside**2)))
 
 
 def chain_moment(spec: Any, depth: int, rho: float) -> float:
