@@ -18,7 +18,7 @@ TINY = experiment.Sizes(
     followed=1,
     samples=3,
     epsilons=(0.1,),
-    nodes=(6,),
+    nodes=(6, 12),
     grid_nodes=8,
     strengths=(0.3, 0.9),
     depths=(3.25,),
@@ -45,7 +45,9 @@ def test_the_network_lies_on_the_block_flow(result: Result) -> None:
 
 
 def test_the_identity_closes(result: Result) -> None:
-    assert rows(result, "6 nodes")[0].agrees
+    assert rows(result, "12 nodes")[0].agrees
+    few, many = (abs(row.here / row.expected - 1) for row in rows(result, " nodes"))
+    assert many < 1e-6 < few
     assert rows(result, "p · f")[0].agrees
     assert result.data.variables_kept.values.tolist() == [12, 14]
     exact = float(result.data["exact"][0])

@@ -79,7 +79,7 @@ def homotopy_rows(data: xarray.Dataset) -> list[Row]:
     for nodes in data.nodes.values.tolist():
         found = float(data["predicted"].sel(nodes=nodes))
         last = nodes == int(data.nodes[-1])
-        agrees = bool(abs(found / end - 1) < 1e-5) if last else None
+        agrees = bool(abs(found / end - 1) < 1e-6) if last else None
         note = (
             "From modes by themselves to the exact block flow, on a coarser Gaussian rule."
             if nodes == 2
