@@ -5,9 +5,6 @@ stay within the share. A cheap observable that is due all the time would use up 
 each has an equal part of the allowance, and may go beyond it only by what others do not need for their next record.
 Until the time has paid for the first and the last record, cheap observables have a quarter of the share: a loss must
 not wait for minutes because a kernel beside it is costly.
-
-The steps after a record are slower than others, by about as much again as the record took when torch uses several
-threads. This cannot be told apart from the loop's own time, so half of the share is given to records.
 """
 
 from __future__ import annotations
@@ -20,14 +17,11 @@ from typing import Any
 
 from foretrain.support.errors import InputError
 
-BOOKKEEPING = "bookkeeping"  # copies that protect the training, and writing
+BOOKKEEPING = "bookkeeping"  # copies that protect the training, writing, and slower steps after it
 _REMEMBERED = 5  # costs of one observable, whose largest is what the next one is expected to cost
 _DECIDING = 0.05  # share of the budget that may go into deciding in vain what fits
 _ADVANCE = 0.25  # of the share, for cheap observables before the first and the last record are paid for
 _CHEAP = 0.1  # of the cost of all observables: what an advance is for
-_DIRECT = (
-    0.5  # of the share; the rest is for what a record leaves behind: cold caches and threads that still spin
-)
 _CAUTION = 1.5  # by which the last record, which comes whatever it costs, may exceed that
 
 
@@ -40,7 +34,6 @@ class Budget:
                 f"budget is {share!r}: give a share of the time such as 0.05, or None for no limit."
             )
         self.share = share
-        self._direct = _DIRECT * share if share is not None else 0.0
         self.spent = dict.fromkeys([*names, BOOKKEEPING], 0.0)
         self._recent: dict[str, deque[float]] = {name: deque(maxlen=_REMEMBERED) for name in self.spent}
         self._start = time.perf_counter()
@@ -91,7 +84,7 @@ class Budget:
         if self._before is None:
             self._before = self.total
         reserved = _CAUTION * sum(self.expected(name) for name in (*active, BOOKKEEPING))
-        allowance = self._direct * self.elapsed - reserved - self.expected(BOOKKEEPING)
+        allowance = self.share * self.elapsed - reserved - self.expected(BOOKKEEPING)
         room = allowance - self.total
         if room < 0:
             return None if self._paid else self._advanced(active, self.total - self._before)
@@ -110,7 +103,7 @@ class Budget:
         """Cheap ones, from the cheapest on, as far as the advance goes."""
         assert self.share is not None
         writing = self.expected(BOOKKEEPING)
-        room = _ADVANCE * self._direct * self.elapsed - spent - writing
+        room = _ADVANCE * self.share * self.elapsed - spent - writing
         cheap = _CHEAP * sum(self.expected(name) for name in active) - writing
         found = []
         for name in sorted(active, key=self.expected):

@@ -34,6 +34,7 @@ from foretrain.training.recorder.folder import Folder
 from foretrain.training.recorder.isolation import undisturbed
 from foretrain.training.recorder.line import LiveLine
 from foretrain.training.recorder.log import frame
+from foretrain.training.recorder.pace import Pace
 from foretrain.training.recorder.reading import read
 from foretrain.training.recorder.schedule import Schedule, ScheduleLike, make_schedule
 from foretrain.training.recorder.session import Session, words
@@ -70,7 +71,8 @@ class Recorder:
         ``every=k`` steps; or ``schedule="log"`` with so many steps ``per_decade`` (the default, 10), a list of steps,
         or a function step -> bool. The state before the first step and after the last one is always recorded.
     budget
-        The share of the time that recording may take: observables that would exceed it are skipped. None: no limit.
+        The share of the time that recording may take, the slower step after a record included: observables that would
+        exceed it are skipped. None: no limit.
         Not part of it, but stated by :meth:`summary`: before the start every observable is called once for nothing,
         and after the end the dataset is written.
     metadata
@@ -138,6 +140,7 @@ class Recorder:
         self._closing_seconds = 0.0
         self._process = os.getpid()
         self._line = LiveLine(progress)
+        self._pace = Pace()
         self._hook: torch.utils.hooks.RemovableHandle | None = None
         try:
             self._begin(batch)
@@ -254,6 +257,9 @@ class Recorder:
     def _advance(self, *_: object) -> None:
         """One step was made. Most of them end here soon, so that a fast loop stays fast."""
         self._step += 1
+        slower = self._pace.stepped(time.perf_counter())
+        if slower:
+            self._budget.spend(slower)
         if self._notes or self._last_notes:
             self._last_notes, self._notes = self._notes, {}
         try:
@@ -290,7 +296,8 @@ class Recorder:
         chosen = self._budget.chosen(active)
         self._skipped.update(set(active).difference(chosen or ()))
         if chosen or (chosen is not None and active and self._last_notes):
-            self._session.record(self._step, chosen, self._last_notes, self._batch)
+            cost = self._session.record(self._step, chosen, self._last_notes, self._batch)
+            self._pace.recorded(time.perf_counter(), cost)
 
     def _count_passed(self) -> None:
         """Due steps at which the budget was known to be exhausted."""

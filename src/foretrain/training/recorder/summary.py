@@ -45,7 +45,7 @@ class RecorderSummary:
                 f"  {name:<{width}}  {own.records} recorded, {own.skipped} skipped, {share:.2%}{ended}"
             )
         share = self.bookkeeping_seconds / self.seconds if self.seconds else 0.0
-        lines.append(f"  {'':<{width}}  protecting the training and writing, {share:.2%}")
+        lines.append(f"  {'':<{width}}  protecting the training, writing, slower steps after it, {share:.2%}")
         apart = f"  apart from this: first-time work before the start {self.setup_seconds:.3g} s"
         closing = (
             f", writing the dataset at the end {self.closing_seconds:.3g} s" if self.closing_seconds else ""
