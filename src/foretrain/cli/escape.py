@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
     import xarray
 
     from foretrain.saddle import SaddleClass
+    from foretrain.saddle.escape.entry import Method
 
-_COLUMNS = {"leading": "leading order", "corrected": "first correction", "reduced": "exact scalar flow"}
+_COLUMNS: dict[Method, str] = {
+    "leading": "leading order",
+    "corrected": "first correction",
+    "reduced": "exact scalar flow",
+}
 
 
 def escape(
@@ -134,14 +140,13 @@ def escape(
     return _many_networks(found, grid, chosen, task, lr)
 
 
-def _methods(text: str | None, found: SaddleClass) -> list[str]:
+def _methods(text: str | None, found: SaddleClass) -> list[Method]:
     """The methods asked for, or all; the first correction exists inside the four classes only."""
     if text is not None:
-        names = [part.strip() for part in text.split(",") if part.strip()]
-        unknown = [part for part in names if part not in _COLUMNS]
-        if unknown or not names:
+        asked = {part.strip() for part in text.split(",")}
+        if not asked <= set(_COLUMNS):
             raise InputError(f"--methods is {text!r}: choose from {', '.join(_COLUMNS)}.")
-        return names
+        return [method for method in _COLUMNS if method in asked]
     return [method for method in _COLUMNS if method != "corrected" or found.letter != "outside"]
 
 
@@ -160,13 +165,13 @@ def _whole(option: str, text: str) -> list[int]:
 
 
 def _one_network(
-    found: SaddleClass, scales: list[float], methods: list[str], task: dict[str, Any], lr: float | None
+    found: SaddleClass, scales: list[float], methods: list[Method], task: dict[str, Any], lr: float | None
 ) -> Answer:
     """Escape times of one network, and its amplitudes on the way."""
     from foretrain.saddle import coupling, escape_time, reduced_flow
 
     act = found.activation
-    times = {method: escape_time(act, scales, method=method, **task) for method in methods}  # type: ignore[arg-type]
+    times = {method: escape_time(act, scales, method=method, **task) for method in methods}
     last = times.get("reduced", math.inf)
     path = reduced_flow(act, scales, **task) if 0 < last < math.inf else None
     heading = f"Scales {', '.join(f'{scale:g}' for scale in scales)}"
@@ -192,23 +197,23 @@ def _one_network(
     )
 
 
-def _row(method: str, time: float, lr: float | None) -> tuple[str | float, ...]:
+def _row(method: Method, time: float, lr: float | None) -> tuple[str | float, ...]:
     return (_COLUMNS[method], time, time / lr) if lr else (_COLUMNS[method], time)
 
 
-def _with_steps(times: dict[str, float], lr: float | None) -> dict[str, Any]:
+def _with_steps(times: Mapping[Any, float], lr: float | None) -> dict[str, Any]:
     return {
         method: {"time": time, "steps": None if lr is None else time / lr} for method, time in times.items()
     }
 
 
 def _many_networks(
-    found: SaddleClass, grid: dict[str, Any], methods: list[str], task: dict[str, Any], lr: float | None
+    found: SaddleClass, grid: dict[str, Any], methods: list[Method], task: dict[str, Any], lr: float | None
 ) -> Answer:
     """A table over epsilon, depth and bottleneck."""
     from foretrain.saddle import escape_times
 
-    table = escape_times(found.activation, formula=methods, **grid, **task)  # type: ignore[arg-type]
+    table = escape_times(found.activation, formula=methods, **grid, **task)
     rows = _rows(table)
     K = dict(zip(map(int, table.depth.values), map(float, table.K.values)))
     shown = [

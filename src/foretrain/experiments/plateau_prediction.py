@@ -8,10 +8,11 @@ the batches. A prediction agrees if the mean escape step is within 20 % of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,10 +125,12 @@ def _measure(sizes: Sizes, case: Case, seed: np.random.SeedSequence) -> xarray.D
     return _kept(found, found.verify(runs=sizes.runs, seed=descending))
 
 
-def _function(name: str) -> Any:
+def _function(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     import torch
 
-    return {"tanh": torch.tanh, "gelu": torch.nn.functional.gelu, "erf": torch.erf}[name]
+    known: dict[str, Callable[[torch.Tensor], torch.Tensor]]
+    known = {"tanh": torch.tanh, "gelu": torch.nn.functional.gelu, "erf": torch.erf}
+    return known[name]
 
 
 def _network(case: Case, sizes: list[int], seed: np.random.SeedSequence) -> torch.nn.Sequential:
@@ -136,11 +139,13 @@ def _network(case: Case, sizes: list[int], seed: np.random.SeedSequence) -> torc
 
     from foretrain.support.seeds import torch_generator
 
+    function = _function(case.activation)
+
     class Pointwise(nn.Module):
         """The activation as a module of its own."""
 
         def forward(self, z: torch.Tensor) -> torch.Tensor:
-            return _function(case.activation)(z)  # type: ignore[no-any-return]
+            return function(z)
 
     source = torch_generator(seed)
     layers: list[nn.Module] = []

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     import xarray
 
     from foretrain.empirical.global_ntk import GlobalNTK
+    from foretrain.empirical.global_ntk.reduced_views import Kind
     from foretrain.experiments.parts import Parts
     from foretrain.training.tasks.student_teacher import StudentTeacher, Trainable, VanillaNetwork
 
 Array = NDArray[np.float64]
 
-_VIEWS = ("temporal", "spatial")
+_VIEWS: tuple[Kind, ...] = ("temporal", "spatial")
 _DEFINITIONS = ("partial trace", "all pairs")
 _MOMENTS = ("initial", "trained")
 _RATE = 0.01
@@ -207,18 +208,18 @@ def _measured(
     }
 
 
-def _traced(kernel: GlobalNTK, view: str, plan: _Plan, seed: np.random.SeedSequence) -> tuple[float, float]:
+def _traced(kernel: GlobalNTK, view: Kind, plan: _Plan, seed: np.random.SeedSequence) -> tuple[float, float]:
     """The participation ratio of a partial trace, and its error, which is kept and so not warned of."""
     from foretrain.empirical.global_ntk.reduced_views import reduced_view
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AccuracyWarning)
-        found = reduced_view(kernel, view, accuracy=plan.accuracy, seed=seed).rank  # type: ignore[arg-type]
+        found = reduced_view(kernel, view, accuracy=plan.accuracy, seed=seed).rank
     return found.value, found.standard_error
 
 
 def _over_pairs(
-    kernel: GlobalNTK, view: str, plan: _Plan, seed: np.random.SeedSequence
+    kernel: GlobalNTK, view: Kind, plan: _Plan, seed: np.random.SeedSequence
 ) -> tuple[float, float]:
     """That of the average over all pairs of indices: the contraction with the vector of ones."""
     from foretrain.operators.reductions import pair_sum

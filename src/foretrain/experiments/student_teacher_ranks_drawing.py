@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def _draw_definitions(panel: Axes, sweep: xarray.Dataset, axis: str) -> None:
     panel.legend(frameon=False, fontsize=9)
 
 
-def _line(panel: Axes, values: xarray.DataArray, axis: str, **looks: str | None) -> None:
+def _line(panel: Axes, values: xarray.DataArray, axis: str, **looks: Any) -> None:
     """Means over seeds with their standard errors."""
     mean, error = values.mean("seed"), values.std("seed", ddof=1) / np.sqrt(values.sizes["seed"])
     panel.errorbar(
@@ -71,7 +71,7 @@ def _line(panel: Axes, values: xarray.DataArray, axis: str, **looks: str | None)
         linewidth=1.5,
         elinewidth=0.9,
         capsize=2,
-        **looks,  # type: ignore[arg-type]
+        **looks,
     )
 
 

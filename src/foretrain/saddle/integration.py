@@ -38,6 +38,20 @@ class StalledError(NotSupportedError):
         self.time, self.state = time, state
 
 
+class End:
+    """An event of scipy's integrators that ends them where a function of the state changes its sign."""
+
+    terminal = True
+
+    def __init__(self, gap: Callable[[Array], float], *, rising: bool) -> None:
+        self.gap = gap
+        self.direction = 1.0 if rising else -1.0
+
+    def __call__(self, _: float, state: Array) -> float:
+        """The number whose sign is watched."""
+        return self.gap(state)
+
+
 @dataclass(frozen=True)
 class Path:
     """The steps of the integrator, in matrix time s; ``crossed`` where the last one is at the threshold."""
@@ -65,11 +79,6 @@ def follow(
         limit(begin + unit * now, X)
         return field.rates(X) * (unit / field.width)
 
-    def gap(_: float, X: Array) -> float:
-        return float(X[0]) - (math.inf if threshold is None else threshold)
-
-    gap.terminal = True  # type: ignore[attr-defined]
-    gap.direction = 1.0  # type: ignore[attr-defined]
     wanted = None if times is None else (times - begin) / unit
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="lsoda")  # a failure is reported below
@@ -79,7 +88,7 @@ def follow(
             start,
             method="LSODA",
             t_eval=wanted,
-            events=None if threshold is None else gap,
+            events=None if threshold is None else End(lambda X: float(X[0]) - threshold, rising=True),
             rtol=tolerance,
             atol=0.1 * tolerance * smallest_scale(start),
         )

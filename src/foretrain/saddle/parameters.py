@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ from foretrain.support.errors import InputError, unknown_name
 
 Array = NDArray[np.float64]
 TimeUnit = Literal["matrix", "reduced"]
+Word = TypeVar("Word", bound=str)
 
 TIME_UNITS = {
     "matrix": "s, the time of the matrix flow (learning rate of the first layer times steps)",
@@ -93,11 +94,12 @@ def check_threshold(threshold: float, scales: Array) -> float:
     return level
 
 
-def check_choice(name: str, kind: str, known: Sequence[str]) -> str:
+def check_choice(name: str, kind: str, known: Sequence[Word]) -> Word:
     """One of the known words."""
-    if name not in known:
-        raise unknown_name(kind, str(name), known)
-    return name
+    for word in known:
+        if name == word:
+            return word
+    raise unknown_name(kind, str(name), known)
 
 
 def matrix_times(width: int, time: str) -> float:

@@ -13,7 +13,13 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 from foretrain.saddle.chain_field import ChainField
-from foretrain.saddle.integration import RELATIVE_TOLERANCE, StalledError, evaluation_limit, smallest_scale
+from foretrain.saddle.integration import (
+    RELATIVE_TOLERANCE,
+    End,
+    StalledError,
+    evaluation_limit,
+    smallest_scale,
+)
 from foretrain.saddle.parameters import Array
 
 _SHARE = 0.5  # the plateau ends where the network's own output halves what drives it
@@ -40,21 +46,15 @@ def cross_plateau(field: ChainField, start: Array, threshold: float, estimate: f
         pace = float(np.linalg.norm(X) / np.linalg.norm(rates))
         return np.append(rates * pace, pace / estimate)
 
-    def gap(_: float, extended: Array) -> float:
-        return float(extended[0]) - threshold
-
-    def freedom(_: float, extended: Array) -> float:
-        return driven_share(field, extended[:-1]) - _SHARE
-
-    gap.terminal = freedom.terminal = True  # type: ignore[attr-defined]
-    gap.direction, freedom.direction = 1.0, -1.0  # type: ignore[attr-defined]
+    crossing = End(lambda extended: float(extended[0]) - threshold, rising=True)
+    slowing = End(lambda extended: driven_share(field, extended[:-1]) - _SHARE, rising=False)
     small = 0.1 * RELATIVE_TOLERANCE * smallest_scale(start)
     found: Any = solve_ivp(
         slopes,
         (0.0, _LONGEST),
         np.append(start, 0.0),
         method="LSODA",
-        events=(gap, freedom),
+        events=(crossing, slowing),
         rtol=RELATIVE_TOLERANCE,
         atol=np.append(np.full(len(start), small), 0.1 * RELATIVE_TOLERANCE),
     )

@@ -28,7 +28,7 @@ from foretrain.support.errors import AccuracyWarning, InputError
 Method = Literal["leading", "corrected", "reduced"]
 Source = Literal["exact", "paper"]
 
-METHODS = {
+METHODS: dict[Method, str] = {
     "leading": "quadrature (10) at leading order in the scales",
     "corrected": "first-order flow (24)",
     "reduced": "exact scalar flow (4)",

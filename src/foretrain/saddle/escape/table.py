@@ -73,7 +73,7 @@ def escape_times(
             width=width,
             beta=beta,
             threshold=threshold,
-            method=methods[m],  # type: ignore[arg-type]
+            method=methods[m],
             time=time,
         )
     rates = [coupling(found.activation, layers, width, beta, time) for layers in depths]

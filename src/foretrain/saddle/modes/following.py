@@ -11,6 +11,7 @@ import numpy as np
 from scipy.integrate import LSODA
 from scipy.optimize import brentq
 
+from foretrain.saddle.integration import smallest_scale
 from foretrain.saddle.parameters import Array
 from foretrain.support.errors import NotSupportedError
 
@@ -47,13 +48,12 @@ def follow(
     tolerance: float = RELATIVE_TOLERANCE,
 ) -> BlockPath:
     """The flow from time 0 until every watched number has risen to its level, or until a time."""
-    size = np.abs(start)
-    smallest = float(size[size > 0].min(initial=1.0))
     before = watch(start)
     crossings = np.where(before >= levels, 0.0, math.nan)
     if until == 0:  # the integrator cannot make a step of no length
         return BlockPath(np.zeros(1), start[None], crossings)
-    solver = LSODA(lambda _, x: rates(x), 0.0, start, until, rtol=tolerance, atol=0.01 * tolerance * smallest)
+    absolute = 0.01 * tolerance * smallest_scale(start)
+    solver = LSODA(lambda _, x: rates(x), 0.0, start, until, rtol=tolerance, atol=absolute)
     times, states, pieces = [0.0], [start], []
     while times[-1] < until and np.isnan(crossings).any():
         message = solver.step()  # None while all is well
