@@ -43,9 +43,9 @@ def target_modes(matrix: Array, count: int = 3) -> TargetModes:
     if not isinstance(count, int) or count < 1:
         raise InputError(f"modes is {count!r}, but it must be a number of modes from 1 on.")
     _, values, right = np.linalg.svd(matrix, full_matrices=False)
-    rank = int(np.sum(values > 1e-12 * values[0])) if values[0] > 0 else 0
+    rank = int(np.sum(values > 1e-12 * values[0])) if len(values) and values[0] > 0 else 0
     if not rank:
-        raise InputError("y is zero everywhere: it has no modes.")
+        raise InputError("the target is zero everywhere: it has no modes.")
     values, right = values[:rank], right[:rank]
     new = np.flatnonzero(np.diff(values, prepend=np.inf) < -_EQUAL * values[0])
     right = np.concatenate([_along_outputs(group) for group in np.split(right, new[1:])])

@@ -26,7 +26,6 @@ Array = NDArray[np.float64]
 
 MODES = 3
 POINTS = 5
-_HAIR = 1e-6
 _STARTS = 40  # of the search for fixed points
 _SAMPLES = 100  # places of the loss curve
 _REPEATS = 10  # of every angle, with other noise
@@ -160,15 +159,10 @@ def _stacked(entries: list[dict[str, Array]], name: str) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Trials:
-    """Inputs and targets (trials, time, channels), and the modes of the target: fixation, cos, sin.
-
-    The latter two have the same singular value, so that any rotation of them would do as well: ``told_apart`` is the
-    target with a hair less of the sine.
-    """
+    """Inputs and targets (trials, time, channels), and the modes of the target: fixation, cos, sin."""
 
     x: torch.Tensor
     y: torch.Tensor
-    told_apart: torch.Tensor
     left: torch.Tensor  # (trials * time, modes)
     values: torch.Tensor
 
@@ -176,11 +170,12 @@ class _Trials:
     def of(cls, task: MemoryPro, angles: torch.Tensor, seed: Seed) -> _Trials:
         import torch
 
+        from foretrain.empirical.target_modes import target_modes
+
         y = task.targets(angles, torch.float64)
-        told_apart = y * torch.tensor([1.0, 1.0 - _HAIR, 1.0], dtype=torch.float64)
-        left, _, _ = torch.linalg.svd(told_apart.flatten(0, 1), full_matrices=False)
-        values = torch.linalg.vector_norm(left.t() @ y.flatten(0, 1), dim=1)
-        return cls(task.inputs(angles, seed, torch.float64), y, told_apart, left, values)
+        modes = target_modes(y.flatten(0, 1).numpy(), MODES)
+        left, values = torch.from_numpy(modes.left.T.copy()), torch.from_numpy(modes.values)
+        return cls(task.inputs(angles, seed, torch.float64), y, left, values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,9 +212,7 @@ class _Watch:
         from foretrain.empirical.global_ntk.reduced_views import reduced_view
 
         kernel = global_ntk(model, self.quiet.x.to(model.readout.weight), parameters="recurrent.*")
-        through = kernel.alignment(
-            self.quiet.told_apart, model.readout.weight, modes=MODES, accuracy=_ACCURACY
-        )
+        through = kernel.alignment(self.quiet.y, model.readout.weight, modes=MODES, accuracy=_ACCURACY)
         view = reduced_view(kernel, "temporal", accuracy=_ACCURACY)
         modes = self.quiet.left.t()
         units = model.recurrent.hidden_size

@@ -136,6 +136,18 @@ def test_alignment(x: Tensor) -> None:
         kernel.alignment(target, torch.randn(3, 4))
 
 
+def test_modes_of_equal_size_lie_along_outputs(x: Tensor) -> None:
+    """Otherwise rounding would choose which rotation of them is told."""
+    torch.manual_seed(0)
+    kernel = global_ntk(nn.GRU(2, 4, batch_first=True).to(DOUBLE), x)
+    target = torch.linalg.qr(torch.randn(15, 2, dtype=DOUBLE)).Q.view(3, 5, 2)
+    found = kernel.alignment(target)
+    temporal, mean = kernel.temporal().dense(), kernel.dense().trace() / kernel.size
+    for mode in range(2):
+        u = target.reshape(15, 2)[:, mode]
+        assert found.rayleigh[mode] == pytest.approx(float(u @ temporal @ u / mean), rel=1e-8)
+
+
 def test_alignment_by_random_signs_covers_the_exact_value() -> None:
     torch.manual_seed(0)
     x, target = torch.randn(2, 4, 2, dtype=DOUBLE), torch.randn(2, 4, 1, dtype=DOUBLE)

@@ -1,9 +1,10 @@
 """Which modes of a target gradient descent can learn from here.
 
-The target's singular vectors over (batch * time) are its modes. A mode is learned fast if NTK_S maps it to itself
-with a large factor: its Rayleigh quotient <u, A u> / <u, u>, and the cosine between u and A u, which is 1 for an
-eigenvector. Without a readout A is the temporal kernel tr_unit(NTK_S) / units, and u the mode itself. With a linear
-readout (outputs, units) the mode lives in the states: u (x) (direction of the outputs, brought back by the readout).
+The target's singular vectors over (batch * time) are its modes; where singular values are equal, those along outputs.
+A mode is learned fast if NTK_S maps it to itself with a large factor: its Rayleigh quotient <u, A u> / <u, u>, and the
+cosine between u and A u, which is 1 for an eigenvector. Without a readout A is the temporal kernel
+tr_unit(NTK_S) / units, and u the mode itself. With a linear readout (outputs, units) the mode lives in the states:
+u (x) (direction of the outputs, brought back by the readout).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.axes import places_of
+from foretrain.empirical.target_modes import target_modes
 from foretrain.operators import Space
 from foretrain.operators.probes import random_signs
 from foretrain.support.errors import InputError, NotSupportedError
@@ -85,21 +87,16 @@ def alignment(
     """Modes of a target (batch, time, outputs) under NTK_S and under the proxy V V* (x) I."""
     places = places_of(kernel.domain, "alignment with a target")
     matrix = _as_matrix(target, places, kernel)
-    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
-    count = min(modes, int((values > 1e-12 * values[0]).sum())) if len(values) and values[0] > 0 else 0
-    if not count:
-        raise InputError("the target is zero everywhere: it has no modes.")
-    vectors = left[:, :count].t().to(kernel.dynamics.values)
+    found = target_modes(matrix.double().cpu().numpy(), modes)
+    vectors = torch.from_numpy(found.left).to(kernel.dynamics.values)
     if readout is None:
         quotient, cosine, error = _temporal(kernel, vectors, accuracy, seed)
     else:
-        quotient, cosine, error = _through(kernel, readout, vectors, right[:count])
+        quotient, cosine, error = _through(kernel, readout, vectors, torch.from_numpy(found.right))
     trace = kernel.trace(accuracy=accuracy, seed=seed)
     mean = trace.value / kernel.size
     error = np.hypot(error, quotient * trace.standard_error / trace.value)  # both are relative to the mean
-    return StateAlignment(
-        values[:count].cpu().numpy(), quotient / mean, cosine, *_proxy(kernel, vectors), error / mean
-    )
+    return StateAlignment(found.values, quotient / mean, cosine, *_proxy(kernel, vectors), error / mean)
 
 
 def _as_matrix(target: Any, places: Space, kernel: GlobalNTK) -> Tensor:
