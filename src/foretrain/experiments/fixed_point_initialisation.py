@@ -41,8 +41,8 @@ _UNITS = 256
 _ATTRACTORS = {"basis": (1, 2, 4, 8), "signs": (1, 2, 4, 6)}  # 2^added and 2 added; the origin without points
 
 _LOSS_NOTES = {
-    "basis": "Not published. Random matrices of 256 units have a spectral radius about 5 % above their gain.",
-    "signs": "Not published: a law of many units, tested to one over their root; at 1024 units 1.658 ± 0.008.",
+    "basis": "Not published, for orientation. At 256 units the spectral radius is about 5 % above the gain.",
+    "signs": "Not published: a law of many units, for orientation; at 1024 units 1.658 ± 0.008 is measured.",
 }
 
 
@@ -229,13 +229,11 @@ def _loss_row(data: xarray.Dataset, family: str, size: float) -> Row:
     own = data.sel(family=family, size=size)
     values, expected = own.loss_gain.values, float(own.predicted_loss)
     error = _standard_error(values)
-    finite = expected / math.sqrt(data.attrs["units"])
     return Row(
         f"{told(family)}, k = {size:g}: gain at which W_perp takes over",
         expected,
         float(values.mean()),
         error,
-        agrees=bool(abs(values.mean() - expected) <= 2 * error + finite),
         note=_LOSS_NOTES[family] if size == SIZE else "",
     )
 

@@ -1,10 +1,10 @@
 """Which modes of a target gradient descent can learn from here.
 
-The target's singular vectors over (batch * time) are its modes; where singular values are equal, those along outputs.
-A mode is learned fast if NTK_S maps it to itself with a large factor: its Rayleigh quotient <u, A u> / <u, u>, and the
-cosine between u and A u, which is 1 for an eigenvector. Without a readout A is the temporal kernel
-tr_unit(NTK_S) / units, and u the mode itself. With a linear readout (outputs, units) the mode lives in the states:
-u (x) (direction of the outputs, brought back by the readout).
+The target's singular vectors over (batch * time) are its modes; where singular values are equal,
+those along outputs. A mode is learned fast if NTK_S maps it to itself with a large factor: its Rayleigh quotient
+<u, A u> / <u, u>, and the cosine between u and A u, which is 1 for an eigenvector. Without a readout A is the
+temporal kernel tr_unit(NTK_S) / units, and u the mode itself. With a linear readout (outputs, units) the mode lives
+in the states: u (x) (direction of the outputs, brought back by the readout).
 """
 
 from __future__ import annotations
