@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from foretrain import (
         activations,
         compare,
+        doctor,
         empirical,
         experiments,
         gaussian,
@@ -54,6 +55,7 @@ _SOURCES = {
 _ROOMS = (
     "activations",
     "compare",
+    "doctor",
     "empirical",
     "experiments",
     "gaussian",
@@ -73,6 +75,7 @@ __all__ = [
     "activations",
     "compare",
     "criticality",
+    "doctor",
     "empirical",
     "experiments",
     "fields",

@@ -1,0 +1,54 @@
+"""What holds a network back: measurements, findings with evidence, and advice that can be carried out.
+
+``foretrain.doctor(model, x, y)`` examines, because this package can be called like the function
+:func:`foretrain.doctor.entry.doctor`. Its rooms are
+
+``checks``        one question each: inputs, initialisation, gains, dead units, plateau, ...
+``setup``         what is trained and how; the copy that is measured
+``finding``       severity, evidence, source, advice, code and treatment
+``treatment``     carrying out the advice in its order
+``verification``  training with and without the advice
+
+Importing this package does not import torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretrain.doctor.diagnosis import Diagnosis
+    from foretrain.doctor.entry import doctor
+    from foretrain.doctor.finding import Examination, Finding, Severity
+
+_SOURCES = {
+    "Diagnosis": "diagnosis",
+    "Examination": "finding",
+    "Finding": "finding",
+    "Severity": "finding",
+    "doctor": "entry",
+}
+
+__all__ = ["Diagnosis", "Examination", "Finding", "Severity", "doctor"]
+
+
+class _CallableModule(ModuleType):
+    """A package that is also the function named like it."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Diagnosis:
+        """The same as :func:`foretrain.doctor.entry.doctor`."""
+        from foretrain.doctor.entry import doctor
+
+        return doctor(*arguments, **options)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SOURCES:
+        return getattr(import_module(f"{__name__}.{_SOURCES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,58 @@
+"""The checks, in the order in which causes come before their consequences.
+
+A check is a file of this package with a function ``check(case: Case) -> Examination``. What it cannot judge it says
+by raising NotSupportedError. Stages say when its treatments are carried out: checks of a later stage look again at
+what the earlier treatments have made of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foretrain.doctor.finding import Examination
+    from foretrain.doctor.setup import Case
+
+
+class Stage(IntEnum):
+    """What a treatment changes."""
+
+    DATA = 0
+    WEIGHTS = 1
+    OPTIMIZER = 2
+    RATE = 3
+    NONE = 4  # no treatment, or one that only the user can carry out
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question about the network; ``name`` is also its file."""
+
+    name: str
+    question: str
+    stage: Stage
+
+    @property
+    def function(self) -> Callable[[Case], Examination]:
+        """The check itself; its file is read now."""
+        found: Callable[[Case], Examination] = import_module(f"{__name__}.{self.name}").check
+        return found
+
+
+CHECKS = (
+    Check("inputs", "Are inputs and targets on one scale?", Stage.DATA),
+    Check("initialisation", "Is every layer at its critical initialisation?", Stage.WEIGHTS),
+    Check("gains", "Do signals and gradients keep their size through the blocks?", Stage.WEIGHTS),
+    Check("dead_units", "Do all units answer to the data?", Stage.WEIGHTS),
+    Check("plateau", "Will the loss wait on a plateau?", Stage.WEIGHTS),
+    Check("aspect_ratio", "Is the network wide enough for its depth?", Stage.NONE),
+    Check("layer_shares", "Do all layers take part in learning?", Stage.OPTIMIZER),
+    Check("states", "What can change in the states over time?", Stage.OPTIMIZER),
+    Check("conditioning", "How unequal are the directions that are learned?", Stage.OPTIMIZER),
+    Check("modes", "Which parts of the target are learned, and how fast?", Stage.OPTIMIZER),
+    Check("learning_rate", "Is the learning rate stable, and large enough?", Stage.RATE),
+)

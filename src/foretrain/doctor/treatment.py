@@ -1,0 +1,61 @@
+"""Carrying out the advice: treatments in stages, each found on what the earlier ones have made of the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foretrain.doctor.checks import CHECKS, Check, Stage
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.setup import Setup
+
+if TYPE_CHECKING:
+    from foretrain.doctor.diagnosis import Diagnosis
+
+
+@dataclass(frozen=True)
+class Step:
+    """One treatment that was carried out, and the finding that asked for it."""
+
+    check: str
+    finding: Finding
+    treatment: Treatment
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The network as given, the treatments, and the network as treated."""
+
+    given: Setup
+    steps: tuple[Step, ...]
+    treated: Setup
+
+    @property
+    def code(self) -> str:
+        """The same in Python, for a ``model``, its ``optimizer`` and its data ``x``, ``y``."""
+        return "\n\n".join(step.finding.code for step in self.steps if step.finding.code)
+
+
+def make_plan(diagnosis: Diagnosis) -> Plan:
+    """From the data over the weights to the optimizer. A check looks again once something before it was treated."""
+    from foretrain.doctor.entry import examine, with_chosen_rate
+
+    setup, steps = diagnosis.setup, list[Step]()
+    asked = [check for check in CHECKS if check.name in diagnosis.examinations and check.stage < Stage.NONE]
+    for check in sorted(asked, key=lambda check: check.stage):
+        untouched = setup is diagnosis.setup
+        seen = diagnosis.examinations[check.name] if untouched else examine(setup, [check])[check.name]
+        for step in _treatments(check, seen):
+            setup = step.treatment.apply(setup)
+            steps.append(step)
+    if steps and setup.recipe.chosen:
+        setup = with_chosen_rate(setup)
+    return Plan(diagnosis.setup, tuple(steps), setup)
+
+
+def _treatments(check: Check, seen: Examination) -> list[Step]:
+    return [
+        Step(check.name, finding, finding.treatment)
+        for finding in seen.findings
+        if finding.treatment is not None and finding.severity <= Severity.WARNING
+    ]
