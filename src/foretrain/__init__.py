@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from foretrain.activations import Activation, activation
     from foretrain.compare.plateau import plateau
+    from foretrain.empirical.differentials import ddntk, dntk
     from foretrain.empirical.fields import fields
     from foretrain.empirical.global_ntk import global_ntk
     from foretrain.empirical.kernel_products import ntk_operator
@@ -42,6 +43,8 @@ _SOURCES = {
     "MLP": "foretrain.theory.architecture",
     "activation": "foretrain.activations",
     "criticality": "foretrain.theory.criticality",
+    "ddntk": "foretrain.empirical.differentials",
+    "dntk": "foretrain.empirical.differentials",
     "fields": "foretrain.empirical.fields",
     "flow": "foretrain.theory.flow",
     "global_ntk": "foretrain.empirical.global_ntk",
@@ -75,6 +78,8 @@ __all__ = [
     "activations",
     "compare",
     "criticality",
+    "ddntk",
+    "dntk",
     "doctor",
     "empirical",
     "experiments",

@@ -21,6 +21,7 @@ _COMMANDS = {
     "activation": "Show what is known about an activation function",
     "compare": "Put theory beside measurement on random networks",
     "critical": "Find the critical initialisation of an activation function",
+    "doctor": "Say what will hold back a torch model's learning, and what to do",
     "escape": "Predict how long the plateau of a small initialisation is",
     "flow": "Predict the statistics of a random network, layer by layer",
     "global": "Show what gradient descent can change in a model's states",
@@ -46,6 +47,7 @@ Every command explains itself with --help. For example:
   foretrain critical gelu --plot phases.png
   foretrain flow tanh --depth 20 --width 100
   foretrain compare relu --depth 5
+  foretrain doctor model.py:make data.npz --verify
 """
 
 

@@ -129,6 +129,10 @@ class Ensemble:
         for start in range(0, self.draws_per_batch, size):
             yield self._walk(min(size, self.draws_per_batch - start), source)
 
+    def probe_source(self, number: int) -> torch.Generator:
+        """Random numbers that belong to a batch and are independent of its networks."""
+        return torch_generator(spawn(self._seeds[number], 1)[0])
+
     @property
     def chunk_size(self) -> int:
         """Networks held at once: the largest weight matrix twice (float32 and float64), and all signals."""

@@ -35,8 +35,15 @@ OBSERVABLES = {
     "F": "fan-in times the mean of z_1 of one neuron, z_2 of another and H_34 between them, as 1324",
     "A": "fan-in times the covariance of H_12 of one neuron and H_34 of another",
     "B": "fan-in times the mean of H_12 times H_34 between two neurons, as 1324",
+    "P": "fan-in times the mean of dH_ijj;012 z_i;3 of two neurons",
+    "Q": "fan-in times the mean of dH_iij;012 z_j;3 of two neurons",
+    "R": "fan-in times the mean of ddI_iijj;0123 of two neurons",
+    "S": "fan-in times the mean of ddII_iijj;1234 of two neurons",
+    "T": "fan-in times the mean of ddII_ijij;1234 of two neurons, as 1342",
+    "U": "fan-in times the mean of ddII_ijji;1234 of two neurons, as 1423",
 }
 TANGENT = ("Theta", "H1", "D", "F", "A", "B")
+DIFFERENTIAL = ("P", "Q", "R", "S", "T", "U")
 
 
 @dataclass(frozen=True, order=True)
@@ -60,7 +67,8 @@ def entries_of(observable: str, mlp: MLP, inputs: int) -> list[Entry]:
     """Each independent component once, in the layers where it fluctuates.
 
     All from layer 2 on but G1 and H1, from layer 3 on (4.37), and the three-point function, in layers with a skip
-    connection; pairs a ≤ b, and pairs of pairs once in V and A; F_1324 = F_2413 and B_1324 = B_2413 = B_3142 once.
+    connection; pairs a ≤ b, and pairs of pairs once in V and A; F_1324 = F_2413 and B_1324 = B_2413 = B_3142 once;
+    P to U by their symmetries likewise.
     """
     pairs = list(combinations_with_replacement(range(inputs), 2))
     indices: list[tuple[int, ...]]
@@ -82,8 +90,17 @@ def entries_of(observable: str, mlp: MLP, inputs: int) -> list[Entry]:
     return [Entry(observable, layer, index) for layer in layers for index in indices]
 
 
-# Orders of the stored indices 1324 in which the same component is found.
-_SAME_COMPONENT = {"F": ((2, 3, 0, 1),), "B": ((2, 3, 0, 1), (1, 0, 3, 2), (3, 2, 1, 0))}
+# Orders of the stored indices in which the same component is found.
+_SAME_COMPONENT: dict[str, tuple[tuple[int, ...], ...]] = {
+    "F": ((2, 3, 0, 1),),
+    "B": ((2, 3, 0, 1), (1, 0, 3, 2), (3, 2, 1, 0)),
+    "P": ((0, 2, 1, 3),),
+    "Q": (),
+    "R": ((0, 1, 3, 2),),
+    "S": ((1, 0, 3, 2),),
+    "T": ((3, 2, 1, 0),),
+    "U": ((2, 3, 0, 1),),
+}
 
 
 def _smallest(

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import copy
+import math
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from foretrain.compare.plateau.levels import Loss, prepare
+from foretrain.compare.plateau.levels import Loss
 from foretrain.doctor.checks import CHECKS, Check
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.finding import Examination
+from foretrain.doctor.intake import fitted_task, gathered, private_copy, samples_first
+from foretrain.doctor.output_choice import Output
 from foretrain.doctor.recipe import Recipe, descent, recipe_of
 from foretrain.doctor.setup import Case, Setup
-from foretrain.support.errors import InputError, NotSupportedError, unknown_name
-from foretrain.support.progress import track
-from foretrain.support.seeds import Seed
+from foretrain.support.errors import ForetrainError, InputError, unknown_name
+from foretrain.support.progress import Progress
+from foretrain.support.seeds import Seed, integer
 
 _LOSSES: dict[str, Loss] = {
     "mse": nn.functional.mse_loss,
@@ -33,59 +36,110 @@ def doctor(
     loss: Loss | str | None = None,
     optimizer: torch.optim.Optimizer | float | None = None,
     batch_size: int | None = None,
-    checks: Iterable[str] | None = None,
+    output: Output = None,
+    fresh: bool | None = None,
+    checks: Iterable[str] | str | None = None,
     seed: Seed = 0,
 ) -> Diagnosis:
     """Say what will hold back the learning of a fresh or half-trained network, and what to do about it.
 
-    ``loss`` is "mse", "cross_entropy" or any function of outputs and targets (by default cross-entropy for labels that
-    are whole numbers, else mean squares). ``optimizer`` is a torch optimizer, or the learning rate of plain descent; without it
-    the doctor chooses plain descent at half the largest stable rate. ``x`` may be a DataLoader of pairs. The model is
-    not changed.
+    Parameters
+    ----------
+    model
+        Any ``nn.Module``; it is copied and not changed.
+    x, y
+        Arrays or tensors with one entry for each sample, or as ``x`` alone a DataLoader of (x, y) pairs. Of many
+        samples some thousands are looked at.
+    loss
+        "mse", "cross_entropy" or any function of outputs and targets; by default cross-entropy for labels that are
+        whole numbers, else mean squares.
+    optimizer
+        A torch optimizer of the model, or the learning rate of plain descent. Without it the doctor chooses plain
+        descent at half the largest stable rate.
+    batch_size
+        Samples in a step; by default all, or what the DataLoader takes.
+    output
+        Position or name of the tensor that counts, of a model that returns several; by default the first.
+    fresh
+        Whether training has not begun, so that weights may be drawn anew. By default it has begun if the optimizer
+        has state or a batch normalisation has seen data.
+    checks
+        Names of those to make, by default all.
 
+    Examples
+    --------
     >>> network = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1))
     >>> x = torch.randn(64, 8)
-    >>> found = doctor(network, x, x[:, :1], optimizer=0.05)
-    >>> found.findings[0].severity.word
-    'good'
+    >>> found = doctor(network, x, x[:, :1], checks=["inputs"])
+    >>> list(found.examinations)
+    ['inputs']
     """
-    setup = make_setup(model, x, y, loss=loss, optimizer=optimizer, batch_size=batch_size, seed=seed)
-    return Diagnosis(setup, examine(setup, _chosen(checks)))
+    chosen = chosen_checks(checks)
+    setup = make_setup(
+        model,
+        x,
+        y,
+        loss=loss,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        output=output,
+        fresh=fresh,
+        seed=seed,
+    )
+    return diagnose(setup, chosen)
+
+
+def diagnose(setup: Setup, checks: Iterable[Check] = CHECKS) -> Diagnosis:
+    """The same for a setup that is made already."""
+    return Diagnosis(setup, examine(setup, checks))
 
 
 def examine(setup: Setup, checks: Iterable[Check]) -> Mapping[str, Examination]:
     """The checks, one by one; what does not apply is told as skipped, with its reason."""
-    case, found = Case(setup), {}
-    for check in track(list(checks), "examining"):
-        try:
-            found[check.name] = check.function(case)
-        except NotSupportedError as error:
-            found[check.name] = Examination(skipped=str(error))
+    case, found, asked = Case(setup), dict[str, Examination](), list(checks)
+    with Progress("examining", total=len(asked)) as bar:
+        for check in asked:
+            found[check.name] = _examined(case, check)
+            bar.advance()
     return found
+
+
+def _examined(case: Case, check: Check) -> Examination:
+    try:
+        return check.function(case)
+    except (ForetrainError, MemoryError) as error:
+        return Examination(skipped=str(error))
+    except Exception as error:  # one check that fails on an unusual model must not hide what the others found
+        first = (str(error).splitlines() or [""])[0]
+        reason = f"this check failed on this model ({type(error).__name__}: {first})."
+        warnings.warn(f"{check.name}: {reason}", RuntimeWarning, stacklevel=4)
+        return Examination(skipped=reason)
 
 
 def make_setup(
     model: nn.Module,
     x: Any,
-    y: Any,
+    y: Any = None,
     *,
-    loss: Loss | str | None,
-    optimizer: torch.optim.Optimizer | float | None,
-    batch_size: int | None,
-    seed: Seed,
+    loss: Loss | str | None = None,
+    optimizer: torch.optim.Optimizer | float | None = None,
+    batch_size: int | None = None,
+    output: Output = None,
+    fresh: bool | None = None,
+    seed: Seed = 0,
 ) -> Setup:
     """Checked and copied: what is trained, and how."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module.")
+    private, number = private_copy(model), _fixed(seed)
     recipe = _recipe(model, optimizer)
-    private = copy.deepcopy(model)
-    task = prepare(private, x, y, _loss(loss))
-    if batch_size is not None and not 1 <= batch_size <= len(task.x):
-        raise InputError(
-            f"batch_size is {batch_size}: give a whole number from 1 to {len(task.x)}, all samples."
-        )
-    setup = Setup(private, task, recipe, batch_size, seed)
-    return with_chosen_rate(setup) if recipe.chosen else setup
+    samples = samples_first(private, gathered(x, y, number))
+    task = fitted_task(private, samples, _loss(loss), output)
+    size = samples.batch_size if batch_size is None else _checked_size(batch_size, len(task.x))
+    untrained = _is_fresh(model, optimizer) if fresh is None else bool(fresh)
+    setup = Setup(private, task, recipe, size, number, untrained, samples.notes)
+    if recipe.chosen:
+        return with_chosen_rate(setup)
+    _check_builds(recipe, private)
+    return setup
 
 
 def with_chosen_rate(setup: Setup) -> Setup:
@@ -93,7 +147,27 @@ def with_chosen_rate(setup: Setup) -> Setup:
     from foretrain.doctor.stability import edge
 
     trial = setup.with_recipe(descent(setup.model, 1.0, chosen=True))
-    return setup.with_recipe(descent(setup.model, edge(Case(trial)).recommended, chosen=True))
+    rate = edge(Case(trial)).recommended
+    # Where no weight moves any output there is no edge, and any rate does as little.
+    return setup.with_recipe(descent(setup.model, rate if 0 < rate < math.inf else 1.0, chosen=True))
+
+
+def _fixed(seed: Seed) -> int:
+    """One number, so that the same samples are drawn every time."""
+    number = integer(seed)  # also refuses what is no seed
+    return int(seed) if isinstance(seed, int) else number
+
+
+def _checked_size(size: int, samples: int) -> int | None:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InputError(f"batch_size is {size!r}: give a whole number from 1 on.")
+    return size if size < samples else None
+
+
+def _is_fresh(model: nn.Module, optimizer: torch.optim.Optimizer | float | None) -> bool:
+    stepped = isinstance(optimizer, torch.optim.Optimizer) and len(optimizer.state) > 0
+    counts = [value for name, value in model.named_buffers() if name.endswith("num_batches_tracked")]
+    return not stepped and not any(int(count) > 0 for count in counts)
 
 
 def _recipe(model: nn.Module, optimizer: torch.optim.Optimizer | float | None) -> Recipe:
@@ -101,26 +175,44 @@ def _recipe(model: nn.Module, optimizer: torch.optim.Optimizer | float | None) -
         return descent(model, 1.0, chosen=True)
     if isinstance(optimizer, torch.optim.Optimizer):
         return recipe_of(model, optimizer)
-    if not isinstance(optimizer, str) and 0 < float(optimizer) < float("inf"):
+    if isinstance(optimizer, int | float) and not isinstance(optimizer, bool) and 0 < optimizer < math.inf:
         return descent(model, float(optimizer))
     raise InputError(
         f"optimizer is {optimizer!r}: give a torch optimizer, or a positive learning rate of plain descent."
     )
 
 
+def _check_builds(recipe: Recipe, model: nn.Module) -> None:
+    try:
+        recipe.build(model)
+    except (TypeError, ValueError, RuntimeError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"the optimizer {recipe.kind.__name__} cannot be made again for a copy of the model ({first}): give "
+            "an optimizer of torch.optim, or the learning rate of plain descent."
+        ) from error
+
+
 def _loss(loss: Loss | str | None) -> Loss | None:
     if isinstance(loss, str):
-        if loss not in _LOSSES:
+        name = loss.replace("-", "_")
+        if name not in _LOSSES:
             raise unknown_name("loss", loss, _LOSSES)
-        return _LOSSES[loss]
+        return _LOSSES[name]
+    if loss is not None and not callable(loss):
+        raise InputError(
+            f"loss is a {type(loss).__name__}: give its name or a function of outputs and targets."
+        )
     return loss
 
 
-def _chosen(names: Iterable[str] | None) -> tuple[Check, ...]:
+def chosen_checks(names: Iterable[str] | str | None) -> tuple[Check, ...]:
+    """By their names (also as one text with commas), in the order of the registry; None means all."""
     if names is None:
         return CHECKS
+    asked = [part.strip() for part in names.split(",")] if isinstance(names, str) else list(names)
     known = {check.name: check for check in CHECKS}
-    for name in names:
+    for name in asked:
         if name not in known:
-            raise unknown_name("check", name, known)
-    return tuple(known[name] for name in names)
+            raise unknown_name("check", str(name), known)
+    return tuple(check for check in CHECKS if check.name in asked)

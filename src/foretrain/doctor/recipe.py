@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,6 +103,7 @@ def recipe_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recipe:
                 "the optimizer trains parameters that are not the model's: make it from model.parameters()."
             )
         options = {key: _number(value) for key, value in given.items() if key != "params"}
+        _check_rate(options.get("lr"))
         if known:
             groups.append(Group(known, options))
     if not groups:
@@ -113,6 +115,11 @@ def recipe_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recipe:
 
 def _number(value: Any) -> Any:
     return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+
+
+def _check_rate(rate: Any) -> None:
+    if not isinstance(rate, int | float) or not 0 <= rate < math.inf:
+        raise InputError(f"the optimizer's learning rate is {rate!r}: give one that is finite and not negative.")
 
 
 def _with_rate(group: Group, rate: float) -> Group:

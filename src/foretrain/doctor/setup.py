@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.compare.plateau.levels import Task
+from foretrain.doctor.output_choice import without_choice
 from foretrain.doctor.recipe import Recipe
 from foretrain.support.seeds import Seed, torch_generator
 
@@ -29,6 +30,7 @@ class Setup:
     batch_size: int | None = None  # None: all data in every step
     seed: Seed = 0
     fresh: bool = True  # False: training has begun, so weights must not be drawn anew
+    notes: tuple[str, ...] = ()  # what was left out of the data
 
     def with_weights(self, change: Callable[[nn.Module], Any]) -> Setup:
         """With a copy of the model that ``change`` has worked on."""
@@ -88,6 +90,11 @@ class Case:
             _calibrate(model, unseen, self.chosen(_CALIBRATION).x)
         return model.eval()
 
+    @cached_property
+    def raw_model(self) -> nn.Module:
+        """The same without the choice of one tensor among what it returns, for functions that take modules apart."""
+        return without_choice(self.model)
+
     def chosen(self, samples: int) -> Task:
         """So many samples, drawn by the seed (all of them, in their order, where there are no more)."""
         total = len(self.task.x)
@@ -118,7 +125,7 @@ def _calibrate(model: nn.Module, normalisers: Sequence[_NORMALISERS], x: Tensor)
     momenta = [module.momentum for module in normalisers]
     for module in normalisers:
         module.train()
-        module.momentum = 1.0  # type: ignore[assignment]
+        module.momentum = 1.0
     with torch.no_grad():
         model(x)
     for module, momentum in zip(normalisers, momenta):

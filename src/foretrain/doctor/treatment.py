@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from foretrain.doctor.checks import CHECKS, Check, Stage
@@ -22,18 +24,35 @@ class Step:
     treatment: Treatment
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """The network as given, the treatments, and the network as treated."""
 
     given: Setup
     steps: tuple[Step, ...]
     treated: Setup
+    asked: tuple[str, ...] = ()  # names of the checks that were made
+
+    @cached_property
+    def examinations(self) -> Mapping[str, Examination]:
+        """What the checks that were asked say of the treated network; they look when this is first read."""
+        from foretrain.doctor.entry import examine
+
+        return examine(self.treated, [check for check in CHECKS if check.name in self.asked])
+
+    def persists(self, check: str) -> bool:
+        """Whether the treated network still gets a complaint from this check."""
+        return any(finding.severity <= Severity.WARNING for finding in self.examinations[check].findings)
 
     @property
     def code(self) -> str:
         """The same in Python, for a ``model``, its ``optimizer`` and its data ``x``, ``y``."""
         return "\n\n".join(step.finding.code for step in self.steps if step.finding.code)
+
+    def __repr__(self) -> str:
+        from foretrain.doctor.presentation import plan_text
+
+        return plan_text(self)
 
 
 def make_plan(diagnosis: Diagnosis) -> Plan:
@@ -50,7 +69,7 @@ def make_plan(diagnosis: Diagnosis) -> Plan:
             steps.append(step)
     if steps and setup.recipe.chosen:
         setup = with_chosen_rate(setup)
-    return Plan(diagnosis.setup, tuple(steps), setup)
+    return Plan(diagnosis.setup, tuple(steps), setup, tuple(diagnosis.examinations))
 
 
 def _treatments(check: Check, seen: Examination) -> list[Step]:

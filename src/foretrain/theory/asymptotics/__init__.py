@@ -4,18 +4,24 @@
 ``exact_fluctuation``  variance of the metric of a scale-invariant network, exact in width
 ``linear_vertex``      four-point vertex of a critical linear network, any number of inputs
 ``ntk_laws``           the laws of Theta, D, F, A and B
+``dntk_laws``          the laws of P, Q of the dNTK and R, S, T, U of the ddNTKs
+``linear_dntk``        the same tensors of a critical linear network, any number of inputs
 ``exact_linear_ntk``   the tangent kernel of a linear network, exact in width
 """
 
+from foretrain.theory.asymptotics.dntk_laws import dntk_laws
 from foretrain.theory.asymptotics.entry import asymptotics
+from foretrain.theory.asymptotics.linear_dntk import linear_dntk
 from foretrain.theory.asymptotics.linear_ntk import exact_linear_ntk
 from foretrain.theory.asymptotics.ntk_laws import ntk_laws
 from foretrain.theory.asymptotics.scale_invariant import exact_fluctuation, linear_vertex, vertex_constant
 
 __all__ = [
     "asymptotics",
+    "dntk_laws",
     "exact_fluctuation",
     "exact_linear_ntk",
+    "linear_dntk",
     "linear_vertex",
     "ntk_laws",
     "vertex_constant",

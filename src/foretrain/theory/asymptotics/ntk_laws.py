@@ -7,7 +7,8 @@ at K* = 0 have the leading power of the layer, with relative corrections of orde
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,20 +18,33 @@ from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.asymptotics.laws import Law, LawSet
 from foretrain.theory.criticality import taylor_coefficients
-from foretrain.theory.flow import flow
+from foretrain.theory.flow import MEANINGS, flow
 
 if TYPE_CHECKING:
     import xarray as xr
 
 Array = NDArray[np.float64]
 
-_NAMES = ("K", "V", "Theta", "D", "F", "B", "A")
+
+class Measure(NamedTuple):
+    """A dimensionless number that a tensor makes with powers of K and Theta, over n."""
+
+    tensor: str
+    power_of_K: int
+    power_of_Theta: int
+
+    def of(self, values: Mapping[str, Array], width: int) -> Array:
+        """At every layer."""
+        scale = values["K"] ** float(self.power_of_K) * values["Theta"] ** float(self.power_of_Theta)
+        return np.asarray(values[self.tensor] * scale / width)
+
+
 _MEASURES = {
-    "V/(nK^2)": ("V", "K", "K"),
-    "D/(nKTheta)": ("D", "K", "Theta"),
-    "F/(nKTheta)": ("F", "K", "Theta"),
-    "B/(nTheta^2)": ("B", "Theta", "Theta"),
-    "A/(nTheta^2)": ("A", "Theta", "Theta"),
+    "V/(nK^2)": Measure("V", -2, 0),
+    "D/(nKTheta)": Measure("D", -1, -1),
+    "F/(nKTheta)": Measure("F", -1, -1),
+    "B/(nTheta^2)": Measure("B", 0, -2),
+    "A/(nTheta^2)": Measure("A", 0, -2),
 }
 _SAME = 1e-8
 
@@ -51,17 +65,19 @@ def ntk_laws(mlp: MLP, x: ArrayLike) -> xr.Dataset:
     >>> laws["B"].sel(layer=10).values
     array([2280., 2280.])
     """
+    vector = checked_input(mlp, x)
+    return law_dataset(mlp, vector, laws_of(mlp, vector), _MEASURES, "(9.23)-(9.25)")
+
+
+def checked_input(mlp: MLP, x: ArrayLike) -> Array:
+    """The input as a vector, or an error if it or the network has no laws."""
     vector = np.atleast_1d(np.asarray(x, dtype=float))
     if vector.ndim != 1:
         raise InputError(f"x has shape {vector.shape}: give one input, a list of n_in numbers.")
     _require_equal_layers(mlp)
-    signal = float(np.mean(mlp.check_inputs(vector[None])[0] ** 2))
-    if signal == 0:
+    if not mlp.check_inputs(vector[None]).any():
         raise InputError("the input is zero, and with C_b = 0 there is no flow to describe.")
-    found = _laws(mlp, signal)
-    tensors = flow(mlp, vector[None], _NAMES)
-    exact = {name: tensors[name].values.reshape(mlp.depth) for name in _NAMES}
-    return _dataset(mlp, exact, found)
+    return vector
 
 
 def _require_equal_layers(mlp: MLP) -> None:
@@ -73,8 +89,9 @@ def _require_equal_layers(mlp: MLP) -> None:
         )
 
 
-def _laws(mlp: MLP, signal: float) -> LawSet:
-    act, C_W = mlp.activation, mlp.C_W[0]
+def laws_of(mlp: MLP, vector: Array) -> LawSet:
+    """The laws of the class of a network, for an input that was checked."""
+    act, C_W, signal = mlp.activation, mlp.C_W[0], float(np.mean(vector**2))
     if act.slopes is not None:
         A_2 = sum(slope**2 for slope in act.slopes) / 2
         if abs(C_W * A_2 - 1) <= _SAME:
@@ -254,14 +271,16 @@ def _constant_rates(
     return laws, constants
 
 
-def _dataset(mlp: MLP, exact: dict[str, Array], found: LawSet) -> xr.Dataset:
+def law_dataset(
+    mlp: MLP, vector: Array, found: LawSet, measures: Mapping[str, Measure], equation: str
+) -> xr.Dataset:
+    """The laws and measures beside the recursion, for one input."""
     import xarray as xr
 
-    from foretrain.theory.flow import MEANINGS
-
+    tensors = flow(mlp, vector[None], list(found.laws))
+    exact = {name: tensors[name].values.reshape(mlp.depth) for name in found.laws}
     variables = {}
-    for name in _NAMES:
-        law = found.laws[name]
+    for name, law in found.laws.items():
         attributes = {
             "meaning": MEANINGS[name],
             "formula": law.formula,
@@ -269,15 +288,13 @@ def _dataset(mlp: MLP, exact: dict[str, Array], found: LawSet) -> xr.Dataset:
             "remainder": law.remainder,
         }
         variables[name] = (("law", "layer"), np.stack([exact[name], law.values]), attributes)
-    width = mlp.hidden_widths[0]
-    for name, (top, first, second) in _MEASURES.items():
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rows = [
-                values[top] / (width * values[first] * values[second])
-                for values in (exact, {key: law.values for key, law in found.laws.items()})
-            ]
-        rest = found.laws[top].remainder
-        variables[name] = (("law", "layer"), np.stack(rows), {"equation": "(9.23)-(9.25)", "remainder": rest})
+    known = {name: law.values for name, law in found.laws.items()}
+    for name, measure in measures.items():
+        if measure.tensor in known:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                rows = np.stack([measure.of(values, mlp.hidden_widths[0]) for values in (exact, known)])
+            attributes = {"equation": equation, "remainder": found.laws[measure.tensor].remainder}
+            variables[name] = (("law", "layer"), rows, attributes)
     constants = {key: value for key, value in found.constants.items() if math.isfinite(value)}
     return xr.Dataset(
         variables,

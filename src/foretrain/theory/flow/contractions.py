@@ -34,6 +34,8 @@ _PRODUCTS = {
     "B": ((1, 1),),
 }
 """Orders of the derivatives s and t in the products <s s t t> that each tensor needs."""
+PULLED_BACK = tuple(_PRODUCTS)
+"""Tensors that have a contraction without their N^4 entries."""
 _DRAWS = 16_384
 _COSTLY_DRAWS = 1_024  # where a draw costs N^3
 

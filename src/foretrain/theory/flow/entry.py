@@ -20,6 +20,7 @@ from foretrain.theory.flow.request import Array, Method, Request, check_request
 from foretrain.theory.flow.residual import residual_inputs
 from foretrain.theory.flow.result import Flow
 from foretrain.theory.flow.several_inputs import several_inputs
+from foretrain.theory.recursions.dntk_legs import Kinks
 from foretrain.theory.recursions.ntk import first_tangent_kernel
 
 
@@ -33,6 +34,7 @@ def flow(
     C_b_1: ArrayLike = 0.0,
     C_W_1: ArrayLike = 0.0,
     method: Method = "complete",
+    kinks: Kinks = "delta",
     draws: int | None = None,
     seed: Seed = 0,
     tolerance: float = 1e-10,
@@ -48,21 +50,28 @@ def flow(
         (ab)(ab) of V at O(N^2) cost; ``six_point`` of each input alone; ``three_point``, which only skip connections
         make non-zero.
         Tangent kernel: ``Theta``, ``H1``; ``D`` and ``A`` with indices 1234, ``F`` and ``B`` stored as 1324 (8.67),
-        (8.82). No 1/n is inside: the physical correction at layer l is value / n_{l-1} (six_point: / n_{l-1}^2).
+        (8.82). Its differentials: ``P`` and ``Q`` of the dNTK with a preactivation (11.45), ``R``, ``S``, ``T``
+        (stored as 1342) and ``U`` (stored as 1423) of the ddNTKs (∞.11), (∞.12).
+        No 1/n is inside: the physical value at layer l is value / n_{l-1} (six_point: / n_{l-1}^2).
     quadruples
-        Index sets (Q, 4), each an entry in the order in which a tensor is stored: V, D, F, A and B then have the
-        dimension ``quadruple`` instead of four input indices, at a cost that does not depend on N.
+        Index sets (Q, 4), each an entry in the order in which a tensor is stored: V, D, F, A, B and P to U then have
+        the dimension ``quadruple`` instead of four input indices, at a cost that does not depend on N.
     contract
         A pair (X, Y) of N x N matrices, or a list of pairs: V, D, F, A and B then are summed with X over their first
         two stored indices and with Y over the last two, without N^4 entries, with the coordinate ``standard_error``.
         Exact for diagonal matrices, with ``draws=0``, and where that takes about ten seconds at most; otherwise
-        one expectation per layer is sampled with ``draws`` and ``seed``.
+        one expectation per layer is sampled with ``draws`` and ``seed``. P to U are contracted exactly, through all
+        their entries.
     C_b_1, C_W_1
         Order-1/n parts of the initialisation variances C_b + C_b_1 / n_{l-1}, one number or one per layer, which add
         to G1 from layer 2 on (5.140).
     method
         For V of residual networks: ``complete``, the whole leading order, or ``book``, the recursion (B.24) as
         printed, which misses what a neuron's own history adds from layer 3 on.
+    kinks
+        For P and Q where the slope of the activation jumps: ``delta``, the limit of smooth activations, or
+        ``almost_everywhere``, without the second derivative at the kinks, as automatic differentiation has it. On one
+        input of a scale-invariant activation both agree.
 
     Examples
     --------
@@ -84,6 +93,7 @@ def flow(
         C_b_1=C_b_1,
         C_W_1=C_W_1,
         method=method,
+        kinks=kinks,
         draws=draws,
         seed=seed,
         tolerance=tolerance,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from foretrain.support.memory import require_memory
 from foretrain.theory.flow.request import Request
+from foretrain.theory.recursions.ntk_tensors import carried
 
+_TABLES = 24  # products with second and third derivatives, their index sets, and what a rule holds at once
 _PAIRWISE = {"G1", "norm_covariance", "entry_variance"}
 
 
@@ -16,12 +18,16 @@ def require_memory_for(depth: int, size: int, request: Request, *, residual: boo
         entries += 40 * pairs
     if "H1" in request.names:
         entries += 160 * pairs  # of which 40 for nearly parallel ones
-    if request.full_tensors or (residual and request.matrices is not None):
-        kinds = len(request.tensors)
-        entries += kinds * (depth + (kinds > 1)) * size**4 + 4 * kinds * pairs**2
+    whole = request.tensors if residual and request.matrices is not None else request.full_tensors
+    if whole:
+        kinds, moving = len(whole), len(carried(whole))
+        entries += kinds * depth * size**4 + 4 * moving * size**4 + 4 * kinds * pairs**2
         entries += residual * depth * pairs**2
-    elif request.matrices is not None:
-        forms, kinds = 2 * len(request.matrices), len(request.tensors)
+        if request.differentials:
+            entries += _TABLES * size**4
+    pulled = [name for name in request.tensors if name not in whole]
+    if request.matrices is not None and pulled:
+        forms, kinds = 2 * len(request.matrices), len(pulled)
         entries += depth * (kinds * forms * (4 * pairs + 3 * size**2) + (2 + 3 * kinds) * size**2)
         entries += 4 * depth * kinds * pairs**2 if request.draws == 0 else 0
     if "three_point" in request.names:
@@ -29,4 +35,6 @@ def require_memory_for(depth: int, size: int, request: Request, *, residual: boo
     way_out = "use fewer inputs or layers"
     if request.full_tensors:
         way_out = "ask for tensors on chosen quadruples= or contracted with contract=, or use fewer inputs"
+    if request.differentials:
+        way_out = "ask for tensors on chosen quadruples=, or use fewer inputs"
     require_memory(8 * entries, f"{', '.join(request.names)} of {size:,} inputs at {depth:,} layers", way_out)

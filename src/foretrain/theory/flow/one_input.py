@@ -8,7 +8,8 @@ import numpy as np
 
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
-from foretrain.theory.flow.request import TENSORS, Array, Request
+from foretrain.theory.flow.request import SECOND_DIFFERENTIALS, TENSORS, Array, Request
+from foretrain.theory.recursions.dntk_single_input import ddntk_flow, dntk_flow
 from foretrain.theory.recursions.ntk_single_input import tangent_flow
 from foretrain.theory.recursions.single_input import single_input_flow
 from foretrain.theory.recursions.six_point import six_point_flow
@@ -23,6 +24,10 @@ def one_input(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[str, x
     found["norm_covariance"] = found["entry_variance"] = found["V"]
     if request.needs_tangent_kernel:
         found |= tangent_flow(mlp, float(Theta[0, 0]), found, request.C_W_1)
+    if request.differentials:
+        found |= dntk_flow(mlp, found, request.kinks)
+    if {*SECOND_DIFFERENTIALS} & {*request.names}:
+        found |= ddntk_flow(mlp, found)
     if "three_point" in request.names:
         found["three_point"] = np.zeros(mlp.depth)
     if "six_point" in request.names:

@@ -14,17 +14,21 @@ from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow.result import MEANINGS
+from foretrain.theory.recursions.dntk_legs import Kinks, slope_jumps
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Method = Literal["complete", "book"]
 
 _MOST_DRAWS = 10**8
-_ONLY_PLAIN = ("G1", "norm_covariance", "entry_variance", "six_point", "H1", "D", "F", "A", "B")
-TENSORS = ("V", "D", "F", "A", "B")
+FIRST_DIFFERENTIAL, SECOND_DIFFERENTIALS = ("P", "Q"), ("R", "S", "T", "U")
+DIFFERENTIALS = (*FIRST_DIFFERENTIAL, *SECOND_DIFFERENTIALS)
+"""Those of the dNTK and of the ddNTKs."""
+TENSORS = ("V", "D", "F", "A", "B", *DIFFERENTIALS)
 """Those with four input indices, which can be had on quadruples and contracted."""
-TANGENT = ("Theta", "H1", "D", "F", "A", "B")
+TANGENT = ("Theta", "H1", "D", "F", "A", "B", *DIFFERENTIALS)
 """Those that involve the tangent kernel."""
+_ONLY_PLAIN = ("G1", "norm_covariance", "entry_variance", "six_point", *TANGENT[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +44,7 @@ class Request:
     C_b_1: Array
     C_W_1: Array
     method: Method
+    kinks: Kinks
     draws: int | None
     seed: Seed
     tolerance: float
@@ -51,8 +56,15 @@ class Request:
 
     @property
     def full_tensors(self) -> tuple[str, ...]:
-        """Those of them that are asked for with all their entries."""
-        return self.tensors if self.quadruples is None and self.matrices is None else ()
+        """Those of them that are computed with all their entries."""
+        if self.quadruples is not None:
+            return ()
+        return self.tensors if self.matrices is None else self.differentials
+
+    @property
+    def differentials(self) -> tuple[str, ...]:
+        """The tensors of the dNTK and the ddNTKs asked for."""
+        return tuple(name for name in self.names if name in DIFFERENTIALS)
 
     @property
     def needs_tangent_kernel(self) -> bool:
@@ -74,6 +86,7 @@ def check_request(
     C_b_1: ArrayLike,
     C_W_1: ArrayLike,
     method: str,
+    kinks: str,
     draws: int | None,
     seed: Seed,
     tolerance: float,
@@ -88,7 +101,10 @@ def check_request(
         )
     if method not in get_args(Method):
         raise unknown_name("method", str(method), get_args(Method))
+    if kinks not in get_args(Kinks):
+        raise unknown_name("kinks", str(kinks), get_args(Kinks))
     _check_kind(mlp, names)
+    _check_bends(mlp, names)
     matrices, single = (None, False) if contract is None else _check_matrices(contract, inputs)
     return Request(
         activation=mlp.activation,
@@ -100,6 +116,7 @@ def check_request(
         C_b_1=_check_correction("C_b_1", C_b_1, mlp.depth),
         C_W_1=_check_correction("C_W_1", C_W_1, mlp.depth),
         method="complete" if method == "complete" else "book",
+        kinks="delta" if kinks == "delta" else "almost_everywhere",
         draws=_check_draws(draws),
         seed=seed,
         tolerance=_check_tolerance(tolerance),
@@ -131,6 +148,19 @@ def _check_kind(mlp: MLP, names: tuple[str, ...]) -> None:
             f"{', '.join(infinite)} of {mlp.activation.label} is infinite, since the activation jumps: choose a "
             "continuous one."
         )
+
+
+def _check_bends(mlp: MLP, names: tuple[str, ...]) -> None:
+    """What second derivatives of the activation allow, and rates without weights."""
+    missing = [name for name in names if name in SECOND_DIFFERENTIALS]
+    if missing and slope_jumps(mlp.activation):
+        raise NotSupportedError(
+            f"{', '.join(missing)} of {mlp.activation.label} does not exist: its slope jumps, so that <s'' s''> "
+            "diverges and a step moves the tangent kernel of a network by 1/sqrt(n) instead of 1/n. Choose a smooth "
+            "activation, such as gelu or swish, or ask for P and Q alone."
+        )
+    if "Q" in names and not all(mlp.C_W[1:]):
+        raise NotSupportedError("Q needs C_W > 0 in all layers after the first: give a positive C_W.")
 
 
 def _check_quadruples(quadruples: ArrayLike, inputs: int) -> Indices:

@@ -29,6 +29,12 @@ MEANINGS = {
     "F": "n_{l-1} times the mean of z_i;1 z_k;2 H_ik;34 of two neurons, indices stored as 1324",
     "A": "n_{l-1} times the covariance of H_12 of one neuron and H_34 of another, indices 1234",
     "B": "n_{l-1} times the mean of H_ik;12 H_ik;34 of two neurons, indices stored as 1324",
+    "P": "n_{l-1} times the mean of dH_ikk;012 z_i;3 of two neurons: how the tangent kernel of i moves with z_i",
+    "Q": "n_{l-1} times the mean of dH_iik;012 z_k;3 of two neurons: how the tangent kernel of i, k moves with z_k",
+    "R": "n_{l-1} times the mean of the first second differential of the NTK, ddH_iikk;0123 of two neurons",
+    "S": "n_{l-1} times the mean of the second one, ddH_iikk;1234 of two neurons, indices 1234",
+    "T": "n_{l-1} times the mean of the second one, ddH_ikik;1234 of two neurons, indices stored as 1342",
+    "U": "n_{l-1} times the mean of the second one, ddH_ikki;1234 of two neurons, indices stored as 1423",
     "three_point": "n_{l-1} E[z_i;1 z_j;2 z_j;3] of two neurons: what skip connections remember",
     "six_point": "n_{l-1}^2 times the third cumulant of the metric's entry of one input",
 }
@@ -44,6 +50,7 @@ INDICES = {
     "F": 4,
     "A": 4,
     "B": 4,
+    **dict.fromkeys("PQRSTU", 4),
     "three_point": 3,
     "six_point": 1,
 }

@@ -11,10 +11,11 @@ from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
-from foretrain.theory.flow.contractions import contraction
+from foretrain.theory.flow.contractions import PULLED_BACK, contraction
 from foretrain.theory.flow.request import TENSORS, Array, Request
 from foretrain.theory.pairs import Pairs
-from foretrain.theory.recursions.ntk import TangentExpectations, next_tangent_kernel
+from foretrain.theory.recursions.dntk_legs import BentExpectations
+from foretrain.theory.recursions.ntk import next_tangent_kernel
 from foretrain.theory.recursions.ntk_blocks import TangentCorrection
 from foretrain.theory.recursions.ntk_quadruples import QuadrupleTensors
 from foretrain.theory.recursions.ntk_tensors import FullTensors
@@ -33,7 +34,7 @@ _EXPLODED = 1e30
 class _Moving(Protocol):
     """Tensors that move from layer to layer: a step takes the expectations at the old kernel."""
 
-    def step(self, old: TangentExpectations, step: Step) -> None: ...
+    def step(self, old: BentExpectations, step: Step) -> None: ...
 
     def now(self) -> dict[str, Array]: ...
 
@@ -41,7 +42,9 @@ class _Moving(Protocol):
 def several_inputs(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[str, xr.DataArray]:
     """The tensors asked for, from the kernel and the tangent kernel (N, N) of layer 1."""
     contractions = {
-        name: contraction(name, request) for name in request.tensors if request.matrices is not None
+        name: contraction(name, request)
+        for name in request.tensors
+        if request.matrices is not None and name in PULLED_BACK
     }
     moving = [*_moving(request, Pairs(len(K))), *contractions.values()]
     kept: dict[str, list[Array]] = {}
@@ -71,7 +74,7 @@ def _layers(
     """
     for index, layer in enumerate(track(mlp.layers, "layers")):
         if index:
-            old = TangentExpectations(mlp.activation, K, Theta, request.tolerance)
+            old = BentExpectations(mlp.activation, K, Theta, request.tolerance, request.kinks)
             corrections = (float(request.C_b_1[index]), float(request.C_W_1[index]))
             step = Step(layer.C_W, width_ratio(mlp, index), *corrections, layer.lambda_W)
             for item in moving:
@@ -111,4 +114,8 @@ def _moving(request: Request, pairs: Pairs) -> Iterator[_Moving]:
 def _labelled(name: str, values: Array, request: Request) -> xr.DataArray:
     if name in TENSORS and request.quadruples is not None:
         return result.on_quadruples(name, values, request.quadruples)
+    if name in TENSORS and request.matrices is not None:
+        left, right = request.matrices[:, 0], request.matrices[:, 1]
+        summed = np.einsum("qab,labcd,qcd->lq", left, values, right, optimize=True)
+        return result.contracted(name, summed, np.zeros_like(summed), single=request.single_contraction)
     return result.tensor(name, values)

@@ -1,9 +1,9 @@
-"""V, D, A, F and B on chosen quadruples of inputs only, at a cost that does not depend on N.
+"""Tensors of four inputs on chosen quadruples of inputs only, at a cost that does not depend on N.
 
 A quadruple (a, b, c, d) is an entry in the order in which each tensor is stored. For V the closed set is the block
 between {aa, ab, bb} and {cc, cd, dd}: marginalisation over the other inputs is exact. With D or A, the tangent kernel
-of ab and that of cd join them: one matrix 4 x 4 holds 9 entries of V, 3 + 3 of D and one of A. For F[a, b, c, d] it
-is F[i, b, j, d], i in {a, b} and j in {c, d}.
+of ab and that of cd join them: one matrix 4 x 4 holds 9 entries of V, 3 + 3 of D and one of A. The other
+tensors are in dntk_quadruples.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import Factor, factor, products_at
+from foretrain.theory.recursions.dntk_legs import BentExpectations
+from foretrain.theory.recursions.dntk_quadruples import RuledQuadruples
+from foretrain.theory.recursions.dntk_rules import RULES
 from foretrain.theory.recursions.ntk import TangentExpectations
 from foretrain.theory.recursions.pair_blocks import response_blocks
 from foretrain.theory.recursions.preactivation import Step
@@ -23,64 +26,61 @@ Indices = NDArray[np.intp]
 Request = tuple[list[Factor], Indices]
 
 _PLACES = {"V": (1, 1), "D": (1, 3), "A": (3, 3)}
+"""Where each tensor's own entry stands in a block."""
 
 
 class QuadrupleTensors:
-    """Joint blocks of V (Q, 3, 3) or of V, D and A (Q, 4, 4), blocks (Q, 2, 2) of F and entries (Q,) of B.
+    """Every tensor of ``names`` at the entries that quadruples name."""
 
-    Those that ``names`` need.
-    """
+    def __init__(self, quadruples: Indices, names: Iterable[str]) -> None:
+        joint, ruled = {*_PLACES} & {*names}, {*RULES} & {*names}
+        self._joint = JointQuadruples(quadruples, joint) if joint else None
+        self._ruled = RuledQuadruples(quadruples, ruled) if ruled else None
+
+    def now(self) -> dict[str, Array]:
+        """The entry of every quadruple."""
+        return {
+            name: value for part in (self._joint, self._ruled) if part for name, value in part.now().items()
+        }
+
+    def step(self, old: BentExpectations, step: Step) -> None:
+        """All entries of the next layer."""
+        if self._joint is not None:
+            self._joint.step(old, step)
+        if self._ruled is not None:
+            self._ruled.step(old, step)
+
+
+class JointQuadruples:
+    """Joint blocks of V (Q, 3, 3) or of V, D and A (Q, 4, 4): those that ``names`` need."""
 
     def __init__(self, quadruples: Indices, names: Iterable[str]) -> None:
         self._used, places = np.unique(quadruples, return_inverse=True)
         self._own = places.reshape(quadruples.shape)
-        count, wanted = len(quadruples), {*names}
-        self._rows = 4 if wanted & {"D", "A"} else 3
-        self._joint = np.zeros((count, self._rows, self._rows)) if wanted & {*_PLACES} else None
-        self._cross = np.zeros((count, 2, 2)) if "F" in wanted else None
-        self._cross_variance = np.zeros(count) if "B" in wanted else None
+        self._rows = 4 if {*names} & {"D", "A"} else 3
+        self._joint = np.zeros((len(quadruples), self._rows, self._rows))
 
     def now(self) -> dict[str, Array]:
         """The entry of every quadruple."""
-        found: dict[str, Array] = {}
-        if self._joint is not None:
-            known = [name for name, place in _PLACES.items() if max(place) < self._rows]
-            found |= {name: self._joint[:, *_PLACES[name]] for name in known}
-        if self._cross is not None:
-            found["F"] = self._cross[:, 0, 0]
-        if self._cross_variance is not None:
-            found["B"] = self._cross_variance
-        return found
+        known = [name for name, place in _PLACES.items() if max(place) < self._rows]
+        return {name: self._joint[:, *_PLACES[name]] for name in known}
 
     def step(self, old: TangentExpectations, step: Step) -> None:
         """All blocks of the next layer."""
         layer = old.among(self._used)
-        products = self._products(layer)
-        if self._joint is not None:
-            self._joint = self._next_joint(layer, step, self._joint, products)
-        if self._cross is not None:
-            self._cross = self._next_cross(layer, step, self._cross, products["cross"])
-        if self._cross_variance is not None:
-            self._cross_variance = self._next_cross_variance(
-                layer, step, self._cross_variance, products["slopes"]
-            )
+        self._joint = self._next_joint(layer, step, self._joint, self._products(layer))
 
     def _products(self, layer: TangentExpectations) -> dict[str, Array]:
         """All expectations of products of four that this step needs, which share their integrals."""
         s, slope = factor(layer.activation), factor(layer.activation, 1)
-        a, b, c, d = self._own.T
         ab, cd = self._own[:, :2], self._own[:, 2:]
-        requests: dict[str, Request] = {}
-        if self._joint is not None:
-            requests["values"] = [s] * 4, _joined(_pairs_of(ab)[:, :, None], _pairs_of(cd)[:, None])
-        if self._joint is not None and self._rows == 4:
+        requests: dict[str, Request] = {
+            "values": ([s] * 4, _joined(_pairs_of(ab)[:, :, None], _pairs_of(cd)[:, None]))
+        }
+        if self._rows == 4:
             requests["right slopes"] = [s, s, slope, slope], _joined(_pairs_of(ab), cd[:, None])
             requests["left slopes"] = [slope, slope, s, s], _joined(ab[:, None], _pairs_of(cd))
-        if self._cross_variance is not None or self._rows == 4:
             requests["slopes"] = [slope] * 4, self._own
-        if self._cross is not None:
-            rows = np.stack([np.stack([np.stack([i, j], -1) for j in (c, d)], 1) for i in (a, b)], 1)
-            requests["cross"] = [s, s, slope, slope], _joined(rows, np.stack([b, d], -1)[:, None, None])
         found = products_at(list(requests.values()), layer.K, tolerance=layer.product_tolerance)
         return {name: np.asarray(item.value) for name, item in zip(requests, found, strict=True)}
 
@@ -97,22 +97,6 @@ class QuadrupleTensors:
         covariance = moments - left.means[:, :, None] * right.means[:, None, :]
         source = left.weights @ covariance @ right.weights.transpose(0, 2, 1)
         return np.asarray(source + step.ratio * left.response @ joint @ right.response.transpose(0, 2, 1))
-
-    def _next_cross(self, layer: TangentExpectations, step: Step, cross: Array, products: Array) -> Array:
-        """F' = C_W^2 [<s_i s_j s'_b s'_d> Theta_bd + r <d(s_i s'_b)> <d(s_j s'_d)> F] (8.79)."""
-        a, b, c, d = self._own.T
-        left, right = layer.mixed_response.blocks(a, b), layer.mixed_response.blocks(c, d)
-        source = products * layer.Theta[b, d][:, None, None]
-        return np.asarray(step.C_W**2 * (source + step.ratio * left @ cross @ right.transpose(0, 2, 1)))
-
-    def _next_cross_variance(
-        self, layer: TangentExpectations, step: Step, values: Array, products: Array
-    ) -> Array:
-        """B' = C_W^2 [<s'_a s'_b s'_c s'_d> Theta_ac Theta_bd + r <s'_a s'_b> <s'_c s'_d> B] (8.89)."""
-        a, b, c, d = self._own.T
-        growth = layer.of(1, 1)
-        source = products * layer.Theta[a, c] * layer.Theta[b, d]
-        return np.asarray(step.C_W**2 * (source + step.ratio * growth[a, b] * growth[c, d] * values))
 
 
 class _Side:

@@ -1,31 +1,32 @@
-"""Joint statistics of preactivations and tangent kernel with all their entries: V, D, A on pairs of inputs, F, B.
+"""Tensors of four inputs with all their entries: V, D and A on pairs of inputs, and F, B, P, Q, R, S, T, U by rules.
 
 No 1/n is inside: the physical value at layer l is value / n_{l-1}. D has the pair of preactivations first; F and B
-have their indices in the order 1, 3, 2, 4 of (8.67), (8.82).
+have their indices in the order 1, 3, 2, 4 of (8.67), (8.82); T in the order 1, 3, 4, 2 and U 1, 4, 2, 3 of (∞.12).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.theory.pairs import Pairs
+from foretrain.theory.recursions.dntk_legs import BentExpectations, Legs
+from foretrain.theory.recursions.dntk_rules import RULES, closure, names_of, products_of
 from foretrain.theory.recursions.ntk import TangentExpectations
 from foretrain.theory.recursions.preactivation import Response, Step, next_vertex
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
-FEEDS = {"V": "VDA", "D": "DA", "A": "A", "F": "F", "B": "B"}
-"""Which tensors each one enters in the next layer."""
+_ON_PAIRS = {"V": "V", "D": "VD", "A": "VDA"}
+"""Tensors that are matrices on pairs of inputs, and those of them that each one needs."""
 
 _PRODUCTS = {
     "V": {(0, 0)},
     "D": {(0, 0), (0, 1)},
     "A": {(0, 0), (0, 1), (1, 1)},
-    "F": {(0, 1)},
-    "B": {(1, 1)},
 }
 """Orders of the derivatives in the products <s s t t> that each one needs."""
 
@@ -33,43 +34,82 @@ _PRODUCTS = {
 def carried(names: Iterable[str]) -> set[str]:
     """The tensors that have to be carried along to know those of ``names`` (others are left out)."""
     wanted = {*names}
-    return {name for name, fed in FEEDS.items() if wanted & {*fed}}
+    on_pairs = {needed for name in wanted & {*_ON_PAIRS} for needed in _ON_PAIRS[name]}
+    return on_pairs | {*names_of(closure(wanted))}
 
 
 class FullTensors:
-    """V, D and A as matrices on pairs (P, P), F and B as tensors (N, N, N, N): those that ``names`` need."""
+    """V, D and A as matrices on pairs (P, P), the others as tensors (N, N, N, N): those that ``names`` need."""
 
     def __init__(self, pairs: Pairs, names: Iterable[str]) -> None:
         self._pairs = pairs
         on_pairs, on_inputs = (len(pairs),) * 2, (pairs.size,) * 4
-        self._values = {
-            name: np.zeros(on_inputs if name in "FB" else on_pairs) for name in sorted(carried(names))
-        }
+        needed = carried(names)
+        self._on_pairs = {name: np.zeros(on_pairs) for name in _ON_PAIRS if name in needed}
+        self._ruled = {name: np.zeros(on_inputs) for name in RULES if name in needed}
 
     def now(self) -> dict[str, Array]:
         """All with four input indices."""
         tensor = self._pairs.tensor
-        return {name: value if name in "FB" else tensor(value) for name, value in self._values.items()}
+        return {**{name: tensor(value) for name, value in self._on_pairs.items()}, **self._ruled}
 
-    def step(self, old: TangentExpectations, step: Step) -> None:
+    def step(self, old: BentExpectations, step: Step) -> None:
         """All tensors of the next layer from those of the old one."""
-        rules = {
-            "V": self._vertex,
-            "D": self._mixed,
-            "A": self._variance,
-            "F": self._cross,
-            "B": self._cross_variance,
-        }
-        old.find_fourfold(sorted(set().union(*(_PRODUCTS[name] for name in self._values))))
-        self._values = {name: rules[name](old, step) for name in self._values}
+        rules = {"V": self._vertex, "D": self._mixed, "A": self._variance}
+        self._find_products(old)
+        on_pairs = {name: rules[name](old, step) for name in self._on_pairs}
+        self._ruled = self._next_ruled(old, step)
+        self._on_pairs = on_pairs
+
+    def _find_products(self, old: BentExpectations) -> None:
+        """All products of four, those <s s t t> on pairs of pairs."""
+        on_pairs: set[tuple[int, int]] = set().union(*(_PRODUCTS[name] for name in self._on_pairs))
+        others = []
+        for orders in products_of(list(self._ruled)):
+            i, k = orders[0], orders[2]
+            if orders == (i, i, k, k):
+                on_pairs.add((k, i))
+            else:
+                others.append(orders)
+        old.find_fourfold(sorted(on_pairs))
+        old.find_tables(sorted(others))
+
+    def _next_ruled(self, old: BentExpectations, step: Step) -> dict[str, Array]:
+        inputs = np.arange(self._pairs.size)
+        first, second, third, fourth = np.ix_(inputs, inputs, inputs, inputs)
+        inputs_of = (first, second, third, fourth)
+        made: dict[str, Array] = {}
+        legs = Legs(
+            old,
+            step,
+            inputs_of,
+            old=lambda name, *places: self._ruled[name][tuple(inputs_of[place] for place in places)],
+            new=lambda name, *places: made[name][tuple(inputs_of[place] for place in places)],
+            product=lambda *orders: self._product(old, inputs_of, orders),
+        )
+        for name, tensor in self._ruled.items():
+            made[name] = np.array(np.broadcast_to(RULES[name].entry(legs), tensor.shape))
+        return made
+
+    def _product(self, old: BentExpectations, legs: tuple[Indices, ...], orders: Sequence[int]) -> Array:
+        """The expectation of a product of four from its table, whose orders go from the highest down."""
+        order = sorted(range(4), key=lambda place: -orders[place])
+        a, b, c, d = (legs[place] for place in order)
+        i, j, k, m = (orders[place] for place in order)
+        if i == j and k == m:
+            number = self._pairs.number
+            return np.asarray(old.fourfold(i, k)[number[a, b], number[c, d]])
+        return np.asarray(old.table((i, j, k, m))[a, b, c, d])
 
     def _vertex(self, old: TangentExpectations, step: Step) -> Array:
-        return next_vertex(old, self._values["V"], step)
+        return next_vertex(old, self._on_pairs["V"], step)
 
     def _mixed(self, old: TangentExpectations, step: Step) -> Array:
         """D' = C_W Cov(s s, Omega) + r C_W [M V M_Omega^T + C_W (M D) <s' s'>] (8.77), M = dF/dK."""
         M, M_Omega = old.response, old.tangent_response(step)
-        grown = _between(M, self._values["V"], M_Omega) + (M @ self._values["D"]) * self._growth(old, step)
+        grown = _between(M, self._on_pairs["V"], M_Omega) + (M @ self._on_pairs["D"]) * self._growth(
+            old, step
+        )
         return np.asarray(step.C_W * (value_covariance(old, step) + step.ratio * grown))
 
     def _variance(self, old: TangentExpectations, step: Step) -> Array:
@@ -78,32 +118,14 @@ class FullTensors:
         P multiplies by <s' s'>.
         """
         M_Omega, growth = old.tangent_response(step), self._growth(old, step)
-        mixed = (M_Omega @ self._values["D"]) * growth
-        own = growth[:, None] * self._values["A"] * growth
-        grown = M_Omega.sandwich(self._values["V"]) + own + mixed + mixed.T
+        mixed = (M_Omega @ self._on_pairs["D"]) * growth
+        own = growth[:, None] * self._on_pairs["A"] * growth
+        grown = M_Omega.sandwich(self._on_pairs["V"]) + own + mixed + mixed.T
         return np.asarray(tangent_covariance(old, step) + step.ratio * grown)
-
-    def _cross(self, old: TangentExpectations, step: Step) -> Array:
-        """F'_1324 = C_W^2 [<s_1 s_2 s'_3 s'_4> Theta_34 + r <d(s_1 s'_3)> <d(s_2 s'_4)> F] (8.79)."""
-        source = self._spread(old.fourfold(0, 1)) * old.Theta[None, :, None, :]
-        return np.asarray(
-            step.C_W**2 * (source + step.ratio * old.mixed_response.sandwich(self._values["F"]))
-        )
-
-    def _cross_variance(self, old: TangentExpectations, step: Step) -> Array:
-        """B'_1324 = C_W^2 [<s'_1 s'_2 s'_3 s'_4> Theta_12 Theta_34 + r <s'_1 s'_3> <s'_2 s'_4> B] (8.89)."""
-        source = self._spread(old.fourfold(1, 1)) * old.Theta[:, None, :, None] * old.Theta[None, :, None, :]
-        growth = old.of(1, 1)
-        own = growth[:, :, None, None] * growth * self._values["B"]
-        return np.asarray(step.C_W**2 * (source + step.ratio * own))
 
     def _growth(self, old: TangentExpectations, step: Step) -> Array:
         """C_W <s' s'> on pairs."""
         return step.C_W * self._pairs.vector(old.of(1, 1))
-
-    def _spread(self, on_pairs: Array) -> Array:
-        """Entries (12), (34) of a matrix on pairs, at the places 1, 3, 2, 4 of a tensor."""
-        return self._pairs.tensor(on_pairs).transpose(0, 2, 1, 3)
 
 
 def _between(left: Response, V: Array, right: Response) -> Array:

@@ -1,0 +1,194 @@
+"""The blocks of any torch model in the order of their calls, and the signals and gradients between them.
+
+Blocks are the parts with weights of the outermost containers: entries of nn.Sequential and nn.ModuleList, layers of a
+transformer, stages of a residual network; normalisations belong to what is around them. The signal after a block is
+what enters the next one, so that skip connections made outside of the blocks count, unless pooling lies between them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from foretrain.compare.plateau.layers import has_normalisation
+from foretrain.support.seeds import Seed, torch_generator
+
+Array = NDArray[np.float64]
+
+_OPENED = (
+    nn.Sequential,
+    nn.ModuleList,
+    nn.ModuleDict,
+    nn.TransformerEncoder,
+    nn.TransformerDecoder,
+    nn.Transformer,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of the model with weights of its own, and what it was called with."""
+
+    name: str
+    module: nn.Module
+    given: Tensor | None
+    output: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Passage:
+    """Signals after the blocks up to the last one before the output: sizes and how they are alike.
+
+    ``size`` is the root mean square, ``distance`` that of the differences between samples, ``alikeness`` the mean
+    cosine between samples, ``gradient`` the norm of a gradient that starts with norm one at the last of them.
+    """
+
+    names: tuple[str, ...]
+    size: Array
+    distance: Array
+    alikeness: Array
+    gradient: Array
+
+    @property
+    def distance_ratio(self) -> float:
+        """Last over first."""
+        return _ratio(self.distance[-1], self.distance[0])
+
+    @property
+    def gradient_ratio(self) -> float:
+        """First over last."""
+        return _ratio(self.gradient[0], self.gradient[-1])
+
+    @property
+    def spread(self) -> Array:
+        """The share of the signal that differs between samples."""
+        return np.asarray(self.distance / np.where(self.size > 0, self.size, 1))
+
+
+def blocks_of(model: nn.Module, x: Tensor) -> list[Block]:
+    """In the order of their first calls, with their tensors in one graph; the model must not work in place."""
+    parts = dict(_parts("", model, root=True))
+    given: dict[str, Tensor | None] = {}
+    outputs: dict[str, Tensor | None] = {}
+
+    def note(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            given.setdefault(name, _tensor(args or tuple(kwargs.values())))
+            outputs[name] = _tensor(output)
+
+        return hook
+
+    handles = [
+        part.register_forward_hook(note(name), with_kwargs=True)
+        for name, part in parts.items()
+        if any(True for _ in part.parameters()) and not _only_normalises(part)
+    ]
+    try:
+        with torch.enable_grad():
+            model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [Block(name, parts[name], given[name], outputs[name]) for name in given]
+
+
+def without_in_place(model: nn.Module) -> nn.Module:
+    """A copy whose activations leave their inputs as they are."""
+    private = copy.deepcopy(model)
+    for module in private.modules():
+        if getattr(module, "inplace", False) is True:
+            module.inplace = False  # type: ignore[assignment]
+    return private
+
+
+def passage(model: nn.Module, x: Tensor, seed: Seed) -> Passage:
+    """Measure the signals after all blocks but the last one, where they lead to the last of them."""
+    given = x.detach().clone()
+    if given.is_floating_point():
+        given.requires_grad_()
+    blocks = blocks_of(without_in_place(model), given)
+    signals = [
+        (one.name, _after(one, later)) for one, later in zip(blocks, [*blocks[1:], None]) if later is not None
+    ]
+    known = [(name, signal) for name, signal in signals if signal is not None and signal.requires_grad]
+    if not known:
+        return Passage((), *(np.empty(0) for _ in range(4)))
+    gradients = _gradients([signal for _, signal in known], seed)
+    kept = [
+        (name, signal, gradient)
+        for (name, signal), gradient in zip(known, gradients)
+        if gradient is not None
+    ]
+    return Passage(
+        tuple(name for name, _, _ in kept),
+        np.array([float(signal.detach().double().square().mean().sqrt()) for _, signal, _ in kept]),
+        np.array([_distance(signal) for _, signal, _ in kept]),
+        np.array([_alikeness(signal) for _, signal, _ in kept]),
+        np.array([float(gradient.double().norm()) for _, _, gradient in kept]),
+    )
+
+
+def _parts(name: str, module: nn.Module, *, root: bool) -> Iterator[tuple[str, nn.Module]]:
+    children = list(module.named_children())
+    opened = children and (root or isinstance(module, _OPENED)) and not isinstance(module, nn.RNNBase)
+    alone = len(children) == 1 and not list(module.parameters(recurse=False))
+    if not (opened or alone):
+        yield name, module
+        return
+    for own, child in children:
+        yield from _parts(f"{name}.{own}" if name else own, child, root=root and len(children) == 1)
+
+
+def _only_normalises(part: nn.Module) -> bool:
+    return not list(part.children()) and has_normalisation(part)
+
+
+def _after(block: Block, later: Block) -> Tensor | None:
+    output, given = block.output, later.given
+    if output is None or (given is not None and given.numel() == output.numel()):
+        return given
+    return output
+
+
+def _tensor(values: Any) -> Tensor | None:
+    """The first floating-point tensor of what a module takes or returns."""
+    if isinstance(values, Tensor):
+        return values if values.is_floating_point() else None
+    if isinstance(values, dict):
+        values = tuple(values.values())
+    if isinstance(values, tuple | list):
+        return next((found for found in map(_tensor, values) if found is not None), None)
+    return None
+
+
+def _gradients(signals: list[Tensor], seed: Seed) -> tuple[Tensor | None, ...]:
+    """Of one random direction at the last signal, scaled to norm one."""
+    last = signals[-1]
+    probe = torch.randn(last.shape, generator=torch_generator(seed)).to(last)
+    return torch.autograd.grad(last, signals, probe / probe.norm(), allow_unused=True)
+
+
+def _distance(signal: Tensor) -> float:
+    if len(signal) < 2:
+        return 0.0
+    return float(np.sqrt(2 * float(signal.detach().double().var(0).mean())))
+
+
+def _alikeness(signal: Tensor) -> float:
+    flat = signal.detach().double().flatten(1)
+    if len(flat) < 2:
+        return float("nan")
+    units = flat / flat.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    count = len(units)
+    return float((units.sum(0).square().sum() - count) / (count * (count - 1)))
+
+
+def _ratio(above: float, below: float) -> float:
+    return float(above / below) if below > 0 else 1.0

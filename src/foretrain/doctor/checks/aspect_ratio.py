@@ -1,0 +1,137 @@
+"""Is the MLP wide enough for its depth?
+
+Between two initialisations with the same C_b and C_W the size of signals scatters, and more so the deeper and narrower a
+network is: V / (n K^2) is the variance of the mean square signal in units of its square (5.109), nu L / n at
+criticality. The theory of wide networks is an expansion in it.
+
+Measurements (dimension layer 1..L):
+``fluctuation``        V / (n K^2) of a typical input, predicted for this network's widths, C_b and C_W
+``inverse_widths``     sum of 1 / n over the hidden layers before it
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.doctor.chain import MlpChain, chain_of
+from foretrain.doctor.finding import Examination, Finding, Severity
+from foretrain.doctor.setup import Case
+from foretrain.support.errors import ForetrainError, NotSupportedError
+from foretrain.theory.flow import flow
+from foretrain.theory.residual_networks import optimal_aspect_ratio, optimal_skip
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+
+# At one the expansion in depth over width ends; the size of signals is then known to a factor of about e. At five it is
+# uncertain by e^sqrt(5), a factor of nine, so that a draw easily learns as badly as one off criticality.
+_NOTE, _WARNING = 1.0, 5.0
+_SOURCE = "Roberts & Yaida (5.109), (A.73), (B.36)"
+
+
+def check(case: Case) -> Examination:
+    """The predicted fluctuation of the last layer's kernel."""
+    chain = chain_of(case)
+    if chain.depth < 2:
+        raise NotSupportedError("the model has no hidden layer, so there is no width to judge.")
+    fluctuation = _fluctuation(chain)
+    last = float(fluctuation[-1])
+    severity = (
+        Severity.WARNING if last > _WARNING else Severity.NOTE if last > _NOTE else Severity.GOOD
+    )
+    sums = np.concatenate([[0.0], np.cumsum([1 / width for width in chain.widths[1:-1]])])
+    finding = Finding(
+        severity,
+        _title(severity, last),
+        _evidence(chain, last, float(sums[-1])),
+        _SOURCE,
+        "" if severity == Severity.GOOD else _advice(chain, last),
+        numbers={"fluctuation": last, "depth_to_width": chain.mlp.depth_to_width},
+        where=chain.names if severity < Severity.GOOD else (),
+    )
+    return Examination((finding,), _dataset(chain, fluctuation, sums))
+
+
+def _fluctuation(chain: MlpChain) -> Array:
+    """V / (n K^2) by layer, for the input of median size."""
+    sizes = (chain.inputs**2).mean(1)
+    typical = chain.inputs[np.argsort(sizes)[len(sizes) // 2]]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = flow(chain.mlp, typical[None, :], ["K", "V"])
+    except (ForetrainError, ArithmeticError) as error:
+        raise NotSupportedError(
+            f"the theory gives no fluctuations for {chain.activation.label} at these weights."
+        ) from error
+    K, V = found["K"].values.ravel(), found["V"].values.ravel()
+    if not (K > 0).all():
+        raise NotSupportedError("a typical input gives no signal at all, so its fluctuations say nothing.")
+    return np.asarray(V / (np.array(chain.widths[:-1]) * K**2))
+
+
+def _title(severity: Severity, last: float) -> str:
+    spread = f"a factor {np.exp(np.sqrt(last)):.2g}"
+    if severity == Severity.WARNING:
+        return f"The network is too narrow for its depth: signals differ by {spread} between initialisations."
+    if severity == Severity.NOTE:
+        return f"The network is deep for its width: signals differ by about {spread} between initialisations."
+    return f"The network is wide enough: signals differ by {np.sqrt(last):.0%} between initialisations."
+
+
+def _evidence(chain: MlpChain, last: float, inverse: float) -> str:
+    best = _best(chain)
+    optimum = "" if best is None else f"; the information about inputs is largest near {best:.2g}"
+    return (
+        f"V / (n K^2) = {last:.3g} at the output, predicted for {chain.depth} layers with widths "
+        f"{_widths(chain)} at the measured C_b and C_W. Depth over width is {chain.mlp.depth_to_width:.3g} "
+        f"(sum of 1/n {inverse:.3g}){optimum}."
+    )
+
+
+def _best(chain: MlpChain) -> float | None:
+    try:
+        return optimal_aspect_ratio(chain.activation, n_out=chain.widths[-1])
+    except ForetrainError:  # no critical point, or a half-stable one
+        return None
+
+
+def _advice(chain: MlpChain, last: float) -> str:
+    harmonic = (chain.depth - 1) / sum(1 / width for width in chain.widths[1:-1])
+    width = int(np.ceil(harmonic * last / _NOTE))
+    words = f"Use layers of width {width} or more, or fewer layers"
+    try:
+        gamma = optimal_skip(chain.activation, chain.mlp.depth_to_width, n_out=chain.widths[-1])
+    except ForetrainError:
+        return f"{words}, or add skip connections."
+    if not gamma:
+        return f"{words}."
+    return (
+        f"{words}; or add skip connections z -> {gamma:.3g} z + W s(z) + b, with C_W multiplied by {1 - gamma**2:.2g}."
+    )
+
+
+def _widths(chain: MlpChain) -> str:
+    low, high = min(chain.widths[1:-1]), max(chain.widths[1:-1])
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _dataset(chain: MlpChain, fluctuation: Array, sums: Array) -> xarray.Dataset:
+    import xarray
+
+    best = _best(chain)
+    return xarray.Dataset(
+        {"fluctuation": ("layer", fluctuation), "inverse_widths": ("layer", sums)},
+        {"layer": np.arange(1, chain.depth + 1), "name": ("layer", list(chain.names))},
+        {
+            "depth_to_width": chain.mlp.depth_to_width,
+            "best_depth_to_width": float("nan") if best is None else best,
+            "units": "none",
+        },
+    )

@@ -1,0 +1,132 @@
+"""How unequal are the directions that are learned?
+
+The exact tangent kernel of the outputs, over some samples and all outputs, with the rates inside: descent learns each
+of its eigenmodes at the speed of its eigenvalue. How unequal these are is judged by what it costs: the steps at the
+recommended rate until half, and nine tenths, of the error's energy are gone, if the kernel stays as it is.
+
+Measurements: by ``mode`` (all eigenmodes, from the largest on) ``eigenvalue`` (1/step) and ``energy`` (share of the
+present |dL/df|^2); by ``step`` (at the recommended rate) ``left`` (share of that energy) and ``predicted_loss``; and
+``condition_number``, ``effective_rank`` (exponential of the entropy of the eigenvalues), ``participation_ratio``,
+``top_share`` (of the trace in the largest eigenvalue), ``half_steps`` and ``ninety_steps``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foretrain.doctor.finding import Examination, Finding, Severity
+from foretrain.doctor.output_kernel import Forecast, OutputKernel, output_kernel, reference
+from foretrain.doctor.setup import Case
+from foretrain.doctor.stability import edge
+from foretrain.empirical.fields.spectra import effective_rank, participation_ratio
+from foretrain.support.errors import NotSupportedError
+
+if TYPE_CHECKING:
+    import xarray
+
+_SOURCE = "Roberts & Yaida (10.35): with a fixed kernel every eigenmode decays at the speed of its eigenvalue"
+_MANY = 1e4  # steps at the recommended rate
+_HALF_FAR = 0.5  # of the energy left after so many: worth knowing
+_STUCK = 0.95  # of the energy left after so many, and no real progress: hardly learns
+_NO_PROGRESS = 0.01  # of the loss, in a short real training
+_ONE_DIRECTION = 0.9  # of the trace
+
+
+@dataclass(frozen=True)
+class _Spectrum:
+    """Numbers of one kernel; steps are at the recommended rate."""
+
+    condition_number: float
+    effective_rank: float
+    participation_ratio: float
+    top_share: float
+    half_steps: float
+    ninety_steps: float
+
+
+def check(case: Case) -> Examination:
+    """Eigenvalues, how the error lies in them, and what that costs."""
+    standard = reference(case)
+    kernel = output_kernel(standard)
+    values = kernel.decomposed[0]
+    if not values[0] > 0:
+        raise NotSupportedError("the kernel of the outputs is zero: no parameter moves any output.")
+    speed = standard.recipe.rate / edge(standard).recommended  # steps at the recommended rate, per given step
+    forecast = _forecast(kernel)
+    found = _measured(kernel, forecast, speed)
+    left = np.nan if forecast is None else float(np.interp(_MANY / speed, forecast.steps, forecast.left))
+    return Examination((_judged(case, kernel, found, left),), _data(kernel, found, forecast, speed))
+
+
+def _forecast(kernel: OutputKernel) -> Forecast | None:
+    try:
+        return kernel.forecast
+    except NotSupportedError:  # a loss without curvature: the spectrum is known, its times are not
+        return None
+
+
+def _measured(kernel: OutputKernel, forecast: Forecast | None, speed: float) -> _Spectrum:
+    values = kernel.decomposed[0]
+    rounding = len(values) * np.finfo(np.float32).eps * values[0]
+    times = (
+        [np.nan, np.nan] if forecast is None else [forecast.steps_until(left) * speed for left in (0.5, 0.1)]
+    )
+    return _Spectrum(
+        float(values[0] / values[-1]) if values[-1] > rounding else float("inf"),
+        effective_rank(values),
+        participation_ratio(values),
+        float(values[0] / values.sum()),
+        *times,
+    )
+
+
+def _judged(case: Case, kernel: OutputKernel, found: _Spectrum, left: float) -> Finding:
+    size = len(kernel.matrix)
+    best = edge(reference(case)).best[1]
+    evidence = (
+        f"Over {len(kernel.task.x)} samples the largest of {size} eigenvalues has {found.top_share:.0%} of the trace "
+        f"and the effective rank is {found.effective_rank:.3g}; {kernel.energies[0]:.1%} of the error lies along the "
+        f"largest. If the kernel stayed, half of the error would be gone after {_steps(found.half_steps)} at the "
+        f"recommended rate, and nine tenths after {_steps(found.ninety_steps)}."
+    )
+    severity, advice = Severity.GOOD, ""
+    title = f"About {found.effective_rank:.2g} directions share the learning, and the error is within their reach."
+    if left > _STUCK and best.drop < _NO_PROGRESS * abs(best.start):
+        severity = Severity.WARNING
+        title = f"The error lies where the network hardly learns: {left:.0%} would be left after 10,000 good steps."
+        advice = "Treat inputs and initialisation first; if this stays, give each sample more that tells it apart."
+    elif left > _HALF_FAR:
+        severity = Severity.NOTE
+        title = f"The kernel at hand learns slowly: {left:.0%} of the error would be left after 10,000 good steps."
+        advice = "Count on the kernel to grow; momentum or Adam shorten the way along flat directions."
+    elif found.top_share > _ONE_DIRECTION:
+        title = f"One direction has {found.top_share:.0%} of the kernel, but the error is within reach of the others."
+    return Finding(severity, title, evidence, _SOURCE, advice, numbers=vars(found) | {"left": left})
+
+
+def _steps(count: float) -> str:
+    if not np.isfinite(count):
+        return "more than a million steps" if count > 0 else "an unknown number of steps"
+    return f"{max(count, 1):,.0f} steps" if count < 1e5 else f"{count:.1e} steps"
+
+
+def _data(kernel: OutputKernel, found: _Spectrum, forecast: Forecast | None, speed: float) -> xarray.Dataset:
+    import xarray
+
+    data = xarray.Dataset(
+        {
+            "eigenvalue": ("mode", kernel.decomposed[0], {"units": "1/step"}),
+            "energy": ("mode", kernel.energies, {"units": "share"}),
+            **vars(found),
+        },
+        {"mode": np.arange(1, len(kernel.matrix) + 1)},
+        {"samples": len(kernel.task.x)},
+    )
+    if forecast is None:
+        return data
+    data["left"] = ("step", forecast.left, {"units": "share"})
+    data["predicted_loss"] = ("step", forecast.losses)
+    return data.assign_coords(step=forecast.steps * speed)

@@ -1,0 +1,188 @@
+"""Do signals and gradients keep their size through the blocks of any model?
+
+Followed are differences between samples, forwards, and a random gradient, backwards, from the first block to the last
+one before the output. MLPs are left to the check of the initialisation, which knows their theory.
+
+Measurements (dimension block, in the order of the calls; each after that block):
+``size``       root mean square of the signal
+``distance``   root mean square difference between two samples
+``alikeness``  mean cosine between two samples
+``gradient``   norm of a gradient that starts with one at the last block
+``forward_gain``, ``backward_gain``  of the block that ends here: distance and gradient over those of the block before
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compare.plateau.layers import has_normalisation
+from foretrain.doctor.block_scales import unit_factors
+from foretrain.doctor.blocks import Passage, passage
+from foretrain.doctor.chain import chain_of
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.setup import Case
+from foretrain.support.errors import ForetrainError, NotSupportedError
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+
+_SAMPLES = 64
+# Learning of the first blocks lags behind by the square of (differences x gradients); below 0.005 it is more than four
+# orders slower than at the end, below 0.0003 seven. Small convolutional networks as torch makes them reach 0.03.
+_FALL_WARNING, _FALL_CRITICAL = 5e-3, 3e-4
+_GROWTH_WARNING, _GROWTH_CRITICAL = 30.0, 1e3
+# A normalisation undoes the size of signals, so that embeddings of size 0.02 may well grow 50-fold.
+_NORMALISED_WARNING = 300.0
+# Where only this share of a signal depends on the sample, a step that moves all outputs alike is so much stronger than
+# one that tells samples apart.
+_COLLAPSE_WARNING = 1e-2
+_COLLAPSE_BY = 10.0  # and the blocks have lost it, not the data
+_SOURCE = "Roberts & Yaida (9.92), (9.93), appendix B; Mishkin & Matas 2015"
+
+
+def check(case: Case) -> Examination:
+    """Accumulated forward and backward gains."""
+    if _is_mlp(case):
+        raise NotSupportedError("the model is an MLP, which the check of its initialisation follows by layer.")
+    found = passage(case.model, case.chosen(_SAMPLES).x, case.setup.seed)
+    if len(found.names) < 2:
+        raise NotSupportedError("the model has too few blocks in a row for gains to add up.")
+    normalised = has_normalisation(case.model)
+    severity = _severity(found, normalised)
+    if severity == Severity.GOOD:
+        return Examination((_good(found),), _dataset(found))
+    factors = {} if normalised else unit_factors(case.model, case.chosen(_SAMPLES).x)
+    return Examination((_fault(found, severity, factors),), _dataset(found))
+
+
+def _is_mlp(case: Case) -> bool:
+    try:
+        return chain_of(case).whole
+    except ForetrainError:
+        return False
+
+
+def _fall(found: Passage) -> float:
+    return float(np.sqrt(found.distance_ratio * found.gradient_ratio))
+
+
+def _growth(found: Passage) -> float:
+    return max(found.distance_ratio, found.gradient_ratio)
+
+
+def _collapsed(found: Passage) -> bool:
+    spread = found.spread
+    return bool(spread[-1] < _COLLAPSE_WARNING and spread[0] > _COLLAPSE_BY * spread[-1])
+
+
+def _severity(found: Passage, normalised: bool) -> Severity:
+    fall, growth = _fall(found), _growth(found)
+    if not np.isfinite(fall):
+        return Severity.CRITICAL
+    if normalised:
+        troubled = growth > _NORMALISED_WARNING or fall < _FALL_WARNING or _collapsed(found)
+        return Severity.WARNING if troubled else Severity.GOOD
+    if fall < _FALL_CRITICAL or growth > _GROWTH_CRITICAL:
+        return Severity.CRITICAL
+    troubled = fall < _FALL_WARNING or growth > _GROWTH_WARNING or _collapsed(found)
+    return Severity.WARNING if troubled else Severity.GOOD
+
+
+def _evidence(found: Passage) -> str:
+    worst = int(np.argmax(np.abs(np.log(np.maximum(_gains(found.distance), 1e-300)))[1:])) + 1
+    return (
+        f"From block {found.names[0]!r} to {found.names[-1]!r} the distance between samples is multiplied by "
+        f"{found.distance_ratio:.2g} and, backwards, a gradient by {found.gradient_ratio:.2g}; the mean cosine between "
+        f"samples goes from {found.alikeness[0]:.2g} to {found.alikeness[-1]:.4g}. The largest single change is a "
+        f"factor {_gains(found.distance)[worst]:.2g} in {found.names[worst]!r}."
+    )
+
+
+def _numbers(found: Passage) -> dict[str, float]:
+    return {
+        "distance_ratio": found.distance_ratio,
+        "gradient_ratio": found.gradient_ratio,
+        "alikeness": float(found.alikeness[-1]),
+        "blocks": float(len(found.names)),
+    }
+
+
+def _good(found: Passage) -> Finding:
+    return Finding(
+        Severity.GOOD,
+        f"Differences between samples keep {found.distance_ratio:.2g} and gradients {found.gradient_ratio:.2g} of "
+        f"their size through {len(found.names)} blocks.",
+        _evidence(found),
+        _SOURCE,
+        numbers=_numbers(found),
+    )
+
+
+def _fault(found: Passage, severity: Severity, factors: dict[str, float]) -> Finding:
+    treatment = Treatment("signals of size one", lambda setup: setup.rescaled(factors)) if factors else None
+    advice = (
+        "Rescale the weights block by block so that signals keep size one on the data, as in the code; or add skip "
+        "connections or normalisation."
+        if factors
+        else "Look at the blocks named here: make their residual branches smaller or larger, or normalise after them."
+    )
+    return Finding(
+        severity,
+        _title(found),
+        _evidence(found),
+        _SOURCE,
+        advice,
+        _code(factors) if factors else "",
+        treatment,
+        _numbers(found),
+        found.names,
+    )
+
+
+def _title(found: Passage) -> str:
+    blocks = f"through {len(found.names)} blocks"
+    if _growth(found) > _GROWTH_WARNING:
+        if found.gradient_ratio > found.distance_ratio:
+            return f"Gradients grow {found.gradient_ratio:.2g}-fold {blocks}."
+        return f"Differences between samples grow {found.distance_ratio:.2g}-fold {blocks}."
+    if _fall(found) < _FALL_WARNING:
+        return f"Differences between samples shrink to {found.distance_ratio:.2g} of their size {blocks}."
+    return f"All samples look alike {blocks}: their mean cosine is {found.alikeness[-1]:.5g}."
+
+
+def _code(factors: dict[str, float]) -> str:
+    rows = "\n".join(f"    {name!r}: {factor!r}," for name, factor in factors.items())
+    return (
+        f"import torch\n\nfactors = {{\n{rows}\n}}\nwith torch.no_grad():\n"
+        "    for name, factor in factors.items():\n        model.get_parameter(name).mul_(factor)"
+    )
+
+
+def _gains(values: Array) -> Array:
+    """Each value over the one before."""
+    before = np.concatenate([values[:1], values[:-1]])
+    return np.asarray(values / np.where(before > 0, before, 1))
+
+
+def _dataset(found: Passage) -> xarray.Dataset:
+    import xarray
+
+    backward = np.append(_gains(found.gradient[::-1])[::-1][:-1], 1.0)
+    variables = {
+        "size": found.size,
+        "distance": found.distance,
+        "alikeness": found.alikeness,
+        "gradient": found.gradient,
+        "forward_gain": _gains(found.distance),
+        "backward_gain": np.concatenate([[1.0], backward[:-1]]),
+    }
+    return xarray.Dataset(
+        {name: ("block", values) for name, values in variables.items()},
+        {"block": list(found.names)},
+        {"samples": _SAMPLES, "units": "none"},
+    )

@@ -1,0 +1,228 @@
+"""Is every layer of the MLP at its critical initialisation, and what does it do to signals and gradients if not?
+
+Judged by the consequence: differences between inputs and gradients are followed through the hidden layers, in this very
+network and by the theory for its C_b and C_W. Off-critical weights do no harm in three layers and are fatal in thirty.
+
+Measurements (dimensions layer 1..L, hidden 1..L-1, input):
+``C_b``, ``C_W``  of this network, and ``C_W_wanted``, ``C_b_wanted``
+``chi_parallel``, ``chi_perpendicular``  predicted susceptibilities at each layer's kernel, mean over inputs
+``K_measured``, ``K_theory``, ``K_deviation``, ``K_z``  kernel (mean square preactivation) of some inputs beside its
+prediction, the deviation between single networks, and the distance from the prediction in these deviations
+``distance_measured``, ``distance_theory``  mean square difference between two inputs' activations
+``gradient_measured``, ``gradient_theory``  mean square of a gradient that starts with one at the last hidden layer
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foretrain.doctor.chain import MlpChain, chain_of
+from foretrain.doctor.chain_signals import INPUTS, Kernels, Signals, measure, predict
+from foretrain.doctor.critical_scales import LayerPlan, Wanted, carry_out, code_for, find_wanted
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.setup import Case, Setup
+from foretrain.support.errors import ForetrainError, NotSupportedError
+
+if TYPE_CHECKING:
+    import xarray
+
+# The tangent kernel of hidden weights carries (differences x gradients)^2, so the geometric mean of both falls says how
+# far they learn behind the last layer. Trained MLPs (10 activations, depths 4..30) learn as well as critical ones down
+# to 0.1, are several times slower below 0.025 and stand still below 0.003.
+_FALL_WARNING, _FALL_CRITICAL = 0.025, 3e-3
+_FALL_NOTE = 0.1
+# Growth makes the first layers set the stable learning rate: from a factor of 10 the loss lags clearly behind critical
+# networks, from 100 it hardly falls. A factor of a few does good rather than harm.
+_GROWTH_WARNING, _GROWTH_CRITICAL = 10.0, 100.0
+_OUTPUT_WARNING = 30.0  # outputs of this size, for inputs of size one, must be unlearned before anything is learned
+_SOURCE = "Roberts & Yaida (5.55), (5.56), (9.93)"
+
+
+def check(case: Case) -> Examination:
+    """Measured and predicted signals through the depth, against those of a critical network."""
+    chain = chain_of(case)
+    if chain.depth < 2:
+        raise NotSupportedError(
+            "the model has a single linear layer, whose initialisation no depth can amplify."
+        )
+    measured = measure(chain, case.setup.seed)
+    predicted = _prediction(chain)
+    wanted = find_wanted(chain, case.setup.fresh)
+    findings = [_signals_finding(chain, measured, predicted, wanted)]
+    outputs = _outputs_finding(case, chain, wanted)
+    if outputs is not None and findings[0].severity > Severity.WARNING:
+        findings.append(outputs)
+    return Examination(tuple(findings), _dataset(chain, measured, predicted, wanted))
+
+
+def _prediction(chain: MlpChain) -> Kernels | None:
+    """None where the theory has no rule for the activation, or kernels leave the range of numbers."""
+    try:
+        return predict(chain.mlp, chain.inputs[:INPUTS])
+    except (ForetrainError, ArithmeticError, ValueError):
+        return None
+
+
+def _signals_finding(
+    chain: MlpChain, measured: Signals, predicted: Kernels | None, wanted: Wanted
+) -> Finding:
+    told = [measured] if predicted is None else [measured, predicted.signals]
+    # The milder of both: what only the theory sees is no harm, what only this draw shows is no matter of C_b and C_W.
+    fall = max(float(np.sqrt(one.distance_ratio * one.gradient_ratio)) for one in told)
+    growth = min(max(one.distance_ratio, one.gradient_ratio) for one in told)
+    severity = _severity(fall, growth)
+    numbers = {
+        "fall": fall,
+        "growth": growth,
+        "distance_ratio": measured.distance_ratio,
+        "gradient_ratio": measured.gradient_ratio,
+        "layers": float(chain.depth),
+    }
+    evidence = _evidence(chain, measured, predicted, wanted)
+    if severity > Severity.WARNING:
+        return Finding(severity, _calm_title(chain, measured), evidence, _SOURCE, numbers=numbers)
+    return Finding(
+        severity,
+        _title(chain, measured, growth > _GROWTH_WARNING),
+        evidence,
+        _SOURCE,
+        _advice(chain, wanted),
+        code_for(chain, wanted.layers) if wanted.layers else "",
+        _treatment("critical initialisation", wanted.layers),
+        numbers,
+        chain.names,
+    )
+
+
+def _severity(fall: float, growth: float) -> Severity:
+    if fall < _FALL_CRITICAL or growth > _GROWTH_CRITICAL:
+        return Severity.CRITICAL
+    if fall < _FALL_WARNING or growth > _GROWTH_WARNING:
+        return Severity.WARNING
+    return Severity.NOTE if fall < _FALL_NOTE else Severity.GOOD
+
+
+def _title(chain: MlpChain, measured: Signals, grows: bool) -> str:
+    layers = f"the {chain.depth - 1} hidden {chain.activation.label} layers"
+    if grows and measured.gradient_ratio >= measured.distance_ratio:
+        return f"Gradients grow {measured.gradient_ratio:.2g}-fold through {layers}: the weights are too large."
+    if grows:
+        return f"Signals grow {measured.distance_ratio:.2g}-fold through {layers}: the weights are too large."
+    return f"Differences between inputs shrink to {measured.distance_ratio:.2g} of their size through {layers}."
+
+
+def _calm_title(chain: MlpChain, measured: Signals) -> str:
+    return (
+        f"Signals keep {measured.distance_ratio:.2g} and gradients {measured.gradient_ratio:.2g} of their size "
+        f"through the {chain.depth - 1} hidden layers."
+    )
+
+
+def _evidence(chain: MlpChain, measured: Signals, predicted: Kernels | None, wanted: Wanted) -> str:
+    theory = (
+        ""
+        if predicted is None
+        else f" (theory: {predicted.signals.distance_ratio:.2g} and {predicted.signals.gradient_ratio:.2g})"
+    )
+    inner = slice(1, -1) if chain.depth > 2 else slice(None)
+    return (
+        f"From the first to the last hidden layer the distance between inputs is multiplied by "
+        f"{measured.distance_ratio:.2g} and, backwards, a gradient by {measured.gradient_ratio:.2g}{theory}, over "
+        f"{len(chain.inputs)} samples. The layers have C_W = {_span(chain.C_W[inner])} and C_b = "
+        f"{_span(chain.C_b[inner])}; {_critical_words(chain, wanted)}."
+    )
+
+
+def _critical_words(chain: MlpChain, wanted: Wanted) -> str:
+    label, found = chain.activation.label, wanted.critical
+    if found is None or found.point is None:
+        reason = "" if found is None else f" ({found.reason})"
+        return f"{label} has no critical initialisation{reason}"
+    where = "at any kernel" if found.K_star is None else f"at K* = {found.K_star:.3g}"
+    return f"{label} is critical at C_W = {found.C_W:.4g} and C_b = {found.C_b:.3g}, {where}"
+
+
+def _advice(chain: MlpChain, wanted: Wanted) -> str:
+    middle = [plan.C_W for plan in wanted.layers[1:-1]] or [plan.C_W for plan in wanted.layers]
+    if not middle:
+        return "Train these layers, or take others: they are frozen, so their weights cannot be rescaled."
+    scale = f"C_W = {_span(np.array(middle))} in the hidden layers"
+    if wanted.exists:
+        return f"Rescale every layer so that chi_perp = 1 at the kernel it sees: {scale}, as in the code."
+    return (
+        f"Use tanh, ReLU or GELU instead of {chain.activation.label}; or centre its activations by the biases and set "
+        f"{scale}, as in the code."
+    )
+
+
+def _outputs_finding(case: Case, chain: MlpChain, wanted: Wanted) -> Finding | None:
+    """Outputs that start far beyond the targets, because of the last layer or of all of them together."""
+    size = float(np.sqrt(chain.kernels[-1].mean() / max(1.0, float((chain.inputs**2).mean()))))
+    y = case.task.y
+    targets = float(y.double().square().mean().sqrt()) if y.is_floating_point() else 1.0
+    if not chain.whole or size < _OUTPUT_WARNING * max(1.0, targets):
+        return None
+    name = chain.names[-1]
+    last = tuple(plan for plan in wanted.layers if plan.name == name)
+    return Finding(
+        Severity.WARNING,
+        f"Outputs start at a size of {size:.3g}, far beyond the targets' {targets:.2g}.",
+        f"The last layer has C_W = {chain.C_W[-1]:.3g}, measured on {len(chain.inputs)} samples.",
+        "Roberts & Yaida (4.118)",
+        "Rescale the last layer, so that outputs start at order one.",
+        code_for(chain, last) if last else "",
+        _treatment("smaller outputs", last),
+        {"output_size": size, "target_size": targets},
+        (name,),
+    )
+
+
+def _treatment(name: str, plans: tuple[LayerPlan, ...]) -> Treatment | None:
+    def apply(setup: Setup) -> Setup:
+        return setup.with_weights(lambda model: carry_out(model, plans))
+
+    return Treatment(name, apply) if plans else None
+
+
+def _span(values: np.ndarray[Any, Any]) -> str:
+    low, high = float(values.min()), float(values.max())
+    return f"{low:.3g}" if high - low <= 0.05 * abs(high) else f"{low:.3g} to {high:.3g}"
+
+
+def _dataset(
+    chain: MlpChain, measured: Signals, predicted: Kernels | None, wanted: Wanted
+) -> xarray.Dataset:
+    import xarray
+
+    plans = {plan.name: plan for plan in wanted.layers}
+    goals = [plans.get(name) for name in chain.names]
+    variables: dict[str, Any] = {
+        "C_b": ("layer", chain.C_b),
+        "C_W": ("layer", chain.C_W),
+        "C_b_wanted": ("layer", [np.nan if goal is None or goal.C_b is None else goal.C_b for goal in goals]),
+        "C_W_wanted": ("layer", [np.nan if goal is None else goal.C_W for goal in goals]),
+        "K_measured": (("layer", "input"), chain.kernels[:, :INPUTS]),
+        "distance_measured": ("hidden", measured.distance),
+        "gradient_measured": ("hidden", measured.gradient),
+    }
+    if predicted is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = (chain.kernels[:, :INPUTS] - predicted.K) / predicted.deviation
+        variables |= {
+            "K_theory": (("layer", "input"), predicted.K),
+            "K_deviation": (("layer", "input"), predicted.deviation),
+            "K_z": (("layer", "input"), z),
+            "chi_parallel": ("layer", predicted.chi_parallel.mean(1)),
+            "chi_perpendicular": ("layer", predicted.chi_perpendicular.mean(1)),
+            "distance_theory": ("hidden", predicted.signals.distance),
+            "gradient_theory": ("hidden", predicted.signals.gradient),
+        }
+    coordinates = {
+        "layer": np.arange(1, chain.depth + 1),
+        "name": ("layer", list(chain.names)),
+        "hidden": np.arange(1, chain.depth),
+    }
+    attributes = {"activation": chain.activation.label, "samples": len(chain.inputs), "units": "none"}
+    return xarray.Dataset(variables, coordinates, attributes)

@@ -1,0 +1,261 @@
+"""Whether all layers take part in learning: their shares of the tangent kernel (Roberts & Yaida, section 9.4).
+
+A step of descent changes the outputs by the sum over parameters of rate x tangent kernel; the trace of each term over
+outputs and samples is that parameter's share. The equivalence principle asks that layers have equal ones. Weight
+matrices are judged; biases and other vectors are told apart.
+
+Data: ``share`` (parameter), at the given rates, adding up to 1; ``share_at_equal_rates`` (parameter); ``kind``
+(parameter), "weight" or "other"; ``relative`` (layer), a weight's share over the mean of all weights;
+``theory_share`` (layer), the same at equal rates by (9.28), for models that are an MLP. Attribute: ``samples``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from foretrain.doctor.chain import chain_of
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.setup import Case
+from foretrain.doctor.stability import edge
+from foretrain.empirical.kernel_passes import differentiable_kernels
+from foretrain.empirical.tangent_kernel import ntk
+from foretrain.support.errors import ForetrainError, NotSupportedError
+from foretrain.theory.ntk_shares import contributions, diagonal
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+
+_SOURCE = "Roberts & Yaida, section 9.4 (equivalence principle) and (9.28)"
+_ENTRIES, _SAMPLES = 512, 48  # samples x outputs that the traces are taken over
+_STARVED = 1e-3  # of an equal share: where a small rate is why
+_VANISHING = (
+    1e-4  # where the network is; usual initialisations of up to eight layers of relu, tanh, gelu stay above
+)
+_DOMINANT = (
+    0.99  # of all weights: one layer learns for all, which is common at the end of networks, and trains
+)
+_BOUND = 1e4  # of the factors on rates that make shares equal
+_SHARE = 0.5  # of the largest stable rate
+
+
+@dataclass(frozen=True, eq=False)
+class _Shares:
+    """Traces by parameter at equal rates, and what the rates make of them."""
+
+    names: tuple[str, ...]
+    traces: Array
+    rates: Array
+    is_weight: NDArray[np.bool_]
+    samples: int
+
+    @property
+    def shares(self) -> Array:
+        """At the given rates; of all."""
+        return _normed(self.traces * self.rates)
+
+    @property
+    def relative(self) -> Array:
+        """A weight's share over that of the mean weight, at the given rates."""
+        return _relative((self.traces * self.rates)[self.is_weight])
+
+    @property
+    def natural(self) -> Array:
+        """The same at equal rates."""
+        return _relative(self.traces[self.is_weight])
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the weight matrices."""
+        return tuple(name for name, weight in zip(self.names, self.is_weight) if weight)
+
+
+def check(case: Case) -> Examination:
+    """Shares of all weight matrices against equal ones."""
+    seen = _measured(case)
+    finding = _by_rates(case, seen) if _is_adaptive(case) else _by_shares(case, seen)
+    return Examination((finding,), _dataset(case, seen))
+
+
+def _is_adaptive(case: Case) -> bool:
+    return not issubclass(case.recipe.kind, torch.optim.SGD)
+
+
+def _measured(case: Case) -> _Shares:
+    rates = case.recipe.rates
+    samples = max(2, min(_SAMPLES, _ENTRIES // max(1, case.outputs_per_sample)))
+    x = case.chosen(samples).x
+    with differentiable_kernels():
+        kernel = ntk(case.model, x, outputs="trace", by="parameter", parameters=lambda name, _: name in rates)
+    assert kernel.labels is not None  # by parameter
+    names = tuple(kernel.labels)
+    traces = np.array([float(part.diagonal().double().mean()) for part in kernel.values])
+    is_weight = np.array([case.model.get_parameter(name).ndim >= 2 for name in names])
+    if not traces.sum() > 0:
+        raise NotSupportedError("no trained parameter changes the outputs: there are no shares of learning.")
+    if is_weight.sum() < 2:
+        raise NotSupportedError("fewer than two weight matrices are trained: there is nothing to share.")
+    return _Shares(names, traces, np.array([rates[name] for name in names]), is_weight, len(x))
+
+
+def _normed(values: Array) -> Array:
+    return np.asarray(values / values.sum()) if values.sum() > 0 else np.zeros_like(values)
+
+
+def _relative(values: Array) -> Array:
+    return _normed(values) * len(values)
+
+
+def _by_rates(case: Case, seen: _Shares) -> Finding:
+    """Optimizers that divide gradients by their size make layers move by their rates, whatever their shares."""
+    rates = seen.rates[seen.is_weight]
+    low, kind = rates < _STARVED * seen.rates.max(), case.recipe.kind.__name__
+    if not low.any():
+        return _fair(seen, f"{kind} divides gradients by their size, so that small shares learn too. ")
+    title = (
+        f"{int(low.sum())} of {len(rates)} weight matrices hardly learn: their rates are "
+        f"{rates.min() / seen.rates.max():.1g} of the largest."
+    )
+    evidence = (
+        f"{kind} moves every parameter by about its rate in each step; these have rates of {rates[low].max():.1g} or "
+        f"less beside {seen.rates.max():.1g}."
+    )
+    return _starved(title, evidence, _lifted(seen, low), seen, low)
+
+
+def _by_shares(case: Case, seen: _Shares) -> Finding:
+    relative, rates = seen.relative, seen.rates[seen.is_weight]
+    by_rate = (relative < _STARVED) & (seen.natural > 10 * relative) & (rates < seen.rates.max())
+    low = by_rate | (relative < _VANISHING)
+    if not low.any():
+        return _fair(seen)
+    worst = int(np.argmin(relative))
+    title = (
+        f"{int(low.sum())} of {len(relative)} weight matrices hardly learn: {seen.weights[worst]} has "
+        f"{relative[worst]:.1g} of an equal share."
+    )
+    why = f"rates are as small as {rates[low].min():.1g} beside {seen.rates.max():.1g}"
+    evidence = (
+        f"Of the change of the outputs in a step, on {seen.samples} samples, {_told(seen)}; "
+        f"{why if by_rate.any() else 'rates are the same, so the network is why'}."
+    )
+    factors = _stable(case, _lifted(seen, by_rate) if by_rate.any() else _equalising(seen))
+    return _starved(title, evidence, factors, seen, low)
+
+
+def _starved(
+    title: str, evidence: str, factors: dict[str, float], seen: _Shares, low: NDArray[np.bool_]
+) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        title,
+        evidence,
+        _SOURCE,
+        "Give these weight matrices learning rates at which all layers change the outputs at one order.",
+        _code(factors),
+        Treatment("rates by layer", lambda setup: setup.with_recipe(setup.recipe.scaled(factors))),
+        {"smallest": float(seen.relative.min()), "largest": float(seen.relative.max())},
+        tuple(name for name, small in zip(seen.weights, low) if small),
+    )
+
+
+def _lifted(seen: _Shares, low: NDArray[np.bool_]) -> dict[str, float]:
+    """Factors that bring the rates of some weights, and rates of vectors that are as small, to the largest one."""
+    chosen = ~seen.is_weight & (seen.rates < _STARVED * seen.rates.max())
+    chosen[seen.is_weight] = low
+    return {name: float(seen.rates.max() / r) for name, r, up in zip(seen.names, seen.rates, chosen) if up}
+
+
+def _stable(case: Case, factors: dict[str, float]) -> dict[str, float]:
+    """The same, with all rates lowered where descent would come nearer to its edge than half of it, or than it is."""
+    before, after = (
+        edge(Case(case.setup.with_recipe(r))) for r in (case.recipe, case.recipe.scaled(factors))
+    )
+    if after.reason or after.ratio <= max(_SHARE, before.ratio):
+        return factors
+    lower = max(_SHARE, before.ratio) / after.ratio
+    return {name: lower * factors.get(name, 1.0) for name in case.recipe.rates}
+
+
+def _equalising(seen: _Shares) -> dict[str, float]:
+    """Factors on rates that make shares of weights equal, as far as they are bounded; the sum of shares stays."""
+    terms = (seen.traces * seen.rates)[seen.is_weight]
+    factors = np.clip(terms.mean() / np.maximum(terms, 1e-300), 1 / _BOUND, _BOUND)
+    factors *= terms.sum() / float(factors @ terms)
+    return {name: float(f"{factor:.4g}") for name, factor in zip(seen.weights, factors)}
+
+
+def _fair(seen: _Shares, prefix: str = "") -> Finding:
+    relative = seen.relative
+    count, largest = len(relative), float(relative.max() / len(relative))
+    numbers = {"smallest": float(relative.min()), "largest": float(relative.max())}
+    evidence = f"{prefix}Of the change of the outputs in a step, on {seen.samples} samples, {_told(seen)}."
+    if largest > _DOMINANT and count > 2:
+        name = seen.weights[int(np.argmax(relative))]
+        title = f"{name} does {largest:.1%} of what all weights do; the others follow slowly."
+        return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=(name,))
+    title = f"All {count} weight matrices take part in learning, the least {relative.min():.2g} of an equal share."
+    return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
+
+
+def _told(seen: _Shares) -> str:
+    weights = seen.shares[seen.is_weight]
+    least, most = int(np.argmin(weights)), int(np.argmax(weights))
+    return (
+        f"{seen.weights[most]} makes {weights[most]:.2g}, {seen.weights[least]} {weights[least]:.1g}, and biases and "
+        f"other vectors {1 - weights.sum():.2g}"
+    )
+
+
+def _code(factors: dict[str, float]) -> str:
+    lines = [f'    "{name}": {factor!r},' for name, factor in factors.items()]
+    return "\n".join(
+        [
+            "factors = {",
+            *lines,
+            "}",
+            "names = {id(p): name for name, p in model.named_parameters()}",
+            "groups = [",
+            '    {**group, "params": [p], "lr": group["lr"] * factors.get(names[id(p)], 1.0)}',
+            "    for group in optimizer.param_groups",
+            '    for p in group["params"]',
+            "]",
+            "optimizer = type(optimizer)(groups)",
+        ]
+    )
+
+
+def _dataset(case: Case, seen: _Shares) -> xarray.Dataset:
+    import xarray
+
+    kinds = np.where(seen.is_weight, "weight", "other")
+    variables: dict[str, Any] = {
+        "share": ("parameter", seen.shares),
+        "share_at_equal_rates": ("parameter", _normed(seen.traces)),
+        "kind": ("parameter", kinds),
+        "relative": ("layer", seen.relative),
+    }
+    theory = _by_theory(case, seen)
+    if theory is not None:
+        variables["theory_share"] = ("layer", theory)
+    coordinates = {"parameter": list(seen.names), "layer": list(seen.weights)}
+    return xarray.Dataset(variables, coordinates, {"samples": seen.samples})
+
+
+def _by_theory(case: Case, seen: _Shares) -> Array | None:
+    """Shares of weights relative to their mean, at infinite width: lambda_W = n_{l-1} for equal rates (9.28)."""
+    try:
+        chain = chain_of(case)
+        if not chain.whole or tuple(f"{name}.weight" for name in chain.names) != seen.weights:
+            return None
+        factors = diagonal(chain.mlp, chain.inputs).factors
+    except ForetrainError:
+        return None
+    terms = contributions(chain.mlp, factors)[:, 1].mean(1) / np.asarray(chain.mlp.lambda_W, dtype=np.float64)
+    return _relative(terms * np.asarray(chain.widths[:-1], dtype=np.float64))

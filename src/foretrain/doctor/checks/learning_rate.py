@@ -1,0 +1,241 @@
+"""Is the learning rate stable, and large enough?
+
+Theory sets the scale: the largest stable rate of the network as it is. But curvature changes within the first steps:
+it grows from small weights, and falls again where a loss climbs and comes down in flatter places ("catapult",
+Lewkowycz et al. 2020; "edge of stability", Cohen et al. 2021). So a short real training at the given and at the
+recommended rate decides how severe a rate is.
+
+Measurements: ``loss`` (rate, step) of short trainings, over coordinates ``rate`` and ``step``; ``product`` (rate x
+curvature at the given rate), ``limit`` of stability, ``largest_rate``, ``recommended``, ``given``, and
+``half_time`` (steps at the given rate until half of the error's energy is gone by linearised descent; nan if not
+asked for).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.output_kernel import output_kernel
+from foretrain.doctor.setup import Case
+from foretrain.doctor.stability import Edge, edge, rate_code
+from foretrain.doctor.trial import Trial, best_of, trial
+from foretrain.support.errors import NotSupportedError
+
+if TYPE_CHECKING:
+    import xarray
+
+_SOURCE = "Cohen et al. (2021), section 2: descent is stable while rate x curvature < 2 (1 + momentum)"
+_OTHER_SOURCE = "measured: short trainings at several rates"
+_FALLS = 0.01  # of the loss: a trial that falls by less has learned nothing
+_MUCH_LESS = 0.5  # of what the recommended rate learns in a trial: much slower than it could be
+_FAR_ABOVE = 2.0  # times the edge: beyond it a rate that learns less than the recommended one is no accident
+_FAR_BELOW = 1 / 15  # of the recommended rate, about 1/30 of the edge
+_HARDLY = 0.1  # of what the recommended rate learns in a trial
+_SLOW = 2000.0  # steps until half of the error is gone: longer than people wait for a first look
+_HOPELESS = 2e5
+_OTHER_RATES = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)  # of the given, for optimizers without an edge
+_LARGER = (1e5, 1e4, 1e3, 1e2, 10.0)
+
+
+def check(case: Case) -> Examination:
+    """Weigh the given rate against the edge of stability and against a short training at a better one."""
+    if case.recipe.is_descent:
+        return _descent(case, edge(case))
+    return _other(case)
+
+
+def _descent(case: Case, found: Edge) -> Examination:
+    best_rate, best = found.best
+    same = abs(np.log(best_rate / found.rate)) < 0.05
+    given = best if same else trial(case.setup, best.steps)
+    half = np.nan
+    if case.recipe.chosen:
+        finding = _good(
+            found, best, f"No optimizer was given: plain descent at rate {best_rate:.3g} suits this network."
+        )
+    elif not same and _too_large(given, best, found):
+        finding = _above(case, found, given, best)
+    elif found.rate < _FAR_BELOW * best_rate and given.drop < _HARDLY * best.drop and best.drop > 0:
+        half = _half_time(case, given)
+        finding = _below(case, found, given, best, half)
+    elif found.ratio > 1:
+        finding = _lucky(found, given)
+    else:
+        finding = _good(found, given, f"The learning rate {found.rate:.3g} is stable and large enough.")
+    rates = [(found.rate, given)] if same else [(found.rate, given), (best_rate, best)]
+    return Examination((finding,), _data(found, rates, half))
+
+
+def _too_large(given: Trial, best: Trial, found: Edge) -> bool:
+    if found.rate <= found.recommended:
+        return False
+    if _climbs(given) or given.drop < _MUCH_LESS * best.drop:
+        return True
+    return found.ratio > _FAR_ABOVE and given.drop < best.drop
+
+
+def _climbs(given: Trial) -> bool:
+    return not given.drop > -_FALLS * abs(given.start)
+
+
+def _above(case: Case, found: Edge, given: Trial, best: Trial) -> Finding:
+    hardly = _climbs(given) or given.drop < _HARDLY * best.drop
+    times = found.rate / found.largest_rate
+    where = f"{times:.3g} times the largest stable rate" if times > 1 else "more than the first steps bear"
+    finding = Finding(
+        Severity.CRITICAL if hardly else Severity.WARNING,
+        f"The learning rate {found.rate:.3g} is too large: {where}.",
+        f"Rate x curvature is {found.product:.3g} and must stay below {found.limit:.3g} ({found.samples} samples); "
+        f"in {given.steps} steps the loss went from {given.start:.3g} to {_told(given.end)}, and at rate "
+        f"{found.recommended:.3g} to {best.end:.3g}.",
+        _SOURCE,
+        numbers=_numbers(found),
+    )
+    return _treated(finding, case, found.recommended / found.rate)
+
+
+def _below(case: Case, found: Edge, given: Trial, best: Trial, half: float) -> Finding:
+    evidence = (
+        f"Half of the error is gone after about {half:,.3g} steps at this rate; in {given.steps} steps the loss went from "
+        f"{given.start:.4g} to {given.end:.4g}, and at rate {found.recommended:.3g} to {best.end:.4g} (stable up to "
+        f"{found.largest_rate:.3g})."
+    )
+    if half < _SLOW:
+        return Finding(
+            Severity.GOOD,
+            f"The learning rate {found.rate:.3g} is stable, with room above it.",
+            evidence,
+            _SOURCE,
+            numbers=_numbers(found) | {"half_time": half},
+        )
+    finding = Finding(
+        Severity.CRITICAL if half > _HOPELESS else Severity.WARNING,
+        f"The learning rate {found.rate:.3g} is {found.recommended / found.rate:,.3g} times smaller than it could "
+        "be.",
+        evidence,
+        _SOURCE,
+        numbers=_numbers(found) | {"half_time": half},
+    )
+    return _treated(finding, case, found.recommended / found.rate)
+
+
+def _lucky(found: Edge, given: Trial) -> Finding:
+    return Finding(
+        Severity.NOTE,
+        f"The learning rate {found.rate:.3g} is {found.ratio:.3g} times the largest stable one, and yet it works.",
+        f"Rate x curvature is {found.product:.3g}, the limit {found.limit:.3g}, but in {given.steps} steps the loss went "
+        f"from {given.start:.3g} to {given.end:.3g}: training moves to places where the loss is flatter.",
+        "Lewkowycz et al. (2020); Cohen et al. (2021), section 3",
+        "Watch the first hundred steps; if the loss jumps, lower the rate.",
+        numbers=_numbers(found),
+    )
+
+
+def _good(found: Edge, given: Trial, title: str) -> Finding:
+    bound = (
+        f"{found.largest_rate:.3g}"
+        if np.isfinite(found.largest_rate)
+        else "no bound: the loss has no curvature"
+    )
+    return Finding(
+        Severity.GOOD,
+        title,
+        f"Largest stable rate: {bound} ({found.samples} samples); in {given.steps} steps the loss went from "
+        f"{given.start:.3g} to {_told(given.end)}.",
+        _SOURCE,
+        numbers=_numbers(found),
+    )
+
+
+def _half_time(case: Case, given: Trial) -> float:
+    """By linearised descent; where there is no kernel, by the slope of the trial."""
+    try:
+        return output_kernel(case).forecast.steps_until(0.5)
+    except NotSupportedError:
+        return given.steps * given.start / (2 * given.drop) if given.drop > 0 else float("inf")
+
+
+def _other(case: Case) -> Examination:
+    """No theory bounds the rate: try the given one, smaller ones, and larger ones where it hardly moves."""
+    found, recipe, setup = edge(case), case.recipe, case.setup
+    place, smaller = best_of([setup.with_recipe(recipe.scaled(f)) for f in _OTHER_RATES])
+    factor, best = _OTHER_RATES[place], smaller
+    given = best if factor == 1 else trial(setup, best.steps)
+    if factor == 1 and given.drop < _FALLS * abs(given.start):
+        place, larger = best_of([setup.with_recipe(recipe.scaled(f)) for f in _LARGER])
+        if given.drop < _HARDLY * larger.drop:
+            factor, best, given = _LARGER[place], larger, trial(setup, larger.steps)
+    wrong = (factor < 1 and (_climbs(given) or given.drop < _MUCH_LESS * best.drop)) or factor > 1
+    name, evidence = (
+        recipe.kind.__name__,
+        f"In {given.steps} steps the loss went from {given.start:.4g} to {_told(given.end)}",
+    )
+    rates = [(recipe.rate, given)] + ([] if factor == 1 else [(recipe.rate * factor, best)])
+    if not wrong:
+        finding = Finding(
+            Severity.GOOD,
+            f"{name} lowers the loss at its rate {recipe.rate:.3g}.",
+            f"{evidence}. No edge of stability is told: {found.reason}.",
+            _OTHER_SOURCE,
+            numbers={"rate": recipe.rate},
+        )
+        return Examination((finding,), _data(found, rates, np.nan))
+    finding = Finding(
+        Severity.CRITICAL if factor < 1 and _climbs(given) else Severity.WARNING,
+        f"The learning rate {recipe.rate:.3g} of {name} is too {'large' if factor < 1 else 'small'}.",
+        f"{evidence}, and at rate {recipe.rate * factor:.3g} to {best.end:.4g}.",
+        _OTHER_SOURCE,
+        numbers={"rate": recipe.rate, "recommended": recipe.rate * factor},
+    )
+    return Examination((_treated(finding, case, factor),), _data(found, rates, np.nan))
+
+
+def _treated(finding: Finding, case: Case, factor: float) -> Finding:
+    """With advice, code and treatment: all rates times one number."""
+    rounded = float(f"{factor:.3g}")
+    several = len({group.rate for group in case.recipe.groups}) > 1
+    return replace(
+        finding,
+        advice=f"Set the {'largest ' if several else ''}learning rate to about {case.recipe.rate * rounded:.2g}"
+        + (" and all others in proportion." if several else "."),
+        code=rate_code(rounded),
+        treatment=Treatment(
+            f"learning rate x {rounded:.3g}",
+            lambda setup: setup.with_recipe(setup.recipe.scaled(rounded)),
+        ),
+    )
+
+
+def _numbers(found: Edge) -> dict[str, float]:
+    return {
+        "rate": found.rate,
+        "largest_rate": found.largest_rate,
+        "recommended": found.recommended,
+        "rate_times_curvature": found.product,
+        "limit": found.limit,
+    }
+
+
+def _told(loss: float) -> str:
+    return f"{loss:.3g}" if np.isfinite(loss) else "no number at all"
+
+
+def _data(found: Edge, rates: Sequence[tuple[float, Trial]], half: float) -> xarray.Dataset:
+    import xarray
+
+    numbers = {name: value for name, value in _numbers(found).items() if name != "rate"}
+    return xarray.Dataset(
+        {
+            "loss": (("rate", "step"), np.stack([one.losses for _, one in rates])),
+            "given": found.rate,
+            "half_time": ((), half, {"units": "steps"}),
+            **numbers,
+        },
+        {"rate": [rate for rate, _ in rates], "step": np.arange(rates[0][1].steps + 1)},
+        {"samples": found.samples},
+    )

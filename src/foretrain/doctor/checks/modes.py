@@ -1,0 +1,172 @@
+"""Which parts of the target are learned, and how fast?
+
+The target's singular modes (for labels: one for each class) and what descent leaves of each, if the tangent kernel
+stays as it is: half-times in steps at the given rate (for optimizers that do not descend: at the recommended rate of
+plain descent). Real networks are often faster, because their kernel grows; so a slow forecast is told as a note, and
+is a warning only if a real training by descent at its best rate hardly moves while another optimizer does.
+
+Measurements by ``mode`` (from the largest on): ``singular_value``, ``share`` (of the target), ``half_time`` (steps),
+``left`` (mode, step) and ``left_after`` (mode, budget), shares of the mode; ``picture`` (mode, and axes time x output,
+or those of the inputs) where the modes can be looked at, with ``picture_of`` in its attributes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.mode_forecast import ModeForecast, forecast_modes, pictures
+from foretrain.doctor.output_kernel import output_kernel, reference
+from foretrain.doctor.recipe import Group, Recipe, descent
+from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.stability import edge
+from foretrain.doctor.trial import Trial, trial
+
+if TYPE_CHECKING:
+    import xarray
+
+_SOURCE = "Hazelden et al., corollary 2; linearised descent (1 - rate H Theta)^steps on the target's modes"
+BUDGETS = (100, 1_000, 10_000, 100_000)  # steps
+_BUDGET = 10_000
+_LEARNED = 0.1  # of a mode: less is left, and it needs no time
+_SLOW_SHARE = 0.1  # of the target in slow modes: worth knowing
+_MOST = 0.5  # of the target in slow modes: the other optimizer is tried
+_STEPS = 300  # of that training
+_STUCK, _MOVES = 0.02, 0.5  # of the loss: descent at its best takes less, the other takes more
+
+
+def check(case: Case) -> Examination:
+    """Forecast every mode; try another optimizer where descent is said to be too slow."""
+    standard = reference(case)
+    kernel = output_kernel(standard)
+    found = forecast_modes(kernel)
+    finding = _told(case, standard, found, len(kernel.task.x))
+    return Examination((finding,), _data(found, pictures(found, kernel.task, kernel.outputs.shape)))
+
+
+def _slow(found: ModeForecast, factor: float = 1.0) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Modes that are not learned yet and need more than the budget, with rates times a factor."""
+    return (np.abs(found.left[0]) > _LEARNED) & (found.half_times > _BUDGET * factor)
+
+
+def _told(case: Case, standard: Case, found: ModeForecast, samples: int) -> Finding:
+    slow, shares, halves = _slow(found), found.shares, found.half_times
+    share, count = float(shares[slow].sum()), len(shares)
+    by = "" if case.recipe.is_descent else " by plain descent at its recommended rate"
+    told = ", ".join(_mode(place, found) for place in range(min(3, count)))
+    evidence = f"Half-times at rate {standard.recipe.rate:.3g}{by}, over {samples} samples: {told}."
+    numbers = {
+        "slow_modes": float(slow.sum()),
+        "slow_share": share,
+        "shortest_half_time": float(halves.min()),
+        "longest_half_time": float(halves.max()),
+    }
+    if share < _SLOW_SHARE:
+        title = (
+            f"All main modes of the target are within reach: the first halves in {_steps(float(halves[0]))}."
+        )
+        return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
+    title = (
+        f"{int(slow.sum())} of {count} target mode{'s' if count > 1 else ''} ({share:.0%} of the target) would need "
+        f"more than {_BUDGET:,} steps to halve."
+    )
+    better = _better_optimizer(standard, found) if case.recipe.is_descent else None
+    if better is not None:
+        return _with_optimizer(
+            case, better, Finding(Severity.WARNING, title, evidence, _SOURCE, numbers=numbers)
+        )
+    evidence += " A kernel that grows while the network learns makes this faster."
+    advice = "Give it that many steps, or momentum or Adam, which are faster along flat directions."
+    return Finding(Severity.NOTE, title, evidence, _SOURCE, advice, numbers=numbers)
+
+
+def _mode(place: int, found: ModeForecast) -> str:
+    name = f"mode {place + 1}"
+    if found.classes and np.max(np.abs(found.target.right[place])) > 0.99:
+        name += f" (class {int(np.argmax(np.abs(found.target.right[place])))})"
+    return f"{name} ({found.shares[place]:.0%} of the target) {_steps(float(found.half_times[place]))}"
+
+
+def _steps(count: float) -> str:
+    if not np.isfinite(count):
+        return "no number of steps in sight"
+    return (
+        f"{count:,.2g} steps"
+        if count < 10
+        else f"{count:,.0f} steps"
+        if count < 1e5
+        else f"{count:.1e} steps"
+    )
+
+
+class _Better:
+    """Another optimizer that was tried, beside descent at its best."""
+
+    def __init__(self, name: str, code: str, recipe: Recipe, descending: Trial, found: Trial) -> None:
+        self.name, self.code, self.recipe = name, code, recipe
+        self.descending, self.found = descending, found
+
+
+def _better_optimizer(standard: Case, found: ModeForecast) -> _Better | None:
+    """Adam or momentum, if descent at its best rate is slow by forecast and by trial, and the other is not."""
+    best = edge(standard).recommended
+    factor = best / standard.recipe.rate
+    if float(found.shares[_slow(found, factor)].sum()) < _MOST:
+        return None
+    setup = standard.setup
+    descending = trial(setup.with_recipe(setup.recipe.scaled(factor)), _STEPS)
+    if abs(descending.drop) > _STUCK * abs(descending.start):
+        return None
+    adam = Recipe(torch.optim.Adam, (Group(descent(setup.model, 1.0).groups[0].names, {"lr": 1e-3}),))
+    tried = trial(setup.with_recipe(adam), _STEPS)
+    if tried.drop < _MOVES * abs(tried.start):
+        return None
+    code = "optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.001)"
+    return _Better("Adam", code, adam, descending, tried)
+
+
+def _with_optimizer(case: Case, better: _Better, finding: Finding) -> Finding:
+    def treat(setup: Setup) -> Setup:
+        return setup.with_recipe(better.recipe)
+
+    return Finding(
+        finding.severity,
+        finding.title,
+        f"{finding.evidence} In {_STEPS} steps {better.name} took the loss from {better.found.start:.3g} to "
+        f"{better.found.end:.3g}, descent at its best rate to {better.descending.end:.3g}.",
+        finding.source,
+        f"Train with {better.name}: it is faster along flat directions.",
+        better.code,
+        Treatment(f"{better.name} instead of descent", treat),
+        finding.numbers,
+    )
+
+
+def _data(
+    found: ModeForecast,
+    looks: tuple[tuple[str, ...], np.ndarray[tuple[int, ...], np.dtype[np.float64]]] | None,
+) -> xarray.Dataset:
+    import xarray
+
+    data = xarray.Dataset(
+        {
+            "singular_value": ("mode", found.target.values),
+            "share": ("mode", found.shares),
+            "half_time": ("mode", found.half_times, {"units": "steps"}),
+            "left": (("mode", "step"), found.left.T, {"units": "share of the mode"}),
+            "left_after": (
+                ("mode", "budget"),
+                np.stack([found.left_after(budget) for budget in BUDGETS], axis=1),
+            ),
+        },
+        {"mode": np.arange(1, len(found.shares) + 1), "step": found.steps, "budget": list(BUDGETS)},
+        {"modes_of": "classes" if found.classes else "targets"},
+    )
+    if looks is not None:
+        names, values = looks
+        what = "outputs over time" if "time" in names else "inputs weighed by the mode"
+        data["picture"] = (names, values, {"picture_of": what})
+    return data

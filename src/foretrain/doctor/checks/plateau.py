@@ -1,0 +1,244 @@
+"""Whether the loss will wait on a plateau because layers are small (Rawal & DeWeese), and for how many steps.
+
+The network's own gradient flow on a few samples is followed until the loss falls a tenth below that of the saddle,
+from the weights as given and, where layers are small, from the rescaled ones. Steps are counted at the given rate, or
+at the largest one that follows the flow where that is smaller.
+
+Data: ``relative_scale`` (layer), norm over natural norm; ``at_bottleneck`` and ``factor`` (layer); ``imbalance``
+(pair), difference of squared norms of neighbouring layers, where they form pairs; ``given_loss`` (given_step) and
+``rescaled_loss`` (rescaled_step), the loss along the flow in steps. Attributes: ``level`` (loss at the saddle),
+``left`` (loss at which the plateau counts as left), ``loss``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from foretrain.compare.plateau.layers import (
+    Bottleneck,
+    LayerScale,
+    find_bottleneck,
+    has_normalisation,
+    read_layers,
+)
+from foretrain.compare.plateau.levels import FLAT, Task, plateau_level
+from foretrain.compare.plateau.prediction import step_text
+from foretrain.compare.plateau.rescaling import ScalingLaw, code_for, factors_to_natural
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.recipe import descent
+from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.stability import edge
+from foretrain.empirical.imbalance import imbalance
+from foretrain.support.errors import ForetrainError, NotSupportedError
+from foretrain.training.gradient_flow import gradient_flow
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+
+_SOURCE = "Rawal & DeWeese, critical depth (12): r layers at scale ε wait ~ ε^-(r-2)"
+_SAMPLES = 256
+_EVALUATIONS = 300  # gradients, at most, for one flow
+_WORK = 3e10  # products, at most, of weights, samples and gradients for one flow: about two seconds
+_RELATIVE, _ABSOLUTE = 1e-2, 1e-4  # of the flow: waits are told to two digits
+_LONG = 100  # steps: shorter waits cost real trainings less than a smaller stable rate after rescaling does
+_HOPELESS = 3000
+_FASTER = 30  # times: torch's own initialisation of up to eight layers stays below, and trains
+_TINY = 0.25  # of natural scales: below, layers and curvatures grow by much on leaving (torch's own: 0.4)
+
+
+@dataclass(frozen=True, eq=False)
+class _Wait:
+    """The flow from one set of weights, in steps, until it leaves the plateau or the work ends."""
+
+    steps: Array
+    losses: Array
+    left: bool
+    rate: float  # of one step
+
+    def at(self, rate: float) -> _Wait:
+        """In steps of another rate."""
+        return replace(self, steps=self.steps * self.rate / rate, rate=rate)
+
+    @property
+    def length(self) -> float:
+        """Steps until the plateau is left; at least so many where it is not."""
+        return float(self.steps[-1])
+
+
+def check(case: Case) -> Examination:
+    """Follow the flow from the weights as they are, and from natural scales if some layers are small."""
+    _refuse(case.model)
+    task = case.chosen(_SAMPLES)
+    layers = read_layers(case.model, task.x)
+    small = find_bottleneck(layers)
+    level = plateau_level(case.model, task)
+    if not level > 0:
+        raise NotSupportedError("the loss has no level of a saddle above zero, from which a plateau is told.")
+    given = _followed(case, task, level)
+    factors = factors_to_natural(small) if small.count else {}
+    after = _followed(Case(case.setup.rescaled(factors)), task, level) if factors else None
+    if (
+        after is not None and small.epsilon < _TINY
+    ):  # rates that tiny layers stand are too large once they have grown
+        given = given.at(min(given.rate, after.rate))
+    found = _judged(case, small, given, after, level)
+    return Examination((found,), _dataset(case, task, layers, factors, given, after, level))
+
+
+def _refuse(model: nn.Module) -> None:
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        raise NotSupportedError(
+            "how long a recurrent network waits depends on its memory, not on the scale of its layers: see the "
+            'check "states".'
+        )
+    if has_normalisation(model):
+        raise NotSupportedError(
+            "normalisation layers undo the scale of the weights before them: it tells nothing about a plateau."
+        )
+
+
+def _followed(case: Case, task: Task, level: float) -> _Wait:
+    """The flow at rates in the proportions of the optimizer, in steps that follow it."""
+    rates = case.recipe.rates
+    largest = max(rates.values())
+    size = sum(parameter.numel() for parameter in case.model.parameters())
+    flow = gradient_flow(
+        _only_training(case, rates),
+        task.x,
+        task.y,
+        task.loss,
+        max_time=1e9,
+        stop=(1 - FLAT) * level,
+        rates={name: rate / largest for name, rate in rates.items()},
+        rtol=_RELATIVE,
+        atol=_ABSOLUTE,
+        max_evaluations=int(min(_EVALUATIONS, max(30, _WORK / (size * len(task.x))))),
+    )
+    bound = min(_stable_rate(case), _stable_rate(Case(replace(case.setup, model=flow.model))))
+    bound = bound if math.isfinite(bound) else largest
+    step = bound if _is_adaptive(case) else min(largest, bound)
+    times, losses = (np.asarray(flow.data[name].values) for name in ("time", "loss"))
+    return _Wait(times / step, losses, flow.status == "reached", step)
+
+
+def _stable_rate(case: Case) -> float:
+    """Half the largest stable rate of plain descent; infinite where nothing bounds it."""
+    found = edge(Case(case.setup.with_recipe(descent(case.setup.model, 1.0))))
+    return found.start if not found.reason and found.product > 0 else math.inf
+
+
+def _is_adaptive(case: Case) -> bool:
+    return not issubclass(case.recipe.kind, torch.optim.SGD)
+
+
+def _only_training(case: Case, rates: dict[str, float]) -> nn.Module:
+    """What the optimizer leaves alone stays."""
+    model = Case(case.setup).model
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in rates)
+    return model
+
+
+def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, level: float) -> Finding:
+    how = "of plain descent at a stable rate" if _is_adaptive(case) else "at this rate"
+    told = f"{step_text(given.length)} steps {how}"
+    waits = "leaves" if given.left else "has not left"
+    course = (
+        f"By its own gradient flow on {min(_SAMPLES, len(case.task.x))} samples the loss {waits} the level of the "
+        f"saddle, {level:.3g}, after {told}"
+    )
+    numbers = {
+        "steps": given.length,
+        "level": level,
+        "small_layers": float(small.count),
+        "epsilon": small.epsilon,
+    }
+    if after is None or not small.count:
+        return Finding(Severity.GOOD, *_without_small_layers(given, told, course), _SOURCE, numbers=numbers)
+    wait = max(given.length, 0.0 if given.left else _by_law(small) * after.length)
+    gain = wait / max(after.length, 1.0)
+    numbers |= {"rescaled_steps": after.length, "predicted_steps": wait, "gain": gain}
+    scales = f"{small.count} weight matrices sit at {small.epsilon:.2g} of their natural scale"
+    evidence = (
+        f"{course}; {scales}. Rescaled to it, the network leaves after {step_text(after.length)} steps."
+    )
+    if wait < _LONG or gain < _FASTER or not after.left:
+        title = f"No long plateau: learning begins within about {step_text(max(1.0, wait))} steps."
+        return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
+    if _is_adaptive(case) and small.epsilon > _TINY:
+        title = f"Plain descent would wait for {step_text(wait)} steps here; {case.recipe.kind.__name__} waits less."
+        return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers)
+    factors = factors_to_natural(small)
+    return Finding(
+        Severity.CRITICAL if wait >= _HOPELESS and not _is_adaptive(case) else Severity.WARNING,
+        f"The loss will wait on a plateau for {'about' if given.left else 'more than'} {step_text(wait)} steps"
+        f"{' of plain descent' if _is_adaptive(case) else ''}: {small.count} layers are at {small.epsilon:.2g} of "
+        "their natural scale.",
+        evidence,
+        _SOURCE,
+        f"Multiply the small weights so that they reach their natural scale: the wait becomes {gain:,.0f} times "
+        "shorter.",
+        code_for(factors),
+        Treatment("rescale small layers", lambda setup: _rescaled(setup, factors)),
+        numbers,
+        tuple(factors),
+    )
+
+
+def _rescaled(setup: Setup, factors: dict[str, float]) -> Setup:
+    return setup.rescaled({name: float(f"{factor:.4g}") for name, factor in factors.items()})
+
+
+def _without_small_layers(given: _Wait, told: str, course: str) -> tuple[str, str]:
+    if given.length == 0:
+        return "No plateau: the loss is below the level of the saddle already.", f"{course}."
+    if given.left:
+        return f"No layer is small, and learning begins within {told}.", f"{course}."
+    return "No layer is small: if the loss waits, the scale of the weights is not why.", f"{course}."
+
+
+def _by_law(small: Bottleneck) -> float:
+    """How much longer small layers wait, by the law alone; for flows that were not followed to their end."""
+    law = ScalingLaw(small.count, small.epsilon, math.nan, True)
+    return float(small.epsilon**-law.exponent)
+
+
+def _dataset(
+    case: Case,
+    task: Task,
+    layers: tuple[LayerScale, ...],
+    factors: dict[str, float],
+    given: _Wait,
+    after: _Wait | None,
+    level: float,
+) -> xarray.Dataset:
+    import xarray
+
+    flows = {"given": given} | ({"rescaled": after} if after is not None else {})
+    variables: dict[str, Any] = {
+        "relative_scale": ("layer", [layer.relative for layer in layers], {"units": "natural norms"}),
+        "at_bottleneck": ("layer", [layer.name in factors for layer in layers]),
+        "factor": ("layer", [factors.get(layer.name, 1.0) for layer in layers]),
+        **{f"{name}_loss": (f"{name}_step", flow.losses) for name, flow in flows.items()},
+    }
+    coordinates: dict[str, Any] = {
+        "layer": [layer.name for layer in layers],
+        **{f"{name}_step": flow.steps for name, flow in flows.items()},
+    }
+    try:
+        pairs = imbalance(case.model, task.x, task.y, task.loss).data
+        variables["imbalance"] = ("pair", pairs["delta"].values)
+        coordinates["pair"] = [str(name) for name in pairs["pair"].values]
+    except (ForetrainError, RuntimeError):  # no chain of layers: there is no such difference
+        pass
+    attributes = {"level": level, "left": (1 - FLAT) * level, "loss": task.loss_name}
+    return xarray.Dataset(variables, coordinates, attributes)

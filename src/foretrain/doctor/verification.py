@@ -1,0 +1,248 @@
+"""Training with and without the advice: the same batches, the same samples to judge by, the same units."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from foretrain.doctor.records import finite
+from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.treatment import Plan
+from foretrain.doctor.units import Units, units_between
+from foretrain.empirical.tangent_kernel.model import unchanged
+from foretrain.support.errors import InputError
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, integer, spawn, torch_generator
+
+if TYPE_CHECKING:
+    import xarray
+
+_RECORDS = 60  # points of a curve
+_JUDGED = 1024  # samples over which the loss is recorded
+_BLOWN_UP = 1e6  # times the loss at the start: never comes back
+_LAST = 0.1  # part of the curve whose median is its final loss: single spikes do not count
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Loss over the steps; after a divergence nothing more is recorded."""
+
+    steps: NDArray[np.int64]
+    losses: NDArray[np.float64]
+    diverged_at: int | None = None
+
+    @property
+    def final(self) -> float:
+        """Median over the last tenth of the curve; infinite if it diverged."""
+        if self.diverged_at is not None:
+            return math.inf
+        return float(np.median(self.losses[-max(1, round(_LAST * len(self.losses))) :]))
+
+    def first_below(self, level: float) -> float:
+        """The first recorded step with at most this loss; infinite if there is none."""
+        reached = np.flatnonzero(self.losses <= level)
+        return float(self.steps[reached[0]]) if len(reached) else math.inf
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Verification:
+    """Two trainings. ``curves`` has "given" and, if there was something to treat, "treated"."""
+
+    plan: Plan
+    curves: Mapping[str, Curve]
+    loss_name: str
+    samples: int  # over which the loss is recorded
+    stopped: str = ""  # why training ended before the steps that were asked for
+
+    @property
+    def given(self) -> Curve:
+        """Of the network as it came."""
+        return self.curves["given"]
+
+    @property
+    def treated(self) -> Curve:
+        """Of the network with the advice carried out; the given one where there is none."""
+        return self.curves.get("treated", self.curves["given"])
+
+    @property
+    def improvement(self) -> float:
+        """Final loss as given over final loss as treated: above 1 the advice helps."""
+        ours, theirs = self.treated.final, self.given.final
+        if math.isinf(ours):
+            return math.nan if math.isinf(theirs) else 0.0
+        return theirs / ours if ours > 0 else (math.inf if theirs > 0 else 1.0)
+
+    @property
+    def speedup(self) -> float:
+        """Steps in which the given network reaches its best loss, over those of the treated one to the same loss."""
+        best = float(np.min(self.given.losses))
+        needed = self.treated.first_below(best)
+        return self.given.first_below(best) / needed if needed > 0 else 1.0
+
+    @property
+    def verdict(self) -> str:
+        """One honest sentence."""
+        from foretrain.doctor.presentation import verdict
+
+        return verdict(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For machines: texts and numbers only; a number that is not finite becomes None."""
+        return {
+            "verdict": self.verdict,
+            "improvement": finite(self.improvement),
+            "speedup": finite(self.speedup),
+            "stopped": self.stopped or None,
+            "samples": self.samples,
+            "curves": {
+                name: {
+                    "step": curve.steps.tolist(),
+                    "loss": curve.losses.tolist(),
+                    "diverged_at": curve.diverged_at,
+                }
+                for name, curve in self.curves.items()
+            },
+        }
+
+    def to_dataset(self) -> xarray.Dataset:
+        """Loss by network and step; missing after a divergence."""
+        import xarray
+
+        steps = np.unique(np.concatenate([curve.steps for curve in self.curves.values()]))
+        losses = np.full((len(self.curves), len(steps)), np.nan)
+        for row, curve in zip(losses, self.curves.values()):
+            row[np.searchsorted(steps, curve.steps)] = curve.losses
+        return xarray.Dataset(
+            {"loss": (("network", "step"), losses, {"long_name": self.loss_name})},
+            {"network": list(self.curves), "step": steps},
+            {
+                "improvement": self.improvement,
+                "verdict": self.verdict,
+                "samples": self.samples,
+                "stopped": self.stopped,
+                "treatments": "; ".join(step.treatment.name for step in self.plan.steps),
+            },
+        )
+
+    def __repr__(self) -> str:
+        return f"Verification: {self.verdict}"
+
+
+def verify(plan: Plan, steps: int = 200, *, seconds: float = 60.0) -> Verification:
+    """Train the given and the treated network side by side for some steps, or until the time is over.
+
+    Both see the same samples in the same order. The loss is that of the same samples in the units of the given
+    targets; the treated network gets them through its own treatment of inputs.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps is {steps!r}: give a whole number from 1 on.")
+    if not seconds > 0:
+        raise InputError(f"seconds is {seconds}: give a positive time.")
+    units = units_between(plan.treated.task, plan.given.task)
+    trainings = {"given": _Training(plan.given, Units())}
+    if plan.steps:
+        trainings["treated"] = _Training(plan.treated, units)
+    stopped = _train(list(trainings.values()), plan.given, steps, seconds)
+    curves = {name: training.curve() for name, training in trainings.items()}
+    count = len(trainings["given"].judged)
+    return Verification(plan, curves, plan.given.task.loss_name, count, stopped)
+
+
+def _train(trainings: list[_Training], given: Setup, steps: int, seconds: float) -> str:
+    """Steps of all in turn, so that they have made equally many when the time is over."""
+    recorded = set(np.unique(np.linspace(0, steps, min(steps, _RECORDS) + 1).astype(int)).tolist())
+    end = time.monotonic() + seconds
+    order, dice = spawn(given.seed, 2)
+    first = integer(dice) % 2**62
+    batches = _batches(len(given.task.x), given.batch_size, order)
+    with torch.random.fork_rng(devices=[]):
+        for training in trainings:
+            training.record(0)
+        for step in track(range(1, steps + 1), "training with and without the advice"):
+            batch = next(batches)
+            late = time.monotonic() > end
+            for training in (one for one in trainings if one.diverged_at is None):
+                torch.manual_seed(first + step)  # the same dropout in both
+                training.step(batch)
+                if step in recorded or late:
+                    training.record(step)
+            if late:
+                return f"stopped after {step} of {steps} steps, because {seconds:g} seconds were over"
+            if all(training.diverged_at is not None for training in trainings):
+                break
+    return ""
+
+
+def _batches(total: int, size: int | None, seed: Seed) -> Iterator[Tensor | slice]:
+    """Places of the samples in each step: all, or parts of a new order in every epoch."""
+    source = torch_generator(seed)
+    while True:
+        if size is None or size >= total:
+            yield slice(None)
+            continue
+        order = torch.randperm(total, generator=source)
+        yield from (order[start : start + size] for start in range(0, total - size + 1, size))
+
+
+class _Training:
+    """One network on its way."""
+
+    def __init__(self, setup: Setup, units: Units) -> None:
+        self.model = copy.deepcopy(setup.model).train()
+        self.task = setup.task
+        self.optimizer = setup.recipe.build(self.model)
+        self.units = units
+        self.judged = Case(setup).chosen(_JUDGED).x
+        self.targets = units.back(Case(setup).chosen(_JUDGED).y)
+        self.diverged_at: int | None = None
+        self.steps, self.losses = list[int](), list[float]()
+
+    def step(self, batch: Tensor | slice) -> None:
+        """One step of the optimizer; also of those that ask for the loss several times."""
+        x, y = self.task.x, self.task.y
+        x = x[batch] if isinstance(batch, slice) else x[batch.to(x.device)]
+        y = y[batch] if isinstance(batch, slice) else y[batch.to(y.device)]
+
+        def closure() -> float:
+            self.optimizer.zero_grad()
+            value = self.task.loss(self.model(x), y)
+            value.backward()  # type: ignore[no-untyped-call]
+            return float(value.detach())
+
+        self.optimizer.step(closure)
+
+    def record(self, step: int) -> None:
+        """The loss now, or that it has diverged."""
+        with _at_rest(self.model, len(self.judged)) as model, torch.no_grad():
+            value = float(self.task.loss(self.units.back(model(self.judged)), self.targets))
+        if not math.isfinite(value) or (self.losses and value > _BLOWN_UP * max(self.losses[0], 1e-12)):
+            self.diverged_at = step
+            return
+        self.steps.append(step)
+        self.losses.append(value)
+
+    def curve(self) -> Curve:
+        """All that was recorded."""
+        return Curve(np.array(self.steps, np.int64), np.array(self.losses), self.diverged_at)
+
+
+@contextmanager
+def _at_rest(model: nn.Module, samples: int) -> Iterator[nn.Module]:
+    """Without dropout; batch normalisation takes the statistics of the judged samples, and keeps its own."""
+    model.eval()
+    for part in model.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and samples > 1:
+            part.train()
+    with unchanged(model):
+        yield model
+    model.train()

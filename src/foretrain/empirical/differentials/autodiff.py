@@ -1,0 +1,212 @@
+"""Directional derivatives of a model's outputs along the gradients of its outputs, by torch's automatic derivatives.
+
+Legs a are pairs (sample, output). With g_a = λ∇z_a, the differentials are derivatives of z along some g: D²z[g_b, g_c]
+and D³z[g_b, g_c, g_d] of all samples at once. Nested forward mode takes many sets of directions together. It is wrong
+for some operations of torch and missing for others, so what it finds is compared, along one random direction, with
+repeated gradients; nested backward passes are taken where the two differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement, permutations
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.differentials.backward import (
+    change_along,
+    curvature_along,
+    gradients,
+    pushed_many,
+    repeated_along,
+)
+from foretrain.empirical.differentials.written_out import differentiable_often
+from foretrain.empirical.kernel_passes import Linearised, Values
+from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.support.errors import NotSupportedError
+from foretrain.support.memory import available_bytes
+from foretrain.support.progress import Progress
+
+Function = Callable[[Values], Tensor]
+BACKWARD = "nested backward passes"
+_TRIED = (NotImplementedError, RuntimeError)  # torch refuses a derivative or a batched one with these
+_AGREES = {torch.float64: 1e-9, torch.float32: 1e-3}  # relative to the sum of the sizes of all terms
+_AGREES_HALF = 0.05
+_CHUNK_BYTES = 2.0**28
+_SHARE = 0.25  # of the available memory that one pass may take
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """A model at a batch, and the gradients of its outputs times their learning rates."""
+
+    linear: Linearised
+    batch: Batch
+    rates: Mapping[str, float]
+    bytes_per_sample: float  # of one pass
+
+    @cached_property
+    def at(self) -> Values:
+        """Parameters without their graph."""
+        return {name: value.detach() for name, value in self.linear.parameters.items()}
+
+    @property
+    def legs(self) -> int:
+        """Samples times outputs."""
+        return self.batch.count * len(self.linear.outputs)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of one vector of all parameters."""
+        return sum(value.numel() * value.element_size() for value in self.at.values())
+
+    @cached_property
+    def gradients(self) -> Values:
+        """∇z of every leg, by parameter: (legs, …)."""
+        parts = []
+        with differentiable_often(), torch.enable_grad():
+            for number in range(self.batch.count):
+                outputs = self.linear.rows(self.batch.pick([number]))[0]
+                parts.append(gradients(outputs, self.linear.parameters))
+        return {name: torch.cat([part[name] for part in parts]).detach() for name in self.at}
+
+    @cached_property
+    def steps(self) -> Values:
+        """g = λ∇z of every leg."""
+        return {name: self.rates[name] * value for name, value in self.gradients.items()}
+
+    def step(self, number: int) -> Values:
+        """g of one leg."""
+        return {name: value[number] for name, value in self.steps.items()}
+
+    def chosen_steps(self, numbers: Tensor) -> Values:
+        """g of some legs."""
+        return {name: value[numbers.to(value.device)] for name, value in self.steps.items()}
+
+    def outputs(self, batch: Batch) -> Function:
+        """The chosen outputs of a batch as a function of the parameters."""
+
+        def function(values: Values) -> Tensor:
+            return self.linear.rows(batch, self.linear.changed(values), differentiable=False)
+
+        return function
+
+
+def derivative(directions: Directions, order: int) -> tuple[Tensor, str]:
+    """D^k z_a[g_b, g_c, …] as (legs,) * (1 + order), and how it was found."""
+    routes = (("nested forward mode", _by_forward_mode), (BACKWARD, _by_backward_passes))
+    with differentiable_often():
+        for route, way in routes:
+            try:
+                found = _symmetric(way(directions, order), directions.legs, order)
+            except _TRIED:
+                continue
+            if _holds(directions, found, order):
+                return found, route
+    raise NotSupportedError(
+        f"derivatives of order {order} of this model by nested passes of torch disagree with each other: an operation "
+        "of it cannot be differentiated so often; write it with plain torch operations."
+    )
+
+
+def _sets(legs: int, order: int) -> list[tuple[int, ...]]:
+    """Every set of directions once."""
+    return list(combinations_with_replacement(range(legs), order))
+
+
+def _symmetric(values: Tensor, legs: int, order: int) -> Tensor:
+    """From (sets, legs) to all orders of the directions."""
+    found = values.new_empty((legs,) * (1 + order))
+    index = torch.tensor(_sets(legs, order), device=values.device)
+    for places in permutations(range(order)):
+        found[(slice(None), *index[:, list(places)].unbind(1))] = values.mT
+    return found
+
+
+def _holds(directions: Directions, found: Tensor, order: int) -> bool:
+    """Whether repeated gradients of one random combination, along one random direction, give the same."""
+    source = torch.Generator().manual_seed(0)
+    along, weights = (torch.randn(directions.legs, generator=source).to(found) for _ in range(2))
+    step = {name: torch.tensordot(along.to(value), value, dims=1) for name, value in directions.steps.items()}
+    with torch.enable_grad():
+        value = directions.linear.rows(directions.batch).flatten() @ weights
+        expected = repeated_along(value, directions.linear.parameters, step, order)
+    contracted, size = found, found.abs()
+    for _ in range(order):
+        contracted, size = contracted @ along, size @ along.abs()
+    allowed = _AGREES.get(found.dtype, _AGREES_HALF) * float(size @ weights.abs())
+    return abs(float(contracted @ weights) - expected) <= allowed
+
+
+def _by_forward_mode(directions: Directions, order: int) -> Tensor:
+    """(sets, legs): chunks of sets go through the model together."""
+    function = directions.outputs(directions.batch)
+    sets = _sets(directions.legs, order)
+
+    def along(*tangents: Values) -> Tensor:
+        nested: Function = function
+        for tangent in tangents:
+            nested = _pushed(nested, tangent)
+        return nested(directions.at).flatten()
+
+    each = order * directions.parameter_bytes
+    each += 2**order * directions.bytes_per_sample * directions.batch.count
+    size = chunk(each)
+    parts = []
+    with Progress("directions", total=len(sets)) as bar:
+        for start in range(0, len(sets), size):
+            chosen = torch.tensor(sets[start : start + size])
+            tangents = [directions.chosen_steps(column) for column in chosen.unbind(1)]
+            parts.append(torch.func.vmap(along)(*tangents))
+            bar.advance(len(chosen))
+    return torch.cat(parts)
+
+
+def _pushed(function: Function, tangent: Values) -> Function:
+    def change(values: Values) -> Tensor:
+        found: Tensor = torch.func.jvp(function, (values,), (tangent,))[1]
+        return found
+
+    return change
+
+
+def chunk(bytes_each: float) -> int:
+    """How many go together."""
+    budget = min(_CHUNK_BYTES, _SHARE * available_bytes())
+    return max(1, math.floor(budget / max(bytes_each, 1.0)))
+
+
+def _by_backward_passes(directions: Directions, order: int) -> Tensor:
+    """The same; sets that begin alike share their first derivatives, and their last direction goes in one pass."""
+    parameters, legs = directions.linear.parameters, directions.legs
+    found = []
+    prefixes = _sets(legs, order - 1)
+    with torch.enable_grad(), Progress("directions", total=len(prefixes)) as bar:
+        outputs = directions.linear.rows(directions.batch)
+        held: dict[tuple[int, ...], Tensor] = {(): outputs}
+        for prefix in prefixes:
+            for depth in range(1, order):
+                if prefix[:depth] not in held:
+                    held = {key: value for key, value in held.items() if len(key) < depth}
+                    step = directions.step(prefix[depth - 1])
+                    held[prefix[:depth]] = change_along(held[prefix[: depth - 1]], parameters, step)
+            last = directions.chosen_steps(torch.arange(prefix[-1], legs))
+            found.append(pushed_many(held[prefix], parameters, last).detach().flatten(1))
+            bar.advance()
+    return torch.cat(found)
+
+
+def gradients_of_changes(directions: Directions) -> Values:
+    """u_ac = (∇∇z_a) g_c by parameter: (legs a, legs c, …), two backward passes for every a."""
+    parameters, count = directions.linear.parameters, directions.batch.count
+    found = []
+    with differentiable_often(), torch.enable_grad(), Progress("samples", total=count) as bar:
+        for number in range(count):
+            outputs = directions.linear.rows(directions.batch.pick([number]))[0]
+            found += [curvature_along(value, parameters, directions.steps) for value in outputs]
+            bar.advance()
+    return {name: torch.stack([part[name] for part in found]) for name in found[0]}

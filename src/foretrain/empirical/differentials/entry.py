@@ -1,0 +1,196 @@
+"""``dntk`` and ``ddntk``: how the tangent kernel of any torch model begins to change, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from operator import index
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.differentials.autodiff import BACKWARD, Directions, derivative, gradients_of_changes
+from foretrain.empirical.differentials.chain_route import ROUTE, as_stack
+from foretrain.empirical.differentials.kinks import kink_notes
+from foretrain.empirical.differentials.layered import Stack
+from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
+from foretrain.empirical.differentials.result import Differential, SecondDifferentials, by_index
+from foretrain.empirical.kernel_passes import Linearised
+from foretrain.empirical.tangent_kernel.batches import as_batch
+from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.empirical.tangent_kernel.model import Output, unchanged
+from foretrain.empirical.tangent_kernel.parameters import Rates
+from foretrain.support.errors import InputError
+from foretrain.support.memory import require_memory
+
+_WAY_OUT = "name fewer samples= or outputs="
+
+
+def dntk(
+    model: Any,
+    x: Any,
+    *,
+    outputs: Sequence[int] | None = None,
+    samples: Sequence[int] | None = None,
+    output: Output = None,
+    parameters: Any = None,
+    rates: Rates = None,
+    batch_axis: int = 0,
+    shared: Collection[str | int] = (),
+) -> Differential:
+    """The dNTK: second derivatives of outputs along the gradients of two others (11.8), (N0, N1, N2, C0, C1, C2).
+
+    dH_012 = Σ λ_μ λ_ν d²z_0/dθ_μ dθ_ν · dz_1/dθ_μ · dz_2/dθ_ν. Index 0 is the output that is differentiated twice; the
+    tensor is symmetric in 1 and 2. No matrix of parameters by parameters is formed.
+
+    Parameters
+    ----------
+    model, x, output, parameters, batch_axis, shared
+        As for ``ntk``.
+    outputs, samples
+        Numbers of the outputs and of the samples that count, for all indices; by default all.
+    rates
+        Learning rates λ that weigh the parameters, as for ``ntk``: a number, {pattern: rate}, an optimizer's
+        ``param_groups``, or a function ``(name, tensor) -> rate``. By default 1.
+
+    Examples
+    --------
+    >>> import torch, foretrain as ft
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    >>> ft.dntk(net, torch.randn(5, 3)).shape
+    (5, 5, 5, 2, 2, 2)
+    """
+    with unchanged(model):
+        job = prepared(model, x, outputs, samples, output, parameters, rates, batch_axis, shared)
+        return job.dntk()
+
+
+def ddntk(
+    model: Any,
+    x: Any,
+    *,
+    outputs: Sequence[int] | None = None,
+    samples: Sequence[int] | None = None,
+    output: Output = None,
+    parameters: Any = None,
+    rates: Rates = None,
+    batch_axis: int = 0,
+    shared: Collection[str | int] = (),
+) -> SecondDifferentials:
+    """Both ddNTKs, ``.dd_I`` (∞.5) and ``.dd_II`` (∞.7), each with four axes of samples, then four of outputs.
+
+    With g_a = λ∇z_a and u_ac = (∇∇z_a) g_c: dd_I_0123 = D³z_0[g_1, g_2, g_3], totally symmetric in 1, 2, 3, and
+    dd_II_1234 = u_13 · λ u_24, symmetric under 1 ↔ 2 together with 3 ↔ 4. Arguments are those of ``dntk``.
+
+    Examples
+    --------
+    >>> import torch, foretrain as ft
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    >>> found = ft.ddntk(net, torch.randn(2, 3))
+    >>> found.dd_I.shape, found.dd_II.shape
+    ((2, 2, 2, 2, 1, 1, 1, 1), (2, 2, 2, 2, 1, 1, 1, 1))
+    """
+    with unchanged(model):
+        job = prepared(model, x, outputs, samples, output, parameters, rates, batch_axis, shared)
+        return job.ddntk()
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """A checked request: the model at its samples, and, if it is a chain, its layers."""
+
+    directions: Directions
+    stack: Stack | None
+    samples: tuple[int, ...]
+    notes: tuple[str, ...]
+
+    def dntk(self) -> Differential:
+        """dH."""
+        self._require(3, self.directions.legs)
+        if self.stack is not None:
+            return self._labelled("dntk", LayeredDifferentials(self.stack).first()[0], ROUTE)
+        return self._labelled("dntk", *derivative(self.directions, 2))
+
+    def ddntk(self) -> SecondDifferentials:
+        """dd_I and dd_II."""
+        legs = self.directions.legs
+        self._require(4, legs if self.stack is not None else legs**2)
+        if self.stack is not None:
+            layered = LayeredDifferentials(self.stack)
+            third, second = layered.third()[0], layered.second()[0]
+            return SecondDifferentials(
+                self._labelled("dd_I", third, ROUTE), self._labelled("dd_II", second, ROUTE)
+            )
+        first = self._labelled("dd_I", *derivative(self.directions, 3))
+        changes = gradients_of_changes(self.directions)
+        flat = torch.zeros(legs**2, legs**2, dtype=first.values.dtype, device=first.values.device)
+        for name, value in changes.items():
+            rows = value.reshape(legs**2, -1)
+            flat += self.directions.rates[name] * (rows @ rows.mT)
+        second = flat.view(legs, legs, legs, legs).transpose(1, 2)  # a c, b d as a b c d
+        return SecondDifferentials(first, self._labelled("dd_II", second, BACKWARD))
+
+    def _labelled(self, name: str, joint: Tensor, route: str) -> Differential:
+        """From one axis of legs for every index; those of a stack have the output first."""
+        samples, outputs = len(self.samples), tuple(self.directions.linear.outputs)
+        if route == ROUTE:
+            split = joint.view((len(outputs), samples) * joint.ndim)
+            places = [axis for i in range(joint.ndim) for axis in (2 * i + 1, 2 * i)]
+            joint = split.permute(places).reshape(joint.shape)
+        values = by_index(joint, samples, len(outputs))
+        return Differential(name, values, self.samples, outputs, int(name == "dd_II"), route, self.notes)
+
+    def _require(self, order: int, vectors: int) -> None:
+        legs = self.directions.legs
+        size = next(iter(self.directions.at.values())).element_size()
+        needed = 4 * size * legs**order
+        if self.stack is None:
+            needed += 2 * vectors * self.directions.parameter_bytes
+        what = f"the differential of {legs} outputs of samples ({legs}^{order} entries)"
+        require_memory(needed, what, _WAY_OUT)
+
+
+def prepared(
+    model: Any,
+    x: Any,
+    outputs: Sequence[int] | None,
+    samples: Sequence[int] | None,
+    output: Output,
+    parameters: Any,
+    rates: Rates,
+    batch_axis: int,
+    shared: Collection[str | int],
+) -> Preparation:
+    """Check everything that was given, look at the model, and choose the way."""
+    if isinstance(outputs, str):
+        raise InputError(f"outputs={outputs!r}: give a list of output numbers, or None for all.")
+    whole = as_batch(x, batch_axis, shared)
+    chosen = _chosen_samples(samples, whole.count)
+    batch = whole if samples is None else whole.pick(chosen)
+    engine, first, _ = prepare(
+        model,
+        batch,
+        None,
+        "full" if outputs is None else outputs,
+        output=output,
+        parameters=parameters,
+        rates=rates,
+    )
+    linear = Linearised(replace(engine.model, channels_last=False), engine.parameters, engine.outputs)
+    directions = Directions(linear, first, engine.rates, engine.memory.passes)
+    own = getattr(model, "_orig_mod", model)
+    notes = kink_notes(linear.rows(first.pick([0])))
+    return Preparation(directions, as_stack(own, directions), tuple(chosen), notes)
+
+
+def _chosen_samples(samples: Sequence[int] | None, count: int) -> list[int]:
+    if samples is None:
+        return list(range(count))
+    try:
+        numbers = [] if isinstance(samples, str) else [index(number) for number in samples]
+    except TypeError:
+        numbers = []
+    if not numbers or any(not -count <= number < count for number in numbers):
+        raise InputError(f"samples= must be a list of numbers from 0 to {count - 1}, not {samples!r}.")
+    return [number % count for number in numbers]

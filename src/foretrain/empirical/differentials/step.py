@@ -1,0 +1,184 @@
+"""One step of gradient descent on outputs and tangent kernel, predicted by the differentials and really made.
+
+With ε = dL/dz of the training samples and rates λ,
+
+    dz_a  = −η H_ab ε_b + η²/2 dH_abc ε_b ε_c − η³/6 ddI_abcd ε_b ε_c ε_d                       (11.9), (∞.4)
+    dH_ab = −η (dH_abc + dH_bac) ε_c + η²/2 (ddI_abcd + ddI_bacd + 2 ddII_abcd) ε_c ε_d         (11.10), (∞.6)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.differentials.autodiff import Directions
+from foretrain.empirical.differentials.entry import Preparation, prepared
+from foretrain.empirical.kernel_passes import Linearised
+from foretrain.empirical.tangent_kernel.model import Output, unchanged
+from foretrain.empirical.tangent_kernel.parameters import Rates
+from foretrain.support.errors import InputError
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class StepPrediction:
+    """Outputs (N, C) and kernels (N, N, C, C) before and after one step; predictions by their order in η."""
+
+    eta: float
+    outputs_before: Tensor
+    outputs_after: Tensor
+    predicted_outputs: dict[int, Tensor]
+    ntk_before: Tensor
+    ntk_after: Tensor
+    predicted_ntk: dict[int, Tensor]
+
+    @property
+    def output_errors(self) -> dict[int, float]:
+        """Largest difference from the step really made, by order; it falls like η^(order + 1)."""
+        return {
+            order: float((self.outputs_after - value).abs().max())
+            for order, value in self.predicted_outputs.items()
+        }
+
+    @property
+    def ntk_errors(self) -> dict[int, float]:
+        """The same for the kernel."""
+        return {
+            order: float((self.ntk_after - value).abs().max()) for order, value in self.predicted_ntk.items()
+        }
+
+    def __repr__(self) -> str:
+        lines = [f"StepPrediction(eta = {self.eta:g}): largest error of each order in eta"]
+        moved = float((self.outputs_after - self.outputs_before).abs().max())
+        turned = float((self.ntk_after - self.ntk_before).abs().max())
+        for name, size, errors in (
+            ("outputs", moved, self.output_errors),
+            ("ntk", turned, self.ntk_errors),
+        ):
+            told = ", ".join(f"order {order}: {error:.3g}" for order, error in errors.items())
+            lines.append(f"  {name}: largest change {size:.3g}; {told}")
+        return "\n".join(lines)
+
+
+def step_prediction(
+    model: Any,
+    x: Any,
+    y: Any = None,
+    eta: float = 0.1,
+    *,
+    cotangents: Any = None,
+    order: int = 2,
+    outputs: Sequence[int] | None = None,
+    samples: Sequence[int] | None = None,
+    output: Output = None,
+    parameters: Any = None,
+    rates: Rates = None,
+    batch_axis: int = 0,
+    shared: Collection[str | int] = (),
+) -> StepPrediction:
+    """Predict what one step of gradient descent does to outputs and kernel, and make it on a copy of the parameters.
+
+    Parameters
+    ----------
+    y
+        Targets (N, C) of the loss ½ Σ (z − y)², a sum over samples and outputs.
+    cotangents
+        Instead of ``y``: dL/dz (N, C) of any other loss; zeros for samples that are only watched.
+    eta
+        Learning rate, on top of ``rates``.
+    order
+        2 predicts outputs to η² and the kernel to η by the dNTK; 3 adds one order to both by the ddNTKs.
+
+    Other arguments are those of ``dntk``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from foretrain.empirical.differentials import step_prediction
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+    >>> found = step_prediction(net, torch.ones(1, 3).double(), torch.zeros(1, 1), eta=0.01)
+    >>> found.output_errors[2] < found.output_errors[1]
+    True
+    """
+    if order not in (2, 3):
+        raise InputError(f"order is {order!r}: give 2, by the dNTK, or 3, by the ddNTKs too.")
+    if not (isinstance(eta, int | float) and math.isfinite(eta)):
+        raise InputError(f"eta is {eta!r}: give a finite learning rate.")
+    with unchanged(model):
+        job = prepared(model, x, outputs, samples, output, parameters, rates, batch_axis, shared)
+        before = job.directions.linear.rows(job.directions.batch).detach()
+        error = _error(before, y, cotangents)
+        kernel = _kernel(job.directions)
+        changes, kernel_changes = _series(job, kernel, error.flatten(), float(eta), order)
+        after, kernel_after = _really(job.directions, error.flatten(), float(eta))
+    legs = before.shape
+    return StepPrediction(
+        eta=float(eta),
+        outputs_before=before,
+        outputs_after=after,
+        predicted_outputs={k: before + value.view(legs) for k, value in changes.items()},
+        ntk_before=_by_sample(kernel, legs),
+        ntk_after=_by_sample(kernel_after, legs),
+        predicted_ntk={k: _by_sample(kernel + value, legs) for k, value in kernel_changes.items()},
+    )
+
+
+def _error(before: Tensor, y: Any, cotangents: Any) -> Tensor:
+    if (y is None) == (cotangents is None):
+        raise InputError("give either targets y or cotangents=dL/dz, of the shape of the outputs.")
+    given = torch.as_tensor(cotangents if y is None else y).detach().to(before)
+    if given.numel() != before.numel():
+        name = "cotangents" if y is None else "y"
+        raise InputError(
+            f"{name} has shape {tuple(given.shape)}, but the outputs that count are {tuple(before.shape)}."
+        )
+    given = given.reshape(before.shape)
+    return given if y is None else before - given
+
+
+def _kernel(directions: Directions) -> Tensor:
+    """H of legs."""
+    legs = directions.legs
+    parts = [
+        directions.gradients[name].reshape(legs, -1) @ directions.steps[name].reshape(legs, -1).mT
+        for name in directions.at
+    ]
+    return torch.stack(parts).sum(dim=0)
+
+
+def _series(
+    job: Preparation, kernel: Tensor, error: Tensor, eta: float, order: int
+) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+    """Changes of outputs and kernel up to each order in η."""
+    first = job.dntk().joint()
+    outputs = {1: -eta * kernel @ error}
+    outputs[2] = outputs[1] + eta**2 / 2 * (first @ error @ error)
+    turned = first @ error
+    kernels = {1: -eta * (turned + turned.mT)}
+    if order == 3:
+        second = job.ddntk()
+        dd_I, dd_II = (part.joint() @ error @ error for part in (second.dd_I, second.dd_II))
+        outputs[3] = outputs[2] - eta**3 / 6 * (dd_I @ error)
+        kernels[2] = kernels[1] + eta**2 / 2 * (dd_I + dd_I.mT + 2 * dd_II)
+    return outputs, kernels
+
+
+def _really(directions: Directions, error: Tensor, eta: float) -> tuple[Tensor, Tensor]:
+    """Outputs and kernel after the step."""
+    moved = {
+        name: (value - eta * torch.tensordot(error, directions.steps[name], dims=1)).requires_grad_()
+        for name, value in directions.at.items()
+    }
+    linear = directions.linear
+    changed = Linearised(linear.changed(moved), moved, linear.outputs)
+    there = Directions(changed, directions.batch, directions.rates, directions.bytes_per_sample)
+    return changed.rows(directions.batch).detach(), _kernel(there)
+
+
+def _by_sample(kernel: Tensor, shape: torch.Size) -> Tensor:
+    """(N, N, C, C), as ``ntk`` has it."""
+    return kernel.view(*shape, *shape).permute(0, 2, 1, 3)

@@ -1,0 +1,260 @@
+"""A torch network at initialisation as a quadratic model: random features and meta-features (11.145)-(11.150).
+
+Features are dz/dθ, meta-features d²z/dθdθ, so the kernel is the NTK and the meta-kernel the dNTK. Outputs share their
+parameters, hence rows are pairs (sample, output). Sums over features are passes through the network along one change
+of all parameters, so that nothing of the size parameters x parameters, or samples x parameters, is formed.
+
+>>> import torch
+>>> from foretrain.theory.prediction.nearly_kernel import solve
+>>> net = torch.nn.Sequential(torch.nn.Linear(2, 50), torch.nn.Tanh(), torch.nn.Linear(50, 1)).double()
+>>> x, y = torch.randn(4, 2).double(), torch.zeros(4)
+>>> solve(NetworkFeatures(net), x, y, "flow").predict(x).shape
+(4,)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from foretrain.empirical.differentials.entry import dntk
+from foretrain.empirical.kernel_passes import Linearised, Values, differentiable_kernels, pull_one
+from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.empirical.tangent_kernel.entry import ntk, prepare
+from foretrain.empirical.tangent_kernel.model import Output, unchanged
+from foretrain.empirical.tangent_kernel.parameters import Rates, chosen, rate_of_each, trainable
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.progress import track
+
+Array = NDArray[np.float64]
+Found = TypeVar("Found")
+
+_NEGLIGIBLE = 1e-15  # of the largest singular value of a sum: rounding
+
+
+class NetworkFeatures:
+    """Features and meta-features of a network as it is now; it may be trained afterwards, this keeps a copy.
+
+    ``rates`` are the learning rates λ of the parameters, as in ``ft.ntk`` (an optimizer or its groups will do): with
+    them, ``eta`` of gradient descent multiplies all. ``parameters`` and ``output`` as in ``ft.ntk``. The copy is in
+    double precision, because the correction holds the square of an inverse; ``dtype=None`` leaves the network's own.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        rates: Rates = None,
+        output: Output = None,
+        parameters: Any = None,
+        dtype: torch.dtype | None = torch.float64,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model is a {type(model).__name__}: give a torch module.")
+        kept = chosen(trainable(model, None), parameters)
+        self._rates = rate_of_each(kept, rates)
+        self._names = list(kept)
+        self._model = deepcopy(model).to(dtype=dtype)
+        self._output = output
+
+    def tensor(self, x: Any) -> Tensor:
+        """Samples on the network's device; real numbers also in its dtype."""
+        like = next(iter(self._model.parameters())).detach()
+        if not isinstance(x, Tensor | np.ndarray):
+            raise InputError(f"samples are a {type(x).__name__}: give a tensor or a numpy array.")
+        given = torch.as_tensor(np.array(x)) if isinstance(x, np.ndarray) else x.detach()
+        return given.to(like) if given.is_floating_point() else given.to(like.device)
+
+    def points(self, x: Any) -> NetworkPoints:
+        """The samples, ready for sums over features."""
+        given = self.tensor(x)
+        with unchanged(self._model):
+            engine, batch, _ = prepare(self._model, given, output=self._output, parameters=self._names)
+        linear = Linearised(engine.model, engine.parameters, engine.outputs)
+        return NetworkPoints(self, given, linear, batch, len(engine.outputs))
+
+    def outputs(self, x: Any) -> Array:
+        """What the network says before training, (N, C): the offset of the quadratic model."""
+        points = self.points(x)
+        return _numpy(points.linear.rows(points.batch, differentiable=False))
+
+    def start(self, x: Any, outputs: int) -> Array:
+        """Outputs before training, for as many outputs as there are targets."""
+        found = self.outputs(x)
+        if found.shape[1] != outputs:
+            raise InputError(f"y has {outputs} outputs, but the network has {found.shape[1]}.")
+        return found
+
+    def kernel(self, x1: Any, x2: Any) -> Array:
+        """The NTK (11.148) with rates: (N1, N2, C, C)."""
+        same = x2 is x1
+        found = ntk(
+            self._model,
+            self.tensor(x1),
+            None if same else self.tensor(x2),
+            output=self._output,
+            parameters=self._names,
+            rates=self._rates,
+        )
+        return np.asarray(found, dtype=np.float64)
+
+    def meta_kernel(self, x0: Any, x1: Any, x2: Any) -> Array:
+        """The dNTK (11.149) with rates: (N0, N1, N2, C, C, C); the first index is differentiated twice."""
+        known = {id(x): self.points(x) for x in (x0, x1, x2)}
+        front, first, second = (known[id(x)] for x in (x0, x1, x2))
+        flat = front.meta_kernel(first, second)
+        C = front.wires
+        split = flat.reshape(front.batch.count, C, first.batch.count, C, second.batch.count, C)
+        return np.asarray(split.transpose(0, 2, 4, 1, 3, 5))
+
+    def differential(self, x: Any) -> Array:
+        """The dNTK with rates of samples with themselves, pairs (sample, output) as rows."""
+        given, names = self.tensor(x), self._names
+        found = dntk(self._model, given, output=self._output, parameters=names, rates=self._rates)
+        return _numpy(found.joint())
+
+    def weighted(self, values: Values) -> Values:
+        """Λ times a change of the parameters."""
+        return {name: self._rates[name] * value for name, value in values.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkPoints:
+    """Samples of a network, and the sums over kernel and meta-kernel that predictions are made of."""
+
+    network: NetworkFeatures
+    x: Any
+    linear: Linearised
+    batch: Batch
+    wires: int
+    _drifts: list[tuple[Array, Values]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Samples times outputs."""
+        return self.batch.count * self.wires
+
+    def kernel(self, other: NetworkPoints) -> Array:
+        """The NTK with pairs (sample, output) as rows."""
+        found = self.network.kernel(self.x, other.x)
+        return np.asarray(found.transpose(0, 2, 1, 3).reshape(self.rows, other.rows))
+
+    def meta_kernel(self, first: NetworkPoints, second: NetworkPoints) -> Array:
+        """The dNTK of all samples that occur, of which the asked rows are kept."""
+        sets = list({id(points): points for points in (self, first, second)}.values())
+        ends = np.cumsum([points.rows for points in sets])
+        places = {id(points): np.arange(end - points.rows, end) for points, end in zip(sets, ends)}
+        whole = self.network.differential(torch.cat([points.x for points in sets]))
+        return np.asarray(whole[np.ix_(places[id(self)], places[id(first)], places[id(second)])])
+
+    def in_front(self, train: NetworkPoints, weights: Array) -> Array:
+        """Σ μ_{δ α1 α2} c_{α1α2}: second derivatives along the modes of the symmetric part of c."""
+        values, modes = np.linalg.eigh(0.5 * (weights[0] + weights[0].T))
+        found = np.zeros(self.rows)
+        for value, mode in zip(values, modes.T, strict=True):
+            if abs(value) > _NEGLIGIBLE * np.abs(values).max():
+                along = train.direction(mode)
+                found += value * self._second(along, along)
+        return found[None]
+
+    def in_the_middle(self, train: NetworkPoints, weights: Array) -> Array:
+        """Σ μ_{α1 δ α2} c_{α1α2}: one derivative along a change of the parameters that depends on training alone."""
+        if not weights.any():
+            return np.zeros((1, self.rows))
+        return self._first(self.network.weighted(train.drift(weights)))[None]
+
+    def shift(self, other: NetworkPoints, train: NetworkPoints, weights: Array) -> Array:
+        """Σ μ_{δ1δ2α} c_α: second derivatives along Σ c φ and the gradient of each row of the other points."""
+        along = train.direction(weights[0])
+        columns = [
+            self._second(along, other.direction(unit)) for unit in track(np.eye(other.rows), "dNTK sums")
+        ]
+        return np.stack(columns, axis=1)[None]
+
+    def movement(self, weights: Array, inverse_root: Array) -> float:
+        """How far the features move along Σ c φ, inside the span of these points' features."""
+        inside = inverse_root @ self.shift(self, self, weights)[0] @ inverse_root
+        return float(np.linalg.norm(inside, 2))
+
+    def direction(self, weights: Array) -> Values:
+        """Λ Σ_α c_α dz_α/dθ, a change of the parameters."""
+        vector = torch.as_tensor(weights).reshape(1, self.batch.count, self.wires).to(self._like)
+        found = pull_one(self.linear, self.batch, vector)
+        return self.network.weighted({name: value[0] for name, value in found.items()})
+
+    def drift(self, weights: Array) -> Values:
+        """Σ_α1 d²z_α1/dθdθ Λ Σ_α2 c_{α1α2} dz_α2/dθ, as a sum over the modes of c; kept for the next call."""
+        for known, found in self._drifts:
+            if known is weights:
+                return found
+        left, sizes, right = np.linalg.svd(weights[0])
+        total: Values = {}
+        for u, size, v in track(list(zip(left.T, sizes, right, strict=True)), "Hessian products"):
+            if size <= _NEGLIGIBLE * sizes[0]:
+                continue
+            product = self._hessian_product(size * u, self.direction(v))
+            total = {name: total[name] + value if total else value for name, value in product.items()}
+        self._drifts[:] = [(weights, total)]
+        return total
+
+    @property
+    def _like(self) -> Tensor:
+        return next(iter(self.linear.parameters.values())).detach()
+
+    @property
+    def _at(self) -> Values:
+        return {name: value.detach() for name, value in self.linear.parameters.items()}
+
+    def _function(self, values: Values) -> Tensor:
+        """Outputs at other parameters: (samples, outputs)."""
+        return self.linear.rows(self.batch, self.linear.changed(values), differentiable=False)
+
+    def _first(self, along: Values) -> Array:
+        """D z[v] of every row."""
+        return _flat(lambda: torch.func.jvp(self._function, (self._at,), (along,))[1])
+
+    def _second(self, first: Values, second: Values) -> Array:
+        """D² z[v, w] of every row."""
+
+        def slope(values: Values) -> Tensor:
+            found: Tensor = torch.func.jvp(self._function, (values,), (first,))[1]
+            return found
+
+        return _flat(lambda: torch.func.jvp(slope, (self._at,), (second,))[1])
+
+    def _hessian_product(self, weights: Array, along: Values) -> Values:
+        """Σ_α c_α d²z_α/dθdθ v."""
+        vector = torch.as_tensor(weights).reshape(self.batch.count, self.wires).to(self._like)
+
+        def total(values: Values) -> Tensor:
+            return (vector * self.linear.rows(self.batch, self.linear.changed(values))).sum()
+
+        found: Values = _supported(lambda: torch.func.jvp(torch.func.grad(total), (self._at,), (along,))[1])
+        return found
+
+
+def _flat(compute: Callable[[], Tensor]) -> Array:
+    return _numpy(_supported(compute)).reshape(-1)
+
+
+def _supported(compute: Callable[[], Found]) -> Found:
+    """Second derivatives, or a sentence where torch has none."""
+    with differentiable_kernels():
+        try:
+            return compute()
+        except (NotImplementedError, RuntimeError) as error:
+            raise NotSupportedError(
+                f"torch has no second derivative in forward mode for an operation of this network ({error}): write "
+                "it with basic operations."
+            ) from error
+
+
+def _numpy(values: Tensor) -> Array:
+    return np.asarray(values.detach().cpu().double().numpy())

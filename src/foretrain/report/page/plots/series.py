@@ -1,0 +1,52 @@
+"""Curves, bars and points over a layer, a step or an index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foretrain.report.page.plots.plot import DASHES, SERIES, SYMBOLS, Trace
+
+
+def line(
+    name: str, x: Any, y: Any, *, place: int = 0, markers: bool = False, colour: str = "", dash: str = "", **options: Any
+) -> Trace:
+    """A curve; its ``place`` among the others gives it colour, dash and marker, so that colour is not all."""
+    tone = colour or SERIES[place % len(SERIES)]
+    return {
+        "type": "scatter",
+        "name": name,
+        "x": x,
+        "y": y,
+        "mode": "lines+markers" if markers else "lines",
+        "line": {"color": tone, "width": 2.2, "dash": dash or DASHES[place % len(DASHES)]},
+        "marker": {"symbol": SYMBOLS[place % len(SYMBOLS)], "size": 7, "color": tone},
+        **options,
+    }
+
+
+def points(name: str, x: Any, y: Any, *, place: int = 0, **options: Any) -> Trace:
+    """Markers without a line between them."""
+    tone = SERIES[place % len(SERIES)]
+    marker = {"symbol": SYMBOLS[place % len(SYMBOLS)], "size": 9, "color": tone}
+    return {"type": "scatter", "name": name, "x": x, "y": y, "mode": "markers", "marker": marker, **options}
+
+
+def bars(name: str, x: Any, y: Any, *, place: int = 0, colours: Sequence[str] | None = None, **options: Any) -> Trace:
+    """Bars; ``colours`` one for each, where some stand out."""
+    tone = list(colours) if colours is not None else SERIES[place % len(SERIES)]
+    return {"type": "bar", "name": name, "x": x, "y": y, "marker": {"color": tone}, **options}
+
+
+def level(y: float, text: str, colour: str = "var(--muted)") -> dict[str, Any]:
+    """A horizontal line across the picture with its words, for ``layout.shapes``."""
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": y,
+        "y1": y,
+        "line": {"color": colour, "width": 1.5, "dash": "dot"},
+        "label": {"text": text, "textposition": "end", "yanchor": "bottom", "font": {"color": colour, "size": 12}},
+    }

@@ -1,0 +1,29 @@
+"""How much there is to specify and to train in linear and quadratic models (11.120)-(11.122)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foretrain.support.errors import InputError
+
+
+@dataclass(frozen=True)
+class ModelCounts:
+    """Parameters, and functions of the input that somebody has to choose."""
+
+    parameters: int
+    linear_functions: int
+    quadratic_functions: int
+
+    def __repr__(self) -> str:
+        return (
+            f"ModelCounts: {self.parameters} parameters in both models; {self.linear_functions} features in the "
+            f"linear one, {self.quadratic_functions} features and meta-features in the quadratic one"
+        )
+
+
+def counts(features: int, outputs: int = 1) -> ModelCounts:
+    """For P = n_f + 1 features: P n_out parameters, P functions, and P + P (P + 1) / 2 functions."""
+    if features < 1 or outputs < 1:
+        raise InputError(f"features is {features} and outputs {outputs}: give at least one of each.")
+    return ModelCounts(features * outputs, features, features + features * (features + 1) // 2)

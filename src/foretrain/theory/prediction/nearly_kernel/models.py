@@ -1,0 +1,229 @@
+"""Quadratic models z = Σ W φ + ε/2 Σ W W ψ (11.105), from features or, dually, from kernel and meta-kernel.
+
+>>> import numpy as np
+>>> model = QuadraticModel.from_features(
+...     lambda x: np.cos(np.outer(x, np.arange(6))),
+...     lambda x: np.sin(x[:, None, None] * np.add.outer(np.arange(6), np.arange(6))),
+...     epsilon=0.05,
+... )
+>>> model.kernel(np.array([0.1]), np.array([0.1, 0.7])).shape
+(1, 2)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foretrain.support.errors import InputError
+from foretrain.support.memory import require_memory
+from foretrain.theory.prediction.nearly_kernel.points import (
+    Array,
+    FeaturePoints,
+    Kernel,
+    KernelPoints,
+    MetaKernel,
+    Points,
+    flat_kernel,
+    numbers,
+)
+
+Function = Callable[[Any], Any]
+
+
+class QuadraticModel(ABC):
+    """Features and meta-features, or what takes their place; make one with a ``from_...`` method."""
+
+    offset: Function | None  # outputs before training, x -> (N,) or (N, outputs)
+
+    @staticmethod
+    def from_features(
+        features: Function,
+        meta_features: Function | None = None,
+        epsilon: float = 1.0,
+        offset: Function | None = None,
+    ) -> FeatureModel:
+        """From φ: x -> (N, P) and ψ: x -> (N, P, P), symmetric; without ψ the model is linear (11.104).
+
+        All P features are given, a constant one too if it is wanted. Features (N, C, P) and meta-features
+        (N, C, P, P) are those of C outputs that share P parameters (11.150).
+        """
+        if not np.isfinite(epsilon):
+            raise InputError(f"epsilon is {epsilon}: give a finite number.")
+        return FeatureModel(features, meta_features, float(epsilon), offset)
+
+    @staticmethod
+    def from_kernels(
+        kernel: Kernel, meta_kernel: MetaKernel | None = None, offset: Function | None = None
+    ) -> KernelModel:
+        """From k(x1, x2) -> (N1, N2) and μ(x0, x1, x2) -> (N0, N1, N2), with ε in it; shapes of
+        ``ft.ntk`` and ``ft.dntk``, (N1, N2, C, C) and (N0, N1, N2, C, C, C), mean wired outputs."""
+        return KernelModel(kernel, meta_kernel, offset)
+
+    @staticmethod
+    def from_arrays(kernel: Any, meta_kernel: Any = None, offset: Any = None) -> KernelModel:
+        """From k (D, D) and μ (D, D, A) of all samples, the A training ones first: then x are their positions."""
+        k = numbers(kernel, "the kernel")
+        mu = None if meta_kernel is None else numbers(meta_kernel, "the meta-kernel")
+        start = None if offset is None else numbers(offset, "the offset")
+        if k.ndim != 2 or k.shape[0] != k.shape[1] or (mu is not None and mu.shape[:2] != k.shape):
+            raise InputError(
+                f"kernel has shape {k.shape} and meta_kernel {None if mu is None else mu.shape}: give (D, D) and "
+                "(D, D, A), the A training samples first."
+            )
+        return KernelModel(
+            lambda first, second: k[np.ix_(first, second)],
+            None if mu is None else lambda front, first, second: _picked(mu, front, first, second),
+            None if start is None else lambda places: start[np.asarray(places)],
+        )
+
+    @abstractmethod
+    def points(self, x: Any) -> Points:
+        """The samples as the model sees them."""
+
+    def kernel(self, x1: Any, x2: Any) -> Array:
+        """k (11.126) between rows of two sets of samples."""
+        return self.points(x1).kernel(self.points(x2))
+
+    def meta_kernel(self, x0: Any, x1: Any, x2: Any) -> Array:
+        """μ (11.130), ε included; symmetric in its last two."""
+        return self.points(x0).meta_kernel(self.points(x1), self.points(x2))
+
+    def start(self, x: Any, outputs: int) -> Array:
+        """Outputs before training: (N, outputs)."""
+        if self.offset is None:
+            return np.zeros((len(x), outputs))
+        found = numbers(self.offset(x), "the offset")
+        found = found[:, None] if found.ndim == 1 else found
+        if found.shape != (len(x), outputs):
+            raise InputError(f"the offset has shape {found.shape}, but ({len(x)}, {outputs}) was expected.")
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureModel(QuadraticModel):
+    """Made by ``QuadraticModel.from_features``; weights are (outputs, P)."""
+
+    features: Function
+    meta_features: Function | None
+    epsilon: float
+    offset: Function | None = None
+
+    def points(self, x: Any) -> FeaturePoints:
+        """φ and εψ of the samples, with pairs (sample, output) as rows where outputs are wired."""
+        phi = numbers(self.features(x), "features")
+        if phi.ndim not in (2, 3) or len(phi) != len(x):
+            raise InputError(
+                f"features have shape {phi.shape} for {len(x)} samples: return (N, P), or (N, C, P) for C outputs "
+                "with the same parameters."
+            )
+        wires = 1 if phi.ndim == 2 else phi.shape[1]
+        size = phi.shape[-1]
+        require_memory(
+            24.0 * phi.size * size,
+            f"{len(x)} samples with {size}² meta-features",
+            "give fewer samples at once",
+        )
+        wanted = (*phi.shape, size)
+        if self.meta_features is None or self.epsilon == 0:
+            psi = np.zeros(wanted)
+        else:
+            psi = self.epsilon * numbers(self.meta_features(x), "meta_features")
+        if psi.shape != wanted:
+            raise InputError(f"meta_features have shape {psi.shape}, but {wanted} was expected.")
+        if not np.allclose(psi, psi.swapaxes(-1, -2), rtol=1e-9, atol=1e-12 * np.abs(psi).max(initial=0.0)):
+            raise InputError(
+                "meta_features are not symmetric in their last two axes: return (psi + psi.swapaxes(-1, -2)) / 2."
+            )
+        return FeaturePoints(phi.reshape(-1, size), psi.reshape(-1, size, size), wires)
+
+    def outputs(self, x: Any, weights: Any) -> Array:
+        """z at given parameters (outputs, P) (11.105): (N, outputs)."""
+        points = self.points(x)
+        found = outputs_at(points, numbers(weights, "weights"))
+        shaped = found.T if points.wires == 1 else found.reshape(len(x), points.wires)
+        return np.asarray(shaped + self.start(x, shaped.shape[1]))
+
+    def effective_features(self, x: Any, weights: Any) -> Array:
+        """φ^E = dz/dW = φ + ε Σ W ψ (11.107): (outputs, rows, P)."""
+        return effective_features_at(self.points(x), numbers(weights, "weights"))
+
+    def effective_kernel(self, x1: Any, x2: Any, weights: Any) -> Array:
+        """k^E = Σ φ^E φ^E (11.137), one for every output: (outputs, rows, rows)."""
+        first, second = self.effective_features(x1, weights), self.effective_features(x2, weights)
+        return np.asarray(first @ second.swapaxes(1, 2))
+
+
+@dataclass(frozen=True, eq=False)
+class KernelModel(QuadraticModel):
+    """Made by ``QuadraticModel.from_kernels`` or ``from_arrays``; it has no parameters, only predictions."""
+
+    kernel_of: Kernel
+    meta_kernel_of: MetaKernel | None
+    offset: Function | None = None
+
+    def points(self, x: Any) -> KernelPoints:
+        """The samples; one value of the kernel tells whether outputs are wired."""
+        shape = np.shape(self.kernel_of(x[:1], x[:1]))
+        wires = shape[2] if len(shape) == 4 else 1
+        flat_kernel(self.kernel_of(x[:1], x[:1]), wires)
+        return KernelPoints(x, len(x) * wires, wires, self.kernel_of, self.meta_kernel_of)
+
+
+def outputs_at(points: FeaturePoints, weights: Array) -> Array:
+    """Σ W φ + ε/2 Σ W W ψ: (outputs, rows)."""
+    _check_weights(points, weights)
+    bent = np.einsum("njk,ik->inj", points.meta_features, weights)
+    return np.asarray(weights @ points.features.T + 0.5 * np.einsum("inj,ij->in", bent, weights))
+
+
+def effective_features_at(points: FeaturePoints, weights: Array) -> Array:
+    """φ + ε Σ W ψ: (outputs, rows, P)."""
+    _check_weights(points, weights)
+    return np.asarray(points.features + np.einsum("njk,ik->inj", points.meta_features, weights))
+
+
+def preconditioned(
+    features: Function, meta_features: Function | None, rates: Any
+) -> tuple[Function, Function | None]:
+    """Features Λ^½ φ and Λ^½ ψ Λ^½, in which gradient descent with the learning-rate tensor Λ is plain.
+
+    ``rates`` are one for every parameter (P,), or the whole tensor (P, P).
+    """
+    given = numbers(rates, "rates")
+    tensor = np.diag(given) if given.ndim == 1 else given
+    if tensor.ndim != 2 or tensor.shape[0] != tensor.shape[1] or not np.allclose(tensor, tensor.T):
+        raise InputError(f"rates have shape {given.shape}: give (P,), or a symmetric (P, P).")
+    values, modes = np.linalg.eigh(tensor)
+    if values.min() < -1e-12 * np.abs(values).max():
+        raise InputError("rates are not positive: gradient descent would climb.")
+    root = (modes * np.sqrt(np.maximum(values, 0))) @ modes.T
+
+    def scaled_features(x: Any) -> Array:
+        return np.asarray(np.asarray(features(x)) @ root)
+
+    if meta_features is None:
+        return scaled_features, None
+    bends = meta_features
+    return scaled_features, lambda x: root @ np.asarray(bends(x)) @ root
+
+
+def _picked(mu: Array, front: Any, first: Any, second: Any) -> Array:
+    """Entries of μ (D, D, A); a sample that is not in A may only be last if a training one can take its place."""
+    kept = mu.shape[2]
+    if np.max(second, initial=0) < kept:
+        return mu[np.ix_(front, first, second)]
+    if np.max(first, initial=0) < kept:
+        return mu[np.ix_(front, second, first)].swapaxes(1, 2)
+    raise InputError(f"meta_kernel holds only {kept} samples in its last axis: give all of them there.")
+
+
+def _check_weights(points: FeaturePoints, weights: Array) -> None:
+    if weights.ndim != 2 or weights.shape[1] != points.features.shape[1]:
+        raise InputError(
+            f"weights have shape {weights.shape}: give (outputs, {points.features.shape[1]}), a number per feature."
+        )

@@ -1,0 +1,232 @@
+"""The end of training in closed form, to first order in ε: nearly-kernel prediction (11.132), (11.133).
+
+>>> import numpy as np
+>>> from foretrain.theory.prediction.nearly_kernel import QuadraticModel
+>>> model = QuadraticModel.from_features(
+...     lambda x: np.cos(np.outer(x, np.arange(6))),
+...     lambda x: np.sin(np.multiply.outer(x, np.add.outer(np.arange(6), np.arange(6)))),
+...     epsilon=0.01,
+... )
+>>> found = solve(model, np.array([0.1, 0.7, 1.5]), [0.5, -0.2, 0.9], "flow")
+>>> found.predict(np.array([0.1])).round(9).tolist()
+[0.5]
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
+from foretrain.support.memory import require_memory
+from foretrain.theory.prediction.nearly_kernel.algorithms import (
+    Spectrum,
+    checked_rate,
+    projectors,
+    spectrum,
+)
+from foretrain.theory.prediction.nearly_kernel.models import effective_features_at
+from foretrain.theory.prediction.nearly_kernel.points import Array, FeaturePoints, Model, Points, numbers
+
+if TYPE_CHECKING:
+    import xarray
+
+SMALL = 0.3  # expansion parameter from which a warning is given: about a tenth is then left out
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What is learned, as rows of a model: targets minus outputs before training, (rows, outputs)."""
+
+    residual: Array
+    samples: int
+    outputs: int  # of the model, wired or not
+    one_dimensional: bool
+
+    def shaped(self, rows: Array, samples: int) -> Array:
+        """(rows, columns) as (samples, outputs)."""
+        return rows.reshape(samples, self.outputs)
+
+    def as_given(self, values: Array) -> Array:
+        """(samples, outputs), or (samples,) if targets came so."""
+        return values[:, 0] if self.one_dimensional else values
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution:
+    """A trained quadratic model to first order in ε: :meth:`predict`, :meth:`effective_kernel` and what they rest on.
+
+    ``coefficients`` are λ = k̃⁻¹ y, (rows, outputs); ``expansion_parameter`` is |k̃^-½ ε ψ W^F|, how far training moves
+    the features in their own units: the prediction leaves out about its square.
+    """
+
+    model: Model
+    algorithm: str
+    eta: float | None  # of gradient descent
+    train: Points
+    targets: Targets
+    spectrum: Spectrum
+    coefficients: Array
+    middle: Array  # Z_A y y, (outputs, rows, rows)
+    front: Array  # Z_B y y, (outputs, rows, rows)
+
+    @cached_property
+    def expansion_parameter(self) -> float:
+        """ε |ψ| |k̃⁻¹ y| without units, of the worst output; from kernels, inside the training features only."""
+        return self.train.movement(self.coefficients.T, self.spectrum.inverse_root())
+
+    @cached_property
+    def _interpolating(self) -> tuple[Array, Array]:
+        """k̃⁻¹ of the A and B terms on the training rows, which [A] and [B] subtract: (rows, outputs) each."""
+        middle = self.train.in_the_middle(self.train, self.middle).T
+        front = self.train.in_front(self.train, self.front).T
+        return self.spectrum.solve(middle), self.spectrum.solve(front)
+
+    def _terms(self, x: Any) -> tuple[Array, Array, Array]:
+        """Kernel prediction R y, A term and B term: (N, outputs) each."""
+        points = self.model.points(x)
+        kernel = points.kernel(self.train)
+        middle, front = self._interpolating
+        found = (
+            kernel @ self.coefficients,
+            points.in_the_middle(self.train, self.middle).T - kernel @ middle,
+            points.in_front(self.train, self.front).T - kernel @ front,
+        )
+        first, second, third = (self.targets.shaped(term, len(x)) for term in found)
+        return first, second, third
+
+    def predict(self, x: Any) -> Array:
+        """Outputs after training (11.133): (N, outputs), or (N,) if the targets had one axis."""
+        start = self.model.start(x, self.targets.outputs)
+        return self.targets.as_given(start + sum(self._terms(x)))
+
+    def predict_linear(self, x: Any) -> Array:
+        """Outputs after training of the linear model, by its kernel alone (11.127)."""
+        return self.targets.as_given(self.model.start(x, self.targets.outputs) + self._terms(x)[0])
+
+    def parts(self, x: Any) -> xarray.Dataset:
+        """Where a prediction comes from: outputs before training, kernel, A and B terms, and their sum."""
+        import xarray
+
+        names = ("start", "kernel", "A", "B")
+        values = (self.model.start(x, self.targets.outputs), *self._terms(x))
+        found = xarray.Dataset(
+            {name: (("input", "output"), value) for name, value in zip(names, values)},
+            coords={"input": np.arange(len(x)), "output": np.arange(self.targets.outputs)},
+            attrs={
+                "algorithm": self.algorithm,
+                "eta": np.nan if self.eta is None else self.eta,
+                "expansion_parameter": self.expansion_parameter,
+                "condition_number": self.spectrum.condition_number,
+            },
+        )
+        found["prediction"] = sum(found[name] for name in names)
+        return found
+
+    def effective_kernel(self, x1: Any, x2: Any | None = None) -> Array:
+        """k^E at the end of training (11.138), the same for all algorithms at this order.
+
+        (outputs, rows, rows); one kernel, with pairs (sample, output) as rows, where outputs are wired.
+        """
+        first = self.model.points(x1)
+        second = first if x2 is None else self.model.points(x2)
+        there = first.shift(second, self.train, self.coefficients.T)
+        back = second.shift(first, self.train, self.coefficients.T)
+        return np.asarray(first.kernel(second) + there + back.swapaxes(1, 2))
+
+    @cached_property
+    def weights(self) -> Array:
+        """Parameters at the end of training, to first order: W^F + W^I (11.115), (11.118) for direct optimisation."""
+        train = self._features()
+        middle, front = self._interpolating
+        inside = (self.coefficients - middle - front).T @ train.features
+        return np.asarray(inside + train.pull(train, self.middle))
+
+    def effective_features(self, x: Any) -> Array:
+        """φ^E at the end of training to first order, φ + ε Σ W^F ψ (11.107): (outputs, rows, P)."""
+        moved = self.coefficients.T @ self._features().features
+        return effective_features_at(cast("FeaturePoints", self.model.points(x)), moved)
+
+    def _features(self) -> FeaturePoints:
+        if not isinstance(self.train, FeaturePoints):
+            raise NotSupportedError(
+                "a model made from kernels has no parameters: ask for predict or effective_kernel, or give features."
+            )
+        return self.train
+
+    def __repr__(self) -> str:
+        rate = "" if self.eta is None else f", eta {self.eta:.4g}"
+        linked = f", {self.train.wires} wired outputs" if self.train.wires > 1 else ""
+        return "\n".join(
+            [
+                f"Solution: {self.algorithm}{rate} on {self.targets.samples} samples{linked}, first order in epsilon",
+                f"  expansion parameter {self.expansion_parameter:.3g}, about its square is left out",
+                f"  condition number of the training kernel {self.spectrum.condition_number:.3g}"
+                + (f", jitter {self.spectrum.jitter:.2g}" if self.spectrum.jitter else ""),
+                "  .predict(x), .parts(x), .effective_kernel(x)",
+            ]
+        )
+
+
+def solve(
+    model: Model, x: Any, y: Any, algorithm: str = "gradient_descent", eta: float | None = None
+) -> Solution:
+    """Train a quadratic model from W = 0 on half the sum of squares, in closed form to first order in ε.
+
+    ``algorithm`` is "gradient_descent" at rate ``eta`` (by default 1 / w_max), "flow", "direct" optimisation, or
+    "ridgeless", the interpolation of least norm. ``y``: (N,) or (N, outputs).
+    """
+    train = model.points(x)
+    targets = as_targets(model, train, x, y)
+    if isinstance(train, FeaturePoints) and train.features.shape[1] < train.rows:
+        raise InputError(
+            f"there are {train.features.shape[1]} features for {train.rows} training outputs: give at least "
+            "as many features as outputs."
+        )
+    columns = targets.residual.shape[1]
+    require_memory(
+        8 * (4.0 + 4 * columns) * train.rows**2, f"a kernel of {train.rows} rows", "give fewer samples"
+    )
+    modes = spectrum(train.kernel(train))
+    rate = checked_rate(eta, float(modes.values[-1])) if algorithm == "gradient_descent" else None
+    Z = projectors(algorithm, modes.values, rate)
+    along = (modes.modes.T @ targets.residual).T
+    pairs = along[:, :, None] * along[:, None, :]
+    found = Solution(
+        model=model,
+        algorithm=algorithm,
+        eta=rate,
+        train=train,
+        targets=targets,
+        spectrum=modes,
+        coefficients=modes.solve(targets.residual),
+        middle=modes.modes @ (Z.A * pairs) @ modes.modes.T,
+        front=modes.modes @ (Z.B * pairs) @ modes.modes.T,
+    )
+    if found.expansion_parameter > SMALL:
+        warnings.warn(
+            f"training moves the features by {found.expansion_parameter:.2g} of themselves, which is not small, so "
+            "first order in epsilon may be far off: lower epsilon or the targets.",
+            AccuracyWarning,
+            stacklevel=2,
+        )
+    return found
+
+
+def as_targets(model: Model, train: Points, x: Any, y: Any) -> Targets:
+    """Check the targets, and put them into the rows of the model."""
+    values = numbers(y, "y")
+    shaped = values[:, None] if values.ndim == 1 else values
+    if shaped.ndim != 2 or len(shaped) != len(x) or not shaped.size:
+        raise InputError(f"y has shape {values.shape} for {len(x)} samples: give (N,) or (N, outputs).")
+    if train.wires > 1 and shaped.shape[1] != train.wires:
+        raise InputError(
+            f"y has {shaped.shape[1]} outputs, but the model has {train.wires} that share its parameters."
+        )
+    residual = shaped - model.start(x, shaped.shape[1])
+    rows = residual if train.wires == 1 else residual.reshape(-1, 1)
+    return Targets(rows, len(x), shaped.shape[1], values.ndim == 1)

@@ -1,0 +1,187 @@
+"""Quadratic models really trained, to all orders in ε, from W = 0: what the closed form is compared with.
+
+The loss is half the sum of squares (11.109). Gradient descent is run step by step, gradient flow is integrated, the
+interpolation of least norm is found by Newton's method; direct optimisation is W^F + W^I (11.115), (11.118) put into
+the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.integrate import solve_ivp
+
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.progress import track
+from foretrain.theory.prediction.nearly_kernel.algorithms import ALGORITHMS, Spectrum, checked_rate, spectrum
+from foretrain.theory.prediction.nearly_kernel.models import (
+    FeatureModel,
+    effective_features_at,
+    outputs_at,
+)
+from foretrain.theory.prediction.nearly_kernel.points import Array, FeaturePoints, Model
+from foretrain.theory.prediction.nearly_kernel.solution import Targets, as_targets, solve
+
+_NEWTON_STEPS = 50
+_ADVICE = "lower epsilon or the targets"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedModel:
+    """A quadratic model at the parameters where an algorithm ended: ``weights`` (outputs, P)."""
+
+    model: FeatureModel
+    weights: Array
+    algorithm: str
+    eta: float | None
+    steps: int | None  # of gradient descent or Newton's method
+    residual: float  # the largest training error that is left
+    targets: Targets
+
+    def predict(self, x: Any) -> Array:
+        """Outputs (N, outputs), or (N,) if the targets had one axis."""
+        return self.targets.as_given(self.model.outputs(x, self.weights))
+
+    def effective_features(self, x: Any) -> Array:
+        """φ^E at the end (11.107): (outputs, rows, P)."""
+        return self.model.effective_features(x, self.weights)
+
+    def effective_kernel(self, x1: Any, x2: Any | None = None) -> Array:
+        """k^E at the end (11.137): (outputs, rows, rows)."""
+        return self.model.effective_kernel(x1, x1 if x2 is None else x2, self.weights)
+
+    def __repr__(self) -> str:
+        rate = "" if self.eta is None else f", eta {self.eta:.4g}"
+        count = "" if self.steps is None else f", {self.steps} steps"
+        return (
+            f"TrainedModel: {self.algorithm}{rate}{count}, weights {self.weights.shape}, "
+            f"largest training error {self.residual:.2g}"
+        )
+
+
+def train(
+    model: Model,
+    x: Any,
+    y: Any,
+    algorithm: str = "gradient_descent",
+    eta: float | None = None,
+    *,
+    tolerance: float = 1e-12,
+    steps: int = 1_000_000,
+) -> TrainedModel:
+    """Train the model itself with one of the algorithms of :func:`solve`.
+
+    ``tolerance`` is the largest training error in units of the largest target at which training ends, ``steps`` the
+    most steps of gradient descent.
+    """
+    if not isinstance(model, FeatureModel):
+        raise NotSupportedError(
+            "a model made from kernels or a network has no parameters to train here: use solve, or "
+            "descend_in_sample_space."
+        )
+    if algorithm not in ALGORITHMS:
+        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+    points = model.points(x)
+    targets = as_targets(model, points, x, y)
+    modes = spectrum(points.kernel(points))
+    rate, count = None, None
+    goal = tolerance * max(float(np.abs(targets.residual).max()), np.finfo(float).tiny)
+    if algorithm == "direct":
+        weights = solve(model, x, y, "direct").weights
+    elif algorithm == "flow":
+        weights = _flow(points, targets.residual.T, modes, tolerance)
+    elif algorithm == "ridgeless":
+        weights, count = _least_norm(points, targets.residual.T, goal)
+    else:
+        rate = checked_rate(eta, float(modes.values[-1]))
+        require_steps(modes.values, rate, tolerance, steps)
+        weights, count = _descend(points, targets.residual.T, rate, goal, steps)
+    left = float(np.abs(outputs_at(points, weights) - targets.residual.T).max())
+    return TrainedModel(model, weights, algorithm, rate, count, left, targets)
+
+
+def require_steps(values: Array, rate: float, tolerance: float, most: int) -> None:
+    """Refuse gradient descent that the smallest eigenvalue makes too slow."""
+    slowest = float(np.abs(1 - rate * values).max())
+    needed = np.log(tolerance) / np.log(slowest) if 0 < slowest < 1 else (1.0 if slowest == 0 else np.inf)
+    if needed > most:
+        raise InputError(
+            f"gradient descent at eta {rate:.3g} needs about {needed:.2g} steps for eigenvalues from {values[0]:.2g} "
+            f"to {values[-1]:.2g}, more than steps={most}: raise steps or tolerance."
+        )
+
+
+def _descend(points: FeaturePoints, y: Array, rate: float, goal: float, most: int) -> tuple[Array, int]:
+    """W ← W − η Σ (z − y) φ^E, until no error is above the goal."""
+    weights = np.zeros((len(y), points.features.shape[1]))
+    best, since = np.inf, 0
+    for step in track(range(most), "gradient descent"):
+        error = outputs_at(points, weights) - y
+        largest = float(np.abs(error).max())
+        if largest <= goal:
+            return weights, step
+        if not np.isfinite(largest):
+            raise InputError(f"gradient descent at eta {rate:.3g} diverges: {_ADVICE}, or eta.")
+        # Rounding may stop the error a little above the goal: a thousand steps without gain are the end.
+        best, since = (largest, 0) if largest < best else (best, since + 1)
+        if since > 1000:
+            if best > 1e3 * goal:
+                raise InputError(
+                    f"gradient descent at eta {rate:.3g} stays at error {best:.2g}: {_ADVICE}, or eta."
+                )
+            return weights, step
+        weights = weights - rate * np.einsum("in,inj->ij", error, effective_features_at(points, weights))
+    raise InputError(
+        f"gradient descent did not end in {most} steps (error {largest:.2g}): raise steps or tolerance."
+    )
+
+
+def _flow(points: FeaturePoints, y: Array, modes: Spectrum, tolerance: float) -> Array:
+    """dW/dt = −Σ (z − y) φ^E, integrated until the slowest mode has decayed to the tolerance."""
+    shape = (len(y), points.features.shape[1])
+
+    def velocity(_: float, flat: Array) -> Array:
+        weights = flat.reshape(shape)
+        error = outputs_at(points, weights) - y
+        return np.asarray(-np.einsum("in,inj->ij", error, effective_features_at(points, weights)).ravel())
+
+    time = 1.5 * np.log(1 / tolerance) / float(modes.values[0])
+    scale = float(np.linalg.norm(y)) / np.sqrt(float(modes.values[-1]))
+    found = solve_ivp(
+        velocity,
+        (0, time),
+        np.zeros(shape).ravel(),
+        method="LSODA",
+        rtol=1e-11,
+        atol=1e-13 * max(scale, 1e-300),
+    )
+    if not found.success or not np.isfinite(found.y[:, -1]).all():
+        raise InputError(f"gradient flow does not reach its end ({found.message}): {_ADVICE}.")
+    return np.asarray(found.y[:, -1].reshape(shape))
+
+
+def _least_norm(points: FeaturePoints, y: Array, goal: float) -> tuple[Array, int]:
+    """Minimum of ½|W|² with z = y: W = Σ ν φ^E, by Newton's method from the linear model's one, output by output."""
+    ends = [_newton(points, target, goal) for target in y]
+    return np.stack([weights for weights, _ in ends]), max(count for _, count in ends)
+
+
+def _newton(points: FeaturePoints, target: Array, goal: float) -> tuple[Array, int]:
+    rows, size = points.features.shape
+    multipliers = np.linalg.solve(points.features @ points.features.T, target)
+    weights = points.features.T @ multipliers
+    for step in range(_NEWTON_STEPS):
+        slopes = effective_features_at(points, weights[None])[0]
+        force = weights - slopes.T @ multipliers
+        error = outputs_at(points, weights[None])[0] - target
+        if np.abs(error).max() <= goal and np.abs(force).max() <= 1e-12 * np.abs(weights).max(initial=1e-300):
+            return weights, step
+        curved = np.eye(size) - np.tensordot(multipliers, points.meta_features, axes=1)
+        system = np.block([[curved, -slopes.T], [slopes, np.zeros((rows, rows))]])
+        change = np.linalg.solve(system, -np.concatenate([force, error]))
+        weights, multipliers = weights + change[:size], multipliers + change[size:]
+    raise InputError(
+        f"the interpolation of least norm was not found in {_NEWTON_STEPS} Newton steps: {_ADVICE}."
+    )

@@ -1,0 +1,233 @@
+"""The page as a document: complete, self-contained, escaped, in order, readable in both sets of colours."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plotly.graph_objects import Figure
+
+from foretrain.doctor.diagnosis import Diagnosis
+from foretrain.doctor.finding import Examination, Finding, Severity
+from foretrain.report.page import Patient, page, write_page
+from foretrain.report.page.markup import Markup, element, identifier
+from foretrain.report.page.numbers import file_size, number
+from foretrain.report.page.table import MOST_ROWS, Table, table
+from foretrain.support.errors import FileError, InputError
+
+STYLE = (files("foretrain.report.page") / "style.css").read_text(encoding="utf-8")
+
+
+class Outline(HTMLParser):
+    """Elements in their order with their attributes, texts by element, and whether tags match."""
+
+    VOID = ("meta", "link", "br")
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.open: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def all(self, *names: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag in names]
+
+
+@pytest.fixture(scope="module")
+def source(page_file: Path) -> str:
+    return page_file.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def outline(source: str) -> Outline:
+    return Outline(source)
+
+
+def test_tags_match_and_names_are_unique(outline: Outline) -> None:
+    assert outline.open == []
+    names = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
+    assert len(names) == len(set(names))
+    targets = {str(a["href"])[1:] for a in outline.all("a")}
+    labels = {str(a["aria-labelledby"]) for _, a in outline.elements if "aria-labelledby" in a}
+    assert targets | labels <= set(names)
+
+
+def test_nothing_outside_is_named_by_any_element(outline: Outline, source: str) -> None:
+    for tag, attributes in outline.elements:
+        assert "src" not in attributes, tag
+        assert str(attributes.get("href", "#")).startswith(("#", "data:")), tag
+    assert "@import" not in STYLE
+    assert "url(" not in STYLE
+
+
+def test_the_policy_lets_only_the_page_s_own_scripts_run(outline: Outline) -> None:
+    policy = next(str(a["content"]) for a in outline.all("meta") if "http-equiv" in a)
+    scripts = [text for tag, text in outline.texts if tag == "script"]
+    data, *run = scripts
+    assert json.loads(data)
+    for script in run:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+
+
+def test_headings_go_down_by_one_and_landmarks_are_there(outline: Outline) -> None:
+    levels = [int(tag[1]) for tag, _ in outline.elements if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:]))
+    assert [len(outline.all(tag)) for tag in ("header", "nav", "main", "footer")] == [1, 1, 1, 1]
+    assert outline.all("html")[0]["lang"] == "en"
+
+
+def test_every_plot_has_words_and_numbers(outline: Outline) -> None:
+    plots = [a for a in outline.all("div") if a.get("class") == "plot"]
+    data = json.loads(next(text for tag, text in outline.texts if tag == "script"))
+    assert sorted(data) == sorted(str(a["id"]) for a in plots)
+    assert all(a["role"] == "img" and len(str(a["aria-label"])) > 40 for a in plots)
+    assert len(outline.all("figcaption")) == len(outline.all("figure")) == len(plots)
+
+
+def test_plotly_knows_everything_it_is_told(outline: Outline) -> None:
+    data = json.loads(next(text for tag, text in outline.texts if tag == "script"))
+    for specification in data.values():
+        Figure(json.loads(re.sub(r"var\(--[a-z-]+\)", "#123456", json.dumps(specification))))
+
+
+def test_colours_that_plots_name_are_in_the_style(source: str) -> None:
+    named = set(re.findall(r"var\((--[a-z-]+)\)", source))
+    assert named <= set(re.findall(r"(--[a-z-]+):", STYLE))
+
+
+def test_what_users_write_is_escaped(source: str) -> None:
+    assert "<script>alert" not in source
+    assert "&lt;script&gt;alert" in source
+
+
+def test_severity_is_a_word_and_a_symbol(source: str, patients: list[Patient]) -> None:
+    for patient in patients:
+        for finding in patient.diagnosis.findings:
+            assert f"</span>{finding.severity.word.capitalize()}</span>" in source
+
+
+def test_skipped_checks_give_their_reason(patients: list[Patient]) -> None:
+    told = page(patients[1:2])
+    skipped = [one.skipped for one in patients[1].diagnosis.examinations.values() if one.skipped]
+    assert skipped
+    assert all(str(element("i", reason))[3:-4] in told for reason in skipped)
+
+
+def test_a_clean_bill_and_an_empty_diagnosis_are_told(patients: list[Patient]) -> None:
+    setup = patients[0].diagnosis.setup
+    good = Examination((Finding(Severity.GOOD, "All is well.", "1 of 1", "none"),))
+    assert "clean bill of health" in page([Patient("well", Diagnosis(setup, {"gains": good}))])
+    assert "Nothing could be examined" in page([Patient("unknown", Diagnosis(setup, {}))])
+
+
+def test_every_check_can_be_missing(patients: list[Patient]) -> None:
+    for patient in patients[:2]:
+        for left_out in patient.diagnosis.examinations:
+            others = {n: one for n, one in patient.diagnosis.examinations.items() if n != left_out}
+            assert "<h2" in page([Patient("part", Diagnosis(patient.diagnosis.setup, others))])
+
+
+def test_a_page_is_written_whole_and_not_over_another(patients: list[Patient], tmp_path: Path) -> None:
+    path = tmp_path / "new" / "page.html"
+    size = write_page(path, patients[2:])
+    assert path.stat().st_size == size
+    with pytest.raises(FileError, match="already exists"):
+        write_page(path, patients[2:])
+    assert write_page(path, patients[2:], "Title", overwrite=True) > 0
+    assert [one.name for one in path.parent.iterdir()] == ["page.html"]
+    with pytest.raises(InputError, match="at least one"):
+        write_page(tmp_path / "none.html", [])
+    assert not (tmp_path / "none.html").exists()
+
+
+def test_elements_and_names() -> None:
+    assert element("p", "a<b", None, [Markup("<i>c</i>")], class_="d", hidden=True, title=None) == (
+        '<p class="d" hidden>a&lt;b<i>c</i></p>'
+    )
+    assert element("meta", name='"') == '<meta name="&quot;">'
+    assert identifier("Layer 0.weight", "<x>") == "layer-0-weight-x"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (0, "0"),
+        (12345, "12,345"),
+        (-0.25, "−0.250"),
+        (3.14159, "3.14"),
+        (1.5e-7, "1.50 × 10⁻⁷"),
+        (2e12, "2.00 × 10¹²"),
+        (np.inf, "∞"),
+        (np.nan, "not known"),
+    ],
+)
+def test_numbers_are_readable(value: float, told: str) -> None:
+    assert number(value) == told
+
+
+def test_sizes_are_readable() -> None:
+    assert file_size(4_883_021) == "4.9 MB"
+    assert file_size(1_200) == "1 kB"
+
+
+def test_long_tables_are_thinned_with_both_ends() -> None:
+    long = Table("squares", ("n", "square"), [(i, i * i) for i in range(1000)])
+    short = long.thinned()
+    assert len(short.rows) == MOST_ROWS
+    assert (short.rows[0], short.rows[-1]) == (long.rows[0], long.rows[-1])
+    assert "of 1000" in table(short)
+    assert long.rows[:5] == Table("few", ("n", "square"), long.rows[:5]).thinned().rows
+
+
+def colour_pairs() -> Iterator[tuple[str, str, str, float]]:
+    """Foreground, background, theme and the least contrast that is asked of them."""
+    for theme in ("light", "dark"):
+        for ink in ("ink", "muted", "link"):
+            for paper in ("page", "surface", "raised"):
+                yield ink, paper, theme, 4.5
+        for tone in ("critical", "warning", "note", "good"):
+            for paper in (f"{tone}-tint", "surface"):
+                yield tone, paper, theme, 4.5
+            yield "ink", f"{tone}-tint", theme, 4.5
+        for line in ("blue", "orange", "green", "purple", "red", "focus"):
+            yield line, "surface", theme, 3.0
+
+
+@pytest.mark.parametrize(("front", "back", "theme", "least"), list(colour_pairs()))
+def test_contrast(front: str, back: str, theme: str, least: float) -> None:
+    high, low = sorted((luminance(front, theme), luminance(back, theme)), reverse=True)
+    assert (high + 0.05) / (low + 0.05) >= least
+
+
+def luminance(name: str, theme: str) -> float:
+    """Relative luminance by the accessibility guidelines (WCAG 2)."""
+    found = re.search(rf"--{name}: light-dark\((#[0-9a-f]{{6}}), (#[0-9a-f]{{6}})\)", STYLE)
+    assert found is not None, name
+    text = found[1 if theme == "light" else 2]
+    parts = [int(text[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

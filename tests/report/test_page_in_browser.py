@@ -1,0 +1,211 @@
+"""The page in a real browser: everything is drawn, nothing is fetched, all controls work, also by keyboard."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+
+pytestmark = pytest.mark.skipif(
+    BROWSER is None or DRIVER is None,
+    reason="no chromium with its driver was found: install both, on Debian with apt-get install chromium chromium-driver",
+)
+
+WIDTHS = {"phone": 375, "small phone": 320, "desktop": 1280}
+DRAWN = """
+return [...document.querySelectorAll(".plot")].map((place) => {
+  const marks = [...place.querySelectorAll(
+    ".scatterlayer .trace path, .barlayer .point path, .heatmaplayer image, .contourlayer path")];
+  const picture = place.querySelector("svg.main-svg").getBoundingClientRect();
+  const box = place.getBoundingClientRect();
+  return { name: place.id, traces: (place.data || []).length, marks: marks.length, label: place.ariaLabel,
+           width: picture.width, height: picture.height, inside: picture.right <= box.right + 1 };
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
+    options = ChromeOptions()
+    options.binary_location = BROWSER or ""
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--user-data-dir={profile}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = Chrome(options=options, service=ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(browser: Any, page_file: Path) -> Any:
+    return open_page(browser, page_file, WIDTHS["desktop"])
+
+
+def open_page(browser: Any, path: Path, width: int) -> Any:
+    """Load the page anew at a width, with empty logs, and wait until all is drawn."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    phone = width < 500
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": phone},
+    )
+    browser.get("about:blank")
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    browser.get(path.as_uri())
+    WebDriverWait(browser, 30, 0.05).until(
+        lambda driver: driver.execute_script("return document.documentElement.dataset.drawn === 'all'")
+    )
+    return browser
+
+
+def requests(browser: Any) -> set[str]:
+    """Addresses that the browser asked for; data inside of the page do not count."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
+    return {address for address in asked if not address.startswith(("data:", "blob:"))}
+
+
+def keys(browser: Any, *pressed: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    ActionChains(browser).send_keys(*pressed).perform()
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
+def test_every_plot_is_drawn_and_nothing_is_fetched(browser: Any, page_file: Path, width: int) -> None:
+    open_page(browser, page_file, width)
+    plots = browser.execute_script(DRAWN)
+    assert len(plots) == len(json.loads(browser.execute_script("return document.getElementById('plots').textContent")))
+    assert len(plots) >= 6
+    for plot in plots:
+        assert plot["traces"] > 0, plot
+        assert plot["marks"] > 0, plot
+        assert plot["width"] > 200, plot
+        assert plot["height"] > 200, plot
+        assert plot["inside"], plot
+        assert plot["label"], plot
+    assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []
+    assert requests(browser) == {page_file.as_uri()}
+    wide = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    assert wide[0] <= wide[1] == width
+
+
+def test_dark_and_light_change_page_and_plots(opened: Any) -> None:
+    seen = []
+    for _ in range(3):
+        seen.append(
+            opened.execute_script(
+                "return [getComputedStyle(document.body).backgroundColor,"
+                " getComputedStyle(document.querySelector('.plot .xtitle')).fill]"
+            )
+        )
+        opened.find_element("id", "theme").click()
+    light, dark, again = seen
+    assert light == again
+    assert light[0] != dark[0]
+    assert light[1] != dark[1]
+    assert "dark" in opened.find_element("id", "said").text.lower()
+
+
+def test_the_reader_s_preference_for_dark_is_followed(browser: Any, page_file: Path) -> None:
+    preference = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
+    open_page(browser, page_file, WIDTHS["phone"])
+    background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert all(int(part) < 60 for part in background.removeprefix("rgb(").removesuffix(")").split(","))
+    assert "Light" in browser.find_element("id", "theme").text
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_axes_turn_from_logarithmic_to_linear_and_stay_so(opened: Any) -> None:
+    button = opened.find_element("css selector", "button[data-axis=yaxis]")
+    kind = "return document.getElementById(arguments[0]).layout.yaxis.type"
+    target, pressed = button.get_attribute("data-target"), button.get_attribute("aria-pressed")
+    before = opened.execute_script(kind, target)
+    assert pressed == str(before == "log").lower()
+    opened.execute_script("arguments[0].click()", button)
+    opened.find_element("id", "theme").click()
+    after = opened.execute_script(kind, target)
+    assert {before, after} == {"log", "linear"}
+    assert button.get_attribute("aria-pressed") == str(after == "log").lower()
+
+
+def test_code_is_copied_as_it_stands(opened: Any, page_file: Path) -> None:
+    granted = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    opened.execute_cdp_cmd("Browser.grantPermissions", granted)
+    button = opened.find_element("css selector", ".card[open] button.copy")
+    code = opened.execute_script("return arguments[0].closest('.code').querySelector('code').textContent", button)
+    opened.execute_script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].focus()", button)
+    keys(opened, "\ue007")
+    copied = opened.execute_async_script(
+        "const done = arguments[0]; setTimeout(() => navigator.clipboard.readText().then(done, String), 200)"
+    )
+    assert copied == code != ""
+    assert button.text == "Copied"
+
+
+def test_the_keyboard_reaches_every_control_and_shows_where_it_is(opened: Any) -> None:
+    tab, enter = "\ue004", "\ue007"
+    expected = opened.execute_script(
+        "return [...document.querySelectorAll('a, button, summary, [tabindex=\"0\"]')]"
+        ".filter((one) => one.checkVisibility()).length"
+    )
+    where = """
+      const one = document.activeElement;
+      const style = getComputedStyle(one);
+      const box = one.getBoundingClientRect();
+      return { kind: one.tagName, text: one.textContent.slice(0, 40), outline: style.outlineStyle,
+               seen: box.right > 0 && box.bottom > 0 && box.top < innerHeight };
+    """
+    keys(opened, tab)
+    assert "Skip" in opened.execute_script(where)["text"]
+    reached = 1
+    for _ in range(expected + 5):
+        here = opened.execute_script(where)
+        if here["kind"] == "BODY":
+            break
+        assert here["outline"] != "none", here
+        keys(opened, tab)
+        reached += 1
+    assert reached - 1 == expected
+    card = opened.find_element("css selector", "details.card:not([open]) > summary")
+    opened.execute_script("arguments[0].focus()", card)
+    keys(opened, enter)
+    assert opened.execute_script("return arguments[0].parentElement.open", card)
+
+
+def test_the_skip_link_leads_past_the_contents(opened: Any) -> None:
+    keys(opened, "\ue004", "\ue007")
+    assert opened.execute_script("return document.activeElement.id || location.hash") in ("content", "#content")
+
+
+def test_on_paper_everything_is_open_and_light(opened: Any) -> None:
+    opened.find_element("id", "theme").click()
+    closed = "return document.querySelectorAll('details.card:not([open])').length"
+    before = opened.execute_script(closed)
+    assert before > 0
+    opened.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert opened.execute_script(closed) == 0
+    assert opened.execute_script("return document.documentElement.dataset.theme") == "light"
+    opened.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert opened.execute_script(closed) == before
+    assert opened.execute_script("return document.documentElement.dataset.theme") == "dark"
+    printed = opened.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    assert len(printed["data"]) > 50_000
+
+
+def test_what_users_write_is_never_run(opened: Any) -> None:
+    assert "<script>alert" in opened.find_element("css selector", "#network-3 h2").text
+    assert opened.execute_script("return document.querySelectorAll('#content script').length") == 0
