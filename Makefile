@@ -18,8 +18,8 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: setup  ## install, then predict, measure and compare a built-in example
-	@$(BIN)/foretrain compare tanh --depth 5 --save demo --overwrite
+demo: setup  ## install, then examine two built-in networks and write the interactive page
+	@$(BIN)/python -m foretrain.report.demo demo/report.html
 
 test: setup lint types  ## install, then lint, types and the quick tests
 	$(BIN)/python -m pytest -n $(WORKERS)

@@ -59,7 +59,16 @@ def test_an_earlier_page_is_kept_unless_asked_otherwise(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "report.html").write_text("mine")
-    arguments = ("model.py:make", "data.npz", "--lr", "0.05", "--no-verify", "--json", "--title", "A <b> title")
+    arguments = (
+        "model.py:make",
+        "data.npz",
+        "--lr",
+        "0.05",
+        "--no-verify",
+        "--json",
+        "--title",
+        "A <b> title",
+    )
     assert run(*arguments) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert (folder / "report.html").read_text() == "mine"

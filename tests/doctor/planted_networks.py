@@ -13,7 +13,7 @@ Activation = Callable[[], nn.Module]
 
 
 @cache
-def digits(samples: int = 600) -> tuple[Tensor, Tensor]:
+def digits(samples: int = 200) -> tuple[Tensor, Tensor]:
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -21,7 +21,7 @@ def digits(samples: int = 600) -> tuple[Tensor, Tensor]:
     return x[:samples], torch.as_tensor(found.target).long()[:samples]
 
 
-def regression(samples: int = 400, features: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
+def regression(samples: int = 200, features: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
     """A smooth target of normal inputs."""
     source = torch.Generator().manual_seed(seed)
     x = torch.randn(samples, features, generator=source)

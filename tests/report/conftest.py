@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from torch import nn
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.entry import doctor
 from foretrain.doctor.finding import Examination, Finding, Severity
+from foretrain.doctor.learning_curve import learning_curve
+from foretrain.doctor.setup import Case
 from foretrain.report.page import Patient, write_page
 from foretrain.training.tasks.memory_pro import MemoryPro
 from foretrain.training.tasks.recurrent import Recurrent
@@ -21,7 +24,7 @@ NASTY = "<script>alert('x')</script> & \"quotes\" </title>"
 def small_weights() -> Diagnosis:
     """A deep network whose weights are too small, on a task with classes."""
     torch.manual_seed(0)
-    layers = [part for _ in range(7) for part in (nn.Linear(12, 12), nn.Tanh())]
+    layers = [part for _ in range(7) for part in (nn.Linear(12, 12), nn.ReLU())]
     network = nn.Sequential(*layers, nn.Linear(12, 3))
     x = torch.randn(48, 12)
     return doctor(network, x, x[:, :3].argmax(1), optimizer=0.05)
@@ -45,10 +48,22 @@ def awkward(like: Diagnosis) -> Diagnosis:
 def patients() -> list[Patient]:
     first, second = small_weights(), remembering()
     return [
-        Patient("A deep tanh network", first, first.verify(20)),
+        Patient("A deep ReLU network", first, first.verify(20), learning_curve(Case(first.setup), 20)),
         Patient("A GRU with memory", second),
-        Patient(NASTY, awkward(first)),
+        Patient(NASTY, awkward(second)),
     ]
+
+
+@pytest.fixture(scope="session")
+def small_page(patients: list[Patient], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With every kind of control, but few plots: it is loaded often."""
+    first, _, third = patients
+    kept = {name: first.diagnosis.examinations[name] for name in ("inputs", "initialisation", "dead_units")}
+    path = tmp_path_factory.mktemp("page") / "small.html"
+    write_page(
+        path, [replace(first, diagnosis=Diagnosis(first.diagnosis.setup, kept)), third], "Two networks"
+    )
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from plotly.graph_objects import Figure
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.report.page import Patient, page, write_page
-from foretrain.report.page.markup import Markup, element, identifier
+from foretrain.report.page.markup import Markup, element
 from foretrain.report.page.numbers import file_size, number
+from foretrain.report.page.sections import sections_of
 from foretrain.report.page.table import MOST_ROWS, Table, table
 from foretrain.support.errors import FileError, InputError
 
@@ -95,7 +97,7 @@ def test_headings_go_down_by_one_and_landmarks_are_there(outline: Outline) -> No
     levels = [int(tag[1]) for tag, _ in outline.elements if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:]))
+    assert all(after <= before + 1 for before, after in pairwise(levels))
     assert [len(outline.all(tag)) for tag in ("header", "nav", "main", "footer")] == [1, 1, 1, 1]
     assert outline.all("html")[0]["lang"] == "en"
 
@@ -128,6 +130,15 @@ def test_severity_is_a_word_and_a_symbol(source: str, patients: list[Patient]) -
     for patient in patients:
         for finding in patient.diagnosis.findings:
             assert f"</span>{finding.severity.word.capitalize()}</span>" in source
+
+
+def test_every_measurement_that_is_there_is_drawn(patients: list[Patient]) -> None:
+    first, second, third = ({section.name for section in sections_of(patient)} for patient in patients)
+    everywhere = {"findings", "checks"}
+    measured = everywhere | {"layers", "spectra", "modes", "rate", "data", "measurements"}
+    assert first == measured | {"training", "phases", "agreement", "plateau"}
+    assert second == measured | {"states"}
+    assert third == everywhere
 
 
 def test_skipped_checks_give_their_reason(patients: list[Patient]) -> None:
@@ -169,7 +180,6 @@ def test_elements_and_names() -> None:
         '<p class="d" hidden>a&lt;b<i>c</i></p>'
     )
     assert element("meta", name='"') == '<meta name="&quot;">'
-    assert identifier("Layer 0.weight", "<x>") == "layer-0-weight-x"
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ def compare(
     observables: Annotated[
         str | None,
         typer.Option(
-            "--observables", help="Names such as K,V,G1 or, of the NTK, Theta,H1,D,F,A,B [default: K,V,G1]."
+            "--observables",
+            help="Names such as K,V,G1; of the NTK Theta,H1,D,F,A,B; of its differentials P,Q,R,S,T,U "
+            "[default: K,V,G1].",
         ),
     ] = None,
     method: Annotated[
@@ -56,7 +58,7 @@ def compare(
     gamma: SkipConnection = 0.0,
     seed: Seed = 0,
 ) -> Answer:
-    """Compare kernel, vertex, 1/n correction and NTK with real random networks, extrapolated to infinite width.
+    """Compare kernel, vertex, 1/n correction, NTK and its differentials with real random networks of several widths.
 
     The answer is that theory agrees (exit code 0) or not (1): the root mean square of independent z-scores is at
     most 1.3 (more if they are few) and no |z| exceeds the bound that one run in a hundred would exceed by chance,
@@ -238,6 +240,7 @@ COMMAND = Command(
         "foretrain compare tanh --depth 5 --width 64",
         "foretrain compare tanh relu gelu sin swish --plot comparison.png",
         "foretrain compare tanh --depth 3 --width 24 --observables Theta,H1,D,F,A,B",
+        "foretrain compare sin --depth 3 --width 32 --observables P,Q,R,S,T,U",
         "foretrain compare relu --c-b 0.1 --c-w 1.8 --data data.npz --method conditional --save results",
     ),
     saves=True,

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
 from foretrain.cli.activation import find
+from foretrain.cli.flow_tensors import (
+    asked_entries,
+    computed_in_part,
+    entries_to_compute,
+    entry_table,
+    measures_table,
+    others,
+)
 from foretrain.cli.frame import Answer, Command
 from foretrain.cli.options import BiasVariance, DataFile, SkipConnection, WeightVariance
 from foretrain.cli.output import Table
@@ -24,11 +31,11 @@ if TYPE_CHECKING:
     from foretrain.activations import Activation
     from foretrain.theory.architecture import MLP
     from foretrain.theory.flow import Flow
+    from foretrain.theory.recursions.dntk_legs import Kinks
 
 Array = NDArray[np.float64]
 
 _ALL_SHOWN = 24  # layers; of deeper networks the table shows about so many
-_FULL_VERTEX = 4  # inputs up to which all entries of V are computed unasked
 _DEEP = 1000  # layers
 _ANGLE = 60.0
 
@@ -58,12 +65,25 @@ def flow(
     data: DataFile = None,
     samples: Annotated[int, typer.Option("--samples", help="How many inputs of the data file.")] = 8,
     observables: Annotated[
-        str | None, typer.Option("--observables", help="Names such as K,V,G1 [default: all that are known].")
+        str | None,
+        typer.Option(
+            "--observables",
+            help="Names of preactivations (K,V,G1), tangent kernel (Theta,H1,D,F,A,B), its first (P,Q) and second "
+            "differentials (R,S,T,U) [default: K,V,G1].",
+        ),
     ] = None,
     quadruples: Annotated[
         str | None,
-        typer.Option("--quadruples", metavar="ABCD", help="Entries of V to show: '0,1,0,1;0,0,1,1'."),
+        typer.Option(
+            "--quadruples", metavar="ABCD", help="Entries of V and other tensors to show: '0,1,0,1;0,0,1,1'."
+        ),
     ] = None,
+    kinks: Annotated[
+        str,
+        typer.Option(
+            "--kinks", help="Second derivatives at kinks, for P and Q: delta, or almost_everywhere for none."
+        ),
+    ] = "delta",
     layers: Annotated[
         str | None, typer.Option("--layers", help="Layers to show, such as 1,2,10-20 [default: all or some].")
     ] = None,
@@ -71,7 +91,8 @@ def flow(
     """Follow kernel, correlations and fluctuations of a random network from layer to layer.
 
     K is the variance of a preactivation at infinite width, G1/n its first correction, V/(nK²) the relative variance
-    of the metric from network to network: the small parameter of everything at finite width.
+    of the metric from network to network: the small parameter of everything at finite width. P to U say how far
+    training moves the tangent kernel: P/(nΘ²), RK/(nΘ³) and the like are 0 where a network learns no representation.
     """
     from foretrain.report.flow import draw_flow, flow_summary, with_laws
     from foretrain.theory.flow import flow as run
@@ -83,7 +104,8 @@ def flow(
     _refuse_minutes(mlp.depth, len(given.rows), observables)
     names = _names(observables, mlp)
     asked = _rows("--quadruples", quadruples) if quadruples else None
-    found = run(mlp, given.rows, names, quadruples=_vertices(names, asked, len(given.rows)))
+    entries = entries_to_compute(names, asked, len(given.rows))
+    found = run(mlp, given.rows, names, quadruples=entries, kinks=cast("Kinks", kinks))
     summary = with_laws(flow_summary(found), mlp, given.rows[0])
     return Answer(
         _document(mlp, given, found, summary, asked, shown),
@@ -130,12 +152,6 @@ def _rows(option: str, text: str) -> Array:
     if not rows or len({len(row) for row in rows}) > 1:
         raise InputError(f"{option} is {text!r}: give rows of numbers of one length, such as '1,0;0.5,0.8'.")
     return np.array(rows)
-
-
-def _whole_numbers(option: str, values: Array) -> NDArray[np.intp]:
-    if (values != np.round(values)).any():
-        raise InputError(f"{option} must be whole numbers.")
-    return values.astype(np.intp)
 
 
 def _network(
@@ -202,24 +218,13 @@ def _chosen_layers(text: str | None, depth: int) -> list[int]:
 
 
 def _names(text: str | None, mlp: MLP) -> list[str]:
-    """The observables; K is always among them, since all others are measured by it."""
+    """The observables; K is always among them, and Theta with what is measured by it."""
+    from foretrain.report.flow import MEASURES
+
     if text is None:
         return ["K", "V"] if mlp.is_residual else ["K", "V", "G1"]
-    return list(dict.fromkeys(["K", *(part.strip() for part in text.split(","))]))
-
-
-def _vertices(names: Sequence[str], asked: Array | None, inputs: int) -> NDArray[np.intp] | None:
-    """The entries of V to compute: those of each input alone, then those asked for; None for all of them."""
-    if "V" not in names:
-        if asked is not None:
-            raise InputError("--quadruples are entries of V: add V to --observables.")
-        return None
-    alone = np.repeat(np.arange(inputs)[:, None], 4, axis=1)
-    if asked is not None:
-        if asked.shape[1] != 4:
-            raise InputError(f"--quadruples names {asked.shape[1]} inputs in a row: give four.")
-        return np.concatenate([alone, _whole_numbers("--quadruples", asked)])
-    return alone if inputs > _FULL_VERTEX else None
+    asked = [part.strip() for part in text.split(",")]
+    return list(dict.fromkeys(["K", *(["Theta"] if {*MEASURES} & {*asked} else []), *asked]))
 
 
 def _headline(mlp: MLP) -> str:
@@ -235,24 +240,21 @@ def _headline(mlp: MLP) -> str:
 def _text(
     mlp: MLP, given: _Inputs, found: Flow, summary: xarray.Dataset, asked: Array | None, shown: list[int]
 ) -> list[str | Table]:
+    from foretrain.report.flow import measures
+
     parts: list[str | Table] = [f"{_headline(mlp)}\nInputs: {given.origin}.", _table(summary, shown)]
     if asked is not None:
-        parts.append(_quadruple_table(found, asked, shown))
-    if others := _others(found):
-        parts.append(
-            Table(("layer", *others), [[n, *(float(v[n - 1]) for v in others.values())] for n in shown])
-        )
+        parts.append(entry_table(found, asked, shown))
+    if more := others(found):
+        parts.append(Table(("layer", *more), [[n, *(float(v[n - 1]) for v in more.values())] for n in shown]))
+    parts += measures_table(measures(found), shown)
     law = f"In depth: {summary.attrs['statement']}"
     parts.append(law if law.endswith(".") else f"{law}.")
-    if asked is None and "V" in set(found) and "quadruple" in found["V"].dims:
-        parts.append("Of V only the entries of each input alone were computed: name others in --quadruples.")
+    if asked is None and (names := computed_in_part(found)):
+        parts.append(
+            f"Of {names} only entries of each input alone were computed: name others in --quadruples."
+        )
     return [*parts, _verdict(mlp, summary)]
-
-
-def _others(found: Flow) -> dict[str, Array]:
-    """Tensors without a column of their own, by their entry of input 0 alone; all entries are in the saved data."""
-    names = [name for name in found if name not in ("K", "V", "G1")]
-    return {f"{name} of input 0": found[name].values.reshape(found.mlp.depth, -1)[:, 0] for name in names}
 
 
 def _verdict(mlp: MLP, summary: xarray.Dataset) -> str:
@@ -304,19 +306,11 @@ def _pair_correlations(summary: xarray.Dataset) -> Array:
     return np.asarray(summary["correlation"].values[:, first, second])
 
 
-def _quadruple_table(found: Flow, asked: Array, shown: list[int]) -> Table:
-    values = _asked_vertices(found, asked)
-    names = [f"V_({a:g},{b:g})({c:g},{d:g})" for a, b, c, d in asked]
-    return Table(("layer", *names), [[layer, *map(float, values[layer - 1])] for layer in shown])
-
-
-def _asked_vertices(found: Flow, asked: Array) -> Array:
-    return np.asarray(found["V"].values[:, -len(asked) :])
-
-
 def _document(
     mlp: MLP, given: _Inputs, found: Flow, summary: xarray.Dataset, asked: Array | None, shown: list[int]
 ) -> dict[str, Any]:
+    from foretrain.report.flow import measures
+
     rows = summary.sel(layer=shown)
     document: dict[str, Any] = {
         "activation": mlp.activation.label,
@@ -331,15 +325,16 @@ def _document(
         "verdict": _verdict(mlp, summary),
         "statement": summary.attrs["statement"],
         "laws": {name: dict(rows[name].attrs) for name in rows if str(name).endswith("_law")},
-        "others": {name: values[np.array(shown) - 1] for name, values in _others(found).items()},
+        "others": {name: values[np.array(shown) - 1] for name, values in others(found).items()},
+        "measures": {name: values[np.array(shown) - 1] for name, values in measures(found).items()},
         "layers": [
             {"layer": layer, **{str(name): rows[name].values[index] for name in rows}}
             for index, layer in enumerate(shown)
         ],
     }
     if asked is not None:
-        V = _asked_vertices(found, asked)[np.array(shown) - 1]
-        document["quadruples"] = {"inputs": asked.astype(int), "V": V}
+        entries = {name: values[np.array(shown) - 1] for name, values in asked_entries(found, asked).items()}
+        document["quadruples"] = {"inputs": asked.astype(int), **entries}
     return document
 
 
@@ -349,6 +344,7 @@ COMMAND = Command(
         "foretrain flow tanh --depth 20 --width 100",
         "foretrain flow relu --depth 50 --width 500 --inputs '1,0;0.6,0.8' --plot relu.png",
         "foretrain flow gelu --depth 10 --width 64 --data data.npz --quadruples '0,1,0,1' --json",
+        "foretrain flow tanh --depth 20 --width 100 --inputs 1 --observables K,Theta,P,Q,R,S,T,U",
     ),
     saves=True,
     draws=True,

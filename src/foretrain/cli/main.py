@@ -26,6 +26,7 @@ _COMMANDS = {
     "flow": "Predict the statistics of a random network, layer by layer",
     "global": "Show what gradient descent can change in a model's states",
     "ntk": "Compute the tangent kernel of a torch model, also larger than memory",
+    "report": "Write the doctor's findings as one interactive page",
     "reproduce": "Reproduce figures and tables of the sources",
 }
 _FILES = {"global": "global_ntk"}  # where a command's name cannot be that of its file

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
     from foretrain.doctor import Diagnosis
@@ -32,7 +32,9 @@ def report(
     loss: Annotated[
         str | None, typer.Option("--loss", help="mse or cross_entropy [default: by the kind of y].")
     ] = None,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Samples in a step [default: all].")] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, help="Samples in a step [default: all].")
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Train briefly with and without the advice.")
     ] = True,
@@ -54,7 +56,9 @@ def report(
     size = write_page(page, [patient], overwrite=overwrite)
     trained = patient.verification
     text = [found.headline] + ([f"Training: {trained.verdict}"] if trained is not None else [])
-    text.append(f"Written: {page} ({file_size(size)}), one file that opens in any browser, without a network.")
+    text.append(
+        f"Written: {page} ({file_size(size)}), one file that opens in any browser, without a network."
+    )
     document = {
         "page": str(page),
         "bytes": size,
@@ -98,9 +102,18 @@ def _examined(
 
 
 def _patient(name: str, found: Diagnosis, steps: int) -> Patient:
+    """With trainings of so many steps; without any for 0."""
+    from foretrain.doctor.learning_curve import learning_curve
+    from foretrain.doctor.setup import Case
     from foretrain.report.page import Patient
 
-    return Patient(name, found, found.verify(steps) if steps else None)
+    if not steps:
+        return Patient(name, found)
+    try:
+        curve = learning_curve(Case(found.setup), steps)
+    except NotSupportedError:  # the page has no prediction for a model that cannot be linearised
+        curve = None
+    return Patient(name, found, found.verify(steps), curve)
 
 
 COMMAND = Command(

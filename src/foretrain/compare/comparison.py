@@ -196,12 +196,14 @@ def compare(
     Parameters
     ----------
     X
-        Inputs (N, n_in); V, D, F, A, B need N ≤ 4, because their full tensors are compared.
+        Inputs (N, n_in); V, D, F, A, B and P to U need N ≤ 4, because their full tensors are compared.
     observables
         Any of ``K``, ``V``, ``G1`` (or ``kurtosis``, with estimator "neurons"), and for residual networks ``K``,
         ``V``, ``three_point``. By default all of these that the network, the estimator and the number of inputs
-        allow. Statistics of the NTK are compared only if named: ``Theta``, ``H1``, ``D``, ``F``, ``A``, ``B``, of
-        networks without skip connections, with every weight drawn, at a cost of n³ per layer.
+        allow. Statistics of the NTK and of its differentials are compared only if named, of networks without skip
+        connections, with every weight drawn: ``Theta``, ``H1``, ``D``, ``F``, ``A``, ``B`` at a cost of n³ per layer,
+        ``P``, ``Q`` (dNTK) and ``R``, ``S``, ``T``, ``U`` (ddNTKs) at about 400 n². Kinks count as automatic
+        derivatives see them, with no second derivative.
     draws
         Networks per width, on average; they are shared out so that the limit is as sharp as their time allows.
     scales

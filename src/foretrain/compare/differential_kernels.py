@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from foretrain.compare.ensembles import LayerState
-from foretrain.compare.torch_activation import TensorFunction, torch_activation
-from foretrain.empirical.differentials.layered import Rates, Stack
+from foretrain.compare.torch_activation import torch_activation
+from foretrain.empirical.differentials.layered import Rates, Stack, with_derivatives
 from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.architecture import MLP, FloatArray
@@ -36,13 +36,13 @@ def tensors_of_networks(
 ) -> Iterator[dict[str, Tensor]]:
     """For layers 2..L the sums over the networks of what P, Q, R, S, T, U are means of, by name: (inputs,) * 4."""
     function = torch_activation(mlp.activation)
-    signals, derivatives, weights = [], [], []
-    first = next(walk)
-    signals.append(torch.from_numpy(X).expand(len(first.metric), -1, -1))
+    signals = [torch.from_numpy(X).expand(len(next(walk).metric), -1, -1)]
+    derivatives: list[tuple[Tensor, Tensor, Tensor]] = []
+    weights: list[Tensor] = []
     for state in walk:
         if state.previous is None or state.layer.gamma:
             raise NotSupportedError("differentials of the NTK are carried through plain layers only.")
-        signal, *slopes = _derivatives(function, state.previous.mT.contiguous())
+        signal, *slopes = with_derivatives(function, state.previous.mT.contiguous())
         signals.append(signal)
         derivatives.append((slopes[0], slopes[1], slopes[2]))
         rows = _rows(state, signal, source)
@@ -63,19 +63,6 @@ def _rows(state: LayerState, signal: Tensor, source: torch.Generator) -> Tensor:
     networks, _, width = signal.shape
     normals = torch.randn((networks, PROBES, width), dtype=torch.float64, generator=source)
     return torch.cat([normals * (state.layer.C_W / width) ** 0.5, state.layer.C_W * signal], dim=1)
-
-
-def _derivatives(function: TensorFunction, z: Tensor) -> list[Tensor]:
-    """σ, σ', σ'', σ''' at z; zero from the order on at which autograd finds no dependence on z."""
-    with torch.enable_grad():
-        leaf = z.detach().requires_grad_(True)
-        found = [function(leaf)]
-        for _ in range(3):
-            slope = None
-            if found[-1].requires_grad:
-                (slope,) = torch.autograd.grad(found[-1].sum(), leaf, create_graph=True, allow_unused=True)
-            found.append(torch.zeros_like(z) if slope is None else slope)
-    return [values.detach() for values in found]
 
 
 def _sums(kernels: LayeredDifferentials, fan_in: int, wanted: frozenset[str]) -> dict[str, Tensor]:

@@ -1,11 +1,11 @@
 """The tangent kernel after real training beside its prediction from initialisation, at several widths.
 
 Three predictions, all made before training: the kernel stays as it is ("frozen"); it moves along the dNTK as in
-(11.138) ("first"); it moves along dNTK and ddNTKs while gradient descent runs in sample space ("second"). A change of
-the kernel is O(1/n). Of it, the dNTK gives what is odd in the residual y − z, the ddNTKs what is even, and both are of
-the same order, so (11.138) is put to the test on the odd part: every network is trained towards y and towards its
-mirror image 2z − y, and half the difference of both kernels is what (11.138) predicts, up to O(1/n²). With the ddNTKs
-the whole change is predicted up to O(1/n²).
+(11.138) ("first"); it moves along dNTK and ddNTKs while gradient descent runs in sample space ("second"). A change
+of the kernel is O(1/n). Of it, the dNTK gives what is odd in the residual y − z, the ddNTKs what is even, and both
+are of the same order, so (11.138) is put to the test on the odd part: every network is trained towards y and towards
+its mirror image 2z − y, and half the difference of both kernels is what (11.138) predicts, up to O(1/n²). With the
+ddNTKs the whole change is predicted up to O(1/n²).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torch.func import functional_call, stack_module_state, vmap
 
 from foretrain.compare.build import Network, build, parameter_groups
 from foretrain.empirical.differentials.entry import ddntk, dntk
@@ -37,8 +38,9 @@ Array = NDArray[np.float64]
 PREDICTIONS = ("frozen", "first", "second")
 _TOLERANCE = 1e-10  # of the residual at which training ends: changes of 1e-6 of the kernel are still resolved
 _MOST_STEPS = 200_000
+_GROUP_BYTES = 4e6  # of parameters trained together: about a processor's cache
 _ALLOWED = 3.0  # standard errors
-_CURVATURE = 0.15  # of a slope: what the next power of 1/n adds at widths of a few ten times the depth
+_CURVATURE = 0.1  # of a slope: what the next power of 1/n adds at widths of a few ten times the depth
 
 
 class Differentials(NamedTuple):
@@ -77,27 +79,32 @@ class EffectiveKernels:
     mlp: MLP
     data: xarray.Dataset
 
-    def slope(self, name: str) -> Slope:
-        """The power of n with which a size falls, from the means of its logarithm at every width."""
-        return slope_of(self.data[name])
+    def slope(self, name: str, over: str | None = None) -> Slope:
+        """The power of n with which a size falls, or its share of another one, from means of logarithms."""
+        return slope_of(self.data[name] if over is None else self.data[name] / self.data[over])
+
+    def typical(self) -> xarray.Dataset:
+        """Geometric means over networks, by width."""
+        return self.data.map(lambda sizes: np.exp(np.log(sizes).mean(dim="draw")))
 
     @property
     def agrees(self) -> bool:
-        """Whether changes fall as 1/n, and what is left by (11.138) of the odd part, and by all, as 1/n²."""
-        return all(self.slope(name).agrees(power) for name, power in _EXPECTED.items())
+        """Whether the change falls as 1/n, and the share that predictions leave of it is one order smaller."""
+        return all(self.slope(*names).agrees(-1.0) for names in EXPECTED)
 
     @property
     def verdict(self) -> str:
         """One sentence."""
         word = "agrees" if self.agrees else "does NOT agree"
         return (
-            f"{self.mlp.activation.label}: the kernel after training {word} with its prediction to the next order (change "
-            f"n^{self.slope('change')}; left of the odd part by (11.138) n^{self.slope('odd_left')}, of all by dNTK and "
-            f"ddNTKs n^{self.slope('left_second')})."
+            f"{self.mlp.activation.label}: the kernel after training {word} with its prediction to the next order "
+            f"(the change falls as n^({self.slope('change')}); of its odd part (11.138) leaves a share "
+            f"n^({self.slope('odd_left', 'odd_change')}), of all of it dNTK and ddNTKs leave "
+            f"n^({self.slope('left_second', 'change')}))."
         )
 
     def __repr__(self) -> str:
-        means = np.exp(np.log(self.data).mean("draw"))
+        means = self.typical()
         lines = [f"EffectiveKernels of {self.data.sizes['draw']} networks per width, relative to the kernel"]
         lines.append("  width   change    left by (11.138)   by ddNTKs too   odd change   left by (11.138)")
         for width in means.width.values:
@@ -109,7 +116,7 @@ class EffectiveKernels:
         return "\n".join([*lines, f"  {self.verdict}"])
 
 
-_EXPECTED = {"change": -1.0, "odd_change": -1.0, "odd_left": -2.0, "left_second": -2.0}
+EXPECTED = (("change",), ("odd_left", "odd_change"), ("left_second", "change"))  # all fall as 1/n
 
 
 def slope_of(sizes: xarray.DataArray) -> Slope:
@@ -146,57 +153,88 @@ def compare_effective_kernels(
     step
         Learning rate of plain gradient descent times the largest eigenvalue of the training kernel, below 2.
     """
-    inputs, wanted, train_rows = _checked(mlp, X, Y, X_test)
-    if len(set(widths)) < 2 or min(widths) < 2 or draws < 2:
-        raise InputError(f"widths are {list(widths)} and draws {draws}: give at least two of each.")
-    if not 0 < step < 2:
-        raise InputError(f"step is {step}, but gradient descent converges only between 0 and 2.")
-    found = []
-    for width, source in zip(widths, spawn(seed, len(widths)), strict=True):
-        network = mlp.replace(n_in=inputs.shape[1], width=[width] * len(mlp.hidden_widths))
-        rows = [
-            one_network(network, inputs, wanted, train_rows, step, own)
-            for own in track(spawn(source, draws), f"width {width}")
-        ]
-        found.append({name: [row[name] for row in rows] for name in rows[0]})
+    if len(set(widths)) < 2 or min(widths) < 2:
+        raise InputError(f"widths are {list(widths)}: give at least two different ones, each at least 2.")
+    found = [
+        measured_networks(
+            mlp.replace(width=[width] * len(mlp.hidden_widths)),
+            X,
+            Y,
+            X_test,
+            draws=draws,
+            step=step,
+            seed=own,
+        )
+        for width, own in zip(widths, spawn(seed, len(widths)), strict=True)
+    ]
     import xarray
 
     data = xarray.Dataset(
-        {name: (("width", "draw"), np.array([each[name] for each in found])) for name in found[0]},
+        {name: (("width", "draw"), np.stack([each[name] for each in found])) for name in found[0]},
         coords={"width": list(widths), "draw": np.arange(draws)},
         attrs={"activation": mlp.activation.label, "depth": mlp.depth, "step": step},
     )
     return EffectiveKernels(mlp, data)
 
 
-def one_network(
-    mlp: MLP, X: Array, wanted: Array, train_rows: int, step: float, seed: Seed
-) -> dict[str, float]:
-    """Sizes of changes and of what predictions leave, for one random network."""
-    x = torch.from_numpy(X)
-    start = differentials(build(mlp, seed=seed), x)
-    eta = step / float(np.linalg.eigvalsh(start.kernel[:train_rows, :train_rows])[-1])
-    moved, steps = [], []
-    for sign in (1.0, -1.0):
-        targets = start.outputs[:train_rows] + sign * wanted
-        network = build(mlp, seed=seed)
-        steps.append(_train(network, x, targets, eta))
-        first = _predicted(start, targets) - start.kernel
-        second = descended_kernel(start, targets, eta) - start.kernel
-        moved.append((kernel_of(network, x) - start.kernel, first, second))
-    (change, first, second), (mirrored, _, _) = moved
-    scale = float(np.linalg.norm(start.kernel))
+def measured_networks(
+    mlp: MLP,
+    X: ArrayLike,
+    Y: ArrayLike,
+    X_test: ArrayLike | None = None,
+    *,
+    draws: int,
+    step: float = 1.0,
+    seed: Seed = 0,
+) -> dict[str, Array]:
+    """The sizes of :class:`EffectiveKernels` for random networks of one width, (draws,) each."""
+    inputs, wanted = _checked(mlp, X, Y, X_test)
+    if draws < 2:
+        raise InputError(f"draws is {draws}, but a standard error needs at least 2.")
+    if not 0 < step < 2:
+        raise InputError(f"step is {step}, but gradient descent converges only between 0 and 2.")
+    whole, x, seeds = mlp.replace(n_in=inputs.shape[1]), torch.from_numpy(inputs), spawn(seed, draws)
+    starts = [differentials(build(whole, seed=own), x) for own in track(seeds, "kernels before training")]
+    rows = len(wanted)
+    etas = [step / float(np.linalg.eigvalsh(start.kernel[:rows, :rows])[-1]) for start in starts]
+    learners = [
+        Learner(build(whole, seed=own), start.outputs[:rows] + sign * wanted, eta)
+        for own, start, eta in zip(seeds, starts, etas, strict=True)
+        for sign in (1.0, -1.0)
+    ]
+    steps = train_together(learners, x)
+    pairs = zip(learners[::2], learners[1::2], strict=True)
+    found = [_sizes(start, *pair, x) for start, pair in zip(starts, track(list(pairs), "kernels after"))]
+    return {name: np.array([row[name] for row in found]) for name in found[0]} | {
+        "steps": steps.reshape(-1, 2).mean(axis=1)
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """A network, the targets of its training rows, and its learning rate."""
+
+    network: Network
+    targets: Array
+    eta: float
+
+
+def _sizes(start: Differentials, learner: Learner, mirror: Learner, x: Tensor) -> dict[str, float]:
+    """Sizes of changes, and of what predictions leave of them, for one random network trained both ways."""
+    change, mirrored = (kernel_of(each.network, x) - start.kernel for each in (learner, mirror))
+    first = _predicted(start, learner.targets) - start.kernel
+    second = descended_kernel(start, learner.targets, learner.eta) - start.kernel
+    odd, even = (change - mirrored) / 2, (change + mirrored) / 2
     sizes = {
         "change": change,
         "left_first": change - first,
         "left_second": change - second,
-        "odd_change": (change - mirrored) / 2,
-        "odd_left": (change - mirrored) / 2 - first,
-        "even_change": (change + mirrored) / 2,
+        "odd_change": odd,
+        "odd_left": odd - first,
+        "even_change": even,
     }
-    return {name: float(np.linalg.norm(value)) / scale for name, value in sizes.items()} | {
-        "steps": float(np.mean(steps))
-    }
+    scale = float(np.linalg.norm(start.kernel))
+    return {name: float(np.linalg.norm(value)) / scale for name, value in sizes.items()}
 
 
 def differentials(network: Network, x: Tensor) -> Differentials:
@@ -221,7 +259,8 @@ def _predicted(start: Differentials, targets: Array) -> Array:
     """(11.138), with wiring: rows are samples of a model with one output."""
     rows = len(targets)
     model = QuadraticModel.from_arrays(start.kernel, start.first[:, :, :rows], start.outputs)
-    return solve(model, np.arange(rows), targets, "flow").effective_kernel(np.arange(len(start.kernel)))[0]
+    found = solve(model, np.arange(rows), targets, "flow").effective_kernel(np.arange(len(start.kernel)))
+    return np.asarray(found[0])
 
 
 def descended_kernel(start: Differentials, targets: Array, eta: float) -> Array:
@@ -243,21 +282,54 @@ def descended_kernel(start: Differentials, targets: Array, eta: float) -> Array:
     raise _not_ended()
 
 
-def _train(network: Network, x: Tensor, targets: Array, eta: float) -> int:
-    """Full-batch gradient descent by torch on half the sum of squares, to the end; how many steps it took."""
-    optimizer = torch.optim.SGD(parameter_groups(network, network.mlp, eta=eta))
-    y = torch.from_numpy(targets).reshape(-1, network.mlp.n_out)
-    goal = 0.0
+def train_together(learners: Sequence[Learner], x: Tensor) -> Array:
+    """Train all networks to the end, by groups that fit the processor's cache; how many steps each took."""
+    each = sum(value.numel() * value.element_size() for value in learners[0].network.parameters())
+    size = max(1, int(_GROUP_BYTES / each))
+    groups = [learners[first : first + size] for first in range(0, len(learners), size)]
+    return np.concatenate([_train_group(group, x) for group in track(groups, "training")])
+
+
+def _train_group(learners: Sequence[Learner], x: Tensor) -> Array:
+    """Full-batch gradient descent on half the sum of squares, step by step for networks of equal shape."""
+    networks = [each.network for each in learners]
+    y = torch.from_numpy(np.stack([each.targets for each in learners]))
+    samples = x[: y.shape[1] // networks[0].mlp.n_out]
+    values, _ = stack_module_state(networks)
+    etas = torch.tensor([each.eta for each in learners], dtype=torch.float64)
+    rates = _rates(networks[0])
+
+    def outputs(parameters: dict[str, Tensor]) -> Tensor:
+        found: Tensor = functional_call(networks[0], parameters, (samples,))
+        return found.reshape(-1)
+
+    steps, first_sizes = np.full(len(learners), -1), None
     for step in range(_MOST_STEPS):
-        optimizer.zero_grad()
-        error = network(x[: len(y)]) - y
-        largest = float(error.detach().abs().max())
-        goal = goal or _TOLERANCE * largest
-        if largest <= goal:
-            return step
-        (0.5 * (error**2).sum()).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        error = vmap(outputs)(values) - y
+        sizes = error.detach().abs().amax(dim=1)
+        first_sizes = sizes if first_sizes is None else first_sizes
+        steps[(sizes <= _TOLERANCE * first_sizes).numpy() & (steps < 0)] = step
+        if (steps >= 0).all():
+            _write_back(networks, values)
+            return steps.astype(float)
+        slopes = torch.autograd.grad(0.5 * (error**2).sum(), list(values.values()))
+        with torch.no_grad():
+            for (name, value), slope in zip(values.items(), slopes, strict=True):
+                value -= (rates[name] * etas).reshape(-1, *[1] * (value.ndim - 1)) * slope
     raise _not_ended()
+
+
+def _rates(network: Network) -> dict[str, float]:
+    """λ_b and λ_W / n of every parameter."""
+    by_id = {id(group["params"][0]): group["lr"] for group in parameter_groups(network, network.mlp, eta=1.0)}
+    return {name: by_id[id(value)] for name, value in network.named_parameters()}
+
+
+def _write_back(networks: Sequence[Network], values: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for place, network in enumerate(networks):
+            for name, parameter in network.named_parameters():
+                parameter.copy_(values[name][place])
 
 
 def _not_ended() -> InputError:
@@ -266,8 +338,8 @@ def _not_ended() -> InputError:
     )
 
 
-def _checked(mlp: MLP, X: ArrayLike, Y: ArrayLike, X_test: ArrayLike | None) -> tuple[Array, Array, int]:
-    """All inputs, training ones first; the wanted changes as rows; the number of training rows."""
+def _checked(mlp: MLP, X: ArrayLike, Y: ArrayLike, X_test: ArrayLike | None) -> tuple[Array, Array]:
+    """All inputs, training ones first, and the wanted changes as rows."""
     check_network(mlp)
     if not mlp.activation.is_smooth:
         raise NotSupportedError(
@@ -281,7 +353,8 @@ def _checked(mlp: MLP, X: ArrayLike, Y: ArrayLike, X_test: ArrayLike | None) -> 
     wanted = wanted[:, None] if wanted.ndim == 1 else wanted
     if train.ndim != 2 or wanted.shape != (len(train), mlp.n_out) or not wanted.any():
         raise InputError(
-            f"X has shape {train.shape} and Y {wanted.shape}: give (N, n_in) and changes (N, {mlp.n_out}), not all zero."
+            f"X has shape {train.shape} and Y {wanted.shape}: give (N, n_in) and changes (N, {mlp.n_out}), not "
+            "all zero."
         )
     inputs = train if X_test is None else np.concatenate([train, np.atleast_2d(np.asarray(X_test, float))])
-    return inputs, wanted.reshape(-1), wanted.size
+    return inputs, wanted.reshape(-1)

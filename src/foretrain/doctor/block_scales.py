@@ -1,8 +1,9 @@
 """Factors for the weights of blocks, by which every block gives signals of size one on the data.
 
-Plain blocks as in layer-sequential unit variance (Mishkin & Matas 2015): from the first to the last, the last weight of
-a block is multiplied until the standard deviation of its output is one. Residual blocks keep their skip connection: the
-last weight of the branch is multiplied until the block adds a share 1 / (number of blocks) to the second moment.
+Plain blocks as in layer-sequential unit variance (Mishkin & Matas 2015): from the first to the last, the last
+weight of a block is multiplied until the standard deviation of its output is one. Residual blocks keep their skip
+connection: the last weight of the branch is multiplied until the block adds a share 1 / (number of blocks) to the
+second moment.
 """
 
 from __future__ import annotations

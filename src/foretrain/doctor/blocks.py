@@ -122,9 +122,7 @@ def passage(model: nn.Module, x: Tensor, seed: Seed) -> Passage:
         return Passage((), *(np.empty(0) for _ in range(4)))
     gradients = _gradients([signal for _, signal in known], seed)
     kept = [
-        (name, signal, gradient)
-        for (name, signal), gradient in zip(known, gradients)
-        if gradient is not None
+        (name, signal, gradient) for (name, signal), gradient in zip(known, gradients) if gradient is not None
     ]
     return Passage(
         tuple(name for name, _, _ in kept),

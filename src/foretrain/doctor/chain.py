@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
+from foretrain.doctor.memo import once
 from foretrain.doctor.setup import Case
 from foretrain.empirical.fields.chain import Chain
 from foretrain.empirical.fields.recognition import find_chain
@@ -114,6 +115,7 @@ class MlpChain:
         )
 
 
+@once
 def chain_of(case: Case) -> MlpChain:
     """The MLP that the model is, or the MLP that it ends with; NotSupportedError says why there is none."""
     model = copy.deepcopy(case.model)
@@ -127,11 +129,17 @@ def chain_of(case: Case) -> MlpChain:
     linears = [module for module in called if isinstance(module, nn.Linear)]
     if len(linears) < (1 if whole else 2):
         raise NotSupportedError(
-            "the model has no chain of linear layers, so there is no critical initialisation to compare with."
+            "the model has no chain of linear layers, so the theory of MLPs does not apply."
         )
     _check_rest(model, linears[-1], x)
     kind = next(model.parameters()).dtype
-    fields = find_chain(_UpToLast(model, linears[-1], x), x.to(kind).reshape(len(x), -1))
+    try:
+        fields = find_chain(_UpToLast(model, linears[-1], x), x.to(kind).reshape(len(x), -1))
+    except ForetrainError as error:
+        raise NotSupportedError(
+            "the linear layers do not simply follow one another (normalisation, skip connections, sequences or "
+            "shared layers lie between), so the theory of MLPs does not apply."
+        ) from error
     names = tuple(_own_name(layer.name) for layer in fields.layers)
     return MlpChain(fields, names, _common_activation(fields, called), whole)
 
@@ -217,7 +225,7 @@ def _common_activation(fields: Chain, called: list[nn.Module]) -> Activation:
         if all(_gives(candidate, z, s) for z, s in pairs):
             return candidate
     raise NotSupportedError(
-        "the functions between the linear layers differ or are not known, so no critical initialisation belongs to them."
+        "the functions between the linear layers differ or are not known, so they share no critical initialisation."
     )
 
 

@@ -83,7 +83,11 @@ def _short(number: float) -> float:
 def _criticality(spec: object) -> Criticality | None:
     try:
         return criticality(spec)
-    except (ForetrainError, ArithmeticError, ValueError):  # a function of the user's own that no rule resolves
+    except (
+        ForetrainError,
+        ArithmeticError,
+        ValueError,
+    ):  # a function of the user's own that no rule resolves
         return None
 
 
@@ -116,8 +120,9 @@ def carry_out(model: nn.Module, plans: tuple[LayerPlan, ...]) -> None:
 
 def _fresh_bias(plan: LayerPlan, weight: Tensor, source: torch.Generator) -> Tensor:
     if plan.C_b:
-        return plan.C_b**0.5 * torch.randn(len(weight), generator=source).to(weight)
-    return -plan.centre * weight.sum(1)
+        drawn = torch.randn(len(weight), generator=source).to(weight)
+        return drawn.mul(plan.C_b**0.5)
+    return weight.sum(1).mul(-plan.centre)
 
 
 def code_for(chain: MlpChain, plans: tuple[LayerPlan, ...]) -> str:

@@ -99,12 +99,13 @@ def examine(setup: Setup, checks: Iterable[Check]) -> Mapping[str, Examination]:
     case, found, asked = Case(setup), dict[str, Examination](), list(checks)
     with Progress("examining", total=len(asked)) as bar:
         for check in asked:
-            found[check.name] = _examined(case, check)
+            found[check.name] = examined(case, check)
             bar.advance()
     return found
 
 
-def _examined(case: Case, check: Check) -> Examination:
+def examined(case: Case, check: Check) -> Examination:
+    """One check."""
     try:
         return check.function(case)
     except (ForetrainError, MemoryError) as error:
@@ -143,13 +144,15 @@ def make_setup(
 
 
 def with_chosen_rate(setup: Setup) -> Setup:
-    """With plain descent at the rate that the doctor recommends for this network."""
+    """With descent at the rate that the doctor recommends for this network; ratios of rates stay as they are."""
     from foretrain.doctor.stability import edge
 
-    trial = setup.with_recipe(descent(setup.model, 1.0, chosen=True))
-    rate = edge(Case(trial)).recommended
+    if not setup.recipe.is_descent:
+        return setup
+    rate = edge(Case(setup)).recommended
     # Where no weight moves any output there is no edge, and any rate does as little.
-    return setup.with_recipe(descent(setup.model, rate if 0 < rate < math.inf else 1.0, chosen=True))
+    factor = rate / setup.recipe.rate if 0 < rate < math.inf else 1.0
+    return setup.with_recipe(setup.recipe.scaled(factor))
 
 
 def _fixed(seed: Seed) -> int:

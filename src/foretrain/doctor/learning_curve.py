@@ -5,8 +5,9 @@ rates by parameter and optimizers other than descent are all taken as they are; 
 f_{t+1} = f_t - Theta dL/df with Theta = sum over parameters of rate J J^T.
 
 Its trust region is measured. The weights that it has reached are put into the real network: there the outputs are off
-by |f(theta_t) - f_lin(t)| / |f_lin(t) - f_0| of their movement, and their speed Theta dL/df by a share of its own, because
-the kernel has changed. The speed goes wrong first: a kernel that grows makes networks faster than predicted.
+by |f(theta_t) - f_lin(t)| / |f_lin(t) - f_0| of their movement, and their speed Theta dL/df is another, because the
+kernel has changed: what this adds up to, over the length of the path so far, is the second error. It is often the
+larger one: a kernel that grows makes networks faster than predicted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from foretrain.compare.plateau.levels import Task
 from foretrain.doctor.recipe import Recipe
 from foretrain.doctor.setup import Case
 from foretrain.doctor.tangent import Tangent
+from foretrain.doctor.trial import descend
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-TRUSTED = 0.25  # of the movement of the outputs, and of their speed, may be wrong
+TRUSTED = 0.25  # of the movement of the outputs may be wrong, by either error
 _LOOKS = 12  # at the real network with the linearised weights, evenly in log steps
 _ENTRIES = 2048  # samples x outputs at most
 
@@ -43,8 +45,8 @@ class LearningCurve:
     """Loss over the steps on the same samples, all of them in every step: predicted and measured.
 
     At the steps ``looked_at``: ``relative_error``, the share of the outputs' movement that the linearisation gets
-    wrong, and ``speed_error``, that of their speed; ``trusted_until`` is the last of these steps before one of them
-    passes a quarter. Losses are inf where they are no number.
+    wrong, and ``speed_error``, what wrong speeds have added up to, over the path; ``trusted_until`` is the last of
+    these steps before one of them passes a quarter. Losses are inf where they are no number.
     """
 
     steps: NDArray[np.int64]
@@ -65,7 +67,7 @@ class LearningCurve:
                 "predicted": ("step", self.predicted),
                 "measured": ("step", self.measured),
                 "relative_error": ("looked_at", self.relative_error, {"units": "share of the movement"}),
-                "speed_error": ("looked_at", self.speed_error, {"units": "share of the speed"}),
+                "speed_error": ("looked_at", self.speed_error, {"units": "share of the path"}),
                 "trusted_until": ((), self.trusted_until, {"units": "steps"}),
             },
             {"step": self.steps, "looked_at": self.looked_at},
@@ -77,7 +79,8 @@ class LearningCurve:
         until = "to the end" if self.trusted_until == last else f"for {self.trusted_until:,} steps"
         return (
             f"LearningCurve over {last:,} steps on {self.samples} samples: predicted {self.predicted[0]:.4g} -> "
-            f"{self.predicted[-1]:.4g}, measured {self.measured[-1]:.4g}; the linearised network can be trusted {until}"
+            f"{self.predicted[-1]:.4g}, measured {self.measured[-1]:.4g}; the linearised network can be "
+            f"trusted {until}"
         )
 
 
@@ -88,7 +91,7 @@ def learning_curve(case: Case, steps: int = 200) -> LearningCurve:
     task = case.kernel_sample(_ENTRIES)
     looks = np.unique(np.round(np.logspace(0, np.log10(steps), _LOOKS)).astype(np.int64))
     measured = np.array(list(_losses(copy.deepcopy(case.model), case.recipe, task, steps)))
-    predicted, errors = np.full(steps + 1, np.inf), list[tuple[float, float]]()
+    predicted, errors = np.full(steps + 1, np.inf), list[tuple[float, float, float]]()
     with Tangent(copy.deepcopy(case.model), task.x, case.recipe.rates) as tangent:
         linear, wanted = _Linearised(case.model, tangent), set(looks.tolist())
         course = _losses(linear, case.recipe, task, steps)
@@ -96,25 +99,28 @@ def learning_curve(case: Case, steps: int = 200) -> LearningCurve:
             predicted[step] = loss
             if step in wanted:
                 errors.append(linear.errors(task, case.recipe))
-    output_error, speed_error = np.array(errors).T
+    output_error, wrong, speed = np.array(errors).T
+    speed_error = _summed(looks, wrong) / np.maximum(_summed(looks, speed), np.finfo(float).tiny)
     trusted = _trusted(looks, np.maximum(output_error, speed_error), steps)
     return LearningCurve(
         np.arange(steps + 1), predicted, measured, looks, output_error, speed_error, trusted, len(task.x)
     )
 
 
+def _summed(steps: NDArray[np.int64], values: Array) -> Array:
+    """The integral from step 0 on, by trapezia; before the first look the values are taken as constant."""
+    between = np.diff(steps) * (values[1:] + values[:-1]) / 2
+    return np.asarray(np.concatenate([[0.0], np.cumsum(between)]) + steps[0] * values[0])
+
+
 def _losses(model: nn.Module, recipe: Recipe, task: Task, steps: int) -> Iterator[float]:
     """The loss before every step and after the last; inf where it is no number."""
     optimizer = recipe.build(model)
     for _ in range(steps + 1):
-        with torch.enable_grad():
-            optimizer.zero_grad()
-            loss = task.loss(model(task.x), task.y)
-            value = float(loss.detach())
-            yield value if np.isfinite(value) else float("inf")
-            if np.isfinite(value):
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+        value = task.value(model)
+        yield value if np.isfinite(value) else float("inf")
+        if np.isfinite(value):
+            descend(optimizer, model, task)
 
 
 def _trusted(looks: NDArray[np.int64], error: Array, steps: int) -> int:
@@ -146,16 +152,17 @@ class _Linearised(nn.Module):
         found: Tensor = _Push.apply(self._held[0], *self._changes())  # type: ignore[no-untyped-call]
         return self._start + found
 
-    def errors(self, task: Task, recipe: Recipe) -> tuple[float, float]:
-        """Relative errors of the outputs' movement and of their speed, at the present weights."""
+    def errors(self, task: Task, recipe: Recipe) -> tuple[float, float, float]:
+        """At the present weights: the relative error of the outputs' movement, that of their speed, and the speed."""
         tangent, trained = self._held
         linear = self(task.x).detach()
         if not torch.isfinite(linear).all():
-            return float("inf"), float("inf")
+            return float("inf"), float("inf"), float("inf")
         with Tangent(trained, task.x, recipe.rates) as real:
-            moved = (real.outputs.detach() - self._start, linear - self._start)
-            speeds = [_speed(one, task, at, recipe) for one, at in ((real, real.outputs), (tangent, linear))]
-        return _difference(*moved), _difference(*speeds)
+            there = _speed(real, task, real.outputs, recipe)
+            here = _speed(tangent, task, linear, recipe)
+        moved, wrong = float((linear - self._start).norm()), float((real.outputs.detach() - linear).norm())
+        return wrong / moved if moved > 0 else 0.0, float((there - here).norm()), float(here.norm())
 
 
 def _speed(tangent: Tangent, task: Task, outputs: Tensor, recipe: Recipe) -> Tensor:
@@ -165,12 +172,6 @@ def _speed(tangent: Tangent, task: Task, outputs: Tensor, recipe: Recipe) -> Ten
         (slope,) = torch.autograd.grad(task.loss(points, task.y), points)
     pulled = zip(tangent.weights, tangent.pull(slope))
     return tangent.push([recipe.rates[name] * gradient for name, gradient in pulled])
-
-
-def _difference(real: Tensor, linear: Tensor) -> float:
-    """Relative to the linear one; 0 where nothing moves."""
-    size = float(linear.norm())
-    return float((real - linear).norm()) / size if size > 0 else 0.0
 
 
 class _Push(torch.autograd.Function):

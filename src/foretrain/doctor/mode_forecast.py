@@ -103,7 +103,8 @@ def pictures(found: ModeForecast, task: Task, shape: tuple[int, ...]) -> tuple[t
     """Modes to look at, with the names of their axes: time courses of outputs, or the inputs that a mode weighs.
 
     Of outputs (samples, time, numbers): the leading course over time of every mode, times its weights of outputs.
-    Else the sum of inputs, each times the mode's weight of its sample. None for inputs of one number, or of whole numbers.
+    Else the sum of inputs, each times the mode's weight of its sample. None for inputs of one number, or of whole
+    numbers.
     """
     left, right = found.target.left, found.target.right
     if len(shape) == 3 and not found.classes and left.shape[1] == shape[0] * shape[1]:

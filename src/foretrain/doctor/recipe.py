@@ -119,7 +119,9 @@ def _number(value: Any) -> Any:
 
 def _check_rate(rate: Any) -> None:
     if not isinstance(rate, int | float) or not 0 <= rate < math.inf:
-        raise InputError(f"the optimizer's learning rate is {rate!r}: give one that is finite and not negative.")
+        raise InputError(
+            f"the optimizer's learning rate is {rate!r}: give one that is finite and not negative."
+        )
 
 
 def _with_rate(group: Group, rate: float) -> Group:

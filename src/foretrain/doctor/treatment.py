@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from foretrain.doctor.checks import CHECKS, Check, Stage
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.setup import Setup
+from foretrain.doctor.setup import Case, Setup
+from foretrain.support.progress import track
 
 if TYPE_CHECKING:
     from foretrain.doctor.diagnosis import Diagnosis
@@ -32,13 +33,18 @@ class Plan:
     steps: tuple[Step, ...]
     treated: Setup
     asked: tuple[str, ...] = ()  # names of the checks that were made
+    seen: Mapping[str, Examination] = field(
+        default_factory=dict
+    )  # what was looked at after the last treatment
 
     @cached_property
     def examinations(self) -> Mapping[str, Examination]:
         """What the checks that were asked say of the treated network; they look when this is first read."""
         from foretrain.doctor.entry import examine
 
-        return examine(self.treated, [check for check in CHECKS if check.name in self.asked])
+        missing = [check for check in CHECKS if check.name in self.asked and check.name not in self.seen]
+        found = {**self.seen, **examine(self.treated, missing)}
+        return {name: found[name] for name in self.asked}
 
     def persists(self, check: str) -> bool:
         """Whether the treated network still gets a complaint from this check."""
@@ -57,19 +63,23 @@ class Plan:
 
 def make_plan(diagnosis: Diagnosis) -> Plan:
     """From the data over the weights to the optimizer. A check looks again once something before it was treated."""
-    from foretrain.doctor.entry import examine, with_chosen_rate
+    from foretrain.doctor.entry import examined, with_chosen_rate
 
     setup, steps = diagnosis.setup, list[Step]()
+    case, seen = Case(setup), dict(diagnosis.examinations)
     asked = [check for check in CHECKS if check.name in diagnosis.examinations and check.stage < Stage.NONE]
-    for check in sorted(asked, key=lambda check: check.stage):
-        untouched = setup is diagnosis.setup
-        seen = diagnosis.examinations[check.name] if untouched else examine(setup, [check])[check.name]
-        for step in _treatments(check, seen):
+    for check in track(sorted(asked, key=lambda check: check.stage), "planning the treatment"):
+        if check.name not in seen:
+            seen[check.name] = examined(case, check)
+        found = _treatments(check, seen[check.name])
+        if not found:
+            continue
+        for step in found:
             setup = step.treatment.apply(setup)
             steps.append(step)
-    if steps and setup.recipe.chosen:
-        setup = with_chosen_rate(setup)
-    return Plan(diagnosis.setup, tuple(steps), setup, tuple(diagnosis.examinations))
+        setup = with_chosen_rate(setup) if setup.recipe.chosen else setup
+        case, seen = Case(setup), {}
+    return Plan(diagnosis.setup, tuple(steps), setup, tuple(diagnosis.examinations), seen)
 
 
 def _treatments(check: Check, seen: Examination) -> list[Step]:

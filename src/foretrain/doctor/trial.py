@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
+from foretrain.compare.plateau.levels import Task
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.seeds import integer, torch_generator
 
@@ -54,12 +56,12 @@ class Trial:
         return int(reached[0]) if len(reached) else self.steps
 
 
-def trial(setup: Setup, steps: int = STEPS) -> Trial:
+def trial(setup: Setup, steps: int = STEPS, samples: int = _SAMPLES) -> Trial:
     """Train a copy on some of the data, in batches as given."""
-    task = Case(setup).chosen(max(_SAMPLES, setup.batch_size or 0))
+    task = Case(setup).chosen(max(samples, setup.batch_size or 0))
     size = min(setup.batch_size or len(task.x), len(task.x))
     losses = np.full(steps + 1, np.inf)
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer(setup.seed))  # dropout draws from the global stream
         model = copy.deepcopy(setup.model).train()
         optimizer, order = setup.recipe.build(model), torch_generator(setup.seed)
@@ -68,15 +70,24 @@ def trial(setup: Setup, steps: int = STEPS) -> Trial:
             if size < len(x):
                 places = torch.randperm(len(x), generator=order)[:size]
                 x, y = x[places.to(x.device)], y[places.to(y.device)]
-            optimizer.zero_grad()
-            loss = task.loss(model(x), y)
-            losses[step] = float(loss.detach())
+            losses[step] = descend(optimizer, model, replace(task, x=x, y=y))
             if not np.isfinite(losses[step]):
                 losses[step:] = np.inf
                 break
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
     return Trial(losses)
+
+
+def descend(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> float:
+    """One step, and the loss before it. By a closure, because some optimizers ask for the loss more than once."""
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = task.loss(model(task.x), task.y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    with torch.enable_grad():
+        return optimizer.step(closure)
 
 
 def best_of(setups: Sequence[Setup]) -> tuple[int, Trial]:

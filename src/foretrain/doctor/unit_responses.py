@@ -7,6 +7,7 @@ modules or functions; where no pooling lies between, autograd gives the slope of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ _CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.G
 _PLAIN = (nn.Linear, nn.LayerNorm, *_CHANNELS_FIRST)
 _FLAT = 1e-6  # of the largest answer: below it an answer is constant
 _CLOSED = 0.05  # of the steepest slope: below it a unit passes hardly any gradient
-_SHUT = 1e-3  # below it none
+_SHUT = 0.01  # of the steepest, root mean square over the data: below it none
+_ELEMENTWISE = 1e-4
 _STEEPEST = 0.2  # a layer in which no unit is steeper is shut altogether; a sigmoid reaches 0.25
 
 
@@ -39,7 +41,7 @@ class Response:
         """Units that pass nothing on in any case, although their preactivation varies."""
         varies = _range(self.v) > 0
         if self.slope is not None:
-            return varies & (self.slope.abs().max(0).values < _SHUT)
+            return varies & (self.slope.square().mean(0).sqrt() < _SHUT)
         return varies & (_range(self.u) <= _FLAT * self.u.abs().max().clamp_min(1e-30))
 
     @property
@@ -52,9 +54,14 @@ class Response:
         """The share of units and cases with a slope below a twentieth of the steepest, where both sides saturate."""
         if self.slope is None:
             return 0.0
-        shut, positive = self.slope.abs() < _CLOSED, self.v > 0
-        one_sided = int((shut & positive).sum()) <= int(positive.sum()) / 2
-        return 0.0 if one_sided else float(shut.double().mean())
+        positive = self.v > 0
+        one_sided = int(((self.slope.abs() < _CLOSED) & positive).sum()) <= int(positive.sum()) / 2
+        return 0.0 if one_sided else self.shut
+
+    @property
+    def shut(self) -> float:
+        """The share of units and cases that pass hardly any gradient."""
+        return 0.0 if self.slope is None else float((self.slope.abs() < _CLOSED).double().mean())
 
 
 def responses(model: nn.Module, x: Tensor) -> list[Response]:
@@ -62,7 +69,7 @@ def responses(model: nn.Module, x: Tensor) -> list[Response]:
     calls = _record(without_in_place(model), x)
     names = [name for name, _, _, _ in calls]
     found = []
-    for (name, module, _, v), (_, _, u, _) in zip(calls, calls[1:]):
+    for (name, module, _, v), (_, _, u, _) in pairwise(calls):
         if names.count(name) > 1 or not isinstance(module, _PLAIN) or u is None or v is None:
             continue
         pair = _pair(name, module, v, u)
@@ -73,9 +80,7 @@ def responses(model: nn.Module, x: Tensor) -> list[Response]:
 
 def units_last(module: nn.Module, values: Tensor) -> Tensor:
     """(cases, units)."""
-    moved = (
-        values.movedim(1, -1) if isinstance(module, _CHANNELS_FIRST) and values.ndim > 2 else values
-    )
+    moved = values.movedim(1, -1) if isinstance(module, _CHANNELS_FIRST) and values.ndim > 2 else values
     return moved.reshape(-1, moved.shape[-1])
 
 
@@ -108,17 +113,29 @@ def _pair(name: str, module: nn.Module, v: Tensor, u: Tensor) -> Response | None
     """None where u does not come from v, or is v itself."""
     if u is v or not (u.requires_grad and v.requires_grad):
         return None
-    (slope,) = torch.autograd.grad(u.sum(), v, retain_graph=True, allow_unused=True)
+    slopes_of_v: tuple[Tensor | None, ...] = torch.autograd.grad(
+        u.sum(), v, retain_graph=True, allow_unused=True
+    )
+    slope = slopes_of_v[0]
     if slope is None:
         return None
     before = units_last(module, v.detach())
     if u.numel() == v.numel():
+        answers = units_last(module, u.detach().reshape(v.shape))
         steepest = slope.abs().max().clamp_min(_STEEPEST)
-        answers, slopes = u.detach().reshape(v.shape), units_last(module, slope / steepest)
-        return Response(name, before, units_last(module, answers), slopes)
-    if u.ndim == v.ndim and isinstance(module, _CHANNELS_FIRST) and u.shape[1] == v.shape[1]:
+        slopes = units_last(module, slope / steepest) if _elementwise(v, u, slope) else None
+        return Response(name, before, answers, slopes)
+    if isinstance(module, _CHANNELS_FIRST) and u.shape[1] == v.shape[1]:
         return Response(name, before, units_last(module, u.detach()), None)
     return None
+
+
+def _elementwise(v: Tensor, u: Tensor, slope: Tensor) -> bool:
+    """Whether every number of u depends on its own number of v, as behind an activation and not behind a softmax."""
+    probe = torch.randn(u.shape, generator=torch.Generator().manual_seed(0)).to(u)
+    (answer,) = torch.autograd.grad(u, v, probe, retain_graph=True)
+    expected = slope * probe.reshape(v.shape)
+    return bool((answer - expected).abs().max() <= _ELEMENTWISE * answer.abs().max().clamp_min(1e-30))
 
 
 def _range(values: Tensor) -> Tensor:

@@ -27,6 +27,33 @@ _NAMED = 4  # lines with a legend; more are drawn thin
 _WIDTHS = (3.6, 2.2, 1.3, 0.7)
 
 
+MEASURES = {
+    "D": ("D/(nKΘ)", -1, -1),
+    "F": ("F/(nKΘ)", -1, -1),
+    "A": ("A/(nΘ²)", 0, -2),
+    "B": ("B/(nΘ²)", 0, -2),
+    "P": ("P/(nΘ²)", 0, -2),
+    "Q": ("Q/(nΘ²)", 0, -2),
+    **{name: (f"{name}K/(nΘ³)", 1, -3) for name in "RSTU"},
+}
+"""Dimensionless sizes of tensors (9.24), (11.62), (∞.21): the name, and powers of K and Theta that go with each."""
+
+
+def measures(found: Flow) -> dict[str, Array]:
+    """The sizes of the tensors of input 0 alone at every layer, with their 1/n, where Theta was asked for."""
+    if "Theta" not in found:
+        return {}
+    depth, fan_in = found.mlp.depth, np.array(found.mlp.widths[:-1], dtype=float)
+    K, Theta = (found[name].values.reshape(depth, -1)[:, 0] for name in ("K", "Theta"))
+    sizes = {}
+    for name, (label, of_K, of_Theta) in MEASURES.items():
+        if name in found:
+            value = found[name].values.reshape(depth, -1)[:, 0] / fan_in
+            with np.errstate(divide="ignore", invalid="ignore"):
+                sizes[label] = np.asarray(value * K ** float(of_K) * Theta ** float(of_Theta))
+    return sizes
+
+
 def flow_summary(found: Flow) -> xr.Dataset:
     """What people look at, by layer: K and correlations; V / (n K^2) and G1 / n where V and G1 were asked for.
 

@@ -1,8 +1,8 @@
 """Is the MLP wide enough for its depth?
 
-Between two initialisations with the same C_b and C_W the size of signals scatters, and more so the deeper and narrower a
-network is: V / (n K^2) is the variance of the mean square signal in units of its square (5.109), nu L / n at
-criticality. The theory of wide networks is an expansion in it.
+Between two initialisations with the same C_b and C_W the size of signals scatters, and more so the deeper and
+narrower a network is: V / (n K^2) is the variance of the mean square signal in units of its square (5.109), nu L / n
+at criticality. The theory of wide networks is an expansion in it.
 
 Measurements (dimension layer 1..L):
 ``fluctuation``        V / (n K^2) of a typical input, predicted for this network's widths, C_b and C_W
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-# At one the expansion in depth over width ends; the size of signals is then known to a factor of about e. At five it is
-# uncertain by e^sqrt(5), a factor of nine, so that a draw easily learns as badly as one off criticality.
+# At one the expansion in depth over width ends, and the mean square signal is known to a factor of about e. At five
+# it is uncertain by e^sqrt(5), a factor of nine, so that a draw easily learns as badly as one off criticality.
 _NOTE, _WARNING = 1.0, 5.0
+_MARGIN = 1.02  # on the safe side of rounding
 _SOURCE = "Roberts & Yaida (5.109), (A.73), (B.36)"
 
 
@@ -42,9 +43,7 @@ def check(case: Case) -> Examination:
         raise NotSupportedError("the model has no hidden layer, so there is no width to judge.")
     fluctuation = _fluctuation(chain)
     last = float(fluctuation[-1])
-    severity = (
-        Severity.WARNING if last > _WARNING else Severity.NOTE if last > _NOTE else Severity.GOOD
-    )
+    severity = Severity.WARNING if last > _WARNING else Severity.NOTE if last > _NOTE else Severity.GOOD
     sums = np.concatenate([[0.0], np.cumsum([1 / width for width in chain.widths[1:-1]])])
     finding = Finding(
         severity,
@@ -77,12 +76,13 @@ def _fluctuation(chain: MlpChain) -> Array:
 
 
 def _title(severity: Severity, last: float) -> str:
-    spread = f"a factor {np.exp(np.sqrt(last)):.2g}"
+    what = "between initialisations the mean square signal differs by"
+    factor = f"a factor {np.exp(np.sqrt(last)):.2g}"
     if severity == Severity.WARNING:
-        return f"The network is too narrow for its depth: signals differ by {spread} between initialisations."
+        return f"The network is too narrow for its depth: {what} {factor}."
     if severity == Severity.NOTE:
-        return f"The network is deep for its width: signals differ by about {spread} between initialisations."
-    return f"The network is wide enough: signals differ by {np.sqrt(last):.0%} between initialisations."
+        return f"The network is deep for its width: {what} {factor}."
+    return f"The network is wide enough for its depth: {what} {np.sqrt(last):.0%}."
 
 
 def _evidence(chain: MlpChain, last: float, inverse: float) -> str:
@@ -104,7 +104,7 @@ def _best(chain: MlpChain) -> float | None:
 
 def _advice(chain: MlpChain, last: float) -> str:
     harmonic = (chain.depth - 1) / sum(1 / width for width in chain.widths[1:-1])
-    width = int(np.ceil(harmonic * last / _NOTE))
+    width = int(np.ceil(_MARGIN * harmonic * last / _NOTE))
     words = f"Use layers of width {width} or more, or fewer layers"
     try:
         gamma = optimal_skip(chain.activation, chain.mlp.depth_to_width, n_out=chain.widths[-1])
@@ -112,9 +112,8 @@ def _advice(chain: MlpChain, last: float) -> str:
         return f"{words}, or add skip connections."
     if not gamma:
         return f"{words}."
-    return (
-        f"{words}; or add skip connections z -> {gamma:.3g} z + W s(z) + b, with C_W multiplied by {1 - gamma**2:.2g}."
-    )
+    skip = f"z -> {gamma:.3g} z + W s(z) + b, with C_W multiplied by {1 - gamma**2:.2g}"
+    return f"{words}; or add skip connections {skip}."
 
 
 def _widths(chain: MlpChain) -> str:

@@ -97,7 +97,9 @@ def _judged(case: Case, kernel: OutputKernel, found: _Spectrum, left: float) -> 
     if left > _STUCK and best.drop < _NO_PROGRESS * abs(best.start):
         severity = Severity.WARNING
         title = f"The error lies where the network hardly learns: {left:.0%} would be left after 10,000 good steps."
-        advice = "Treat inputs and initialisation first; if this stays, give each sample more that tells it apart."
+        advice = (
+            "Treat inputs and initialisation first; if this stays, give each sample more that tells it apart."
+        )
     elif left > _HALF_FAR:
         severity = Severity.NOTE
         title = f"The kernel at hand learns slowly: {left:.0%} of the error would be left after 10,000 good steps."

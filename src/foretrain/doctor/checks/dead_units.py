@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from torch import Tensor, nn
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
@@ -40,7 +39,12 @@ _SOURCE = "Roberts & Yaida (9.93): a unit passes gradients by its slope; Glorot 
 
 def check(case: Case) -> Examination:
     """Silent and saturated units, layer by layer."""
-    found = responses(case.model, case.chosen(_SAMPLES).x)
+    try:
+        found = responses(case.model, case.chosen(_SAMPLES).x)
+    except RuntimeError as error:
+        raise NotSupportedError(
+            "gradients cannot be followed through this model, as where it overwrites tensors in place."
+        ) from error
     if not found:
         raise NotSupportedError("no two layers of the model follow one another with an activation between.")
     faults = [one for one in (_dead(case, found), _saturated(case, found)) if one is not None]
@@ -65,17 +69,16 @@ def _dead(case: Case, found: list[Response]) -> Finding | None:
     if excess < _DEAD_NOTE:
         return None
     severity = Severity.WARNING if excess > _DEAD_WARNING else Severity.NOTE
-    severity = Severity.CRITICAL if share > _DEAD_CRITICAL else severity
-    layers = {
-        one.name: one.silent.nonzero().ravel().tolist() for one in found if _excess(one) >= _DEAD_NOTE
-    }
+    if share > _DEAD_CRITICAL or (severity == Severity.WARNING and worst.shut > _CLOSED_CRITICAL):
+        severity = Severity.CRITICAL
+    layers = {one.name: one.silent.nonzero().ravel().tolist() for one in found if _excess(one) >= _DEAD_NOTE}
     mendable = {name: units for name, units in layers.items() if _parameter(case, name, "bias")}
     return Finding(
         severity,
         f"{share:.0%} of the units in layer {worst.name!r} are dead: they give the same for every sample.",
         f"{int(worst.silent.sum())} of {len(worst.silent)} units did not answer to any of "
-        f"{min(_SAMPLES, len(case.task.x))} samples; {int(worst.always_on.sum())} were on for all of them. Their mean "
-        f"preactivation is {float(worst.v[:, worst.silent].mean()):.3g}.",
+        f"{min(_SAMPLES, len(case.task.x))} samples; {int(worst.always_on.sum())} were on for all of them. Their "
+        f"mean preactivation is {float(worst.v[:, worst.silent].mean()):.3g}.",
         _SOURCE,
         "Shift the biases of the dead units, so that their mean preactivation over the data is zero.",
         _code(mendable, _SHIFT_LINES) if mendable else "",
@@ -188,7 +191,8 @@ def _code(layers: Mapping[str, list[int]], lines: list[str]) -> str:
             "        handle = layer.register_forward_hook(lambda part, given, out: held.append(out.clone()))",
             f"        model(x[:{_FIXED_ON}])",
             "        handle.remove()",
-            "        v = held[0].movedim(1, -1) if held[0].ndim == 4 else held[0]  # channels of images last",
+            "        units_last = isinstance(layer, (torch.nn.Linear, torch.nn.LayerNorm))",
+            "        v = held[0] if units_last else held[0].movedim(1, -1)",
             "        v = v.reshape(-1, v.shape[-1])",
             *lines,
             "model.train(training)",

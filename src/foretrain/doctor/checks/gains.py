@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _SAMPLES = 64
-# Learning of the first blocks lags behind by the square of (differences x gradients); below 0.005 it is more than four
-# orders slower than at the end, below 0.0003 seven. Small convolutional networks as torch makes them reach 0.03.
+# Learning of the first blocks lags behind by the square of (differences x gradients); below 0.005 it is more than
+# four orders slower than at the end, below 0.0003 seven. Small convolutional networks as torch makes them reach 0.03.
 _FALL_WARNING, _FALL_CRITICAL = 5e-3, 3e-4
 _GROWTH_WARNING, _GROWTH_CRITICAL = 30.0, 1e3
 # A normalisation undoes the size of signals, so that embeddings of size 0.02 may well grow 50-fold.
 _NORMALISED_WARNING = 300.0
-# Where only this share of a signal depends on the sample, a step that moves all outputs alike is so much stronger than
-# one that tells samples apart.
+# Where only this share of a signal depends on the sample, a step that moves all outputs alike is so much stronger
+# than one that tells samples apart.
 _COLLAPSE_WARNING = 1e-2
 _COLLAPSE_BY = 10.0  # and the blocks have lost it, not the data
 _SOURCE = "Roberts & Yaida (9.92), (9.93), appendix B; Mishkin & Matas 2015"
@@ -48,8 +48,15 @@ _SOURCE = "Roberts & Yaida (9.92), (9.93), appendix B; Mishkin & Matas 2015"
 def check(case: Case) -> Examination:
     """Accumulated forward and backward gains."""
     if _is_mlp(case):
-        raise NotSupportedError("the model is an MLP, which the check of its initialisation follows by layer.")
-    found = passage(case.model, case.chosen(_SAMPLES).x, case.setup.seed)
+        raise NotSupportedError(
+            "the model is an MLP, which the check of its initialisation follows by layer."
+        )
+    try:
+        found = passage(case.model, case.chosen(_SAMPLES).x, case.setup.seed)
+    except RuntimeError as error:
+        raise NotSupportedError(
+            "gradients cannot be followed through this model, as where it overwrites tensors in place."
+        ) from error
     if len(found.names) < 2:
         raise NotSupportedError("the model has too few blocks in a row for gains to add up.")
     normalised = has_normalisation(case.model)
@@ -97,9 +104,9 @@ def _evidence(found: Passage) -> str:
     worst = int(np.argmax(np.abs(np.log(np.maximum(_gains(found.distance), 1e-300)))[1:])) + 1
     return (
         f"From block {found.names[0]!r} to {found.names[-1]!r} the distance between samples is multiplied by "
-        f"{found.distance_ratio:.2g} and, backwards, a gradient by {found.gradient_ratio:.2g}; the mean cosine between "
-        f"samples goes from {found.alikeness[0]:.2g} to {found.alikeness[-1]:.4g}. The largest single change is a "
-        f"factor {_gains(found.distance)[worst]:.2g} in {found.names[worst]!r}."
+        f"{found.distance_ratio:.2g} and, backwards, a gradient by {found.gradient_ratio:.2g}; the mean cosine "
+        f"between samples goes from {found.alikeness[0]:.2g} to {found.alikeness[-1]:.4g}. The largest single change "
+        f"is a factor {_gains(found.distance)[worst]:.2g} in {found.names[worst]!r}."
     )
 
 

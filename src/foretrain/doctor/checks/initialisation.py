@@ -1,7 +1,8 @@
 """Is every layer of the MLP at its critical initialisation, and what does it do to signals and gradients if not?
 
-Judged by the consequence: differences between inputs and gradients are followed through the hidden layers, in this very
-network and by the theory for its C_b and C_W. Off-critical weights do no harm in three layers and are fatal in thirty.
+Judged by the consequence: differences between inputs and gradients are followed through the hidden layers, in this
+very network and by the theory for its C_b and C_W. Off-critical weights do no harm in three layers and are fatal in
+thirty.
 
 Measurements (dimensions layer 1..L, hidden 1..L-1, input):
 ``C_b``, ``C_W``  of this network, and ``C_W_wanted``, ``C_b_wanted``
@@ -28,15 +29,17 @@ from foretrain.support.errors import ForetrainError, NotSupportedError
 if TYPE_CHECKING:
     import xarray
 
-# The tangent kernel of hidden weights carries (differences x gradients)^2, so the geometric mean of both falls says how
-# far they learn behind the last layer. Trained MLPs (10 activations, depths 4..30) learn as well as critical ones down
-# to 0.1, are several times slower below 0.025 and stand still below 0.003.
+# The tangent kernel of hidden weights carries (differences x gradients)^2, so the geometric mean of both falls says
+# how far they learn behind the last layer. Trained MLPs (10 activations, depths 4..30) learn as well as critical ones
+# down to 0.1, are several times slower below 0.025 and stand still below 0.003.
 _FALL_WARNING, _FALL_CRITICAL = 0.025, 3e-3
 _FALL_NOTE = 0.1
-# Growth makes the first layers set the stable learning rate: from a factor of 10 the loss lags clearly behind critical
-# networks, from 100 it hardly falls. A factor of a few does good rather than harm.
+# Growth makes the first layers set the stable learning rate: from a factor of 10 the loss lags clearly behind
+# critical networks, from 100 it hardly falls. A factor of a few does good rather than harm.
 _GROWTH_WARNING, _GROWTH_CRITICAL = 10.0, 100.0
-_OUTPUT_WARNING = 30.0  # outputs of this size, for inputs of size one, must be unlearned before anything is learned
+_OUTPUT_WARNING = (
+    30.0  # outputs of this size, for inputs of size one, must be unlearned before anything is learned
+)
 _SOURCE = "Roberts & Yaida (5.55), (5.56), (9.93)"
 
 
@@ -107,10 +110,14 @@ def _severity(fall: float, growth: float) -> Severity:
 def _title(chain: MlpChain, measured: Signals, grows: bool) -> str:
     layers = f"the {chain.depth - 1} hidden {chain.activation.label} layers"
     if grows and measured.gradient_ratio >= measured.distance_ratio:
-        return f"Gradients grow {measured.gradient_ratio:.2g}-fold through {layers}: the weights are too large."
+        return (
+            f"Gradients grow {measured.gradient_ratio:.2g}-fold through {layers}: the weights are too large."
+        )
     if grows:
         return f"Signals grow {measured.distance_ratio:.2g}-fold through {layers}: the weights are too large."
-    return f"Differences between inputs shrink to {measured.distance_ratio:.2g} of their size through {layers}."
+    return (
+        f"Differences between inputs shrink to {measured.distance_ratio:.2g} of their size through {layers}."
+    )
 
 
 def _calm_title(chain: MlpChain, measured: Signals) -> str:
@@ -152,8 +159,8 @@ def _advice(chain: MlpChain, wanted: Wanted) -> str:
     if wanted.exists:
         return f"Rescale every layer so that chi_perp = 1 at the kernel it sees: {scale}, as in the code."
     return (
-        f"Use tanh, ReLU or GELU instead of {chain.activation.label}; or centre its activations by the biases and set "
-        f"{scale}, as in the code."
+        f"Use tanh, ReLU or GELU instead of {chain.activation.label}; or centre its activations by the biases and "
+        f"set {scale}, as in the code."
     )
 
 
@@ -191,9 +198,7 @@ def _span(values: np.ndarray[Any, Any]) -> str:
     return f"{low:.3g}" if high - low <= 0.05 * abs(high) else f"{low:.3g} to {high:.3g}"
 
 
-def _dataset(
-    chain: MlpChain, measured: Signals, predicted: Kernels | None, wanted: Wanted
-) -> xarray.Dataset:
+def _dataset(chain: MlpChain, measured: Signals, predicted: Kernels | None, wanted: Wanted) -> xarray.Dataset:
     import xarray
 
     plans = {plan.name: plan for plan in wanted.layers}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _SOURCE = (
     "LeCun et al. (1998), section 4.3: the condition of the inputs' second moments sets the speed of descent"
 )
+_SAMPLES = 1024  # for them: so few that they are learned by heart would hide an uneven scale
 _STEPS = 200  # of the trainings that judge what is suspect
 _SUSPECT = 30.0  # times fewer steps for a linear readout of standardised inputs; images of digits have 15
 _FAR = 20.0  # times larger or smaller than 1
@@ -136,9 +137,9 @@ def _harmless(features: Features, told: str) -> Finding:
 def _at_its_best(setup: Setup) -> Trial:
     """A training at the rate that suits the data; other optimizers adapt by themselves."""
     if not setup.recipe.is_descent:
-        return trial(setup, _STEPS)
+        return trial(setup, _STEPS, _SAMPLES)
     factor = edge(Case(setup)).recommended / setup.recipe.rate
-    return trial(setup.with_recipe(setup.recipe.scaled(factor)), _STEPS)
+    return trial(setup.with_recipe(setup.recipe.scaled(factor)), _STEPS, _SAMPLES)
 
 
 def _speed_up(given: Trial, better: Trial) -> float:

@@ -71,6 +71,11 @@ class _Shares:
         return _relative(self.traces[self.is_weight])
 
     @property
+    def is_silent(self) -> NDArray[np.bool_]:
+        """Weights between zeros, which no rate can wake: a layer that starts from zero, inputs that are none."""
+        return np.asarray(self.traces[self.is_weight] <= 1e-30 * self.traces.max())
+
+    @property
     def weights(self) -> tuple[str, ...]:
         """Names of the weight matrices."""
         return tuple(name for name, weight in zip(self.names, self.is_weight) if weight)
@@ -132,7 +137,7 @@ def _by_rates(case: Case, seen: _Shares) -> Finding:
 def _by_shares(case: Case, seen: _Shares) -> Finding:
     relative, rates = seen.relative, seen.rates[seen.is_weight]
     by_rate = (relative < _STARVED) & (seen.natural > 10 * relative) & (rates < seen.rates.max())
-    low = by_rate | (relative < _VANISHING)
+    low = (by_rate | (relative < _VANISHING)) & ~seen.is_silent
     if not low.any():
         return _fair(seen)
     worst = int(np.argmin(relative))
@@ -187,6 +192,7 @@ def _equalising(seen: _Shares) -> dict[str, float]:
     """Factors on rates that make shares of weights equal, as far as they are bounded; the sum of shares stays."""
     terms = (seen.traces * seen.rates)[seen.is_weight]
     factors = np.clip(terms.mean() / np.maximum(terms, 1e-300), 1 / _BOUND, _BOUND)
+    factors[seen.is_silent] = 1.0
     factors *= terms.sum() / float(factors @ terms)
     return {name: float(f"{factor:.4g}") for name, factor in zip(seen.weights, factors)}
 
@@ -196,6 +202,12 @@ def _fair(seen: _Shares, prefix: str = "") -> Finding:
     count, largest = len(relative), float(relative.max() / len(relative))
     numbers = {"smallest": float(relative.min()), "largest": float(relative.max())}
     evidence = f"{prefix}Of the change of the outputs in a step, on {seen.samples} samples, {_told(seen)}."
+    if seen.is_silent.any():
+        silent = tuple(name for name, quiet in zip(seen.weights, seen.is_silent) if quiet)
+        title = (
+            f"{len(silent)} of {count} weight matrices change nothing yet: zeros come before or after them."
+        )
+        return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers, where=silent)
     if largest > _DOMINANT and count > 2:
         name = seen.weights[int(np.argmax(relative))]
         title = f"{name} does {largest:.1%} of what all weights do; the others follow slowly."

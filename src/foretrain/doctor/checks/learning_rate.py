@@ -101,9 +101,9 @@ def _above(case: Case, found: Edge, given: Trial, best: Trial) -> Finding:
 
 def _below(case: Case, found: Edge, given: Trial, best: Trial, half: float) -> Finding:
     evidence = (
-        f"Half of the error is gone after about {half:,.3g} steps at this rate; in {given.steps} steps the loss went from "
-        f"{given.start:.4g} to {given.end:.4g}, and at rate {found.recommended:.3g} to {best.end:.4g} (stable up to "
-        f"{found.largest_rate:.3g})."
+        f"Half of the error is gone after about {half:,.3g} steps at this rate; in {given.steps} steps the loss went "
+        f"from {given.start:.4g} to {given.end:.4g}, and at rate {found.recommended:.3g} to {best.end:.4g} (stable "
+        f"up to {found.largest_rate:.3g})."
     )
     if half < _SLOW:
         return Finding(
@@ -128,8 +128,8 @@ def _lucky(found: Edge, given: Trial) -> Finding:
     return Finding(
         Severity.NOTE,
         f"The learning rate {found.rate:.3g} is {found.ratio:.3g} times the largest stable one, and yet it works.",
-        f"Rate x curvature is {found.product:.3g}, the limit {found.limit:.3g}, but in {given.steps} steps the loss went "
-        f"from {given.start:.3g} to {given.end:.3g}: training moves to places where the loss is flatter.",
+        f"Rate x curvature is {found.product:.3g}, the limit {found.limit:.3g}, but in {given.steps} steps the "
+        f"loss went from {given.start:.3g} to {given.end:.3g}: training moves to places where the loss is flatter.",
         "Lewkowycz et al. (2020); Cohen et al. (2021), section 3",
         "Watch the first hundred steps; if the loss jumps, lower the rate.",
         numbers=_numbers(found),

@@ -6,8 +6,8 @@ plain descent). Real networks are often faster, because their kernel grows; so a
 is a warning only if a real training by descent at its best rate hardly moves while another optimizer does.
 
 Measurements by ``mode`` (from the largest on): ``singular_value``, ``share`` (of the target), ``half_time`` (steps),
-``left`` (mode, step) and ``left_after`` (mode, budget), shares of the mode; ``picture`` (mode, and axes time x output,
-or those of the inputs) where the modes can be looked at, with ``picture_of`` in its attributes.
+``left`` (mode, step) and ``left_after`` (mode, budget), shares of the mode; ``picture`` (mode, and axes time x
+output, or those of the inputs) where the modes can be looked at, with ``picture_of`` in its attributes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.mode_forecast import ModeForecast, forecast_modes, pictures
@@ -47,9 +48,9 @@ def check(case: Case) -> Examination:
     return Examination((finding,), _data(found, pictures(found, kernel.task, kernel.outputs.shape)))
 
 
-def _slow(found: ModeForecast, factor: float = 1.0) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _slow(found: ModeForecast, factor: float = 1.0) -> NDArray[np.bool_]:
     """Modes that are not learned yet and need more than the budget, with rates times a factor."""
-    return (np.abs(found.left[0]) > _LEARNED) & (found.half_times > _BUDGET * factor)
+    return np.asarray((np.abs(found.left[0]) > _LEARNED) & (found.half_times > _BUDGET * factor))
 
 
 def _told(case: Case, standard: Case, found: ModeForecast, samples: int) -> Finding:
@@ -147,7 +148,7 @@ def _with_optimizer(case: Case, better: _Better, finding: Finding) -> Finding:
 
 def _data(
     found: ModeForecast,
-    looks: tuple[tuple[str, ...], np.ndarray[tuple[int, ...], np.dtype[np.float64]]] | None,
+    looks: tuple[tuple[str, ...], NDArray[np.float64]] | None,
 ) -> xarray.Dataset:
     import xarray
 

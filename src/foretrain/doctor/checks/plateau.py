@@ -63,6 +63,7 @@ class _Wait:
     losses: Array
     left: bool
     rate: float  # of one step
+    stable: float  # half the largest stable rate, at the start or the end
 
     def at(self, rate: float) -> _Wait:
         """In steps of another rate."""
@@ -86,10 +87,6 @@ def check(case: Case) -> Examination:
     given = _followed(case, task, level)
     factors = factors_to_natural(small) if small.count else {}
     after = _followed(Case(case.setup.rescaled(factors)), task, level) if factors else None
-    if (
-        after is not None and small.epsilon < _TINY
-    ):  # rates that tiny layers stand are too large once they have grown
-        given = given.at(min(given.rate, after.rate))
     found = _judged(case, small, given, after, level)
     return Examination((found,), _dataset(case, task, layers, factors, given, after, level))
 
@@ -127,7 +124,7 @@ def _followed(case: Case, task: Task, level: float) -> _Wait:
     bound = bound if math.isfinite(bound) else largest
     step = bound if _is_adaptive(case) else min(largest, bound)
     times, losses = (np.asarray(flow.data[name].values) for name in ("time", "loss"))
-    return _Wait(times / step, losses, flow.status == "reached", step)
+    return _Wait(times / step, losses, flow.status == "reached", step, bound)
 
 
 def _stable_rate(case: Case) -> float:
@@ -149,13 +146,6 @@ def _only_training(case: Case, rates: dict[str, float]) -> nn.Module:
 
 
 def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, level: float) -> Finding:
-    how = "of plain descent at a stable rate" if _is_adaptive(case) else "at this rate"
-    told = f"{step_text(given.length)} steps {how}"
-    waits = "leaves" if given.left else "has not left"
-    course = (
-        f"By its own gradient flow on {min(_SAMPLES, len(case.task.x))} samples the loss {waits} the level of the "
-        f"saddle, {level:.3g}, after {told}"
-    )
     numbers = {
         "steps": given.length,
         "level": level,
@@ -163,13 +153,19 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
         "epsilon": small.epsilon,
     }
     if after is None or not small.count:
-        return Finding(Severity.GOOD, *_without_small_layers(given, told, course), _SOURCE, numbers=numbers)
+        title = _without_small_layers(given)
+        return Finding(Severity.GOOD, title, _course(case, given, level) + ".", _SOURCE, numbers=numbers)
+    if small.epsilon < _TINY:  # rates that tiny layers stand are too large once they have grown
+        given = given.at(min(given.rate, after.rate))
+    else:  # a wait because of a small rate is not because of the layers
+        given, after = given.at(given.stable), after.at(after.stable)
     wait = max(given.length, 0.0 if given.left else _by_law(small) * after.length)
     gain = wait / max(after.length, 1.0)
     numbers |= {"rescaled_steps": after.length, "predicted_steps": wait, "gain": gain}
-    scales = f"{small.count} weight matrices sit at {small.epsilon:.2g} of their natural scale"
+    law = "" if given.left else f", for which the law says {_by_law(small):.2g} times longer than without"
     evidence = (
-        f"{course}; {scales}. Rescaled to it, the network leaves after {step_text(after.length)} steps."
+        f"{_course(case, given, level)}; {small.count} weight matrices sit at {small.epsilon:.2g} of their natural "
+        f"scale{law}. Rescaled, it leaves after {step_text(after.length)} steps."
     )
     if wait < _LONG or gain < _FASTER or not after.left:
         title = f"No long plateau: learning begins within about {step_text(max(1.0, wait))} steps."
@@ -177,16 +173,32 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
     if _is_adaptive(case) and small.epsilon > _TINY:
         title = f"Plain descent would wait for {step_text(wait)} steps here; {case.recipe.kind.__name__} waits less."
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers)
+    return _waiting(case, small, given, numbers, evidence)
+
+
+def _course(case: Case, given: _Wait, level: float) -> str:
+    told = f"{step_text(given.length)} steps of rate {given.rate:.2g}"
+    waits = f"leaves it after {told}" if given.left else f"was followed for {told} and has not left it"
+    return (
+        f"The loss of the saddle is {level:.3g}; by its own gradient flow on {min(_SAMPLES, len(case.task.x))} "
+        f"samples the network {waits}"
+    )
+
+
+def _waiting(
+    case: Case, small: Bottleneck, given: _Wait, numbers: dict[str, float], evidence: str
+) -> Finding:
     factors = factors_to_natural(small)
+    adaptive, wait = _is_adaptive(case), numbers["predicted_steps"]
     return Finding(
-        Severity.CRITICAL if wait >= _HOPELESS and not _is_adaptive(case) else Severity.WARNING,
+        Severity.CRITICAL if wait >= _HOPELESS and not adaptive else Severity.WARNING,
         f"The loss will wait on a plateau for {'about' if given.left else 'more than'} {step_text(wait)} steps"
-        f"{' of plain descent' if _is_adaptive(case) else ''}: {small.count} layers are at {small.epsilon:.2g} of "
-        "their natural scale.",
+        f"{' of plain descent' if adaptive else ''}: {small.count} layers are at {small.epsilon:.2g} of their "
+        "natural scale.",
         evidence,
         _SOURCE,
-        f"Multiply the small weights so that they reach their natural scale: the wait becomes {gain:,.0f} times "
-        "shorter.",
+        f"Multiply the small weights so that they reach their natural scale: the wait becomes "
+        f"{numbers['gain']:,.0f} times shorter.",
         code_for(factors),
         Treatment("rescale small layers", lambda setup: _rescaled(setup, factors)),
         numbers,
@@ -198,12 +210,12 @@ def _rescaled(setup: Setup, factors: dict[str, float]) -> Setup:
     return setup.rescaled({name: float(f"{factor:.4g}") for name, factor in factors.items()})
 
 
-def _without_small_layers(given: _Wait, told: str, course: str) -> tuple[str, str]:
+def _without_small_layers(given: _Wait) -> str:
     if given.length == 0:
-        return "No plateau: the loss is below the level of the saddle already.", f"{course}."
+        return "No plateau: the loss is below the level of the saddle already."
     if given.left:
-        return f"No layer is small, and learning begins within {told}.", f"{course}."
-    return "No layer is small: if the loss waits, the scale of the weights is not why.", f"{course}."
+        return f"No layer is small, and learning begins within {step_text(given.length)} steps."
+    return "No layer is small: if the loss waits, the scale of the weights is not why."
 
 
 def _by_law(small: Bottleneck) -> float:

@@ -1,15 +1,15 @@
 """Directional derivatives of a model's outputs along the gradients of its outputs, by torch's automatic derivatives.
 
-Legs a are pairs (sample, output). With g_a = λ∇z_a, the differentials are derivatives of z along some g: D²z[g_b, g_c]
-and D³z[g_b, g_c, g_d] of all samples at once. Nested forward mode takes many sets of directions together. It is wrong
-for some operations of torch and missing for others, so what it finds is compared, along one random direction, with
+Legs a are pairs (sample, output). With g_a = λ∇z_a, differentials are derivatives along some g: D²z[g_b, g_c] and
+D³z[g_b, g_c, g_d] of all samples at once. Nested forward mode takes many sets of directions together. It is wrong for
+some operations of torch and missing for others, so what it finds is compared, along one random direction, with
 repeated gradients; nested backward passes are taken where the two differ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement, permutations
@@ -108,8 +108,8 @@ def derivative(directions: Directions, order: int) -> tuple[Tensor, str]:
             if _holds(directions, found, order):
                 return found, route
     raise NotSupportedError(
-        f"derivatives of order {order} of this model by nested passes of torch disagree with each other: an operation "
-        "of it cannot be differentiated so often; write it with plain torch operations."
+        f"derivatives of order {order} of this model, by several ways of torch, disagree: an operation of it cannot "
+        "be differentiated so often; write it with plain torch operations."
     )
 
 
@@ -123,7 +123,7 @@ def _symmetric(values: Tensor, legs: int, order: int) -> Tensor:
     found = values.new_empty((legs,) * (1 + order))
     index = torch.tensor(_sets(legs, order), device=values.device)
     for places in permutations(range(order)):
-        found[(slice(None), *index[:, list(places)].unbind(1))] = values.mT
+        found.movedim(0, -1)[index[:, list(places)].unbind(1)] = values
     return found
 
 

@@ -1,7 +1,7 @@
 """Changes of a value along changes of parameters, by backward passes, so that they can be differentiated again.
 
-ż = J v is the gradient by u of v · Jᵀu, which is linear in u. Many at once go through one batched backward pass, or one
-after the other where an operation cannot be batched.
+ż = J v is the gradient by u of v · Jᵀu, which is linear in u. Many at once go through one batched backward pass, or
+one after the other where an operation cannot be batched.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def pushed_many(value: Tensor, parameters: Mapping[str, Tensor], steps: Values) 
 
 def curvature_along(value: Tensor, parameters: Mapping[str, Tensor], steps: Values) -> Values:
     """The Hessian of a number times every step: (steps, …) by parameter."""
-    slopes = _slopes(value, parameters)
+    slopes = {name: slope for name, slope in _slopes(value, parameters).items() if slope.requires_grad}
     found: list[Tensor | None] = [None] * len(parameters)
     if slopes:
         found = _many(
@@ -87,14 +87,14 @@ def repeated_along(value: Tensor, parameters: Mapping[str, Tensor], step: Values
 
 
 def _slopes(value: Tensor, parameters: Mapping[str, Tensor]) -> Values:
-    """The gradient of a number with its graph, without the parameters on which it does not depend further."""
+    """The gradient of a number with its graph, by the parameters on which it depends."""
     if not value.requires_grad:
         return {}
     found = torch.autograd.grad(value, list(parameters.values()), create_graph=True, allow_unused=True)
     return {
         name: slope.to_dense() if slope.is_sparse else slope
         for name, slope in zip(parameters, found)
-        if slope is not None and slope.requires_grad
+        if slope is not None
     }
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.differentials.autodiff import Directions
-from foretrain.empirical.differentials.layered import Rates, Stack
+from foretrain.empirical.differentials.layered import Rates, Stack, with_derivatives
 from foretrain.empirical.fields.chain import Chain
 from foretrain.empirical.fields.recognition import find_chain
 from foretrain.support.errors import InputError, NotSupportedError
@@ -62,14 +62,6 @@ def _rates(chain: Chain, directions: Directions) -> list[Rates]:
 
 
 def _derivatives(chain: Chain, number: int) -> tuple[Tensor, Tensor, Tensor]:
-    """σ', σ'', σ''' at the preactivations of a layer; zero from where autograd finds no dependence on."""
-    with torch.enable_grad():
-        leaf = chain.v(number).detach().requires_grad_()
-        value, found = chain.activate(number, leaf), []
-        for _ in range(3):
-            slope = None
-            if value.requires_grad:
-                (slope,) = torch.autograd.grad(value.sum(), leaf, create_graph=True, allow_unused=True)
-            value = torch.zeros_like(leaf) if slope is None else slope
-            found.append(value.detach()[None])
-    return found[0], found[1], found[2]
+    """σ', σ'', σ''' at the preactivations of a layer, as one network."""
+    _, one, two, three = with_derivatives(lambda v: chain.activate(number, v), chain.v(number))
+    return one[None], two[None], three[None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from operator import index
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -21,28 +21,29 @@ from foretrain.empirical.tangent_kernel.batches import as_batch
 from foretrain.empirical.tangent_kernel.entry import prepare
 from foretrain.empirical.tangent_kernel.model import Output, unchanged
 from foretrain.empirical.tangent_kernel.parameters import Rates
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 
 _WAY_OUT = "name fewer samples= or outputs="
 
 
-def dntk(
-    model: Any,
-    x: Any,
-    *,
-    outputs: Sequence[int] | None = None,
-    samples: Sequence[int] | None = None,
-    output: Output = None,
-    parameters: Any = None,
-    rates: Rates = None,
-    batch_axis: int = 0,
-    shared: Collection[str | int] = (),
-) -> Differential:
+class Options(TypedDict, total=False):
+    """What ``dntk``, ``ddntk`` and ``step_prediction`` take besides a model and its samples."""
+
+    outputs: Sequence[int] | None
+    samples: Sequence[int] | None
+    output: Output
+    parameters: Any
+    rates: Rates
+    batch_axis: int
+    shared: Collection[str | int]
+
+
+def dntk(model: Any, x: Any, **options: Unpack[Options]) -> Differential:
     """The dNTK: second derivatives of outputs along the gradients of two others (11.8), (N0, N1, N2, C0, C1, C2).
 
-    dH_012 = Σ λ_μ λ_ν d²z_0/dθ_μ dθ_ν · dz_1/dθ_μ · dz_2/dθ_ν. Index 0 is the output that is differentiated twice; the
-    tensor is symmetric in 1 and 2. No matrix of parameters by parameters is formed.
+    dH_012 = Σ λ_μ λ_ν d²z_0/dθ_μ dθ_ν · dz_1/dθ_μ · dz_2/dθ_ν. Index 0 is the output that is differentiated twice,
+    and the tensor is symmetric in 1 and 2. No matrix of parameters by parameters is formed.
 
     Parameters
     ----------
@@ -62,22 +63,10 @@ def dntk(
     (5, 5, 5, 2, 2, 2)
     """
     with unchanged(model):
-        job = prepared(model, x, outputs, samples, output, parameters, rates, batch_axis, shared)
-        return job.dntk()
+        return prepared(model, x, **options).dntk()
 
 
-def ddntk(
-    model: Any,
-    x: Any,
-    *,
-    outputs: Sequence[int] | None = None,
-    samples: Sequence[int] | None = None,
-    output: Output = None,
-    parameters: Any = None,
-    rates: Rates = None,
-    batch_axis: int = 0,
-    shared: Collection[str | int] = (),
-) -> SecondDifferentials:
+def ddntk(model: Any, x: Any, **options: Unpack[Options]) -> SecondDifferentials:
     """Both ddNTKs, ``.dd_I`` (∞.5) and ``.dd_II`` (∞.7), each with four axes of samples, then four of outputs.
 
     With g_a = λ∇z_a and u_ac = (∇∇z_a) g_c: dd_I_0123 = D³z_0[g_1, g_2, g_3], totally symmetric in 1, 2, 3, and
@@ -92,8 +81,7 @@ def ddntk(
     ((2, 2, 2, 2, 1, 1, 1, 1), (2, 2, 2, 2, 1, 1, 1, 1))
     """
     with unchanged(model):
-        job = prepared(model, x, outputs, samples, output, parameters, rates, batch_axis, shared)
-        return job.ddntk()
+        return prepared(model, x, **options).ddntk()
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,44 +139,36 @@ class Preparation:
         require_memory(needed, what, _WAY_OUT)
 
 
-def prepared(
-    model: Any,
-    x: Any,
-    outputs: Sequence[int] | None,
-    samples: Sequence[int] | None,
-    output: Output,
-    parameters: Any,
-    rates: Rates,
-    batch_axis: int,
-    shared: Collection[str | int],
-) -> Preparation:
+def prepared(model: Any, x: Any, **options: Unpack[Options]) -> Preparation:
     """Check everything that was given, look at the model, and choose the way."""
+    for name in options:
+        if name not in Options.__annotations__:
+            raise unknown_name("option", name, Options.__annotations__)
+    outputs, samples = options.get("outputs"), options.get("samples")
     if isinstance(outputs, str):
         raise InputError(f"outputs={outputs!r}: give a list of output numbers, or None for all.")
-    whole = as_batch(x, batch_axis, shared)
+    whole = as_batch(x, options.get("batch_axis", 0), options.get("shared", ()))
     chosen = _chosen_samples(samples, whole.count)
-    batch = whole if samples is None else whole.pick(chosen)
-    engine, first, _ = prepare(
+    others: dict[str, Any] = {key: options.get(key) for key in ("output", "parameters", "rates")}
+    engine, batch, _ = prepare(
         model,
-        batch,
+        whole if samples is None else whole.pick(chosen),
         None,
         "full" if outputs is None else outputs,
-        output=output,
-        parameters=parameters,
-        rates=rates,
+        **others,
     )
     linear = Linearised(replace(engine.model, channels_last=False), engine.parameters, engine.outputs)
-    directions = Directions(linear, first, engine.rates, engine.memory.passes)
-    own = getattr(model, "_orig_mod", model)
-    notes = kink_notes(linear.rows(first.pick([0])))
-    return Preparation(directions, as_stack(own, directions), tuple(chosen), notes)
+    directions = Directions(linear, batch, engine.rates, engine.memory.passes)
+    notes = kink_notes(linear.rows(batch.pick([0])))
+    stack = as_stack(getattr(model, "_orig_mod", model), directions)
+    return Preparation(directions, stack, tuple(chosen), notes)
 
 
 def _chosen_samples(samples: Sequence[int] | None, count: int) -> list[int]:
     if samples is None:
         return list(range(count))
     try:
-        numbers = [] if isinstance(samples, str) else [index(number) for number in samples]
+        numbers = [index(number) for number in samples]
     except TypeError:
         numbers = []
     if not numbers or any(not -count <= number < count for number in numbers):

@@ -10,7 +10,7 @@ All tensors begin with an axis of networks and end with the axis of neurons.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,6 +68,22 @@ class Top:
     rates: Rates
     signal: Tensor
     signal_change: Tensor
+
+
+def with_derivatives(
+    function: Callable[[Tensor], Tensor], z: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """σ, σ', σ'', σ''' of an elementwise function; zero from where autograd finds no dependence on z."""
+    with torch.enable_grad():
+        leaf = z.detach().requires_grad_()
+        found = [function(leaf)]
+        for _ in range(3):
+            slope = None
+            if found[-1].requires_grad:
+                (slope,) = torch.autograd.grad(found[-1].sum(), leaf, create_graph=True, allow_unused=True)
+            found.append(torch.zeros_like(z) if slope is None else slope)
+    value, one, two, three = (values.detach() for values in found)
+    return value, one, two, three
 
 
 def overlap(rates: Rates, signal: Tensor) -> Tensor:
@@ -147,15 +163,18 @@ def _field_changes(
     field_changes: list[Tensor] = []
     backward_changes: list[Tensor] = []
     for k in reversed(range(len(fields))):
-        slope, bend, _ = (of_legs(values, legs) for values in stack.derivatives[k])
-        signal = of_legs(stack.signals[k + 1], count)
-        backward_change = (stack.rates[k + 1].weight * gram)[..., None] * signal[:, None]
+        turned = (stack.rates[k + 1].weight * gram)[..., None]
+        signal = of_legs(stack.signals[k + 1], count)[:, None]
         if field_changes:
             carried = field_changes[0].flatten(1, 2) @ stack.weights[k]
-            backward_change = backward_change + carried.view(backward_change.shape)
-        field_change = (bend * backwards[k])[:, :, None] * of_legs(changes[k], legs)
-        field_change = field_change + slope[:, :, None] * backward_change
-        field_changes.insert(0, field_change)
+            backward_change = carried.view(networks, legs, count, -1).addcmul_(turned, signal)
+        else:
+            backward_change = turned * signal
+        slope, bend, _ = (values[:, None, :, None] for values in stack.derivatives[k])
+        by_output = (networks, stack.outputs, stack.samples)
+        field_change = bend * backwards[k].view(*by_output, 1, -1) * changes[k][:, None]
+        field_change.addcmul_(slope, backward_change.view(*by_output, count, -1))
+        field_changes.insert(0, field_change.flatten(1, 2))
         backward_changes.insert(0, backward_change)
         gram = fields[k] @ fields[k][:, :count].mT
     return field_changes, backward_changes

@@ -6,8 +6,8 @@ With κ = λ_b + λ_W s · s of a layer, sums over layers of
     ddII_abcd = κ_ab (δ̇_ac · δ̇_bd) + λ_W (δ_a · δ_b)(ṡ_ac · ṡ_bd) + λ_W (δ̇_ac · δ_b)(s_a · ṡ_bd) + [ac ↔ bd]  (∞.7)
     ddI_abcd  = ε_a · σ''' ż_b ż_c ż_d + ε̇_ab · σ'' ż_c ż_d + δ̇_ab · (Ẇ_c ṡ_d + Ẇ_d ṡ_c) + [b ↔ c] + [b ↔ d]   (∞.5)
 
-where fields and signals of a are those at its sample, ṡ_ac is the change of s_a along c and Ẇ_c ṡ = λ_W δ_c (s_c · ṡ).
-The second and third index of dH, and all but the first of ddI, are directions; so are the last two of ddII.
+where fields and signals of a are those at its sample, ṡ_ac is the change of s_a along c, Ẇ_c ṡ = λ_W δ_c (s_c · ṡ).
+The third index of dH, all but the first of ddI, and the last two of ddII are directions.
 """
 
 from __future__ import annotations

@@ -9,18 +9,16 @@ With ε = dL/dz of the training samples and rates λ,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from foretrain.empirical.differentials.autodiff import Directions
-from foretrain.empirical.differentials.entry import Preparation, prepared
+from foretrain.empirical.differentials.entry import Options, Preparation, prepared
 from foretrain.empirical.kernel_passes import Linearised
-from foretrain.empirical.tangent_kernel.model import Output, unchanged
-from foretrain.empirical.tangent_kernel.parameters import Rates
+from foretrain.empirical.tangent_kernel.model import unchanged
 from foretrain.support.errors import InputError
 
 
@@ -72,13 +70,7 @@ def step_prediction(
     *,
     cotangents: Any = None,
     order: int = 2,
-    outputs: Sequence[int] | None = None,
-    samples: Sequence[int] | None = None,
-    output: Output = None,
-    parameters: Any = None,
-    rates: Rates = None,
-    batch_axis: int = 0,
-    shared: Collection[str | int] = (),
+    **options: Unpack[Options],
 ) -> StepPrediction:
     """Predict what one step of gradient descent does to outputs and kernel, and make it on a copy of the parameters.
 
@@ -109,7 +101,7 @@ def step_prediction(
     if not (isinstance(eta, int | float) and math.isfinite(eta)):
         raise InputError(f"eta is {eta!r}: give a finite learning rate.")
     with unchanged(model):
-        job = prepared(model, x, outputs, samples, output, parameters, rates, batch_axis, shared)
+        job = prepared(model, x, **options)
         before = job.directions.linear.rows(job.directions.batch).detach()
         error = _error(before, y, cotangents)
         kernel = _kernel(job.directions)

@@ -1,6 +1,6 @@
 """Operations of torch whose second derivatives are right and whose higher ones are not, written out in plain ones.
 
-The fused normalisations keep mean and deviation from the forward pass and take them for constants when their own
+The fused normalisations keep mean, deviation or norm from the forward pass and take them for constants when their own
 derivatives are differentiated again, by nested forward mode and by backward passes alike.
 """
 
@@ -62,6 +62,30 @@ def rms_norm(
     return _scaled(found, weight, None, tuple(normalized_shape))
 
 
+def instance_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Every channel of every sample alone; with statistics kept from before, nothing needs to be written out."""
+    if use_input_stats:
+        return group_norm(x, x.shape[1], weight, bias, eps)
+    return functional.instance_norm(
+        x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+    )
+
+
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """g v / |v|, with a norm for every entry along an axis; -1 for one of all."""
+    axes = [axis for axis in range(v.ndim) if axis != dim]
+    return v * (g * torch.rsqrt((v * v).sum(axes, keepdim=True)))
+
+
 def _standard(x: Tensor, axes: list[int], eps: float) -> Tensor:
     centred = x - x.mean(axes, keepdim=True)
     return centred * torch.rsqrt((centred * centred).mean(axes, keepdim=True) + eps)
@@ -79,6 +103,8 @@ _INSTEAD: Mapping[Any, Callable[..., Tensor]] = {
     torch.group_norm: group_norm,
     functional.rms_norm: rms_norm,
     torch.rms_norm: rms_norm,
+    functional.instance_norm: instance_norm,
+    torch._weight_norm: weight_norm,
 }
 _FIRST_NAME = "input"  # of the first argument in torch
 

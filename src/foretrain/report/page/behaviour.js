@@ -66,6 +66,7 @@
     const place = document.getElementById(name);
     const { data, layout } = specifications[name];
     const narrow = place.clientWidth < 480;
+    if (layout.meta?.aspect) place.style.height = `${Math.min(560, Math.round(place.clientWidth * layout.meta.aspect) + 30)}px`;
     const traces = data.map((trace) => coloured(narrow ? slim(trace) : trace));
     return Plotly.react(place, traces, dressed(layout, data, narrow), settings);
   };

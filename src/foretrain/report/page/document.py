@@ -1,4 +1,4 @@
-"""The page as one HTML file: style, script, plotly and all data inside, so that it opens anywhere without a network."""
+"""The page as one HTML file: style, scripts, plotly and all data are inside, so that it needs no network."""
 
 from __future__ import annotations
 
@@ -72,9 +72,14 @@ def _body(
     scripts: Sequence[str],
 ) -> Markup:
     head = element(
-        "header", element("h1", title), element("button", "Dark or light", type="button", id="theme"), class_="top"
+        "header",
+        element("h1", title),
+        element("button", "Dark or light", type="button", id="theme"),
+        class_="top",
     )
-    made = f"Made by foretrain {__version__}. This file holds everything it shows and asks for nothing outside."
+    made = (
+        f"Made by foretrain {__version__}. This file holds everything it shows and asks for nothing outside."
+    )
     return element(
         "body",
         element("a", "Skip to the content", class_="skip", href="#content"),
@@ -126,9 +131,7 @@ def _entry(patient: Patient, sections: Sequence[Section], prefix: str) -> Markup
     links = [
         element("li", element("a", section.title, href=f"#{prefix}-{section.name}")) for section in sections
     ]
-    return element(
-        "li", element("a", patient.name, class_="name", href=f"#{prefix}"), element("ul", links)
-    )
+    return element("li", element("a", patient.name, class_="name", href=f"#{prefix}"), element("ul", links))
 
 
 def _prefix(place: int) -> str:

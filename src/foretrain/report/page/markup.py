@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -17,7 +16,7 @@ class Markup(str):
     __slots__ = ()
 
 
-Child: TypeAlias = "str | Markup | None | Iterable[Child]"
+Child: TypeAlias = "str | Markup | Iterable[Child] | None"
 
 
 def element(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
@@ -31,11 +30,6 @@ def element(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
 def join(children: Iterable[Child]) -> Markup:
     """Parts one after another."""
     return Markup("".join(map(_text, children)))
-
-
-def identifier(*words: str) -> str:
-    """A name for links and labels: letters, digits and hyphens."""
-    return "-".join(filter(None, (re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") for word in words)))
 
 
 def _text(child: Child) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import xarray
 
     from foretrain.doctor.diagnosis import Diagnosis
+    from foretrain.doctor.learning_curve import LearningCurve
+    from foretrain.doctor.verification import Verification
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,8 +20,8 @@ class Patient:
 
     name: str
     diagnosis: Diagnosis
-    verification: Any | None = None
-    curve: Any | None = None
+    verification: Verification | None = None
+    curve: LearningCurve | None = None
 
     def data(self, check: str, *needed: str) -> xarray.Dataset | None:
         """The measurements of a check, if it was carried out and has those that are needed."""

@@ -46,4 +46,8 @@ def _arranged(parts: Sequence[Part], place: str) -> Iterator[Markup]:
             plots = [part.markup(place) for part in group if isinstance(part, Plot)]
             yield element("div", plots, class_="figures")
         else:
-            yield from (table(part) if isinstance(part, Table) else part for part in group if not isinstance(part, Plot))
+            yield from (
+                table(part) if isinstance(part, Table) else part
+                for part in group
+                if not isinstance(part, Plot)
+            )

@@ -39,9 +39,7 @@ def table(told: Table) -> Markup:
         "tr", [element("th", c, scope="col", class_=k) for c, k in zip(told.columns, classes, strict=True)]
     )
     body = [_row(row, classes) for row in told.rows]
-    inner = element(
-        "table", element("caption", told.caption), element("thead", head), element("tbody", body)
-    )
+    inner = element("table", element("caption", told.caption), element("thead", head), element("tbody", body))
     return element("div", inner, class_="box", role="region", tabindex=0, aria_label=told.caption)
 
 

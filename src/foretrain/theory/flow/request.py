@@ -151,16 +151,16 @@ def _check_kind(mlp: MLP, names: tuple[str, ...]) -> None:
 
 
 def _check_bends(mlp: MLP, names: tuple[str, ...]) -> None:
-    """What second derivatives of the activation allow, and rates without weights."""
+    """What second derivatives of the activation allow, and the division by C_W in (11.52)."""
     missing = [name for name in names if name in SECOND_DIFFERENTIALS]
     if missing and slope_jumps(mlp.activation):
         raise NotSupportedError(
-            f"{', '.join(missing)} of {mlp.activation.label} does not exist: its slope jumps, so that <s'' s''> "
-            "diverges and a step moves the tangent kernel of a network by 1/sqrt(n) instead of 1/n. Choose a smooth "
-            "activation, such as gelu or swish, or ask for P and Q alone."
+            f"{mlp.activation.label} has no {', '.join(missing)}: its slope jumps, so that <s'' s''> diverges and a "
+            "step moves the tangent kernel of a network by 1/sqrt(n) instead of 1/n. Choose a smooth activation, "
+            "such as gelu or swish, or ask for P and Q alone."
         )
-    if "Q" in names and not all(mlp.C_W[1:]):
-        raise NotSupportedError("Q needs C_W > 0 in all layers after the first: give a positive C_W.")
+    if {"Q", "T"} & {*names} and not all(mlp.C_W[1:]):
+        raise NotSupportedError("Q and T need C_W > 0 in all layers after the first: give a positive C_W.")
 
 
 def _check_quadruples(quadruples: ArrayLike, inputs: int) -> Indices:

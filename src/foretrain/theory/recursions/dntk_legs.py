@@ -11,7 +11,7 @@ smooth activations), or are left out (``"almost_everywhere"``, what automatic di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol, TypeVar
@@ -124,7 +124,22 @@ class BentExpectations(TangentExpectations):
         self.find_tables([orders])
         return self._tables[orders]
 
-    def find_tables(self, wanted: list[Orders]) -> None:
+    def has_table(self, orders: Orders) -> bool:
+        """Whether :meth:`find_tables` was asked for it."""
+        return orders in self._tables
+
+    def find_fourfold(self, orders: Iterable[tuple[int, int]]) -> None:
+        """Those <s s t t> on pairs of pairs that a table holds are taken from it."""
+        wanted, pairs = list(orders), self.response.pairs
+        for low, high in {(min(two), max(two)) for two in wanted if two not in self._fourfold}:
+            table = self._tables.get((high, high, low, low))
+            if table is not None:
+                first, second = pairs.first, pairs.second
+                on_pairs = table[first[:, None], second[:, None], first, second]
+                self._fourfold[high, low], self._fourfold[low, high] = on_pairs, on_pairs.T
+        super().find_fourfold(wanted)
+
+    def find_tables(self, wanted: Iterable[Orders]) -> None:
         """All of these :meth:`table` at once, which costs little more than one."""
         missing = [orders for orders in wanted if orders not in self._tables]
         every = np.stack(np.meshgrid(*[np.arange(len(self.K))] * 4, indexing="ij"), axis=-1)

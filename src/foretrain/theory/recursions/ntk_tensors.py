@@ -62,17 +62,13 @@ class FullTensors:
         self._on_pairs = on_pairs
 
     def _find_products(self, old: BentExpectations) -> None:
-        """All products of four, those <s s t t> on pairs of pairs."""
+        """All products of four at once: on pairs of pairs if all are <s s t t>, else for all inputs."""
         on_pairs: set[tuple[int, int]] = set().union(*(_PRODUCTS[name] for name in self._on_pairs))
-        others = []
-        for orders in products_of(list(self._ruled)):
-            i, k = orders[0], orders[2]
-            if orders == (i, i, k, k):
-                on_pairs.add((k, i))
-            else:
-                others.append(orders)
-        old.find_fourfold(sorted(on_pairs))
-        old.find_tables(sorted(others))
+        ruled = products_of(list(self._ruled))
+        of_pairs = {(low, high) for high, second, low, last in ruled if high == second and low == last}
+        if len(of_pairs) < len(ruled):
+            old.find_tables(sorted(ruled | {(high, high, low, low) for low, high in on_pairs}))
+        old.find_fourfold(sorted(on_pairs | of_pairs))
 
     def _next_ruled(self, old: BentExpectations, step: Step) -> dict[str, Array]:
         inputs = np.arange(self._pairs.size)
@@ -96,7 +92,7 @@ class FullTensors:
         order = sorted(range(4), key=lambda place: -orders[place])
         a, b, c, d = (legs[place] for place in order)
         i, j, k, m = (orders[place] for place in order)
-        if i == j and k == m:
+        if not old.has_table((i, j, k, m)):
             number = self._pairs.number
             return np.asarray(old.fourfold(i, k)[number[a, b], number[c, d]])
         return np.asarray(old.table((i, j, k, m))[a, b, c, d])

@@ -27,7 +27,9 @@ def phase_plot(chain: MlpChain, wanted: xarray.Dataset | None) -> Plot:
     from foretrain.theory.phase_diagram import phase_diagram
 
     C_W, C_b = np.asarray(chain.C_W), np.asarray(chain.C_b)
-    span = [max(least, _MARGIN * float(values.max())) for least, values in zip(_SPAN, (C_W, C_b), strict=True)]
+    span = [
+        max(least, _MARGIN * float(values.max())) for least, values in zip(_SPAN, (C_W, C_b), strict=True)
+    ]
     diagram = phase_diagram(chain.activation, (0.0, span[1]), (0.0, span[0]), points=_POINTS)
     traces = [
         _phases(diagram),
@@ -89,14 +91,12 @@ def _edges(diagram: xarray.Dataset, span: list[float]) -> list[Trace]:
         x = float(diagram["critical_C_W"][0])
         return [_edge("edge: χ⊥ = χ∥ = 1", [x, x], [0, span[1]], "solid")]
     words = {"perpendicular": ("χ⊥ = 1", "solid"), "parallel": ("χ∥ = 1", "dash")}
-    return [
-        _edge(text, *_inside(diagram, line, span), dash) for line, (text, dash) in words.items()
-    ]
+    return [_edge(text, *_inside(diagram, line, span), dash) for line, (text, dash) in words.items()]
 
 
 def _inside(diagram: xarray.Dataset, line: str, span: list[float]) -> tuple[Any, Any]:
     C_W, C_b = (diagram[key].sel(line=line).values for key in ("line_C_W", "line_C_b"))
-    inside = (C_b >= -0.1 * span[1]) & (C_b <= 1.5 * span[1]) & (C_W <= 1.5 * span[0])
+    inside = (C_b >= -0.1 * span[1]) & (C_b <= 1.5 * span[1]) & (1.5 * span[0] >= C_W)
     return np.where(inside, C_W, np.nan), np.where(inside, C_b, np.nan)
 
 
@@ -150,7 +150,12 @@ def _layers(chain: MlpChain, C_W: Any, C_b: Any) -> Trace:
         "text": [str(i + 1) for i in range(len(C_W))],
         "textposition": "top center",
         "customdata": list(chain.names),
-        "marker": {"symbol": "circle", "size": 11, "color": INK, "line": {"color": "var(--surface)", "width": 2}},
+        "marker": {
+            "symbol": "circle",
+            "size": 11,
+            "color": INK,
+            "line": {"color": "var(--surface)", "width": 2},
+        },
         "hovertemplate": "layer %{text} (%{customdata}): C_W = %{x:.4g}, C_b = %{y:.4g}<extra></extra>",
         "cliponaxis": False,
     }

@@ -91,7 +91,7 @@ def axis(title: str, kind: str = "linear", **options: Any) -> dict[str, Any]:
 
 def counting_axis(title: str, count: int) -> dict[str, Any]:
     """An axis of whole numbers; every one is written where there are few."""
-    return axis(title, tickformat="d", **({"dtick": 1} if count <= _FEW else {"nticks": _FEW}))
+    return axis(title, tickformat="d") | ({"dtick": 1} if count <= _FEW else {"nticks": _FEW})
 
 
 def plain(value: Any) -> Any:

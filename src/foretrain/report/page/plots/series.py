@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from foretrain.report.page.plots.plot import DASHES, SERIES, SYMBOLS, Trace
+from foretrain.report.page.plots.plot import DASHES, MUTED, SERIES, SYMBOLS, Trace
+
+_MANY = 100  # points; more of them are drawn smaller
 
 
 def line(
-    name: str, x: Any, y: Any, *, place: int = 0, markers: bool = False, colour: str = "", dash: str = "", **options: Any
+    name: str,
+    x: Any,
+    y: Any,
+    *,
+    place: int = 0,
+    markers: bool = False,
+    colour: str = "",
+    dash: str = "",
+    **options: Any,
 ) -> Trace:
     """A curve; its ``place`` among the others gives it colour, dash and marker, so that colour is not all."""
     tone = colour or SERIES[place % len(SERIES)]
@@ -28,18 +38,21 @@ def line(
 def points(name: str, x: Any, y: Any, *, place: int = 0, **options: Any) -> Trace:
     """Markers without a line between them."""
     tone = SERIES[place % len(SERIES)]
-    marker = {"symbol": SYMBOLS[place % len(SYMBOLS)], "size": 9, "color": tone}
+    size = 9 if len(x) <= _MANY else 4
+    marker = {"symbol": SYMBOLS[place % len(SYMBOLS)], "size": size, "color": tone}
     return {"type": "scatter", "name": name, "x": x, "y": y, "mode": "markers", "marker": marker, **options}
 
 
-def bars(name: str, x: Any, y: Any, *, place: int = 0, colours: Sequence[str] | None = None, **options: Any) -> Trace:
+def bars(
+    name: str, x: Any, y: Any, *, place: int = 0, colours: Sequence[str] | None = None, **options: Any
+) -> Trace:
     """Bars; ``colours`` one for each, where some stand out."""
     tone = list(colours) if colours is not None else SERIES[place % len(SERIES)]
     return {"type": "bar", "name": name, "x": x, "y": y, "marker": {"color": tone}, **options}
 
 
-def level(y: float, text: str, colour: str = "var(--muted)") -> dict[str, Any]:
-    """A horizontal line across the picture with its words, for ``layout.shapes``."""
+def level(y: float, text: str, at: str = "end") -> dict[str, Any]:
+    """A horizontal line across the picture with its words at its "start" or "end", for ``layout.shapes``."""
     return {
         "type": "line",
         "xref": "paper",
@@ -47,6 +60,18 @@ def level(y: float, text: str, colour: str = "var(--muted)") -> dict[str, Any]:
         "x1": 1,
         "y0": y,
         "y1": y,
-        "line": {"color": colour, "width": 1.5, "dash": "dot"},
-        "label": {"text": text, "textposition": "end", "yanchor": "bottom", "font": {"color": colour, "size": 12}},
+        "line": {"color": MUTED, "width": 1.5, "dash": "dot"},
+        "label": {
+            "text": text,
+            "textposition": at,
+            "yanchor": "bottom",
+            "font": {"color": MUTED, "size": 12},
+        },
     }
+
+
+def short(names: Iterable[Any]) -> list[str]:
+    """Names of weights without what they share, ".weight", where they stay different."""
+    full = [str(name) for name in names]
+    cut = [name.removesuffix(".weight") for name in full]
+    return cut if all(name.endswith(".weight") for name in full) and len(set(cut)) == len(full) else full

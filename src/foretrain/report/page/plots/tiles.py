@@ -12,7 +12,6 @@ from foretrain.report.page.plots.plot import Trace
 
 Array = NDArray[np.float64]
 
-_ACROSS = 5  # matrices in a row
 _SMALL_FOLD = 49  # a list of fewer numbers is not folded into a square
 
 
@@ -28,9 +27,10 @@ def as_matrices(values: Array) -> Array:
     return values[:, None, :]
 
 
-def tiled(matrices: Array, names: list[str], title: str) -> tuple[Trace, list[dict[str, Any]], tuple[int, int]]:
+def tiled(
+    matrices: Array, names: list[str], title: str, across: int
+) -> tuple[Trace, list[dict[str, Any]], tuple[int, int]]:
     """One heatmap of all, each with the same largest colour; labels above them, and the size of the whole."""
-    across = min(_ACROSS, len(matrices))
     down = -(-len(matrices) // across)
     _, rows, columns = matrices.shape
     gap = max(1, round(0.1 * columns))
@@ -45,7 +45,7 @@ def tiled(matrices: Array, names: list[str], title: str) -> tuple[Trace, list[di
         text[top : top + rows, left : left + columns] = name
         labels.append(_label(name, left + (columns - 1) / 2, top - 0.6))
     trace = heatmap(np.arange(shape[1]), np.arange(shape[0]), z, title, "%{text}: %{z:.3g}")
-    return trace | {"text": text, "hoverongaps": False}, labels, shape
+    return trace | {"text": text, "hoverongaps": False, "showscale": False}, labels, shape
 
 
 def _label(text: str, x: float, y: float) -> dict[str, Any]:

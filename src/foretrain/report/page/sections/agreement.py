@@ -114,7 +114,7 @@ def _scores(data: xarray.Dataset) -> Plot:
     return Plot(
         "scores",
         "Distance from the theory",
-        f"{inside} of {len(known)} scores lie within 2 deviations; inputs of one network share its weights and go together.",
+        f"{inside} of {len(known)} scores lie within 2 deviations; inputs share their weights and go together.",
         drawn,
         {
             "xaxis": counting_axis("layer", len(layers)),
@@ -136,7 +136,9 @@ def _signal_plot(data: xarray.Dataset) -> Plot:
     told = []
     for place, (key, name) in enumerate(words.items()):
         measured, theory = (np.sqrt(data[f"{key}_{kind}"].values) for kind in ("measured", "theory"))
-        drawn.append(line(f"{name}, theory", hidden, theory, place=place, dash="dash", hovertemplate="%{y:.3g}"))
+        drawn.append(
+            line(f"{name}, theory", hidden, theory, place=place, dash="dash", hovertemplate="%{y:.3g}")
+        )
         drawn.append(points(f"{name}, measured", hidden, measured, place=place, hovertemplate="%{y:.3g}"))
         ratio = measured[-1] / measured[0] if key == "distance" else measured[0] / measured[-1]
         direction = "forwards" if key == "distance" else "backwards"
@@ -152,7 +154,9 @@ def _signal_plot(data: xarray.Dataset) -> Plot:
             ("Hidden layer", *(key.replace("_", ", ") for key in _SIGNALS)),
             [
                 (int(layer), *row)
-                for layer, row in zip(hidden, np.stack([data[k].values for k in _SIGNALS], 1).tolist(), strict=True)
+                for layer, row in zip(
+                    hidden, np.stack([data[k].values for k in _SIGNALS], 1).tolist(), strict=True
+                )
             ],
         ),
         {"yaxis": "Logarithmic size"},

@@ -26,12 +26,24 @@ def data(patient: Patient) -> Section | None:
     parts: list[Part] = [_features(found)]
     if "loss" in found:
         labels = [str(label) for label in found["data"].values]
-        last = [f"{label}: {number(values[-1])}" for label, values in zip(labels, found["loss"].values, strict=True)]
+        last = [
+            f"{label}: {number(values[-1])}"
+            for label, values in zip(labels, found["loss"].values, strict=True)
+        ]
         caption = f"Short real trainings, each at the rate that suits it. Loss at the end: {'; '.join(last)}."
         parts.append(
-            loss_curves("trials", "What evening out brings", caption, labels, found["step"].values, found["loss"].values)
+            loss_curves(
+                "trials",
+                "What evening out brings",
+                caption,
+                labels,
+                found["step"].values,
+                found["loss"].values,
+            )
         )
-    lead = "Features on very different scales, or far from zero, make some directions of learning much slower than others."
+    lead = (
+        "Features on very different scales, or far from zero, make some directions of learning much slower."
+    )
     return Section("data", "Inputs", lead, parts)
 
 
@@ -39,10 +51,16 @@ def _features(found: xarray.Dataset) -> Plot:
     features, mean, deviation = (found[key].values for key in ("feature", "mean", "deviation"))
     varying = deviation[deviation > 0]
     spread = (
-        f"Deviations go from {number(varying.min())} to {number(varying.max())}" if len(varying) else "Nothing varies"
+        f"Deviations go from {number(varying.min())} to {number(varying.max())}"
+        if len(varying)
+        else "Nothing varies"
     )
     constant = int(found["constant"].sum()) if "constant" in found else 0
-    told = f"; {constant} of {len(features)} features are constant" if constant else f" over {len(features)} features"
+    told = (
+        f"; {constant} of {len(features)} features are constant"
+        if constant
+        else f" over {len(features)} features"
+    )
     return Plot(
         "features",
         "Size of every feature",
@@ -51,7 +69,10 @@ def _features(found: xarray.Dataset) -> Plot:
             points("deviation", features, np.where(deviation > 0, deviation, np.nan), place=0),
             points("size of the mean", features, np.where(mean != 0, np.abs(mean), np.nan), place=1),
         ],
-        {"xaxis": counting_axis("feature", len(features)), "yaxis": axis("in units of x", scale_for(deviation))},
+        {
+            "xaxis": counting_axis("feature", len(features)),
+            "yaxis": axis("in units of x", scale_for(deviation)),
+        },
         Table(
             "Features",
             ("Feature", "Mean", "Deviation"),

@@ -23,15 +23,17 @@ def badge(severity: Severity) -> Markup:
 
 def verdict(patient: Patient, link: str = "") -> Markup:
     """The worst finding in one sentence, or a clean bill; a link where it stands on top of the page."""
-    worst = _worst(patient)
-    told = _clean_bill(patient) if worst > Severity.WARNING else patient.diagnosis.findings[0].title
+    found = patient.diagnosis.findings
+    worst = found[0].severity if found else Severity.NOTE
+    told = found[0].title if found and worst <= Severity.WARNING else _clean_bill(patient)
+    tone = Severity.GOOD if worst is Severity.NOTE and found else worst  # notes hold nothing back
     return element(
         "a" if link else "div",
         element("span", patient.name, class_="counts") if link else None,
-        element("div", badge(worst)),
+        element("div", badge(tone)),
         element("p", told),
         element("p", _counts(patient), class_="counts"),
-        class_=f"verdict {worst.word}",
+        class_=f"verdict {tone.word}",
         href=link or None,
     )
 
@@ -48,16 +50,9 @@ def checks(patient: Patient) -> Section:
     """Every question that was asked, also those that do not apply to this network."""
     asked = patient.diagnosis.examinations
     questions = {check.name: check.question for check in CHECKS}
-    rows = [
-        (questions.get(name, name), _result(found), _answer(found)) for name, found in asked.items()
-    ]
+    rows = [(questions.get(name, name), _result(found), _answer(found)) for name, found in asked.items()]
     told = Table("All checks with their result", ("Question", "Result", "Answer"), rows)
     return Section("checks", "All checks", "", [element("div", table(told), class_="checks")])
-
-
-def _worst(patient: Patient) -> Severity:
-    found = patient.diagnosis.findings
-    return found[0].severity if found else Severity.NOTE
 
 
 def _clean_bill(patient: Patient) -> str:
@@ -76,7 +71,12 @@ def _counts(patient: Patient) -> str:
 
 def _card(finding: Finding, cause: str | None) -> Markup:
     """What is probably healed together with its cause has no code of its own."""
-    told = {"Evidence": finding.evidence, "Advice": finding.advice, "Theory": finding.source, "Where": _where(finding)}
+    told = {
+        "Evidence": finding.evidence,
+        "Advice": finding.advice,
+        "Theory": finding.source,
+        "Where": _where(finding),
+    }
     if cause is not None:
         told["Advice"] = f"This is probably a consequence of the check “{_words(cause)}”: treat that first."
     return element(
@@ -106,7 +106,12 @@ def code_block(code: str, label: str) -> Markup:
     """Code with a button that copies it."""
     return element(
         "div",
-        element("div", element("span", label), element("button", "Copy code", type="button", class_="copy"), class_="bar"),
+        element(
+            "div",
+            element("span", label),
+            element("button", "Copy code", type="button", class_="copy"),
+            class_="bar",
+        ),
         element("pre", element("code", code), tabindex=0, role="region", aria_label=label),
         class_="code",
     )

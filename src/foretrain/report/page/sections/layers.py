@@ -8,8 +8,8 @@ import numpy as np
 
 from foretrain.report.page.numbers import number
 from foretrain.report.page.patient import Patient
-from foretrain.report.page.plots.plot import Plot, axis
-from foretrain.report.page.plots.series import bars, level, line, points
+from foretrain.report.page.plots.plot import Plot, axis, counting_axis
+from foretrain.report.page.plots.series import bars, level, line, points, short
 from foretrain.report.page.section import Part, Section
 from foretrain.report.page.table import Table
 
@@ -31,9 +31,12 @@ def layers(patient: Patient) -> Section | None:
     units = patient.data("dead_units", "dead", "closed")
     if units is not None:
         parts.append(_units(units))
+    scatter = patient.data("aspect_ratio", "fluctuation")
+    if scatter is not None:
+        parts.append(_scatter(scatter))
     if not parts:
         return None
-    lead = "Signals should keep their size from block to block, all layers take part in learning, and all units answer."
+    lead = "Signals should keep their size, all layers take part in learning, and all units answer."
     return Section("layers", "Layer by layer", lead, parts)
 
 
@@ -44,9 +47,17 @@ def _passage(data: xarray.Dataset) -> Plot:
         "passage",
         "Signals and gradients through the blocks",
         f"From the first to the last of {len(blocks)} blocks, differences between samples are multiplied by "
-        f"{number(_ratio(distance[-1], distance[0]))}; backwards, gradients by {number(_ratio(gradient[0], gradient[-1]))}.",
+        f"{number(_ratio(distance[-1], distance[0]))}; backwards, gradients are multiplied by "
+        f"{number(_ratio(gradient[0], gradient[-1]))}.",
         [
-            line("differences between samples", blocks, distance, place=0, markers=True, hovertemplate="%{y:.3g}"),
+            line(
+                "differences between samples",
+                blocks,
+                distance,
+                place=0,
+                markers=True,
+                hovertemplate="%{y:.3g}",
+            ),
             line("gradients", blocks, gradient, place=1, markers=True, hovertemplate="%{y:.3g}"),
         ],
         {"xaxis": axis("", "category"), "yaxis": axis("size", "log"), "hovermode": "x unified"},
@@ -79,24 +90,26 @@ def _gains(data: xarray.Dataset) -> Plot:
 
 
 def _shares(data: xarray.Dataset) -> Plot:
-    names, relative = [str(name) for name in data["layer"].values], data["relative"].values
+    names, relative = short(data["layer"].values), data["relative"].values
     drawn = [points("this network, at its rates", names, relative, place=0, hovertemplate="%{y:.3g}")]
     columns, rows = ["Layer", "Share / mean share"], [names, relative.tolist()]
     if "theory_share" in data:
         theory = data["theory_share"].values
-        drawn.append(line("theory, at equal rates", names, theory, place=1, dash="dot", hovertemplate="%{y:.3g}"))
+        drawn.append(
+            line("theory, at equal rates", names, theory, place=1, dash="dot", hovertemplate="%{y:.3g}")
+        )
         columns, rows = [*columns, "By theory, at equal rates"], [*rows, theory.tolist()]
     low, high = int(np.argmin(relative)), int(np.argmax(relative))
     return Plot(
         "shares",
         "Share of every layer in learning",
-        f"{names[low]} moves the outputs least, {number(relative[low])} of the mean layer; {names[high]} most, "
-        f"{number(relative[high])}. The equivalence principle asks for 1.",
+        f"Layer {names[low]} moves the outputs least, {number(relative[low])} of the mean layer; layer {names[high]} "
+        f"most, {number(relative[high])}. The equivalence principle asks for 1.",
         drawn,
         {
             "xaxis": axis("", "category"),
             "yaxis": axis("share / mean share", "log"),
-            "shapes": [level(1.0, "equal shares")],
+            "shapes": [level(1.0, "equal shares", "start")],
             "hovermode": "x unified",
         },
         Table("Shares of the tangent kernel by weight matrix", tuple(columns), list(zip(*rows, strict=True))),
@@ -105,15 +118,18 @@ def _shares(data: xarray.Dataset) -> Plot:
 
 
 def _units(data: xarray.Dataset) -> Plot:
-    names = [str(name) for name in data["layer"].values]
+    names = short(data["layer"].values)
     words = {"dead": "dead", "always_on": "always on", "closed": "closed, over units and samples"}
     keys = [key for key in words if key in data]
     worst = int(np.argmax(data["dead"].values))
     return Plot(
         "units",
         "Units that do not answer",
-        f"At most {100 * float(data['dead'][worst]):.0f} % of the units of a layer are dead ({names[worst]}).",
-        [bars(words[key], names, 100 * data[key].values, place=i, hovertemplate="%{y:.3g} %") for i, key in enumerate(keys)],
+        f"At most {100 * float(data['dead'][worst]):.0f} % of the units of a layer are dead (layer {names[worst]}).",
+        [
+            bars(words[key], names, 100 * data[key].values, place=i, hovertemplate="%{y:.3g} %")
+            for i, key in enumerate(keys)
+        ],
         {
             "xaxis": axis("", "category"),
             "yaxis": axis("percent", range=[0, 100]),
@@ -124,6 +140,36 @@ def _units(data: xarray.Dataset) -> Plot:
             "Shares of units, in percent",
             ("Layer", *(words[key].capitalize() for key in keys)),
             list(zip(names, *((100 * data[key].values).tolist() for key in keys), strict=True)),
+        ),
+    )
+
+
+def _scatter(data: xarray.Dataset) -> Plot:
+    layers, values = data["layer"].values, data["fluctuation"].values
+    ratio = data.attrs.get("depth_to_width")
+    told = f" Depth over width is {number(ratio)}." if ratio is not None else ""
+    return Plot(
+        "scatter",
+        "Scatter between initialisations",
+        f"By theory the size of signals scatters between networks like this one by a relative variance of "
+        f"{number(values[-1])} in layer {layers[-1]}.{told}",
+        [
+            line(
+                "V / (n K²)",
+                layers,
+                values,
+                markers=True,
+                hovertemplate="layer %{x}: %{y:.3g}<extra></extra>",
+            )
+        ],
+        {
+            "xaxis": counting_axis("layer", len(layers)),
+            "yaxis": axis("relative variance", rangemode="tozero"),
+        },
+        Table(
+            "Relative variance of the signal",
+            ("Layer", "V / (n K²)"),
+            list(zip(layers.tolist(), values.tolist(), strict=True)),
         ),
     )
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import xarray
 
 _MOST_CURVES = 5
+_ACROSS = 5  # pictures in a row
 
 
 def modes(patient: Patient) -> Section | None:
@@ -28,7 +29,9 @@ def modes(patient: Patient) -> Section | None:
     parts: list[Part] = [_half_times(data), _left(data)]
     if "picture" in data:
         parts.append(_pictures(data))
-    lead = "The target taken apart into modes; each is learned at its own speed, if the tangent kernel stays as it is."
+    lead = (
+        "The target taken apart into modes; each is learned at its own speed, if the kernel stays as it is."
+    )
     return Section("modes", "Modes of the target", lead, parts)
 
 
@@ -37,8 +40,9 @@ def _names(data: xarray.Dataset) -> list[str]:
 
 
 def _half_times(data: xarray.Dataset) -> Table:
-    budgets = data["budget"].values if "left_after" in data else []
-    after = data["left_after"].values if "left_after" in data else np.empty((data.sizes["mode"], 0))
+    told = "left_after" in data
+    budgets = data["budget"].values.tolist() if told else []
+    after = data["left_after"].values if told else np.empty((data.sizes["mode"], 0))
     rows = [
         (name, f"{100 * share:.1f} %", half, *(f"{100 * value:.3g} %" for value in left))
         for name, share, half, left in zip(
@@ -46,7 +50,9 @@ def _half_times(data: xarray.Dataset) -> Table:
         )
     ]
     heads = [f"Left after {number(budget)} steps" for budget in budgets]
-    return Table("How fast every mode is learned", ("Mode", "Share of the target", "Half-time in steps", *heads), rows)
+    return Table(
+        "How fast every mode is learned", ("Mode", "Share of the target", "Half-time in steps", *heads), rows
+    )
 
 
 def _left(data: xarray.Dataset) -> Plot:
@@ -62,7 +68,9 @@ def _left(data: xarray.Dataset) -> Plot:
     else:
         told = f"No mode is half learned within {number(steps[-1])} steps."
     unreached = len(half) - len(known)
-    told += f" {unreached} of {len(half)} modes are out of reach of this kernel." if known and unreached else ""
+    told += (
+        f" {unreached} of {len(half)} modes are out of reach of this kernel." if known and unreached else ""
+    )
     shown = min(_MOST_CURVES, len(names))
     return Plot(
         "left",
@@ -70,41 +78,56 @@ def _left(data: xarray.Dataset) -> Plot:
         told + (f" Drawn: the {shown} largest." if shown < len(names) else ""),
         [line(names[i], steps, left[i], place=i, hovertemplate="%{y:.3g}") for i in range(shown)],
         {"xaxis": axis("step", "log"), "yaxis": axis("share left"), "hovermode": "x unified"},
-        Table("Share left of each mode", ("Step", *names), [(s, *row) for s, row in zip(steps.tolist(), left.T.tolist())]),
+        Table(
+            "Share left of each mode",
+            ("Step", *names),
+            [(s, *row) for s, row in zip(steps.tolist(), left.T.tolist())],
+        ),
         {"xaxis": "Logarithmic steps"},
         wide=True,
     )
 
 
 def _pictures(data: xarray.Dataset) -> Plot:
-    picture = data["picture"].transpose("mode", ...)
-    names = _names(data)
+    names, picture = _names(data), data["picture"]
+    timed = "time" in picture.dims
+    picture = picture.transpose("mode", ..., "time") if timed else picture.transpose("mode", ...)
     matrices = as_matrices(picture.values)
-    trace, labels, (rows, columns) = tiled(matrices, names, "relative weight")
+    flat = timed or matrices.shape[1] == 1  # one below another, so that times or features stand in line
+    trace, labels, (rows, columns) = tiled(
+        matrices, names, "relative weight", 1 if flat else min(_ACROSS, len(names))
+    )
     hidden = {"visible": False, "showgrid": False, "zeroline": False}
     axes = [str(dimension) for dimension in picture.dims[1:]]
     folded = picture.ndim == 2 and matrices.shape[1] > 1
-    shape = f"{len(picture[0])} features, folded into rows of {matrices.shape[2]}" if folded else " × ".join(axes)
-    strip = matrices.shape[1] == 1
-    strongest = [f"{name} at {_place(one, axes)}" for name, one in zip(names[:3], picture.values[:3], strict=True)]
+    shape = (
+        f"{picture.shape[1]} features, folded into rows of {matrices.shape[2]}"
+        if folded
+        else " × ".join(axes)
+    )
+    largest = [f"{name} at {_place(one, axes)}" for name, one in zip(names, picture.values, strict=True)]
     return Plot(
         "pictures",
         "Modes as pictures",
         f"Each mode as {picture.attrs.get('picture_of', 'it is')} ({shape}), relative to its largest entry. Largest: "
-        f"{'; '.join(strongest)}.",
+        f"{'; '.join(largest[:3])}.",
         [trace],
         {
-            "xaxis": dict(hidden),
-            "yaxis": hidden | {"autorange": "reversed"} | ({} if strip else {"scaleanchor": "x"}),
+            "xaxis": hidden | ({"visible": True, "title": {"text": axes[-1]}} if flat else {}),
+            "yaxis": hidden | {"autorange": "reversed"} | ({} if flat else {"scaleanchor": "x"}),
             "annotations": labels,
-            "margin": {"l": 8, "r": 8, "t": 24, "b": 8},
+            "margin": {"l": 8, "r": 8, "t": 24, "b": 44 if flat else 8},
+            **({} if flat else {"meta": {"aspect": rows / columns}}),
         },
         Table(
             "Where each mode is largest",
             ("Mode", "Share of the target", "Largest at"),
-            [(n, s, _place(one, axes)) for n, s, one in zip(names, data["share"].values.tolist(), picture.values)],
+            [
+                (n, s, _place(one, axes))
+                for n, s, one in zip(names, data["share"].values.tolist(), picture.values)
+            ],
         ),
-        height=int(np.clip(980 * rows / columns, 220, 560)) if not strip else 90 * rows // 2 + 60,
+        height=80 + 90 * len(names) if flat else 420,
         wide=True,
     )
 

@@ -16,7 +16,9 @@ def phases(patient: Patient) -> Section | None:
     try:
         chain = chain_of(Case(patient.diagnosis.setup))
         plot = phase_plot(chain, patient.data("initialisation", "C_W_wanted", "C_b_wanted"))
-    except ForetrainError:  # no chain, or an activation that jumps: the section is about something that is not there
+    except (
+        ForetrainError
+    ):  # no chain, or an activation that jumps: the section is about something that is not there
         return None
     lead = (
         "Away from the edge between the phases, signals and gradients grow or shrink by a factor with every layer; "

@@ -10,7 +10,7 @@ from foretrain.report.page.numbers import number
 from foretrain.report.page.patient import Patient
 from foretrain.report.page.plots.curves import scale_for
 from foretrain.report.page.plots.plot import Plot, Trace, axis
-from foretrain.report.page.plots.series import level, line, points
+from foretrain.report.page.plots.series import level, line, points, short
 from foretrain.report.page.section import Section
 from foretrain.report.page.table import Table
 
@@ -25,7 +25,7 @@ def plateau(patient: Patient) -> Section | None:
     data = patient.data("plateau", "given_loss", "relative_scale", "at_bottleneck", "factor")
     if data is None:
         return None
-    lead = "The loss along the network's own gradient flow until it falls below the level of the saddle at the origin."
+    lead = "The loss along the network's own gradient flow until it falls below the level of the saddle."
     return Section("plateau", "Plateau forecast", lead, [_flows(data), _scales(data)])
 
 
@@ -56,7 +56,7 @@ def _flows(data: xarray.Dataset) -> Plot:
 
 
 def _scales(data: xarray.Dataset) -> Plot:
-    layers = [str(name) for name in data["layer"].values]
+    layers = short(data["layer"].values)
     scales, small = data["relative_scale"].values, data["at_bottleneck"].values.astype(bool)
     kinds = {"small": (small, 4), "not small": (~small, 0)}
     told = f"{int(small.sum())} of {len(layers)} layers are small" if small.any() else "No layer is small"
@@ -66,7 +66,9 @@ def _scales(data: xarray.Dataset) -> Plot:
         f"{told}; relative to their natural norms the scales go from {number(np.min(scales))} to "
         f"{number(np.max(scales))}.",
         [
-            points(kind, layers, np.where(chosen, scales, np.nan), place=place, hovertemplate="%{x}: %{y:.3g}")
+            points(
+                kind, layers, np.where(chosen, scales, np.nan), place=place, hovertemplate="%{x}: %{y:.3g}"
+            )
             for kind, (chosen, place) in kinds.items()
             if chosen.any()
         ],

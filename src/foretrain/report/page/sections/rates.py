@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from foretrain.report.page.numbers import number
 from foretrain.report.page.patient import Patient
 from foretrain.report.page.plots.curves import loss_curves
@@ -19,12 +21,15 @@ def rates(patient: Patient) -> Section | None:
     labels = [f"rate {number(rate)}" for rate in found["rate"].values]
     last = [f"{label}: {number(row[-1])}" for label, row in zip(labels, found["loss"].values, strict=True)]
     caption = f"Short real trainings from the same weights. Loss at the end: {'; '.join(last)}."
-    plot = loss_curves("rates", "Short trainings", caption, labels, found["step"].values, found["loss"].values)
+    plot = loss_curves(
+        "rates", "Short trainings", caption, labels, found["step"].values, found["loss"].values
+    )
     told = {
         "Rate in use": number(found["given"]),
         "Largest stable rate": number(found["largest_rate"]),
         "Recommended": number(found["recommended"]),
-        "Rate × curvature": f"{number(found[_PRODUCT])} of at most {number(found['limit'])}",
     }
+    if np.isfinite(float(found[_PRODUCT])):
+        told["Rate × curvature"] = f"{number(found[_PRODUCT])} of at most {number(found['limit'])}"
     lead = "Above the largest stable rate the steepest direction grows with every step instead of shrinking."
     return Section("rate", "Learning rate", lead, [tiles(told), plot])

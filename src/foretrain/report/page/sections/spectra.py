@@ -28,7 +28,9 @@ def spectra(patient: Patient) -> Section | None:
     parts: list[Part] = [*_numbers(data), _eigenvalues(data), _energies(data)]
     if "left" in data and "step" in data.coords:
         parts.append(_left(data))
-    lead = "Descent learns every eigenmode of the kernel at the speed of its eigenvalue; error in small ones stays for long."
+    lead = (
+        "Descent learns every eigenmode at the speed of its eigenvalue; error in small ones stays for long."
+    )
     return Section("spectra", "Spectrum of the tangent kernel", lead, parts)
 
 
@@ -52,7 +54,15 @@ def _eigenvalues(data: xarray.Dataset) -> Plot:
         "Eigenvalues",
         f"{count} of {len(values)} eigenvalues are above rounding, from {number(np.nanmax(seen))} to "
         f"{number(np.nanmin(seen))} per step.",
-        [line("eigenvalue", modes, seen, markers=len(modes) <= 60, hovertemplate="mode %{x}: %{y:.3g}<extra></extra>")],
+        [
+            line(
+                "eigenvalue",
+                modes,
+                seen,
+                markers=len(modes) <= 60,
+                hovertemplate="mode %{x}: %{y:.3g}<extra></extra>",
+            )
+        ],
         {"xaxis": axis("eigenmode"), "yaxis": axis("eigenvalue (1/step)", "log")},
         Table(
             "Eigenvalues and the error's energy",
@@ -73,7 +83,9 @@ def _energies(data: xarray.Dataset) -> Plot:
         "Where the error lies",
         f"Half of the error's energy lies in the {number(half)} fastest of {len(values)} modes.",
         [
-            points("in this mode", modes, np.where(energy > 0, energy, np.nan), place=1, hovertemplate="%{y:.3g}"),
+            points(
+                "in this mode", modes, np.where(energy > 0, energy, np.nan), place=1, hovertemplate="%{y:.3g}"
+            ),
             line("in all modes up to this one", modes, reached, place=0, hovertemplate="%{y:.3g}"),
         ],
         {"xaxis": axis("eigenmode"), "yaxis": axis("share of the error", "log"), "hovermode": "x unified"},
@@ -100,7 +112,11 @@ def _left(data: xarray.Dataset) -> Plot:
         f"With this kernel and the recommended rate, {'; '.join([*told, never])}.",
         [line("error left", steps, left, hovertemplate="step %{x:.3g}: %{y:.3g}<extra></extra>")],
         {"xaxis": axis("step", "log"), "yaxis": axis("share of the error", rangemode="tozero")},
-        Table("Share of the error's energy", ("Step", "Left"), list(zip(steps.tolist(), left.tolist(), strict=True))),
+        Table(
+            "Share of the error's energy",
+            ("Step", "Left"),
+            list(zip(steps.tolist(), left.tolist(), strict=True)),
+        ),
         {"xaxis": "Logarithmic steps", "yaxis": "Logarithmic share"},
         wide=True,
     )

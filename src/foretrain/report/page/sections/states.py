@@ -34,7 +34,7 @@ def states(patient: Patient) -> Section | None:
     plots = [plot for plot in drawn if plot is not None]
     if not plots:
         return None
-    lead = "Descent changes states through the kernel over time; what must be remembered has to last until it is asked for."
+    lead = "What must be remembered has to last until it is asked for, and descent has to reach back to it."
     return Section("states", "States over time", lead, plots)
 
 
@@ -47,16 +47,23 @@ def _courses(data: xarray.Dataset) -> Plot | None:
     told = []
     if "retention" in data.attrs:
         told.append(
-            f"When the target is asked for, the states still tell {number(100 * data.attrs['retention'])} % of what they "
-            f"knew about it at step {number(data.attrs['best'])}."
+            f"When the target is asked for, the states still tell {number(100 * data.attrs['retention'])} % of what "
+            f"they knew about it at step {number(data.attrs['best'])}."
         )
     told.append("Each curve is drawn relative to its largest value.")
     return Plot(
         "courses",
         "Memory of the target",
         " ".join(told),
-        [line(_COURSES[n], steps, y, place=i, hovertemplate="%{y:.3g}") for i, (n, y) in enumerate(zip(names, relative))],
-        {"xaxis": axis("step of the sequence"), "yaxis": axis("relative to the largest"), "hovermode": "x unified"},
+        [
+            line(_COURSES[n], steps, y, place=i, hovertemplate="%{y:.3g}")
+            for i, (n, y) in enumerate(zip(names, relative))
+        ],
+        {
+            "xaxis": axis("step of the sequence"),
+            "yaxis": axis("relative to the largest"),
+            "hovermode": "x unified",
+        },
         Table(
             "Courses, each relative to its largest value",
             ("Step", *(_COURSES[name] for name in names)),
@@ -80,9 +87,15 @@ def _kernel(data: xarray.Dataset) -> Plot | None:
         f"How a change at one step goes with changes at another. States change most at step {place}, least at step "
         f"{int(np.argmin(diagonal))}, by a factor of {number(diagonal.max() / max(diagonal.min(), 1e-300))}.",
         [heatmap(steps, steps, gram, "kernel", "steps %{x} and %{y}: %{z:.3g}")],
-        {"xaxis": axis("step"), "yaxis": axis("step", autorange="reversed"), "margin": {"l": 50, "r": 14, "t": 12, "b": 44}},
+        {
+            "xaxis": axis("step"),
+            "yaxis": axis("step", autorange="reversed"),
+            "margin": {"l": 50, "r": 14, "t": 12, "b": 44},
+        },
         Table(
-            "Diagonal of the temporal kernel", ("Step", "Kernel"), list(zip(steps.tolist(), diagonal.tolist(), strict=True))
+            "Diagonal of the temporal kernel",
+            ("Step", "Kernel"),
+            list(zip(steps.tolist(), diagonal.tolist(), strict=True)),
         ),
     )
 
@@ -101,7 +114,11 @@ def _spectrum(data: xarray.Dataset) -> Plot | None:
         f"{number(100 * shares[:3].sum())} %.{told}",
         [bars("share", ranks, shares, hovertemplate="eigenmode %{x}: %{y:.3g}<extra></extra>")],
         {"xaxis": axis("temporal eigenmode"), "yaxis": axis("share of the trace", "log")},
-        Table("Temporal spectrum", ("Eigenmode", "Share"), list(zip(ranks.tolist(), shares.tolist(), strict=True))),
+        Table(
+            "Temporal spectrum",
+            ("Eigenmode", "Share"),
+            list(zip(ranks.tolist(), shares.tolist(), strict=True)),
+        ),
         {"yaxis": "Logarithmic share"},
     )
 
@@ -120,6 +137,10 @@ def _modes(data: xarray.Dataset) -> Plot | None:
         f"Where each mode lives over {courses.shape[1]} steps.{told}",
         [heatmap(data["step"].values, names, courses, "weight", "%{y}, step %{x}: %{z:.3g}")],
         {"xaxis": axis("step"), "yaxis": axis("", "category", autorange="reversed")},
-        Table("Modes of the target", ("Mode", "Half-time in steps"), list(zip(names, half.tolist(), strict=True))),
+        Table(
+            "Modes of the target",
+            ("Mode", "Half-time in steps"),
+            list(zip(names, half.tolist(), strict=True)),
+        ),
         height=max(240, 90 + 34 * len(courses)),
     )

@@ -1,4 +1,4 @@
-"""Training seen and foretold: the predicted curve with its range of trust, the real one, and the treated one."""
+"""Training seen and foretold: with and without the advice; the prediction, its range of trust, and the real curve."""
 
 from __future__ import annotations
 
@@ -10,80 +10,127 @@ from foretrain.report.page.markup import Markup, element
 from foretrain.report.page.numbers import number
 from foretrain.report.page.patient import Patient
 from foretrain.report.page.plots.curves import scale_for
-from foretrain.report.page.plots.plot import BLUE, GREEN, ORANGE, Plot, Trace, axis
-from foretrain.report.page.plots.series import line
+from foretrain.report.page.plots.plot import BLUE, GREEN, ORANGE, Plot, axis
+from foretrain.report.page.plots.series import level, line
 from foretrain.report.page.section import Part, Section
 from foretrain.report.page.sections.findings import code_block
 from foretrain.report.page.table import Table
 
 if TYPE_CHECKING:
+    from foretrain.doctor.learning_curve import LearningCurve
     from foretrain.doctor.verification import Verification
+
+_LOOKS = {"given": ("as given", ORANGE), "treated": ("with the advice", GREEN)}
 
 
 def training(patient: Patient) -> Section | None:
-    """Learning curves: with the advice and without, beside the prediction."""
-    if patient.verification is None and patient.curve is None:
-        return None
-    parts: list[Part] = [_curves(patient)]
+    """Learning curves: with the advice and without; and the prediction beside what really happens."""
+    parts: list[Part] = []
     if patient.verification is not None:
-        parts += [_treatments(patient.verification)]
-    lead = "The prediction takes the network as linear in its weights; beyond the shaded steps it is not to be trusted."
-    return Section("training", "Learning curves", lead if patient.curve is not None else "", parts)
-
-
-def _curves(patient: Patient) -> Plot:
-    drawn, told = list[Trace](), list[str]()
-    rows = dict[int, dict[str, float]]()
-    layout: dict[str, Any] = {"xaxis": axis("step"), "yaxis": axis("loss"), "hovermode": "x unified"}
+        parts += [_trained(patient.verification), _treatments(patient.verification)]
     if patient.curve is not None:
-        _add_predicted(patient.curve, drawn, told, rows, layout)
-    if patient.verification is not None:
-        _add_real(patient.verification, drawn, told, rows)
-    layout["yaxis"]["type"] = scale_for(np.concatenate([np.asarray(trace["y"]) for trace in drawn]))
-    names = [str(trace["name"]) for trace in drawn]
-    table = [(step, *(values.get(name, float("nan")) for name in names)) for step, values in sorted(rows.items())]
+        parts += [_foretold(patient.curve), _errors(patient.curve)]
+    if not parts:
+        return None
+    lead = "The prediction takes the network as linear in its weights; where it is shaded it can be trusted."
+    return Section("training", "Learning curves", lead, parts)
+
+
+def _trained(seen: Verification) -> Plot:
+    drawn = [
+        line(
+            _LOOKS[key][0],
+            one.steps,
+            one.losses,
+            colour=_LOOKS[key][1],
+            dash="solid",
+            hovertemplate="%{y:.4g}",
+        )
+        for key, one in seen.curves.items()
+    ]
+    losses = np.concatenate([one.losses for one in seen.curves.values()])
+    rows = [
+        (_LOOKS[key][0], int(step), float(loss))
+        for key, one in seen.curves.items()
+        for step, loss in zip(one.steps, one.losses, strict=True)
+    ]
     return Plot(
         "curves",
-        "Loss over the steps",
-        " ".join(told),
+        "With and without the advice",
+        seen.verdict[:1].upper() + seen.verdict[1:],
         drawn,
-        layout,
-        Table("Loss by step", ("Step", *names), table),
+        {
+            "xaxis": axis("step"),
+            "yaxis": axis(f"loss ({seen.loss_name})", scale_for(losses)),
+            "hovermode": "x unified",
+        },
+        Table("Loss by step", ("Network", "Step", "Loss"), rows),
         {"yaxis": "Logarithmic loss", "xaxis": "Logarithmic steps"},
-        height=420,
+        height=400,
         wide=True,
     )
 
 
-def _add_predicted(
-    curve: Any, drawn: list[Trace], told: list[str], rows: dict[int, dict[str, float]], layout: dict[str, Any]
-) -> None:
-    steps, losses, end = np.asarray(curve.steps), np.asarray(curve.predicted), float(curve.trusted_until)
-    _add(drawn, rows, "predicted", steps, losses, colour=BLUE, dash="dash")
-    trusted = min(end, float(steps[-1]))
-    layout["shapes"] = [_shade(max(float(steps[0]), 0.0), trusted)]
-    told.append(
-        f"The tangent kernel predicts a loss of {number(losses[-1])} after {number(steps[-1])} steps; "
-        f"it is to be trusted up to step {number(trusted)}."
+def _foretold(curve: LearningCurve) -> Plot:
+    steps, end = curve.steps, curve.trusted_until
+    last = int(steps[-1])
+    until = f"up to step {number(end)}" if end < last else "to the end"
+    return Plot(
+        "prediction",
+        "Predicted and real",
+        f"On {curve.samples} samples the tangent kernel predicts a loss of {number(curve.predicted[-1])} after "
+        f"{number(last)} steps; really it is {number(curve.measured[-1])}. The prediction can be trusted {until}.",
+        [
+            line("real", steps, curve.measured, colour=ORANGE, dash="solid", hovertemplate="%{y:.4g}"),
+            line("predicted", steps, curve.predicted, colour=BLUE, dash="dash", hovertemplate="%{y:.4g}"),
+        ],
+        {
+            "xaxis": axis("step"),
+            "yaxis": axis("loss", scale_for(np.concatenate([curve.predicted, curve.measured]))),
+            "shapes": [_shade(float(steps[0]), float(end))] if end > steps[0] else [],
+            "hovermode": "x unified",
+        },
+        Table(
+            "Loss by step",
+            ("Step", "Predicted", "Real"),
+            list(zip(steps.tolist(), curve.predicted.tolist(), curve.measured.tolist(), strict=True)),
+        ),
+        {"yaxis": "Logarithmic loss", "xaxis": "Logarithmic steps"},
+        height=380,
     )
 
 
-def _add_real(
-    seen: Verification, drawn: list[Trace], told: list[str], rows: dict[int, dict[str, float]]
-) -> None:
-    looks = {"given": ("as given", ORANGE, "solid"), "treated": ("treated", GREEN, "solid")}
-    for key, curve in seen.curves.items():
-        name, colour, dash = looks[key]
-        _add(drawn, rows, name, curve.steps, curve.losses, colour=colour, dash=dash)
-    told.append(seen.verdict[:1].upper() + seen.verdict[1:])
+def _errors(curve: LearningCurve) -> Plot:
+    from foretrain.doctor.learning_curve import TRUSTED
 
-
-def _add(
-    drawn: list[Trace], rows: dict[int, dict[str, float]], name: str, steps: Any, losses: Any, **look: Any
-) -> None:
-    drawn.append(line(name, steps, losses, hovertemplate="%{y:.4g}", **look))
-    for step, loss in zip(steps, losses, strict=True):
-        rows.setdefault(int(step), {})[name] = float(loss)
+    steps, kinds = (
+        curve.looked_at,
+        {"of the outputs": curve.relative_error, "of their speed": curve.speed_error},
+    )
+    last = [f"{name} {number(100 * values[-1])} %" for name, values in kinds.items()]
+    return Plot(
+        "trust",
+        "Error of the prediction",
+        f"At step {number(steps[-1])} the linearisation gets wrong: {', '.join(last)}. Up to "
+        f"{100 * TRUSTED:.0f} % it is trusted.",
+        [
+            line(name, steps, values, place=i, markers=True, hovertemplate="%{y:.3g}")
+            for i, (name, values) in enumerate(kinds.items())
+        ],
+        {
+            "xaxis": axis("step", "log"),
+            "yaxis": axis("relative error", "log"),
+            "shapes": [level(TRUSTED, "limit of trust")],
+            "hovermode": "x unified",
+        },
+        Table(
+            "Relative errors by step",
+            ("Step", *(name.capitalize() for name in kinds)),
+            list(zip(steps.tolist(), *(values.tolist() for values in kinds.values()), strict=True)),
+        ),
+        {"yaxis": "Logarithmic error", "xaxis": "Logarithmic steps"},
+        height=380,
+    )
 
 
 def _shade(start: float, end: float) -> dict[str, Any]:
@@ -98,16 +145,19 @@ def _shade(start: float, end: float) -> dict[str, Any]:
         "line": {"width": 0},
         "layer": "below",
         "showlegend": True,
-        "name": "prediction is trusted here",
+        "name": "prediction is trusted",
     }
 
 
 def _treatments(seen: Verification) -> Markup:
     steps = seen.plan.steps
     if not steps:
-        return element("p", "There was nothing to treat, so the network was trained as given only.", class_="lead")
+        return element(
+            "p", "There was nothing to treat, so the network was trained as given only.", class_="lead"
+        )
     told = [
-        element("li", step.treatment.name, element("span", f" ({step.finding.title})", class_="lead")) for step in steps
+        element("li", step.treatment.name, element("span", f" ({step.finding.title})", class_="lead"))
+        for step in steps
     ]
     return element(
         "details",

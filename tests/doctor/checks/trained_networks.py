@@ -1,0 +1,25 @@
+"""Networks of the planted faults for single checks, and what a real training makes of a setup."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from foretrain.doctor.setup import Setup
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from planted_networks import chain, default_mlp, digits, mlp, regression
+
+__all__ = ["chain", "default_mlp", "digits", "mlp", "regression", "trained_loss"]
+
+
+def trained_loss(setup: Setup, steps: int = 100) -> float:
+    """After so many steps on all data."""
+    model, task = setup.with_weights(lambda _: None).model, setup.task
+    optimizer = setup.recipe.build(model)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        task.loss(model(task.x), task.y).backward()
+        optimizer.step()
+    return task.value(model)
