@@ -19,7 +19,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: setup  ## install, then examine two built-in networks and write the interactive page
-	@$(BIN)/python -m foretrain.report.demo demo/report.html
+	@$(BIN)/foretrain report --example -o demo/report.html --overwrite
 
 test: setup lint types  ## install, then lint, types and the quick tests
 	$(BIN)/python -m pytest -n $(WORKERS)

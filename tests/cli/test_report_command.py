@@ -76,7 +76,7 @@ def test_an_earlier_page_is_kept_unless_asked_otherwise(
     document = json.loads(capsys.readouterr().out)
     assert document["page"] == "report.html"
     assert document["bytes"] == (folder / "report.html").stat().st_size
-    assert document["verification"] is None
+    assert document["networks"][0]["verification"] is None
     assert "A &lt;b&gt; title" in (folder / "report.html").read_text(encoding="utf-8")
 
 

@@ -155,7 +155,13 @@ def _answer(found: Sequence[Comparison], seed: int) -> Answer:
 
 
 def _paragraphs(found: Comparison) -> list[str | Table]:
-    from foretrain.compare.presentation import ladder_text, last_layer_rows, own_width_rows, score_rows
+    from foretrain.compare.presentation import (
+        ladder_text,
+        last_layer_rows,
+        notes,
+        own_width_rows,
+        score_rows,
+    )
 
     last = found.mlp.depth
     parts: list[str | Table] = [
@@ -163,6 +169,7 @@ def _paragraphs(found: Comparison) -> list[str | Table]:
         Table((f"layer {last}", "theory", "measured limit", "standard error", "z"), last_layer_rows(found)),
         Table(("rms z", *(f"layer {layer}" for layer in range(2, last + 1))), score_rows(found)),
     ]
+    parts += notes(found)
     finite = own_width_rows(found)
     if finite:
         width = found.ladder.networks[found.own].hidden_widths[0]

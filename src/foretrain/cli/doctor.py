@@ -3,46 +3,39 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foretrain.cli.examination import (
+    Batch,
+    Checkpoint,
+    Data,
+    Loss,
+    Model,
+    Momentum,
+    Optimizer,
+    Rate,
+    examined,
+)
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     import xarray
-    from torch import nn
 
     from foretrain.doctor import Diagnosis
     from foretrain.doctor.verification import Verification
 
-_OPTIMIZERS = ("sgd", "adam", "adamw", "shampoo")
-
 
 def doctor(
-    model: Annotated[str, typer.Argument(help="model.py:make, a function that returns the torch model.")],
-    data: Annotated[Path, typer.Argument(help="data.npz with x and y, samples first.")],
-    loss: Annotated[
-        str | None,
-        typer.Option("--loss", help="mse or cross_entropy [default: cross_entropy for whole-number labels]."),
-    ] = None,
-    optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="sgd, adam, adamw or shampoo [default: sgd].")
-    ] = None,
-    lr: Annotated[
-        float | None,
-        typer.Option("--lr", help="Learning rate [default: half the largest stable one, for sgd]."),
-    ] = None,
-    momentum: Annotated[float, typer.Option("--momentum", help="Of sgd.")] = 0.0,
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, help="Samples in a step [default: all].")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option("--checkpoint", metavar="WEIGHTS.pt", help="Weights to start from: training has begun."),
-    ] = None,
+    model: Model,
+    data: Data,
+    loss: Loss = None,
+    optimizer: Optimizer = None,
+    lr: Rate = None,
+    momentum: Momentum = 0.0,
+    batch: Batch = None,
+    checkpoint: Checkpoint = None,
     checks: Annotated[
         str | None, typer.Option("--checks", help="Names of checks, separated by commas [default: all].")
     ] = None,
@@ -58,73 +51,8 @@ def doctor(
     The model and its file are not changed. Exit code: 0 if the network can learn (also with warnings), 1 if
     a finding is critical, 2 if the model or the data cannot be used.
     """
-    import torch
-
-    from foretrain.doctor.entry import chosen_checks
-    from foretrain.doctor.entry import doctor as examine
-    from foretrain.support.loading import load_checkpoint, load_data, load_model
-
-    chosen_checks(checks)  # refuses unknown names before the work
-    _check_optimizer(optimizer, lr, momentum)
-    samples = load_data(data)
-    torch.manual_seed(seed)  # of what the model's file draws
-    network = load_model(model)
-    if checkpoint is not None:
-        load_checkpoint(network, checkpoint)
-    x, y = _arrays(network, samples.x, samples.y)
-    found = examine(
-        network,
-        x,
-        y,
-        loss=loss,
-        optimizer=_optimizer(network, optimizer, lr, momentum),
-        batch_size=batch,
-        fresh=None if checkpoint is None else False,
-        checks=checks,
-        seed=seed,
-    )
+    found = examined(model, data, loss, optimizer, lr, momentum, batch, checkpoint, seed, checks)
     return _answer(model, found, found.verify(steps) if verify else None)
-
-
-def _check_optimizer(name: str | None, lr: float | None, momentum: float) -> None:
-    if name is not None and name not in _OPTIMIZERS:
-        raise unknown_name("optimizer", name, _OPTIMIZERS)
-    if lr is not None and not 0 < lr < float("inf"):
-        raise InputError(f"--lr is {lr:g}: give a positive learning rate.")
-    if not 0 <= momentum < 1:
-        raise InputError(f"--momentum is {momentum:g}: give a number from 0 to below 1.")
-    if momentum and name not in (None, "sgd"):
-        raise InputError(f"--momentum is an option of sgd: leave it out for {name}.")
-    if momentum and lr is None:
-        raise InputError(
-            "--momentum needs --lr: the rate that is chosen without it is that of plain descent."
-        )
-
-
-def _optimizer(network: nn.Module, name: str | None, lr: float | None, momentum: float) -> Any:
-    """A torch optimizer; None where the doctor is to choose the rate of plain descent."""
-    import torch
-
-    from foretrain.training.optimizers import shampoo
-
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    if not trained:
-        raise InputError("the model has no parameter with requires_grad: there is nothing to train.")
-    if name in (None, "sgd"):
-        return None if lr is None else torch.optim.SGD(trained, lr=lr, momentum=momentum)
-    rate = 1e-3 if lr is None else lr  # the usual one of all three
-    if name == "shampoo":
-        return shampoo(trained, lr=rate)
-    return (torch.optim.Adam if name == "adam" else torch.optim.AdamW)(trained, lr=rate)
-
-
-def _arrays(network: nn.Module, x: Any, y: Any) -> tuple[Any, Any]:
-    """A recurrent layer alone may take time first; a file has samples first."""
-    import torch
-
-    time_first = isinstance(network, torch.nn.RNNBase) and not network.batch_first and x.ndim == 3
-    swaps = time_first and y.ndim >= 2 and y.shape[:2] == x.shape[:2]
-    return (x.swapaxes(0, 1), y.swapaxes(0, 1)) if swaps else (x, y)
 
 
 def _answer(name: str, found: Diagnosis, trained: Verification | None) -> Answer:

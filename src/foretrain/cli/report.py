@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foretrain.cli.examination import Batch, Checkpoint, Loss, Momentum, Optimizer, Rate, examined
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    from foretrain.doctor import Diagnosis
     from foretrain.report.page import Patient
 
 
 def report(
-    model: Annotated[str, typer.Argument(help="The network: model.py:make, a function that returns it.")],
-    data: Annotated[Path, typer.Argument(help="The data: data.npz with x and y, samples first.")],
+    model: Annotated[
+        str | None, typer.Argument(help="model.py:make, a function that returns the torch model.")
+    ] = None,
+    data: Annotated[Path | None, typer.Argument(help="data.npz with x and y, samples first.")] = None,
+    example: Annotated[
+        bool, typer.Option("--example", help="Of two built-in networks, instead of MODEL and DATA.")
+    ] = False,
     page: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.html", help="The file that is written.")
     ] = Path("report.html"),
     title: Annotated[str, typer.Option("--title", help="Of the page [default: MODEL on DATA].")] = "",
-    optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="sgd, adam, adamw or shampoo [default: sgd].")
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option("--lr", help="Learning rate [default: chosen by the doctor].")
-    ] = None,
-    momentum: Annotated[float, typer.Option("--momentum", help="Of sgd.")] = 0.0,
-    loss: Annotated[
-        str | None, typer.Option("--loss", help="mse or cross_entropy [default: by the kind of y].")
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, help="Samples in a step [default: all].")
-    ] = None,
+    optimizer: Optimizer = None,
+    lr: Rate = None,
+    momentum: Momentum = 0.0,
+    loss: Loss = None,
+    batch: Batch = None,
+    checkpoint: Checkpoint = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Train briefly with and without the advice.")
     ] = True,
@@ -47,25 +46,45 @@ def report(
     The page holds the findings with evidence, advice and code, theory beside measurement, spectra, modes, learning
     curves and the phase diagram with the network's place in it.
     """
-    from foretrain.report.page import write_page
-    from foretrain.report.page.numbers import file_size
+    from foretrain.report.page import Patient, write_page
 
     _refuse(page, overwrite)
-    found = _examined(model, data, loss, optimizer, lr, momentum, batch, seed)
-    patient = _patient(title or f"{model} on {data.name}", found, steps if verify else 0)
-    size = write_page(page, [patient], overwrite=overwrite)
-    trained = patient.verification
-    text = [found.headline] + ([f"Training: {trained.verdict}"] if trained is not None else [])
+    bound = steps if verify else 0
+    if example:
+        if model is not None:
+            raise InputError("--example is of two built-in networks: leave out the model and the data.")
+        from foretrain.report.examples import example_patients
+
+        patients: list[Patient] = example_patients(bound, seed)
+        title = title or "Two built-in networks"
+    elif model is None or data is None:
+        raise InputError("a report needs MODEL.py:FUNCTION and DATA.npz, or --example for built-in ones.")
+    else:
+        found = examined(model, data, loss, optimizer, lr, momentum, batch, checkpoint, seed)
+        patients = [Patient.trained(title or f"{model} on {data.name}", found, bound)]
+    return _answer(page, patients, write_page(page, patients, title, overwrite=overwrite))
+
+
+def _answer(page: Path, patients: Sequence[Patient], size: int) -> Answer:
+    from foretrain.report.page.numbers import file_size
+
+    text = list[str]()
+    for patient in patients:
+        trained = patient.verification
+        text.append(f"{patient.name}: {patient.diagnosis.headline}")
+        text += [f"Training: {trained.verdict}"] if trained is not None else []
     text.append(
         f"Written: {page} ({file_size(size)}), one file that opens in any browser, without a network."
     )
-    document = {
-        "page": str(page),
-        "bytes": size,
-        **found.to_dict(),
-        "verification": None if trained is None else trained.to_dict(),
-    }
-    return Answer(document, text)
+    networks = [
+        {
+            "name": patient.name,
+            **patient.diagnosis.to_dict(),
+            "verification": None if patient.verification is None else patient.verification.to_dict(),
+        }
+        for patient in patients
+    ]
+    return Answer({"page": str(page), "bytes": size, "networks": networks}, text)
 
 
 def _refuse(page: Path, overwrite: bool) -> None:
@@ -76,49 +95,10 @@ def _refuse(page: Path, overwrite: bool) -> None:
         raise InputError(f"{page} already exists: give --output another name, or add --overwrite.")
 
 
-def _examined(
-    model: str,
-    data: Path,
-    loss: str | None,
-    optimizer: str | None,
-    lr: float | None,
-    momentum: float,
-    batch: int | None,
-    seed: int,
-) -> Diagnosis:
-    import torch
-
-    from foretrain.cli.doctor import _arrays, _check_optimizer, _optimizer
-    from foretrain.doctor.entry import doctor
-    from foretrain.support.loading import load_data, load_model
-
-    _check_optimizer(optimizer, lr, momentum)
-    samples = load_data(data)
-    torch.manual_seed(seed)  # of what the model's file draws
-    network = load_model(model)
-    x, y = _arrays(network, samples.x, samples.y)
-    given: Any = _optimizer(network, optimizer, lr, momentum)
-    return doctor(network, x, y, loss=loss, optimizer=given, batch_size=batch, seed=seed)
-
-
-def _patient(name: str, found: Diagnosis, steps: int) -> Patient:
-    """With trainings of so many steps; without any for 0."""
-    from foretrain.doctor.learning_curve import learning_curve
-    from foretrain.doctor.setup import Case
-    from foretrain.report.page import Patient
-
-    if not steps:
-        return Patient(name, found)
-    try:
-        curve = learning_curve(Case(found.setup), steps)
-    except NotSupportedError:  # the page has no prediction for a model that cannot be linearised
-        curve = None
-    return Patient(name, found, found.verify(steps), curve)
-
-
 COMMAND = Command(
     report,
     examples=(
+        "foretrain report --example -o report.html",
         "foretrain report model.py:make data.npz -o report.html",
         "foretrain report model.py:make data.npz --optimizer adam --lr 0.001 --batch 64 --steps 400",
         "foretrain report model.py:make data.npz --no-verify --overwrite",

@@ -5,7 +5,7 @@
 
 ``build``       the torch network and the optimizer groups that the theory speaks of
 ``ensembles``   many random networks at once
-``estimators``  kernel, vertex, next-to-leading metric and NTK statistics from an ensemble, with error bars
+``estimators``  kernel, vertex, next-to-leading metric, NTK and its differentials from an ensemble, with error bars
 ``comparison``  several widths, the limit of infinite width, z-scores and a verdict
 ``plateau``     how long a real network is stuck at small weights, why, and the rescaling that removes it
 

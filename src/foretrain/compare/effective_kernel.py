@@ -40,7 +40,6 @@ _TOLERANCE = 1e-10  # of the residual at which training ends: changes of 1e-6 of
 _MOST_STEPS = 200_000
 _GROUP_BYTES = 4e6  # of parameters trained together: about a processor's cache
 _ALLOWED = 3.0  # standard errors
-_CURVATURE = 0.1  # of a slope: what the next power of 1/n adds at widths of a few ten times the depth
 
 
 class Differentials(NamedTuple):
@@ -61,8 +60,8 @@ class Slope:
     standard_error: float
 
     def agrees(self, expected: float) -> bool:
-        """Whether it is the expected power, within three standard errors and the next power's share."""
-        return abs(self.value - expected) <= _ALLOWED * self.standard_error + _CURVATURE
+        """Whether it is the expected power, within three standard errors."""
+        return abs(self.value - expected) <= _ALLOWED * self.standard_error
 
     def __repr__(self) -> str:
         return f"{self.value:.2f} ± {self.standard_error:.2f}"
@@ -80,7 +79,7 @@ class EffectiveKernels:
     data: xarray.Dataset
 
     def slope(self, name: str, over: str | None = None) -> Slope:
-        """The power of n with which a size falls, or its share of another one, from means of logarithms."""
+        """The power of n with which a size falls, or its share of another one, see :func:`slope_of`."""
         return slope_of(self.data[name] if over is None else self.data[name] / self.data[over])
 
     def typical(self) -> xarray.Dataset:
@@ -120,14 +119,13 @@ EXPECTED = (("change",), ("odd_left", "odd_change"), ("left_second", "change")) 
 
 
 def slope_of(sizes: xarray.DataArray) -> Slope:
-    """The slope of the mean logarithm against log width, weighted by standard errors over draws."""
-    logs = np.log(sizes.transpose("width", "draw").values)
-    x = np.log(sizes.width.values.astype(float))
-    error = logs.std(axis=1, ddof=1) / np.sqrt(logs.shape[1])
-    weight = 1 / np.maximum(error, 1e-12) ** 2
-    centre = x - np.average(x, weights=weight)
-    value = float((weight * centre) @ logs.mean(axis=1) / ((weight * centre) @ centre))
-    return Slope(value, float(((weight * centre) @ centre) ** -0.5))
+    """The power p of n in the mean logarithm, fitted by a + p log n + b / n with weights from the draws."""
+    logs = np.log(sizes.dropna("width").transpose("width", "draw").values)
+    n = sizes.dropna("width").width.values.astype(float)
+    error = np.maximum(logs.std(axis=1, ddof=1) / np.sqrt(logs.shape[1]), 1e-12)
+    design = np.stack([np.ones_like(n), np.log(n / n[0]), n[0] / n], axis=1) / error[:, None]
+    inverse = np.linalg.pinv(design)
+    return Slope(float(inverse[1] @ (logs.mean(axis=1) / error)), float(np.linalg.norm(inverse[1])))
 
 
 def compare_effective_kernels(
@@ -153,8 +151,8 @@ def compare_effective_kernels(
     step
         Learning rate of plain gradient descent times the largest eigenvalue of the training kernel, below 2.
     """
-    if len(set(widths)) < 2 or min(widths) < 2:
-        raise InputError(f"widths are {list(widths)}: give at least two different ones, each at least 2.")
+    if len(set(widths)) < 3 or min(widths) < 2:
+        raise InputError(f"widths are {list(widths)}: give at least three different ones, each at least 2.")
     found = [
         measured_networks(
             mlp.replace(width=[width] * len(mlp.hidden_widths)),

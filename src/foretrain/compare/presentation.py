@@ -117,6 +117,18 @@ def ladder_text(found: Comparison) -> str:
     return f"networks: {', '.join(parts)} ({how}), extrapolated with a quadratic in 1/n"
 
 
+def notes(found: Comparison) -> list[str]:
+    """What the numbers leave out."""
+    measured = {entry.observable for entry in found.entries}
+    kinked = [name for name in ("P", "Q") if name in measured and found.mlp.activation.kinks]
+    if not kinked:
+        return []
+    return [
+        f"{' and '.join(kinked)} without a second derivative at the kinks of {found.mlp.activation.label}, as "
+        "automatic differentiation has it, in theory and in the networks"
+    ]
+
+
 def _widths(hidden: Sequence[int]) -> str:
     return str(hidden[0]) if len(set(hidden)) == 1 else "-".join(map(str, hidden))
 
@@ -138,6 +150,7 @@ def comparison_text(found: Comparison) -> str:
     for name, *cells in score_rows(found):
         texts = ("" if cell is None else f"{cell:.2f}" for cell in cells)
         lines.append(f"  {name:<14}" + "".join(f"{text:>10}" for text in texts))
+    lines += [f"  {note}" for note in notes(found)]
     for label, leading, corrected, measured, error in own_width_rows(found):
         lines.append(
             f"  {label} at the own width: {leading:.6g} at infinite width, {corrected:.6g} with 1/n, "

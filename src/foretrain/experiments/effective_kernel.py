@@ -25,26 +25,27 @@ if TYPE_CHECKING:
 
     from foretrain.compare.effective_kernel import Slope
 
-_ACTIVATIONS = ("tanh", "gelu")
-_DEPTH = 3
+_NETWORKS = (("tanh", 2), ("gelu", 2), ("tanh", 3))  # activation and depth
 # Nearly orthogonal inputs: a well-conditioned kernel, in which large inverses do not hide the powers of 1/n.
 _X = np.array([[1, 1, 1, 1], [1, -1, 0.6, -1], [1, 0.8, -1, -1], [-0.7, 1, 1, -1]])
 _TESTS = np.array([[0.5, 1, -0.4, 0.9], [-1, 0.3, 0.8, 0.7]])
 _Y = np.array([1.0, -1.0, 0.5, 0.8])
-_SIZE = 0.3  # of what is learned at several widths
-_SIZES = (0.075, 0.15, 0.3, 0.6)  # at one width
+_SIZE = 0.5  # of what is learned at several widths
+_SIZES = (0.0625, 0.125, 0.25, 0.5)  # at one width
+_SIZED = ("tanh", 3)
+_NEXT = 0.02  # of a power of the size: what the fourth power beyond the leading one adds
 
 
 class _Plan(NamedTuple):
-    widths: tuple[int, ...]
+    widths: dict[int, tuple[int, ...]]  # by depth
     draws: int
     width: int  # at which targets of several sizes are learned
     draws_by_size: int
 
 
 _PLANS = {
-    Scale.QUICK: _Plan((32, 64, 128, 256), 16, 64, 12),
-    Scale.PAPER: _Plan((32, 64, 128, 256, 512), 64, 128, 40),
+    Scale.QUICK: _Plan({2: (32, 64, 128, 256, 512, 1024), 3: (32, 64, 128, 256)}, 40, 64, 12),
+    Scale.PAPER: _Plan({2: (32, 64, 128, 256, 512, 1024, 2048), 3: (32, 64, 128, 256, 512)}, 200, 128, 40),
 }
 
 
@@ -54,36 +55,41 @@ def effective_kernel(scale: Scale, seed: int, parts: Parts) -> Result:
 
     plan = _PLANS[scale]
     by_width, by_size = spawn(seed, 2)
-    widths = [
-        parts.get(f"{name} {width}", partial(_measured, name, width, _SIZE, plan.draws, own))
-        for name, source in zip(_ACTIVATIONS, spawn(by_width, len(_ACTIVATIONS)), strict=True)
-        for width, own in zip(plan.widths, spawn(source, len(plan.widths)), strict=True)
-    ]
+    found = []
+    for network, source in zip(_NETWORKS, spawn(by_width, len(_NETWORKS)), strict=True):
+        widths = plan.widths[network[1]]
+        runs = [
+            parts.get(
+                f"{_title(network)} {width}", partial(_measured, network, width, _SIZE, plan.draws, own)
+            )
+            for width, own in zip(widths, spawn(source, len(widths)), strict=True)
+        ]
+        found.append(xarray.concat(runs, "width").assign_coords(width=list(widths)))
     # The same networks learn targets of every size, so that sizes differ and nothing else.
     sizes = [
-        parts.get(
-            f"size {size:g}",
-            partial(_measured, _ACTIVATIONS[0], plan.width, size, plan.draws_by_size, by_size),
-        )
+        parts.get(f"size {size:g}", partial(_measured, _SIZED, plan.width, size, plan.draws_by_size, by_size))
         for size in _SIZES
     ]
-    grid = [widths[i * len(plan.widths) : (i + 1) * len(plan.widths)] for i in range(len(_ACTIVATIONS))]
-    named = xarray.concat([xarray.concat(row, "width") for row in grid], "activation")
-    sized = xarray.concat(sizes, "size").rename({name: f"sized_{name}" for name in sizes[0].data_vars})
-    data = xarray.merge([named, sized.rename(draw="sized_draw")]).assign_coords(
-        activation=list(_ACTIVATIONS), width=list(plan.widths), size=list(_SIZES)
-    )
-    data.attrs = {"depth": _DEPTH, "sized_width": plan.width}
+    named = xarray.concat(found, "network", join="outer").assign_coords(network=[*map(_title, _NETWORKS)])
+    sized = xarray.concat(sizes, "size").assign_coords(size=list(_SIZES)).rename(draw="sized_draw")
+    data = xarray.merge([named, sized.rename({name: f"sized_{name}" for name in sizes[0].data_vars})])
+    data.attrs = {"sized_network": _title(_SIZED), "sized_width": plan.width}
     rows = (*_width_rows(data), *_size_rows(data))
     return Result(_verdict(data), rows, data, partial(_draw, data))
 
 
-def _measured(name: str, width: int, size: float, draws: int, seed: np.random.SeedSequence) -> xarray.Dataset:
+def _title(network: tuple[str, int]) -> str:
+    return f"{network[0]}, depth {network[1]}"
+
+
+def _measured(
+    network: tuple[str, int], width: int, size: float, draws: int, seed: np.random.SeedSequence
+) -> xarray.Dataset:
     import xarray
 
     from foretrain.compare.effective_kernel import measured_networks
 
-    mlp = MLP.critical(name, _DEPTH, width, n_in=_X.shape[1])
+    mlp = MLP.critical(*network, width, n_in=_X.shape[1])
     found = measured_networks(mlp, _X, size * _Y, _TESTS, draws=draws, seed=seed)
     return xarray.Dataset(
         {key: ("draw", values) for key, values in found.items()}, coords={"draw": np.arange(draws)}
@@ -98,8 +104,8 @@ def _slope(data: xarray.Dataset, name: str, over: str | None = None) -> Slope:
 
 def _width_rows(data: xarray.Dataset) -> list[Row]:
     rows = []
-    for name in data.activation.values:
-        own = data.sel(activation=name)
+    for name in data.network.values:
+        own = data.sel(network=name)
         for quantities, title in (
             (("change",), "change of the kernel falls with the power"),
             (("odd_left", "odd_change"), "share of its odd part that (11.138) leaves, power"),
@@ -125,43 +131,53 @@ def _width_rows(data: xarray.Dataset) -> list[Row]:
 
 
 def _size_rows(data: xarray.Dataset) -> list[Row]:
-    rows = []
+    rows, size = [], data["size"].values
     for key, power, title in (
         ("odd_change", 1.0, "odd part of the change"),
         ("left_first", 2.0, "what (11.138) leaves of the change"),
         ("odd_left", 3.0, "what (11.138) leaves of the odd part"),
     ):
         values = np.log(data[f"sized_{key}"].transpose("sized_draw", "size").values)
-        slopes = np.polyfit(np.log(data["size"].values), values.T, 1)[0]
+        design = np.stack([np.ones_like(size), np.log(size), size**2], axis=1)
+        slopes = np.linalg.lstsq(design, values.T)[0][1]
         error = float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
         found = float(slopes.mean())
-        title = f"tanh, width {data.attrs['sized_width']}: {title}, power of the targets' size"
-        rows.append(Row(title, power, found, error, agrees=abs(found - power) <= 3 * error + 0.1))
+        where = f"{data.attrs['sized_network']}, width {data.attrs['sized_width']}"
+        rows.append(
+            Row(
+                f"{where}: {title}, power of the targets' size",
+                power,
+                found,
+                error,
+                agrees=abs(found - power) <= 3 * error + _NEXT,
+            )
+        )
     return rows
 
 
 def _verdict(data: xarray.Dataset) -> str:
     said = []
-    for name in data.activation.values:
-        own = data.sel(activation=name).isel(width=-1)
-        odd, all_ = (
+    for name in data.network.values:
+        own = data.sel(network=name).dropna("width", subset=["change"]).isel(width=-1)
+        odd, everything = (
             float(np.exp(np.log(own[left] / own[whole]).mean()))
             for left, whole in (("odd_left", "odd_change"), ("left_second", "change"))
         )
-        said.append(f"{name} {odd:.1%} and {all_:.1%}")
+        said.append(f"{name}, width {int(own.width)}: {odd:.1%} and {everything:.1%}")
     return (
-        f"At width {int(data.width[-1])}, (11.138) leaves of the odd change of the kernel, and dNTK with ddNTKs of "
-        f"all of it: {'; '.join(said)}; both shares fall as 1/n."
+        "What (11.138) leaves of the odd change of the kernel, and dNTK with ddNTKs of all of it: "
+        f"{'; '.join(said)}; both shares fall as 1/n."
     )
 
 
 def _draw(data: xarray.Dataset) -> Figure:
-    title = f"Tangent kernels of networks of depth {_DEPTH} after training, predicted at initialisation"
-    figure, panels = new_figure(title, 1, 3, (15, 5.2))
-    for panel, name in zip(panels, data.activation.values):
-        _draw_widths(panel, data.sel(activation=name))
+    figure, panels = new_figure(
+        "Tangent kernels after training, predicted at initialisation", 2, 2, (12.5, 9)
+    )
+    for panel, name in zip(panels, data.network.values):
+        _draw_widths(panel, data.sel(network=name).dropna("width", subset=["change"]))
         panel.set_title(f"{name}: gradient descent to the end, by width", fontsize=11)
-    _draw_sizes(panels[2], data)
+    _draw_sizes(panels[3], data)
     return figure
 
 
@@ -212,5 +228,8 @@ def _draw_sizes(panel: Axes, data: xarray.Dataset) -> None:
     panel.set(xscale="log", yscale="log", xlabel="size of the targets", ylabel="size relative to the kernel")
     panel.set_xticks(x, [f"{value:g}" for value in x])
     panel.minorticks_off()
-    panel.set_title(f"tanh, width {data.attrs['sized_width']}: by the size of the targets", fontsize=11)
+    panel.set_title(
+        f"{data.attrs['sized_network']}, width {data.attrs['sized_width']}: by the size of the targets",
+        fontsize=11,
+    )
     panel.legend(frameon=False, fontsize=9, loc="upper left")

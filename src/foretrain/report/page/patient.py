@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from foretrain.support.errors import NotSupportedError
+
 if TYPE_CHECKING:
     import xarray
 
@@ -22,6 +24,20 @@ class Patient:
     diagnosis: Diagnosis
     verification: Verification | None = None
     curve: LearningCurve | None = None
+
+    @classmethod
+    def trained(cls, name: str, diagnosis: Diagnosis, steps: int, seconds: float = 60.0) -> Patient:
+        """With its predicted and real learning curve and its verification; without them for 0 steps."""
+        from foretrain.doctor.learning_curve import learning_curve
+        from foretrain.doctor.setup import Case
+
+        if not steps:
+            return cls(name, diagnosis)
+        try:
+            curve = learning_curve(Case(diagnosis.setup), steps)
+        except NotSupportedError:  # the page has no prediction for a model that cannot be linearised
+            curve = None
+        return cls(name, diagnosis, diagnosis.verify(steps, seconds=seconds), curve)
 
     def data(self, check: str, *needed: str) -> xarray.Dataset | None:
         """The measurements of a check, if it was carried out and has those that are needed."""

@@ -1,0 +1,117 @@
+"""What the commands that examine a model share: their options, and the way from files to a diagnosis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretrain.support.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from foretrain.doctor import Diagnosis
+
+_OPTIMIZERS = ("sgd", "adam", "adamw", "shampoo")
+
+Model = Annotated[str, typer.Argument(help="model.py:make, a function that returns the torch model.")]
+Data = Annotated[Path, typer.Argument(help="data.npz with x and y, samples first.")]
+Loss = Annotated[
+    str | None,
+    typer.Option("--loss", help="mse or cross_entropy [default: cross_entropy for whole-number labels]."),
+]
+Optimizer = Annotated[
+    str | None, typer.Option("--optimizer", help="sgd, adam, adamw or shampoo [default: sgd].")
+]
+Rate = Annotated[
+    float | None,
+    typer.Option("--lr", help="Learning rate [default: half the largest stable one, for sgd]."),
+]
+Momentum = Annotated[float, typer.Option("--momentum", help="Of sgd.")]
+Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Samples in a step [default: all].")]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", metavar="WEIGHTS.pt", help="Weights to start from: training has begun."),
+]
+
+
+def examined(
+    model: str,
+    data: Path,
+    loss: str | None,
+    optimizer: str | None,
+    lr: float | None,
+    momentum: float,
+    batch: int | None,
+    checkpoint: Path | None,
+    seed: int,
+    checks: str | None = None,
+) -> Diagnosis:
+    """The diagnosis of a model's file on a data file; what cannot be used is refused before the work."""
+    import torch
+
+    from foretrain.doctor.entry import chosen_checks, doctor
+    from foretrain.support.loading import load_checkpoint, load_data, load_model
+
+    chosen_checks(checks)
+    _check_optimizer(optimizer, lr, momentum)
+    samples = load_data(data)
+    torch.manual_seed(seed)  # of what the model's file draws
+    network = load_model(model)
+    if checkpoint is not None:
+        load_checkpoint(network, checkpoint)
+    x, y = _arrays(network, samples.x, samples.y)
+    return doctor(
+        network,
+        x,
+        y,
+        loss=loss,
+        optimizer=_optimizer(network, optimizer, lr, momentum),
+        batch_size=batch,
+        fresh=None if checkpoint is None else False,
+        checks=checks,
+        seed=seed,
+    )
+
+
+def _check_optimizer(name: str | None, lr: float | None, momentum: float) -> None:
+    if name is not None and name not in _OPTIMIZERS:
+        raise unknown_name("optimizer", name, _OPTIMIZERS)
+    if lr is not None and not 0 < lr < float("inf"):
+        raise InputError(f"--lr is {lr:g}: give a positive learning rate.")
+    if not 0 <= momentum < 1:
+        raise InputError(f"--momentum is {momentum:g}: give a number from 0 to below 1.")
+    if momentum and name not in (None, "sgd"):
+        raise InputError(f"--momentum is an option of sgd: leave it out for {name}.")
+    if momentum and lr is None:
+        raise InputError(
+            "--momentum needs --lr: the rate that is chosen without it is that of plain descent."
+        )
+
+
+def _optimizer(network: nn.Module, name: str | None, lr: float | None, momentum: float) -> Any:
+    """A torch optimizer; None where the doctor is to choose the rate of plain descent."""
+    import torch
+
+    from foretrain.training.optimizers import shampoo
+
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    if not trained:
+        raise InputError("the model has no parameter with requires_grad: there is nothing to train.")
+    if name in (None, "sgd"):
+        return None if lr is None else torch.optim.SGD(trained, lr=lr, momentum=momentum)
+    rate = 1e-3 if lr is None else lr  # the usual one of all three
+    if name == "shampoo":
+        return shampoo(trained, lr=rate)
+    return (torch.optim.Adam if name == "adam" else torch.optim.AdamW)(trained, lr=rate)
+
+
+def _arrays(network: nn.Module, x: Any, y: Any) -> tuple[Any, Any]:
+    """A recurrent layer alone may take time first; a file has samples first."""
+    import torch
+
+    time_first = isinstance(network, torch.nn.RNNBase) and not network.batch_first and x.ndim == 3
+    swaps = time_first and y.ndim >= 2 and y.shape[:2] == x.shape[:2]
+    return (x.swapaxes(0, 1), y.swapaxes(0, 1)) if swaps else (x, y)
