@@ -80,11 +80,11 @@ class EffectiveKernels:
 
     def slope(self, name: str, over: str | None = None) -> Slope:
         """The power of n with which a size falls, or its share of another one, see :func:`slope_of`."""
-        return slope_of(self.data[name] if over is None else self.data[name] / self.data[over])
+        return slope_of(self.data[name], None if over is None else self.data[over])
 
     def typical(self) -> xarray.Dataset:
-        """Geometric means over networks, by width."""
-        return self.data.map(lambda sizes: np.exp(np.log(sizes).mean(dim="draw")))
+        """Root mean squares over networks, by width."""
+        return self.data.map(lambda sizes: np.sqrt((sizes**2).mean(dim="draw")))
 
     @property
     def agrees(self) -> bool:
@@ -118,14 +118,34 @@ class EffectiveKernels:
 EXPECTED = (("change",), ("odd_left", "odd_change"), ("left_second", "change"))  # all fall as 1/n
 
 
-def slope_of(sizes: xarray.DataArray) -> Slope:
-    """The power p of n in the mean logarithm, fitted by a + p log n + b / n with weights from the draws."""
-    logs = np.log(sizes.dropna("width").transpose("width", "draw").values)
-    n = sizes.dropna("width").width.values.astype(float)
-    error = np.maximum(logs.std(axis=1, ddof=1) / np.sqrt(logs.shape[1]), 1e-12)
+def root_mean_square(sizes: Array, over: Array | None = None) -> tuple[Array, Array]:
+    """The logarithm of the root mean square over the last axis, or of a ratio of two, and its standard error.
+
+    Sizes are sums of products of several Gaussian numbers, whose typical value is much slower to reach its power of
+    1/n than its root mean square is.
+    """
+    squares = [sizes**2] if over is None else [sizes**2, over**2]
+    means = [each.mean(axis=-1) for each in squares]
+    signs = (0.5, -0.5)
+    value = sum(sign * np.log(mean) for sign, mean in zip(signs, means))
+    influence = sum(sign * each / mean[..., None] for sign, each, mean in zip(signs, squares, means))
+    return np.asarray(value), np.std(influence, axis=-1, ddof=1) / np.sqrt(sizes.shape[-1])
+
+
+def slope_of(sizes: xarray.DataArray, over: xarray.DataArray | None = None) -> Slope:
+    """The power p of n in a root mean square, or in a ratio of two: a + p log n + b / n, weighted."""
+    known = sizes.dropna("width")
+    n = known.width.values.astype(float)
+    both = [
+        each.sel(width=known.width).transpose("width", "draw").values
+        for each in (sizes, over)
+        if each is not None
+    ]
+    values, error = root_mean_square(*both)
+    error = np.maximum(error, 1e-12)
     design = np.stack([np.ones_like(n), np.log(n / n[0]), n[0] / n], axis=1) / error[:, None]
     inverse = np.linalg.pinv(design)
-    return Slope(float(inverse[1] @ (logs.mean(axis=1) / error)), float(np.linalg.norm(inverse[1])))
+    return Slope(float(inverse[1] @ (values / error)), float(np.linalg.norm(inverse[1])))
 
 
 def compare_effective_kernels(

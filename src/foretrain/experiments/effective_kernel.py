@@ -44,8 +44,8 @@ class _Plan(NamedTuple):
 
 
 _PLANS = {
-    Scale.QUICK: _Plan({2: (32, 64, 128, 256, 512, 1024), 3: (32, 64, 128, 256)}, 40, 64, 12),
-    Scale.PAPER: _Plan({2: (32, 64, 128, 256, 512, 1024, 2048), 3: (32, 64, 128, 256, 512)}, 200, 128, 40),
+    Scale.QUICK: _Plan({2: (128, 256, 512, 1024, 2048, 4096), 3: (32, 64, 128, 256)}, 40, 64, 12),
+    Scale.PAPER: _Plan({2: (128, 256, 512, 1024, 2048, 4096, 8192), 3: (64, 128, 256, 512)}, 200, 128, 40),
 }
 
 
@@ -99,7 +99,7 @@ def _measured(
 def _slope(data: xarray.Dataset, name: str, over: str | None = None) -> Slope:
     from foretrain.compare.effective_kernel import slope_of
 
-    return slope_of(data[name] if over is None else data[name] / data[over])
+    return slope_of(data[name], None if over is None else data[over])
 
 
 def _width_rows(data: xarray.Dataset) -> list[Row]:
@@ -160,7 +160,7 @@ def _verdict(data: xarray.Dataset) -> str:
     for name in data.network.values:
         own = data.sel(network=name).dropna("width", subset=["change"]).isel(width=-1)
         odd, everything = (
-            float(np.exp(np.log(own[left] / own[whole]).mean()))
+            float(np.sqrt((own[left] ** 2).mean() / (own[whole] ** 2).mean()))
             for left, whole in (("odd_left", "odd_change"), ("left_second", "change"))
         )
         said.append(f"{name}, width {int(own.width)}: {odd:.1%} and {everything:.1%}")
@@ -190,11 +190,12 @@ _LINES = (
 
 
 def _points(panel: Axes, x: np.ndarray, values: np.ndarray, color: str, label: str) -> None:
-    """Geometric means over networks, with the range of their standard error."""
-    logs = np.log(values)
-    mean, error = logs.mean(axis=-1), logs.std(axis=-1, ddof=1) / np.sqrt(logs.shape[-1])
-    centre = np.exp(mean)
-    bars = np.stack([centre - np.exp(mean - error), np.exp(mean + error) - centre])
+    """Root mean squares over networks, with their standard errors."""
+    from foretrain.compare.effective_kernel import root_mean_square
+
+    logs, error = root_mean_square(values)
+    centre = np.exp(logs)
+    bars = np.stack([centre - np.exp(logs - error), np.exp(logs + error) - centre])
     panel.errorbar(
         x, centre, bars, fmt="o-", color=color, markersize=5, linewidth=1.4, capsize=2, label=label
     )
@@ -205,7 +206,7 @@ def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
     for name, color, label in _LINES:
         _points(panel, x, data[name].transpose("width", "draw").values, color, label)
     for name, power, text in (("change", 1, "1/n"), ("odd_left", 2, "1/n²")):
-        start = float(np.exp(np.log(data[name].isel(width=0)).mean())) * 0.62
+        start = float(np.sqrt((data[name].isel(width=0) ** 2).mean())) * 0.62
         panel.plot(x, start * (x[0] / x) ** power, "--", color=FAINT, linewidth=1)
         panel.annotate(
             text, (x[1], start * (x[0] / x[1]) ** power), (-4, -14), textcoords="offset points", color=FAINT
@@ -232,4 +233,5 @@ def _draw_sizes(panel: Axes, data: xarray.Dataset) -> None:
         f"{data.attrs['sized_network']}, width {data.attrs['sized_width']}: by the size of the targets",
         fontsize=11,
     )
+    panel.set_ylim(top=30 * panel.get_ylim()[1])  # room for the legend above the data
     panel.legend(frameon=False, fontsize=9, loc="upper left")

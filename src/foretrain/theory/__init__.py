@@ -9,6 +9,7 @@ The network and its statistics, layer by layer
 ``ensembles``          random networks: samplers and correlators with standard errors
 ``linear``             deep linear networks, exact in width
 ``ntk_correlations``   covariances of entries of the tangent kernel, with each other and with preactivations
+``dntk_correlations``  correlations of the dNTK with preactivations and observables, means of the ddNTKs
 ``network_tangent_kernel``  the tangent kernel of one network, by the forward and the backward equation
 ``complexity``         how many numbers the distribution of trained networks takes
 
@@ -47,6 +48,7 @@ _ROOMS = (
     "couplings",
     "critical_initialisation",
     "criticality",
+    "dntk_correlations",
     "ensembles",
     "finite_width",
     "fixed_points",

@@ -18,24 +18,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.flow import flow
-from foretrain.theory.ntk_correlations import (
+from foretrain.theory.correlators import (
     NTKCorrelation,
     Quadruple,
-    _assembled,
-    _at,
-    _entries,
-    _finished,
-    _four,
-    _inputs,
-    _is_accurate,
-    _layer,
-    _looked,
-    _numbers,
-    _one_neuron,
-    _warn_of_error,
+    assembled,
+    four_neurons,
+    inputs_and_layer,
+    inputs_asked,
+    layer_asked,
+    neurons_looked_at,
+    tensor_entries,
+    warn_of_error,
+    whole_numbers,
+    with_fan_in,
 )
+from foretrain.theory.flow import flow
 from foretrain.theory.observable_derivatives import derivatives_of, directions
+from foretrain.theory.one_neuron import is_accurate, one_neuron
 
 Array = NDArray[np.float64]
 
@@ -52,7 +51,7 @@ def preactivation_dntk(
     >>> preactivation_dntk(MLP("linear", depth=2, width=100), [[1.0]], (0, 0, 1, 1), (0, 0, 0, 0))
     NTKCorrelation(0.02 from Q_0123: 0.02; layer 2, fan-in 100)
     """
-    i, a, place = _four("neurons", neurons), *_at(mlp, X, inputs, layer)
+    i, a, place = four_neurons("neurons", neurons), *inputs_and_layer(mlp, X, inputs, layer)
     wanted: dict[str, tuple[str, Quadruple]] = {}
     if i[0] == i[3] and i[1] == i[2]:
         wanted["P_0123"] = ("P", a)
@@ -60,7 +59,7 @@ def preactivation_dntk(
         wanted["Q_0123"] = ("Q", a)
     if i[0] == i[2] and i[1] == i[3]:
         wanted["Q_0213"] = ("Q", (a[0], a[2], a[1], a[3]))
-    return _assembled(mlp, X, wanted, place)
+    return assembled(mlp, X, wanted, place)
 
 
 def ddntk_mean(
@@ -76,7 +75,7 @@ def ddntk_mean(
     ``first`` is the third derivative of z_0 along the gradients of z_1, z_2, z_3 (∞.5); ``second`` contracts the
     Hessian of z_1 along the gradient of z_3 with that of z_2 along the gradient of z_4 (∞.7).
     """
-    i, (a, b, c, d), place = _four("neurons", neurons), *_at(mlp, X, inputs, layer)
+    i, (a, b, c, d), place = four_neurons("neurons", neurons), *inputs_and_layer(mlp, X, inputs, layer)
     if kind not in ("first", "second"):
         raise InputError(f"kind is {kind!r}: give 'first' or 'second'.")
     if kind == "first":
@@ -93,7 +92,7 @@ def ddntk_mean(
         }
     pairs = (i[0] == i[1] and i[2] == i[3], i[0] == i[2] and i[1] == i[3], i[0] == i[3] and i[1] == i[2])
     wanted = {name: entry for (name, entry), equal in zip(pairings.items(), pairs, strict=True) if equal}
-    return _assembled(mlp, X, wanted, place)
+    return assembled(mlp, X, wanted, place)
 
 
 def observable_dntk(
@@ -111,10 +110,10 @@ def observable_dntk(
 
     ``observable``, ``of`` and ``kinks`` are as in :func:`foretrain.theory.ntk_correlations.observable_ntk`.
     """
-    place, data = _layer(mlp, layer), mlp.check_inputs(X)
-    looked = _looked(of)
-    i0, i1, i2 = _numbers("neurons", neurons, 3)
-    a0, a1, a2 = _inputs(inputs, 3, len(data))
+    place, data = layer_asked(mlp, layer), mlp.check_inputs(X)
+    looked = neurons_looked_at(of)
+    i0, i1, i2 = whole_numbers("neurons", neurons, 3)
+    a0, a1, a2 = inputs_asked(inputs, 3, len(data))
     K = flow(mlp, data, ["K"])["K"].sel(layer=place).values
     slopes = _slopes(observable, K, len(looked), kinks)
     pairings = {
@@ -125,12 +124,12 @@ def observable_dntk(
     terms, error = {}, 0.0
     for name, (equal, moved, tensor, (a, b, c)) in pairings.items():
         if equal and moved in looked:
-            entries = _entries(mlp, data, tensor, [(a, b, c, d) for d in range(len(K))], place)
+            entries = tensor_entries(mlp, data, tensor, [(a, b, c, d) for d in range(len(K))], place)
             terms[name], doubt = slopes.contracted(looked.index(moved), entries)
             error += doubt
-    found = _finished(mlp, data, terms, place, error)
+    found = with_fan_in(mlp, data, terms, place, error)
     if found.error and not slopes.is_accurate:
-        _warn_of_error(found)
+        warn_of_error(found)
     return found
 
 
@@ -151,14 +150,14 @@ class _Slopes(NamedTuple):
 def _slopes(observable: Any, K: Array, neurons: int, kinks: Sequence[Any]) -> _Slopes:
     """Over independent neurons."""
     if neurons == 1:
-        back, found = _one_neuron(observable, K, kinks)
-        return _Slopes((back,), (found.slope,), found.error, _is_accurate(found))
+        back, found = one_neuron(observable, K, kinks)
+        return _Slopes((back,), (found.slope,), found.error, is_accurate(found))
     if isinstance(observable, tuple) and len(observable) == 2:
-        first, second = (_one_neuron(each, K, kinks) for each in observable)
+        first, second = (one_neuron(each, K, kinks) for each in observable)
         f, g = first.found, second.found
         error = f.error * g.size + g.error * f.size  # no moment of a function exceeds its size much
         values = f.slope * g.mean, g.slope * f.mean
-        return _Slopes((first.back, second.back), values, error, _is_accurate(f) and _is_accurate(g))
+        return _Slopes((first.back, second.back), values, error, is_accurate(f) and is_accurate(g))
     if not callable(observable):
         raise InputError("an observable of two neurons is a tuple of two functions, or a function of both.")
     back, found = directions(K).back, derivatives_of(observable, K, 2, kinks)
@@ -166,5 +165,5 @@ def _slopes(observable: Any, K: Array, neurons: int, kinks: Sequence[Any]) -> _S
         (back, back),
         (found.slope[: len(back)], found.slope[len(back) :]),
         found.error,
-        _is_accurate(found),
+        is_accurate(found),
     )
