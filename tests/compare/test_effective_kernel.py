@@ -10,7 +10,6 @@ from torch.func import functional_call, jacrev
 
 from foretrain.compare.build import build, parameter_groups
 from foretrain.compare.effective_kernel import (
-    Learner,
     compare_effective_kernels,
     descended_kernel,
     differentials,
@@ -18,8 +17,8 @@ from foretrain.compare.effective_kernel import (
     measured_networks,
     root_mean_square,
     slope_of,
-    train_together,
 )
+from foretrain.compare.joint_training import Learner, train_together
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 

@@ -178,6 +178,7 @@ def test_the_copy_stays_at_initialisation_and_in_double_precision() -> None:
         network[0].weight.zero_()
     assert features.outputs(X) == pytest.approx(before, abs=0)
     assert features.tensor(X).dtype == torch.float64
+    assert repr(features) == "NetworkFeatures(Sequential with 80 parameters as they were)"
     assert NetworkFeatures(network, dtype=None).tensor(X).dtype == torch.float32
     frozen = NetworkFeatures(small_network(), parameters=["4.*"])
     assert not frozen.meta_kernel(X[:2], X[:2], X[:1]).any()  # linear in its last layer

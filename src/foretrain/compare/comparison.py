@@ -22,8 +22,7 @@ from foretrain.compare.agreement import Judgement, decorrelated, judge
 from foretrain.compare.ensembles import Ensemble
 from foretrain.compare.estimators import DIFFERENTIAL, TANGENT, BatchValues, Entry, entries_of
 from foretrain.compare.ladder import Ladder, plan, warn_if_too_deep
-from foretrain.compare.measurement import measure, reader_bytes, unit_of
-from foretrain.compare.measurement import theory as _theory
+from foretrain.compare.measurement import measure, reader_bytes, theory, unit_of
 from foretrain.compare.requests import check_observables, refuse_empty, refuse_kinks
 from foretrain.compare.widths import extrapolation_weights
 from foretrain.support.errors import InputError
@@ -232,7 +231,7 @@ def compare(
         refuse_kinks(mlp, inputs)
     ladder = plan(mlp, len(inputs), draws, scales, method, names)
     warn_if_too_deep(ladder)
-    predicted = _theory(mlp, inputs, names)
+    predicted = theory(mlp, inputs, names)
     entries = [
         entry
         for name in names

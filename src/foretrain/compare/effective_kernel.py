@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from torch.func import functional_call, stack_module_state, vmap
 
 from foretrain.compare.build import Network, build, parameter_groups
+from foretrain.compare.joint_training import MOST_STEPS, TOLERANCE, Learner, not_ended, train_together
 from foretrain.empirical.differentials.entry import ddntk, dntk
 from foretrain.empirical.tangent_kernel.entry import ntk
 from foretrain.support.errors import InputError, NotSupportedError
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 PREDICTIONS = ("frozen", "first", "second")
-_TOLERANCE = 1e-10  # of the residual at which training ends: changes of 1e-6 of the kernel are still resolved
-_MOST_STEPS = 200_000
-_GROUP_BYTES = 4e6  # of parameters trained together: about a processor's cache
 _ALLOWED = 3.0  # standard errors
 
 
@@ -133,7 +130,7 @@ def root_mean_square(sizes: Array, over: Array | None = None) -> tuple[Array, Ar
 
 
 def slope_of(sizes: xarray.DataArray, over: xarray.DataArray | None = None) -> Slope:
-    """The power p of n in a root mean square, or in a ratio of two: a + p log n + b / n, weighted."""
+    """The power p of n in a root mean square, or in a ratio of two, fitted by a + p log n + b / n."""
     known = sizes.dropna("width")
     n = known.width.values.astype(float)
     both = [
@@ -141,11 +138,12 @@ def slope_of(sizes: xarray.DataArray, over: xarray.DataArray | None = None) -> S
         for each in (sizes, over)
         if each is not None
     ]
-    values, error = root_mean_square(*both)
-    error = np.maximum(error, 1e-12)
-    design = np.stack([np.ones_like(n), np.log(n / n[0]), n[0] / n], axis=1) / error[:, None]
-    inverse = np.linalg.pinv(design)
-    return Slope(float(inverse[1] @ (values / error)), float(np.linalg.norm(inverse[1])))
+    values, errors = root_mean_square(*both)
+    # One error for all widths: an own one is small where large sizes happened not to be drawn, and would pull there.
+    error = max(float(np.sqrt(np.mean(errors**2))), 1e-12)
+    design = np.stack([np.ones_like(n), np.log(n / n[0]), n[0] / n], axis=1)
+    inverse = np.linalg.pinv(design)[1]
+    return Slope(float(inverse @ values), error * float(np.linalg.norm(inverse)))
 
 
 def compare_effective_kernels(
@@ -228,15 +226,6 @@ def measured_networks(
     }
 
 
-@dataclass(frozen=True, eq=False)
-class Learner:
-    """A network, the targets of its training rows, and its learning rate."""
-
-    network: Network
-    targets: Array
-    eta: float
-
-
 def _sizes(start: Differentials, learner: Learner, mirror: Learner, x: Tensor) -> dict[str, float]:
     """Sizes of changes, and of what predictions leave of them, for one random network trained both ways."""
     change, mirrored = (kernel_of(each.network, x) - start.kernel for each in (learner, mirror))
@@ -288,8 +277,8 @@ def descended_kernel(start: Differentials, targets: Array, eta: float) -> Array:
     ddI, ddII = start.third[..., A], start.second[..., A]
     moving = ddI + ddII + ddII.transpose(0, 2, 1, 3)
     bent = ddI[:, :, A] + ddI[:, :, A].transpose(1, 0, 2, 3) + 2 * ddII[:, :, A]
-    goal = _TOLERANCE * float(np.abs(targets - z[A]).max())
-    for _ in range(_MOST_STEPS):
+    goal = TOLERANCE * float(np.abs(targets - z[A]).max())
+    for _ in range(MOST_STEPS):
         e = z[A] - targets
         if np.abs(e).max() <= goal:
             return H
@@ -297,63 +286,7 @@ def descended_kernel(start: Differentials, targets: Array, eta: float) -> Array:
         z = z - eta * H[:, A] @ e + eta**2 / 2 * along[:, A] @ e - eta**3 / 6 * ddI[:, A, A] @ e @ e @ e
         H = H - eta * (along + along.T) + eta**2 / 2 * bent @ e @ e
         dH = dH - eta * moving @ e
-    raise _not_ended()
-
-
-def train_together(learners: Sequence[Learner], x: Tensor) -> Array:
-    """Train all networks to the end, by groups that fit the processor's cache; how many steps each took."""
-    each = sum(value.numel() * value.element_size() for value in learners[0].network.parameters())
-    size = max(1, int(_GROUP_BYTES / each))
-    groups = [learners[first : first + size] for first in range(0, len(learners), size)]
-    return np.concatenate([_train_group(group, x) for group in track(groups, "training")])
-
-
-def _train_group(learners: Sequence[Learner], x: Tensor) -> Array:
-    """Full-batch gradient descent on half the sum of squares, step by step for networks of equal shape."""
-    networks = [each.network for each in learners]
-    y = torch.from_numpy(np.stack([each.targets for each in learners]))
-    samples = x[: y.shape[1] // networks[0].mlp.n_out]
-    values, _ = stack_module_state(networks)
-    etas = torch.tensor([each.eta for each in learners], dtype=torch.float64)
-    rates = _rates(networks[0])
-
-    def outputs(parameters: dict[str, Tensor]) -> Tensor:
-        found: Tensor = functional_call(networks[0], parameters, (samples,))
-        return found.reshape(-1)
-
-    steps, first_sizes = np.full(len(learners), -1), None
-    for step in range(_MOST_STEPS):
-        error = vmap(outputs)(values) - y
-        sizes = error.detach().abs().amax(dim=1)
-        first_sizes = sizes if first_sizes is None else first_sizes
-        steps[(sizes <= _TOLERANCE * first_sizes).numpy() & (steps < 0)] = step
-        if (steps >= 0).all():
-            _write_back(networks, values)
-            return steps.astype(float)
-        slopes = torch.autograd.grad(0.5 * (error**2).sum(), list(values.values()))
-        with torch.no_grad():
-            for (name, value), slope in zip(values.items(), slopes, strict=True):
-                value -= (rates[name] * etas).reshape(-1, *[1] * (value.ndim - 1)) * slope
-    raise _not_ended()
-
-
-def _rates(network: Network) -> dict[str, float]:
-    """λ_b and λ_W / n of every parameter."""
-    by_id = {id(group["params"][0]): group["lr"] for group in parameter_groups(network, network.mlp, eta=1.0)}
-    return {name: by_id[id(value)] for name, value in network.named_parameters()}
-
-
-def _write_back(networks: Sequence[Network], values: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for place, network in enumerate(networks):
-            for name, parameter in network.named_parameters():
-                parameter.copy_(values[name][place])
-
-
-def _not_ended() -> InputError:
-    return InputError(
-        f"gradient descent did not end in {_MOST_STEPS} steps: give fewer or more different samples, or smaller Y."
-    )
+    raise not_ended()
 
 
 def _checked(mlp: MLP, X: ArrayLike, Y: ArrayLike, X_test: ArrayLike | None) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from torch import nn
 from foretrain.compare.plateau.levels import Loss
 from foretrain.doctor.checks import CHECKS, Check
 from foretrain.doctor.diagnosis import Diagnosis
-from foretrain.doctor.finding import Examination
+from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.intake import fitted_task, gathered, private_copy, samples_first
 from foretrain.doctor.output_choice import Output
 from foretrain.doctor.recipe import Recipe, descent, recipe_of
@@ -111,10 +111,22 @@ def examined(case: Case, check: Check) -> Examination:
     except (ForetrainError, MemoryError) as error:
         return Examination(skipped=str(error))
     except Exception as error:  # one check that fails on an unusual model must not hide what the others found
-        first = (str(error).splitlines() or [""])[0]
-        reason = f"this check failed on this model ({type(error).__name__}: {first})."
-        warnings.warn(f"{check.name}: {reason}", RuntimeWarning, stacklevel=4)
-        return Examination(skipped=reason)
+        return _failed(check, error)
+
+
+def _failed(check: Check, error: Exception) -> Examination:
+    """Told as a note and as a warning: what was not looked at must not pass for healthy."""
+    first = (str(error).splitlines() or [""])[0]
+    reason = f"This check failed on this model ({type(error).__name__}: {first})"
+    warnings.warn(f"{check.name}: {reason}.", RuntimeWarning, stacklevel=5)
+    note = Finding(
+        Severity.NOTE,
+        f"{reason}, so that this question is open.",
+        f"Not answered: {check.question}",
+        "",
+        "Please report it with the model and this message; the other checks are not concerned.",
+    )
+    return Examination((note,), failed=True)
 
 
 def make_setup(

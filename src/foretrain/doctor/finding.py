@@ -62,3 +62,4 @@ class Examination:
     findings: tuple[Finding, ...] = ()
     data: xarray.Dataset | None = None
     skipped: str = ""  # one sentence, where the check does not apply to this model
+    failed: bool = False  # by an error of its own; its only finding says so

@@ -174,7 +174,26 @@ def fitted_task(model: nn.Module, samples: Samples, loss: Loss | None, output: O
         choice = replace(choice, classes_last=True)
         choose_output(trial, choice)
     choose_output(model, choice)
-    return prepare(trial, inputs, samples.y, loss)
+    task = prepare(trial, inputs, samples.y, loss)
+    if task.loss is nn.functional.cross_entropy or isinstance(task.loss, nn.CrossEntropyLoss):
+        with torch.no_grad():
+            _check_classes(trial(inputs[:2]), task.y)
+    return task
+
+
+def _check_classes(outputs: Tensor, y: Tensor) -> None:
+    """Torch takes all of these without a word, and the loss is then zero or has no minimum."""
+    classes = outputs.shape[1] if outputs.ndim > 1 else 1
+    if classes < 2:
+        raise InputError(
+            "cross-entropy of one output is always 0: give the model one output for each class, or use "
+            "loss=torch.nn.BCEWithLogitsLoss() for two classes, loss='mse' for real targets."
+        )
+    if y.is_floating_point() and float(y.min()) < 0:
+        raise InputError(
+            f"y has values down to {float(y.min()):.3g}, but cross-entropy takes labels or probabilities of the "
+            "classes: give those, or loss='mse'."
+        )
 
 
 def _taken(model: nn.Module, inputs: Tensor, like: Tensor) -> Tensor:

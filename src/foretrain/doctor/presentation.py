@@ -23,11 +23,13 @@ _DIFFERENCE = 1.1  # factors of the loss below this one are called no difference
 def headline(diagnosis: Diagnosis) -> str:
     """One sentence: how many findings, and the worst."""
     complaints = list(diagnosis.complaints())
-    made = [one for one in diagnosis.examinations.values() if not one.skipped]
+    made = [one for one in diagnosis.examinations.values() if not one.skipped and not one.failed]
+    failed = [name for name, one in diagnosis.examinations.items() if one.failed]
     if not made:
         return "None of the checks applies to this model: see why each was skipped."
     if not complaints:
-        return f"Healthy: nothing was found that holds learning back ({_count(len(made), 'check')})."
+        open_ones = f", but {_count(len(failed), 'check')} failed: {', '.join(failed)}" if failed else ""
+        return f"Healthy: nothing was found that holds learning back ({_count(len(made), 'check')}){open_ones}."
     counts = [
         _count(sum(finding.severity is severity for _, finding in complaints), word)
         for severity, word in ((Severity.CRITICAL, "critical finding"), (Severity.WARNING, "warning"))

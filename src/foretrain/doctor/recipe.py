@@ -110,6 +110,11 @@ def recipe_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recipe:
         raise InputError(
             "the optimizer trains none of the model's parameters: make it from model.parameters()."
         )
+    if not any(group.rate for group in groups):
+        raise InputError(
+            "the optimizer's learning rate is 0, so that nothing is learned: give the rate that training will use "
+            "(as after a warm-up)."
+        )
     return Recipe(type(optimizer), tuple(groups))
 
 

@@ -43,7 +43,7 @@ def _examination(diagnosis: Diagnosis, name: str) -> dict[str, Any]:
     told = [
         _finding(finding) | {"consequence_of": diagnosis.cause_of(name, finding)} for finding in one.findings
     ]
-    return {"skipped": one.skipped or None, "findings": told}
+    return {"skipped": one.skipped or None, "failed": one.failed, "findings": told}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

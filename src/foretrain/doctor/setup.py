@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,13 +31,18 @@ class Setup:
     seed: Seed = 0
     fresh: bool = True  # False: training has begun, so weights must not be drawn anew
     notes: tuple[str, ...] = ()  # what was left out of the data
+    known: dict[Any, Any] = field(default_factory=dict, repr=False)  # measured; the same for other rates
 
     def with_weights(self, change: Callable[[nn.Module], Any]) -> Setup:
         """With a copy of the model that ``change`` has worked on."""
         changed = copy.deepcopy(self.model)
         with torch.no_grad():
             change(changed)
-        return replace(self, model=changed)
+        return self.with_model(changed)
+
+    def with_model(self, model: nn.Module) -> Setup:
+        """With another model of the same kind."""
+        return replace(self, model=model, known={})
 
     def rescaled(self, factors: Mapping[str, float]) -> Setup:
         """With some parameters multiplied, by name."""
@@ -50,11 +55,11 @@ class Setup:
 
     def with_inputs(self, x: Tensor) -> Setup:
         """With other inputs, of the same shape."""
-        return replace(self, task=replace(self.task, x=x))
+        return replace(self, task=replace(self.task, x=x), known={})
 
     def with_targets(self, y: Tensor) -> Setup:
         """With other targets, of the same shape."""
-        return replace(self, task=replace(self.task, y=y))
+        return replace(self, task=replace(self.task, y=y), known={})
 
     def with_recipe(self, recipe: Recipe) -> Setup:
         """With another optimizer."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from foretrain.compare.plateau.levels import Task
 from foretrain.compare.plateau.rates import Descent
-from foretrain.doctor.memo import once
+from foretrain.doctor.recipe import Recipe
 from foretrain.doctor.setup import Case
 from foretrain.doctor.tangent import Tangent
 from foretrain.doctor.trial import Trial, best_of
@@ -71,15 +71,18 @@ class Edge:
             return self.rate
         return _SHARE * self.largest_rate if self.product > 0 else _CUSTOMARY
 
-    @cached_property
+    @property
     def best(self) -> tuple[float, Trial]:
-        """The recommended rate and a short training with it."""
+        """The recommended rate and a short training with it; the same for recipes that differ by a factor."""
         assert self.case is not None
-        setups = [
-            self.case.setup.with_recipe(self.case.recipe.scaled(f * self.start / self.rate)) for f in _LOWER
-        ]
-        place, found = best_of(setups)
-        return _LOWER[place] * self.start, found
+        setup = self.case.setup
+        key = ("best rate", _proportions(setup.recipe))
+        if key not in setup.known:
+            factors = [factor * self.start / self.rate for factor in _LOWER]
+            place, found = best_of([setup.with_recipe(setup.recipe.scaled(f)) for f in factors])
+            setup.known[key] = _LOWER[place] * self.start, found
+        known: tuple[float, Trial] = setup.known[key]
+        return known
 
     @property
     def recommended(self) -> float:
@@ -87,19 +90,34 @@ class Edge:
         return self.best[0]
 
 
-@once
 def edge(case: Case) -> Edge:
     """Of descent with the rates that are used, by Lanczos with products of the Jacobian: no matrix is formed."""
     recipe = case.recipe
     if not recipe.is_descent:
         return Edge(np.nan, np.nan, recipe.rate, _no_edge(recipe.kind.__name__), case=case)
+    key = ("edge", _proportions(recipe))
+    if key not in case.setup.known:
+        case.setup.known[key] = _measured(case)
+    found: Edge = case.setup.known[key]
+    return replace(found, product=found.product * recipe.rate / found.rate, rate=recipe.rate, case=case)
+
+
+def _proportions(recipe: Recipe) -> tuple[Any, ...]:
+    """What recipes share that differ by one factor on all rates."""
+    rates = tuple((name, float(f"{rate / recipe.rate:.6g}")) for name, rate in recipe.rates.items())
+    nesterov = bool(recipe.groups[0].options.get("nesterov", False))
+    return recipe.kind, recipe.is_descent, recipe.momentum, nesterov, rates
+
+
+def _measured(case: Case) -> Edge:
+    recipe = case.recipe
     nesterov = bool(recipe.groups[0].options.get("nesterov", False))
     limit = Descent(recipe.rates, recipe.momentum, nesterov).largest_stable
     found = [_top(case, task) for task in _batches(case)]
     tops = np.array([top for top, _ in found])
     product = float(np.sum(tops**2) / np.sum(tops)) if tops.any() else 0.0
     samples = sum(len(task.x) for task in _batches(case))
-    return Edge(product, limit, recipe.rate, "", sum(count for _, count in found), samples, case)
+    return Edge(product, limit, recipe.rate, "", sum(count for _, count in found), samples)
 
 
 def rate_code(factor: float) -> str:

@@ -38,11 +38,10 @@ class Response:
 
     @property
     def silent(self) -> Tensor:
-        """Units that pass nothing on in any case, although their preactivation varies."""
-        varies = _range(self.v) > 0
+        """Units that pass nothing on in any case."""
         if self.slope is not None:
-            return varies & (self.slope.square().mean(0).sqrt() < _SHUT)
-        return varies & (_range(self.u) <= _FLAT * self.u.abs().max().clamp_min(1e-30))
+            return self.slope.square().mean(0).sqrt() < _SHUT
+        return (_range(self.v) > 0) & (_range(self.u) <= _FLAT * self.u.abs().max().clamp_min(1e-30))
 
     @property
     def always_on(self) -> Tensor:

@@ -64,6 +64,10 @@ class NetworkFeatures:
         self._model = deepcopy(model).to(dtype=dtype)
         self._output = output
 
+    def __repr__(self) -> str:
+        count = sum(value.numel() for name, value in self._model.named_parameters() if name in self._names)
+        return f"NetworkFeatures({type(self._model).__name__} with {count} parameters as they were)"
+
     def tensor(self, x: Any) -> Tensor:
         """Samples on the network's device; real numbers also in its dtype."""
         like = next(iter(self._model.parameters())).detach()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from foretrain.experiments.drawing import BLUE, FAINT, GREEN, INK, ORANGE, RED, new_figure
+from foretrain.experiments.drawing import BLUE, FAINT, GREEN, INK, RED, new_figure
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.seeds import spawn
@@ -44,7 +44,7 @@ class _Plan(NamedTuple):
 
 
 _PLANS = {
-    Scale.QUICK: _Plan({2: (128, 256, 512, 1024, 2048, 4096), 3: (32, 64, 128, 256)}, 40, 64, 12),
+    Scale.QUICK: _Plan({2: (128, 256, 512, 1024, 2048, 4096), 3: (32, 64, 128, 256)}, 60, 64, 12),
     Scale.PAPER: _Plan({2: (128, 256, 512, 1024, 2048, 4096, 8192), 3: (64, 128, 256, 512)}, 200, 128, 40),
 }
 
@@ -220,10 +220,10 @@ def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
 def _draw_sizes(panel: Axes, data: xarray.Dataset) -> None:
     x = data["size"].values
     for name, color, label in (
-        ("odd_change", INK, "odd part of the change"),
-        ("left_first", RED, "left of all by (11.138): even part"),
+        ("odd_change", INK, "odd part of the change (first power)"),
+        ("left_first", RED, "left of all by (11.138): even part (second)"),
         ("left_second", BLUE, "left by dNTK and ddNTKs"),
-        ("odd_left", ORANGE, "left of the odd part by (11.138)"),
+        ("odd_left", GREEN, "left of the odd part by (11.138) (third)"),
     ):
         _points(panel, x, data[f"sized_{name}"].transpose("size", "sized_draw").values, color, label)
     panel.set(xscale="log", yscale="log", xlabel="size of the targets", ylabel="size relative to the kernel")

@@ -44,7 +44,7 @@ _POLYNOMIAL_ALGORITHMS = (
     "flow",
     "ridgeless",
 )  # descent would need 10⁵ steps at this condition number
-_SHOWN_EPSILON = 0.08
+_MOVEMENT = 0.25  # of the features by training, at the largest ε of the noisy line
 _HALVING = 0.05  # relative: what the third order in ε may add to a factor 4 (or 2)
 _EPSILONS = {
     Scale.QUICK: tuple(0.04 * 0.5**power for power in range(4)),
@@ -138,6 +138,10 @@ def _powers(x: Any) -> Array:
     return np.asarray(np.power.outer(x, np.arange(_POWERS)))
 
 
+def _line_meta_features(x: Any) -> Array:
+    return _waves(x, _POWERS, np.pi)
+
+
 def _noisy_line(source: np.random.Generator, count: int) -> xarray.Dataset:
     """More powers than samples: the linear model follows the noise, and ε moves how."""
     import xarray
@@ -145,13 +149,13 @@ def _noisy_line(source: np.random.Generator, count: int) -> xarray.Dataset:
     x, grid = np.linspace(-1, 1, _SAMPLES), np.linspace(-1, 1, 101)
     y = _LINE[0] + _LINE[1] * x + _NOISE * source.normal(size=_SAMPLES)
     truth = _LINE[0] + _LINE[1] * grid
-    sizes = np.linspace(-_SHOWN_EPSILON, _SHOWN_EPSILON, count)
+    small = QuadraticModel.from_features(_powers, _line_meta_features, 1e-6)
+    largest = _MOVEMENT * 1e-6 / solve(small, x, y, "direct").expansion_parameter
+    sizes = np.linspace(-largest, largest, count)
     formula = np.empty((len(_POLYNOMIAL_ALGORITHMS), count, len(grid)))
     trained, movement = np.empty_like(formula), np.empty(count)
     for place, epsilon in enumerate(sizes):
-        model = QuadraticModel.from_features(
-            _powers, partial(_waves, size=_POWERS, frequency=np.pi), float(epsilon)
-        )
+        model = QuadraticModel.from_features(_powers, _line_meta_features, float(epsilon))
         for row, name in enumerate(_POLYNOMIAL_ALGORITHMS):
             found = solve(model, x, y, name)
             formula[row, place] = found.predict(grid)
@@ -240,9 +244,10 @@ def _line_rows(data: xarray.Dataset) -> list[Row]:
         own = both.sel(end=algorithm).isel(line_epsilon=-1)
         moved = float(np.abs(own.line_trained - start.sel(end=algorithm)).max())
         error = float(np.abs(own.line_trained - own.line_formula).max())
+        where = f"noisy line, {algorithm}, epsilon {float(data.line_epsilon[-1]):.2g}"
         rows.append(
             Row(
-                f"noisy line, {algorithm}, epsilon {_SHOWN_EPSILON:g}: formula error over change of the fit",
+                f"{where}: formula error over change of the fit",
                 "below 1",
                 error / moved,
                 agrees=error < moved,

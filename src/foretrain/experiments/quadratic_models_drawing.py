@@ -120,7 +120,10 @@ def _draw_line(panel: Axes, data: xarray.Dataset) -> None:
     for place, color in ((0, ORANGE), (-1, BLUE)):
         epsilon = float(data.line_epsilon[place])
         panel.plot(
-            data.x, own.line_formula.isel(line_epsilon=place), color=color, label=f"formula, ε = {epsilon:g}"
+            data.x,
+            own.line_formula.isel(line_epsilon=place),
+            color=color,
+            label=f"formula, ε = {epsilon:.2g}",
         )
         panel.plot(
             data.x[::4],
@@ -128,7 +131,7 @@ def _draw_line(panel: Axes, data: xarray.Dataset) -> None:
             ".",
             color=color,
             markersize=6,
-            label=f"trained, ε = {epsilon:g}",
+            label=f"trained, ε = {epsilon:.2g}",
         )
     panel.plot(data.sample, data.line_y, "o", color=INK, markersize=7, label="noisy samples")
     panel.set(xlabel="x", ylabel="y")

@@ -26,6 +26,12 @@ _TITLES = {
     "F": r"cross covariance $F$ of $zz$ and NTK",
     "A": r"covariance $A$ of NTKs",
     "B": r"cross covariance $B$ of NTKs",
+    "P": r"dNTK and preactivation $P$",
+    "Q": r"dNTK and preactivation $Q$",
+    "R": r"first ddNTK $R$",
+    "S": r"second ddNTK $S$",
+    "T": r"second ddNTK $T$",
+    "U": r"second ddNTK $U$",
 }
 _OF_PAIRS = ("V", "A")  # symmetric in both pairs of indices and under their exchange
 _MOST_CURVES = len(PALETTE)

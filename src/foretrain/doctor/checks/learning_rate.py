@@ -36,6 +36,8 @@ _MUCH_LESS = 0.5  # of what the recommended rate learns in a trial: much slower 
 _FAR_ABOVE = 2.0  # times the edge: beyond it a rate that learns less than the recommended one is no accident
 _FAR_BELOW = 1 / 15  # of the recommended rate, about 1/30 of the edge
 _HARDLY = 0.1  # of what the recommended rate learns in a trial
+_LONG = 240  # steps of a real training
+_LEARNS = 0.2  # of what there is to learn: a rate that takes so much in them is not small
 _SLOW = 2000.0  # steps until half of the error is gone: longer than people wait for a first look
 _HOPELESS = 2e5
 _OTHER_RATES = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)  # of the given, for optimizers without an edge
@@ -105,7 +107,7 @@ def _below(case: Case, found: Edge, given: Trial, best: Trial, half: float) -> F
         f"from {given.start:.4g} to {given.end:.4g}, and at rate {found.recommended:.3g} to {best.end:.4g} (stable "
         f"up to {found.largest_rate:.3g})."
     )
-    if half < _SLOW:
+    if half < _SLOW or _learns(case, best):
         return Finding(
             Severity.GOOD,
             f"The learning rate {found.rate:.3g} is stable, with room above it.",
@@ -122,6 +124,12 @@ def _below(case: Case, found: Edge, given: Trial, best: Trial, half: float) -> F
         numbers=_numbers(found) | {"half_time": half},
     )
     return _treated(finding, case, found.recommended / found.rate)
+
+
+def _learns(case: Case, best: Trial) -> bool:
+    """Whether a real training at the given rate gets on; kernels grow, so that forecasts may be too slow."""
+    longer = trial(case.setup, _LONG)
+    return longer.drop > _LEARNS * (longer.start - min(best.end, longer.end))
 
 
 def _lucky(found: Edge, given: Trial) -> Finding:

@@ -35,7 +35,6 @@ _BUDGET = 10_000
 _LEARNED = 0.1  # of a mode: less is left, and it needs no time
 _SLOW_SHARE = 0.1  # of the target in slow modes: worth knowing
 _MOST = 0.5  # of the target in slow modes: the other optimizer is tried
-_STEPS = 300  # of that training
 _STUCK, _MOVES = 0.02, 0.5  # of the loss: descent at its best takes less, the other takes more
 
 
@@ -117,12 +116,11 @@ def _better_optimizer(standard: Case, found: ModeForecast) -> _Better | None:
     factor = best / standard.recipe.rate
     if float(found.shares[_slow(found, factor)].sum()) < _MOST:
         return None
-    setup = standard.setup
-    descending = trial(setup.with_recipe(setup.recipe.scaled(factor)), _STEPS)
+    setup, descending = standard.setup, edge(standard).best[1]
     if abs(descending.drop) > _STUCK * abs(descending.start):
         return None
     adam = Recipe(torch.optim.Adam, (Group(descent(setup.model, 1.0).groups[0].names, {"lr": 1e-3}),))
-    tried = trial(setup.with_recipe(adam), _STEPS)
+    tried = trial(setup.with_recipe(adam), descending.steps)
     if tried.drop < _MOVES * abs(tried.start):
         return None
     code = "optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.001)"
@@ -136,7 +134,7 @@ def _with_optimizer(case: Case, better: _Better, finding: Finding) -> Finding:
     return Finding(
         finding.severity,
         finding.title,
-        f"{finding.evidence} In {_STEPS} steps {better.name} took the loss from {better.found.start:.3g} to "
+        f"{finding.evidence} In {better.found.steps} steps {better.name} took the loss from {better.found.start:.3g} to "
         f"{better.found.end:.3g}, descent at its best rate to {better.descending.end:.3g}.",
         finding.source,
         f"Train with {better.name}: it is faster along flat directions.",

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _SOURCE = "Rawal & DeWeese, critical depth (12): r layers at scale ε wait ~ ε^-(r-2)"
-_SAMPLES = 256
-_EVALUATIONS = 300  # gradients, at most, for one flow
-_WORK = 3e10  # products, at most, of weights, samples and gradients for one flow: about two seconds
+_SAMPLES = 128
+_EVALUATIONS = 150  # gradients, at most, for one flow
+_WORK = 1.5e10  # products, at most, of weights, samples and gradients for one flow: about a second
 _RELATIVE, _ABSOLUTE = 1e-2, 1e-4  # of the flow: waits are told to two digits
 _LONG = 100  # steps: shorter waits cost real trainings less than a smaller stable rate after rescaling does
 _HOPELESS = 3000
@@ -114,17 +114,22 @@ def _followed(case: Case, task: Task, level: float) -> _Wait:
         task.y,
         task.loss,
         max_time=1e9,
-        stop=(1 - FLAT) * level,
+        stop=lambda _, loss: _above((1 - FLAT) * level, loss),
         rates={name: rate / largest for name, rate in rates.items()},
         rtol=_RELATIVE,
         atol=_ABSOLUTE,
         max_evaluations=int(min(_EVALUATIONS, max(30, _WORK / (size * len(task.x))))),
     )
-    bound = min(_stable_rate(case), _stable_rate(Case(replace(case.setup, model=flow.model))))
+    bound = min(_stable_rate(case), _stable_rate(Case(case.setup.with_model(flow.model))))
     bound = bound if math.isfinite(bound) else largest
     step = bound if _is_adaptive(case) else min(largest, bound)
     times, losses = (np.asarray(flow.data[name].values) for name in ("time", "loss"))
     return _Wait(times / step, losses, flow.status == "reached", step, bound)
+
+
+def _above(level: float, loss: float) -> float:
+    """How far above a level; zero within a hundredth, so that the crossing is not looked for in vain digits."""
+    return 0.0 if abs(loss - level) < 0.01 * level else loss - level
 
 
 def _stable_rate(case: Case) -> float:

@@ -21,6 +21,8 @@ from foretrain.support.atomic import new_file
 from foretrain.support.errors import InputError
 
 _TITLE = "How this network will learn"
+# What only scripts bring to life is not shown without them; the numbers under every picture are.
+_WITHOUT_SCRIPTS = ".drawing, .controls, button { display: none !important; }"
 
 
 def write_page(
@@ -62,6 +64,7 @@ def _head(title: str, policy: str) -> Markup:
         element("link", rel="icon", href="data:,"),
         element("title", title),
         element("style", Markup(_own("style.css"))),
+        element("noscript", element("style", Markup(_WITHOUT_SCRIPTS))),
     )
 
 
@@ -101,7 +104,12 @@ def _main(chapters: Sequence[tuple[Patient, Sequence[Section]]]) -> Markup:
         aria_label="Summary",
     )
     told = [_chapter(patient, sections, _prefix(place)) for place, (patient, sections) in enumerate(chapters)]
-    return element("main", top if several else None, told, id="content", tabindex=-1)
+    still = (
+        "The pictures are drawn by this file's own scripts, which are switched off here: every text is complete, and "
+        "“Numbers” under each picture shows what it would show."
+    )
+    notice = element("noscript", element("p", still, class_="notice"))
+    return element("main", notice, top if several else None, told, id="content", tabindex=-1)
 
 
 def _chapter(patient: Patient, sections: Sequence[Section], prefix: str) -> Markup:

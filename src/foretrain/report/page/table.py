@@ -65,5 +65,5 @@ def _looks_numeric(value: Any) -> bool:
     if isinstance(value, Markup):
         return value.startswith("<strong")
     if isinstance(value, str):
-        return value[:1] in "+−–" and len(value) < 12
+        return (value[:1] in "+−–" and len(value) < 12) or (value.endswith(" %") and value[:1].isdigit())
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)

@@ -6,6 +6,7 @@ the reader's choice of dark or light.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ BLUE, ORANGE, GREEN, PURPLE, RED, INK, MUTED, SURFACE = (
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, RED)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
-_FEW = 12  # numbers that fit under an axis
+_FEW = 12  # numbers or names that fit under an axis
+_LONG = 18  # letters of a name that fit under an axis
 
 Trace = dict[str, Any]
 
@@ -92,6 +94,19 @@ def axis(title: str, kind: str = "linear", **options: Any) -> dict[str, Any]:
 def counting_axis(title: str, count: int) -> dict[str, Any]:
     """An axis of whole numbers; every one is written where there are few."""
     return axis(title, tickformat="d") | ({"dtick": 1} if count <= _FEW else {"nticks": _FEW})
+
+
+def named_axis(names: Sequence[str]) -> dict[str, Any]:
+    """An axis of names: at most a dozen are written, long ones without their middle."""
+    step = -(-len(names) // _FEW)
+    shown = list(names[::step])
+    return axis("", "category", tickvals=shown, ticktext=[_tick(name) for name in shown])
+
+
+def _tick(name: str) -> str:
+    """Plotly takes tags in texts for markup, so what looks like one is written out."""
+    short = name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 + 1 :]}"
+    return html.escape(short, quote=False)
 
 
 def plain(value: Any) -> Any:

@@ -13,11 +13,13 @@ from foretrain.report.page.sections.modes import modes
 from foretrain.report.page.sections.phases import phases
 from foretrain.report.page.sections.plateau import plateau
 from foretrain.report.page.sections.rates import rates
+from foretrain.report.page.sections.remedy import remedy
 from foretrain.report.page.sections.spectra import spectra
 from foretrain.report.page.sections.states import states
 from foretrain.report.page.sections.training import training
 
 _ORDER = (
+    remedy,
     findings,
     training,
     phases,

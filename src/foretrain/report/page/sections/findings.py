@@ -64,7 +64,12 @@ def _clean_bill(patient: Patient) -> str:
 
 def _counts(patient: Patient) -> str:
     number = Counter(finding.severity for finding in patient.diagnosis.findings)
-    told = [f"{number[severity]} {severity.word}" for severity in Severity if number[severity]]
+    words = {Severity.WARNING: "warning", Severity.NOTE: "note"}  # of which there may be some
+    told = [
+        f"{number[one]} {one.word}{'s' if one in words and number[one] > 1 else ''}"
+        for one in Severity
+        if number[one]
+    ]
     skipped = sum(bool(one.skipped) for one in patient.diagnosis.examinations.values())
     return ", ".join([*told, *([f"{skipped} skipped"] if skipped else [])])
 
@@ -85,11 +90,21 @@ def _card(finding: Finding, cause: str | None) -> Markup:
         element(
             "div",
             element("dl", [[element("dt", k), element("dd", text)] for k, text in told.items() if text]),
-            code_block(finding.code, "The advice as code") if finding.code and cause is None else None,
+            _own_code(finding) if finding.code and cause is None else None,
             class_="body",
         ),
         class_=f"card {finding.severity.word}",
         open=finding.severity <= Severity.WARNING,
+    )
+
+
+def _own_code(finding: Finding) -> Markup:
+    """Folded, since the plan on top of the page has the code of all treatments."""
+    return element(
+        "details",
+        element("summary", "The advice as code"),
+        code_block(finding.code, "Of this finding alone"),
+        class_="more",
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from foretrain.report.page.numbers import number
 from foretrain.report.page.patient import Patient
-from foretrain.report.page.plots.plot import Plot, axis, counting_axis
+from foretrain.report.page.plots.plot import Plot, axis, counting_axis, named_axis
 from foretrain.report.page.plots.series import bars, level, line, points, short
 from foretrain.report.page.section import Part, Section
 from foretrain.report.page.table import Table
@@ -16,6 +16,7 @@ from foretrain.report.page.table import Table
 if TYPE_CHECKING:
     import xarray
 
+_UNITS = {"dead": "dead", "always_on": "always on", "closed": "closed, over units and samples"}
 _GAINS = ("distance", "gradient", "forward_gain", "backward_gain")
 
 
@@ -29,7 +30,7 @@ def layers(patient: Patient) -> Section | None:
     if shares is not None:
         parts.append(_shares(shares))
     units = patient.data("dead_units", "dead", "closed")
-    if units is not None:
+    if units is not None and any(units[key].any() for key in _UNITS if key in units):
         parts.append(_units(units))
     scatter = patient.data("aspect_ratio", "fluctuation")
     if scatter is not None:
@@ -60,7 +61,7 @@ def _passage(data: xarray.Dataset) -> Plot:
             ),
             line("gradients", blocks, gradient, place=1, markers=True, hovertemplate="%{y:.3g}"),
         ],
-        {"xaxis": axis("", "category"), "yaxis": axis("size", "log"), "hovermode": "x unified"},
+        {"xaxis": named_axis(blocks), "yaxis": axis("size", "log"), "hovermode": "x unified"},
         _table(data, ("distance", "gradient")),
         {"yaxis": "Logarithmic size"},
     )
@@ -79,7 +80,7 @@ def _gains(data: xarray.Dataset) -> Plot:
             line("backward", blocks, backward, place=1, markers=True, hovertemplate="%{y:.3g}"),
         ],
         {
-            "xaxis": axis("", "category"),
+            "xaxis": named_axis(blocks),
             "yaxis": axis("gain", "log"),
             "shapes": [level(1.0, "keeps the size")],
             "hovermode": "x unified",
@@ -107,7 +108,7 @@ def _shares(data: xarray.Dataset) -> Plot:
         f"most, {number(relative[high])}. The equivalence principle asks for 1.",
         drawn,
         {
-            "xaxis": axis("", "category"),
+            "xaxis": named_axis(names),
             "yaxis": axis("share / mean share", "log"),
             "shapes": [level(1.0, "equal shares", "start")],
             "hovermode": "x unified",
@@ -119,26 +120,31 @@ def _shares(data: xarray.Dataset) -> Plot:
 
 def _units(data: xarray.Dataset) -> Plot:
     names = short(data["layer"].values)
-    words = {"dead": "dead", "always_on": "always on", "closed": "closed, over units and samples"}
-    keys = [key for key in words if key in data]
+    keys = [key for key in _UNITS if key in data]
     worst = int(np.argmax(data["dead"].values))
+    dead = float(data["dead"][worst])
+    told = (
+        f"At most {100 * dead:.0f} % of the units of a layer are dead (layer {names[worst]})."
+        if dead
+        else "No unit is dead."
+    )
     return Plot(
         "units",
         "Units that do not answer",
-        f"At most {100 * float(data['dead'][worst]):.0f} % of the units of a layer are dead (layer {names[worst]}).",
+        told,
         [
-            bars(words[key], names, 100 * data[key].values, place=i, hovertemplate="%{y:.3g} %")
+            bars(_UNITS[key], names, 100 * data[key].values, place=i, hovertemplate="%{y:.3g} %")
             for i, key in enumerate(keys)
         ],
         {
-            "xaxis": axis("", "category"),
+            "xaxis": named_axis(names),
             "yaxis": axis("percent", range=[0, 100]),
             "barmode": "group",
             "hovermode": "x unified",
         },
         Table(
             "Shares of units, in percent",
-            ("Layer", *(words[key].capitalize() for key in keys)),
+            ("Layer", *(_UNITS[key].capitalize() for key in keys)),
             list(zip(names, *((100 * data[key].values).tolist() for key in keys), strict=True)),
         ),
     )
@@ -146,13 +152,14 @@ def _units(data: xarray.Dataset) -> Plot:
 
 def _scatter(data: xarray.Dataset) -> Plot:
     layers, values = data["layer"].values, data["fluctuation"].values
+    most = int(np.nanargmax(values))
     ratio = data.attrs.get("depth_to_width")
     told = f" Depth over width is {number(ratio)}." if ratio is not None else ""
     return Plot(
         "scatter",
         "Scatter between initialisations",
-        f"By theory the size of signals scatters between networks like this one by a relative variance of "
-        f"{number(values[-1])} in layer {layers[-1]}.{told}",
+        f"By theory the mean square signal scatters between networks like this one by a relative variance of up to "
+        f"{number(values[most])}, in layer {layers[most]}.{told}",
         [
             line(
                 "V / (n K²)",

@@ -61,10 +61,8 @@ def _left(data: xarray.Dataset) -> Plot:
     order = np.argsort(half, kind="stable")
     known = [place for place in order if np.isfinite(half[place])]
     if known:
-        told = (
-            f"{names[known[0]].capitalize()} is half learned after {number(half[known[0]])} steps, "
-            f"{names[known[-1]]} after {number(half[known[-1]])}."
-        )
+        others = f", {names[known[-1]]} after {number(half[known[-1]])}" if len(known) > 1 else ""
+        told = f"{names[known[0]].capitalize()} is half learned after {number(half[known[0]])} steps{others}."
     else:
         told = f"No mode is half learned within {number(steps[-1])} steps."
     unreached = len(half) - len(known)

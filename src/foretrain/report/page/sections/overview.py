@@ -19,7 +19,7 @@ def facts(patient: Patient) -> Markup:
         "Trained parameters": f"{trained:,}",
         "Samples": f"{samples:,}" + (f" ({' × '.join(map(str, shape))} each)" if shape else ""),
         "Loss": setup.task.loss_name,
-        "Optimizer": str(setup.recipe) + (" (chosen here)" if setup.recipe.chosen else ""),
+        "Optimizer": str(setup.recipe) + (" (chosen by the doctor)" if setup.recipe.chosen else ""),
         "Batch": "all samples" if setup.batch_size is None else number(setup.batch_size),
     }
     return tiles(told)

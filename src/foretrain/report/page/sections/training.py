@@ -1,85 +1,48 @@
-"""Training seen and foretold: with and without the advice; the prediction, its range of trust, and the real curve."""
+"""Training foretold: the prediction of the tangent kernel, its range of trust, and the real curve."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.report.page.markup import Markup, element
 from foretrain.report.page.numbers import number
 from foretrain.report.page.patient import Patient
 from foretrain.report.page.plots.curves import scale_for
-from foretrain.report.page.plots.plot import BLUE, GREEN, ORANGE, Plot, axis
+from foretrain.report.page.plots.plot import BLUE, ORANGE, Plot, axis
 from foretrain.report.page.plots.series import level, line
-from foretrain.report.page.section import Part, Section
-from foretrain.report.page.sections.findings import code_block
+from foretrain.report.page.section import Section
 from foretrain.report.page.table import Table
 
 if TYPE_CHECKING:
     from foretrain.doctor.learning_curve import LearningCurve
-    from foretrain.doctor.verification import Verification
-
-_LOOKS = {"given": ("as given", ORANGE), "treated": ("with the advice", GREEN)}
 
 
 def training(patient: Patient) -> Section | None:
-    """Learning curves: with the advice and without; and the prediction beside what really happens."""
-    parts: list[Part] = []
-    if patient.verification is not None:
-        parts += [_trained(patient.verification), _treatments(patient.verification)]
-    if patient.curve is not None:
-        parts += [_foretold(patient.curve), _errors(patient.curve)]
-    if not parts:
+    """The predicted learning curve of the network as given, beside what really happens."""
+    if patient.curve is None:
         return None
-    lead = "The prediction takes the network as linear in its weights; where it is shaded it can be trusted."
-    return Section("training", "Learning curves", lead, parts)
-
-
-def _trained(seen: Verification) -> Plot:
-    drawn = [
-        line(
-            _LOOKS[key][0],
-            one.steps,
-            one.losses,
-            colour=_LOOKS[key][1],
-            dash="solid",
-            hovertemplate="%{y:.4g}",
-        )
-        for key, one in seen.curves.items()
-    ]
-    losses = np.concatenate([one.losses for one in seen.curves.values()])
-    rows = [
-        (_LOOKS[key][0], int(step), float(loss))
-        for key, one in seen.curves.items()
-        for step, loss in zip(one.steps, one.losses, strict=True)
-    ]
-    return Plot(
-        "curves",
-        "With and without the advice",
-        seen.verdict[:1].upper() + seen.verdict[1:],
-        drawn,
-        {
-            "xaxis": axis("step"),
-            "yaxis": axis(f"loss ({seen.loss_name})", scale_for(losses)),
-            "hovermode": "x unified",
-        },
-        Table("Loss by step", ("Network", "Step", "Loss"), rows),
-        {"yaxis": "Logarithmic loss", "xaxis": "Logarithmic steps"},
-        height=400,
-        wide=True,
+    lead = (
+        "Of the network as given. The prediction takes it as linear in its weights, and can be trusted where it is "
+        "shaded."
     )
+    parts = [_foretold(patient.curve), _errors(patient.curve)]
+    return Section("training", "Learning curve, predicted and real", lead, parts)
 
 
 def _foretold(curve: LearningCurve) -> Plot:
     steps, end = curve.steps, curve.trusted_until
     last = int(steps[-1])
-    until = f"up to step {number(end)}" if end < last else "to the end"
+    if end <= steps[0]:
+        until = "cannot be trusted: it goes wrong from the first steps on"
+    else:
+        until = f"can be trusted {f'up to step {number(end)}' if end < last else 'to the end'}"
     return Plot(
         "prediction",
         "Predicted and real",
         f"On {curve.samples} samples the tangent kernel predicts a loss of {number(curve.predicted[-1])} after "
-        f"{number(last)} steps; really it is {number(curve.measured[-1])}. The prediction can be trusted {until}.",
+        f"{number(last)} steps; really it is {number(curve.measured[-1])}. The prediction {until}.",
         [
             line("real", steps, curve.measured, colour=ORANGE, dash="solid", hovertemplate="%{y:.4g}"),
             line("predicted", steps, curve.predicted, colour=BLUE, dash="dash", hovertemplate="%{y:.4g}"),
@@ -120,7 +83,7 @@ def _errors(curve: LearningCurve) -> Plot:
         {
             "xaxis": axis("step", "log"),
             "yaxis": axis("relative error", "log"),
-            "shapes": [level(TRUSTED, "limit of trust")],
+            "shapes": [level(TRUSTED, "limit of trust", _freer_end(list(kinds.values()), TRUSTED))],
             "hovermode": "x unified",
         },
         Table(
@@ -149,21 +112,9 @@ def _shade(start: float, end: float) -> dict[str, Any]:
     }
 
 
-def _treatments(seen: Verification) -> Markup:
-    steps = seen.plan.steps
-    if not steps:
-        return element(
-            "p", "There was nothing to treat, so the network was trained as given only.", class_="lead"
-        )
-    told = [
-        element("li", step.treatment.name, element("span", f" ({step.finding.title})", class_="lead"))
-        for step in steps
-    ]
-    return element(
-        "details",
-        element("summary", f"What was treated, in this order ({len(steps)})"),
-        element("ol", told),
-        code_block(seen.plan.code, "All of it as code") if seen.plan.code else None,
-        class_="more",
-        open=True,
+def _freer_end(curves: Sequence[Any], height: float) -> str:
+    """Where words on a level are farther from all curves: "start" or "end"."""
+    first, last = (
+        min(abs(np.log(max(float(values[place]), 1e-300) / height)) for values in curves) for place in (0, -1)
     )
+    return "start" if first > last else "end"
