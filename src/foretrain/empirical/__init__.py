@@ -3,8 +3,8 @@
 ``ntk`` and ``ntk_operator``, the tangent kernel as a matrix and as products; what is asked of it: ``spectrum``,
 ``condition_number``, ``alignment``, ``regression``, ``spectral_density``, ``summarise``; residual blocks. In packages
 of their own: ``foretrain.empirical.global_ntk``, the kernel of all states of a model, ``foretrain.empirical.fields``,
-the collective fields of feed-forward networks,
-``foretrain.empirical.differentials``, the dNTK, the ddNTKs and what they say of a step, ``foretrain.empirical.stored_kernel``, kernels larger than memory,
+the collective fields of feed-forward networks, ``foretrain.empirical.differentials``, the dNTK, the ddNTKs and what
+they say of a step, ``foretrain.empirical.stored_kernel``, kernels larger than memory,
 ``foretrain.empirical.imbalance``, what conserves the balance of neighbouring layers, ``layer_scales``, and
 ``mode_prediction``, which modes of a target will be learned.
 """
