@@ -37,7 +37,8 @@ def _inputs(count: int) -> Matrix:
     return np.random.default_rng(0).standard_normal((count, DIMENSION))
 
 
-def _flow(name: str, count: int, depth: int, names: Sequence[str], **form: Any) -> Callable[[], Arrays]:
+def flow_call(name: str, count: int, depth: int, names: Sequence[str], **form: Any) -> Callable[[], Arrays]:
+    """A flow of some of the inputs, and its last layer."""
     net, X = ft.MLP.critical(name, depth=depth, width=WIDTH), _inputs(count)
 
     def call() -> Arrays:
@@ -52,11 +53,11 @@ def _tangent_kernel(name: str) -> Job:
     return Job(
         name=f"Theta {name}, {count} inputs, {depth} layers",
         how="all layers kept, float64 at 1e-10 / the kernel K alone",
-        ours=_flow(name, count, depth, ["Theta"]),
-        peer=_flow(name, count, depth, ["K"]),
+        ours=flow_call(name, count, depth, ["Theta"]),
+        peer=flow_call(name, count, depth, ["K"]),
         scalings=(
-            Scaling("N", {n: _flow(name, n, depth, ["Theta"]) for n in (125, 250, 500, 1000)}),
-            Scaling("L", {layers: _flow(name, count, layers, ["Theta"]) for layers in (6, 12, 25, 50)}),
+            Scaling("N", {n: flow_call(name, n, depth, ["Theta"]) for n in (125, 250, 500, 1000)}),
+            Scaling("L", {layers: flow_call(name, count, layers, ["Theta"]) for layers in (6, 12, 25, 50)}),
         ),
     )
 
@@ -66,11 +67,11 @@ def _all_tensors() -> Job:
     return Job(
         name="K, Theta, V, D, F, A, B tanh, all entries, 6 inputs, 20 layers",
         how="four-input expectations shared by all tensors / V alone",
-        ours=_flow("tanh", 6, 20, names),
-        peer=_flow("tanh", 6, 20, ["V"]),
+        ours=flow_call("tanh", 6, 20, names),
+        peer=flow_call("tanh", 6, 20, ["V"]),
         scalings=(
-            Scaling("N", {n: _flow("tanh", n, 5, names) for n in (3, 4, 6, 8)}),
-            Scaling("L", {depth: _flow("tanh", 4, depth, names) for depth in (5, 10, 20)}),
+            Scaling("N", {n: flow_call("tanh", n, 5, names) for n in (3, 4, 6, 8)}),
+            Scaling("L", {depth: flow_call("tanh", 4, depth, names) for depth in (5, 10, 20)}),
         ),
     )
 
@@ -80,11 +81,13 @@ def _quadruple() -> Job:
     return Job(
         name="V, D, F, A, B tanh, one quadruple of 6 inputs, 50 layers",
         how="closed set of the quadruple / all entries",
-        ours=_flow("tanh", 6, 50, TENSORS, quadruples=one),
-        peer=_flow("tanh", 6, 50, TENSORS),
+        ours=flow_call("tanh", 6, 50, TENSORS, quadruples=one),
+        peer=flow_call("tanh", 6, 50, TENSORS),
         scalings=(
-            Scaling("N", {n: _flow("tanh", n, 10, TENSORS, quadruples=one) for n in (4, 16, 64, 256)}),
-            Scaling("L", {depth: _flow("tanh", 4, depth, TENSORS, quadruples=one) for depth in (12, 25, 50)}),
+            Scaling("N", {n: flow_call("tanh", n, 10, TENSORS, quadruples=one) for n in (4, 16, 64, 256)}),
+            Scaling(
+                "L", {depth: flow_call("tanh", 4, depth, TENSORS, quadruples=one) for depth in (12, 25, 50)}
+            ),
         ),
     )
 
@@ -93,9 +96,9 @@ def _mean_correction() -> Job:
     return Job(
         name="H1 tanh, 300 inputs, 10 layers",
         how="blocks of V, D, F inside pairs, never the full tensors / G1 alone",
-        ours=_flow("tanh", 300, 10, ["H1"]),
-        peer=_flow("tanh", 300, 10, ["G1"]),
-        scalings=(Scaling("N", {n: _flow("tanh", n, 6, ["H1"]) for n in (75, 150, 300, 600)}),),
+        ours=flow_call("tanh", 300, 10, ["H1"]),
+        peer=flow_call("tanh", 300, 10, ["G1"]),
+        scalings=(Scaling("N", {n: flow_call("tanh", n, 6, ["H1"]) for n in (75, 150, 300, 600)}),),
     )
 
 

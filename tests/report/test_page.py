@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
 from itertools import pairwise
@@ -21,7 +22,10 @@ from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.report.page import Patient, page, write_page
 from foretrain.report.page.markup import Markup, element
 from foretrain.report.page.numbers import file_size, number
+from foretrain.report.page.plots.plot import named_axis
 from foretrain.report.page.sections import sections_of
+from foretrain.report.page.sections.phases import phases
+from foretrain.report.page.sections.remedy import remedy
 from foretrain.report.page.table import MOST_ROWS, Table, table
 from foretrain.support.errors import FileError, InputError
 
@@ -134,11 +138,63 @@ def test_severity_is_a_word_and_a_symbol(source: str, patients: list[Patient]) -
 
 def test_every_measurement_that_is_there_is_drawn(patients: list[Patient]) -> None:
     first, second, third = ({section.name for section in sections_of(patient)} for patient in patients)
-    everywhere = {"findings", "checks"}
+    everywhere = {"plan", "findings", "checks"}
     measured = everywhere | {"layers", "spectra", "modes", "rate", "data", "measurements"}
     assert first == measured | {"training", "phases", "agreement", "plateau"}
     assert second == measured | {"states"}
     assert third == everywhere
+
+
+def test_the_page_tells_what_to_do_before_why(patients: list[Patient]) -> None:
+    first = patients[0]
+    names = [section.name for section in sections_of(first)]
+    assert names[:3] == ["plan", "findings", "training"]
+    told = remedy(first)
+    assert told is not None
+    assert first.verification is not None
+    assert told.title == "What to do"
+    assert [plot.name for plot in told.plots] == ["curves"]
+    assert all(step.treatment.name in told.markup("one") for step in first.verification.plan.steps)
+    assert str(element("i", first.verification.plan.code))[3:-4] in told.markup("one")
+    assert told.plots[0].caption.lower().startswith(first.verification.verdict[:10].lower())
+
+
+def test_a_plan_needs_no_training_and_a_healthy_network_no_plan(patients: list[Patient]) -> None:
+    first = patients[0].diagnosis
+    planned = remedy(Patient("not trained", first))
+    assert planned is not None
+    assert first.plan().steps[0].treatment.name in planned.markup("one")
+    assert planned.plots == ()
+    good = Examination((Finding(Severity.GOOD, "All is well.", "1 of 1", "none"),))
+    assert remedy(Patient("well", Diagnosis(first.setup, {"gains": good}))) is None
+    hopeless = remedy(patients[2])
+    assert hopeless is not None
+    assert "Nothing of this can be treated automatically" in hopeless.markup("one")
+
+
+def test_where_layers_should_lie_is_drawn_only_if_somebody_advises_it(patients: list[Patient]) -> None:
+    found = patients[0].diagnosis
+    seen = found.examinations["initialisation"]
+    praise = replace(seen, findings=(Finding(Severity.GOOD, "All is well.", "1 of 1", "none"),))
+    drawn = []
+    for one in (seen, praise):
+        part = phases(Patient("part", Diagnosis(found.setup, {"initialisation": one})))
+        assert part is not None
+        drawn.append([trace["name"] for trace in part.plots[0].traces])
+    assert "advised, hidden layers" in drawn[0]
+    assert "advised, hidden layers" not in drawn[1]
+
+
+def test_names_under_an_axis_are_few_short_and_no_markup() -> None:
+    names = ["<b>bold</b>", *(f"an_endless_name_of_a_module_{i}" for i in range(49))]
+    made = named_axis(names)
+    assert made["tickvals"] == names[::5]
+    assert made["ticktext"][0] == "&lt;b&gt;bold&lt;/b&gt;"
+    assert all(len(text) <= 18 and "…" in text for text in made["ticktext"][1:])
+
+
+def test_without_scripts_the_page_says_where_the_numbers_are(source: str) -> None:
+    assert re.search(r"<noscript><p[^>]*>The pictures are drawn by this file", source)
 
 
 def test_skipped_checks_give_their_reason(patients: list[Patient]) -> None:
@@ -159,7 +215,8 @@ def test_every_check_can_be_missing(patients: list[Patient]) -> None:
     for patient in patients[:2]:
         for left_out in patient.diagnosis.examinations:
             others = {n: one for n, one in patient.diagnosis.examinations.items() if n != left_out}
-            assert "<h2" in page([Patient("part", Diagnosis(patient.diagnosis.setup, others))])
+            part = Diagnosis(patient.diagnosis.setup, others)
+            assert "<h2" in page([Patient("part", part, patients[0].verification)])
 
 
 def test_a_page_is_written_whole_and_not_over_another(patients: list[Patient], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ pytestmark = pytest.mark.skipif(
     reason="no chromium with its driver was found: install them (Debian: apt-get install chromium chromium-driver)",
 )
 
+ATTEMPTS = 3  # to start the browser
+PATIENCE = 60  # seconds, on a machine that is busy with other tests
+
 WIDTHS = {"phone": 375, "small phone": 320, "desktop": 1280}
 DRAWN = """
 return [...document.querySelectorAll(".plot")].map((place) => {
@@ -35,22 +39,40 @@ return [...document.querySelectorAll(".plot")].map((place) => {
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
-
-    options = ChromeOptions()
-    options.binary_location = BROWSER or ""
-    profile = tmp_path_factory.mktemp("profile")
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={profile}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = Chrome(options=options, service=ChromeService(DRIVER))
+    driver = started(tmp_path_factory)
     yield driver
     driver.quit()
+
+
+def started(folders: pytest.TempPathFactory) -> Any:
+    """A browser with a profile and ports of its own; a busy machine may need more than one attempt."""
+    from selenium.common.exceptions import WebDriverException
+    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
+    for attempt in range(ATTEMPTS):
+        options = ChromeOptions()
+        options.binary_location = BROWSER or ""
+        for argument in (
+            "--headless=new",
+            "--no-sandbox",  # which root needs
+            "--disable-dev-shm-usage",  # which is small in containers
+            "--disable-gpu",
+            "--no-first-run",
+            f"--user-data-dir={folders.mktemp('profile')}",
+        ):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        try:
+            driver = Chrome(options=options, service=ChromeService(DRIVER))
+        except WebDriverException:
+            if attempt == ATTEMPTS - 1:
+                raise
+            time.sleep(1 + attempt)
+            continue
+        driver.set_page_load_timeout(PATIENCE)
+        driver.set_script_timeout(PATIENCE)
+        return driver
+    raise AssertionError("unreachable")
 
 
 @pytest.fixture
@@ -71,7 +93,7 @@ def open_page(browser: Any, path: Path, width: int) -> Any:
     for log in ("browser", "performance"):
         browser.get_log(log)
     browser.get(path.as_uri())
-    WebDriverWait(browser, 30, 0.05).until(
+    WebDriverWait(browser, PATIENCE, 0.05).until(
         lambda driver: driver.execute_script("return document.documentElement.dataset.drawn === 'all'")
     )
     return browser
@@ -152,19 +174,21 @@ def test_axes_turn_from_logarithmic_to_linear_and_stay_so(opened: Any) -> None:
 
 
 def test_code_is_copied_as_it_stands(opened: Any) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
     granted = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
     opened.execute_cdp_cmd("Browser.grantPermissions", granted)
-    button = opened.find_element("css selector", ".card[open] button.copy")
+    button = opened.find_element("css selector", "#network-1-plan button.copy")
     code = opened.execute_script(
         "return arguments[0].closest('.code').querySelector('code').textContent", button
     )
     opened.execute_script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].focus()", button)
     keys(opened, "\ue007")
+    WebDriverWait(opened, PATIENCE, 0.05).until(lambda _: button.text == "Copied")
     copied = opened.execute_async_script(
-        "const done = arguments[0]; setTimeout(() => navigator.clipboard.readText().then(done, String), 200)"
+        "const done = arguments[0]; navigator.clipboard.readText().then(done, String)"
     )
     assert copied == code != ""
-    assert button.text == "Copied"
 
 
 def test_the_keyboard_reaches_every_control_and_shows_where_it_is(opened: Any) -> None:
@@ -218,6 +242,22 @@ def test_on_paper_everything_is_open_and_light(opened: Any) -> None:
     assert opened.execute_script("return document.documentElement.dataset.theme") == "dark"
     printed = opened.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
     assert len(printed["data"]) > 50_000
+
+
+def test_without_scripts_texts_and_numbers_are_there(browser: Any, small_page: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.get(small_page.as_uri())
+        shown = browser.find_element("tag name", "main").text
+        assert "which are switched off here" in shown
+        assert "What to do" in shown
+        assert not any(
+            one.is_displayed() for one in browser.find_elements("css selector", ".drawing, button")
+        )
+        browser.find_element("css selector", "figure summary").send_keys("\ue007")
+        assert browser.find_element("css selector", "figure table").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
 def test_what_users_write_is_never_run(opened: Any) -> None:

@@ -7,6 +7,7 @@
 ``ensembles``   many random networks at once
 ``estimators``  kernel, vertex, next-to-leading metric, NTK and its differentials from an ensemble, with error bars
 ``comparison``  several widths, the limit of infinite width, z-scores and a verdict
+``effective_kernel``  the tangent kernel after real training beside its prediction at initialisation
 ``plateau``     how long a real network is stuck at small weights, why, and the rescaling that removes it
 
 Importing this package does not import torch.
@@ -20,13 +21,31 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foretrain.compare import agreement, build, comparison, ensembles, estimators, plateau
+    from foretrain.compare import (
+        agreement,
+        build,
+        comparison,
+        effective_kernel,
+        ensembles,
+        estimators,
+        plateau,
+    )
     from foretrain.compare.comparison import Comparison, compare
 
-_ROOMS = ("agreement", "build", "comparison", "ensembles", "estimators", "plateau")
+_ROOMS = ("agreement", "build", "comparison", "effective_kernel", "ensembles", "estimators", "plateau")
 _NAMES = ("Comparison", "compare")
 
-__all__ = ["Comparison", "agreement", "build", "compare", "comparison", "ensembles", "estimators", "plateau"]
+__all__ = [
+    "Comparison",
+    "agreement",
+    "build",
+    "compare",
+    "comparison",
+    "effective_kernel",
+    "ensembles",
+    "estimators",
+    "plateau",
+]
 
 
 class _CallableModule(ModuleType):

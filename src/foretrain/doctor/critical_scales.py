@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from foretrain.activations import Activation
 from foretrain.doctor.chain import MlpChain
+from foretrain.doctor.code_text import table
 from foretrain.support.errors import ForetrainError
 from foretrain.theory.criticality import Criticality, criticality
 
@@ -127,15 +128,11 @@ def _fresh_bias(plan: LayerPlan, weight: Tensor, source: torch.Generator) -> Ten
 
 def code_for(chain: MlpChain, plans: tuple[LayerPlan, ...]) -> str:
     """The same in Python, without this package."""
-    rows = "\n".join(f"    {_row(names, plan)}," for names, plan in _runs(plans))
+    rows = [_row(names, plan) for names, plan in _runs(plans)]
     layers = dict(zip(chain.names, chain.fields.layers))
     draws = any(plan.C_b for plan in plans) or any(not layers[plan.name].weight.any() for plan in plans)
     lines = [
-        "import torch",
-        "",
-        "wanted = {  # layer: (C_W, C_b, mean of the activations before it)",
-        rows,
-        "}",
+        *table("wanted", rows, "layer: (C_W, C_b, mean of the activations before it)"),
         *(["source = torch.Generator().manual_seed(0)"] if draws else []),
         "with torch.no_grad():",
         "    for name, (C_W, C_b, mean) in wanted.items():",

@@ -15,6 +15,7 @@ from foretrain.doctor.checks import CHECKS, Check
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.intake import fitted_task, gathered, private_copy, samples_first
+from foretrain.doctor.learned import sparing
 from foretrain.doctor.output_choice import Output
 from foretrain.doctor.recipe import Recipe, descent, recipe_of
 from foretrain.doctor.setup import Case, Setup
@@ -107,7 +108,7 @@ def examine(setup: Setup, checks: Iterable[Check]) -> Mapping[str, Examination]:
 def examined(case: Case, check: Check) -> Examination:
     """One check."""
     try:
-        return check.function(case)
+        return sparing(case, check.function(case))
     except (ForetrainError, MemoryError) as error:
         return Examination(skipped=str(error))
     except Exception as error:  # one check that fails on an unusual model must not hide what the others found

@@ -29,7 +29,9 @@ def headline(diagnosis: Diagnosis) -> str:
         return "None of the checks applies to this model: see why each was skipped."
     if not complaints:
         open_ones = f", but {_count(len(failed), 'check')} failed: {', '.join(failed)}" if failed else ""
-        return f"Healthy: nothing was found that holds learning back ({_count(len(made), 'check')}){open_ones}."
+        return (
+            f"Healthy: nothing was found that holds learning back ({_count(len(made), 'check')}){open_ones}."
+        )
     counts = [
         _count(sum(finding.severity is severity for _, finding in complaints), word)
         for severity, word in ((Severity.CRITICAL, "critical finding"), (Severity.WARNING, "warning"))
@@ -130,7 +132,10 @@ def verdict(trained: Verification) -> str:
 
 def _compared(trained: Verification, steps: int) -> str:
     given, treated, factor = trained.given, trained.treated, trained.improvement
-    losses = f"after {steps} steps the loss is {treated.final:.4g} with it and {given.final:.4g} without"
+    where = f" on {trained.samples} samples held out" if trained.unseen else ""
+    losses = (
+        f"after {steps} steps the loss{where} is {treated.final:.4g} with it and {given.final:.4g} without"
+    )
     if factor >= _DIFFERENCE:
         times = f", {factor:.3g} times less" if math.isfinite(factor) else ""
         sooner = ""

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from foretrain.compare.plateau.levels import Task
+from foretrain.doctor.held_out import divided
 from foretrain.doctor.records import finite
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.treatment import Plan
@@ -63,6 +65,7 @@ class Verification:
     loss_name: str
     samples: int  # over which the loss is recorded
     stopped: str = ""  # why training ended before the steps that were asked for
+    unseen: bool = False  # whether these samples were held out of the training
 
     @property
     def given(self) -> Curve:
@@ -104,6 +107,7 @@ class Verification:
             "speedup": finite(self.speedup),
             "stopped": self.stopped or None,
             "samples": self.samples,
+            "held_out": self.unseen,
             "curves": {
                 name: {
                     "step": curve.steps.tolist(),
@@ -142,20 +146,23 @@ def verify(plan: Plan, steps: int = 200, *, seconds: float = 60.0) -> Verificati
     """Train the given and the treated network side by side for some steps, or until the time is over.
 
     Both see the same samples in the same order. The loss is that of the same samples in the units of the given
-    targets; the treated network gets them through its own treatment of inputs.
+    targets; the treated network gets them through its own treatment of inputs. Where a finding says that samples are
+    learned by heart, a fifth of them is held out of both trainings and judges them.
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps is {steps!r}: give a whole number from 1 on.")
     if not seconds > 0:
         raise InputError(f"seconds is {seconds}: give a positive time.")
     units = units_between(plan.treated.task, plan.given.task)
-    trainings = {"given": _Training(plan.given, Units())}
+    unseen = any("held_out_loss" in step.finding.numbers for step in plan.steps)
+    parts = divided(len(plan.given.task.x), plan.given.seed) if unseen else None
+    trainings = {"given": _Training(plan.given, Units(), parts)}
     if plan.steps:
-        trainings["treated"] = _Training(plan.treated, units)
+        trainings["treated"] = _Training(plan.treated, units, parts)
     stopped = _train(list(trainings.values()), plan.given, steps, seconds)
     curves = {name: training.curve() for name, training in trainings.items()}
     count = len(trainings["given"].judged)
-    return Verification(plan, curves, plan.given.task.loss_name, count, stopped)
+    return Verification(plan, curves, plan.given.task.loss_name, count, stopped, unseen)
 
 
 def _train(trainings: list[_Training], given: Setup, steps: int, seconds: float) -> str:
@@ -164,7 +171,7 @@ def _train(trainings: list[_Training], given: Setup, steps: int, seconds: float)
     end = time.monotonic() + seconds
     order, dice = spawn(given.seed, 2)
     first = integer(dice) % 2**62
-    batches = _batches(len(given.task.x), given.batch_size, order)
+    batches = _batches(len(trainings[0].task.x), given.batch_size, order)
     with torch.random.fork_rng(devices=[]):
         for training in trainings:
             training.record(0)
@@ -197,13 +204,15 @@ def _batches(total: int, size: int | None, seed: Seed) -> Iterator[Tensor | slic
 class _Training:
     """One network on its way."""
 
-    def __init__(self, setup: Setup, units: Units) -> None:
+    def __init__(self, setup: Setup, units: Units, parts: tuple[Tensor, Tensor] | None = None) -> None:
         self.model = copy.deepcopy(setup.model).train()
-        self.task = setup.task
+        self.task, judged = setup.task, Case(setup).chosen(_JUDGED)
+        if parts is not None:  # places to train on, and those held out
+            self.task, judged = _taken(setup.task, parts[0]), _taken(setup.task, parts[1][:_JUDGED])
         self.optimizer = setup.recipe.build(self.model)
         self.units = units
-        self.judged = Case(setup).chosen(_JUDGED).x
-        self.targets = units.back(Case(setup).chosen(_JUDGED).y)
+        self.judged = judged.x
+        self.targets = units.back(judged.y)
         self.diverged_at: int | None = None
         self.steps, self.losses = list[int](), list[float]()
 
@@ -234,6 +243,10 @@ class _Training:
     def curve(self) -> Curve:
         """All that was recorded."""
         return Curve(np.array(self.steps, np.int64), np.array(self.losses), self.diverged_at)
+
+
+def _taken(task: Task, places: Tensor) -> Task:
+    return replace(task, x=task.x[places.to(task.x.device)], y=task.y[places.to(task.y.device)])
 
 
 @contextmanager

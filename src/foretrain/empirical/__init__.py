@@ -5,8 +5,9 @@
 of their own: ``foretrain.empirical.global_ntk``, the kernel of all states of a model, ``foretrain.empirical.fields``,
 the collective fields of feed-forward networks, ``foretrain.empirical.differentials``, the dNTK, the ddNTKs and what
 they say of a step, ``foretrain.empirical.stored_kernel``, kernels larger than memory,
-``foretrain.empirical.imbalance``, what conserves the balance of neighbouring layers, ``layer_scales``, and
-``mode_prediction``, which modes of a target will be learned.
+``foretrain.empirical.imbalance``, what conserves the balance of neighbouring layers, ``layer_scales``,
+``mode_prediction``, which modes of a target will be learned, and
+``quadratic_features``, a network as a quadratic model.
 """
 
 from foretrain.empirical.kernel_analysis import (

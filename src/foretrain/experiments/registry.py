@@ -197,6 +197,19 @@ _TABLE = (
         "foretrain.experiments.learning_rate_scaling:learning_rate_scaling",
     ),
     Experiment(
+        "quadratic-models",
+        "Quadratic models: closed form against training",
+        f"{_BOOK}, (11.105)-(11.142)",
+        "foretrain.experiments.quadratic_models:quadratic_models",
+    ),
+    Experiment(
+        "effective-kernel",
+        "Tangent kernel after training, predicted at initialisation",
+        f"{_BOOK}, (11.138), (11.146)",
+        "foretrain.experiments.effective_kernel:effective_kernel",
+        resumable=True,
+    ),
+    Experiment(
         "core-of-the-ntk",
         "The global-state NTK and its Kronecker core while a GRU learns Memory-Pro",
         f"{_GLOBAL}, figure 3",

@@ -26,6 +26,7 @@ Training
 ``ntk_shares``         what each layer and group of parameters adds to the tangent kernel
 ``learning_rates``     rates at which all of them contribute equally
 ``gradient_step``      loss and outputs after one step of gradient descent
+``prediction``         what trained models predict: nearly-kernel methods
 
 Depth
 
@@ -62,6 +63,7 @@ _ROOMS = (
     "ntk_correlations",
     "ntk_shares",
     "phase_diagram",
+    "prediction",
     "residual_networks",
 )
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from planted_networks import chain, default_mlp, digits, mlp, regression
 
 from foretrain.doctor.setup import Setup
-
-sys.path.append(str(Path(__file__).parents[1]))
-
-from planted_networks import chain, default_mlp, digits, mlp, regression
 
 __all__ = ["chain", "default_mlp", "digits", "mlp", "regression", "trained_loss"]
 

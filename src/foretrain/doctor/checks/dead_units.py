@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
+from foretrain.doctor.code_text import table
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.unit_responses import Response, responses, units_last
@@ -167,22 +168,24 @@ def _shrink(module: nn.Module, units: list[int], v: Tensor) -> None:
         parameter.div_(size)
 
 
-_SHIFT_LINES = ["        layer.bias[units] -= v.mean(0)[units]"]
+_SHIFT_LINES = ["        layer.bias[list(units)] -= v.mean(0)[list(units)]"]
 _SHRINK_LINES = [
     "        for parameter in layer.parameters():",
     "            parameter.div_(v.square().mean().sqrt())",
 ]
 
 
+def _span(units: list[int]) -> str:
+    """Units in a row as a range."""
+    whole = len(units) > 2 and units == list(range(units[0], units[-1] + 1))
+    return f"range({units[0]}, {units[-1] + 1})" if whole else f"{units}"
+
+
 def _code(layers: Mapping[str, list[int]], lines: list[str]) -> str:
-    rows = [f"    {name!r}: {units}," for name, units in layers.items()]
+    rows = [f"{name!r}: {_span(units)}" for name, units in layers.items()]
     return "\n".join(
         [
-            "import torch",
-            "",
-            "layers = {  # layer: units",
-            *rows,
-            "}",
+            *table("layers", rows, "layer: units"),
             "training = model.training",
             "model.eval()",
             "with torch.no_grad():",

@@ -22,6 +22,7 @@ from foretrain.compare.plateau.layers import has_normalisation
 from foretrain.doctor.block_scales import unit_factors
 from foretrain.doctor.blocks import Passage, passage
 from foretrain.doctor.chain import chain_of
+from foretrain.doctor.code_text import scaling_code
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import ForetrainError, NotSupportedError
@@ -144,7 +145,7 @@ def _fault(found: Passage, severity: Severity, factors: dict[str, float]) -> Fin
         _evidence(found),
         _SOURCE,
         advice,
-        _code(factors) if factors else "",
+        scaling_code(factors) if factors else "",
         treatment,
         _numbers(found),
         found.names,
@@ -160,14 +161,6 @@ def _title(found: Passage) -> str:
     if _fall(found) < _FALL_WARNING:
         return f"Differences between samples shrink to {found.distance_ratio:.2g} of their size {blocks}."
     return f"All samples look alike {blocks}: their mean cosine is {found.alikeness[-1]:.5g}."
-
-
-def _code(factors: dict[str, float]) -> str:
-    rows = "\n".join(f"    {name!r}: {factor!r}," for name, factor in factors.items())
-    return (
-        f"import torch\n\nfactors = {{\n{rows}\n}}\nwith torch.no_grad():\n"
-        "    for name, factor in factors.items():\n        model.get_parameter(name).mul_(factor)"
-    )
 
 
 def _gains(values: Array) -> Array:

@@ -23,6 +23,7 @@ from foretrain.doctor.chain import MlpChain, chain_of
 from foretrain.doctor.chain_signals import INPUTS, Kernels, Signals, measure, predict
 from foretrain.doctor.critical_scales import LayerPlan, Wanted, carry_out, code_for, find_wanted
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.held_out import FEWEST, HeldOut, held_out
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.errors import ForetrainError, NotSupportedError
 
@@ -34,9 +35,14 @@ if TYPE_CHECKING:
 # down to 0.1, are several times slower below 0.025 and stand still below 0.003.
 _FALL_WARNING, _FALL_CRITICAL = 0.025, 3e-3
 _FALL_NOTE = 0.1
-# Growth makes the first layers set the stable learning rate: from a factor of 10 the loss lags clearly behind
-# critical networks, from 100 it hardly falls. A factor of a few does good rather than harm.
-_GROWTH_WARNING, _GROWTH_CRITICAL = 10.0, 100.0
+# Growth makes the first layers set the stable learning rate: from a factor of 100 the loss hardly falls. Below, such
+# networks learn the given samples, but by heart; how much that costs is tried on samples held out.
+_GROWTH_TRIED, _GROWTH_WARNING, _GROWTH_CRITICAL = 2.5, 10.0, 100.0
+_UNSEEN, _UNSEEN_BELOW = (
+    0.8,
+    0.7,
+)  # of the loss on samples held out, left by critical weights; for little growth
+_SLOWER = 0.5  # of the loss on the trained samples, left by critical weights
 _OUTPUT_WARNING = (
     30.0  # outputs of this size, for inputs of size one, must be unlearned before anything is learned
 )
@@ -53,7 +59,7 @@ def check(case: Case) -> Examination:
     measured = measure(chain, case.setup.seed)
     predicted = _prediction(chain)
     wanted = find_wanted(chain, case.setup.fresh)
-    findings = [_signals_finding(chain, measured, predicted, wanted)]
+    findings = [_signals_finding(case, chain, measured, predicted, wanted)]
     outputs = _outputs_finding(case, chain, wanted)
     if outputs is not None and findings[0].severity > Severity.WARNING:
         findings.append(outputs)
@@ -69,7 +75,7 @@ def _prediction(chain: MlpChain) -> Kernels | None:
 
 
 def _signals_finding(
-    chain: MlpChain, measured: Signals, predicted: Kernels | None, wanted: Wanted
+    case: Case, chain: MlpChain, measured: Signals, predicted: Kernels | None, wanted: Wanted
 ) -> Finding:
     told = [measured] if predicted is None else [measured, predicted.signals]
     # The milder of both: what only the theory sees is no harm, what only this draw shows is no matter of C_b and C_W.
@@ -84,11 +90,17 @@ def _signals_finding(
         "layers": float(chain.depth),
     }
     evidence = _evidence(chain, measured, predicted, wanted)
+    tried = _tried(case, growth, wanted)
+    if tried is not None:
+        severity = _severity_by(tried, severity, growth)
+        evidence += _told(*tried)
+        if _by_heart(tried):
+            numbers |= {"held_out_loss": tried[0].unseen, "held_out_loss_treated": tried[1].unseen}
     if severity > Severity.WARNING:
         return Finding(severity, _calm_title(chain, measured), evidence, _SOURCE, numbers=numbers)
     return Finding(
         severity,
-        _title(chain, measured, growth > _GROWTH_WARNING),
+        _title(chain, measured, growth > _GROWTH_TRIED),
         evidence,
         _SOURCE,
         _advice(chain, wanted),
@@ -96,6 +108,35 @@ def _signals_finding(
         _treatment("critical initialisation", wanted.layers),
         numbers,
         chain.names,
+    )
+
+
+def _tried(case: Case, growth: float, wanted: Wanted) -> tuple[HeldOut, HeldOut] | None:
+    """As given and at critical weights; None where signals do not grow, or nothing can be held out."""
+    setup, treatment = case.setup, _treatment("", wanted.layers)
+    if growth < _GROWTH_TRIED or not setup.fresh or treatment is None or len(case.task.x) < FEWEST:
+        return None
+    return held_out(setup), held_out(treatment.apply(setup))
+
+
+def _by_heart(tried: tuple[HeldOut, HeldOut]) -> bool:
+    return tried[1].unseen < _UNSEEN * tried[0].unseen
+
+
+def _severity_by(tried: tuple[HeldOut, HeldOut], severity: Severity, growth: float) -> Severity:
+    given, treated = tried
+    if growth > _GROWTH_CRITICAL or severity == Severity.CRITICAL:
+        return severity
+    if growth > _GROWTH_WARNING:
+        harm = _by_heart(tried) or not treated.trained > _SLOWER * given.trained
+        return Severity.WARNING if harm else Severity.NOTE
+    return Severity.WARNING if treated.unseen < _UNSEEN_BELOW * given.unseen else severity
+
+
+def _told(given: HeldOut, treated: HeldOut) -> str:
+    return (
+        f" In a short training the loss on {given.samples} samples held out reached {given.unseen:.3g} (on the "
+        f"others {given.trained:.3g}), and with critical weights {treated.unseen:.3g} ({treated.trained:.3g})."
     )
 
 
@@ -109,6 +150,8 @@ def _severity(fall: float, growth: float) -> Severity:
 
 def _title(chain: MlpChain, measured: Signals, grows: bool) -> str:
     layers = f"the {chain.depth - 1} hidden {chain.activation.label} layers"
+    if not measured.distance[-1] > 0:
+        return f"No difference between inputs passes {layers}."
     if grows and measured.gradient_ratio >= measured.distance_ratio:
         return (
             f"Gradients grow {measured.gradient_ratio:.2g}-fold through {layers}: the weights are too large."
@@ -121,6 +164,11 @@ def _title(chain: MlpChain, measured: Signals, grows: bool) -> str:
 
 
 def _calm_title(chain: MlpChain, measured: Signals) -> str:
+    if not measured.gradient_ratio > 0:
+        return (
+            f"The weights of the {chain.depth - 1} hidden layers have fair sizes, yet no gradient passes them: see "
+            "the dead units."
+        )
     return (
         f"Signals keep {measured.distance_ratio:.2g} and gradients {measured.gradient_ratio:.2g} of their size "
         f"through the {chain.depth - 1} hidden layers."

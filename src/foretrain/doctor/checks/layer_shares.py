@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from foretrain.doctor.chain import chain_of
+from foretrain.doctor.code_text import table
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case
 from foretrain.doctor.stability import edge
@@ -226,12 +227,9 @@ def _told(seen: _Shares) -> str:
 
 
 def _code(factors: dict[str, float]) -> str:
-    lines = [f'    "{name}": {factor!r},' for name, factor in factors.items()]
     return "\n".join(
         [
-            "factors = {",
-            *lines,
-            "}",
+            *table("factors", (f"{name!r}: {factor!r}" for name, factor in factors.items())),
             "names = {id(p): name for name, p in model.named_parameters()}",
             "groups = [",
             '    {**group, "params": [p], "lr": group["lr"] * factors.get(names[id(p)], 1.0)}',

@@ -134,8 +134,8 @@ def _with_optimizer(case: Case, better: _Better, finding: Finding) -> Finding:
     return Finding(
         finding.severity,
         finding.title,
-        f"{finding.evidence} In {better.found.steps} steps {better.name} took the loss from {better.found.start:.3g} to "
-        f"{better.found.end:.3g}, descent at its best rate to {better.descending.end:.3g}.",
+        f"{finding.evidence} In {better.found.steps} steps {better.name} took the loss from "
+        f"{better.found.start:.3g} to {better.found.end:.3g}, descent at its best rate to {better.descending.end:.3g}.",
         finding.source,
         f"Train with {better.name}: it is faster along flat directions.",
         better.code,

@@ -29,11 +29,11 @@ from foretrain.compare.plateau.layers import (
     read_layers,
 )
 from foretrain.compare.plateau.levels import FLAT, Task, plateau_level
-from foretrain.compare.plateau.prediction import step_text
-from foretrain.compare.plateau.rescaling import ScalingLaw, code_for, factors_to_natural
+from foretrain.compare.plateau.rescaling import ScalingLaw, factors_to_natural
+from foretrain.doctor.code_text import scaling_code
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.recipe import descent
-from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.setup import Case
 from foretrain.doctor.stability import edge
 from foretrain.empirical.imbalance import imbalance
 from foretrain.support.errors import ForetrainError, NotSupportedError
@@ -170,19 +170,21 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
     law = "" if given.left else f", for which the law says {_by_law(small):.2g} times longer than without"
     evidence = (
         f"{_course(case, given, level)}; {small.count} weight matrices sit at {small.epsilon:.2g} of their natural "
-        f"scale{law}. Rescaled, it leaves after {step_text(after.length)} steps."
+        f"scale{law}. Rescaled, it leaves after {_steps(after.length)} steps."
     )
     if wait < _LONG or gain < _FASTER or not after.left:
-        title = f"No long plateau: learning begins within about {step_text(max(1.0, wait))} steps."
+        title = f"No long plateau: learning begins within about {_steps(max(1.0, wait))} steps."
         return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
     if _is_adaptive(case) and small.epsilon > _TINY:
-        title = f"Plain descent would wait for {step_text(wait)} steps here; {case.recipe.kind.__name__} waits less."
+        title = (
+            f"Plain descent would wait for {_steps(wait)} steps here; {case.recipe.kind.__name__} waits less."
+        )
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers)
     return _waiting(case, small, given, numbers, evidence)
 
 
 def _course(case: Case, given: _Wait, level: float) -> str:
-    told = f"{step_text(given.length)} steps of rate {given.rate:.2g}"
+    told = f"{_steps(given.length)} steps of rate {given.rate:.2g}"
     waits = f"leaves it after {told}" if given.left else f"was followed for {told} and has not left it"
     return (
         f"The loss of the saddle is {level:.3g}; by its own gradient flow on {min(_SAMPLES, len(case.task.x))} "
@@ -193,33 +195,33 @@ def _course(case: Case, given: _Wait, level: float) -> str:
 def _waiting(
     case: Case, small: Bottleneck, given: _Wait, numbers: dict[str, float], evidence: str
 ) -> Finding:
-    factors = factors_to_natural(small)
+    factors = {name: float(f"{factor:.4g}") for name, factor in factors_to_natural(small).items()}
     adaptive, wait = _is_adaptive(case), numbers["predicted_steps"]
     return Finding(
         Severity.CRITICAL if wait >= _HOPELESS and not adaptive else Severity.WARNING,
-        f"The loss will wait on a plateau for {'about' if given.left else 'more than'} {step_text(wait)} steps"
+        f"The loss will wait on a plateau for {'about' if given.left else 'more than'} {_steps(wait)} steps"
         f"{' of plain descent' if adaptive else ''}: {small.count} layers are at {small.epsilon:.2g} of their "
         "natural scale.",
         evidence,
         _SOURCE,
         f"Multiply the small weights so that they reach their natural scale: the wait becomes "
         f"{numbers['gain']:,.0f} times shorter.",
-        code_for(factors),
-        Treatment("rescale small layers", lambda setup: _rescaled(setup, factors)),
+        scaling_code(factors),
+        Treatment("rescale small layers", lambda setup: setup.rescaled(factors)),
         numbers,
         tuple(factors),
     )
 
 
-def _rescaled(setup: Setup, factors: dict[str, float]) -> Setup:
-    return setup.rescaled({name: float(f"{factor:.4g}") for name, factor in factors.items()})
+def _steps(count: float) -> str:
+    return f"{count:,.0f}" if count < 1e6 else f"{count:.1e}"
 
 
 def _without_small_layers(given: _Wait) -> str:
     if given.length == 0:
         return "No plateau: the loss is below the level of the saddle already."
     if given.left:
-        return f"No layer is small, and learning begins within {step_text(given.length)} steps."
+        return f"No layer is small, and learning begins within {_steps(given.length)} steps."
     return "No layer is small: if the loss waits, the scale of the weights is not why."
 
 

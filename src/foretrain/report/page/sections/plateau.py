@@ -9,7 +9,7 @@ import numpy as np
 from foretrain.report.page.numbers import number
 from foretrain.report.page.patient import Patient
 from foretrain.report.page.plots.curves import scale_for
-from foretrain.report.page.plots.plot import Plot, Trace, axis
+from foretrain.report.page.plots.plot import Plot, Trace, axis, named_axis
 from foretrain.report.page.plots.series import level, line, points, short
 from foretrain.report.page.section import Section
 from foretrain.report.page.table import Table
@@ -73,7 +73,7 @@ def _scales(data: xarray.Dataset) -> Plot:
             if chosen.any()
         ],
         {
-            "xaxis": axis("layer", "category"),
+            "xaxis": named_axis(layers),
             "yaxis": axis("norm / natural norm", "log"),
             "shapes": [level(1.0, "natural")],
         },

@@ -1,0 +1,1 @@
+"""This file lets pytest find the networks of this folder (planted_networks) from the folders below."""
