@@ -75,7 +75,7 @@ def test_what_is_missing_or_unknown_is_named(files: tuple[str, Path]) -> None:
         answer_for_model(f"{model}:small", None, 0.1)
     with pytest.raises(InputError, match="--lr"):
         answer_for_model(f"{model}:small", data, None)
-    with pytest.raises(InputError, match="cross-entropy"):
+    with pytest.raises(InputError, match="cross_entropy"):
         answer_for_model(f"{model}:small", data, 0.1, loss="crossentropy")
     with pytest.raises(InputError, match="--train-steps"):
         answer_for_model(f"{model}:small", data, 0.1, train_steps=-1)

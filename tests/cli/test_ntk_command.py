@@ -144,7 +144,7 @@ def test_targets_that_do_not_fit_do_not_spoil_the_kernel(
     _, data = model_and_data(files)
     np.savez(files[1], x=data["x"], y=np.ones((SAMPLES, 5)))
     found = ask(capsys, files)
-    assert "alignment" not in found
+    assert found["alignment"] is None
     assert "No alignment with the targets" in found["note"]
     assert call(*files, "--ridge", "1") == 2
     assert "--ridge needs targets" in capsys.readouterr().err

@@ -46,9 +46,9 @@ def test_json_holds_what_json_has_no_number_for() -> None:
         1: {"nested": np.float32(0.5)},
     }
     assert json.loads(json_document(document)) == {
-        "nan": "NaN",
+        "nan": None,
         "infinite": ["Infinity", "-Infinity"],
-        "array": [[1.0, "NaN"]],
+        "array": [[1.0, None]],
         "integer": 3,
         "truth": True,
         "tuple": [1, None, "κ"],

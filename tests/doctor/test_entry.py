@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import foretrain as ft
+from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.entry import chosen_checks, examine, make_setup
+from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
 
@@ -297,14 +299,51 @@ def test_a_check_that_does_not_apply_or_fails_does_not_hide_the_others(
     monkeypatch.setattr(inputs, "check", refuses)
     monkeypatch.setattr(modes, "check", fails)
     setup = make_setup(network(), X, Y, optimizer=RATE)
-    with pytest.warns(RuntimeWarning, match="modes: this check failed"):
+    with pytest.warns(RuntimeWarning, match="modes: This check failed"):
         found = examine(setup, chosen_checks("modes, plateau,inputs"))
     assert list(found) == ["inputs", "plateau", "modes"]
     assert found["inputs"].skipped == "this is not for such models."
-    assert "ZeroDivisionError: division by zero" in found["modes"].skipped
+    (told,) = found["modes"].findings
+    assert found["modes"].failed
+    assert told.severity is Severity.NOTE
+    assert "ZeroDivisionError: division by zero" in told.title
+    assert "report" in told.advice
+    assert "but 1 check failed: modes" in Diagnosis(setup, found).headline
     assert found["plateau"].findings
 
 
 def test_refusals_are_errors_of_foretrain() -> None:
     with pytest.raises(ForetrainError):
         ft.doctor(3, X, Y)  # type: ignore[arg-type]
+
+
+def test_a_rate_of_zero_is_refused() -> None:
+    model = network()
+    with pytest.raises(InputError, match="learning rate is 0"):
+        ft.doctor(model, X, Y, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
+
+
+@pytest.mark.parametrize(("outputs", "message"), [(1, "one output is always 0"), (3, "values down to -")])
+def test_cross_entropy_of_what_is_no_class_is_refused(outputs: int, message: str) -> None:
+    y = torch.randn(40, outputs, generator=torch.Generator().manual_seed(1))
+    with pytest.raises(InputError, match=message):
+        ft.doctor(network(outputs), X, y, loss="cross_entropy")
+
+
+def test_what_was_learned_is_not_undone_though_the_optimizer_is_new() -> None:
+    """A network that fits its data, with a fault that would be mended by other inputs or weights in a fresh one."""
+    model = nn.Sequential(nn.Linear(5, 1))
+    x = X * torch.tensor([1000.0, 1.0, 0.01, 1.0, 1.0])
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[0.001, -1.0, 0.0, 0.0, 0.0]]))
+        model[0].bias.zero_()
+    deep = nn.Sequential(model, *[part for _ in range(6) for part in (nn.Linear(1, 1), nn.Tanh())])
+    for part in deep[1:]:
+        if isinstance(part, nn.Linear):
+            nn.init.constant_(part.weight, 0.2)
+            nn.init.zeros_(part.bias)
+    y = deep(x).detach()
+    found = ft.doctor(deep, x, y / y.std(), optimizer=torch.optim.Adam(deep.parameters(), lr=1e-3))
+    assert found.setup.fresh
+    plan = ft.doctor(deep, x, y, optimizer=torch.optim.Adam(deep.parameters(), lr=1e-3)).plan()
+    assert plan.treated.task.value(plan.treated.model) < 0.5 * float(y.var())

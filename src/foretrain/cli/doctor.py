@@ -11,7 +11,6 @@ from foretrain.cli.examination import (
     Batch,
     Checkpoint,
     Data,
-    Loss,
     Model,
     Momentum,
     Optimizer,
@@ -19,6 +18,7 @@ from foretrain.cli.examination import (
     examined,
 )
 from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.options import Loss
 
 if TYPE_CHECKING:
     import xarray

@@ -11,6 +11,7 @@ import typer
 
 from foretrain.cli.activation import find
 from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.options import Loss
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
@@ -75,10 +76,10 @@ def escape(
     data: Annotated[
         Path | None, typer.Option("--data", metavar="FILE.npz", help="What it learns: x and y.")
     ] = None,
-    loss: Annotated[
-        str | None, typer.Option("--loss", help="mse or cross-entropy [default: by the type of y].")
+    loss: Loss = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, help="Samples in a step [default: all].")
     ] = None,
-    batch: Annotated[int | None, typer.Option("--batch", help="Samples in a step [default: all].")] = None,
     share: Annotated[
         float | None,
         typer.Option("--share", help="Escaped at this share of the plateau's loss [default: 0.5]."),

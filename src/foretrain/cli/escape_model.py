@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrain.cli.frame import Answer
+from foretrain.cli.options import loss_name
 from foretrain.cli.output import Table
-from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from foretrain.compare.plateau import Plateau, Verification
     from foretrain.compare.plateau.verification import Trained
 
-_LOSSES = {"mse": "mse_loss", "cross-entropy": "cross_entropy"}
+_LOSSES = {"mse": "mse_loss", "cross_entropy": "cross_entropy"}
 
 
 def answer_for_model(
@@ -75,9 +76,7 @@ def answer_for_model(
 def _loss_named(name: str) -> Any:
     from torch.nn import functional
 
-    if name not in _LOSSES:
-        raise unknown_name("loss", name, _LOSSES)
-    return getattr(functional, _LOSSES[name])
+    return getattr(functional, _LOSSES[loss_name(name)])
 
 
 def _answer(found: Plateau, trained: Verification | None, lr: float, seed: int) -> Answer:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foretrain.cli.options import loss_name
 from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -18,10 +19,6 @@ _OPTIMIZERS = ("sgd", "adam", "adamw", "shampoo")
 
 Model = Annotated[str, typer.Argument(help="model.py:make, a function that returns the torch model.")]
 Data = Annotated[Path, typer.Argument(help="data.npz with x and y, samples first.")]
-Loss = Annotated[
-    str | None,
-    typer.Option("--loss", help="mse or cross_entropy [default: cross_entropy for whole-number labels]."),
-]
 Optimizer = Annotated[
     str | None, typer.Option("--optimizer", help="sgd, adam, adamw or shampoo [default: sgd].")
 ]
@@ -56,6 +53,8 @@ def examined(
     from foretrain.support.loading import load_checkpoint, load_data, load_model
 
     chosen_checks(checks)
+    wanted = None if loss is None else loss_name(loss)
+    optimizer = None if optimizer is None else optimizer.lower()
     _check_optimizer(optimizer, lr, momentum)
     samples = load_data(data)
     torch.manual_seed(seed)  # of what the model's file draws
@@ -67,7 +66,7 @@ def examined(
         network,
         x,
         y,
-        loss=loss,
+        loss=wanted,
         optimizer=_optimizer(network, optimizer, lr, momentum),
         batch_size=batch,
         fresh=None if checkpoint is None else False,

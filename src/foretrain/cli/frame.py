@@ -84,12 +84,8 @@ _DECLARATIONS: dict[str, Any] = {
 
 def run(name: str, command: Command, arguments: Sequence[str]) -> int:
     """Parse the arguments of a command, run it, and print or save its answer."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    # A line with only \b keeps the parser from joining the lines that follow.
-    epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in command.examples)
-    app.command(name, epilog=epilog)(_with_options(command))
     try:
-        code = typer.main.get_command(app).main(
+        code = parser(name, command).main(
             args=list(arguments), prog_name=f"foretrain {name}", standalone_mode=False
         )
     except Exception as error:
@@ -99,6 +95,15 @@ def run(name: str, command: Command, arguments: Sequence[str]) -> int:
             raise
         return report(InputError(f"{message().rstrip('.')}: see 'foretrain {name} --help'."))
     return int(code)
+
+
+def parser(name: str, command: Command) -> Any:
+    """What reads the arguments of a command and prints its help."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    # A line with only \b keeps the parser from joining the lines that follow.
+    epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in command.examples)
+    app.command(name, epilog=epilog)(_with_options(command))
+    return typer.main.get_command(app)
 
 
 def report(error: BaseException, *, debug: bool = False) -> int:

@@ -45,10 +45,11 @@ Options:
   --help       Print this text and leave.
 
 Every command explains itself with --help. For example:
+  foretrain doctor model.py:make data.npz --verify
+  foretrain report --example -o report.html
   foretrain critical gelu --plot phases.png
   foretrain flow tanh --depth 20 --width 100
   foretrain compare relu --depth 5
-  foretrain doctor model.py:make data.npz --verify
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def plain(parts: Sequence[str | Table]) -> str:
 
 
 def json_document(document: Mapping[str, Any]) -> str:
-    """One JSON document; what JSON has no number for becomes "NaN", "Infinity" or "-Infinity"."""
+    """One JSON document; what is not a number becomes null, the infinite "Infinity" or "-Infinity"."""
     return json.dumps(_jsonable(document), indent=2, allow_nan=False)
 
 
@@ -68,6 +69,7 @@ def refuse_taken_folder(folder: Path, *, overwrite: bool) -> None:
     """Raise if ``write_folder`` would not be allowed to write."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give --save the name of a folder.")
+    refuse_unwritable(folder)
     for name in (_DATA, _DOCUMENT, _TEXT, _PICTURE):
         if (folder / name).exists() and not overwrite:
             raise InputError(
@@ -75,12 +77,24 @@ def refuse_taken_folder(folder: Path, *, overwrite: bool) -> None:
             )
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Raise if neither the place of a file or folder nor the nearest folder above it can be written to."""
+    there = path if path.exists() else next((one for one in path.absolute().parents if one.exists()), path)
+    if not path.exists() and not there.is_dir():
+        raise InputError(f"{path} cannot be written: {there} is a file, not a folder.")
+    if not os.access(there, os.W_OK):
+        raise InputError(f"{path} cannot be written: there is no permission to write to {there}.")
+
+
 def refuse_unknown_picture(path: Path) -> None:
-    """Raise if the file's name does not end like a picture."""
+    """Raise if the file's name does not end like a picture, or cannot be written."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give --plot the name of a file.")
     if path.suffix.lower() not in _PICTURES:
         raise InputError(
             f"{path} does not say what kind of picture to draw: end it in {', '.join(_PICTURES)}."
         )
+    refuse_unwritable(path)
 
 
 def write_folder(folder: Path, answer: Answer, *, overwrite: bool) -> None:
@@ -142,5 +156,5 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_jsonable(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

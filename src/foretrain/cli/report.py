@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretrain.cli.examination import Batch, Checkpoint, Loss, Momentum, Optimizer, Rate, examined
+from foretrain.cli.examination import Batch, Checkpoint, Momentum, Optimizer, Rate, examined
 from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.options import Loss
+from foretrain.cli.output import refuse_unwritable
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,8 +53,7 @@ def report(
     _refuse(page, overwrite)
     bound = steps if verify else 0
     if example:
-        if model is not None:
-            raise InputError("--example is of two built-in networks: leave out the model and the data.")
+        _refuse_of_own(model, (loss, optimizer, lr, momentum or None, batch, checkpoint))
         from foretrain.report.examples import example_patients
 
         patients: list[Patient] = example_patients(bound, seed)
@@ -87,10 +88,22 @@ def _answer(page: Path, patients: Sequence[Patient], size: int) -> Answer:
     return Answer({"page": str(page), "bytes": size, "networks": networks}, text)
 
 
+def _refuse_of_own(model: str | None, training: Sequence[object]) -> None:
+    """The built-in networks bring their data, loss and optimizer."""
+    if model is not None:
+        raise InputError("--example is of two built-in networks: leave out the model and the data.")
+    if any(value is not None for value in training):
+        raise InputError(
+            "--example is of two built-in networks with optimizers of their own: leave out --loss, --optimizer, "
+            "--lr, --momentum, --batch and --checkpoint."
+        )
+
+
 def _refuse(page: Path, overwrite: bool) -> None:
     """What cannot be written is refused before the work."""
     if page.is_dir():
         raise InputError(f"{page} is a folder: give --output the name of a file.")
+    refuse_unwritable(page)
     if page.exists() and not overwrite:
         raise InputError(f"{page} already exists: give --output another name, or add --overwrite.")
 

@@ -10,9 +10,9 @@ _WIDTH = 92  # of a line, as it is printed below a finding
 
 def table(name: str, rows: Iterable[str], comment: str = "") -> list[str]:
     """Lines of a dictionary, with as many of its entries ("key: value") in a line as fit."""
-    entries = [f"{row}," for row in rows]
-    # Spaces inside of an entry are no places to break it.
-    joined = " ".join(entry.replace(" ", "\0") for entry in entries)
+    joined = " ".join(f"{row}," for row in rows).replace(
+        ": ", ":\0"
+    )  # a key stays with the start of its value
     lines = wrap(joined, _WIDTH - 4, break_long_words=False, break_on_hyphens=False)
     after = f"  # {comment}" if comment else ""
     return [f"{name} = {{{after}", *(f"    {line}".replace("\0", " ") for line in lines), "}"]

@@ -18,7 +18,7 @@ _UNDONE = 0.5  # of what was learned, at most, may a treatment take
 
 def sparing(case: Case, found: Examination) -> Examination:
     """The findings, those without their treatment that would undo what was learned."""
-    if not any(_treatable(finding) for finding in found.findings) or not _has_learned(case):
+    if not any(_treatable(finding) for finding in found.findings) or not has_learned(case):
         return found
     return replace(found, findings=tuple(_spared(case, finding) for finding in found.findings))
 
@@ -33,7 +33,8 @@ def _losses(case: Case) -> tuple[float, float]:
     return case.chosen(_SAMPLES).value(case.model), constant_loss(case)
 
 
-def _has_learned(case: Case) -> bool:
+def has_learned(case: Case) -> bool:
+    """Whether it does clearly better than a constant."""
     now, constant = _losses(case)
     return now < (_LEARNED if not case.setup.fresh else _LEARNED_THOUGH_FRESH) * constant
 

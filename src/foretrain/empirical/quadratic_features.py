@@ -14,10 +14,10 @@ of all parameters, so that nothing of the size parameters x parameters, or sampl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,16 +25,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.empirical.differentials.entry import dntk
-from foretrain.empirical.kernel_passes import Linearised, Values, differentiable_kernels, pull_one
+from foretrain.empirical.kernel_passes import Linearised, Values, Ways, find_ways, pull_one
+from foretrain.empirical.second_changes import Way, hessian_product, right_way
 from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.entry import ntk, prepare
 from foretrain.empirical.tangent_kernel.model import Output, unchanged
 from foretrain.empirical.tangent_kernel.parameters import Rates, chosen, rate_of_each, trainable
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 
 Array = NDArray[np.float64]
-Found = TypeVar("Found")
 
 _NEGLIGIBLE = 1e-15  # of the largest singular value of a sum: rounding
 
@@ -172,7 +172,11 @@ class NetworkPoints:
         """Σ μ_{α1 δ α2} c_{α1α2}: one derivative along a change of the parameters that depends on training alone."""
         if not weights.any():
             return np.zeros((1, self.rows))
-        return self._first(self.network.weighted(train.drift(weights)))[None]
+        drift = self.network.weighted(train.drift(weights))
+        change = self._ways.push.run(
+            self.linear, self.batch, {name: value[None] for name, value in drift.items()}
+        )
+        return _numpy(change).reshape(1, self.rows)
 
     def shift(self, other: NetworkPoints, train: NetworkPoints, weights: Array) -> Array:
         """Σ μ_{δ1δ2α} c_α: second derivatives along Σ c φ and the gradient of each row of the other points."""
@@ -212,52 +216,22 @@ class NetworkPoints:
     def _like(self) -> Tensor:
         return next(iter(self.linear.parameters.values())).detach()
 
-    @property
-    def _at(self) -> Values:
-        return {name: value.detach() for name, value in self.linear.parameters.items()}
+    @cached_property
+    def _ways(self) -> Ways:
+        return find_ways(self.linear, self.batch.pick(range(min(self.batch.count, 2))))
 
-    def _function(self, values: Values) -> Tensor:
-        """Outputs at other parameters: (samples, outputs)."""
-        return self.linear.rows(self.batch, self.linear.changed(values), differentiable=False)
-
-    def _first(self, along: Values) -> Array:
-        """D z[v] of every row."""
-        return _flat(lambda: torch.func.jvp(self._function, (self._at,), (along,))[1])
+    @cached_property
+    def _second_way(self) -> Way:
+        return right_way(self.linear, self.batch)
 
     def _second(self, first: Values, second: Values) -> Array:
         """D² z[v, w] of every row."""
-
-        def slope(values: Values) -> Tensor:
-            found: Tensor = torch.func.jvp(self._function, (values,), (first,))[1]
-            return found
-
-        return _flat(lambda: torch.func.jvp(slope, (self._at,), (second,))[1])
+        return _numpy(self._second_way(self.linear, self.batch, first, second)).reshape(-1)
 
     def _hessian_product(self, weights: Array, along: Values) -> Values:
         """Σ_α c_α d²z_α/dθdθ v."""
         vector = torch.as_tensor(weights).reshape(self.batch.count, self.wires).to(self._like)
-
-        def total(values: Values) -> Tensor:
-            return (vector * self.linear.rows(self.batch, self.linear.changed(values))).sum()
-
-        found: Values = _supported(lambda: torch.func.jvp(torch.func.grad(total), (self._at,), (along,))[1])
-        return found
-
-
-def _flat(compute: Callable[[], Tensor]) -> Array:
-    return _numpy(_supported(compute)).reshape(-1)
-
-
-def _supported(compute: Callable[[], Found]) -> Found:
-    """Second derivatives, or a sentence where torch has none."""
-    with differentiable_kernels():
-        try:
-            return compute()
-        except (NotImplementedError, RuntimeError) as error:
-            raise NotSupportedError(
-                f"torch has no second derivative in forward mode for an operation of this network ({error}): write "
-                "it with basic operations."
-            ) from error
+        return hessian_product(self.linear, self.batch, vector, along)
 
 
 def _numpy(values: Tensor) -> Array:

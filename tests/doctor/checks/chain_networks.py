@@ -102,7 +102,7 @@ def run_code(finding: Finding, model: nn.Module, x: Tensor) -> nn.Module:
     """The advice as a user would run it."""
     private = copy.deepcopy(model)
     names: dict[str, Any] = {"model": private, "x": x}
-    exec(finding.code, names)
+    exec(f"import torch\n{finding.code}", names)
     return private
 
 

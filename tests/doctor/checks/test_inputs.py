@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from foretrain.doctor.checks.inputs import check, output_bias
+from foretrain.doctor.checks.inputs import check
 from foretrain.doctor.entry import make_setup, with_chosen_rate
 from foretrain.doctor.features import feature_axis, linear_steps, measure, standardised, standardising_code
 from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case
+from foretrain.doctor.targets import output_bias
 from foretrain.doctor.trial import trial
 from foretrain.support.errors import NotSupportedError
 

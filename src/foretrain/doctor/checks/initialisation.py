@@ -24,6 +24,7 @@ from foretrain.doctor.chain_signals import INPUTS, Kernels, Signals, measure, pr
 from foretrain.doctor.critical_scales import LayerPlan, Wanted, carry_out, code_for, find_wanted
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.held_out import FEWEST, HeldOut, held_out
+from foretrain.doctor.learned import has_learned
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.errors import ForetrainError, NotSupportedError
 
@@ -217,7 +218,7 @@ def _outputs_finding(case: Case, chain: MlpChain, wanted: Wanted) -> Finding | N
     size = float(np.sqrt(chain.kernels[-1].mean() / max(1.0, float((chain.inputs**2).mean()))))
     y = case.task.y
     targets = float(y.double().square().mean().sqrt()) if y.is_floating_point() else 1.0
-    if not chain.whole or size < _OUTPUT_WARNING * max(1.0, targets):
+    if not chain.whole or size < _OUTPUT_WARNING * max(1.0, targets) or has_learned(case):
         return None
     name = chain.names[-1]
     last = tuple(plan for plan in wanted.layers if plan.name == name)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foretrain.doctor.data_trials import constant_loss
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.output_kernel import output_kernel
 from foretrain.doctor.setup import Case
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _SOURCE = "Cohen et al. (2021), section 2: descent is stable while rate x curvature < 2 (1 + momentum)"
 _OTHER_SOURCE = "measured: short trainings at several rates"
 _FALLS = 0.01  # of the loss: a trial that falls by less has learned nothing
+_DONE = 0.05  # of the loss of a constant: a trial that ends below has nothing to complain of
 _MUCH_LESS = 0.5  # of what the recommended rate learns in a trial: much slower than it could be
 _FAR_ABOVE = 2.0  # times the edge: beyond it a rate that learns less than the recommended one is no accident
 _FAR_BELOW = 1 / 15  # of the recommended rate, about 1/30 of the edge
@@ -60,9 +62,14 @@ def _descent(case: Case, found: Edge) -> Examination:
         finding = _good(
             found, best, f"No optimizer was given: plain descent at rate {best_rate:.3g} suits this network."
         )
-    elif not same and _too_large(given, best, found):
+    elif not same and _too_large(given, best, found) and not _is_done(case, given):
         finding = _above(case, found, given, best)
-    elif found.rate < _FAR_BELOW * best_rate and given.drop < _HARDLY * best.drop and best.drop > 0:
+    elif (
+        not _is_done(case, given)
+        and found.rate < _FAR_BELOW * best_rate
+        and given.drop < _HARDLY * best.drop
+        and best.drop > 0
+    ):
         half = _half_time(case, given)
         finding = _below(case, found, given, best, half)
     elif found.ratio > 1:
@@ -83,6 +90,11 @@ def _too_large(given: Trial, best: Trial, found: Edge) -> bool:
 
 def _climbs(given: Trial) -> bool:
     return not given.drop > -_FALLS * abs(given.start)
+
+
+def _is_done(case: Case, given: Trial) -> bool:
+    """Where almost nothing is left to learn, a loss that climbs a little is no fault of the rate."""
+    return given.end < _DONE * constant_loss(case)
 
 
 def _above(case: Case, found: Edge, given: Trial, best: Trial) -> Finding:
@@ -179,6 +191,7 @@ def _other(case: Case) -> Examination:
         if given.drop < _HARDLY * larger.drop:
             factor, best, given = _LARGER[place], larger, trial(setup, larger.steps)
     wrong = (factor < 1 and (_climbs(given) or given.drop < _MUCH_LESS * best.drop)) or factor > 1
+    wrong = wrong and not _is_done(case, given)
     name, evidence = (
         recipe.kind.__name__,
         f"In {given.steps} steps the loss went from {given.start:.4g} to {_told(given.end)}",

@@ -135,7 +135,8 @@ def _with_optimizer(case: Case, better: _Better, finding: Finding) -> Finding:
         finding.severity,
         finding.title,
         f"{finding.evidence} In {better.found.steps} steps {better.name} took the loss from "
-        f"{better.found.start:.3g} to {better.found.end:.3g}, descent at its best rate to {better.descending.end:.3g}.",
+        f"{better.found.start:.3g} to {better.found.end:.3g}, descent at its best rate to "
+        f"{better.descending.end:.3g}.",
         finding.source,
         f"Train with {better.name}: it is faster along flat directions.",
         better.code,

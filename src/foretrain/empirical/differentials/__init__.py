@@ -2,18 +2,31 @@
 
 ``dntk``, ``ddntk``          exact tensors, for any model that can be differentiated often enough
 ``step_prediction``          one step of gradient descent, predicted to second or third order and really made
-``layered``                  networks of linear layers, many at once, by fields that change along gradients
+``stack_of``, ``stack_of_models``  many networks of linear layers as one, from their weights or from torch models
+``LayeredDifferentials``     all differentials of such a stack, by fields that change along gradients
+``forward_equations``        the same and those of hidden layers, by the forward equations; for small networks
 """
 
 from foretrain.empirical.differentials.entry import ddntk, dntk
+from foretrain.empirical.differentials.forward_equations import LayerDifferentials, forward_equations
+from foretrain.empirical.differentials.layered import Rates, Stack
+from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
 from foretrain.empirical.differentials.result import Differential, SecondDifferentials
+from foretrain.empirical.differentials.stacks import stack_of, stack_of_models
 from foretrain.empirical.differentials.step import StepPrediction, step_prediction
 
 __all__ = [
     "Differential",
+    "LayerDifferentials",
+    "LayeredDifferentials",
+    "Rates",
     "SecondDifferentials",
+    "Stack",
     "StepPrediction",
     "ddntk",
     "dntk",
+    "forward_equations",
+    "stack_of",
+    "stack_of_models",
     "step_prediction",
 ]

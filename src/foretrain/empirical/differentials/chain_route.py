@@ -21,11 +21,15 @@ _SHARE = 0.4  # of the available memory
 
 
 def as_stack(model: Any, directions: Directions) -> Stack | None:
-    """The model as a stack; None if it is no chain that ends in a linear layer, or its fields do not fit."""
+    """The model as a stack; None if it is no chain that ends in a linear layer, or its fields do not fit.
+
+    Neither if an output is named twice: to a stack all outputs have weights of their own.
+    """
     x = directions.batch.arguments
     if not isinstance(model, nn.Module) or not isinstance(x, Tensor) or x.ndim != 2 or directions.batch.axis:
         return None
-    if directions.linear.model.output is not None:
+    outputs = directions.linear.outputs
+    if directions.linear.model.output is not None or len(set(outputs)) < len(outputs):
         return None
     try:
         chain = find_chain(model, x)

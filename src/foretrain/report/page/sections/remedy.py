@@ -40,7 +40,12 @@ def _treatments(plan: Plan) -> list[Markup]:
         told = "Nothing of this can be treated automatically: follow the advice of the findings below."
         return [element("p", told, class_="lead")]
     steps = [
-        element("li", element("strong", step.treatment.name), element("span", step.finding.title))
+        element(
+            "li",
+            element("strong", _sentence(step.treatment.name)),
+            element("p", step.finding.advice) if step.finding.advice else None,
+            element("p", f"Why: {step.finding.title}", class_="why"),
+        )
         for step in plan.steps
     ]
     done = [element("ol", steps, class_="plan")]
@@ -71,7 +76,7 @@ def _trained(seen: Verification) -> Plot:
     return Plot(
         "curves",
         "Trained with and without the advice" if len(seen.curves) > 1 else "Trained as given",
-        seen.verdict[:1].upper() + seen.verdict[1:],
+        _sentence(seen.verdict),
         drawn,
         {
             "xaxis": axis("step"),
@@ -84,3 +89,7 @@ def _trained(seen: Verification) -> Plot:
         height=400,
         wide=True,
     )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,227 @@
+"""Networks of infinite width trained on the cross-entropy (10.36)-(10.38).
+
+Training keeps the mean over outputs of every training output, so targets are logits log p up to a shift c of each input
+that depends on the network: c = mean_i (z_i(0) - y_i). Softmax outputs do not feel it. Hard labels have their minimum at
+infinity: for them give a time, or smooth them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.integrate import solve_ivp
+from scipy.special import softmax
+
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.memory import require_memory
+from foretrain.support.progress import Progress, track
+from foretrain.support.seeds import Seed, generator
+from foretrain.theory.architecture import MLP
+from foretrain.theory.network_tangent_kernel import check_targets
+from foretrain.theory.prediction.infinite_width.factorisation import square_root
+from foretrain.theory.prediction.infinite_width.gradient_descent import (
+    GradientDescent,
+    not_negative,
+    positive,
+    whole,
+)
+from foretrain.theory.prediction.infinite_width.losses import CROSS_ENTROPY, check_probabilities
+from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
+from foretrain.theory.prediction.infinite_width.result import Prediction
+
+Array = NDArray[np.float64]
+Algorithm = Literal["gradient_descent", "flow"]
+
+_STAGES = 18  # copies of the state that the integrator holds
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Estimate:
+    """A sample mean with its standard error."""
+
+    value: Array
+    standard_error: Array
+
+    @classmethod
+    def of(cls, samples: Array) -> Estimate:
+        """Over the first axis."""
+        return cls(samples.mean(axis=0), samples.std(axis=0, ddof=1) / np.sqrt(len(samples)))
+
+    def __repr__(self) -> str:
+        return f"Estimate(shape {self.value.shape}, standard error at most {self.standard_error.max(initial=0):.2g})"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CrossEntropyPrediction:
+    """Test outputs of networks trained on the cross-entropy; arrays (tests, outputs), estimates over ``draws``."""
+
+    mean: Estimate  # of the logits
+    covariance: Array  # (tests, tests) of one logit, averaged over outputs
+    between_outputs: Array  # (tests, tests) of two different logits
+    probabilities: Estimate  # of the softmax outputs
+    statement: str
+    draws: int
+
+    def __repr__(self) -> str:
+        tests, outputs = self.mean.value.shape
+        rows = ["  " + "  ".join(f"{value:7.4f}" for value in row) for row in self.probabilities.value[:5]]
+        head = f"Cross-entropy prediction {self.statement}: {tests} test inputs, {outputs} classes"
+        note = f"  mean probabilities over {self.draws} networks, standard error at most "
+        return "\n".join([head, note + f"{self.probabilities.standard_error.max(initial=0):.2g}", *rows])
+
+
+def target_logits(probabilities: ArrayLike) -> Array:
+    """log p with mean zero over outputs; an error for hard labels, whose logits are infinite."""
+    p = np.asarray(probabilities, dtype=float)
+    check_probabilities(p)
+    if (p <= 0).any():
+        raise InputError(
+            "a target probability is zero, so that training never ends: give a time, or soft labels "
+            "(smooth_labels with smoothing > 0)."
+        )
+    logits = np.log(p)
+    return np.asarray(logits - logits.mean(axis=-1, keepdims=True))
+
+
+def cross_entropy_prediction(
+    mlp: MLP,
+    X_train: ArrayLike,
+    P_train: ArrayLike,
+    X_test: ArrayLike,
+    algorithm: Algorithm = "flow",
+    eta: float | None = None,
+    time: float | None = None,
+    draws: int = 1000,
+    seed: Seed = 0,
+) -> CrossEntropyPrediction:
+    """Test outputs over networks trained on target probabilities ``P_train`` (inputs, classes), at infinite width.
+
+    At the end (``time`` None) the logits are Gaussian in closed form and only their softmax is sampled. At a finite
+    time initial outputs are drawn from N(0, K) and each network is trained in function space: ``gradient_descent`` for
+    ``time`` steps, or ``flow`` by an adaptive integrator, whose work grows with eta x time x lambda_max.
+    """
+    kernels = output_kernels(mlp, X_train, X_test)
+    p = check_targets(P_train, kernels.training, mlp.n_out)
+    check_probabilities(p)
+    if algorithm not in get_args(Algorithm):
+        raise unknown_name("algorithm", str(algorithm), get_args(Algorithm))
+    if mlp.n_out < 2:
+        raise InputError("the network has one output: the cross-entropy needs n_out >= 2, one for each class.")
+    if draws < 2:
+        raise InputError(f"draws is {draws}: give at least 2.")
+    if time is None:
+        return cross_entropy_end(kernels, p, draws, seed)
+    return _sampled(kernels, p, algorithm, eta, time, draws, seed)
+
+
+def cross_entropy_end(
+    kernels: OutputKernels, probabilities: Array, draws: int = 1000, seed: Seed = 0
+) -> CrossEntropyPrediction:
+    """The end for soft labels: logits P y on average, with the covariance of what training fixes, and of what it does not.
+
+    Differences of logits have the covariance (10.41) of squared errors, S; their mean over outputs is that of the
+    initial outputs: Cov(z_i, z_j) = (delta_ij - 1/n) S + K / n.
+    """
+    logits = target_logits(probabilities)
+    trained: Prediction = GradientDescent(kernels, logits).end()
+    outputs = logits.shape[1]
+    between = (kernels.K_test - trained.covariance) / outputs
+    # Softmax outputs of one test input need the variance of that input alone.
+    noise = generator(seed).standard_normal((draws, *trained.mean.shape))
+    samples = softmax(trained.mean + trained.standard_deviation[:, None] * noise, axis=-1)
+    exact = Estimate(trained.mean, np.zeros_like(trained.mean))
+    return CrossEntropyPrediction(
+        exact, trained.covariance + between, between, Estimate.of(samples), "at the end of training", draws
+    )
+
+
+def network_end(
+    kernels: OutputKernels, probabilities: Array, outputs_train: ArrayLike, outputs_test: ArrayLike
+) -> Array:
+    """Final test logits of the one network that starts with these outputs, its shift c included (10.37)."""
+    logits = target_logits(probabilities)
+    z = check_targets(outputs_train, *logits.shape, "outputs_train")
+    shifted = logits + z.mean(axis=1, keepdims=True)
+    return GradientDescent(kernels, shifted).network(z, outputs_test)
+
+
+def _sampled(
+    kernels: OutputKernels,
+    p: Array,
+    algorithm: Algorithm,
+    eta: float | None,
+    time: float,
+    draws: int,
+    seed: Seed,
+) -> CrossEntropyPrediction:
+    start_train, start_test = initial_outputs(kernels, p.shape[1], draws, seed)
+    if algorithm == "flow":
+        speed = 1.0 if eta is None else positive("eta", eta)
+        sums = integrate_errors(kernels, p, start_train, speed * not_negative("time", time))
+        statement = f"after flow time {time:g} at eta {speed:g}"
+    else:
+        rate, steps = check_step(kernels, eta), whole(time)
+        sums = sum_errors(kernels, p, start_train, rate, steps)
+        statement = f"after {steps} steps at eta {rate:.6g}"
+    z = start_test - np.einsum("ba,dai->dbi", kernels.Theta_cross, sums)
+    centred = z - z.mean(axis=0)
+    products = np.einsum("dbi,dcj->bcij", centred, centred, optimize=True) / (draws - 1)
+    outputs = p.shape[1]
+    own = np.trace(products, axis1=2, axis2=3)
+    between = (products.sum(axis=(2, 3)) - own) / (outputs * (outputs - 1))
+    return CrossEntropyPrediction(
+        Estimate.of(z), own / outputs, between, Estimate.of(softmax(z, axis=-1)), statement, draws
+    )
+
+
+def initial_outputs(
+    kernels: OutputKernels, outputs: int, draws: int, seed: Seed = 0
+) -> tuple[Array, Array]:
+    """Outputs before training ~ N(0, K): (draws, A, outputs) and (draws, B, outputs)."""
+    size = kernels.training + kernels.tests
+    require_memory(8 * _STAGES * draws * size * outputs, f"outputs of {draws:,} networks", "use fewer draws")
+    K = np.block([[kernels.K_train, kernels.K_cross.T], [kernels.K_cross, kernels.K_test]])
+    noise = generator(seed).standard_normal((draws, size, outputs))
+    z = np.einsum("ab,dbi->dai", square_root(K), noise, optimize=True)
+    return z[:, : kernels.training], z[:, kernels.training :]
+
+
+def check_step(kernels: OutputKernels, eta: float | None) -> float:
+    """A rate at which every step lowers the loss: below 4 / lambda_max, since its curvature is at most 1/2."""
+    largest = GradientDescent(kernels, np.zeros((kernels.training, 1))).rates.largest
+    rate = 2 / largest if eta is None else positive("eta", eta)
+    if rate >= 4 / largest:
+        raise InputError(
+            f"eta is {rate:g}, but steps on the cross-entropy are sure to go down only below 4 / lambda_max = "
+            f"{4 / largest:.6g}: give a smaller eta."
+        )
+    return rate
+
+
+def sum_errors(kernels: OutputKernels, p: Array, start: Array, eta: float, steps: int) -> Array:
+    """eta times the sum of all error factors q - p over steps of gradient descent, for every network."""
+    total = np.zeros_like(start)
+    for _ in track(range(steps), "steps"):
+        z = start - np.einsum("ab,dbi->dai", kernels.Theta_train, total, optimize=True)
+        total += eta * CROSS_ENTROPY.slope(z, p)
+    return total
+
+
+def integrate_errors(kernels: OutputKernels, p: Array, start: Array, time: float) -> Array:
+    """The integral over a time of gradient flow of the error factors, for every network."""
+    if time == 0:
+        return np.zeros_like(start)
+
+    def slope(_: float, flat: Array) -> Array:
+        total = flat.reshape(start.shape)
+        z = start - np.einsum("ab,dbi->dai", kernels.Theta_train, total, optimize=True)
+        return CROSS_ENTROPY.slope(z, p).ravel()
+
+    with Progress("integrating", total=None):
+        found = solve_ivp(slope, (0.0, time), np.zeros(start.size), method="DOP853", rtol=1e-8, atol=1e-10, t_eval=[time])
+    if not found.success:
+        raise NotSupportedError(f"the flow could not be integrated ({found.message}): use a shorter time or steps.")
+    return np.asarray(found.y[:, -1].reshape(start.shape))

@@ -1,0 +1,254 @@
+"""Networks of infinite width trained by gradient descent: mean and covariance over initialisations (section 10.2).
+
+The loss is half the SUM of squared errors; layer-wise rates are the network's lambda_b and lambda_W. With Theta the
+frozen tangent kernel and r(w) what is left of an error along an eigenvector with eigenvalue w of its training block,
+
+    z(t) = z(0) - Theta_BA Theta_AA^-1 [1 - r(Theta_AA)] (z_A(0) - y),
+
+where r is (1 - eta w)^t after t steps, exp(-eta w t) after time t of gradient flow, and 0 at the end (10.31), (10.40).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigh, eigvalsh
+
+from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.memory import require_memory
+from foretrain.theory.architecture import MLP
+from foretrain.theory.network_tangent_kernel import check_targets, real_array
+from foretrain.theory.prediction.infinite_width.factorisation import Factor, factorise
+from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
+from foretrain.theory.prediction.infinite_width.result import Prediction
+
+Array = NDArray[np.float64]
+Algorithm = Literal["gradient_descent", "flow", "newton"]
+
+_NAME = "the tangent kernel of the training inputs"
+
+
+class LearningRates(NamedTuple):
+    """Between which eigenvalues of Theta_AA training happens, and what rates that allows."""
+
+    smallest: float  # eigenvalue
+    largest: float
+
+    @property
+    def limit(self) -> float:
+        """Steps converge for 0 < eta < 2 / lambda_max."""
+        return 2 / self.largest
+
+    @property
+    def best(self) -> float:
+        """2 / (lambda_min + lambda_max): the constant rate whose slowest direction is fastest."""
+        return 2 / (max(self.smallest, 0.0) + self.largest)
+
+    def check(self, eta: float | None) -> float:
+        """The rate of steps, the best one by default, or an error if steps would not converge."""
+        if eta is None:
+            return self.best
+        rate = positive("eta", eta)
+        if rate >= self.limit:
+            raise InputError(
+                f"eta is {rate:g}, but gradient descent converges only below 2 / lambda_max = {self.limit:.6g}: give "
+                f"a smaller eta; the best constant one is {self.best:.6g}."
+            )
+        return rate
+
+
+@dataclass(frozen=True, eq=False)
+class GradientDescent:
+    """Training on given targets, with every factor computed once: ask it for as many times as you like.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> training = GradientDescent.of(ft.MLP("relu", depth=3, width=100, C_W=2.0), [[1.0], [-1.0]], [1.0, 0.0], [[2.0]])
+    >>> training.end().mean.round(4)
+    array([[1.5329]])
+    """
+
+    kernels: OutputKernels
+    targets: Array  # (training, outputs)
+
+    @classmethod
+    def of(cls, mlp: MLP, X_train: ArrayLike, Y_train: ArrayLike, X_test: ArrayLike) -> GradientDescent:
+        """From a network, training inputs and targets, and test inputs."""
+        kernels = output_kernels(mlp, X_train, X_test)
+        return cls(kernels, check_targets(Y_train, kernels.training, mlp.n_out))
+
+    @cached_property
+    def factor(self) -> Factor:
+        """Cholesky factor of Theta_AA, for the end of training."""
+        return factorise(self.kernels.Theta_train, _NAME)
+
+    @cached_property
+    def spectrum(self) -> tuple[Array, Array]:
+        """Eigenvalues and eigenvectors of Theta_AA, for finite times."""
+        matrix = self.kernels.Theta_train
+        require_memory(32 * matrix.size, f"the spectrum of {len(matrix):,} inputs", "use fewer training inputs")
+        values, vectors = eigh(matrix)
+        return np.maximum(values, 0.0), np.asarray(vectors)
+
+    @cached_property
+    def rates(self) -> LearningRates:
+        """Which learning rates converge, from the extreme eigenvalues of Theta_AA."""
+        known = "spectrum" in self.__dict__
+        values = self.spectrum[0] if known else eigvalsh(self.kernels.Theta_train)
+        return LearningRates(float(values[0]), float(values[-1]))
+
+    def end(self) -> Prediction:
+        """The end of training, whatever the algorithm (10.40), (10.41); on training inputs mean y, variance 0."""
+        weights = self.factor.solve(self.kernels.Theta_cross.T).T
+        return self._predict(weights, "at the end of training", shift=self.factor.shift)
+
+    def at_step(self, step: int, eta: float | None = None) -> Prediction:
+        """After this many steps; the best constant rate by default."""
+        eta = self.checked_rate(eta)
+        weights = self._weights(_done_by_steps(self.spectrum[0], eta, whole(step)))
+        return self._predict(weights, f"after {step} steps at eta {eta:.6g}", eta, step)
+
+    def at_time(self, time: float, eta: float = 1.0) -> Prediction:
+        """After a time of gradient flow, of which eta is the speed."""
+        eta, time = positive("eta", eta), not_negative("time", time)
+        weights = self._weights(_done_by_flow(self.spectrum[0], eta * time))
+        return self._predict(weights, f"after flow time {time:g} at eta {eta:g}", eta, time)
+
+    def training_at_step(self, step: int, eta: float | None = None) -> Prediction:
+        """Outputs on the training inputs themselves after some steps."""
+        eta = self.checked_rate(eta)
+        left = 1 - self.spectrum[0] * _done_by_steps(self.spectrum[0], eta, whole(step))
+        return self._on_training(left, f"on training inputs after {step} steps at eta {eta:.6g}", eta, step)
+
+    def training_at_time(self, time: float, eta: float = 1.0) -> Prediction:
+        """Outputs on the training inputs themselves after a time of gradient flow."""
+        eta, time = positive("eta", eta), not_negative("time", time)
+        left = np.exp(-eta * time * self.spectrum[0])
+        return self._on_training(left, f"on training inputs after flow time {time:g} at eta {eta:g}", eta, time)
+
+    def network(self, outputs_train: ArrayLike, outputs_test: ArrayLike) -> Array:
+        """Final test outputs of the one network that starts with these outputs (10.31): (tests, outputs)."""
+        outputs = self.targets.shape[1]
+        z_train = check_targets(outputs_train, self.kernels.training, outputs, "outputs_train")
+        z_test = check_targets(outputs_test, self.kernels.tests, outputs, "outputs_test")
+        return np.asarray(z_test - self.kernels.Theta_cross @ self.factor.solve(z_train - self.targets))
+
+    def checked_rate(self, eta: float | None) -> float:
+        """The rate of steps, the best one by default, or an error where they would not converge."""
+        return self.rates.check(eta)
+
+    def _weights(self, done: Array) -> Array:
+        """P = Theta_BA f(Theta_AA) for f given on the spectrum."""
+        vectors = self.spectrum[1]
+        return np.asarray(((self.kernels.Theta_cross @ vectors) * done) @ vectors.T)
+
+    def _predict(
+        self,
+        weights: Array,
+        statement: str,
+        eta: float | None = None,
+        time: float | None = None,
+        shift: float = 0.0,
+    ) -> Prediction:
+        covariance = trained_covariance(self.kernels, weights)
+        return Prediction(np.asarray(weights @ self.targets), covariance, statement, eta, time, shift)
+
+    def _on_training(self, left: Array, statement: str, eta: float, time: float) -> Prediction:
+        vectors = self.spectrum[1]
+        remaining = (vectors * left) @ vectors.T
+        covariance = remaining @ self.kernels.K_train @ remaining
+        return Prediction(self.targets - remaining @ self.targets, covariance, statement, eta, time)
+
+
+def gradient_descent_prediction(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    algorithm: Algorithm = "gradient_descent",
+    eta: float | None = None,
+    time: float | None = None,
+) -> Prediction:
+    """Mean and covariance of test outputs over networks trained by gradient descent, at infinite width.
+
+    Parameters
+    ----------
+    algorithm
+        ``gradient_descent`` in steps, ``flow`` in continuous time, or ``newton``, which is done after one step (10.25).
+    eta
+        Overall learning rate: of steps by default the best constant one, of the flow 1.
+    time
+        Number of steps, or flow time; None is the end, which depends on neither algorithm nor eta (10.33).
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> mlp = ft.MLP("relu", depth=3, width=100, C_W=2.0)
+    >>> gradient_descent_prediction(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], algorithm="flow", time=0.5).mean.round(4)
+    array([[1.4172]])
+    """
+    if algorithm not in get_args(Algorithm):
+        raise unknown_name("algorithm", str(algorithm), get_args(Algorithm))
+    training = GradientDescent.of(mlp, X_train, Y_train, X_test)
+    if algorithm == "gradient_descent" and eta is not None:
+        training.checked_rate(eta)
+    if algorithm == "newton" and (eta, time) != (None, None):
+        raise InputError("Newton's method is done after one step and has no rate: leave eta and time out.")
+    if time is None:
+        return training.end()
+    if algorithm == "flow":
+        return training.at_time(time, 1.0 if eta is None else eta)
+    return training.at_step(whole(time), eta)
+
+
+def trained_covariance(kernels: OutputKernels, weights: Array) -> Array:
+    """Q K Q^T with Q = (-P, 1): K_BB - P K_AB - K_BA P^T + P K_AA P^T (10.41)."""
+    crossed = weights @ kernels.K_cross.T
+    covariance = kernels.K_test - crossed - crossed.T + weights @ kernels.K_train @ weights.T
+    return np.asarray((covariance + covariance.T) / 2)
+
+
+def _done_by_steps(values: Array, eta: float, steps: int) -> Array:
+    """[1 - (1 - eta w)^t] / w, without loss of digits at small w."""
+    safe = np.where(values > 0, values, 1.0)
+    factor = 1 - eta * safe
+    with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm is used at small w only
+        small = -np.expm1(steps * np.log1p(-eta * safe))
+    done = np.where(eta * safe < 0.5, small, 1 - factor**steps) / safe
+    return np.asarray(np.where(values > 0, done, eta * steps))
+
+
+def _done_by_flow(values: Array, time: float) -> Array:
+    """[1 - exp(-w t)] / w, without loss of digits at small w."""
+    safe = np.where(values > 0, values, 1.0)
+    return np.asarray(np.where(values > 0, -np.expm1(-safe * time) / safe, time))
+
+
+def positive(name: str, value: float) -> float:
+    """A positive number, or an error."""
+    number = float(real_array(name, value))
+    if not number > 0:
+        raise InputError(f"{name} is {value!r}: give a positive number.")
+    return number
+
+
+def not_negative(name: str, value: float) -> float:
+    """A number from zero on, or an error."""
+    number = float(real_array(name, value))
+    if number < 0:
+        raise InputError(f"{name} is {value!r}: give a number that is not negative.")
+    return number
+
+
+def whole(step: float) -> int:
+    """A number of steps, or an error."""
+    number = not_negative("the number of steps", step)
+    if not math.isclose(number, round(number), rel_tol=0, abs_tol=1e-12):
+        raise InputError(f"time is {step!r}: steps are whole numbers; for continuous time use algorithm='flow'.")
+    return round(number)

@@ -1,0 +1,159 @@
+"""Mean and fluctuation of a loss over trained networks: bias, variance and spread ((10.50)-(10.55)).
+
+Outputs are Gaussian with a mean and one covariance over inputs for every output. Half the sum of squares is a quadratic
+form of them, so everything is exact; any other loss is expanded to second order around the mean outputs (10.55).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax, softmax
+
+from foretrain.support.errors import InputError
+from foretrain.support.memory import require_memory
+from foretrain.support.seeds import Seed, generator
+from foretrain.theory.network_tangent_kernel import check_targets, real_array
+from foretrain.theory.prediction.infinite_width.factorisation import square_root
+from foretrain.theory.prediction.infinite_width.result import Prediction
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss that is a sum over inputs, as functions of outputs and targets (..., inputs, outputs)."""
+
+    name: str
+    value: Callable[[Array, Array], Array]  # of every input: (..., inputs)
+    slope: Callable[[Array, Array], Array]  # the error factor dL/dz (10.4): (..., inputs, outputs)
+    curvature: Callable[[Array, Array], Array]  # (inputs, outputs, outputs)
+    check: Callable[[Array], None] = lambda targets: None
+
+
+def _squares(z: Array, y: Array) -> Array:
+    return np.asarray(np.sum((z - y) ** 2, axis=-1) / 2)
+
+
+def _unit_curvature(z: Array, y: Array) -> Array:
+    return np.broadcast_to(np.eye(z.shape[-1]), (*z.shape, z.shape[-1]))
+
+
+def _entropies(z: Array, p: Array) -> Array:
+    return np.asarray(-np.sum(p * log_softmax(z, axis=-1), axis=-1))
+
+
+def _softmax_curvature(z: Array, p: Array) -> Array:
+    q = softmax(z, axis=-1)
+    return np.asarray(q[..., None] * np.eye(z.shape[-1]) - q[..., :, None] * q[..., None, :])
+
+
+def check_probabilities(targets: Array) -> None:
+    """An error unless every row is a distribution over classes."""
+    if (targets < 0).any() or (np.abs(targets.sum(axis=-1) - 1) > 1e-8).any():
+        raise InputError("targets of the cross-entropy must be probabilities: each row not negative, sum 1.")
+
+
+SQUARED_ERROR = Loss("half the sum of squares (10.5)", _squares, lambda z, y: z - y, _unit_curvature)
+CROSS_ENTROPY = Loss(
+    "cross-entropy (10.36)",
+    _entropies,
+    lambda z, p: np.asarray(softmax(z, axis=-1) - p),
+    _softmax_curvature,
+    check_probabilities,
+)
+
+
+@dataclass(frozen=True, repr=False)
+class ExpectedLoss:
+    """Mean of a loss over networks, in two parts, and how much it differs from network to network."""
+
+    bias: float  # the loss of the mean outputs
+    variance: float  # what the spread of outputs adds
+    fluctuation: float  # variance of the loss itself over networks
+    name: str
+
+    @property
+    def total(self) -> float:
+        """Mean loss: bias + variance."""
+        return self.bias + self.variance
+
+    def __repr__(self) -> str:
+        return (
+            f"ExpectedLoss({self.total:.6g} = bias {self.bias:.6g} + variance {self.variance:.6g}, "
+            f"± {self.fluctuation**0.5:.3g} from network to network; {self.name})"
+        )
+
+
+def expected_loss(prediction: Prediction, targets: ArrayLike, loss: Loss = SQUARED_ERROR) -> ExpectedLoss:
+    """Bias and variance (10.52), (10.55), and the fluctuation of the loss over networks.
+
+    With g = dL/dz and H its derivative at the mean outputs, S the covariance over inputs: variance = sum_b S_bb tr H_b / 2,
+    fluctuation = sum_bc [S_bc g_b.g_c + S_bc^2 tr(H_b H_c) / 2]. Exact for squares.
+    """
+    mean, S = prediction.mean, prediction.covariance
+    y = check_targets(targets, *mean.shape)
+    loss.check(y)
+    g, H = loss.slope(mean, y), loss.curvature(mean, y)
+    flat = H.reshape(len(H), -1)
+    variance = 0.5 * float(np.diagonal(S) @ np.trace(H, axis1=1, axis2=2))
+    fluctuation = float(np.sum(S * (g @ g.T)) + 0.5 * np.sum(S**2 * (flat @ flat.T)))
+    return ExpectedLoss(float(loss.value(mean, y).sum()), variance, fluctuation, loss.name)
+
+
+def generalization_error(test: ExpectedLoss, training: ExpectedLoss | None = None) -> float:
+    """Mean test loss minus mean training loss (10.50); the training loss is zero at the end of training."""
+    return test.total - (0.0 if training is None else training.total)
+
+
+@dataclass(frozen=True)
+class SampledLoss:
+    """Mean loss and its variance over sampled networks, with standard errors."""
+
+    mean: float
+    standard_error: float
+    variance: float
+    variance_standard_error: float
+    draws: int
+
+
+def sampled_loss(
+    prediction: Prediction,
+    targets: ArrayLike,
+    loss: Loss = CROSS_ENTROPY,
+    draws: int = 10_000,
+    seed: Seed = 0,
+) -> SampledLoss:
+    """The same without expansion: outputs are drawn from the Gaussian law of the prediction."""
+    y = check_targets(targets, *prediction.mean.shape)
+    loss.check(y)
+    if draws < 2:
+        raise InputError(f"draws is {draws}: give at least 2.")
+    require_memory(24 * draws * y.size, f"outputs of {draws:,} networks", "use fewer draws")
+    root = square_root(prediction.covariance)
+    noise = generator(seed).standard_normal((draws, *y.shape))
+    values = loss.value(prediction.mean + np.einsum("bc,dci->dbi", root, noise), y).sum(axis=-1)
+    centred = values - values.mean()
+    spread = float(np.var(values, ddof=1))
+    fourth = max(float(np.mean(centred**4)) - spread**2, 0.0)
+    return SampledLoss(
+        float(values.mean()), (spread / draws) ** 0.5, spread, (fourth / draws) ** 0.5, int(draws)
+    )
+
+
+def smooth_labels(labels: ArrayLike, classes: int, smoothing: float = 0.1) -> Array:
+    """Probabilities 1 - smoothing for the class of each input, smoothing / (classes - 1) for every other."""
+    numbers = real_array("labels", labels)
+    places = numbers.astype(np.intp)
+    if numbers.ndim != 1 or (places != numbers).any() or (places < 0).any() or (places >= classes).any():
+        raise InputError(f"labels must be whole numbers from 0 to {classes - 1}, one for each input.")
+    if classes < 2 or not 0 <= smoothing < 1:
+        raise InputError(
+            f"{classes} classes with smoothing {smoothing!r}: give at least 2 classes and 0 <= smoothing < 1."
+        )
+    result = np.full((len(places), classes), smoothing / (classes - 1))
+    result[np.arange(len(places)), places] = 1 - smoothing
+    return result

@@ -1,0 +1,239 @@
+"""One training input +, one test input -: how far the prediction is from y_+, and how much it varies (section 10.3.1).
+
+``one_training_input``  exact, for any two inputs (10.57), (10.58)
+``nearby_training``     nearby inputs, order by order in their difference, at every layer (10.59)-(10.70)
+``tangent_angles``      scale-invariant activations at any angle (10.83)-(10.91)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.activations import Activation
+from foretrain.gaussian import factor
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.progress import track
+from foretrain.theory.angles import angle_flow, sine_excess, two_inputs
+from foretrain.theory.architecture import MLP, Layer
+from foretrain.theory.kernel_functions import KernelFunctions, KernelValues, shared_functions
+from foretrain.theory.nearby import Layered, Nearby, first_layer, propagate
+from foretrain.theory.prediction.infinite_width.output_kernels import output_kernels
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = NDArray[np.float64]
+
+_MEANINGS = {
+    "Theta00": "tangent kernel at the midpoint x_0",
+    "Theta1": "dTheta_[1]: half the difference of the two diagonal entries, to first order (10.66)",
+    "Theta0": "ddTheta_[0]: second-order shift of the mean from Theta00",
+    "Theta2": "ddTheta_[2]: a quarter of Theta_++ + Theta_-- - 2 Theta_+-, to second order (10.70)",
+    "robustness": "Theta_-+ / Theta_++ - 1, to second order (10.62), (10.64)",
+    "variance": "of the trained output on the test input over networks, to second order (10.63), (10.65)",
+}
+_ANGLE_MEANINGS = {
+    "psi": "angle between the two signals",
+    "Theta_11": "tangent kernel of the training input (10.88)",
+    "Theta_22": "tangent kernel of the test input",
+    "cos_zeta": "Theta_12 / sqrt(Theta_11 Theta_22) (10.89)",
+    "robustness": "Theta_12 / Theta_11 - 1 (10.57), which tends to -3/4 at equal norms (10.94)",
+    "variance": "of the trained output on the test input over networks, which tends to 9 K / 16 (10.95)",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class OneTrainingInput:
+    """The prediction on one test input after training on one input."""
+
+    robustness: float  # Theta_-+ / Theta_++ - 1
+    variance: float
+
+    def mean(self, y_train: float) -> float:
+        """Prediction on the test input, averaged over networks."""
+        return (1 + self.robustness) * y_train
+
+    def bias(self, y_train: float, y_test: float) -> float:
+        """Mean error (y_+ - y_-) + (Theta_-+ / Theta_++ - 1) y_+."""
+        return y_train - y_test + self.robustness * y_train
+
+    def __repr__(self) -> str:
+        return (
+            f"OneTrainingInput(a training target y is predicted as {1 + self.robustness:.6g} y ± "
+            f"{math.sqrt(max(self.variance, 0)):.3g} on the test input; robustness measure {self.robustness:.6g})"
+        )
+
+
+def one_training_input(mlp: MLP, x_train: ArrayLike, x_test: ArrayLike) -> OneTrainingInput:
+    """Robustness measure (10.57) and variance of the prediction on one test input, exact at infinite width.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> one_training_input(ft.MLP("relu", depth=3, width=100, C_W=2.0), [1.0, 0.0], [0.0, 1.0])
+    OneTrainingInput(a training target y is predicted as 0.677884 y ± 0.515 on the test input; robustness measure -0.322116)
+    """
+    rows = two_inputs(x_train, x_test)
+    kernels = output_kernels(mlp, rows[:1], rows[1:])
+    if not kernels.Theta_train[0, 0] > 0:
+        raise InputError("the training input moves nothing (Theta is zero there): give positive learning rates.")
+    ratio = float(kernels.Theta_cross[0, 0] / kernels.Theta_train[0, 0])
+    K_train, K_cross, K_test = (float(K[0, 0]) for K in (kernels.K_train, kernels.K_cross, kernels.K_test))
+    return OneTrainingInput(ratio - 1, K_test - 2 * ratio * K_cross + ratio**2 * K_train)
+
+
+class SlopeFunctions(KernelFunctions):
+    """:class:`KernelFunctions` with the slope s' in place of s; for smooth activations."""
+
+    def _rule(self):  # type: ignore[no-untyped-def]
+        return self._of_slope
+
+    def _of_slope(self, K: Array) -> list[Array]:
+        """<s'^2>, its first two derivatives by K, <s''^2>, its derivative, and <s'^4>."""
+        weights: list[list[tuple[float, int, int]]] = [
+            [(1.0, 1, 1)],
+            [(1.0, 2, 2), (1.0, 1, 3)],
+            [(0.5, 1, 5), (2.0, 2, 4), (1.5, 3, 3)],
+            [(1.0, 2, 2)],
+            [(1.0, 3, 3), (1.0, 2, 4)],
+        ]
+        s = [factor(self.activation, order) for order in range(6)]
+        found = [self._mean([(w, s[i] * s[j]) for w, i, j in parts], K) for parts in weights]
+        return [*found, self._mean([(1.0, s[1] ** 4)], K)]
+
+
+@lru_cache(maxsize=16)
+def _slope_functions(act: Activation) -> SlopeFunctions:
+    return SlopeFunctions(act)
+
+
+class _Parts(NamedTuple):
+    """A matrix of nearby inputs: value at the midpoint, and the parts [1], [0] and [2] of the rest."""
+
+    middle: float
+    first: float
+    mean: float
+    distance: float
+
+
+def nearby_training(mlp: MLP, x_0: ArrayLike, delta_x: ArrayLike) -> xr.Dataset:
+    """Kernel and tangent kernel of x_0 ± delta_x / 2 at every layer, with robustness and variance.
+
+    The training input is x_0 + delta_x / 2. Activations must be smooth: with kinks the expansion is not analytic,
+    and :func:`tangent_angles` has the exact answer.
+    """
+    start = first_layer(mlp, x_0, delta_x)
+    # The first layer is linear in both, so that learning rates take the place of variances.
+    tangent = first_layer(mlp.replace(C_b=list(mlp.lambda_b), C_W=list(mlp.lambda_W)), x_0, delta_x)
+    return propagate_tangent(mlp, start, tangent)
+
+
+def propagate_tangent(network: Layered, start: Nearby, tangent: Nearby) -> xr.Dataset:
+    """Carry the components (00, [1], [2], [0]) of K and Theta of layer 1 through all layers (10.66)-(10.70)."""
+    import xarray as xr
+
+    if network.activation.kinks:
+        raise NotSupportedError(
+            f"{network.activation.label} has kinks, so that tangent kernels of nearby inputs have no expansion in "
+            "their difference: use tangent_angles, or one_training_input."
+        )
+    kernel = propagate(network, start)
+    values, slopes = shared_functions(network.activation), _slope_functions(network.activation)
+    state = _Parts(tangent.K00, tangent.K1, tangent.K0, tangent.K2)
+    states = [state]
+    columns = [kernel[name].values for name in ("K00", "K1", "K0", "K2")]
+    for place, layer in enumerate(track(network.layers[1:], "layers")):
+        at = _Parts(*(float(column[place]) for column in columns))
+        signal = _expectation(at, KernelValues(*values.fast(at.middle)))
+        slope = _expectation(at, KernelValues(*slopes.fast(at.middle)))
+        state = _next_tangent(state, signal, slope, layer)
+        states.append(state)
+    middle, first, mean, distance = np.array(states).T
+    tilt = first / middle
+    K00, K1, K2 = (kernel[name].values for name in ("K00", "K1", "K2"))
+    found = {
+        "Theta00": middle,
+        "Theta1": first,
+        "Theta0": mean,
+        "Theta2": distance,
+        "robustness": -tilt - 2 * distance / middle + tilt**2,
+        "variance": 4 * K2 - 2 * K1 * tilt + K00 * tilt**2,
+    }
+    added = {name: ("layer", value, {"meaning": _MEANINGS[name]}) for name, value in found.items()}
+    return xr.merge([kernel[["K00", "K1", "K2", "K0"]], xr.Dataset(added)])
+
+
+def _expectation(at: _Parts, f: KernelValues) -> _Parts:
+    """<f f> of nearby inputs in parts, from functions of K_00 alone; f is s or s'."""
+    square = 0.5 * at.first**2
+    curved, curved_slope = f.square_slope - f.slope_square, f.square_bend - f.slope_square_slope
+    return _Parts(
+        float(f.square),
+        float(f.square_slope) * at.first,
+        float(f.square_slope * at.mean + curved * at.distance + curved_slope * square),
+        float(f.slope_square * at.distance + f.slope_square_slope * square),
+    )
+
+
+def _next_tangent(old: _Parts, signal: _Parts, slope: _Parts, layer: Layer) -> _Parts:
+    """Theta' = lambda_b + lambda_W <s s> + (gamma^2 + C_W <s' s'>) Theta, part by part."""
+    growth, rate, C_W = layer.gamma**2 + layer.C_W * slope.middle, layer.lambda_W, layer.C_W
+    both = 0.5 * slope.first * old.first
+    return _Parts(
+        layer.lambda_b + rate * signal.middle + growth * old.middle,
+        rate * signal.first + growth * old.first + C_W * slope.first * old.middle,
+        rate * signal.mean + growth * old.mean + C_W * (slope.mean * old.middle + both),
+        rate * signal.distance + growth * old.distance + C_W * (slope.distance * old.middle + both),
+    )
+
+
+def tangent_angles(mlp: MLP, x_train: ArrayLike, x_test: ArrayLike) -> xr.Dataset:
+    """Tangent kernels of two inputs of a scale-invariant network at every layer, any norms, exact (10.88), (10.89).
+
+    At criticality with an activation that is not linear, cos zeta tends to 1/4, whatever inputs and rates (10.93).
+    """
+    import xarray as xr
+
+    if mlp.activation.slopes is None:
+        raise NotSupportedError(
+            f"{mlp.activation.label} is not scale-invariant: use one_training_input, or nearby_training."
+        )
+    angles = angle_flow(mlp, x_train, x_test)
+    rows = two_inputs(x_train, x_test)
+    overlap = mlp.lambda_b[0] + mlp.lambda_W[0] * (rows @ rows.T) / rows.shape[1]
+    states = [np.array([overlap[0, 0], overlap[1, 1], overlap[0, 1]])]
+    columns = [angles[name].values for name in ("psi", "K_11", "K_22")]
+    for place, layer in enumerate(track(mlp.layers[1:], "layers")):
+        signal, slope = _pair_expectations(mlp.activation.slopes, *(float(c[place]) for c in columns))
+        growth = layer.gamma**2 + layer.C_W * slope
+        states.append(layer.lambda_b + layer.lambda_W * signal + growth * states[-1])
+    first, second, cross = np.array(states).T
+    psi, K_first, K_second = columns
+    ratio, K_cross = cross / first, np.sqrt(K_first * K_second) * np.cos(psi)
+    found = {
+        "psi": psi,
+        "Theta_11": first,
+        "Theta_22": second,
+        "cos_zeta": cross / np.sqrt(first * second),
+        "robustness": ratio - 1,
+        "variance": K_second - 2 * ratio * K_cross + ratio**2 * K_first,
+    }
+    labelled = {name: ("layer", value, {"meaning": _ANGLE_MEANINGS[name]}) for name, value in found.items()}
+    return xr.Dataset(labelled, coords={"layer": np.arange(1, mlp.depth + 1)})
+
+
+def _pair_expectations(
+    slopes: tuple[float, float], psi: float, K_first: float, K_second: float
+) -> tuple[Array, Array]:
+    """<s s> and <s' s'> of (first, first), (second, second) and (first, second) (10.83)-(10.86)."""
+    minus, plus = slopes
+    A_2 = (minus**2 + plus**2) / 2
+    rho = (plus - minus) ** 2 / (2 * math.pi * A_2)
+    cross = math.sqrt(K_first * K_second) * (math.cos(psi) + rho * sine_excess(psi))
+    return A_2 * np.array([K_first, K_second, cross]), A_2 * np.array([1.0, 1.0, 1 - rho * psi])
