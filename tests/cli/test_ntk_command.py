@@ -298,3 +298,17 @@ def test_a_damaged_tile_is_computed_again_with_a_word(
     found = capsys.readouterr()
     assert "1 tiles of" in found.err
     assert json.loads(found.out)["eigenvalues"] == before["eigenvalues"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--outputs", "9"), "--outputs must be numbers from 0 to 2"),
+        (("--ridge", "-1"), "--ridge is -1"),
+    ],
+)
+def test_messages_speak_of_options(
+    files: tuple[str, Path], capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert run("ntk", COMMAND, [files[0], str(files[1]), *arguments]) == 2
+    assert said in capsys.readouterr().err

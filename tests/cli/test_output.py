@@ -2,11 +2,20 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from foretrain.cli.output import Table, json_document, plain, show
+from foretrain.cli.output import (
+    Table,
+    json_document,
+    plain,
+    refuse_unknown_picture,
+    refuse_unwritable,
+    show,
+)
+from foretrain.support.errors import InputError
 
 
 def test_tables_are_aligned_with_numbers_to_the_right() -> None:
@@ -54,3 +63,20 @@ def test_json_holds_what_json_has_no_number_for() -> None:
         "tuple": [1, None, "κ"],
         "1": {"nested": 0.5},
     }
+
+
+def test_what_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for refuse in (refuse_unwritable, refuse_unknown_picture):
+        with pytest.raises(InputError, match="is a file"):
+            refuse(tmp_path / "file" / "below" / "picture.png")
+        refuse(tmp_path / "new" / "folder" / "picture.png")
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(InputError, match="is a folder"):
+        refuse_unknown_picture(tmp_path / "folder.png")
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everywhere
+    with pytest.raises(InputError, match="no permission"):
+        refuse_unwritable(tmp_path / "new" / "page.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]

@@ -93,6 +93,11 @@ def test_an_earlier_page_is_kept_unless_asked_otherwise(
         (("model.py:classes", "labels.npz"), "label"),
         (("model.py:make", "data.npz", "--steps", "0"), "--steps"),
         (("model.py:make", "data.npz", "-o", "."), "folder"),
+        (("model.py:make", "data.npz", "-o", "data.npz/page.html"), "is a file"),
+        (("--example", "--lr", "0.1"), "--lr"),
+        (("--example", "--optimizer", "adam"), "--optimizer"),
+        (("--example", "model.py:make", "data.npz"), "leave out the model"),
+        (("model.py:make",), "DATA.npz"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_sentence(

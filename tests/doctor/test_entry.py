@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import foretrain as ft
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.entry import chosen_checks, examine, make_setup
-from foretrain.doctor.finding import Severity
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.learned import sparing
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
 
@@ -330,20 +331,17 @@ def test_cross_entropy_of_what_is_no_class_is_refused(outputs: int, message: str
         ft.doctor(network(outputs), X, y, loss="cross_entropy")
 
 
-def test_what_was_learned_is_not_undone_though_the_optimizer_is_new() -> None:
-    """A network that fits its data, with a fault that would be mended by other inputs or weights in a fresh one."""
-    model = nn.Sequential(nn.Linear(5, 1))
-    x = X * torch.tensor([1000.0, 1.0, 0.01, 1.0, 1.0])
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_treatment_is_withheld_that_would_undo_what_was_learned(learned: bool) -> None:
+    """Though the optimizer is new, so that nothing else tells that training has begun."""
+    model = nn.Linear(5, 1)
     with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[0.001, -1.0, 0.0, 0.0, 0.0]]))
-        model[0].bias.zero_()
-    deep = nn.Sequential(model, *[part for _ in range(6) for part in (nn.Linear(1, 1), nn.Tanh())])
-    for part in deep[1:]:
-        if isinstance(part, nn.Linear):
-            nn.init.constant_(part.weight, 0.2)
-            nn.init.zeros_(part.bias)
-    y = deep(x).detach()
-    found = ft.doctor(deep, x, y / y.std(), optimizer=torch.optim.Adam(deep.parameters(), lr=1e-3))
-    assert found.setup.fresh
-    plan = ft.doctor(deep, x, y, optimizer=torch.optim.Adam(deep.parameters(), lr=1e-3)).plan()
-    assert plan.treated.task.value(plan.treated.model) < 0.5 * float(y.var())
+        model.weight.copy_(torch.tensor([[1.0, -1.0, 0.0, 0.0, 0.0]]) * (1 if learned else -1))
+        model.bias.zero_()
+    setup = make_setup(model, X, Y, optimizer=RATE)
+    cure = Treatment("weights tenfold", lambda given: given.rescaled({"weight": 10.0}))
+    finding = Finding(Severity.WARNING, "Small", "", "", "Enlarge.", "model.weight.data *= 10", cure)
+    (told,) = sparing(Case(setup), Examination((finding,))).findings
+    assert (told.treatment is None) == learned
+    assert told.severity is (Severity.NOTE if learned else Severity.WARNING)
+    assert told.advice.endswith("Enlarge.")

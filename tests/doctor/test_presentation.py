@@ -85,6 +85,7 @@ def test_the_record_is_json_with_finite_numbers(monkeypatch: pytest.MonkeyPatch)
     assert record["checks"]["skipped"] == {
         "question": "?",
         "skipped": "not for linear models.",
+        "failed": False,
         "findings": [],
     }
     told = record["checks"]["cause"]["findings"][0]

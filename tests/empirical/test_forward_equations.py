@@ -72,8 +72,8 @@ def by_derivatives(model: nn.Module, x: Tensor) -> LayerDifferentials:
 
     at = torch.cat([value.detach().flatten() for value in named.values()])
     first = torch.func.jacrev(outputs)
-    second = torch.func.jacfwd(first)
-    J, H, T = first(at), second(at), torch.func.jacfwd(second)(at)
+    second = torch.func.jacrev(first)
+    J, H, T = first(at), second(at), torch.func.jacrev(second)(at)
     g = J * rates
     u = torch.einsum("amn,cn->acm", H, g)
     return LayerDifferentials(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import torch
 from sklearn.base import clone
 from torch import nn
-from torch.func import functional_call, jacrev
+from torch.autograd.functional import jacobian as jacobian_of
+from torch.func import functional_call
 
 from foretrain.empirical.quadratic_features import NetworkFeatures
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
@@ -53,7 +55,10 @@ def written_out(network: nn.Module, scale: float = 1.0) -> FeatureModel:
         found: torch.Tensor = functional_call(network, shaped, (torch.from_numpy(X),))
         return found
 
-    jacobian, hessian = (d(flat).detach().numpy() for d in (jacrev(outputs), jacrev(jacrev(outputs))))
+    def slopes(values: torch.Tensor) -> Any:
+        return jacobian_of(outputs, values, create_graph=True)
+
+    jacobian, hessian = (d.detach().numpy() for d in (slopes(flat), jacobian_of(slopes, flat)))
     start = outputs(flat).detach().numpy()
     return QuadraticModel.from_features(
         lambda places: root * jacobian[places],
@@ -207,10 +212,76 @@ class _Opaque(torch.autograd.Function):
         return found
 
 
-class _Custom(nn.Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _Opaque.apply(super().forward(x))
+class _DifferentiableOnce(_Opaque):
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (z,) = context.saved_tensors
+        found: torch.Tensor = gradient * z.cos()
         return found
+
+
+class _Custom(nn.Linear):
+    def __init__(self, n_in: int, n_out: int, function: Any = _Opaque) -> None:
+        super().__init__(n_in, n_out)
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.function.apply(super().forward(x))
+        return found
+
+
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRU(1, 4, batch_first=True)
+        self.readout = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.readout(self.cell(x[..., None])[0][:, -1])
+        return found
+
+
+def _after(*layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*layers, nn.Linear(6, 2))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        _after(nn.Linear(3, 6), nn.Tanh(), nn.LayerNorm(6)),  # nested forward mode of torch is wrong for it
+        _after(nn.Linear(3, 6), nn.SiLU()),  # and has no formula without gradients
+        _after(_Custom(3, 6)),  # none at all
+        _after(
+            nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 2, 2, padding=1), nn.GELU(), nn.Flatten(), nn.Linear(8, 6)
+        ),
+        _Recurrent(),
+    ],
+    ids=["layer norm", "silu", "custom function", "convolution", "recurrent"],
+)
+def test_kinds_of_layers_against_derivatives_written_out(network: nn.Module) -> None:
+    torch.manual_seed(3)
+    for value in network.parameters():
+        nn.init.normal_(value, std=0.6)
+    network.double()
+    model, found = written_out(network), NetworkFeatures(network, rates=rates_of(network))
+    expected = solve(model, TRAIN, Y, "flow")
+    here = solve(found, X[TRAIN], Y, "flow")
+    assert here.predict(X[TEST]) == pytest.approx(expected.predict(TEST), rel=1e-8, abs=1e-8)
+    assert here.effective_kernel(X) == pytest.approx(
+        expected.effective_kernel(np.arange(5)), rel=1e-8, abs=1e-8
+    )
+
+
+def test_whole_numbers_reach_an_embedding_through_the_estimator() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Embedding(7, 5), nn.Flatten(), nn.Tanh(), nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 1)
+    )
+    tokens, y = np.array([[0, 1], [3, 2], [5, 6], [4, 4]]), 0.1 * np.arange(4.0)
+    found = NearlyKernelRegressor(model=NetworkFeatures(network), algorithm="flow").fit(tokens, y)
+    assert found.predict(tokens) == pytest.approx(y, abs=1e-9)
+    assert pickle.loads(pickle.dumps(found)).predict(tokens) == pytest.approx(y, abs=1e-9)
 
 
 def test_bad_input() -> None:
@@ -218,8 +289,8 @@ def test_bad_input() -> None:
         NetworkFeatures(lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="samples are a list"):
         NetworkFeatures(small_network()).points([[1.0, 2.0, 3.0]])
-    custom = NetworkFeatures(nn.Sequential(_Custom(3, 4), nn.Linear(4, 1)).double())
-    with pytest.raises(NotSupportedError, match="basic operations"):
-        solve(custom, X[:3], Y[:, 0], "flow")
+    once = NetworkFeatures(nn.Sequential(_Custom(3, 4, _DifferentiableOnce), nn.Linear(4, 1)).double())
+    with pytest.raises(NotSupportedError, match="plain torch operations"):
+        solve(once, X[:3], Y[:, 0], "flow")
     with pytest.warns(AccuracyWarning, match="not small"):
         solve(NetworkFeatures(small_network()), X[:3], 100 * Y, "flow")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from foretrain.doctor import Diagnosis
     from foretrain.doctor.verification import Verification
 
+_LONG = 14  # lines of code; longer ones are shown in part
+
 
 def doctor(
     model: Model,
@@ -66,6 +68,10 @@ def _answer(name: str, found: Diagnosis, trained: Verification | None) -> Answer
     text.append("\n".join(in_one_line_each(found)))
     if not found.healthy:
         text.append(plan_text(plan))
+    if len(plan.code.splitlines()) > _LONG:
+        text.append(
+            "All of the code is in the answer of --json, under code, and in the page of foretrain report."
+        )
     if trained is not None:
         text.append(f"Training: {trained.verdict}")
     document = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foretrain.cli.model_inputs import known_to_torch
 from foretrain.cli.options import loss_name
 from foretrain.support.errors import InputError, unknown_name
 
@@ -111,6 +112,7 @@ def _arrays(network: nn.Module, x: Any, y: Any) -> tuple[Any, Any]:
     """A recurrent layer alone may take time first; a file has samples first."""
     import torch
 
+    x, y = known_to_torch(x), known_to_torch(y)
     time_first = isinstance(network, torch.nn.RNNBase) and not network.batch_first and x.ndim == 3
     swaps = time_first and y.ndim >= 2 and y.shape[:2] == x.shape[:2]
     return (x.swapaxes(0, 1), y.swapaxes(0, 1)) if swaps else (x, y)

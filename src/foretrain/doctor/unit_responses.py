@@ -38,10 +38,11 @@ class Response:
 
     @property
     def silent(self) -> Tensor:
-        """Units that pass nothing on in any case."""
+        """Units that pass nothing on in any case, because of what enters them or of a bias below zero."""
+        varies = _range(self.v) > 0
         if self.slope is not None:
-            return self.slope.square().mean(0).sqrt() < _SHUT
-        return (_range(self.v) > 0) & (_range(self.u) <= _FLAT * self.u.abs().max().clamp_min(1e-30))
+            return (varies | (self.v.max(0).values < 0)) & (self.slope.square().mean(0).sqrt() < _SHUT)
+        return varies & (_range(self.u) <= _FLAT * self.u.abs().max().clamp_min(1e-30))
 
     @property
     def always_on(self) -> Tensor:

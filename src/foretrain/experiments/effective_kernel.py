@@ -182,29 +182,39 @@ def _draw(data: xarray.Dataset) -> Figure:
 
 
 _LINES = (
-    ("change", INK, "change of the kernel"),
-    ("left_first", RED, "left by (11.138), dNTK"),
-    ("left_second", BLUE, "left by dNTK and ddNTKs"),
-    ("odd_left", GREEN, "odd part: left by (11.138)"),
+    ("change", INK, "o-", "change of the kernel"),
+    ("left_first", RED, "o-", "left of it by (11.138), dNTK alone"),
+    ("left_second", BLUE, "o-", "left of it by dNTK and ddNTKs"),
+    ("odd_left", GREEN, "s--", "left by (11.138) of its odd part"),
 )
 
 
-def _points(panel: Axes, x: np.ndarray, values: np.ndarray, color: str, label: str) -> None:
-    """Root mean squares over networks, with their standard errors."""
+def _points(panel: Axes, x: np.ndarray, values: np.ndarray, color: str, style: str, label: str) -> None:
+    """Root mean squares over networks, with their standard errors; open squares show what lies below them."""
     from foretrain.compare.effective_kernel import root_mean_square
 
     logs, error = root_mean_square(values)
     centre = np.exp(logs)
     bars = np.stack([centre - np.exp(logs - error), np.exp(logs + error) - centre])
+    filling, size = ("none", 8) if style.startswith("s") else (color, 5)
     panel.errorbar(
-        x, centre, bars, fmt="o-", color=color, markersize=5, linewidth=1.4, capsize=2, label=label
+        x,
+        centre,
+        bars,
+        fmt=style,
+        color=color,
+        markerfacecolor=filling,
+        markersize=size,
+        linewidth=1.4,
+        capsize=2,
+        label=label,
     )
 
 
 def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
     x = data.width.values.astype(float)
-    for name, color, label in _LINES:
-        _points(panel, x, data[name].transpose("width", "draw").values, color, label)
+    for name, color, style, label in _LINES:
+        _points(panel, x, data[name].transpose("width", "draw").values, color, style, label)
     for name, power, text in (("change", 1, "1/n"), ("odd_left", 2, "1/n²")):
         start = float(np.sqrt((data[name].isel(width=0) ** 2).mean())) * 0.62
         panel.plot(x, start * (x[0] / x) ** power, "--", color=FAINT, linewidth=1)
@@ -219,13 +229,13 @@ def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
 
 def _draw_sizes(panel: Axes, data: xarray.Dataset) -> None:
     x = data["size"].values
-    for name, color, label in (
-        ("odd_change", INK, "odd part of the change (first power)"),
-        ("left_first", RED, "left of all by (11.138): even part (second)"),
-        ("left_second", BLUE, "left by dNTK and ddNTKs"),
-        ("odd_left", GREEN, "left of the odd part by (11.138) (third)"),
+    for name, color, style, label in (
+        ("odd_change", INK, "o-", "odd part of the change (first power)"),
+        ("left_first", RED, "o-", "left of the change by (11.138) (second power)"),
+        ("left_second", BLUE, "o-", "left of the change by dNTK and ddNTKs (third power)"),
+        ("odd_left", GREEN, "s--", "left of the odd part by (11.138) (third power)"),
     ):
-        _points(panel, x, data[f"sized_{name}"].transpose("size", "sized_draw").values, color, label)
+        _points(panel, x, data[f"sized_{name}"].transpose("size", "sized_draw").values, color, style, label)
     panel.set(xscale="log", yscale="log", xlabel="size of the targets", ylabel="size relative to the kernel")
     panel.set_xticks(x, [f"{value:g}" for value in x])
     panel.minorticks_off()

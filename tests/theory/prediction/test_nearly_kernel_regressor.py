@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -147,7 +148,47 @@ def test_offset_is_added_and_not_learned() -> None:
     assert found.predict(X_TEST) == pytest.approx(rest.predict(X_TEST) + X_TEST[:, 0], abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"features": waves, "meta_features": wave_pairs}, {"kernel": kernel, "meta_kernel": meta_kernel}],
+)
+def test_a_fitted_estimator_can_be_pickled(options: Any) -> None:
+    found = NearlyKernelRegressor(**options, epsilon=0.02, algorithm="flow").fit(X, Y)
+    assert (pickle.loads(pickle.dumps(found)).predict(X_TEST) == found.predict(X_TEST)).all()
+
+
+def test_a_second_fit_leaves_nothing_of_the_first() -> None:
+    found = estimator().fit(X, Y).set_params(solver="training", algorithm="ridgeless").fit(X[:5], Y[:5])
+    assert not hasattr(found, "expansion_parameter_")
+    with pytest.raises(InputError, match="unknown parameter"):
+        found.set_params(epsilon=0.3, wrong=1)
+    assert found.epsilon == 0.02
+
+
+def test_samples_of_another_shape_are_refused_even_with_as_many_numbers() -> None:
+    images = X.reshape(12, 2, 1)
+    found = NearlyKernelRegressor(lambda x: waves(x[:, :, 0])).fit(images, Y)
+    assert found.predict(images) == pytest.approx(Y, abs=1e-8)
+    with pytest.raises(InputError, match=r"\(1, 2\).*\(2, 1\)"):
+        found.predict(X.reshape(12, 1, 2))
+
+
 def test_bad_input() -> None:
+    for name, value in (("features", np.ones(3)), ("kernel", "rbf"), ("offset", 1.0)):
+        with pytest.raises(InputError, match=f"{name} is a .*function"):
+            NearlyKernelRegressor(**{name: value}).fit(X, Y)
+    with pytest.raises(InputError, match=r"model is a int.*NetworkFeatures"):
+        NearlyKernelRegressor(model=3).fit(X, Y)  # type: ignore[arg-type]
+    for epsilon in ("0.1", None, True, np.nan):
+        with pytest.raises(InputError, match="epsilon is"):
+            estimator(epsilon=epsilon).fit(X, Y)
+        with pytest.raises(InputError, match="epsilon is"):
+            NearlyKernelRegressor(kernel=kernel, meta_kernel=meta_kernel, epsilon=epsilon).fit(X, Y)  # type: ignore[arg-type]
+    for y in (None, 1j * Y, ["a"] * 12):
+        with pytest.raises(InputError, match="real numbers"):
+            estimator().fit(X, y)
+    with pytest.raises(InputError, match="sum above zero"):
+        estimator().fit(X, Y).score(X, Y, np.zeros(12))
     with pytest.raises(InputError, match="not fitted"):
         estimator().predict(X)
     with pytest.raises(InputError, match="give either"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from typing import Any
 
@@ -394,8 +395,64 @@ def test_rates_at_which_gradient_descent_does_not_converge(eta: Any) -> None:
     assert solve(toy(), X_A, Y).eta == pytest.approx(1 / 5.94234170)
 
 
+def test_a_linear_model_may_have_many_features() -> None:
+    """No parameters by parameters: 10⁵ features of three samples."""
+    model = QuadraticModel.from_features(lambda x: np.tile(phi(x), 20_000) / np.sqrt(20_000))
+    small = QuadraticModel.from_features(phi)
+    for algorithm in ALGORITHMS:
+        found, expected = (solve(each, X_A, Y, algorithm) for each in (model, small))
+        assert found.predict(X_B) == pytest.approx(expected.predict(X_B), abs=1e-10)
+        assert found.effective_kernel(X_B) == pytest.approx(small.kernel(X_B, X_B)[None], abs=1e-10)
+    assert train(model, X_A, Y, "gradient_descent").predict(X_B) == pytest.approx(
+        expected.predict(X_B), abs=1e-9
+    )
+
+
+def test_models_can_be_pickled() -> None:
+    k, mu = toy().kernel(X_A, X_A), toy().meta_kernel(X_A, X_A, X_A)
+    arrays = solve(QuadraticModel.from_arrays(k, mu, Y), np.arange(3), Y + 0.1, "flow")
+    rescaled = solve(
+        QuadraticModel.from_features(*preconditioned(phi, psi, np.arange(1.0, 7)), 0.01), X_A, Y, "flow"
+    )
+    for found, x in ((arrays, np.arange(3)), (rescaled, X_B)):
+        assert (pickle.loads(pickle.dumps(found)).predict(x) == found.predict(x)).all()
+    assert "FeatureModel(phi, epsilon" in repr(toy())
+    assert "no meta-kernel" in repr(QuadraticModel.from_arrays(k))
+
+
+def test_kernels_without_their_symmetry_are_refused() -> None:
+    model = toy()
+    bent = QuadraticModel.from_kernels(
+        lambda x1, x2: model.kernel(x1, x2) + np.asarray(x1)[:, None], model.meta_kernel
+    )
+    with pytest.raises(InputError, match="kernel of the training samples is not symmetric"):
+        solve(bent, X_A, Y)
+    turned = QuadraticModel.from_kernels(
+        model.kernel, lambda x0, x1, x2: model.meta_kernel(x2, x1, x0).transpose(2, 1, 0)
+    )
+    with pytest.raises(InputError, match="twice differentiated one first"):
+        solve(turned, X_A, Y)
+
+
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     model = toy()
+    for x in ([5], [-1], [0.0], [[0]]):
+        with pytest.raises(InputError, match="positions in the kernel"):
+            QuadraticModel.from_arrays(np.eye(3)).kernel(np.array(x), np.arange(2))
+    with pytest.raises(InputError, match=r"\(D, D\)"):
+        QuadraticModel.from_arrays(np.eye(3), np.zeros((3, 3)))
+    with pytest.raises(InputError, match="offset has shape"):
+        QuadraticModel.from_arrays(np.eye(3), None, np.zeros(2))
+    for steps in (-1, 1.5):
+        with pytest.raises(InputError, match="whole number"):
+            descend_in_sample_space(model, X_A, Y, X_B, steps=steps)  # type: ignore[arg-type]
+    for tolerance in (0, -1.0):
+        with pytest.raises(InputError, match="tolerance is"):
+            train(model, X_A, Y, tolerance=tolerance)
+    with pytest.raises(InputError, match="6 features for 7"):
+        train(model, np.linspace(0, 2, 7), np.ones(7))
+    with pytest.raises(InputError, match="3 rates for 6 features"):
+        QuadraticModel.from_features(*preconditioned(phi, psi, np.ones(3))).kernel(X_A, X_A)
     with pytest.raises(InputError, match=r"unknown algorithm 'Flow'.*'flow'"):
         solve(model, X_A, Y, "Flow")
     with pytest.raises(InputError, match="unknown algorithm"):

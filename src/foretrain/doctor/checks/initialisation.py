@@ -38,7 +38,7 @@ _FALL_WARNING, _FALL_CRITICAL = 0.025, 3e-3
 _FALL_NOTE = 0.1
 # Growth makes the first layers set the stable learning rate: from a factor of 100 the loss hardly falls. Below, such
 # networks learn the given samples, but by heart; how much that costs is tried on samples held out.
-_GROWTH_TRIED, _GROWTH_WARNING, _GROWTH_CRITICAL = 2.5, 10.0, 100.0
+_GROWTH_TRIED, _GROWTH_WARNING, _GROWTH_CRITICAL = 4.0, 10.0, 100.0
 _UNSEEN, _UNSEEN_BELOW = (
     0.8,
     0.7,

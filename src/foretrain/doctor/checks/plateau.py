@@ -46,8 +46,8 @@ Array = NDArray[np.float64]
 
 _SOURCE = "Rawal & DeWeese, critical depth (12): r layers at scale ε wait ~ ε^-(r-2)"
 _SAMPLES = 128
-_EVALUATIONS = 150  # gradients, at most, for one flow
-_WORK = 1.5e10  # products, at most, of weights, samples and gradients for one flow: about a second
+_EVALUATIONS = 300  # gradients, at most, for one flow
+_WORK = 3e10  # products, at most, of weights, samples and gradients for one flow: about two seconds
 _RELATIVE, _ABSOLUTE = 1e-2, 1e-4  # of the flow: waits are told to two digits
 _LONG = 100  # steps: shorter waits cost real trainings less than a smaller stable rate after rescaling does
 _HOPELESS = 3000
@@ -174,6 +174,10 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
     )
     if wait < _LONG or gain < _FASTER or not after.left:
         title = f"No long plateau: learning begins within about {_steps(max(1.0, wait))} steps."
+        if wait >= _LONG:
+            title = (
+                f"Learning begins after about {_steps(wait)} steps; larger layers would not change that much."
+            )
         return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
     if _is_adaptive(case) and small.epsilon > _TINY:
         title = (

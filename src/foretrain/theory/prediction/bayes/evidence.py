@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ def two_input_log_evidence(K: ArrayLike, Y: ArrayLike) -> float:
     if not determinant > 0:
         raise InputError(f"the determinant of the kernel is {determinant:.3g}: give a positive definite one.")
     square = (4 * K0 * Y2 + 4 * K2 * Y0 - 2 * K1 * Y1) / determinant
-    return -0.5 * (targets.shape[1] * float(np.log(4 * np.pi**2 * determinant)) + square)
+    return -0.5 * (int(targets.shape[1]) * math.log(4 * math.pi**2 * determinant) + square)
 
 
 def best_kernel(Y: ArrayLike) -> Array:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.linalg.lapack import dpocon
 
 from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.support.memory import require_memory
@@ -15,8 +16,11 @@ from foretrain.theory.network_tangent_kernel import real_array
 
 Array = NDArray[np.float64]
 
-_FIRST_JITTER = 1e-14
-_LAST_JITTER = 1e-6
+RESOLVED = 1e-13
+"""Of the reciprocal condition: below it rounding in the kernel decides, even if the algorithm goes through."""
+
+# Rounding in directions without signal is divided by the jitter, and the rest is moved by it.
+_JITTERS = tuple(10.0**power for power in range(-10, -5))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,7 +51,7 @@ class Factor:
 def factorise(K: ArrayLike, noise: float = 0.0) -> Factor:
     """The factor of K + noise, with a warning if that needed a jitter.
 
-    The jitter is the smallest power of ten that works, from 1e-14 of the mean variance on; past 1e-6 it is an error.
+    The jitter is the smallest power of ten that works, from 1e-10 to 1e-6 of the mean variance; else it is an error.
     """
     found = factorise_quietly(K, noise)
     if found.jitter:
@@ -70,31 +74,27 @@ def factorise_quietly(K: ArrayLike, noise: float = 0.0) -> Factor:
     scale = float(np.diagonal(kernel).mean()) + noise
     if not scale > 0:
         raise InputError("the kernel is zero on the training inputs: give a noise, or C_b > 0.")
-    lower = _try(kernel, noise)
-    relative = _FIRST_JITTER
-    while lower is None and relative <= _LAST_JITTER:
-        lower = _try(kernel, noise + relative * scale)
-        relative *= 10
-    if lower is None:
-        raise InputError(
-            f"the kernel of the training inputs is not positive definite even with a jitter of {_LAST_JITTER:g} of its "
-            "diagonal: check that it is a covariance, or give a noise."
-        )
-    used = 0.0 if relative == _FIRST_JITTER else relative / 10 * scale
-    return Factor(lower, used)
+    for jitter in (0.0, *(relative * scale for relative in _JITTERS)):
+        lower = _try(kernel, noise + jitter)
+        if lower is not None:
+            return Factor(lower, jitter)
+    raise InputError(
+        f"the kernel of the training inputs is not positive definite even with a jitter of {_JITTERS[-1]:g} of "
+        "its diagonal: check that it is a covariance, or give a noise."
+    )
 
 
 def _try(kernel: Array, added: float) -> Array | None:
-    """The factor, or None: round-off may also leave a pivot that is positive but means nothing."""
+    """The factor, or None where there is none or it has no digits."""
     shifted = kernel.copy()
     shifted[np.diag_indices_from(shifted)] += added
-    diagonal = np.diagonal(shifted).copy()
+    norm = float(np.abs(shifted).sum(axis=0).max())
     try:
         lower = np.asarray(cholesky(shifted, lower=True, overwrite_a=True, check_finite=False))
     except LinAlgError:
         return None
-    pivots = np.diagonal(lower) ** 2
-    return lower if (pivots > np.finfo(float).eps * diagonal).all() else None
+    reciprocal, _ = dpocon(lower, norm, uplo="L")
+    return lower if reciprocal > RESOLVED else None
 
 
 def check_kernel(K: ArrayLike) -> Array:

@@ -1,4 +1,4 @@
-"""Likelihoods of the hypotheses of section 6.2 and the losses they stand for: maximum likelihood, maximum a posteriori.
+"""Likelihoods of the hypotheses of section 6.2, and the losses of maximum likelihood and maximum a posteriori.
 
 A deterministic hypothesis (6.9) has no loss: it demands that outputs equal targets. The other two are below.
 """
@@ -37,11 +37,11 @@ def gaussian_loss(outputs: ArrayLike, Y: ArrayLike, noise: float) -> float:
 
 
 def categorical_loss(outputs: ArrayLike, labels: ArrayLike) -> float:
-    """-log p(labels | softmax of the outputs): the cross-entropy (6.11); labels are probabilities (inputs, outputs)."""
+    """-log p(labels | softmax of the outputs): the cross-entropy (6.11); labels: probabilities (inputs, outputs)."""
     given = real_array("outputs", outputs)
     if given.ndim != 2:
         raise InputError(f"outputs have shape {given.shape}: give (inputs, outputs).")
-    chances = check_targets(labels, *given.shape, name="labels")
+    chances = check_targets(labels, given.shape[0], given.shape[1], "labels")
     if (chances < 0).any() or not np.allclose(chances.sum(axis=1), 1):
         raise InputError("labels are not probabilities: give rows that are not negative and sum to one.")
     return float((chances * (logsumexp(given, axis=1, keepdims=True) - given)).sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -135,9 +136,9 @@ def condition(
 
 def log_density(training: Factor, targets: Array) -> float:
     """Sum over outputs of log N(y_i; 0, K) (6.34)."""
-    inputs, outputs = targets.shape
+    inputs, outputs = int(targets.shape[0]), int(targets.shape[1])
     square = float((training.whiten(targets) ** 2).sum())
-    return -0.5 * (square + outputs * (training.log_determinant + inputs * np.log(2 * np.pi)))
+    return -0.5 * (square + outputs * (training.log_determinant + inputs * math.log(2 * math.pi)))
 
 
 def _labelled(

@@ -9,8 +9,8 @@ from the recursion (10.43). What that gives at infinite width:
 * For a_W of order one, R of the weights is suppressed by 1/n: only penalties of order n, as the prior has them, act.
 * If the output layer alone is trained the loss is convex in its parameters, and training forgets where it started: it
   ends at ridge regression on the features (:func:`regularised_prediction`). With the penalties of the prior that is
-  the posterior mean with noise, (:func:`output_layer_estimates`).
-* If hidden layers are trained, such penalties shrink their weights by O(1): the kernels move, and no closed form holds.
+  the posterior mean with noise (:func:`output_layer_estimates`).
+* If hidden layers are trained, such penalties shrink their weights by O(1): kernels move, and no closed form is left.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def response_law(mlp: MLP, X: ArrayLike, penalties: Sequence[Penalty]) -> xr.Dat
     _check_penalties(mlp, penalties)
     if not mlp.activation.is_smooth:
         raise NotSupportedError(
-            f"{mlp.activation.label} has kinks, but the law of R takes its third derivative: use a smooth activation, "
+            f"{mlp.activation.label} has kinks, but the law of R takes its third derivative: use a smooth one, "
             "or penalty_response on sampled networks."
         )
     require_memory(

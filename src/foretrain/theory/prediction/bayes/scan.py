@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _TOGETHER = 160  # inputs of a group of hypotheses: beyond, empty blocks cost more than separate calls
+_SAFE = 1e-8  # a smallest pivot above this share of the largest needs no second look
 _AXES = {
     "depth": "number of layers L",
     "C_b": "variance of the biases",
@@ -178,7 +179,7 @@ def _run(mlp: MLP, inputs: Array, targets: Array, axes: dict[str, Any], noise: f
 def _fill(
     found: Array, group: _Hypotheses, overlap: Array, targets: Array, noise: float, places: dict[int, int]
 ) -> None:
-    """The numbers of one group; if one of its members leaves the range of floats, each goes alone as far as it can."""
+    """The numbers of one group; if a member leaves the range of floats, each goes alone as far as it can."""
     try:
         for depth, K in group.kernels(overlap):
             found[:, places[depth]] = _evidences(K, targets, noise)
@@ -191,9 +192,15 @@ def _fill(
 def _evidences(K: Array, targets: Array, noise: float) -> Array:
     """Evidence, profiled evidence, scale and jitter of a stack of kernels (G, N, N): (4, G)."""
     try:
-        factors = [Factor(lower, 0.0) for lower in np.linalg.cholesky(K + noise * np.eye(K.shape[1]))]
+        lowers = np.linalg.cholesky(K + noise * np.eye(K.shape[1]))
+        pivots = np.diagonal(lowers, axis1=1, axis2=2) ** 2
+        safe = pivots.min(axis=1) > _SAFE * pivots.max(axis=1)
     except LinAlgError:
-        return np.stack([_evidence(_factor(kernel, noise), targets) for kernel in K], axis=1)
+        lowers, safe = K, np.zeros(len(K), dtype=bool)
+    factors = [
+        Factor(lower, 0.0) if good else _factor(kernel, noise)
+        for lower, good, kernel in zip(lowers, safe, K, strict=True)
+    ]
     return np.stack([_evidence(factor, targets) for factor in factors], axis=1)
 
 
@@ -256,9 +263,8 @@ def _labelled(found: Array, axes: dict[str, Any], noise: float, mlp: MLP) -> xr.
     if np.isfinite(known).any():
         variables["log_bayes_factor"] = found[0] - known.max()
         variables["probability"] = np.exp(known - logsumexp(known))
-    dataset = xr.Dataset(
+    return xr.Dataset(
         {name: (tuple(_AXES), values, {"long_name": _VARIABLES[name]}) for name, values in variables.items()},
         coords={name: (name, axis, {"long_name": _AXES[name]}) for name, axis in axes.items()},
         attrs={"activation": mlp.activation.label, "noise": noise},
     )
-    return dataset

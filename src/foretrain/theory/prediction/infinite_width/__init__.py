@@ -1,1 +1,124 @@
-"""Networks of infinite width, trained: what they predict, how well they generalize (chapter 10)."""
+"""Networks of infinite width trained by gradient descent: what they predict and how they generalize (chapter 10).
+
+``gradient_descent_prediction``  mean and covariance after steps, after a time of gradient flow, or at the end
+``GradientDescent``              the same with its factors kept, for many times; stable and best learning rates
+``cross_entropy_prediction``     the same for the cross-entropy, with soft labels or at a finite time
+``newton_step``, ``end_states``  other algorithms in function space, and that they end alike
+``expected_loss``                bias, variance and fluctuation of any loss over networks
+``one_training_input``           one training and one test input; ``nearby_training``, ``tangent_angles`` by layer
+``robust_hyperparameters``       laws of robustness by universality class
+``on_the_line``                  interpolation and extrapolation; ``tangent_series``, ``expanded_prediction``
+``hidden_update``                how much the last hidden layer moves in one step, of order 1/width
+"""
+
+from foretrain.theory.prediction.infinite_width.algorithms import (
+    Outputs,
+    Update,
+    end_states,
+    generalized_squared_error,
+    newton_step,
+    newton_update,
+    single_samples,
+    train_outputs,
+)
+from foretrain.theory.prediction.infinite_width.between_two_inputs import (
+    TangentSeries,
+    TwoOutputs,
+    expanded_mean_as_printed,
+    expanded_prediction,
+    on_the_line,
+    tangent_series,
+)
+from foretrain.theory.prediction.infinite_width.cross_entropy import (
+    CrossEntropyPrediction,
+    cross_entropy_end,
+    cross_entropy_prediction,
+    network_end,
+    target_logits,
+)
+from foretrain.theory.prediction.infinite_width.gradient_descent import (
+    GradientDescent,
+    LearningRates,
+    gradient_descent_prediction,
+)
+from foretrain.theory.prediction.infinite_width.hidden_updates import HiddenUpdate, hidden_update
+from foretrain.theory.prediction.infinite_width.losses import (
+    CROSS_ENTROPY,
+    SQUARED_ERROR,
+    ExpectedLoss,
+    Loss,
+    SampledLoss,
+    expected_loss,
+    generalization_error,
+    sampled_loss,
+    smooth_labels,
+)
+from foretrain.theory.prediction.infinite_width.one_training_input import (
+    OneTrainingInput,
+    nearby_training,
+    one_training_input,
+    propagate_tangent,
+    tangent_angles,
+)
+from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
+from foretrain.theory.prediction.infinite_width.result import Prediction
+from foretrain.theory.prediction.infinite_width.robustness_laws import (
+    SCALE_INVARIANT_LIMITS,
+    RobustHyperparameters,
+    class_robustness,
+    constant_rate_robustness,
+    constant_rate_robustness_as_printed,
+    linear_robustness,
+    robust_hyperparameters,
+)
+
+__all__ = [
+    "CROSS_ENTROPY",
+    "SCALE_INVARIANT_LIMITS",
+    "SQUARED_ERROR",
+    "CrossEntropyPrediction",
+    "ExpectedLoss",
+    "GradientDescent",
+    "HiddenUpdate",
+    "LearningRates",
+    "Loss",
+    "OneTrainingInput",
+    "OutputKernels",
+    "Outputs",
+    "Prediction",
+    "RobustHyperparameters",
+    "SampledLoss",
+    "TangentSeries",
+    "TwoOutputs",
+    "Update",
+    "class_robustness",
+    "constant_rate_robustness",
+    "constant_rate_robustness_as_printed",
+    "cross_entropy_end",
+    "cross_entropy_prediction",
+    "end_states",
+    "expanded_mean_as_printed",
+    "expanded_prediction",
+    "expected_loss",
+    "generalization_error",
+    "generalized_squared_error",
+    "gradient_descent_prediction",
+    "hidden_update",
+    "linear_robustness",
+    "nearby_training",
+    "network_end",
+    "newton_step",
+    "newton_update",
+    "on_the_line",
+    "one_training_input",
+    "output_kernels",
+    "propagate_tangent",
+    "robust_hyperparameters",
+    "sampled_loss",
+    "single_samples",
+    "smooth_labels",
+    "tangent_angles",
+    "tangent_series",
+    "target_logits",
+    "train_outputs",
+]

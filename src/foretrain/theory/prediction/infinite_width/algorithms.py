@@ -1,8 +1,8 @@
 """Other algorithms than plain gradient descent, in function space, and why they end alike (section 10.2.2).
 
-Every update moves all outputs by -eta Theta_.A kappa epsilon_A (10.19), (10.20): an element of the span of the columns
-Theta_.A. Whatever the schedule of rates eta, Newton tensors kappa and losses, the end is therefore fixed by the
-condition that the training error is zero (10.33)-(10.35).
+Every update moves all outputs by -eta Theta_.A kappa epsilon_A (10.19), (10.20): an element of the span of
+the columns Theta_.A. Whatever the schedule of rates eta, Newton tensors kappa and losses, the end is therefore
+fixed by the condition that the training error is zero (10.33)-(10.35).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.network_tangent_kernel import check_targets
-from foretrain.theory.prediction.infinite_width.factorisation import factorise
+from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels
 
@@ -70,14 +70,14 @@ def train_outputs(
 
 def newton_update(kernels: OutputKernels) -> Update:
     """eta kappa = Theta_AA^-1 (10.25): zero training error after this one step, from anywhere."""
-    factor = factorise(kernels.Theta_train, "the tangent kernel of the training inputs")
+    factor = factorise_tangent(kernels.Theta_train)
     return Update(1.0, factor.solve(np.eye(kernels.training)))
 
 
 def newton_step(kernels: OutputKernels, outputs: Outputs, targets: ArrayLike) -> Outputs:
     """Newton's method (10.31), by triangular solves: no inverse is formed."""
     y = check_targets(targets, *outputs.train.shape)
-    factor = factorise(kernels.Theta_train, "the tangent kernel of the training inputs")
+    factor = factorise_tangent(kernels.Theta_train)
     change = factor.solve(outputs.train - y)
     return Outputs(outputs.train - kernels.Theta_train @ change, outputs.test - kernels.Theta_cross @ change)
 

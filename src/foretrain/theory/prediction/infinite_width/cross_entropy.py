@@ -1,8 +1,8 @@
 """Networks of infinite width trained on the cross-entropy (10.36)-(10.38).
 
-Training keeps the mean over outputs of every training output, so targets are logits log p up to a shift c of each input
-that depends on the network: c = mean_i (z_i(0) - y_i). Softmax outputs do not feel it. Hard labels have their minimum at
-infinity: for them give a time, or smooth them.
+Training keeps the mean over outputs of every training output, so targets are logits log p up to a shift c of each
+input that depends on the network: c = mean_i (z_i(0) - y_i). Softmax outputs do not feel it. Hard labels have their
+minimum at infinity: for them give a time, or smooth them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from foretrain.theory.prediction.infinite_width.gradient_descent import (
 )
 from foretrain.theory.prediction.infinite_width.losses import CROSS_ENTROPY, check_probabilities
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
-from foretrain.theory.prediction.infinite_width.result import Prediction
 
 Array = NDArray[np.float64]
 Algorithm = Literal["gradient_descent", "flow"]
@@ -100,8 +99,8 @@ def cross_entropy_prediction(
     """Test outputs over networks trained on target probabilities ``P_train`` (inputs, classes), at infinite width.
 
     At the end (``time`` None) the logits are Gaussian in closed form and only their softmax is sampled. At a finite
-    time initial outputs are drawn from N(0, K) and each network is trained in function space: ``gradient_descent`` for
-    ``time`` steps, or ``flow`` by an adaptive integrator, whose work grows with eta x time x lambda_max.
+    time initial outputs are drawn from N(0, K) and each network is trained in function space: ``gradient_descent``
+    for ``time`` steps, or ``flow`` by an adaptive integrator, whose work grows with eta x time x lambda_max.
     """
     kernels = output_kernels(mlp, X_train, X_test)
     p = check_targets(P_train, kernels.training, mlp.n_out)
@@ -109,7 +108,9 @@ def cross_entropy_prediction(
     if algorithm not in get_args(Algorithm):
         raise unknown_name("algorithm", str(algorithm), get_args(Algorithm))
     if mlp.n_out < 2:
-        raise InputError("the network has one output: the cross-entropy needs n_out >= 2, one for each class.")
+        raise InputError(
+            "the network has one output: the cross-entropy needs n_out >= 2, one for each class."
+        )
     if draws < 2:
         raise InputError(f"draws is {draws}: give at least 2.")
     if time is None:
@@ -120,21 +121,22 @@ def cross_entropy_prediction(
 def cross_entropy_end(
     kernels: OutputKernels, probabilities: Array, draws: int = 1000, seed: Seed = 0
 ) -> CrossEntropyPrediction:
-    """The end for soft labels: logits P y on average, with the covariance of what training fixes, and of what it does not.
+    """The end for soft labels: logits are Gaussian with mean P y (10.37).
 
     Differences of logits have the covariance (10.41) of squared errors, S; their mean over outputs is that of the
     initial outputs: Cov(z_i, z_j) = (delta_ij - 1/n) S + K / n.
     """
     logits = target_logits(probabilities)
-    trained: Prediction = GradientDescent(kernels, logits).end()
+    trained = GradientDescent(kernels, logits).end()
+    mean, covariance = trained.mean.values, trained.covariance.values
     outputs = logits.shape[1]
-    between = (kernels.K_test - trained.covariance) / outputs
+    between = (kernels.K_test - covariance) / outputs
     # Softmax outputs of one test input need the variance of that input alone.
-    noise = generator(seed).standard_normal((draws, *trained.mean.shape))
-    samples = softmax(trained.mean + trained.standard_deviation[:, None] * noise, axis=-1)
-    exact = Estimate(trained.mean, np.zeros_like(trained.mean))
+    noise = generator(seed).standard_normal((draws, *mean.shape))
+    samples = softmax(mean + trained.standard_deviation[:, None] * noise, axis=-1)
+    exact = Estimate(mean, np.zeros_like(mean))
     return CrossEntropyPrediction(
-        exact, trained.covariance + between, between, Estimate.of(samples), "at the end of training", draws
+        exact, covariance + between, between, Estimate.of(samples), "at the end of training", draws
     )
 
 
@@ -143,7 +145,7 @@ def network_end(
 ) -> Array:
     """Final test logits of the one network that starts with these outputs, its shift c included (10.37)."""
     logits = target_logits(probabilities)
-    z = check_targets(outputs_train, *logits.shape, "outputs_train")
+    z = check_targets(outputs_train, len(logits), logits.shape[1], "outputs_train")
     shifted = logits + z.mean(axis=1, keepdims=True)
     return GradientDescent(kernels, shifted).network(z, outputs_test)
 
@@ -177,9 +179,7 @@ def _sampled(
     )
 
 
-def initial_outputs(
-    kernels: OutputKernels, outputs: int, draws: int, seed: Seed = 0
-) -> tuple[Array, Array]:
+def initial_outputs(kernels: OutputKernels, outputs: int, draws: int, seed: Seed = 0) -> tuple[Array, Array]:
     """Outputs before training ~ N(0, K): (draws, A, outputs) and (draws, B, outputs)."""
     size = kernels.training + kernels.tests
     require_memory(8 * _STAGES * draws * size * outputs, f"outputs of {draws:,} networks", "use fewer draws")
@@ -221,7 +221,11 @@ def integrate_errors(kernels: OutputKernels, p: Array, start: Array, time: float
         return CROSS_ENTROPY.slope(z, p).ravel()
 
     with Progress("integrating", total=None):
-        found = solve_ivp(slope, (0.0, time), np.zeros(start.size), method="DOP853", rtol=1e-8, atol=1e-10, t_eval=[time])
+        found = solve_ivp(
+            slope, (0.0, time), np.zeros(start.size), method="DOP853", rtol=1e-8, atol=1e-10, t_eval=[time]
+        )
     if not found.success:
-        raise NotSupportedError(f"the flow could not be integrated ({found.message}): use a shorter time or steps.")
+        raise NotSupportedError(
+            f"the flow could not be integrated ({found.message}): use a shorter time or steps."
+        )
     return np.asarray(found.y[:, -1].reshape(start.shape))

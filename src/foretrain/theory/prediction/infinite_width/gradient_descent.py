@@ -5,7 +5,7 @@ frozen tangent kernel and r(w) what is left of an error along an eigenvector wit
 
     z(t) = z(0) - Theta_BA Theta_AA^-1 [1 - r(Theta_AA)] (z_A(0) - y),
 
-where r is (1 - eta w)^t after t steps, exp(-eta w t) after time t of gradient flow, and 0 at the end (10.31), (10.40).
+where r is (1 - eta w)^t after t steps, exp(-eta w t) after time t of gradient flow, and 0 at the end (10.31).
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import eigh, eigvalsh
+from scipy.linalg import eigvalsh
 
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.network_tangent_kernel import check_targets, real_array
-from foretrain.theory.prediction.infinite_width.factorisation import Factor, factorise
+from foretrain.theory.prediction.bayes.factor import Factor
+from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
-from foretrain.theory.prediction.infinite_width.result import Prediction
+from foretrain.theory.prediction.infinite_width.result import Prediction, prediction
 
 Array = NDArray[np.float64]
 Algorithm = Literal["gradient_descent", "flow", "newton"]
-
-_NAME = "the tangent kernel of the training inputs"
 
 
 class LearningRates(NamedTuple):
@@ -69,8 +67,9 @@ class GradientDescent:
     Examples
     --------
     >>> import foretrain as ft
-    >>> training = GradientDescent.of(ft.MLP("relu", depth=3, width=100, C_W=2.0), [[1.0], [-1.0]], [1.0, 0.0], [[2.0]])
-    >>> training.end().mean.round(4)
+    >>> mlp = ft.MLP("relu", depth=3, width=100, C_W=2.0)
+    >>> training = GradientDescent.of(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]])
+    >>> training.end().mean.values.round(4)
     array([[1.5329]])
     """
 
@@ -86,15 +85,12 @@ class GradientDescent:
     @cached_property
     def factor(self) -> Factor:
         """Cholesky factor of Theta_AA, for the end of training."""
-        return factorise(self.kernels.Theta_train, _NAME)
+        return factorise_tangent(self.kernels.Theta_train)
 
     @cached_property
     def spectrum(self) -> tuple[Array, Array]:
         """Eigenvalues and eigenvectors of Theta_AA, for finite times."""
-        matrix = self.kernels.Theta_train
-        require_memory(32 * matrix.size, f"the spectrum of {len(matrix):,} inputs", "use fewer training inputs")
-        values, vectors = eigh(matrix)
-        return np.maximum(values, 0.0), np.asarray(vectors)
+        return spectrum_of(self.kernels.Theta_train)
 
     @cached_property
     def rates(self) -> LearningRates:
@@ -106,7 +102,7 @@ class GradientDescent:
     def end(self) -> Prediction:
         """The end of training, whatever the algorithm (10.40), (10.41); on training inputs mean y, variance 0."""
         weights = self.factor.solve(self.kernels.Theta_cross.T).T
-        return self._predict(weights, "at the end of training", shift=self.factor.shift)
+        return self._predict(weights, "at the end of training", jitter=self.factor.jitter)
 
     def at_step(self, step: int, eta: float | None = None) -> Prediction:
         """After this many steps; the best constant rate by default."""
@@ -130,7 +126,9 @@ class GradientDescent:
         """Outputs on the training inputs themselves after a time of gradient flow."""
         eta, time = positive("eta", eta), not_negative("time", time)
         left = np.exp(-eta * time * self.spectrum[0])
-        return self._on_training(left, f"on training inputs after flow time {time:g} at eta {eta:g}", eta, time)
+        return self._on_training(
+            left, f"on training inputs after flow time {time:g} at eta {eta:g}", eta, time
+        )
 
     def network(self, outputs_train: ArrayLike, outputs_test: ArrayLike) -> Array:
         """Final test outputs of the one network that starts with these outputs (10.31): (tests, outputs)."""
@@ -154,16 +152,16 @@ class GradientDescent:
         statement: str,
         eta: float | None = None,
         time: float | None = None,
-        shift: float = 0.0,
+        jitter: float = 0.0,
     ) -> Prediction:
         covariance = trained_covariance(self.kernels, weights)
-        return Prediction(np.asarray(weights @ self.targets), covariance, statement, eta, time, shift)
+        return prediction(np.asarray(weights @ self.targets), covariance, statement, eta, time, jitter)
 
     def _on_training(self, left: Array, statement: str, eta: float, time: float) -> Prediction:
         vectors = self.spectrum[1]
         remaining = (vectors * left) @ vectors.T
         covariance = remaining @ self.kernels.K_train @ remaining
-        return Prediction(self.targets - remaining @ self.targets, covariance, statement, eta, time)
+        return prediction(self.targets - remaining @ self.targets, covariance, statement, eta, time)
 
 
 def gradient_descent_prediction(
@@ -180,7 +178,7 @@ def gradient_descent_prediction(
     Parameters
     ----------
     algorithm
-        ``gradient_descent`` in steps, ``flow`` in continuous time, or ``newton``, which is done after one step (10.25).
+        ``gradient_descent`` in steps, ``flow`` in continuous time, or ``newton``, done after one step (10.25).
     eta
         Overall learning rate: of steps by default the best constant one, of the flow 1.
     time
@@ -190,7 +188,8 @@ def gradient_descent_prediction(
     --------
     >>> import foretrain as ft
     >>> mlp = ft.MLP("relu", depth=3, width=100, C_W=2.0)
-    >>> gradient_descent_prediction(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], algorithm="flow", time=0.5).mean.round(4)
+    >>> early = gradient_descent_prediction(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], "flow", time=0.5)
+    >>> early.mean.values.round(4)
     array([[1.4172]])
     """
     if algorithm not in get_args(Algorithm):
@@ -250,5 +249,7 @@ def whole(step: float) -> int:
     """A number of steps, or an error."""
     number = not_negative("the number of steps", step)
     if not math.isclose(number, round(number), rel_tol=0, abs_tol=1e-12):
-        raise InputError(f"time is {step!r}: steps are whole numbers; for continuous time use algorithm='flow'.")
+        raise InputError(
+            f"time is {step!r}: steps are whole numbers; for continuous time use algorithm='flow'."
+        )
     return round(number)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
@@ -47,7 +47,7 @@ class HiddenUpdate:
     def __repr__(self) -> str:
         size = np.sqrt(np.diagonal(self.covariance))
         return (
-            f"HiddenUpdate(one step at eta {self.eta:g} moves a neuron of the last hidden layer, of width {self.width}, "
+            f"HiddenUpdate(one step at eta {self.eta:g} moves a neuron of the last hidden layer ({self.width} wide) "
             f"by {np.abs(self.mean).max():.3g} at most on average, ± {size.max():.3g} from neuron to neuron)"
         )
 
@@ -69,6 +69,10 @@ def hidden_update(
     check_network(mlp)
     if mlp.depth < 2:
         raise InputError("the network has no hidden layer: give depth 2 or more.")
+    if mlp.is_residual:
+        raise NotSupportedError(
+            "updates of hidden layers are known without skip connections only: drop gamma."
+        )
     train = mlp.check_inputs(X_train)
     mlp, training = mlp.with_inputs(train), len(train)
     inputs = train if X_test is None else np.concatenate([train, mlp.check_inputs(X_test)])
@@ -90,7 +94,7 @@ def hidden_update(
     whole = printed.copy()
     if below.depth > 1:
         ratio = width / mlp.hidden_widths[-2]
-        whole += ratio * np.einsum("dеab,ab->dе", at["B"][:, :, seen, seen], weights)
+        whole += ratio * np.einsum("deab,ab->de", at["B"][:, :, seen, seen], weights)
     scale = last.C_W / width
     return HiddenUpdate(
         -eta * scale * tangent @ pulled, eta**2 * scale * whole, eta**2 * scale * printed, eta, width
@@ -107,7 +111,6 @@ def _without_output(mlp: MLP) -> MLP:
         mlp.n_in,
         mlp.hidden_widths[-1],
         *(list(values[:-1]) for values in (mlp.C_b, mlp.C_W, mlp.lambda_b, mlp.lambda_W)),
-        gamma=None,
     )
 
 

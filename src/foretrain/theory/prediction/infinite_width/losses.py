@@ -1,7 +1,7 @@
 """Mean and fluctuation of a loss over trained networks: bias, variance and spread ((10.50)-(10.55)).
 
-Outputs are Gaussian with a mean and one covariance over inputs for every output. Half the sum of squares is a quadratic
-form of them, so everything is exact; any other loss is expanded to second order around the mean outputs (10.55).
+Outputs are Gaussian with a mean and one covariance over inputs for every output. Half the sum of squares is a
+quadratic form of them, so everything is exact; any other loss is expanded to second order around the mean (10.55).
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ class ExpectedLoss:
 def expected_loss(prediction: Prediction, targets: ArrayLike, loss: Loss = SQUARED_ERROR) -> ExpectedLoss:
     """Bias and variance (10.52), (10.55), and the fluctuation of the loss over networks.
 
-    With g = dL/dz and H its derivative at the mean outputs, S the covariance over inputs: variance = sum_b S_bb tr H_b / 2,
-    fluctuation = sum_bc [S_bc g_b.g_c + S_bc^2 tr(H_b H_c) / 2]. Exact for squares.
+    With g = dL/dz and H its derivative at the mean outputs, and S the covariance over inputs:
+    variance = sum_b S_bb tr H_b / 2, fluctuation = sum_bc [S_bc g_b.g_c + S_bc^2 tr(H_b H_c) / 2]. Exact for squares.
     """
-    mean, S = prediction.mean, prediction.covariance
+    mean, S = prediction.mean.values, prediction.covariance.values
     y = check_targets(targets, *mean.shape)
     loss.check(y)
     g, H = loss.slope(mean, y), loss.curvature(mean, y)
@@ -128,14 +128,15 @@ def sampled_loss(
     seed: Seed = 0,
 ) -> SampledLoss:
     """The same without expansion: outputs are drawn from the Gaussian law of the prediction."""
-    y = check_targets(targets, *prediction.mean.shape)
+    mean = prediction.mean.values
+    y = check_targets(targets, len(mean), mean.shape[1])
     loss.check(y)
     if draws < 2:
         raise InputError(f"draws is {draws}: give at least 2.")
     require_memory(24 * draws * y.size, f"outputs of {draws:,} networks", "use fewer draws")
-    root = square_root(prediction.covariance)
+    root = square_root(prediction.covariance.values)
     noise = generator(seed).standard_normal((draws, *y.shape))
-    values = loss.value(prediction.mean + np.einsum("bc,dci->dbi", root, noise), y).sum(axis=-1)
+    values = loss.value(mean + np.einsum("bc,dci->dbi", root, noise), y).sum(axis=-1)
     centred = values - values.mean()
     spread = float(np.var(values, ddof=1))
     fourth = max(float(np.mean(centred**4)) - spread**2, 0.0)

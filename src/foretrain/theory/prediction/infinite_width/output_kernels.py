@@ -43,7 +43,9 @@ class OutputKernels:
         if not 0 < training <= len(kernel):
             raise InputError(f"training is {training}: give a number from 1 to {len(kernel)}.")
         seen, new = slice(None, training), slice(training, None)
-        return cls(kernel[seen, seen], kernel[new, seen], kernel[new, new], tangent[seen, seen], tangent[new, seen])
+        return cls(
+            kernel[seen, seen], kernel[new, seen], kernel[new, new], tangent[seen, seen], tangent[new, seen]
+        )
 
     @property
     def training(self) -> int:
@@ -56,7 +58,9 @@ class OutputKernels:
         return len(self.K_cross)
 
     def __repr__(self) -> str:
-        return f"OutputKernels(K and Theta of the output, {self.training} training and {self.tests} test inputs)"
+        return (
+            f"OutputKernels(K and Theta of the output, {self.training} training and {self.tests} test inputs)"
+        )
 
 
 def output_kernels(

@@ -13,43 +13,74 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+_SHOWN = 5
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Prediction:
-    """Mean and covariance over initialisations of the outputs of trained networks, exact at infinite width."""
+    """Mean and covariance over initialisations of the outputs of trained networks, exact at infinite width.
 
-    mean: Array  # (tests, outputs)
-    covariance: Array  # (tests, tests), the same for every output; different outputs are independent
+    ``mean`` has dimensions (test, output), ``covariance`` (test_1, test_2); it is the same for every output, and
+    different outputs are independent.
+    """
+
+    mean: xr.DataArray
+    covariance: xr.DataArray
     statement: str  # of how the networks were trained
     eta: float | None = None  # the learning rate, where the answer depends on it
     time: float | None = None  # None: the end
-    shift: float = 0.0  # what had to be added to the diagonal of the kernel
+    jitter: float = 0.0  # what had to be added to the diagonal of the tangent kernel
 
     @property
     def standard_deviation(self) -> Array:
         """Spread of each test output over networks: (tests,)."""
-        return np.sqrt(np.maximum(np.diagonal(self.covariance), 0.0))
+        return np.asarray(np.sqrt(np.maximum(np.diagonal(self.covariance.values), 0.0)))
 
     def to_dataset(self) -> xr.Dataset:
-        """Both with labels, for saving."""
+        """Both in one dataset, for saving."""
         import xarray as xr
 
-        covariance = {"meaning": "covariance of each output over initialisations (10.41)"}
-        return xr.Dataset(
-            {
-                "mean": (("test", "output"), self.mean, {"meaning": "mean over initialisations (10.40)"}),
-                "covariance": (("test_1", "test_2"), self.covariance, covariance),
-            },
-            attrs={"statement": self.statement, "shift": self.shift},
-        )
+        attributes = {"statement": self.statement, "jitter": self.jitter}
+        return xr.Dataset({"mean": self.mean, "covariance": self.covariance}, attrs=attributes)
 
     def __repr__(self) -> str:
         tests, outputs = self.mean.shape
         rows = [
-            "  " + "  ".join(f"{value:10.4g}" for value in row) + f"   ± {spread:.3g}"
-            for row, spread in zip(self.mean[:5], self.standard_deviation[:5], strict=True)
+            "  " + "  ".join(f"{value:10.4g}" for value in row[:_SHOWN]) + f"   ± {spread:.3g}"
+            for row, spread in zip(self.mean.values[:_SHOWN], self.standard_deviation)
         ]
-        more = [f"  … {tests - 5} more"] if tests > 5 else []
+        more = [f"  … {tests - _SHOWN} more"] if tests > _SHOWN else []
         head = f"Prediction at infinite width, {self.statement}: {tests} test inputs, {outputs} outputs"
-        note = [f"  diagonal of the kernel shifted by {self.shift:.3g}"] if self.shift else []
+        note = [f"  jitter of the tangent kernel {self.jitter:.3g}"] if self.jitter else []
         return "\n".join([head, "  mean of each output ± spread over networks", *rows, *more, *note])
+
+
+def prediction(
+    mean: Array,
+    covariance: Array,
+    statement: str,
+    eta: float | None = None,
+    time: float | None = None,
+    jitter: float = 0.0,
+) -> Prediction:
+    """A prediction with labels, from a mean (tests, outputs) and a covariance (tests, tests)."""
+    import xarray as xr
+
+    return Prediction(
+        xr.DataArray(
+            mean,
+            dims=("test", "output"),
+            attrs={"meaning": "mean output over initialisations (10.40)"},
+            name="mean",
+        ),
+        xr.DataArray(
+            covariance,
+            dims=("test_1", "test_2"),
+            attrs={"meaning": "covariance of each output over initialisations (10.41)"},
+            name="covariance",
+        ),
+        statement,
+        eta,
+        time,
+        jitter,
+    )

@@ -1,4 +1,4 @@
-"""How robust deep networks are to small changes of a training input, by universality class (sections 10.3.1).
+"""How robust deep networks are to small changes of a training input, by universality class (section 10.3.1).
 
 The robustness measure Theta_-+ / Theta_++ - 1 is what a network changes of its answer on the way from the training
 input to a nearby one: near zero it repeats the answer, near -1 it forgets it. Laws are the leading order in depth.
@@ -37,7 +37,8 @@ def class_robustness(
     if not balance > 0:
         raise InputError("lambda_b and lambda_W are both zero: nothing is learned; give a positive one.")
     inner = lambda_W * s.slope**2 / balance + (s.bend / s.slope) ** 2
-    return 2 * delta_squared / (s.p_perpendicular - 2) * inner * depth ** (1 - s.p_perpendicular)
+    growth = math.pow(depth, 1 - s.p_perpendicular)
+    return 2 * delta_squared / (s.p_perpendicular - 2) * inner * growth
 
 
 def constant_rate_robustness(

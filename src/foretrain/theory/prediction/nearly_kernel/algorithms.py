@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from foretrain.support.errors import AccuracyWarning, InputError, unknown_name
-from foretrain.theory.prediction.nearly_kernel.points import Array
+from foretrain.theory.prediction.nearly_kernel.points import Array, same
 
 Algorithm = Literal["gradient_descent", "flow", "direct", "ridgeless"]
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
@@ -54,6 +54,8 @@ class Projectors:
 
 def spectrum(kernel: Array) -> Spectrum:
     """The eigenbasis of k̃; a nearly singular one is reported, and one that cannot be inverted gets a jitter."""
+    if not same(kernel, kernel.T):
+        raise InputError("the kernel of the training samples is not symmetric: return k(x1, x2) = k(x2, x1).")
     values, modes = np.linalg.eigh(0.5 * (kernel + kernel.T))
     rounding = len(values) * np.finfo(float).eps * float(values[-1])
     if values[-1] <= 0 or values[0] < -1e3 * rounding:
@@ -89,12 +91,17 @@ def projectors(algorithm: str, values: Array, eta: float | None = None) -> Proje
         return Projectors(np.zeros_like(inverse), inverse / 2)
     if algorithm == "ridgeless":
         return Projectors(inverse, inverse / 2)
-    if algorithm not in ALGORITHMS:
-        raise unknown_name("algorithm", str(algorithm), ALGORITHMS)
+    require_algorithm(algorithm)
     rate = 0.0 if algorithm == "flow" else checked_rate(eta, float(values.max()))
     X_II = 1 / (w1 + w2 - rate * w1 * w2)
     A = (1 - rate * w1) / w1 * X_II
     return Projectors(A, A + rate / 2 * X_II)
+
+
+def require_algorithm(name: Any) -> None:
+    """Refuse a name that is none of the four, before anything is computed."""
+    if name not in ALGORITHMS:
+        raise unknown_name("algorithm", str(name), ALGORITHMS)
 
 
 def checked_rate(eta: float | None, largest: float) -> float:

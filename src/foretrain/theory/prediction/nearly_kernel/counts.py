@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from foretrain.support.errors import InputError
 
 
@@ -24,6 +26,6 @@ class ModelCounts:
 
 def counts(features: int, outputs: int = 1) -> ModelCounts:
     """For P = n_f + 1 features: P n_out parameters, P functions, and P + P (P + 1) / 2 functions."""
-    if features < 1 or outputs < 1:
-        raise InputError(f"features is {features} and outputs {outputs}: give at least one of each.")
+    if not all(isinstance(each, int | np.integer) and each >= 1 for each in (features, outputs)):
+        raise InputError(f"features is {features} and outputs {outputs}: give whole numbers, at least one.")
     return ModelCounts(features * outputs, features, features + features * (features + 1) // 2)

@@ -15,9 +15,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -26,6 +28,7 @@ from foretrain.theory.prediction.nearly_kernel.points import (
     FeaturePoints,
     Kernel,
     KernelPoints,
+    LinearPoints,
     MetaKernel,
     Points,
     flat_kernel,
@@ -52,9 +55,7 @@ class QuadraticModel(ABC):
         All P features are given, a constant one too if it is wanted. Features (N, C, P) and meta-features
         (N, C, P, P) are those of C outputs that share P parameters (11.150).
         """
-        if not np.isfinite(epsilon):
-            raise InputError(f"epsilon is {epsilon}: give a finite number.")
-        return FeatureModel(features, meta_features, float(epsilon), offset)
+        return FeatureModel(features, meta_features, finite(epsilon), offset)
 
     @staticmethod
     def from_kernels(
@@ -67,18 +68,16 @@ class QuadraticModel(ABC):
     @staticmethod
     def from_arrays(kernel: Any, meta_kernel: Any = None, offset: Any = None) -> KernelModel:
         """From k (D, D) and μ (D, D, A) of all samples, the A training ones first: then x are their positions."""
-        k = numbers(kernel, "the kernel")
-        mu = None if meta_kernel is None else numbers(meta_kernel, "the meta-kernel")
-        start = None if offset is None else numbers(offset, "the offset")
-        if k.ndim != 2 or k.shape[0] != k.shape[1] or (mu is not None and mu.shape[:2] != k.shape):
-            raise InputError(
-                f"kernel has shape {k.shape} and meta_kernel {None if mu is None else mu.shape}: give (D, D) and "
-                "(D, D, A), the A training samples first."
-            )
+        given = (kernel, meta_kernel, offset)
+        names = ("the kernel", "the meta-kernel", "the offset")
+        known = [None if each is None else numbers(each, name) for each, name in zip(given, names)]
+        if known[0] is None:
+            raise InputError("kernel is None: give (D, D).")
+        table = KernelArrays(known[0], known[1], known[2])
         return KernelModel(
-            lambda first, second: k[np.ix_(first, second)],
-            None if mu is None else lambda front, first, second: _picked(mu, front, first, second),
-            None if start is None else lambda places: start[np.asarray(places)],
+            table.kernel_of,
+            None if meta_kernel is None else table.meta_kernel_of,
+            None if offset is None else table.offset_of,
         )
 
     @abstractmethod
@@ -104,7 +103,7 @@ class QuadraticModel(ABC):
         return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FeatureModel(QuadraticModel):
     """Made by ``QuadraticModel.from_features``; weights are (outputs, P)."""
 
@@ -123,16 +122,15 @@ class FeatureModel(QuadraticModel):
             )
         wires = 1 if phi.ndim == 2 else phi.shape[1]
         size = phi.shape[-1]
+        if self.meta_features is None or self.epsilon == 0:
+            return LinearPoints(phi.reshape(-1, size), wires)
         require_memory(
             24.0 * phi.size * size,
             f"{len(x)} samples with {size}² meta-features",
             "give fewer samples at once",
         )
         wanted = (*phi.shape, size)
-        if self.meta_features is None or self.epsilon == 0:
-            psi = np.zeros(wanted)
-        else:
-            psi = self.epsilon * numbers(self.meta_features(x), "meta_features")
+        psi = self.epsilon * numbers(self.meta_features(x), "meta_features")
         if psi.shape != wanted:
             raise InputError(f"meta_features have shape {psi.shape}, but {wanted} was expected.")
         if not np.allclose(psi, psi.swapaxes(-1, -2), rtol=1e-9, atol=1e-12 * np.abs(psi).max(initial=0.0)):
@@ -140,6 +138,12 @@ class FeatureModel(QuadraticModel):
                 "meta_features are not symmetric in their last two axes: return (psi + psi.swapaxes(-1, -2)) / 2."
             )
         return FeaturePoints(phi.reshape(-1, size), psi.reshape(-1, size, size), wires)
+
+    def __repr__(self) -> str:
+        kind = "linear" if self.meta_features is None or not self.epsilon else f"epsilon {self.epsilon:g}"
+        return (
+            f"FeatureModel({_name(self.features)}, {kind}): give it to solve, train or NearlyKernelRegressor"
+        )
 
     def outputs(self, x: Any, weights: Any) -> Array:
         """z at given parameters (outputs, P) (11.105): (N, outputs)."""
@@ -158,13 +162,17 @@ class FeatureModel(QuadraticModel):
         return np.asarray(first @ second.swapaxes(1, 2))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelModel(QuadraticModel):
     """Made by ``QuadraticModel.from_kernels`` or ``from_arrays``; it has no parameters, only predictions."""
 
     kernel_of: Kernel
     meta_kernel_of: MetaKernel | None
     offset: Function | None = None
+
+    def __repr__(self) -> str:
+        kind = "no meta-kernel" if self.meta_kernel_of is None else _name(self.meta_kernel_of)
+        return f"KernelModel({_name(self.kernel_of)}, {kind}): give it to solve or descend_in_sample_space"
 
     def points(self, x: Any) -> KernelPoints:
         """The samples; one value of the kernel tells whether outputs are wired."""
@@ -174,17 +182,21 @@ class KernelModel(QuadraticModel):
         return KernelPoints(x, len(x) * wires, wires, self.kernel_of, self.meta_kernel_of)
 
 
+def _name(function: Function | Kernel | MetaKernel) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def outputs_at(points: FeaturePoints, weights: Array) -> Array:
     """Σ W φ + ε/2 Σ W W ψ: (outputs, rows)."""
     _check_weights(points, weights)
-    bent = np.einsum("njk,ik->inj", points.meta_features, weights)
-    return np.asarray(weights @ points.features.T + 0.5 * np.einsum("inj,ij->in", bent, weights))
+    bent = np.einsum("inj,ij->in", points.moved(weights), weights)
+    return np.asarray(weights @ points.features.T + 0.5 * bent)
 
 
 def effective_features_at(points: FeaturePoints, weights: Array) -> Array:
     """φ + ε Σ W ψ: (outputs, rows, P)."""
     _check_weights(points, weights)
-    return np.asarray(points.features + np.einsum("njk,ik->inj", points.meta_features, weights))
+    return np.asarray(points.features + points.moved(weights))
 
 
 def preconditioned(
@@ -203,23 +215,84 @@ def preconditioned(
         raise InputError("rates are not positive: gradient descent would climb.")
     root = (modes * np.sqrt(np.maximum(values, 0))) @ modes.T
 
-    def scaled_features(x: Any) -> Array:
-        return np.asarray(np.asarray(features(x)) @ root)
-
-    if meta_features is None:
-        return scaled_features, None
-    bends = meta_features
-    return scaled_features, lambda x: root @ np.asarray(bends(x)) @ root
+    bends = None if meta_features is None else partial(_scaled_on_both_sides, meta_features, root)
+    return partial(_scaled, features, root), bends
 
 
-def _picked(mu: Array, front: Any, first: Any, second: Any) -> Array:
-    """Entries of μ (D, D, A); a sample that is not in A may only be last if a training one can take its place."""
-    kept = mu.shape[2]
-    if np.max(second, initial=0) < kept:
-        return mu[np.ix_(front, first, second)]
-    if np.max(first, initial=0) < kept:
-        return mu[np.ix_(front, second, first)].swapaxes(1, 2)
-    raise InputError(f"meta_kernel holds only {kept} samples in its last axis: give all of them there.")
+# Functions of the module, not lambdas, so that models which hold them can be pickled.
+def _scaled(function: Function, root: Array, x: Any) -> Array:
+    values = numbers(function(x), "features")
+    if values.shape[-1] != len(root):
+        raise InputError(f"there are {len(root)} rates for {values.shape[-1]} features: give one for each.")
+    return np.asarray(values @ root)
+
+
+def _scaled_on_both_sides(function: Function, root: Array, x: Any) -> Array:
+    return np.asarray(root @ _scaled(function, root, x))
+
+
+@dataclass(frozen=True, eq=False)
+class KernelArrays:
+    """Kernel (D, D), meta-kernel (D, D, A) and offset (D, ...) of samples that are known by their positions."""
+
+    kernel: Array
+    meta_kernel: Array | None
+    offset: Array | None
+
+    def __post_init__(self) -> None:
+        k, mu, start = self.kernel, self.meta_kernel, self.offset
+        if k.ndim != 2 or k.shape[0] != k.shape[1] or (mu is not None and not _fits(mu, k)):
+            raise InputError(
+                f"kernel has shape {k.shape} and meta_kernel {None if mu is None else mu.shape}: give (D, D) and "
+                "(D, D, A), the A training samples first."
+            )
+        if start is not None and (start.ndim not in (1, 2) or len(start) != len(k)):
+            raise InputError(
+                f"offset has shape {start.shape} for {len(k)} samples: give (D,) or (D, outputs)."
+            )
+
+    def kernel_of(self, first: Any, second: Any) -> Array:
+        """Entries of k."""
+        return self.kernel[np.ix_(self._places(first), self._places(second))]
+
+    def meta_kernel_of(self, front: Any, first: Any, second: Any) -> Array:
+        """Entries of μ; a sample that is not in A may only be last if a training one can take its place."""
+        mu = cast("Array", self.meta_kernel)
+        places = [self._places(each) for each in (front, first, second)]
+        if places[2].max() < mu.shape[2]:
+            return mu[np.ix_(*places)]
+        if places[1].max() < mu.shape[2]:
+            return mu[np.ix_(places[0], places[2], places[1])].swapaxes(1, 2)
+        raise InputError(
+            f"meta_kernel holds only {mu.shape[2]} samples in its last axis: give all of them there."
+        )
+
+    def offset_of(self, places: Any) -> Array:
+        """Outputs before training."""
+        return cast("Array", self.offset)[self._places(places)]
+
+    def _places(self, x: Any) -> NDArray[np.intp]:
+        found, count = np.asarray(x), len(self.kernel)
+        if found.ndim != 1 or found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= count:
+            raise InputError(
+                f"samples are {x}: give positions in the kernel, whole numbers from 0 to {count - 1}."
+            )
+        return found.astype(np.intp)
+
+
+def _fits(mu: Array, kernel: Array) -> bool:
+    return mu.ndim == 3 and mu.shape[:2] == kernel.shape and 1 <= mu.shape[2] <= len(kernel)
+
+
+def finite(epsilon: Any) -> float:
+    """ε as a number."""
+    if (
+        isinstance(epsilon, bool)
+        or not isinstance(epsilon, int | float | np.number)
+        or not np.isfinite(epsilon)
+    ):
+        raise InputError(f"epsilon is {epsilon!r}: give a finite number.")
+    return float(epsilon)
 
 
 def _check_weights(points: FeaturePoints, weights: Array) -> None:

@@ -22,6 +22,7 @@ Kernel = Callable[[Any, Any], Any]
 MetaKernel = Callable[[Any, Any, Any], Any]
 
 _FEWER = "give fewer samples at once"
+_ROUNDING = 1e-5
 
 
 class Points(Protocol):
@@ -109,8 +110,40 @@ class FeaturePoints:
         return float(np.linalg.norm(inverse_root @ self._moved(self, weights), 2, axis=(1, 2)).max())
 
     def _moved(self, train: FeaturePoints, weights: Array) -> Array:
-        """ε Σ ψ_jk W_k for W = Σ c φ: (outputs, rows, P)."""
-        return np.asarray(np.einsum("njk,ik->inj", self.meta_features, weights @ train.features))
+        return self.moved(weights @ train.features)
+
+    def moved(self, change: Array) -> Array:
+        """ε Σ ψ_jk W_k, the change of the features along changes W (outputs, P): (outputs, rows, P)."""
+        return np.asarray(np.einsum("njk,ik->inj", self.meta_features, change))
+
+
+class LinearPoints(FeaturePoints):
+    """Features whose meta-features are zero, of which nothing is stored: P may be large."""
+
+    def __init__(self, features: Array, wires: int) -> None:
+        shape = (*features.shape, features.shape[1])
+        super().__init__(features, np.broadcast_to(np.float64(0), shape), wires)
+
+    def meta_kernel(self, first: FeaturePoints, second: FeaturePoints) -> Array:
+        """Zero."""
+        return np.zeros((self.rows, first.rows, second.rows))
+
+    def in_front(self, train: FeaturePoints, weights: Array) -> Array:
+        """Zero."""
+        return np.zeros((len(weights), self.rows))
+
+    @staticmethod
+    def pull(train: FeaturePoints, weights: Array) -> Array:
+        """Zero."""
+        return np.zeros((len(weights), train.features.shape[1]))
+
+    def moved(self, change: Array) -> Array:
+        """Zero."""
+        return np.zeros((len(change), *self.features.shape))
+
+    def movement(self, weights: Array, inverse_root: Array) -> float:
+        """None."""
+        return 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +167,12 @@ class KernelPoints:
     @cached_property
     def _own_meta_kernel(self) -> Array:
         """Of the points with themselves: the training samples' one is used several times."""
-        return self._meta_kernel(self, self)
+        found = self._meta_kernel(self, self)
+        if not same(found, found.swapaxes(1, 2)):
+            raise InputError(
+                "the meta-kernel is not symmetric in its last two samples: put the twice differentiated one first."
+            )
+        return found
 
     def _meta_kernel(self, first: KernelPoints, second: KernelPoints) -> Array:
         shape = (self.rows, first.rows, second.rows)
@@ -185,14 +223,23 @@ def flat_kernel(values: Any, wires: int) -> Array:
     )
 
 
+def same(first: Array, second: Array) -> bool:
+    """Equal up to the rounding of single precision, in which kernels of networks are often computed."""
+    return bool(np.abs(first - second).max(initial=0.0) <= _ROUNDING * np.abs(first).max(initial=0.0))
+
+
 def numbers(values: Any, what: str) -> Array:
     """An array of finite float64."""
     try:
-        found = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+        given = np.asarray(values)
+        if values is None or given.dtype.kind == "c":
+            raise TypeError
+        found = given.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError):
         raise InputError(
-            f"{what} gives {type(values).__name__}, not numbers: return a numpy array."
+            f"{what}: {type(values).__name__} does not hold real numbers that numpy can read; give a numpy array "
+            "(of a tensor, .detach().cpu().numpy())."
         ) from None
     if not np.isfinite(found).all():
-        raise InputError(f"{what} gives values that are not finite: check it on your samples.")
+        raise InputError(f"{what}: some values are not finite; look for them in your samples.")
     return found

@@ -14,13 +14,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import signature
 from typing import Any, Self
 
 import numpy as np
 
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.theory.prediction.nearly_kernel.models import QuadraticModel
+from foretrain.theory.prediction.nearly_kernel.models import QuadraticModel, finite
 from foretrain.theory.prediction.nearly_kernel.points import Array, Model, numbers
 from foretrain.theory.prediction.nearly_kernel.solution import Solution, solve
 from foretrain.theory.prediction.nearly_kernel.training import TrainedModel, train
@@ -87,8 +88,9 @@ class NearlyKernelRegressor:
         """Train on samples X (N, ...) and targets y (N,) or (N, outputs)."""
         if self.solver not in _WAYS:
             raise unknown_name("solver", str(self.solver), _WAYS)
-        model, x = self._model(), _samples(X)
+        model, x = self._model(), self._samples(X)
         self.solution_: Solution | TrainedModel
+        vars(self).pop("expansion_parameter_", None)  # of a fit before this one
         if self.solver == "training":
             self.solution_ = train(model, x, y, self.algorithm, self.eta)
         else:
@@ -96,6 +98,7 @@ class NearlyKernelRegressor:
             self.expansion_parameter_ = self.solution_.expansion_parameter
         self.eta_ = self.solution_.eta
         self.n_features_in_ = int(np.prod(x.shape[1:]))
+        self._sample_shape = x.shape[1:]
         return self
 
     def predict(self, X: Any) -> Array:
@@ -108,6 +111,8 @@ class NearlyKernelRegressor:
         if target.shape != found.shape:
             raise InputError(f"y has shape {target.shape}, but predictions have {found.shape}.")
         weight = np.ones(len(target)) if sample_weight is None else numbers(sample_weight, "sample_weight")
+        if weight.shape != (len(target),) or not weight.sum() > 0:
+            raise InputError(f"sample_weight has shape {weight.shape}: give (N,), with a sum above zero.")
         left = weight @ ((target - found) ** 2).reshape(len(target), -1)
         around = target - np.average(target, axis=0, weights=weight)
         spread = weight @ (around**2).reshape(len(target), -1)
@@ -131,10 +136,10 @@ class NearlyKernelRegressor:
 
     def set_params(self, **parameters: Any) -> Self:
         """Change arguments of the constructor; fit again afterwards."""
-        for name, value in parameters.items():
+        for name in parameters:
             if name not in self._names():
                 raise unknown_name("parameter", name, self._names())
-            setattr(self, name, value)
+        vars(self).update(parameters)
         return self
 
     @classmethod
@@ -142,7 +147,16 @@ class NearlyKernelRegressor:
         return tuple(name for name in signature(cls.__init__).parameters if name != "self")
 
     def _model(self) -> Model:
+        for name in ("features", "meta_features", "kernel", "meta_kernel", "offset"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise InputError(f"{name} is a {type(given).__name__}: give a function of the samples.")
         if self.model is not None:
+            if not all(hasattr(self.model, name) for name in ("points", "start")):
+                raise InputError(
+                    f"model is a {type(self.model).__name__}: give a QuadraticModel, or for a torch network "
+                    "foretrain.empirical.quadratic_features.NetworkFeatures(network)."
+                )
             others = (self.features, self.meta_features, self.kernel, self.meta_kernel, self.offset)
             if any(each is not None for each in others) or self.epsilon != 1:
                 raise InputError(
@@ -162,23 +176,32 @@ class NearlyKernelRegressor:
         return QuadraticModel.from_kernels(self.kernel, self._scaled_meta_kernel(), self.offset)
 
     def _scaled_meta_kernel(self) -> Callable[[Any, Any, Any], Array] | None:
-        given, epsilon = self.meta_kernel, float(self.epsilon)
-        if given is None:
-            return None
-        return lambda x0, x1, x2: epsilon * numbers(given(x0, x1, x2), "the meta-kernel")
+        epsilon = finite(self.epsilon)
+        return None if self.meta_kernel is None else partial(_scaled, self.meta_kernel, epsilon)
 
     def _fitted(self) -> Solution | TrainedModel:
         if not hasattr(self, "solution_"):
             raise InputError("this NearlyKernelRegressor is not fitted: call fit(X, y) first.")
         return self.solution_
 
-    def _like_training(self, X: Any) -> Array:
+    def _like_training(self, X: Any) -> Any:
         self._fitted()
-        x = _samples(X)
-        width = int(np.prod(x.shape[1:]))
-        if width != self.n_features_in_:
-            raise InputError(f"X has {width} columns, but there were {self.n_features_in_} in training.")
+        x = self._samples(X)
+        if x.ndim == 2 and len(self._sample_shape) == 1 and x.shape[1] != self.n_features_in_:
+            raise InputError(f"X has {x.shape[1]} columns, but there were {self.n_features_in_} in training.")
+        if x.shape[1:] != self._sample_shape:
+            raise InputError(
+                f"X has samples of shape {x.shape[1:]}, but there was {self._sample_shape} in training."
+            )
         return x
+
+    def _samples(self, X: Any) -> Any:
+        """Samples as real numbers; whole ones stay so for a model, because a network may want them."""
+        x = numbers(X, "X")
+        if x.ndim < 1 or not len(x):
+            raise InputError(f"X has shape {x.shape}: give at least one sample, (N, features).")
+        given = np.asarray(X)
+        return given if self.model is not None and given.dtype.kind in "iu" else x
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "solution_")
@@ -209,8 +232,5 @@ class NearlyKernelRegressor:
         return f"NearlyKernelRegressor({told})"
 
 
-def _samples(X: Any) -> Array:
-    x = numbers(X, "X")
-    if x.ndim < 1 or not len(x):
-        raise InputError(f"X has shape {x.shape}: give at least one sample, (N, features).")
-    return x
+def _scaled(meta_kernel: Callable[[Any, Any, Any], Any], epsilon: float, x0: Any, x1: Any, x2: Any) -> Array:
+    return epsilon * numbers(meta_kernel(x0, x1, x2), "the meta-kernel")

@@ -27,6 +27,7 @@ from foretrain.theory.prediction.nearly_kernel.algorithms import (
     Spectrum,
     checked_rate,
     projectors,
+    require_algorithm,
     spectrum,
 )
 from foretrain.theory.prediction.nearly_kernel.models import effective_features_at
@@ -180,13 +181,9 @@ def solve(
     ``algorithm`` is "gradient_descent" at rate ``eta`` (by default 1 / w_max), "flow", "direct" optimisation, or
     "ridgeless", the interpolation of least norm. ``y``: (N,) or (N, outputs).
     """
+    require_algorithm(algorithm)
     train = model.points(x)
     targets = as_targets(model, train, x, y)
-    if isinstance(train, FeaturePoints) and train.features.shape[1] < train.rows:
-        raise InputError(
-            f"there are {train.features.shape[1]} features for {train.rows} training outputs: give at least "
-            "as many features as outputs."
-        )
     columns = targets.residual.shape[1]
     require_memory(
         8 * (4.0 + 4 * columns) * train.rows**2, f"a kernel of {train.rows} rows", "give fewer samples"
@@ -226,6 +223,11 @@ def as_targets(model: Model, train: Points, x: Any, y: Any) -> Targets:
     if train.wires > 1 and shaped.shape[1] != train.wires:
         raise InputError(
             f"y has {shaped.shape[1]} outputs, but the model has {train.wires} that share its parameters."
+        )
+    if isinstance(train, FeaturePoints) and train.features.shape[1] < train.rows:
+        raise InputError(
+            f"there are {train.features.shape[1]} features for {train.rows} training outputs: give at least "
+            "as many features as outputs."
         )
     residual = shaped - model.start(x, shaped.shape[1])
     rows = residual if train.wires == 1 else residual.reshape(-1, 1)

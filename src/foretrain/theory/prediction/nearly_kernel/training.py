@@ -13,9 +13,15 @@ from typing import Any
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
-from foretrain.theory.prediction.nearly_kernel.algorithms import ALGORITHMS, Spectrum, checked_rate, spectrum
+from foretrain.theory.prediction.nearly_kernel.algorithms import (
+    Spectrum,
+    checked_rate,
+    require_algorithm,
+    spectrum,
+)
 from foretrain.theory.prediction.nearly_kernel.models import (
     FeatureModel,
     effective_features_at,
@@ -81,8 +87,7 @@ def train(
             "a model made from kernels or a network has no parameters to train here: use solve, or "
             "descend_in_sample_space."
         )
-    if algorithm not in ALGORITHMS:
-        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+    require_algorithm(algorithm)
     points = model.points(x)
     targets = as_targets(model, points, x, y)
     modes = spectrum(points.kernel(points))
@@ -104,12 +109,15 @@ def train(
 
 def require_steps(values: Array, rate: float, tolerance: float, most: int) -> None:
     """Refuse gradient descent that the smallest eigenvalue makes too slow."""
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance is {tolerance}: give a share of the targets, between 0 and 1.")
     slowest = float(np.abs(1 - rate * values).max())
     needed = np.log(tolerance) / np.log(slowest) if 0 < slowest < 1 else (1.0 if slowest == 0 else np.inf)
     if needed > most:
         raise InputError(
             f"gradient descent at eta {rate:.3g} needs about {needed:.2g} steps for eigenvalues from {values[0]:.2g} "
-            f"to {values[-1]:.2g}, more than steps={most}: raise steps or tolerance."
+            f"to {values[-1]:.2g}, more than steps={most}: raise steps or tolerance, or leave out samples "
+            "that are nearly equal."
         )
 
 
@@ -170,6 +178,9 @@ def _least_norm(points: FeaturePoints, y: Array, goal: float) -> tuple[Array, in
 
 def _newton(points: FeaturePoints, target: Array, goal: float) -> tuple[Array, int]:
     rows, size = points.features.shape
+    require_memory(
+        24.0 * (rows + size) ** 2, f"Newton's method for {size} features", 'choose algorithm "direct"'
+    )
     multipliers = np.linalg.solve(points.features @ points.features.T, target)
     weights = points.features.T @ multipliers
     for step in range(_NEWTON_STEPS):
