@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -57,30 +58,41 @@ def rate_of(name: str, _: Tensor) -> float:
     return rates.weight if name.endswith("weight") else rates.bias
 
 
+class Hidden(nn.Module):
+    """The same module, seen as no chain because its input passes a skip of weight zero."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + 0.0 * x.sum(1, keepdim=True)
+
+
+def output_first(joint: Tensor) -> Tensor:
+    """Legs (sample, output) as legs (output, sample)."""
+    places = torch.arange(len(joint)).view(SAMPLES, -1).T.flatten()
+    for axis in range(joint.ndim):
+        joint = joint.index_select(axis, places)
+    return joint
+
+
 def by_derivatives(model: nn.Module, x: Tensor) -> LayerDifferentials:
-    """All four by Jacobians of Jacobians in the space of parameters; legs with the output first."""
-    named = dict(model.named_parameters())
-    sizes = [value.numel() for value in named.values()]
-    rates = torch.cat(
-        [torch.full_like(value, rate_of(name, value)).flatten() for name, value in named.items()]
-    )
+    """All four by automatic derivatives."""
 
-    def outputs(flat: Tensor) -> Tensor:
-        parts = zip(named, flat.split(sizes), strict=True)
-        placed = {name: part.view(named[name].shape) for name, part in parts}
-        return torch.func.functional_call(model, placed, (x,)).mT.flatten()
+    def rate(name: str, tensor: Tensor) -> float:
+        return rate_of(name.removeprefix("inner."), tensor)
 
-    at = torch.cat([value.detach().flatten() for value in named.values()])
-    first = torch.func.jacrev(outputs)
-    second = torch.func.jacrev(first)
-    J, H, T = first(at), second(at), torch.func.jacrev(second)(at)
-    g = J * rates
-    u = torch.einsum("amn,cn->acm", H, g)
+    hidden = Hidden(model)
+    first, second = ft.dntk(hidden, x, rates=rate), ft.ddntk(hidden, x, rates=rate)
+    assert first.route == "nested forward mode"
+    kernel = torch.as_tensor(np.asarray(ft.ntk(hidden, x, outputs="full", rates=rate)))
+    joint = kernel.permute(0, 2, 1, 3).reshape(2 * (SAMPLES * kernel.shape[-1],))
     return LayerDifferentials(
-        J @ g.T,
-        torch.einsum("acm,bm->abc", u, g),
-        torch.einsum("amnr,bm,cn,dr->abcd", T, g, g, g),
-        torch.einsum("acm,m,bdm->abcd", u, rates, u),
+        *(
+            output_first(values)
+            for values in (joint, first.joint(), second.dd_I.joint(), second.dd_II.joint())
+        )
     )
 
 

@@ -205,7 +205,7 @@ def test_gradient_descent_with_the_equivalent_rates_trains_the_output_layer_alon
     fitted = start[3:] + fit_features(phi[:3], Y - start[:3]).predict(phi[3:])
     spectrum = np.linalg.eigvalsh(phi[:3] @ phi[:3].T)
     trained = drawn
-    for _ in range(400):
+    for _ in range(1500):
         trained = descend(trained, X[:3], Y, 2 / (spectrum[0] + spectrum[-1]))
     np.testing.assert_array_equal(trained.weights[0], drawn.weights[0])
     np.testing.assert_allclose(forward(trained, X)[3][0].T, np.concatenate([Y, fitted]), atol=1e-8)

@@ -1,4 +1,4 @@
-"""Trained networks of infinite width: the reference's numbers, explicit iteration, Bayes, other algorithms, bad input."""
+"""Trained networks of infinite width: the reference's numbers, iteration, Bayes, other algorithms, bad input."""
 
 from __future__ import annotations
 
@@ -319,6 +319,8 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         output_kernels(ft.MLP("perceptron", depth=3, width=10), X)
     with pytest.raises(InputError, match="two square matrices"):
         OutputKernels.from_matrices(np.eye(3), np.eye(2), 1)
+    with pytest.raises(InputError, match=r"give \(4, outputs\)"):
+        GradientDescent(random_kernels(0), np.ones(4))
     monkeypatch.setenv("FORETRAIN_MEMORY", "2kB")
     with pytest.raises(NotEnoughMemoryError, match="predict fewer test inputs at a time"):
         output_kernels(TANH, X)

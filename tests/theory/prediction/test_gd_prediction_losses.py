@@ -17,6 +17,7 @@ from foretrain.theory.prediction.infinite_width import (
     Loss,
     OutputKernels,
     cross_entropy_prediction,
+    expected_cross_entropy,
     expected_loss,
     generalization_error,
     gradient_descent_prediction,
@@ -27,7 +28,11 @@ from foretrain.theory.prediction.infinite_width import (
     smooth_labels,
     target_logits,
 )
-from foretrain.theory.prediction.infinite_width.cross_entropy import initial_outputs, integrate_errors, sum_errors
+from foretrain.theory.prediction.infinite_width.cross_entropy import (
+    initial_outputs,
+    integrate_errors,
+    sum_errors,
+)
 from foretrain.theory.prediction.infinite_width.hidden_updates import sampled_moments
 from foretrain.theory.prediction.infinite_width.result import prediction
 
@@ -153,6 +158,9 @@ def test_ensemble_at_the_end_of_cross_entropy() -> None:
     spread = np.hypot(soft.std(axis=0) / np.sqrt(len(soft)), found.probabilities.standard_error)
     assert (np.abs(soft.mean(axis=0) - found.probabilities.value) < 4 * spread).all()
     assert found.probabilities.value.sum(axis=1) == pytest.approx(1)
+    losses = CROSS_ENTROPY.value(ends, P[:2]).sum(axis=1)
+    expected = expected_cross_entropy(kernels, P, P[:2])
+    assert abs(losses.mean() - expected.total) < 4 * losses.std() / 4000**0.5 + 0.02 * expected.variance
 
 
 def test_cross_entropy_at_finite_times() -> None:
@@ -222,9 +230,7 @@ def test_hidden_update_by_hand() -> None:
     slope = _gaussian_mean(K2, lambda z: act.derivative(z)[:, None] * act.derivative(z)[None])
     mixed = _gaussian_mean(K2, lambda z: act.derivative(z)[:, None] * act.value(z)[None])
     weights = slope * (2 * K3 + targets @ targets.T)
-    four = _gaussian_mean(
-        K1, lambda z: np.einsum("axy,bxy,cxy,dxy->abcdxy", *[act.derivative(z)] * 4)
-    )
+    four = _gaussian_mean(K1, lambda z: np.einsum("axy,bxy,cxy,dxy->abcdxy", *[act.derivative(z)] * 4))
     B = 1.4**2 * four * T1[:, None, :, None] * T1[None, :, None, :]
     printed = T2 @ weights @ T2.T
     scale = eta**2 * 1.4 / 80

@@ -33,6 +33,7 @@ from foretrain.theory.prediction.infinite_width.cross_entropy import (
     CrossEntropyPrediction,
     cross_entropy_end,
     cross_entropy_prediction,
+    expected_cross_entropy,
     network_end,
     target_logits,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "end_states",
     "expanded_mean_as_printed",
     "expanded_prediction",
+    "expected_cross_entropy",
     "expected_loss",
     "generalization_error",
     "generalized_squared_error",

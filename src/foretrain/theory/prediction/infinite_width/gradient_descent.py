@@ -99,6 +99,13 @@ class GradientDescent:
         values = self.spectrum[0] if known else eigvalsh(self.kernels.Theta_train)
         return LearningRates(float(values[0]), float(values[-1]))
 
+    def __post_init__(self) -> None:
+        if self.targets.ndim != 2 or len(self.targets) != self.kernels.training:
+            raise InputError(
+                f"targets have shape {self.targets.shape}: give ({self.kernels.training}, outputs), one row for each "
+                "training input."
+            )
+
     def end(self) -> Prediction:
         """The end of training, whatever the algorithm (10.40), (10.41); on training inputs mean y, variance 0."""
         weights = self.factor.solve(self.kernels.Theta_cross.T).T
@@ -106,8 +113,8 @@ class GradientDescent:
 
     def at_step(self, step: int, eta: float | None = None) -> Prediction:
         """After this many steps; the best constant rate by default."""
-        eta = self.checked_rate(eta)
-        weights = self._weights(_done_by_steps(self.spectrum[0], eta, whole(step)))
+        values, eta = self.spectrum[0], self.checked_rate(eta)
+        weights = self._weights(_done_by_steps(values, eta, whole(step)))
         return self._predict(weights, f"after {step} steps at eta {eta:.6g}", eta, step)
 
     def at_time(self, time: float, eta: float = 1.0) -> Prediction:
@@ -118,8 +125,8 @@ class GradientDescent:
 
     def training_at_step(self, step: int, eta: float | None = None) -> Prediction:
         """Outputs on the training inputs themselves after some steps."""
-        eta = self.checked_rate(eta)
-        left = 1 - self.spectrum[0] * _done_by_steps(self.spectrum[0], eta, whole(step))
+        values, eta = self.spectrum[0], self.checked_rate(eta)
+        left = (1 - eta * values) ** whole(step)
         return self._on_training(left, f"on training inputs after {step} steps at eta {eta:.6g}", eta, step)
 
     def training_at_time(self, time: float, eta: float = 1.0) -> Prediction:
@@ -195,11 +202,11 @@ def gradient_descent_prediction(
     if algorithm not in get_args(Algorithm):
         raise unknown_name("algorithm", str(algorithm), get_args(Algorithm))
     training = GradientDescent.of(mlp, X_train, Y_train, X_test)
-    if algorithm == "gradient_descent" and eta is not None:
-        training.checked_rate(eta)
     if algorithm == "newton" and (eta, time) != (None, None):
         raise InputError("Newton's method is done after one step and has no rate: leave eta and time out.")
     if time is None:
+        if algorithm == "gradient_descent" and eta is not None:
+            training.checked_rate(eta)
         return training.end()
     if algorithm == "flow":
         return training.at_time(time, 1.0 if eta is None else eta)
