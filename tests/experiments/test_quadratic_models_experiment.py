@@ -63,6 +63,12 @@ def test_effective_kernels_of_tiny_networks_and_their_parts(tmp_path: Path) -> N
     again = kernels.effective_kernel(Scale.QUICK, 0, Parts(tmp_path / "kept", {"seed": 0}))
     assert again.data.equals(found.data)
     assert len(found.table) == 3 * 4 + 3
+    cautious = [row for row in found.table if row.note.startswith("No blind test")]
+    assert len(cautious) == 3 * 3
+    wrong = sum(row.agrees is False for row in found.table)
+    assert ("as expected, so" in found.verdict) == (wrong == 0)
+    assert wrong == 0 or f"{wrong} of 15 powers are NOT as expected" in found.verdict
+    assert not any(row.note.startswith("No blind test") for row in kernels._width_rows(found.data, ""))
     sized = [row for row in found.table if "targets' size" in row.quantity]
     assert all(row.agrees for row in sized), sized
     assert (found.data.left_second < found.data.change).all()

@@ -33,7 +33,12 @@ _Y = np.array([1.0, -1.0, 0.5, 0.8])
 _SIZE = 0.5  # of what is learned at several widths
 _SIZES = (0.0625, 0.125, 0.25, 0.5)  # at one width
 _SIZED = ("tanh", 3)
-_NEXT = 0.02  # of a power of the size: what the fourth power beyond the leading one adds
+_NEXT = 0.02  # of a power of the size s: a term b s⁴ beside 1 and s² moves the fitted power by 0.011 b, and b is O(1)
+_SEEN_SEED = 0
+_SEEN = (
+    "No blind test: inputs, widths, root mean squares in place of typical sizes, and the term b/n of the fit were "
+    "settled after results with this seed had been seen. Give another seed for one."
+)
 
 
 class _Plan(NamedTuple):
@@ -74,8 +79,8 @@ def effective_kernel(scale: Scale, seed: int, parts: Parts) -> Result:
     sized = xarray.concat(sizes, "size").assign_coords(size=list(_SIZES)).rename(draw="sized_draw")
     data = xarray.merge([named, sized.rename({name: f"sized_{name}" for name in sizes[0].data_vars})])
     data.attrs = {"sized_network": _title(_SIZED), "sized_width": plan.width}
-    rows = (*_width_rows(data), *_size_rows(data))
-    return Result(_verdict(data), rows, data, partial(_draw, data))
+    rows = (*_width_rows(data, _SEEN if seed == _SEEN_SEED else ""), *_size_rows(data))
+    return Result(_verdict(data, rows), rows, data, partial(_draw, data))
 
 
 def _title(network: tuple[str, int]) -> str:
@@ -102,7 +107,8 @@ def _slope(data: xarray.Dataset, name: str, over: str | None = None) -> Slope:
     return slope_of(data[name], None if over is None else data[over])
 
 
-def _width_rows(data: xarray.Dataset) -> list[Row]:
+def _width_rows(data: xarray.Dataset, caution: str) -> list[Row]:
+    """Powers of n, within three standard errors; a caution stands where a test is not what it seems."""
     rows = []
     for name in data.network.values:
         own = data.sel(network=name)
@@ -113,7 +119,14 @@ def _width_rows(data: xarray.Dataset) -> list[Row]:
         ):
             found = _slope(own, *quantities)
             rows.append(
-                Row(f"{name}: {title} of n", -1.0, found.value, found.standard_error, found.agrees(-1.0))
+                Row(
+                    f"{name}: {title} of n",
+                    -1.0,
+                    found.value,
+                    found.standard_error,
+                    found.agrees(-1.0),
+                    note=caution,
+                )
             )
         found = _slope(own, "left_first", "change")
         rows.append(
@@ -155,7 +168,7 @@ def _size_rows(data: xarray.Dataset) -> list[Row]:
     return rows
 
 
-def _verdict(data: xarray.Dataset) -> str:
+def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
     said = []
     for name in data.network.values:
         own = data.sel(network=name).dropna("width", subset=["change"]).isel(width=-1)
@@ -166,8 +179,15 @@ def _verdict(data: xarray.Dataset) -> str:
         said.append(f"{name}, width {int(own.width)}: {odd:.1%} and {everything:.1%}")
     return (
         "What (11.138) leaves of the odd change of the kernel, and dNTK with ddNTKs of all of it: "
-        f"{'; '.join(said)}; both shares fall as 1/n."
+        f"{'; '.join(said)}; {_told_powers(rows)}."
     )
+
+
+def _told_powers(rows: tuple[Row, ...]) -> str:
+    wrong = [row.quantity for row in rows if row.agrees is False]
+    if not wrong:
+        return f"all {len(rows)} powers of width and size are as expected, so both shares fall as 1/n"
+    return f"{len(wrong)} of {len(rows)} powers are NOT as expected ({'; '.join(wrong)})"
 
 
 def _draw(data: xarray.Dataset) -> Figure:

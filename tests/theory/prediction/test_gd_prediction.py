@@ -276,6 +276,8 @@ def test_jitter_is_reported_and_harmless() -> None:
         warnings.simplefilter("error")
         late = gradient_descent_prediction(mlp, doubled, targets, X[3:], algorithm="flow", time=300.0)
     assert late.mean.values == pytest.approx(apart.mean.values, abs=1e-9)
+    stepped = gradient_descent_prediction(mlp, doubled, targets, X[3:], time=400)
+    assert stepped.mean.values == pytest.approx(apart.mean.values, abs=1e-9)
 
 
 def test_linear_network_interpolates_linearly() -> None:
@@ -315,6 +317,8 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         gradient_descent_prediction(TANH, X[:3], Y, X[3:, :2])
     with pytest.raises(InputError, match="nothing is learned"):
         gradient_descent_prediction(TANH.replace(lambda_b=0.0, lambda_W=0.0), X[:3], Y, X[3:])
+    with pytest.raises(InputError, match="nothing is learned"):
+        gradient_descent_prediction(TANH.replace(lambda_b=0.0, lambda_W=0.0), X[:3], Y, X[3:], time=2)
     with pytest.raises(NotSupportedError, match="jumps"):
         output_kernels(ft.MLP("perceptron", depth=3, width=10), X)
     with pytest.raises(InputError, match="two square matrices"):

@@ -56,7 +56,7 @@ def checks(patient: Patient) -> Section:
 
 
 def _clean_bill(patient: Patient) -> str:
-    examined = [one for one in patient.diagnosis.examinations.values() if not one.skipped]
+    examined = [one for one in patient.diagnosis.examinations.values() if not (one.skipped or one.failed)]
     if not examined:
         return "Nothing could be examined: every check was skipped, for the reasons given below."
     return f"A clean bill of health: none of {len(examined)} checks found anything that holds learning back."

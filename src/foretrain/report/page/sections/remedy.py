@@ -67,6 +67,7 @@ def _trained(seen: Verification) -> Plot:
         )
         for key, one in seen.curves.items()
     ]
+    held_out = ", samples held out" if seen.unseen else ""
     losses = np.concatenate([one.losses for one in seen.curves.values()])
     rows = [
         (_LOOKS[key][0], int(step), float(loss))
@@ -80,7 +81,7 @@ def _trained(seen: Verification) -> Plot:
         drawn,
         {
             "xaxis": axis("step"),
-            "yaxis": axis(f"loss ({seen.loss_name})", scale_for(losses)),
+            "yaxis": axis(f"loss ({seen.loss_name}{held_out})", scale_for(losses)),
             "hovermode": "x unified",
             "showlegend": True,
         },

@@ -45,7 +45,7 @@ class LearningRates(NamedTuple):
     @property
     def best(self) -> float:
         """2 / (lambda_min + lambda_max): the constant rate whose slowest direction is fastest."""
-        return 2 / (max(self.smallest, 0.0) + self.largest)
+        return 2 / (self.smallest + self.largest)
 
     def check(self, eta: float | None) -> float:
         """The rate of steps, the best one by default, or an error if steps would not converge."""
@@ -94,10 +94,18 @@ class GradientDescent:
 
     @cached_property
     def rates(self) -> LearningRates:
-        """Which learning rates converge, from the extreme eigenvalues of Theta_AA."""
+        """Which learning rates converge, from the extreme eigenvalues of Theta_AA.
+
+        Directions without any signal (repeated inputs) never move and do not count.
+        """
         known = "spectrum" in self.__dict__
         values = self.spectrum[0] if known else eigvalsh(self.kernels.Theta_train)
-        return LearningRates(float(values[0]), float(values[-1]))
+        if not values[-1] > 0:
+            raise InputError(
+                "the tangent kernel is zero, so that nothing is learned: give positive learning rates."
+            )
+        resolved = values[values > len(values) * np.finfo(float).eps * values[-1]]
+        return LearningRates(float(resolved[0]), float(values[-1]))
 
     def __post_init__(self) -> None:
         if self.targets.ndim != 2 or len(self.targets) != self.kernels.training:

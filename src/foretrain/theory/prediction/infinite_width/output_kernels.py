@@ -43,9 +43,15 @@ class OutputKernels:
         if not 0 < training <= len(kernel):
             raise InputError(f"training is {training}: give a number from 1 to {len(kernel)}.")
         seen, new = slice(None, training), slice(training, None)
-        return cls(
-            kernel[seen, seen], kernel[new, seen], kernel[new, new], tangent[seen, seen], tangent[new, seen]
+        # Copies, so that what is not kept does not stay in memory.
+        blocks = (
+            kernel[seen, seen],
+            kernel[new, seen],
+            kernel[new, new],
+            tangent[seen, seen],
+            tangent[new, seen],
         )
+        return cls(*(block.copy() for block in blocks))
 
     @property
     def training(self) -> int:
