@@ -168,6 +168,12 @@ def test_bad_input() -> None:
         compare_effective_kernels(mlp, X, 0 * Y)
     with pytest.raises(InputError, match="changes"):
         compare_effective_kernels(mlp, X, Y[:2])
+    with pytest.raises(InputError, match="nan or infinite"):
+        compare_effective_kernels(mlp, X, Y * np.nan)
+    with pytest.raises(InputError, match="X_test has shape"):
+        compare_effective_kernels(mlp, X, Y, np.ones((1, 2)))
+    with pytest.raises(InputError, match="did not end"):
+        compare_effective_kernels(mlp, X[[0, 0]], Y[:2], widths=(8, 16, 32), draws=2)
     with pytest.raises(InputError, match="no hidden layer"):
         compare_effective_kernels(MLP("tanh", 1), X, Y)
     with pytest.raises(NotSupportedError, match="kinks"):

@@ -20,7 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from foretrain.compare.build import Network, build, parameter_groups
-from foretrain.compare.joint_training import MOST_STEPS, TOLERANCE, Learner, not_ended, train_together
+from foretrain.compare.joint_training import (
+    MOST_STEPS,
+    TOLERANCE,
+    Learner,
+    diverged,
+    not_ended,
+    train_together,
+)
 from foretrain.empirical.differentials.entry import ddntk, dntk
 from foretrain.empirical.tangent_kernel.entry import ntk
 from foretrain.support.errors import InputError, NotSupportedError
@@ -212,7 +219,7 @@ def measured_networks(
     whole, x, seeds = mlp.replace(n_in=inputs.shape[1]), torch.from_numpy(inputs), spawn(seed, draws)
     starts = [differentials(build(whole, seed=own), x) for own in track(seeds, "kernels before training")]
     rows = len(wanted)
-    etas = [step / float(np.linalg.eigvalsh(start.kernel[:rows, :rows])[-1]) for start in starts]
+    etas = [_rate(start.kernel[:rows, :rows], step) for start in starts]
     learners = [
         Learner(build(whole, seed=own), start.outputs[:rows] + sign * wanted, eta)
         for own, start, eta in zip(seeds, starts, etas, strict=True)
@@ -224,6 +231,14 @@ def measured_networks(
     return {name: np.array([row[name] for row in found]) for name in found[0]} | {
         "steps": steps.reshape(-1, 2).mean(axis=1)
     }
+
+
+def _rate(kernel: Array, step: float) -> float:
+    """η = step / w_max, if descent then ends; the smallest eigenvalue says how long it takes."""
+    values = np.linalg.eigvalsh(kernel)
+    if step * values[0] * MOST_STEPS < -np.log(TOLERANCE) * values[-1]:
+        raise not_ended()
+    return step / float(values[-1])
 
 
 def _sizes(start: Differentials, learner: Learner, mirror: Learner, x: Tensor) -> dict[str, float]:
@@ -280,6 +295,8 @@ def descended_kernel(start: Differentials, targets: Array, eta: float) -> Array:
     goal = TOLERANCE * float(np.abs(targets - z[A]).max())
     for _ in range(MOST_STEPS):
         e = z[A] - targets
+        if not np.isfinite(e).all():
+            raise diverged()
         if np.abs(e).max() <= goal:
             return H
         along = dH[..., A] @ e
@@ -307,5 +324,10 @@ def _checked(mlp: MLP, X: ArrayLike, Y: ArrayLike, X_test: ArrayLike | None) -> 
             f"X has shape {train.shape} and Y {wanted.shape}: give (N, n_in) and changes (N, {mlp.n_out}), not "
             "all zero."
         )
-    inputs = train if X_test is None else np.concatenate([train, np.atleast_2d(np.asarray(X_test, float))])
+    tests = train[:0] if X_test is None else np.atleast_2d(np.asarray(X_test, dtype=np.float64))
+    if tests.ndim != 2 or tests.shape[1] != train.shape[1]:
+        raise InputError(f"X_test has shape {tests.shape}, but samples of X have {train.shape[1]} entries.")
+    inputs = np.concatenate([train, tests])
+    if not (np.isfinite(inputs).all() and np.isfinite(wanted).all()):
+        raise InputError("X, Y or X_test has entries that are nan or infinite: remove or replace them first.")
     return inputs, wanted.reshape(-1)

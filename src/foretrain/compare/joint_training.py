@@ -56,6 +56,8 @@ def _train_group(learners: Sequence[Learner], x: Tensor) -> Array:
     for step in range(MOST_STEPS):
         error = vmap(outputs)(values) - y
         sizes = error.detach().abs().amax(dim=1)
+        if not torch.isfinite(sizes).all():
+            raise diverged()
         first_sizes = sizes if first_sizes is None else first_sizes
         steps[(sizes <= TOLERANCE * first_sizes).numpy() & (steps < 0)] = step
         if (steps >= 0).all():
@@ -79,6 +81,11 @@ def _write_back(networks: Sequence[Network], values: dict[str, Tensor]) -> None:
         for place, network in enumerate(networks):
             for name, parameter in network.named_parameters():
                 parameter.copy_(values[name][place])
+
+
+def diverged() -> InputError:
+    """The error for a descent that runs away."""
+    return InputError("gradient descent diverges: give a smaller step, or smaller Y.")
 
 
 def not_ended() -> InputError:

@@ -60,10 +60,10 @@ class Kernels:
 
 
 def measure(chain: MlpChain, seed: Seed) -> Signals:
-    """The samples' mean, with random gradients at the last hidden layer."""
+    """The samples' mean, with random gradients at the last hidden layer; one sample differs from nothing."""
     fields = chain.fields
-    hidden = range(1, fields.depth)
-    distances = [2 * float(fields.u(number).double().var(0).mean()) for number in hidden]
+    hidden = [fields.u(number).double() for number in range(1, fields.depth)]
+    distances = [2 * float(one.var(0).mean()) if len(one) > 1 else 0.0 for one in hidden]
     return Signals(np.array(distances), _gradients(chain, seed))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 Array = NDArray[np.float64]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_CONSTANT = 1e-6  # a feature that varies by less than this part of its mean is constant
+CONSTANT = 1e-6  # a feature that varies by less than this part of its mean is constant
 _SAMPLES = 512  # for the eigenvalues of the second moments
 _LEARNED = 0.9  # of what a linear readout can learn
 _REACHED = 1e-10  # of the largest eigenvalue: smaller ones are rounding
@@ -35,7 +35,7 @@ class Features:
     @property
     def constant(self) -> NDArray[np.bool_]:
         """Which features do not vary."""
-        return self.deviation <= _CONSTANT * np.abs(self.mean)
+        return self.deviation <= CONSTANT * np.abs(self.mean)
 
     @property
     def spread(self) -> float:
@@ -97,7 +97,7 @@ def standardised(x: Tensor, axis: int) -> Tensor:
     """Every feature with mean 0 and standard deviation 1; what is constant becomes 0."""
     axes = other_axes(x, axis)
     mean, deviation = x.mean(axes, keepdim=True), x.std(axes, keepdim=True, correction=0)
-    return (x - mean) / torch.where(deviation > _CONSTANT * mean.abs(), deviation, torch.ones_like(deviation))
+    return (x - mean) / torch.where(deviation > CONSTANT * mean.abs(), deviation, torch.ones_like(deviation))
 
 
 def standardising_code(x: Tensor, axis: int, name: str = "x") -> str:
@@ -106,6 +106,6 @@ def standardising_code(x: Tensor, axis: int, name: str = "x") -> str:
     return (
         f"mean = {name}.mean({axes}, keepdim=True)  # keep both for data that come later\n"
         f"deviation = {name}.std({axes}, keepdim=True, correction=0)\n"
-        f"deviation = torch.where(deviation > {_CONSTANT:g} * mean.abs(), deviation, torch.ones_like(deviation))\n"
+        f"deviation = torch.where(deviation > {CONSTANT:g} * mean.abs(), deviation, torch.ones_like(deviation))\n"
         f"{name} = ({name} - mean) / deviation"
     )

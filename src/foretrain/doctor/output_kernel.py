@@ -84,6 +84,12 @@ class OutputKernel:
         return np.maximum(values[::-1], 0.0), vectors[:, ::-1]
 
     @cached_property
+    def positive(self) -> Array:
+        """The matrix without what rounding puts below zero, along which an error would grow."""
+        values, vectors = self.decomposed
+        return np.asarray((vectors * values) @ vectors.T)
+
+    @cached_property
     def energies(self) -> Array:
         """The share of |dL/df|^2 in every eigenmode."""
         inside = (self.decomposed[1].T @ self.slope) ** 2
@@ -123,14 +129,14 @@ class OutputKernel:
     def _stepwise(self, steps: Array) -> Forecast:
         """Rosenbrock steps of second order, damped at infinity (Verwer et al. 1999, ROS2)."""
         outputs, slopes, losses = self.outputs, [self.slope], [self._loss(self.outputs)[0]]
-        unit = np.eye(len(self.matrix))
+        kernel, unit = self.positive, np.eye(len(self.matrix))
         for before, after in pairwise(steps):
             curvature = loss_matrix(self.task, outputs)
             step = after - before
-            factors = lu_factor(unit + _GAMMA * step * (self.matrix @ curvature), check_finite=False)
-            first = lu_solve(factors, -self.matrix @ slopes[-1], check_finite=False)
+            factors = lu_factor(unit + _GAMMA * step * (kernel @ curvature), check_finite=False)
+            first = lu_solve(factors, -kernel @ slopes[-1], check_finite=False)
             there = self._loss(outputs + step * first.reshape(outputs.shape))[1]
-            second = lu_solve(factors, -self.matrix @ there - 2 * first, check_finite=False)
+            second = lu_solve(factors, -kernel @ there - 2 * first, check_finite=False)
             outputs = outputs + step * (1.5 * first + 0.5 * second).reshape(outputs.shape)
             loss, slope = self._loss(outputs)
             slopes.append(slope)

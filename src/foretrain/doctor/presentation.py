@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from foretrain.doctor.treatment import Plan
     from foretrain.doctor.verification import Verification
 
-_WIDTH = 100
+_NARROWEST, _WIDEST = 40, 100  # characters in a line, as wide as the terminal
 _CODE_LINES = 14  # of one finding; all of it is in finding.code
 _DIFFERENCE = 1.1  # factors of the loss below this one are called no difference
 
@@ -47,8 +48,10 @@ def told(diagnosis: Diagnosis) -> str:
     parts.append("\n".join(in_one_line_each(diagnosis)))
     if not diagnosis.healthy:
         parts.append(
-            "Next: .plan() carries out the advice on a copy, .verify() trains with and without it, "
-            ".findings[i].code has the code."
+            _wrapped(
+                "Next: .plan() carries out the advice on a copy, .verify() trains with and without it, "
+                ".findings[i].code has the code."
+            )
         )
     return "\n\n".join(part for part in parts if part)
 
@@ -133,8 +136,10 @@ def verdict(trained: Verification) -> str:
 def _compared(trained: Verification, steps: int) -> str:
     given, treated, factor = trained.given, trained.treated, trained.improvement
     where = f" on {trained.samples} samples held out" if trained.unseen else ""
+    over = treated.final_over
+    smooth = f" (median of the last {over} steps)" if over > 1 else ""
     losses = (
-        f"after {steps} steps the loss{where} is {treated.final:.4g} with it and {given.final:.4g} without"
+        f"after {steps} steps the loss{where} is {treated.final:.4g} with it and {given.final:.4g} without{smooth}"
     )
     if factor >= _DIFFERENCE:
         times = f", {factor:.3g} times less" if math.isfinite(factor) else ""
@@ -155,10 +160,14 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
+def _width() -> int:
+    return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))
+
+
 def _wrapped(text: str, first: str = "", hanging: str | None = None) -> str:
     following = first if hanging is None else hanging
     return "\n".join(
-        wrap(text, _WIDTH, initial_indent=first, subsequent_indent=following, break_long_words=False)
+        wrap(text, _width(), initial_indent=first, subsequent_indent=following, break_long_words=False)
     )
 
 
@@ -167,4 +176,4 @@ def _shortened(code: str) -> list[str]:
     if len(lines) <= _CODE_LINES:
         return lines
     kept = _CODE_LINES - 1
-    return [*lines[:kept], f"# ... {len(lines) - kept} more lines in .code"]
+    return [*lines[:kept], f"# ... {len(lines) - kept} more lines: finding.code in Python, --json on the command line"]

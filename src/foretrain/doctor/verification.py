@@ -48,7 +48,16 @@ class Curve:
         """Median over the last tenth of the curve; infinite if it diverged."""
         if self.diverged_at is not None:
             return math.inf
-        return float(np.median(self.losses[-max(1, round(_LAST * len(self.losses))) :]))
+        return float(np.median(self.losses[-self._last :]))
+
+    @property
+    def final_over(self) -> int:
+        """How many steps the last tenth of the curve spans, from its first recorded point to its last."""
+        return int(self.steps[-1] - self.steps[-self._last]) + 1 if len(self.steps) else 0
+
+    @property
+    def _last(self) -> int:
+        return max(1, round(_LAST * len(self.losses)))
 
     def first_below(self, level: float) -> float:
         """The first recorded step with at most this loss; infinite if there is none."""

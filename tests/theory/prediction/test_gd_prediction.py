@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import foretrain as ft
 from foretrain.support.errors import AccuracyWarning, InputError, NotEnoughMemoryError, NotSupportedError
 from foretrain.theory.gradient_step import ensemble_step
+from foretrain.theory.prediction.bayes import bayes_equivalent_rates, bayes_prediction
 from foretrain.theory.prediction.infinite_width import (
     CROSS_ENTROPY,
     GradientDescent,
@@ -163,6 +164,10 @@ def test_training_the_last_layer_alone_is_bayesian_inference() -> None:
     assert kernels.Theta_train == pytest.approx(kernels.K_train, rel=1e-13)
     expected = [[0.469927978, 0.081900575], [-0.680474001, 1.293872681]]
     assert found.mean.values == pytest.approx(np.array(expected), abs=2e-9)
+    posterior = bayes_prediction(TANH, X[:3], Y, X[3:])
+    equivalent = gradient_descent_prediction(bayes_equivalent_rates(TANH), X[:3], Y, X[3:])
+    assert equivalent.mean.values == pytest.approx(posterior.mean.values, abs=1e-12)
+    assert equivalent.covariance.values == pytest.approx(np.asarray(posterior.covariance), abs=1e-12)
     conditioned = kernels.K_test - kernels.K_cross @ np.linalg.solve(kernels.K_train, kernels.K_cross.T)
     assert found.covariance.values == pytest.approx(conditioned, abs=1e-12)
     assert found.covariance.values[[0, 0, 1], [0, 1, 1]] == pytest.approx(
@@ -300,6 +305,7 @@ def test_labels_and_repr(training: GradientDescent) -> None:
     assert "after 3 steps at eta" in text
     assert "±" in text
     assert "3 training and 2 test" in repr(training.kernels)
+    assert ".at_step(t)" in repr(training)
 
 
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +315,10 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], time=1.5)
     with pytest.raises(InputError, match="not negative"):
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="flow", time=-1.0)
+    with pytest.raises(InputError, match="eta is 0: give a positive number"):
+        gradient_descent_prediction(TANH, X[:3], Y, X[3:], eta=0, time=3)
+    with pytest.raises(InputError, match="one number"):
+        gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="flow", time=[1.0, 2.0])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="leave eta and time out"):
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="newton", time=3)
     with pytest.raises(InputError, match="targets have shape"):

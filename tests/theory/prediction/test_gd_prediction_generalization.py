@@ -139,11 +139,11 @@ def test_linear_networks_keep_their_robustness_at_every_layer() -> None:
 
 @pytest.mark.parametrize(
     ("act", "exact_at"),
-    [("tanh", 0.02), ("sin", 0.01), pytest.param(bent, 0.02, marks=pytest.mark.statistical)],
+    [("tanh", 0.03), ("sin", 0.02), pytest.param(bent, 0.04, marks=pytest.mark.statistical)],
 )
 def test_law_of_robustness(act: Any, exact_at: float) -> None:
-    """(10.78) at 4000 layers, where corrections of relative order log L / L are left."""
-    depth = 4000
+    """(10.78) at 1500 layers, where corrections of relative order log L / L are left."""
+    depth = 1500
     mlp = ft.MLP.critical(act, depth=depth, width=10, lambda_b=1.3, lambda_W=0.7)
     found = nearby_training(mlp, [1.0, 1.0], [1e-3, -1e-3]).isel(layer=-1)
     power = robust_hyperparameters(act).depth_power
@@ -155,7 +155,7 @@ def test_law_of_robustness(act: Any, exact_at: float) -> None:
 
 @pytest.mark.parametrize(("act", "limit"), [("tanh", 2.0), ("sin", 1.35)])
 def test_constant_rates_and_the_missing_term(act: str, limit: float) -> None:
-    depth = 8000
+    depth = 3000
     mlp = ft.MLP(act, depth=depth, width=10, lambda_b=1.3, lambda_W=0.7)
     found = nearby_training(mlp, [1.0, 1.0], [1e-3, -1e-3]).isel(layer=-1)
     delta_squared = float(found["K2"]) * depth

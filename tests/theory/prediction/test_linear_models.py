@@ -10,7 +10,7 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
 
 import foretrain as ft
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.theory.prediction.bayes import bayes_prediction
 from foretrain.theory.prediction.linear_models import (
     fit_features,
@@ -124,6 +124,15 @@ def test_network_kernels() -> None:
     np.testing.assert_allclose(found, bayes_prediction(mlp, X, Y, test, noise=0.1).mean, atol=1e-8)
     with pytest.raises(InputError, match="kernel of a network"):
         network_kernel(mlp, "V")  # type: ignore[arg-type]
+
+
+def test_tangent_kernel_where_slopes_fail() -> None:
+    with pytest.raises(NotSupportedError, match="jumps"):
+        network_kernel(ft.MLP(np.sign, 2, 10), "Theta")(np.eye(2), np.eye(2))
+    relu, zero = ft.MLP("relu", 2, 10, C_W=2.0), np.zeros((1, 2))
+    for sets in ((zero, np.eye(2)), (np.eye(2), zero)):
+        with pytest.warns(AccuracyWarning, match="exactly zero"):
+            network_kernel(relu, "Theta")(*sets)
 
 
 def test_reprs_teach() -> None:

@@ -37,21 +37,25 @@ _SOURCE = "Roberts & Yaida (5.109), (A.73), (B.36)"
 
 
 def check(case: Case) -> Examination:
-    """The predicted fluctuation of the last layer's kernel."""
+    """The largest predicted fluctuation of a layer's kernel, and depth over width itself.
+
+    Off criticality biases may hide the scatter of the weights; depth over width is beyond the expansion all the same.
+    """
     chain = chain_of(case)
     if chain.depth < 2:
         raise NotSupportedError("the model has no hidden layer, so there is no width to judge.")
     fluctuation = _fluctuation(chain)
-    last = float(fluctuation[-1])
-    severity = Severity.WARNING if last > _WARNING else Severity.NOTE if last > _NOTE else Severity.GOOD
+    scatter = float(fluctuation.max())
     sums = np.concatenate([[0.0], np.cumsum([1 / width for width in chain.widths[1:-1]])])
+    worst = max(scatter, float(sums[-1]))
+    severity = Severity.WARNING if worst > _WARNING else Severity.NOTE if worst > _NOTE else Severity.GOOD
     finding = Finding(
         severity,
-        _title(severity, last),
-        _evidence(chain, last, float(sums[-1])),
+        _title(severity, scatter, float(sums[-1])),
+        _evidence(chain, fluctuation, float(sums[-1])),
         _SOURCE,
-        "" if severity == Severity.GOOD else _advice(chain, last),
-        numbers={"fluctuation": last, "depth_to_width": chain.mlp.depth_to_width},
+        "" if severity == Severity.GOOD else _advice(chain, worst),
+        numbers={"fluctuation": scatter, "depth_to_width": chain.mlp.depth_to_width},
         where=chain.names if severity < Severity.GOOD else (),
     )
     return Examination((finding,), _dataset(chain, fluctuation, sums))
@@ -75,21 +79,26 @@ def _fluctuation(chain: MlpChain) -> Array:
     return np.asarray(V / (np.array(chain.widths[:-1]) * K**2))
 
 
-def _title(severity: Severity, last: float) -> str:
+def _title(severity: Severity, scatter: float, inverse: float) -> str:
     what = "between initialisations the mean square signal differs by"
-    factor = f"a factor {np.exp(np.sqrt(last)):.2g}"
+    factor = f"a factor {np.exp(np.sqrt(scatter)):.2g}"
+    if inverse > scatter and severity < Severity.GOOD:
+        much = "too narrow" if severity == Severity.WARNING else "narrow"
+        return f"The network is {much} for its depth: its depth is {inverse:.2g} times its width."
     if severity == Severity.WARNING:
         return f"The network is too narrow for its depth: {what} {factor}."
     if severity == Severity.NOTE:
         return f"The network is deep for its width: {what} {factor}."
-    return f"The network is wide enough for its depth: {what} {np.sqrt(last):.0%}."
+    return f"The network is wide enough for its depth: {what} {np.sqrt(scatter):.0%}."
 
 
-def _evidence(chain: MlpChain, last: float, inverse: float) -> str:
+def _evidence(chain: MlpChain, fluctuation: Array, inverse: float) -> str:
+    place = int(np.argmax(fluctuation))
+    where = "the output" if place == len(fluctuation) - 1 else f"layer {place + 1}"
     best = _best(chain)
     optimum = "" if best is None else f"; the information about inputs is largest near {best:.2g}"
     return (
-        f"V / (n K^2) = {last:.3g} at the output, predicted for {chain.depth} layers with widths "
+        f"V / (n K^2) = {fluctuation[place]:.3g} at {where}, predicted for {chain.depth} layers with widths "
         f"{_widths(chain)} at the measured C_b and C_W. Depth over width is {chain.mlp.depth_to_width:.3g} "
         f"(sum of 1/n {inverse:.3g}){optimum}."
     )
@@ -102,9 +111,9 @@ def _best(chain: MlpChain) -> float | None:
         return None
 
 
-def _advice(chain: MlpChain, last: float) -> str:
+def _advice(chain: MlpChain, worst: float) -> str:
     harmonic = (chain.depth - 1) / sum(1 / width for width in chain.widths[1:-1])
-    width = int(np.ceil(_MARGIN * harmonic * last / _NOTE))
+    width = int(np.ceil(_MARGIN * harmonic * worst / _NOTE))
     words = f"Use layers of width {width} or more, or fewer layers"
     try:
         gamma = optimal_skip(chain.activation, chain.mlp.depth_to_width, n_out=chain.widths[-1])

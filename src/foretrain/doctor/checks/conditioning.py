@@ -21,6 +21,7 @@ from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.output_kernel import Forecast, OutputKernel, output_kernel, reference
 from foretrain.doctor.setup import Case
 from foretrain.doctor.stability import edge
+from foretrain.doctor.step_counts import counted
 from foretrain.empirical.fields.spectra import effective_rank, participation_ratio
 from foretrain.support.errors import NotSupportedError
 
@@ -32,6 +33,7 @@ _MANY = 1e4  # steps at the recommended rate
 _HALF_FAR = 0.5  # of the energy left after so many: worth knowing
 _STUCK = 0.95  # of the energy left after so many, and no real progress: hardly learns
 _NO_PROGRESS = 0.01  # of the loss, in a short real training
+_ALL = 0.995
 _ONE_DIRECTION = 0.9  # of the trace
 
 
@@ -93,16 +95,17 @@ def _judged(case: Case, kernel: OutputKernel, found: _Spectrum, left: float) -> 
         f"recommended rate, and nine tenths after {_steps(found.ninety_steps)}."
     )
     severity, advice = Severity.GOOD, ""
+    share = f"{left:.0%}" if left < _ALL else "all"  # slopes of other losses than mean squares may even grow
     title = f"About {found.effective_rank:.2g} directions share the learning, and the error is within their reach."
     if left > _STUCK and best.drop < _NO_PROGRESS * abs(best.start):
         severity = Severity.WARNING
-        title = f"The error lies where the network hardly learns: {left:.0%} would be left after 10,000 good steps."
+        title = f"The error lies where the network hardly learns: {share} would be left after 10,000 good steps."
         advice = (
             "Treat inputs and initialisation first; if this stays, give each sample more that tells it apart."
         )
     elif left > _HALF_FAR:
         severity = Severity.NOTE
-        title = f"The kernel at hand learns slowly: {left:.0%} of the error would be left after 10,000 good steps."
+        title = f"The kernel at hand learns slowly: {share} of the error would be left after 10,000 good steps."
         advice = "Count on the kernel to grow; momentum or Adam shorten the way along flat directions."
     elif found.top_share > _ONE_DIRECTION:
         title = f"One direction has {found.top_share:.0%} of the kernel, but the error is within reach of the others."
@@ -112,7 +115,7 @@ def _judged(case: Case, kernel: OutputKernel, found: _Spectrum, left: float) -> 
 def _steps(count: float) -> str:
     if not np.isfinite(count):
         return "more than a million steps" if count > 0 else "an unknown number of steps"
-    return f"{max(count, 1):,.0f} steps" if count < 1e5 else f"{count:.1e} steps"
+    return f"{counted(max(count, 1))} steps"
 
 
 def _data(kernel: OutputKernel, found: _Spectrum, forecast: Forecast | None, speed: float) -> xarray.Dataset:

@@ -29,7 +29,7 @@ from foretrain.doctor.data_trials import (
     constant_loss,
     speed_up,
 )
-from foretrain.doctor.features import Features, feature_axis, measure, standardised, standardising_code
+from foretrain.doctor.features import CONSTANT, Features, feature_axis, measure, standardised, standardising_code
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.stability import edge, rate_code
@@ -49,6 +49,8 @@ _MOST_CLASSES = 1000
 
 def check(case: Case) -> Examination:
     """Look at inputs, then at targets."""
+    if _all_alike(case.task.x) and not _all_alike(case.task.y):
+        return Examination((_nothing_varies(case),), None)
     if not case.task.x.is_floating_point():
         raise NotSupportedError("the inputs are whole numbers (tokens): they have no scale.")
     x = case.task.x
@@ -60,6 +62,25 @@ def check(case: Case) -> Examination:
     if len(findings) > 1 and found.severity is Severity.GOOD and findings[1].severity <= Severity.WARNING:
         findings = findings[1:]
     return Examination(tuple(findings), _data(features, tried))
+
+
+def _all_alike(values: Tensor) -> bool:
+    """Whether no number differs between samples by more than a constant feature may."""
+    some = values.detach().double()
+    size = some.abs().amax()
+    return len(some) > 1 and bool(((some - some[:1]).abs() <= CONSTANT * size).all())
+
+
+def _nothing_varies(case: Case) -> Finding:
+    return Finding(
+        Severity.CRITICAL,
+        "All samples have the same input: nothing can be learned but the average of the targets.",
+        f"No number in x differs among {len(case.task.x)} samples, while y does; the same input gives the same "
+        "output, whatever the weights are.",
+        "measured",
+        "Look at how x is loaded and prepared: a wrong column, a fill value or a scale that rounds all to one "
+        "number makes inputs constant.",
+    )
 
 
 def _wanted(case: Case) -> Tensor:

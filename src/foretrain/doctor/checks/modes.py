@@ -24,6 +24,7 @@ from foretrain.doctor.output_kernel import output_kernel, reference
 from foretrain.doctor.recipe import Group, Recipe, descent
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.stability import edge
+from foretrain.doctor.step_counts import counted
 from foretrain.doctor.trial import Trial, trial
 
 if TYPE_CHECKING:
@@ -93,13 +94,7 @@ def _mode(place: int, found: ModeForecast) -> str:
 def _steps(count: float) -> str:
     if not np.isfinite(count):
         return "no number of steps in sight"
-    return (
-        f"{count:,.2g} steps"
-        if count < 10
-        else f"{count:,.0f} steps"
-        if count < 1e5
-        else f"{count:.1e} steps"
-    )
+    return f"{count:,.2g} steps" if count < 10 else f"{counted(count)} steps"
 
 
 class _Better:

@@ -35,6 +35,7 @@ from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.recipe import descent
 from foretrain.doctor.setup import Case
 from foretrain.doctor.stability import edge
+from foretrain.doctor.step_counts import counted
 from foretrain.empirical.imbalance import imbalance
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.training.gradient_flow import gradient_flow
@@ -170,25 +171,25 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
     law = "" if given.left else f", for which the law says {_by_law(small):.2g} times longer than without"
     evidence = (
         f"{_course(case, given, level)}; {small.count} weight matrices sit at {small.epsilon:.2g} of their natural "
-        f"scale{law}. Rescaled, it leaves after {_steps(after.length)} steps."
+        f"scale{law}. Rescaled, it leaves after {counted(after.length)} steps."
     )
     if wait < _LONG or gain < _FASTER or not after.left:
-        title = f"No long plateau: learning begins within about {_steps(max(1.0, wait))} steps."
+        title = f"No long plateau: learning begins within about {counted(max(1.0, wait))} steps."
         if wait >= _LONG:
             title = (
-                f"Learning begins after about {_steps(wait)} steps; larger layers would not change that much."
+                f"Learning begins after about {counted(wait)} steps; larger layers would not change that much."
             )
         return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
     if _is_adaptive(case) and small.epsilon > _TINY:
         title = (
-            f"Plain descent would wait for {_steps(wait)} steps here; {case.recipe.kind.__name__} waits less."
+            f"Plain descent would wait for {counted(wait)} steps here; {case.recipe.kind.__name__} waits less."
         )
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers)
     return _waiting(case, small, given, numbers, evidence)
 
 
 def _course(case: Case, given: _Wait, level: float) -> str:
-    told = f"{_steps(given.length)} steps of rate {given.rate:.2g}"
+    told = f"{counted(given.length)} steps of rate {given.rate:.2g}"
     waits = f"leaves it after {told}" if given.left else f"was followed for {told} and has not left it"
     return (
         f"The loss of the saddle is {level:.3g}; by its own gradient flow on {min(_SAMPLES, len(case.task.x))} "
@@ -203,13 +204,12 @@ def _waiting(
     adaptive, wait = _is_adaptive(case), numbers["predicted_steps"]
     return Finding(
         Severity.CRITICAL if wait >= _HOPELESS and not adaptive else Severity.WARNING,
-        f"The loss will wait on a plateau for {'about' if given.left else 'more than'} {_steps(wait)} steps"
-        f"{' of plain descent' if adaptive else ''}: {small.count} layers are at {small.epsilon:.2g} of their "
-        "natural scale.",
+        f"The loss will wait on a plateau for {_amount(given, wait)}{' by plain descent' if adaptive else ''}: "
+        f"{small.count} layers are at {small.epsilon:.2g} of their natural scale.",
         evidence,
         _SOURCE,
         f"Multiply the small weights so that they reach their natural scale: the wait becomes "
-        f"{numbers['gain']:,.0f} times shorter.",
+        f"{counted(numbers['gain'])} times shorter.",
         scaling_code(factors),
         Treatment("rescale small layers", lambda setup: setup.rescaled(factors)),
         numbers,
@@ -217,15 +217,19 @@ def _waiting(
     )
 
 
-def _steps(count: float) -> str:
-    return f"{count:,.0f}" if count < 1e6 else f"{count:.1e}"
+def _amount(given: _Wait, wait: float) -> str:
+    """Measured, a lower bound, or extrapolated: what is not followed to its end is told as such."""
+    amount, extrapolated = counted(wait), not given.left and wait > given.length
+    about = "about" if given.left or extrapolated else "more than"
+    told = amount if amount.startswith("more") else f"{about} {amount}"
+    return f"{told} steps{' (extrapolated by the law of small layers)' if extrapolated else ''}"
 
 
 def _without_small_layers(given: _Wait) -> str:
     if given.length == 0:
         return "No plateau: the loss is below the level of the saddle already."
     if given.left:
-        return f"No layer is small, and learning begins within {_steps(given.length)} steps."
+        return f"No layer is small, and learning begins within {counted(given.length)} steps."
     return "No layer is small: if the loss waits, the scale of the weights is not why."
 
 

@@ -5,6 +5,7 @@
 ``linear_vertex``      four-point vertex of a critical linear network, any number of inputs
 ``ntk_laws``           the laws of Theta, D, F, A and B
 ``dntk_laws``          the laws of P, Q of the dNTK and R, S, T, U of the ddNTKs
+``dimensionless_ratios``  all of these tensors over powers of K, Theta and n, for any network: size of 1/n effects
 ``linear_dntk``        the same tensors of a critical linear network, any number of inputs
 ``exact_linear_ntk``   the tangent kernel of a linear network, exact in width
 """
@@ -14,10 +15,12 @@ from foretrain.theory.asymptotics.entry import asymptotics
 from foretrain.theory.asymptotics.linear_dntk import linear_dntk
 from foretrain.theory.asymptotics.linear_ntk import exact_linear_ntk
 from foretrain.theory.asymptotics.ntk_laws import ntk_laws
+from foretrain.theory.asymptotics.ratios import dimensionless_ratios
 from foretrain.theory.asymptotics.scale_invariant import exact_fluctuation, linear_vertex, vertex_constant
 
 __all__ = [
     "asymptotics",
+    "dimensionless_ratios",
     "dntk_laws",
     "exact_fluctuation",
     "exact_linear_ntk",

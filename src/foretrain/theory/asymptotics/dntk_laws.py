@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-_MEASURES = {
+DNTK_MEASURES = {
     "P/(nTheta^2)": Measure("P", 0, -2),
     "Q/(nTheta^2)": Measure("Q", 0, -2),
     **{f"{name}K/(nTheta^3)": Measure(name, 1, -3) for name in "RSTU"},
@@ -62,7 +62,7 @@ def dntk_laws(mlp: MLP, x: ArrayLike) -> xr.Dataset:
     kept = {name: base.laws[name] for name in _NEEDED} | laws
     named = {key: value for key, value in base.constants.items() if "/" not in key}
     found = replace(base, laws=kept, constants=named | constants)
-    return law_dataset(mlp, vector, found, _MEASURES, "(11.62), (∞.21), (∞.22)")
+    return law_dataset(mlp, vector, found, DNTK_MEASURES, "(11.62), (∞.21), (∞.22)")
 
 
 def _scale_invariant(mlp: MLP, base: LawSet) -> tuple[dict[str, Law], dict[str, float]]:
@@ -173,7 +173,7 @@ def _powers_of_depth(
         name: Law(coefficients[name] * layer ** powers[name], *formulas[name], _REST) for name in coefficients
     }
     constants = {f"p_{name}": 0.0 - power for name, power in powers.items()}
-    for name, measure in _MEASURES.items():
+    for name, measure in DNTK_MEASURES.items():
         scale = 1 / t**2 if measure.power_of_K == 0 else 1 / (a * t**3)
         if t and (measure.power_of_K == 0 or powers[measure.tensor] == powers["R"]):
             constants[name] = coefficients[measure.tensor] * scale

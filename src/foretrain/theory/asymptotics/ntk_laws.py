@@ -33,13 +33,13 @@ class Measure(NamedTuple):
     power_of_K: int
     power_of_Theta: int
 
-    def of(self, values: Mapping[str, Array], width: int) -> Array:
+    def of(self, values: Mapping[str, Array], width: int | Array) -> Array:
         """At every layer."""
         scale = values["K"] ** float(self.power_of_K) * values["Theta"] ** float(self.power_of_Theta)
         return np.asarray(values[self.tensor] * scale / width)
 
 
-_MEASURES = {
+NTK_MEASURES = {
     "V/(nK^2)": Measure("V", -2, 0),
     "D/(nKTheta)": Measure("D", -1, -1),
     "F/(nKTheta)": Measure("F", -1, -1),
@@ -66,7 +66,7 @@ def ntk_laws(mlp: MLP, x: ArrayLike) -> xr.Dataset:
     array([2280., 2280.])
     """
     vector = checked_input(mlp, x)
-    return law_dataset(mlp, vector, laws_of(mlp, vector), _MEASURES, "(9.23)-(9.25)")
+    return law_dataset(mlp, vector, laws_of(mlp, vector), NTK_MEASURES, "(9.23)-(9.25)")
 
 
 def checked_input(mlp: MLP, x: ArrayLike) -> Array:

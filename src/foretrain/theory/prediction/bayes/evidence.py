@@ -18,7 +18,7 @@ from foretrain.theory.nearby import components
 from foretrain.theory.network_tangent_kernel import check_targets, real_array
 from foretrain.theory.prediction.bayes.factor import factorise
 from foretrain.theory.prediction.bayes.kernels import kernel
-from foretrain.theory.prediction.bayes.posterior import log_density
+from foretrain.theory.prediction.bayes.posterior import log_density, targets_for
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -44,13 +44,6 @@ def log_evidence_of_kernel(K: ArrayLike, Y: ArrayLike, *, noise: float = 0.0) ->
     """The same for any kernel (N, N) and targets (N, outputs)."""
     training = factorise(K, noise)
     return log_density(training, targets_for(Y, len(training.lower)))
-
-
-def targets_for(Y: ArrayLike, inputs: int) -> Array:
-    """Targets (inputs, outputs) with any number of outputs; one dimension means one output."""
-    targets = real_array("targets", Y)
-    targets = targets[:, None] if targets.ndim == 1 else targets
-    return check_targets(targets, inputs, targets.shape[-1] if targets.ndim else 1)
 
 
 def two_input_log_evidence(K: ArrayLike, Y: ArrayLike) -> float:

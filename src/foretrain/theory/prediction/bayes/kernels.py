@@ -12,10 +12,11 @@ from itertools import product
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress, track
 from foretrain.theory.architecture import MLP
+from foretrain.theory.flow.entry import inputs_on_kinks, warn_of_kinks
 from foretrain.theory.recursions.ntk import first_tangent_kernel, next_tangent_kernel
 from foretrain.theory.recursions.preactivation import PairExpectations
 from foretrain.theory.recursions.residual import next_kernel
@@ -42,6 +43,12 @@ def kernel(mlp: MLP, X: ArrayLike) -> Array:
 def tangent_kernel(mlp: MLP, X: ArrayLike) -> Array:
     """Theta^(L) of all pairs of inputs (9.5): (N, N)."""
     inputs = mlp.check_inputs(X)
+    _check_slopes(mlp)
+    warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
+    return _tangent_kernel(mlp, inputs)
+
+
+def _tangent_kernel(mlp: MLP, inputs: Array) -> Array:
     _require(len(inputs), len(inputs), _MATRICES + 2)
     K, Theta = mlp.first_kernel(inputs), first_tangent_kernel(mlp, inputs)
     for layer in track(mlp.layers[1:], "layers"):
@@ -58,7 +65,11 @@ def cross_kernel(mlp: MLP, X1: ArrayLike, X2: ArrayLike) -> Array:
 
 def cross_tangent_kernel(mlp: MLP, X1: ArrayLike, X2: ArrayLike) -> Array:
     """Theta^(L) between two sets of inputs: (N1, N2)."""
-    return between(lambda X: tangent_kernel(mlp, X), mlp.check_inputs(X1), mlp.check_inputs(X2))
+    first, second = mlp.check_inputs(X1), mlp.check_inputs(X2)
+    _check_slopes(mlp)
+    for inputs in (first, second):
+        warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
+    return between(lambda X: _tangent_kernel(mlp, X), first, second)
 
 
 def kernel_diagonal(mlp: MLP, X: ArrayLike) -> Array:
@@ -101,6 +112,14 @@ def between(square: Callable[[Array], Array], X1: Array, X2: Array, tile: int = 
             found[i : i + tile, j : j + tile] = both[: len(first), len(first) :]
             bar.advance()
     return found
+
+
+def _check_slopes(mlp: MLP) -> None:
+    if not mlp.activation.is_continuous:
+        raise NotSupportedError(
+            f"the tangent kernel of {mlp.activation.label} is infinite, since the activation jumps: use K, or a "
+            "continuous activation."
+        )
 
 
 def _require(rows: int, columns: int, matrices: int) -> None:

@@ -129,9 +129,14 @@ def condition(
         raise InputError(
             f"the kernel of test inputs has shape {own.shape}: give ({tests}, {tests}) or ({tests},)."
         )
+    return _labelled(training, targets_for(Y, size), cross, own, noise, 0.0)
+
+
+def targets_for(Y: ArrayLike, inputs: int) -> Array:
+    """Targets (inputs, outputs) with any number of outputs; one dimension means one output."""
     targets = real_array("targets", Y)
     targets = targets[:, None] if targets.ndim == 1 else targets
-    return _labelled(training, check_targets(targets, size, targets.shape[-1]), cross, own, noise, 0.0)
+    return check_targets(targets, inputs, targets.shape[-1] if targets.ndim else 1)
 
 
 def log_density(training: Factor, targets: Array) -> float:

@@ -30,6 +30,8 @@ from foretrain.theory.prediction.infinite_width.result import Prediction, predic
 Array = NDArray[np.float64]
 Algorithm = Literal["gradient_descent", "flow", "newton"]
 
+_STILL = 1e-12  # of the largest eigenvalue: along smaller ones nothing moves, or all is rounding
+
 
 class LearningRates(NamedTuple):
     """Between which eigenvalues of Theta_AA training happens, and what rates that allows."""
@@ -60,7 +62,7 @@ class LearningRates(NamedTuple):
         return rate
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class GradientDescent:
     """Training on given targets, with every factor computed once: ask it for as many times as you like.
 
@@ -104,7 +106,7 @@ class GradientDescent:
             raise InputError(
                 "the tangent kernel is zero, so that nothing is learned: give positive learning rates."
             )
-        resolved = values[values > len(values) * np.finfo(float).eps * values[-1]]
+        resolved = values[values > _STILL * values[-1]]
         return LearningRates(float(resolved[0]), float(values[-1]))
 
     def __post_init__(self) -> None:
@@ -178,6 +180,10 @@ class GradientDescent:
         covariance = remaining @ self.kernels.K_train @ remaining
         return prediction(self.targets - remaining @ self.targets, covariance, statement, eta, time)
 
+    def __repr__(self) -> str:
+        sizes = f"{self.kernels.training} training and {self.kernels.tests} test inputs"
+        return f"GradientDescent(on {sizes}: .end(), .at_step(t), .at_time(t), .training_at_step(t), .rates)"
+
 
 def gradient_descent_prediction(
     mlp: MLP,
@@ -209,9 +215,11 @@ def gradient_descent_prediction(
     """
     if algorithm not in get_args(Algorithm):
         raise unknown_name("algorithm", str(algorithm), get_args(Algorithm))
-    training = GradientDescent.of(mlp, X_train, Y_train, X_test)
     if algorithm == "newton" and (eta, time) != (None, None):
         raise InputError("Newton's method is done after one step and has no rate: leave eta and time out.")
+    if time is not None:
+        time = not_negative("time", time) if algorithm == "flow" else whole(time)
+    training = GradientDescent.of(mlp, X_train, Y_train, X_test)
     if time is None:
         if algorithm == "gradient_descent" and eta is not None:
             training.checked_rate(eta)
@@ -246,18 +254,18 @@ def _done_by_flow(values: Array, time: float) -> Array:
 
 def positive(name: str, value: float) -> float:
     """A positive number, or an error."""
-    number = float(real_array(name, value))
-    if not number > 0:
+    number = not_negative(name, value)
+    if number == 0:
         raise InputError(f"{name} is {value!r}: give a positive number.")
     return number
 
 
 def not_negative(name: str, value: float) -> float:
     """A number from zero on, or an error."""
-    number = float(real_array(name, value))
-    if number < 0:
-        raise InputError(f"{name} is {value!r}: give a number that is not negative.")
-    return number
+    number = real_array(name, value)
+    if number.ndim or number < 0:
+        raise InputError(f"{name} is {value!r}: give one number that is not negative.")
+    return float(number)
 
 
 def whole(step: float) -> int:
