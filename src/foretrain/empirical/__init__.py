@@ -20,6 +20,7 @@ from foretrain.empirical.kernel_analysis import (
 from foretrain.empirical.kernel_density import SpectralDensity, spectral_density
 from foretrain.empirical.kernel_products import KernelEstimate, NTKOperator, ntk_operator
 from foretrain.empirical.kernel_regression import KernelRegression, regression
+from foretrain.empirical.quadratic_features import NetworkFeatures
 from foretrain.empirical.residual_blocks import BlockTuning, residual_scale, tune_block
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.empirical.stored_kernel.summary import KernelSummary, summarise
@@ -33,6 +34,7 @@ __all__ = [
     "KernelSpectrum",
     "KernelSummary",
     "NTKOperator",
+    "NetworkFeatures",
     "SpectralDensity",
     "StoredKernel",
     "TangentKernel",

@@ -9,6 +9,10 @@ Measurements (dimension block, in the order of the calls; each after that block)
 ``alikeness``  mean cosine between two samples
 ``gradient``   norm of a gradient that starts with one at the last block
 ``forward_gain``, ``backward_gain``  of the block that ends here: distance and gradient over those of the block before
+``branch_ratio`` (branch, by the name of its last weight)  size of a residual branch over that of its stream
+
+Residual branches that are large against their stream drown what came before them. They are faulted only if short real
+trainings with smaller ones do much better.
 """
 
 from __future__ import annotations
@@ -20,9 +24,11 @@ from numpy.typing import NDArray
 
 from foretrain.compare.plateau.layers import has_normalisation
 from foretrain.doctor.block_scales import unit_factors
-from foretrain.doctor.blocks import Passage, passage
+from foretrain.doctor.blocks import Passage, passage, without_in_place
+from foretrain.doctor.branches import Branch, branches_of, shrinking_factors
 from foretrain.doctor.chain import chain_of
 from foretrain.doctor.code_text import scaling_code
+from foretrain.doctor.data_trials import LEARNED, STEPS, at_its_best, constant_loss, speed_up
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import ForetrainError, NotSupportedError
@@ -43,6 +49,10 @@ _NORMALISED_WARNING = 300.0
 # than one that tells samples apart.
 _COLLAPSE_WARNING = 1e-2
 _COLLAPSE_BY = 10.0  # and the blocks have lost it, not the data
+# Branches should be at most of the order of their stream; torch's own reach 1.3, and 5 behind a small stem.
+_BRANCH = 5.0
+_LESS, _SOONER = 3.0, 2.0  # times: loss at the end, and steps for the same loss, with smaller branches
+_BRANCH_SOURCE = "Roberts & Yaida, appendix B: residual hyperparameters"
 _SOURCE = "Roberts & Yaida (9.92), (9.93), appendix B; Mishkin & Matas 2015"
 
 
@@ -61,11 +71,42 @@ def check(case: Case) -> Examination:
     if len(found.names) < 2:
         raise NotSupportedError("the model has too few blocks in a row for gains to add up.")
     normalised = has_normalisation(case.model)
-    severity = _severity(found, normalised)
+    severity, branches = _severity(found, normalised), _branches(case)
     if severity == Severity.GOOD:
-        return Examination((_good(found),), _dataset(found))
+        drowning = _drowned(case, branches)
+        return Examination((drowning or _good(found),), _dataset(found, branches))
     factors = {} if normalised else unit_factors(case.model, case.chosen(_SAMPLES).x)
-    return Examination((_fault(found, severity, factors),), _dataset(found))
+    return Examination((_fault(found, severity, factors),), _dataset(found, branches))
+
+
+def _branches(case: Case) -> list[Branch]:
+    return branches_of(without_in_place(case.model), case.chosen(_SAMPLES).x)
+
+
+def _drowned(case: Case, branches: list[Branch]) -> Finding | None:
+    """Branches that are too large, if training says so too."""
+    largest = max(branches, key=lambda one: one.ratio, default=None)
+    if largest is None or largest.ratio < _BRANCH or not case.setup.fresh:
+        return None
+    factors = shrinking_factors(without_in_place(case.model), case.chosen(_SAMPLES).x)
+    given, better = at_its_best(case.setup), at_its_best(case.setup.rescaled(factors))
+    worse = better.end < given.end / _LESS and speed_up(given, better) >= _SOONER
+    if not worse or given.end < LEARNED * constant_loss(case):
+        return None
+    return Finding(
+        Severity.WARNING,
+        f"Residual branches are up to {largest.ratio:.2g} times as large as what they are added to, which holds "
+        "learning back.",
+        f"Largest at {largest.weights[0]!r}, of {len(branches)} branches. In {STEPS} steps at its best rate the loss "
+        f"went from {given.start:.3g} to {given.end:.3g}; with branches that add equal shares, from "
+        f"{better.start:.3g} to {better.end:.3g}.",
+        _BRANCH_SOURCE,
+        "Multiply the last weights of the branches so that all of them together add about as much as the stream has.",
+        scaling_code(factors),
+        Treatment("residual branches of equal shares", lambda setup: setup.rescaled(factors)),
+        {"branch_ratio": largest.ratio, "branches": float(len(branches))},
+        largest.weights,
+    )
 
 
 def _is_mlp(case: Case) -> bool:
@@ -169,7 +210,7 @@ def _gains(values: Array) -> Array:
     return np.asarray(values / np.where(before > 0, before, 1))
 
 
-def _dataset(found: Passage) -> xarray.Dataset:
+def _dataset(found: Passage, branches: list[Branch]) -> xarray.Dataset:
     import xarray
 
     backward = np.append(_gains(found.gradient[::-1])[::-1][:-1], 1.0)
@@ -181,8 +222,12 @@ def _dataset(found: Passage) -> xarray.Dataset:
         "forward_gain": _gains(found.distance),
         "backward_gain": np.concatenate([[1.0], backward[:-1]]),
     }
-    return xarray.Dataset(
+    data = xarray.Dataset(
         {name: ("block", values) for name, values in variables.items()},
         {"block": list(found.names)},
         {"samples": _SAMPLES, "units": "none"},
     )
+    if branches:
+        data["branch_ratio"] = ("branch", [one.ratio for one in branches])
+        data = data.assign_coords(branch=[one.weights[0] for one in branches])
+    return data

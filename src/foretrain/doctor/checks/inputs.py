@@ -29,7 +29,14 @@ from foretrain.doctor.data_trials import (
     constant_loss,
     speed_up,
 )
-from foretrain.doctor.features import CONSTANT, Features, feature_axis, measure, standardised, standardising_code
+from foretrain.doctor.features import (
+    CONSTANT,
+    Features,
+    feature_axis,
+    measure,
+    standardised,
+    standardising_code,
+)
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.stability import edge, rate_code

@@ -1,12 +1,15 @@
 """What a trained model predicts.
 
+``infinite_width``  networks of infinite width trained by gradient descent: outputs, losses, generalization
+``bayes``           posterior, evidence and scans of hyperparameters at infinite width
+``linear_models``   least squares by features or kernels; features of networks
 ``nearly_kernel``   quadratic models: features and meta-features, trained by several algorithms, in closed form
 """
 
 from importlib import import_module
 from typing import Any
 
-_ROOMS = ("nearly_kernel",)
+_ROOMS = ("bayes", "infinite_width", "linear_models", "nearly_kernel")
 
 __all__ = list(_ROOMS)
 

@@ -10,7 +10,7 @@ from scipy.linalg import eigh
 
 from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.support.memory import require_memory
-from foretrain.theory.prediction.bayes.factor import Factor, factorise_quietly
+from foretrain.theory.prediction.factor import Factor, factorise_quietly
 
 Array = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from scipy.linalg import eigvalsh
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.architecture import MLP
 from foretrain.theory.network_tangent_kernel import check_targets, real_array
-from foretrain.theory.prediction.bayes.factor import Factor
+from foretrain.theory.prediction.factor import Factor
 from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
 from foretrain.theory.prediction.infinite_width.result import Prediction, prediction

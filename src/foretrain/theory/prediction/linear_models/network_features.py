@@ -22,7 +22,7 @@ from foretrain.theory.ensembles.laws import weight_law
 from foretrain.theory.ensembles.networks import Parameters, activity, draw_layer, forward
 from foretrain.theory.flow.entry import check_network
 from foretrain.theory.network_tangent_kernel import real_array
-from foretrain.theory.prediction.bayes.factor import check_kernel
+from foretrain.theory.prediction.factor import check_kernel
 
 Array = NDArray[np.float64]
 
