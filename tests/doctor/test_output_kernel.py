@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from foretrain.doctor.entry import make_setup
-from foretrain.doctor.output_kernel import crossing, loss_matrix, output_kernel, reference
+from foretrain.doctor.output_kernel import OutputKernel, crossing, loss_matrix, output_kernel, reference
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import NotSupportedError
 
@@ -109,3 +109,14 @@ def test_a_straight_loss_has_no_times_and_many_outputs_no_kernel():
 def test_crossing_lies_between_the_points():
     assert crossing(np.array([0.0, 1.0, 2.0]), np.array([1.0, 0.6, 0.4]), 0.5) == pytest.approx(1.5)
     assert crossing(np.array([0.0, 1.0]), np.array([1.0, 0.9]), 0.5) == float("inf")
+
+
+def test_rounding_below_zero_lets_no_error_grow():
+    """Eigenvalues of -1e-6: in a million times of the fastest direction the error along them would grow e-fold."""
+    x, model = inputs(), network(3)
+    y = (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
+    found = output_kernel(case_of(model, x, y, optimizer=0.5))
+    values, vectors = np.linalg.eigh(found.matrix)
+    values[: len(values) // 2] = -1e-6 * values[-1]
+    spoilt = OutputKernel(found.task, (vectors * values) @ vectors.T, found.outputs, found.slope)
+    assert spoilt.forecast.losses[-1] <= spoilt.forecast.losses.min() * (1 + 1e-9)

@@ -12,12 +12,18 @@ from made_up_checks import CAUSE, CONSEQUENCE, FINE, GOOD, STUBBORN, MadeUp, dia
 
 from foretrain.doctor.checks import Stage
 from foretrain.doctor.finding import Examination, Finding, Severity
+from foretrain.doctor.step_counts import counted
 from foretrain.support.store import load, save
 
 SKIPPED = MadeUp("skipped", "?", Stage.NONE, lambda case: Examination(skipped="not for linear models."))
 NOTE = MadeUp(
     "note", "?", Stage.NONE, lambda case: Examination((Finding(Severity.NOTE, "Worth knowing", "", ""),))
 )
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
 
 
 def measured(name: str) -> MadeUp:
@@ -122,3 +128,22 @@ def test_what_was_left_out_and_what_has_begun_is_told(monkeypatch: pytest.Monkey
     text = " ".join(repr(diagnosed(monkeypatch, [FINE], given)).split())
     assert "7 samples in a step. Training has begun. Half of the samples were looked at." in text
     assert torch.equal(given.task.x, setup().task.x)
+
+
+def test_lines_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [CAUSE, NOTE, SKIPPED])
+    for columns, widest in (("50", 50), ("10", 40), ("300", 100)):
+        monkeypatch.setenv("COLUMNS", columns)
+        code = found.findings[0].code.splitlines()
+        lines = [line for line in repr(found).splitlines()[1:] if line.strip() not in code]
+        assert widest - 20 < max(map(len, lines)) <= widest
+
+
+def test_numbers_of_steps_have_two_digits() -> None:
+    told = [
+        counted(steps) for steps in (0, 0.2, 7.4, 12.4, 1_274, 123_456, 8_531_133, 2e8, 3.3e13, 2e17, np.inf)
+    ]
+    assert told == [
+        *("0", "1", "7", "12", "1,300", "120,000", "8.5 x 10^6", "2 x 10^8", "3.3 x 10^13"),
+        *("more than 10^14", "more than 10^14"),
+    ]

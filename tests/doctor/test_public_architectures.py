@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -127,6 +128,7 @@ def rates_that_diverge(model: nn.Module, rate: float) -> bool:
     return not losses[-1] < losses[0]
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("make", [Attention, ResNet, LastState])
 def test_a_rate_above_the_edge_is_found_and_mended(make: type[nn.Module]) -> None:
     model = make()
@@ -173,6 +175,7 @@ def test_a_deep_cnn_without_normalisation_and_with_small_weights_is_found() -> N
     assert found.verify(100).improvement > 1.1
 
 
+@pytest.mark.statistical
 def test_unequal_pixels_are_found_before_an_lstm() -> None:
     model = LastState()
     x, y = digits(160)
@@ -180,3 +183,41 @@ def test_unequal_pixels_are_found_before_an_lstm() -> None:
     found = ft.doctor(model, x * scales, y)
     assert worst(found, "inputs") <= Severity.WARNING, found
     assert found.verify(100).improvement > 1.1
+
+
+def strengthened(model: nn.Module, factor: float, *endings: str) -> nn.Module:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(endings):
+                parameter.mul_(factor)
+    return model
+
+
+def best_loss(model: nn.Module, rate: float) -> float:
+    """By Adam in 150 steps, by a loop that knows nothing of the doctor."""
+    (x, y), losses = digits(160), []
+    optimizer = adam(model, rate)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return min(losses)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("optimizer", [adam, lambda model: None])
+def test_branches_of_a_transformer_that_drown_its_stream_are_found_and_mended(optimizer: Any) -> None:
+    model = strengthened(Attention(3, norm_first=True), 30, "out_proj.weight", "linear2.weight")
+    x, y = digits(160)
+    found = ft.doctor(model, x, y, optimizer=optimizer(model), checks=["gains"])
+    (finding,) = found.examinations["gains"].findings
+    assert finding.severity is Severity.WARNING, found
+    assert "Residual branches" in finding.title
+    assert 20 < finding.numbers["branch_ratio"] < 80
+    treated = found.plan().treated.model
+    assert best_loss(copy.deepcopy(treated), 1e-3) < best_loss(copy.deepcopy(model), 1e-3) / 2
+    exec(finding.code, {"model": model, "torch": torch})
+    after = treated.state_dict()
+    assert all(torch.allclose(value, after[name]) for name, value in model.state_dict().items())

@@ -17,7 +17,7 @@ from foretrain.doctor.recipe import descent
 from foretrain.doctor.setup import Setup
 from foretrain.doctor.treatment import Plan, Step
 from foretrain.doctor.units import Units, units_between
-from foretrain.doctor.verification import Curve, verify
+from foretrain.doctor.verification import Curve, Verification, verify
 from foretrain.support.errors import InputError, NotSupportedError
 
 
@@ -183,3 +183,14 @@ def test_a_diagnosis_verifies_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.treated.losses[0] == pytest.approx(
         ((X.sum(1, keepdim=True) - Y) ** 2).mean().item(), rel=1e-5
     )
+
+
+def test_the_verdict_says_over_which_steps_the_final_loss_is_taken() -> None:
+    losses = np.linspace(1.0, 0.5, 61)
+    curve = Curve(np.arange(0, 183, 3), losses)
+    assert curve.final == pytest.approx(np.median(losses[-6:]))
+    assert curve.final_over == 16
+    given, treated = Curve(curve.steps, 2 * losses), curve
+    curves = {"given": given, "treated": treated}
+    told = Verification(Plan(setup(), (), setup()), curves, "loss", 4).verdict
+    assert "(median of the last 16 steps)" in told

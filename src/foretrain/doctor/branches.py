@@ -18,7 +18,18 @@ from torch.overrides import TorchFunctionMode
 _SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 # Calls that leave the size of a branch what its last layer has made it, up to a fixed factor.
 _PASSING = {
-    *("dropout", "dropout1d", "dropout2d", "dropout3d", "relu", "relu_", "mul", "mul_", "__mul__", "__rmul__"),
+    *(
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "relu",
+        "relu_",
+        "mul",
+        "mul_",
+        "__mul__",
+        "__rmul__",
+    ),
     *("div", "__truediv__", "view", "reshape", "permute", "transpose", "flatten", "unflatten", "contiguous"),
     *("squeeze", "unsqueeze", "movedim", "swapaxes", "clone", "__getitem__"),
 }
@@ -41,7 +52,10 @@ class Branch:
 def branches_of(model: nn.Module, x: Tensor) -> list[Branch]:
     """In the order of their sums, those whose last weights are trained."""
     watch = _Watch(model)
-    with torch.enable_grad(), watch:  # without gradients some layers of torch take shortcuts that cannot be seen
+    with (
+        torch.enable_grad(),
+        watch,
+    ):  # without gradients some layers of torch take shortcuts that cannot be seen
         model(x)
     return watch.found
 

@@ -33,6 +33,8 @@ Array = NDArray[np.float64]
 _ENTRIES = 640  # samples x outputs: a matrix of this size is decomposed in a fraction of a second
 _MOST_ENTRIES = 3000  # where two samples alone have many outputs
 _GAMMA = 1 - 0.5**0.5  # for which the two stages damp fast directions completely
+_HALVINGS = 40  # of steps that climb, in one forecast
+_ROUNDING = 1e-9  # of the loss at the start
 _FIRST, _LAST, _PER_DECADE = -1.0, 6.0, 4  # times, as powers of ten in units of the fastest direction
 
 
@@ -127,21 +129,37 @@ class OutputKernel:
         return Forecast(steps, slopes, losses)
 
     def _stepwise(self, steps: Array) -> Forecast:
-        """Rosenbrock steps of second order, damped at infinity (Verwer et al. 1999, ROS2)."""
+        """Rosenbrock steps of second order, damped at infinity (Verwer et al. 1999, ROS2).
+
+        Descent never climbs: a step that does is too long for a curvature that changes on the way, and is halved.
+        """
         outputs, slopes, losses = self.outputs, [self.slope], [self._loss(self.outputs)[0]]
-        kernel, unit = self.positive, np.eye(len(self.matrix))
+        halvings = _HALVINGS
         for before, after in pairwise(steps):
-            curvature = loss_matrix(self.task, outputs)
-            step = after - before
-            factors = lu_factor(unit + _GAMMA * step * (kernel @ curvature), check_finite=False)
-            first = lu_solve(factors, -kernel @ slopes[-1], check_finite=False)
-            there = self._loss(outputs + step * first.reshape(outputs.shape))[1]
-            second = lu_solve(factors, -kernel @ there - 2 * first, check_finite=False)
-            outputs = outputs + step * (1.5 * first + 0.5 * second).reshape(outputs.shape)
+            ahead = [after - before]
+            while ahead:
+                step = ahead.pop()
+                moved = self._moved(outputs, step)
+                climbs = not self._loss(moved)[0] <= losses[-1] + _ROUNDING * abs(losses[0])
+                if climbs and halvings > 0:
+                    halvings -= 1
+                    ahead += [step / 2, step / 2]
+                elif not climbs:
+                    outputs = moved
             loss, slope = self._loss(outputs)
             slopes.append(slope)
             losses.append(loss)
         return Forecast(steps, np.stack(slopes), np.array(losses))
+
+    def _moved(self, outputs: Array, step: float) -> Array:
+        """One such step."""
+        kernel, slope = self.positive, self._loss(outputs)[1]
+        inside = np.eye(len(kernel)) + _GAMMA * step * (kernel @ loss_matrix(self.task, outputs))
+        factors = lu_factor(inside, check_finite=False)
+        first = lu_solve(factors, -kernel @ slope, check_finite=False)
+        there = self._loss(outputs + step * first.reshape(outputs.shape))[1]
+        second = lu_solve(factors, -kernel @ there - 2 * first, check_finite=False)
+        return np.asarray(outputs + step * (1.5 * first + 0.5 * second).reshape(outputs.shape))
 
     def _loss(self, outputs: Array) -> tuple[float, Array]:
         points = _like(self.task, outputs).requires_grad_()

@@ -138,9 +138,8 @@ def _compared(trained: Verification, steps: int) -> str:
     where = f" on {trained.samples} samples held out" if trained.unseen else ""
     over = treated.final_over
     smooth = f" (median of the last {over} steps)" if over > 1 else ""
-    losses = (
-        f"after {steps} steps the loss{where} is {treated.final:.4g} with it and {given.final:.4g} without{smooth}"
-    )
+    ends = f"{treated.final:.4g} with it and {given.final:.4g} without{smooth}"
+    losses = f"after {steps} steps the loss{where} is {ends}"
     if factor >= _DIFFERENCE:
         times = f", {factor:.3g} times less" if math.isfinite(factor) else ""
         sooner = ""
@@ -176,4 +175,7 @@ def _shortened(code: str) -> list[str]:
     if len(lines) <= _CODE_LINES:
         return lines
     kept = _CODE_LINES - 1
-    return [*lines[:kept], f"# ... {len(lines) - kept} more lines: finding.code in Python, --json on the command line"]
+    return [
+        *lines[:kept],
+        f"# ... {len(lines) - kept} more lines: finding.code in Python, --json on the command line",
+    ]

@@ -16,6 +16,7 @@ from foretrain.doctor.recipe import descent
 from foretrain.doctor.recurrent_memory import Pass
 from foretrain.doctor.setup import Case
 from foretrain.doctor.stability import edge, loss_curvature
+from foretrain.doctor.step_counts import counted
 from foretrain.doctor.tangent import Tangent
 from foretrain.empirical.global_ntk import GlobalNTK, global_ntk
 from foretrain.empirical.global_ntk.reduced_views import reduced_view
@@ -70,7 +71,7 @@ class Modes:
         """In words."""
         if not len(self.half_times):
             return ""
-        told = ", ".join(f"{time:,.3g}" if time < 1e5 else f"{time:.1e}" for time in self.half_times)
+        told = ", ".join(counted(time) for time in self.half_times)
         return f"From its Rayleigh quotients, descent halves the modes of the target in {told} steps."
 
 

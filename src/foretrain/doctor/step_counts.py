@@ -1,4 +1,4 @@
-"""Numbers of steps in words: two digits are all that a forecast knows, and what is far is told by its power of ten."""
+"""Numbers of steps in words: two digits are all that a forecast knows; what is far is told by its power of ten."""
 
 from __future__ import annotations
 

@@ -86,3 +86,10 @@ def test_models_that_are_no_mlp_are_not_judged() -> None:
     normalised = nn.Sequential(nn.Linear(10, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1))
     with pytest.raises(NotSupportedError):
         check(Case(setup_of(normalised, X, Y)))
+
+
+def test_biases_do_not_hide_that_a_network_is_deeper_than_wide() -> None:
+    """As torch makes it, the last layer's signal is that of its biases and hardly scatters."""
+    finding = only(check(Case(setup_of(network(nn.Tanh, 60, 32, None), X, Y))))
+    assert finding.severity == Severity.NOTE
+    assert "1.8 times its width" in finding.title

@@ -9,6 +9,7 @@ from chain_networks import network, only, run_code, same_weights, setup_of, task
 from torch import Tensor, nn
 
 from foretrain.doctor.blocks import passage
+from foretrain.doctor.branches import branches_of, shrinking_factors
 from foretrain.doctor.checks.gains import check
 from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case
@@ -55,7 +56,10 @@ def residual(blocks: int, scale: float, seed: int = 0) -> nn.Sequential:
     return nn.Sequential(nn.Linear(10, 32), *[Residual(32, scale) for _ in range(blocks)], nn.Linear(32, 1))
 
 
-@pytest.mark.parametrize(("depth", "scale", "seed"), [(20, 0.5, 0), (14, 0.4, 1), (10, 2.5, 0), (16, 2.0, 2)])
+MORE = [pytest.param(*one, marks=pytest.mark.statistical) for one in [(20, 0.5, 0), (16, 2.0, 2)]]
+
+
+@pytest.mark.parametrize(("depth", "scale", "seed"), [(14, 0.4, 1), (10, 2.5, 0), *MORE])
 def test_convolutions_off_scale_are_found_and_mended(depth: int, scale: float, seed: int) -> None:
     x, y = images()
     case = Case(setup_of(convolutions(depth, scale, seed), x, y))
@@ -112,6 +116,45 @@ def test_healthy_models_pass(model: nn.Module) -> None:
 
 def test_residual_networks_as_torch_makes_them_pass() -> None:
     assert only(check(Case(setup_of(residual(16, 1.0), X, Y)))).severity == Severity.GOOD
+
+
+class Spelled(nn.Module):
+    """Residual branches in ways that people write them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(10, 10, bias=False) for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(10), nn.Linear(10, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 0.5 * self.first(torch.relu(x))
+        x = torch.add(nn.functional.dropout(self.second(x), 0.1, self.training), x)
+        inner = self.norm(self.third(x))
+        inner += x
+        return self.head(inner + torch.ones_like(inner))
+
+
+def test_branches_are_found_however_they_are_written() -> None:
+    torch.manual_seed(0)
+    model = Spelled().eval()
+    found = branches_of(model, X)
+    assert [one.weights for one in found] == [
+        ("first.weight",),
+        ("second.weight",),
+        ("norm.weight", "norm.bias"),
+    ]
+    branch = 0.5 * model.first(torch.relu(X)).detach()
+    assert found[0].ratio == pytest.approx(float(branch.norm() / X.norm()), rel=1e-5)
+    assert not branches_of(nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 1)), X)
+
+
+def test_shrunk_branches_add_equal_shares() -> None:
+    torch.manual_seed(0)
+    model = Spelled().eval()
+    with torch.no_grad():
+        model.first.weight.mul_(50)
+    assert set(shrinking_factors(model, X)) == {"first.weight", "norm.weight", "norm.bias"}
+    assert [one.ratio for one in branches_of(model, X)][::2] == pytest.approx([3**-0.5] * 2, rel=1e-3)
 
 
 class Tower(nn.Module):

@@ -54,7 +54,24 @@ def case_of(make: Make, depth: int, width: int, C_W: float | None, seed: int) ->
     return Case(setup_of(network(make, depth, width, C_W, seed=seed), X, Y))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
+QUICK = {
+    0,
+    5,
+    7,
+    8,
+    12,
+    13,
+}  # of the faults: small, falling, growing, saturating; the others are more of the same
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=() if place in QUICK else pytest.mark.statistical)
+        for place, fault in enumerate(FAULTS)
+    ],
+    ids=str,
+)
 def test_planted_faults_are_found(fault: tuple[Make, int, int, float | None, int]) -> None:
     finding = check(case_of(*fault)).findings[0]
     assert finding.severity <= Severity.WARNING
@@ -128,6 +145,7 @@ def test_half_trained_weights_are_rescaled_and_not_drawn() -> None:
         assert float(ratio.std() if ratio.numel() > 1 else 0) < 1e-4 * float(ratio.mean())
 
 
+@pytest.mark.statistical
 def test_treated_layers_pass_gradients_at_their_size() -> None:
     for make, C_W in ((nn.Tanh, 0.25), (nn.ELU, 0.3), (Sine, 4.0)):
         case = case_of(make, 30, 128, C_W, 0)

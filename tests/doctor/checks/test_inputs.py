@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import foretrain as ft
 from foretrain.doctor.checks.inputs import check
 from foretrain.doctor.entry import make_setup, with_chosen_rate
 from foretrain.doctor.features import feature_axis, linear_steps, measure, standardised, standardising_code
@@ -184,3 +185,24 @@ def test_steps_of_a_linear_readout():
     assert found.spread == pytest.approx(10)
     assert found.offset == 0
     assert found.standard_steps == pytest.approx(math.log(10) / 2, rel=0.06)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_inputs_that_are_all_the_same_are_critical(value):
+    x, y = regression()
+    (finding,) = check(Case(setup_of(network(8, 1), torch.full_like(x, value), y))).findings
+    assert finding.severity is Severity.CRITICAL
+    assert "the average" in finding.title
+
+
+def test_a_clock_with_the_same_input_for_all_is_no_fault():
+    """One course over time may well be learned from one input."""
+    x, y = torch.zeros(20, 4), torch.ones(20, 1)
+    findings = check(Case(setup_of(network(4, 1), x, y))).findings
+    assert all(finding.severity > Severity.WARNING for finding in findings)
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_sample_is_examined_without_complaints_of_torch():
+    found = ft.doctor(network(8, 1), torch.ones(1, 8), torch.ones(1, 1))
+    assert not any(one.failed for one in found.examinations.values())

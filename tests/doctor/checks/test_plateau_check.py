@@ -39,7 +39,7 @@ def examined(model: nn.Module, data: Data, **options: object) -> tuple[Setup, Fi
     ("activation", "data", "places"),
     [
         (nn.Tanh, regression(100), range(1, 6)),
-        (nn.ReLU, digits(100), range(1, 6)),
+        pytest.param(nn.ReLU, digits(100), range(1, 6), marks=pytest.mark.statistical),
         pytest.param(nn.GELU, regression(200), range(3, 8), marks=pytest.mark.statistical),
         pytest.param(nn.Tanh, digits(200), range(3, 8), marks=pytest.mark.statistical),
         pytest.param(nn.ReLU, regression(200), range(2, 7), marks=pytest.mark.statistical),

@@ -147,3 +147,21 @@ def test_groups_keep_their_proportions():
     first, second = treated.recipe.groups
     assert first.rate / second.rate == pytest.approx(4)
     assert "in proportion" in finding.advice
+
+
+def test_a_rate_above_the_edge_that_ends_lower_is_no_fault():
+    """A rectifier leaps to where the loss is flat: at three times the edge it is slower first and better later."""
+    source = torch.Generator().manual_seed(1)
+    x, y = regression()
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    with torch.no_grad():
+        for layer in model[::2]:
+            size = (2 / layer.in_features) ** 0.5
+            layer.weight.copy_(size * torch.randn(layer.weight.shape, generator=source))
+    setup = make_setup(model, x, y, loss=None, optimizer=1.0, batch_size=None, seed=0)
+    for share in (2.5, 3.0, 3.5):
+        setup = setup.with_recipe(setup.recipe.scaled(share / edge(Case(setup)).ratio))
+        (finding,) = check(Case(setup)).findings
+        if finding.severity <= Severity.WARNING:
+            treated = finding.treatment.apply(setup)
+            assert trial(treated, 240).end < trial(setup, 240).end

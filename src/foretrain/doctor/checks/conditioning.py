@@ -99,13 +99,17 @@ def _judged(case: Case, kernel: OutputKernel, found: _Spectrum, left: float) -> 
     title = f"About {found.effective_rank:.2g} directions share the learning, and the error is within their reach."
     if left > _STUCK and best.drop < _NO_PROGRESS * abs(best.start):
         severity = Severity.WARNING
-        title = f"The error lies where the network hardly learns: {share} would be left after 10,000 good steps."
+        title = (
+            f"The error lies where the network hardly learns: {share} would be left after 10,000 good steps."
+        )
         advice = (
             "Treat inputs and initialisation first; if this stays, give each sample more that tells it apart."
         )
     elif left > _HALF_FAR:
         severity = Severity.NOTE
-        title = f"The kernel at hand learns slowly: {share} of the error would be left after 10,000 good steps."
+        title = (
+            f"The kernel at hand learns slowly: {share} of the error would be left after 10,000 good steps."
+        )
         advice = "Count on the kernel to grow; momentum or Adam shorten the way along flat directions."
     elif found.top_share > _ONE_DIRECTION:
         title = f"One direction has {found.top_share:.0%} of the kernel, but the error is within reach of the others."

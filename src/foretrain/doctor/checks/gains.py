@@ -30,7 +30,9 @@ from foretrain.doctor.chain import chain_of
 from foretrain.doctor.code_text import scaling_code
 from foretrain.doctor.data_trials import LEARNED, STEPS, at_its_best, constant_loss, speed_up
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.setup import Case
+from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.stability import edge
+from foretrain.doctor.trial import Trial, trial
 from foretrain.support.errors import ForetrainError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -89,7 +91,10 @@ def _drowned(case: Case, branches: list[Branch]) -> Finding | None:
     if largest is None or largest.ratio < _BRANCH or not case.setup.fresh:
         return None
     factors = shrinking_factors(without_in_place(case.model), case.chosen(_SAMPLES).x)
-    given, better = at_its_best(case.setup), at_its_best(case.setup.rescaled(factors))
+    shrunk = case.setup.rescaled(factors)
+    if not _short(shrunk).end < _short(case.setup).end:  # the long trainings cost much more
+        return None
+    given, better = at_its_best(case.setup), at_its_best(shrunk)
     worse = better.end < given.end / _LESS and speed_up(given, better) >= _SOONER
     if not worse or given.end < LEARNED * constant_loss(case):
         return None
@@ -107,6 +112,10 @@ def _drowned(case: Case, branches: list[Branch]) -> Finding | None:
         {"branch_ratio": largest.ratio, "branches": float(len(branches))},
         largest.weights,
     )
+
+
+def _short(setup: Setup) -> Trial:
+    return edge(Case(setup)).best[1] if setup.recipe.is_descent else trial(setup)
 
 
 def _is_mlp(case: Case) -> bool:

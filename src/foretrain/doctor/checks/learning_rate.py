@@ -24,6 +24,7 @@ from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.output_kernel import output_kernel
 from foretrain.doctor.setup import Case
 from foretrain.doctor.stability import Edge, edge, rate_code
+from foretrain.doctor.step_counts import counted
 from foretrain.doctor.trial import Trial, best_of, trial
 from foretrain.support.errors import NotSupportedError
 
@@ -62,7 +63,7 @@ def _descent(case: Case, found: Edge) -> Examination:
         finding = _good(
             found, best, f"No optimizer was given: plain descent at rate {best_rate:.3g} suits this network."
         )
-    elif not same and _too_large(given, best, found) and not _is_done(case, given):
+    elif not same and _too_large(case, given, best, found) and not _is_done(case, given):
         finding = _above(case, found, given, best)
     elif (
         not _is_done(case, given)
@@ -80,12 +81,20 @@ def _descent(case: Case, found: Edge) -> Examination:
     return Examination((finding,), _data(found, rates, half))
 
 
-def _too_large(given: Trial, best: Trial, found: Edge) -> bool:
+def _too_large(case: Case, given: Trial, best: Trial, found: Edge) -> bool:
     if found.rate <= found.recommended:
         return False
-    if _climbs(given) or given.drop < _MUCH_LESS * best.drop:
+    if _climbs(given):
         return True
-    return found.ratio > _FAR_ABOVE and given.drop < best.drop
+    less = given.drop < _MUCH_LESS * best.drop or (found.ratio > _FAR_ABOVE and given.drop < best.drop)
+    return less and not _catches_up(case, found)
+
+
+def _catches_up(case: Case, found: Edge) -> bool:
+    """Whether a longer training ends lower at the given rate: rectifiers may leap to where the loss is flat."""
+    setup = case.setup
+    better = setup.with_recipe(setup.recipe.scaled(found.recommended / found.rate))
+    return trial(setup, _LONG).end < trial(better, _LONG).end
 
 
 def _climbs(given: Trial) -> bool:
@@ -115,9 +124,9 @@ def _above(case: Case, found: Edge, given: Trial, best: Trial) -> Finding:
 
 def _below(case: Case, found: Edge, given: Trial, best: Trial, half: float) -> Finding:
     evidence = (
-        f"Half of the error is gone after about {half:,.3g} steps at this rate; in {given.steps} steps the loss went "
-        f"from {given.start:.4g} to {given.end:.4g}, and at rate {found.recommended:.3g} to {best.end:.4g} (stable "
-        f"up to {found.largest_rate:.3g})."
+        f"Half of the error is gone after about {counted(half)} steps at this rate; in {given.steps} steps the loss "
+        f"went from {given.start:.4g} to {given.end:.4g}, and at rate {found.recommended:.3g} to {best.end:.4g} "
+        f"(stable up to {found.largest_rate:.3g})."
     )
     if half < _SLOW or _learns(case, best):
         return Finding(

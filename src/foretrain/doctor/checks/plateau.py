@@ -176,14 +176,10 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
     if wait < _LONG or gain < _FASTER or not after.left:
         title = f"No long plateau: learning begins within about {counted(max(1.0, wait))} steps."
         if wait >= _LONG:
-            title = (
-                f"Learning begins after about {counted(wait)} steps; larger layers would not change that much."
-            )
+            title = f"Learning begins after about {counted(wait)} steps; larger layers would not change that much."
         return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
     if _is_adaptive(case) and small.epsilon > _TINY:
-        title = (
-            f"Plain descent would wait for {counted(wait)} steps here; {case.recipe.kind.__name__} waits less."
-        )
+        title = f"Plain descent would wait for {counted(wait)} steps here; {case.recipe.kind.__name__} waits less."
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers)
     return _waiting(case, small, given, numbers, evidence)
 

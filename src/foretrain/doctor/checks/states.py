@@ -31,6 +31,7 @@ from foretrain.doctor.memory_treatment import (
 from foretrain.doctor.recurrent_memory import Memory, Pass, measure_memory, recurrent_layers, run
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.state_kernel import Modes, Ranks, measure_modes, measure_ranks
+from foretrain.doctor.step_counts import counted
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _slow(seen: Pass, modes: Modes) -> Finding:
     rate = adaptive_rate(seen.module)
     slowest = modes.slowest
     told = (
-        f" {slowest:,.0f} steps to halve the slowest mode of the target"
+        f" {counted(slowest)} steps to halve the slowest mode of the target"
         if math.isfinite(slowest)
         else " very long"
     )
