@@ -48,7 +48,8 @@ QUICK = ("--checks", "plateau")
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Path:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COLUMNS", "100")  # lines are wrapped to the terminal
     (tmp_path / "model.py").write_text(MODEL)
     x = np.random.default_rng(0).normal(size=(96, 5))
     np.savez(tmp_path / "data.npz", x=x, y=np.tanh(x[:, 0]) + x[:, 1])

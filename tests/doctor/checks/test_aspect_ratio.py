@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from chain_networks import network, only, setup_of, task
+from mlp_networks import network, only, setup_of, task
 from torch import nn
 
 from foretrain.doctor.chain import chain_of

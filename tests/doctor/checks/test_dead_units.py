@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from chain_networks import network, only, run_code, same_weights, setup_of, task, with_and_without
+from mlp_networks import network, only, run_code, same_weights, setup_of, task, with_and_without
 from torch import Tensor, nn
 from torch.nn import functional
 

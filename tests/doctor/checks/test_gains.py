@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from chain_networks import network, only, run_code, same_weights, setup_of, task, with_and_without
+from mlp_networks import network, only, run_code, same_weights, setup_of, task, with_and_without
 from torch import Tensor, nn
 
 from foretrain.doctor.blocks import passage

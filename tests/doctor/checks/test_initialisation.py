@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from chain_networks import Erf, Sine, network, only, run_code, same_weights, setup_of, task, with_and_without
+from mlp_networks import Erf, Sine, network, only, run_code, same_weights, setup_of, task, with_and_without
 from torch import nn
 
 from foretrain.doctor.chain import chain_of
