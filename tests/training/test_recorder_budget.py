@@ -141,7 +141,7 @@ def test_a_loop_is_thinned(tmp_path: Path, clock: Clock) -> None:
             found.step()
     summary = found.summary()
     own = summary.observables["slow"]
-    assert 0.18 < found.overhead <= 0.2
+    assert 0.14 < found.overhead <= 0.2
     assert own.skipped + own.records == 301 + 1  # skipped at the last step, and then recorded after all
     assert own.seconds == pytest.approx(3.0 * own.records)
     assert own.seconds > 0.85 * found.overhead * summary.seconds
@@ -172,7 +172,7 @@ def test_slower_steps_after_a_record_are_part_of_its_cost(tmp_path: Path, clock:
             found.step()
     made = found.summary().observables["seen"].records
     true = (made + (made - 2)) / clock.now  # neither the first nor the last one slows a step here
-    assert 0.09 < true <= 0.1
+    assert 0.07 < true <= 0.1
     assert found.overhead == pytest.approx(true, rel=0.02)
 
 

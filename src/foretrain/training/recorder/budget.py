@@ -22,6 +22,7 @@ _REMEMBERED = 5  # costs of one observable, whose largest is what the next one i
 _DECIDING = 0.05  # share of the budget that may go into deciding in vain what fits
 _ADVANCE = 0.25  # of the share, for cheap observables before the first and the last record are paid for
 _CHEAP = 0.1  # of the cost of all observables: what an advance is for
+_PLANNED = 0.8  # of a budget: the rest is for what slows later steps and cannot be told from the loop's own pace
 _CAUTION = 1.5  # by which the last record, which comes whatever it costs, may exceed that
 
 
@@ -34,12 +35,21 @@ class Budget:
                 f"budget is {share!r}: give a share of the time such as 0.05, or None for no limit."
             )
         self.share = share
+        self.given = share  # what the user asked for, of which less may be planned
         self.spent = dict.fromkeys([*names, BOOKKEEPING], 0.0)
         self._recent: dict[str, deque[float]] = {name: deque(maxlen=_REMEMBERED) for name in self.spent}
         self._start = time.perf_counter()
         self._before: float | None = None  # spent before anything was chosen: the first record
         self._paid = False  # whether the first and the last record were within the share at some time
         self.next_decision = 0.0  # by the clock: before then nothing fits
+
+    @classmethod
+    def planned(cls, budget: float | None, names: Iterable[str]) -> Budget:
+        """For a budget that the loop as a whole must keep: a little less is planned."""
+        found = cls(budget, names)
+        if found.share is not None:
+            found.share *= _PLANNED
+        return found
 
     def start(self) -> None:
         """The time counts from now."""

@@ -123,7 +123,7 @@ class Recorder:
         given = {"loss": checked_loss(loss), "optimizer": optimizer}
         self._observables = checked_observables(found(observables), given)
         self._schedule = make_schedule(every, schedule, per_decade)
-        self._budget = Budget(budget, self._observables)
+        self._budget = Budget.planned(budget, self._observables)
         counted = counted_optimizer(count, optimizer)
         resume_from = checked_resume_from(resume_from)
         header = first_frame(self.model, self._observables, self._schedule.text, budget, metadata)
@@ -203,7 +203,7 @@ class Recorder:
             records=session.written,
             seconds=self._elapsed,
             overhead=self.overhead,
-            budget=self._budget.share,
+            budget=self._budget.given,
             bookkeeping_seconds=spent[BOOKKEEPING],
             setup_seconds=self._setup_seconds,
             closing_seconds=self._closing_seconds,
@@ -341,7 +341,7 @@ class Recorder:
                 if session.recorded_at.get(name) != self._step
             }
             self._ends += session.record(self._step, missing, noted, self._batch)
-        share, elapsed = self._budget.share, self._budget.elapsed
+        share, elapsed = self._budget.given, self._budget.elapsed
         if share is not None and self._ends > share * elapsed:
             self._warn(
                 f"the first and the last record took {self._ends:.3g} s of {elapsed:.3g} s, more than the budget "
