@@ -22,7 +22,9 @@ _REMEMBERED = 5  # costs of one observable, whose largest is what the next one i
 _DECIDING = 0.05  # share of the budget that may go into deciding in vain what fits
 _ADVANCE = 0.25  # of the share, for cheap observables before the first and the last record are paid for
 _CHEAP = 0.1  # of the cost of all observables: what an advance is for
-_PLANNED = 0.8  # of a budget: the rest is for what slows later steps and cannot be told from the loop's own pace
+_PLANNED = (
+    0.8  # of a budget: the rest is for what slows later steps and cannot be told from the loop's own pace
+)
 _CAUTION = 1.5  # by which the last record, which comes whatever it costs, may exceed that
 
 
