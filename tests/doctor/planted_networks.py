@@ -53,3 +53,15 @@ def default_mlp(sizes: list[int], activation: Activation, *, seed: int = 0) -> n
 
 def chain(features: int, width: int, hidden: int, outputs: int) -> list[int]:
     return [features, *[width] * hidden, outputs]
+
+
+class GatedNetwork(nn.Module):
+    """A GRU with a readout, as torch initialises both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.GRU(3, 64, batch_first=True), nn.Linear(64, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.body(x)[0])
+        return found

@@ -108,7 +108,7 @@ def test_the_tensor_that_counts_is_chosen() -> None:
     expected = model.inner(X)
     assert torch.equal(make_setup(model, X, Y, optimizer=RATE).model(X), expected)
     assert torch.equal(make_setup(model, X, Y, optimizer=RATE, output="double").model(X), 2 * expected)
-    with pytest.raises(InputError, match="without an entry 'triple'"):
+    with pytest.raises(InputError, match="has no entry 'triple'"):
         make_setup(model, X, Y, optimizer=RATE, output="triple")
 
 

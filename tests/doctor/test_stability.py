@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from planted_networks import GatedNetwork
 from torch import nn
 
 from foretrain.doctor.entry import make_setup
@@ -117,15 +118,7 @@ def test_no_edge_is_told_for_adam_and_none_for_a_straight_loss():
 def test_recommended_rate_is_lowered_where_the_first_steps_diverge():
     torch.manual_seed(0)
 
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.head = nn.GRU(3, 64, batch_first=True), nn.Linear(64, 2)
-
-        def forward(self, x):
-            return self.head(self.body(x)[0])
-
-    model = Recurrent()
+    model = GatedNetwork()
     x = torch.randn(32, 20, 3, generator=torch.Generator().manual_seed(1))
     found = edge(case_of(model, x, 0.3 * torch.cumsum(x[..., :2], 1)))
     at_start = found.case.setup.with_recipe(found.case.recipe.scaled(found.start / found.rate))

@@ -7,7 +7,7 @@ heart, often faster than better ones, and know nothing of others. Only samples h
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,9 +44,7 @@ def held_out(setup: Setup) -> HeldOut:
     case = Case(setup)
     task = case.chosen(_SAMPLES)
     parts = divided(len(task.x), setup.seed)
-    ours, theirs = (
-        replace(task, x=task.x[p.to(task.x.device)], y=task.y[p.to(task.y.device)]) for p in parts
-    )
+    ours, theirs = (task.taken(places) for places in parts)
     recipe = setup.recipe
     if recipe.is_descent:
         recipe = recipe.scaled(edge(case).recommended / recipe.rate)

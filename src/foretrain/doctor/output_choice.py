@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from foretrain.empirical.tangent_kernel.model import entry_of
 from foretrain.support.errors import InputError
 
 Output = str | int | None
@@ -24,7 +25,7 @@ class OutputChoice:
 
     def __call__(self, module: nn.Module, arguments: Any, result: Any) -> Tensor:
         """What the hooked model returns instead."""
-        found = _first(result) if self.output is None else _entry(result, self.output)
+        found = _first(result) if self.output is None else entry_of(result, self.output)
         if not isinstance(found, Tensor):
             raise InputError(
                 f"the model returns a {type(result).__name__} in which no tensor was found: "
@@ -64,14 +65,3 @@ def _first(result: Any) -> Any:
         return result
     found = (_first(entry) for entry in entries)
     return next((tensor for tensor in found if isinstance(tensor, Tensor)), None)
-
-
-def _entry(result: Any, output: str | int) -> Any:
-    try:
-        if isinstance(output, str) and not isinstance(result, Mapping):
-            return getattr(result, output)
-        return result[output]
-    except (AttributeError, KeyError, IndexError, TypeError):
-        raise InputError(
-            f"the model returns a {type(result).__name__} without an entry {output!r}: choose another output=."
-        ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,7 +67,8 @@ class Recipe:
             {**group.options, "params": [model.get_parameter(name) for name in group.names]}
             for group in self.groups
         ]
-        return self.kind(groups, **({"lr": self.rate} if "lr" in self.groups[0].options else {}))  # type: ignore[arg-type]
+        make: Callable[..., torch.optim.Optimizer] = self.kind
+        return make(groups, **({"lr": self.rate} if "lr" in self.groups[0].options else {}))
 
     def scaled(self, factors: float | Mapping[str, float]) -> Recipe:
         """With all rates multiplied by one factor, or the rates of named parameters by their own."""

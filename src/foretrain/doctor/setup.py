@@ -106,8 +106,7 @@ class Case:
         if samples >= total:
             return self.task
         order = torch.randperm(total, generator=torch_generator(self.setup.seed))[:samples].sort().values
-        places = order.to(self.task.x.device)
-        return replace(self.task, x=self.task.x[places], y=self.task.y[places.to(self.task.y.device)])
+        return self.task.taken(order)
 
     @cached_property
     def outputs_per_sample(self) -> int:

@@ -140,9 +140,7 @@ def _batches(case: Case) -> Iterator[Task]:
         return
     order = torch.randperm(total, generator=torch_generator(case.setup.seed))
     for start in range(0, min(_BATCHES, total // size) * size, size):
-        places = order[start : start + size]
-        x, y = case.task.x, case.task.y
-        yield replace(case.task, x=x[places.to(x.device)], y=y[places.to(y.device)])
+        yield case.task.taken(order[start : start + size])
 
 
 def _top(case: Case, task: Task) -> tuple[float, int]:

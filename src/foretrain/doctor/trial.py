@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -66,11 +66,10 @@ def trial(setup: Setup, steps: int = STEPS, samples: int = _SAMPLES) -> Trial:
         model = copy.deepcopy(setup.model).train()
         optimizer, order = setup.recipe.build(model), torch_generator(setup.seed)
         for step in range(steps + 1):
-            x, y = task.x, task.y
-            if size < len(x):
-                places = torch.randperm(len(x), generator=order)[:size]
-                x, y = x[places.to(x.device)], y[places.to(y.device)]
-            losses[step] = descend(optimizer, model, replace(task, x=x, y=y))
+            batch = task
+            if size < len(task.x):
+                batch = task.taken(torch.randperm(len(task.x), generator=order)[:size])
+            losses[step] = descend(optimizer, model, batch)
             if not np.isfinite(losses[step]):
                 losses[step:] = np.inf
                 break
@@ -83,7 +82,7 @@ def descend(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> f
     def closure() -> float:
         optimizer.zero_grad()
         loss = task.loss(model(task.x), task.y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         return float(loss.detach())
 
     with torch.enable_grad():

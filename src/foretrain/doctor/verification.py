@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretrain.compare.plateau.levels import Task
 from foretrain.doctor.held_out import divided
 from foretrain.doctor.records import finite
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.treatment import Plan
+from foretrain.doctor.trial import descend
 from foretrain.doctor.units import Units, units_between
 from foretrain.empirical.tangent_kernel.model import unchanged
 from foretrain.support.errors import InputError
@@ -199,12 +199,12 @@ def _train(trainings: list[_Training], given: Setup, steps: int, seconds: float)
     return ""
 
 
-def _batches(total: int, size: int | None, seed: Seed) -> Iterator[Tensor | slice]:
-    """Places of the samples in each step: all, or parts of a new order in every epoch."""
+def _batches(total: int, size: int | None, seed: Seed) -> Iterator[Tensor | None]:
+    """Places of the samples in each step: None for all, or parts of a new order in every epoch."""
     source = torch_generator(seed)
     while True:
         if size is None or size >= total:
-            yield slice(None)
+            yield None
             continue
         order = torch.randperm(total, generator=source)
         yield from (order[start : start + size] for start in range(0, total - size + 1, size))
@@ -217,7 +217,7 @@ class _Training:
         self.model = copy.deepcopy(setup.model).train()
         self.task, judged = setup.task, Case(setup).chosen(_JUDGED)
         if parts is not None:  # places to train on, and those held out
-            self.task, judged = _taken(setup.task, parts[0]), _taken(setup.task, parts[1][:_JUDGED])
+            self.task, judged = setup.task.taken(parts[0]), setup.task.taken(parts[1][:_JUDGED])
         self.optimizer = setup.recipe.build(self.model)
         self.units = units
         self.judged = judged.x
@@ -225,19 +225,9 @@ class _Training:
         self.diverged_at: int | None = None
         self.steps, self.losses = list[int](), list[float]()
 
-    def step(self, batch: Tensor | slice) -> None:
-        """One step of the optimizer; also of those that ask for the loss several times."""
-        x, y = self.task.x, self.task.y
-        x = x[batch] if isinstance(batch, slice) else x[batch.to(x.device)]
-        y = y[batch] if isinstance(batch, slice) else y[batch.to(y.device)]
-
-        def closure() -> float:
-            self.optimizer.zero_grad()
-            value = self.task.loss(self.model(x), y)
-            value.backward()  # type: ignore[no-untyped-call]
-            return float(value.detach())
-
-        self.optimizer.step(closure)
+    def step(self, batch: Tensor | None) -> None:
+        """One step of the optimizer, with some of the samples or all."""
+        descend(self.optimizer, self.model, self.task if batch is None else self.task.taken(batch))
 
     def record(self, step: int) -> None:
         """The loss now, or that it has diverged."""
@@ -252,10 +242,6 @@ class _Training:
     def curve(self) -> Curve:
         """All that was recorded."""
         return Curve(np.array(self.steps, np.int64), np.array(self.losses), self.diverged_at)
-
-
-def _taken(task: Task, places: Tensor) -> Task:
-    return replace(task, x=task.x[places.to(task.x.device)], y=task.y[places.to(task.y.device)])
 
 
 @contextmanager

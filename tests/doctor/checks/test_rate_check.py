@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from planted_networks import GatedNetwork
 from torch import nn
 
 from foretrain.doctor.checks.learning_rate import check
@@ -91,17 +92,9 @@ def test_stable_at_first_but_not_for_long():
     """Small weights have little curvature; it grows within the first steps, and only real steps show it."""
     torch.manual_seed(0)
 
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.head = nn.GRU(3, 64, batch_first=True), nn.Linear(64, 2)
-
-        def forward(self, x):
-            return self.head(self.body(x)[0])
-
     x = torch.randn(32, 20, 3, generator=torch.Generator().manual_seed(1))
     y = 0.3 * torch.cumsum(x[..., :2], 1)
-    setup = make_setup(Recurrent(), x, y, loss=None, optimizer=1.0, batch_size=None, seed=0)
+    setup = make_setup(GatedNetwork(), x, y, loss=None, optimizer=1.0, batch_size=None, seed=0)
     setup = setup.with_recipe(setup.recipe.scaled(0.7 / edge(Case(setup)).ratio))
     (finding,) = check(Case(setup)).findings
     assert finding.severity is Severity.CRITICAL

@@ -16,7 +16,8 @@ from foretrain.theory.prediction.bayes import (
     condition,
     log_evidence,
 )
-from foretrain.theory.prediction.bayes.kernels import (
+from foretrain.theory.prediction.factor import factorise
+from foretrain.theory.prediction.kernels import (
     between,
     cross_kernel,
     cross_tangent_kernel,
@@ -24,7 +25,6 @@ from foretrain.theory.prediction.bayes.kernels import (
     kernel_diagonal,
     tangent_kernel,
 )
-from foretrain.theory.prediction.factor import factorise
 
 X = 1.3 * np.array(
     [(1, 0.2, -0.5), (-0.4, 1.1, 0.3), (0.1, -0.6, 1.2), (0.8, 0.7, 0.1), (-0.9, 0.3, 0.8)], dtype=float

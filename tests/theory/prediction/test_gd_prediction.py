@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trained_network import TANH, X, Y
 
 import foretrain as ft
 from foretrain.support.errors import AccuracyWarning, InputError, NotEnoughMemoryError, NotSupportedError
@@ -29,18 +30,6 @@ from foretrain.theory.prediction.infinite_width import (
     train_outputs,
 )
 
-X = 1.3 * np.array([(1, 0.2, -0.5), (-0.4, 1.1, 0.3), (0.1, -0.6, 1.2), (0.8, 0.7, 0.1), (-0.9, 0.3, 0.8)])
-Y = np.array([(1, -0.5), (-0.7, 0.8), (0.4, 1.2)])
-TANH = ft.MLP(
-    "tanh",
-    depth=3,
-    width=100,
-    n_out=2,
-    C_b=[0.1, 0.1, 0.05],
-    C_W=[1.2, 1.3, 1.0],
-    lambda_b=[0.2, 0.3, 0.1],
-    lambda_W=[0.6, 0.8, 0.5],
-)
 RELU = ft.MLP("relu", depth=4, width=100, n_out=2, C_W=2.0, lambda_b=0.125, lambda_W=0.2)
 
 

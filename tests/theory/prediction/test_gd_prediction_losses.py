@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy.special import softmax
+from trained_network import TANH, X, Y
 
 import foretrain as ft
 from foretrain.support.errors import InputError, NotSupportedError
@@ -36,20 +37,8 @@ from foretrain.theory.prediction.infinite_width.cross_entropy import (
 from foretrain.theory.prediction.infinite_width.hidden_updates import sampled_moments
 from foretrain.theory.prediction.infinite_width.result import prediction
 
-X = 1.3 * np.array([(1, 0.2, -0.5), (-0.4, 1.1, 0.3), (0.1, -0.6, 1.2), (0.8, 0.7, 0.1), (-0.9, 0.3, 0.8)])
-Y = np.array([(1, -0.5), (-0.7, 0.8), (0.4, 1.2)])
 Y_TEST = np.array([(0.3, 0.1), (-0.2, 1.0)])
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
-TANH = ft.MLP(
-    "tanh",
-    depth=3,
-    width=100,
-    n_out=2,
-    C_b=[0.1, 0.1, 0.05],
-    C_W=[1.2, 1.3, 1.0],
-    lambda_b=[0.2, 0.3, 0.1],
-    lambda_W=[0.6, 0.8, 0.5],
-)
 THREE = TANH.replace(n_out=3)
 
 

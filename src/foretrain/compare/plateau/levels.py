@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,10 @@ class Task:
     y: Tensor
     loss: Loss
     loss_name: str
+
+    def taken(self, places: Tensor) -> Task:
+        """Some of the samples, by their numbers."""
+        return replace(self, x=self.x[places.to(self.x.device)], y=self.y[places.to(self.y.device)])
 
     def value(self, model: nn.Module) -> float:
         """The loss over all data."""

@@ -166,7 +166,7 @@ def _run(
             place += size
             optimizer.zero_grad()
             with torch.enable_grad():
-                task.loss(network(task.x[chosen]), task.y[chosen]).backward()  # type: ignore[no-untyped-call]
+                torch.autograd.backward(task.loss(network(task.x[chosen]), task.y[chosen]))
             optimizer.step()
             bar.advance()
             if step % every == 0:

@@ -115,7 +115,7 @@ def _picked(result: Any, output: Output) -> Tensor:
     if callable(output):
         found = output(result)
     elif output is not None:
-        found = _entry(result, output)
+        found = entry_of(result, output)
     else:
         found = _only_tensor(result)
     if not isinstance(found, Tensor):
@@ -123,7 +123,8 @@ def _picked(result: Any, output: Output) -> Tensor:
     return found
 
 
-def _entry(result: Any, output: str | int) -> Any:
+def entry_of(result: Any, output: str | int) -> Any:
+    """An entry of what a model returns: by position, key or attribute."""
     try:
         if isinstance(output, str) and not isinstance(result, Mapping):
             return getattr(result, output)

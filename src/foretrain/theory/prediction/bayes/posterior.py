@@ -15,8 +15,8 @@ from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow.entry import check_network
 from foretrain.theory.network_tangent_kernel import check_targets, real_array
-from foretrain.theory.prediction.bayes.kernels import training_blocks
 from foretrain.theory.prediction.factor import Factor, check_noise, factorise
+from foretrain.theory.prediction.kernels import training_blocks
 
 if TYPE_CHECKING:
     import xarray as xr

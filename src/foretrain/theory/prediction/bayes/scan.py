@@ -22,8 +22,8 @@ from foretrain.support.progress import Progress
 from foretrain.theory.architecture import MLP, Layer
 from foretrain.theory.flow.entry import check_network
 from foretrain.theory.network_tangent_kernel import check_targets, real_array
-from foretrain.theory.prediction.bayes.kernels import EXPLODED
 from foretrain.theory.prediction.factor import Factor, check_noise, factorise_quietly
+from foretrain.theory.prediction.kernels import EXPLODED
 from foretrain.theory.recursions.preactivation import PairExpectations
 
 if TYPE_CHECKING:

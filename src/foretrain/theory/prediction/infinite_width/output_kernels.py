@@ -9,12 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
-from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow.entry import check_network, inputs_on_kinks, warn_of_kinks
-from foretrain.theory.recursions.ntk import first_tangent_kernel, next_tangent_kernel
-from foretrain.theory.recursions.preactivation import PairExpectations
-from foretrain.theory.recursions.residual import next_kernel
+from foretrain.theory.prediction.kernels import last_layer
 
 Array = NDArray[np.float64]
 
@@ -88,9 +85,4 @@ def output_kernels(
         "use fewer training inputs, or predict fewer test inputs at a time",
     )
     warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
-    K, Theta = mlp.first_kernel(inputs), first_tangent_kernel(mlp, inputs)
-    for layer in track(mlp.layers[1:], "layers"):
-        old = PairExpectations(mlp.activation, K, tolerance)
-        Theta = next_tangent_kernel(old, Theta, layer)
-        K = next_kernel(old, layer)
-    return OutputKernels.from_matrices(K, Theta, len(train))
+    return OutputKernels.from_matrices(*last_layer(mlp, inputs, tolerance), len(train))

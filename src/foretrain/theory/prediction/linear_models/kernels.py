@@ -15,7 +15,7 @@ from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow.entry import check_network
 from foretrain.theory.network_tangent_kernel import real_array
-from foretrain.theory.prediction.bayes.kernels import cross_kernel, cross_tangent_kernel
+from foretrain.theory.prediction.kernels import cross_kernel, cross_tangent_kernel
 
 Array = NDArray[np.float64]
 Kernel = Callable[[ArrayLike, ArrayLike], Array]

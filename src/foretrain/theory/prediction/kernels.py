@@ -50,12 +50,17 @@ def tangent_kernel(mlp: MLP, X: ArrayLike) -> Array:
 
 def _tangent_kernel(mlp: MLP, inputs: Array) -> Array:
     _require(len(inputs), len(inputs), _MATRICES + 2)
+    return last_layer(mlp, inputs)[1]
+
+
+def last_layer(mlp: MLP, inputs: Array, tolerance: float = 1e-10) -> tuple[Array, Array]:
+    """K^(L) and Theta^(L) of all pairs of inputs together, the layers before forgotten."""
     K, Theta = mlp.first_kernel(inputs), first_tangent_kernel(mlp, inputs)
     for layer in track(mlp.layers[1:], "layers"):
         _refuse_exploded(K, layer.number - 1)
-        old = PairExpectations(mlp.activation, K)
+        old = PairExpectations(mlp.activation, K, tolerance)
         Theta, K = next_tangent_kernel(old, Theta, layer), next_kernel(old, layer)
-    return Theta
+    return K, Theta
 
 
 def cross_kernel(mlp: MLP, X1: ArrayLike, X2: ArrayLike) -> Array:
