@@ -3,9 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 WORKERS ?= 2
 
-.PHONY: help setup demo test test-all lint types bench bench-env clean
+.PHONY: help setup demo test test-all lint types docs bench bench-env clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -34,6 +35,15 @@ lint: setup  ## ruff: format and lint
 types: setup  ## mypy --strict on the package
 	$(BIN)/mypy
 
+docs: $(DOCS_READY)  ## the documentation into site/, every piece of its code run
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "written: site/index.html, which opens without a network"
+
+$(DOCS_READY): $(READY)
+	@echo "installing the tools of the documentation into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
 bench: setup  ## table of ratios to peers and to the arithmetic limit
 	$(BIN)/python -m bench
 
@@ -41,4 +51,4 @@ bench-env: setup  ## peers of the benchmarks, each in an environment of its own
 	$(BIN)/python -m bench.peers
 
 clean:  ## remove .venv and everything made
-	rm -rf $(VENV) .bench build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench .cache build dist demo site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -3,5 +3,6 @@
 from bench.peer_side.neural_tangents_kernel import tangent_kernel
 from bench.peer_side.neural_tangents_network import network
 from bench.peer_side.neural_tangents_pairs import pairs
+from bench.peer_side.neural_tangents_predict import prediction
 
-CALLS = {"network": network, "pairs": pairs, "tangent kernel": tangent_kernel}
+CALLS = {"network": network, "pairs": pairs, "prediction": prediction, "tangent kernel": tangent_kernel}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from foretrain.theory.architecture import MLP
     from foretrain.theory.criticality import criticality, susceptibility
     from foretrain.theory.flow import flow
+    from foretrain.theory.prediction.entry import predict
 
 _SOURCES = {
     "Activation": "foretrain.activations",
@@ -52,6 +53,7 @@ _SOURCES = {
     "ntk": "foretrain.empirical.tangent_kernel",
     "ntk_operator": "foretrain.empirical.kernel_products",
     "plateau": "foretrain.compare.plateau",
+    "predict": "foretrain.theory.prediction.entry",
     "save": "foretrain.support.store",
     "susceptibility": "foretrain.theory.criticality",
 }
@@ -92,6 +94,7 @@ __all__ = [
     "ntk_operator",
     "operators",
     "plateau",
+    "predict",
     "report",
     "saddle",
     "save",

@@ -19,6 +19,7 @@ from foretrain._version import __version__
 
 _COMMANDS = {
     "activation": "Show what is known about an activation function",
+    "advise": "Recommend depth, initialisation and learning rates for a width",
     "compare": "Put theory beside measurement on random networks",
     "critical": "Find the critical initialisation of an activation function",
     "doctor": "Say what will hold back a torch model's learning, and what to do",
@@ -26,8 +27,10 @@ _COMMANDS = {
     "flow": "Predict the statistics of a random network, layer by layer",
     "global": "Show what gradient descent can change in a model's states",
     "ntk": "Compute the tangent kernel of a torch model, also larger than memory",
+    "predict": "Predict what trained networks answer, with its spread over initialisations",
     "report": "Write the doctor's findings as one interactive page",
     "reproduce": "Reproduce figures and tables of the sources",
+    "sweep": "Compute an observable or experiment over a grid of parameters",
 }
 _FILES = {"global": "global_ntk"}  # where a command's name cannot be that of its file
 

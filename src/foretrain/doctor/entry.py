@@ -19,6 +19,7 @@ from foretrain.doctor.learned import sparing
 from foretrain.doctor.output_choice import Output
 from foretrain.doctor.recipe import Recipe, descent, recipe_of
 from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.threads import suited_threads
 from foretrain.support.errors import ForetrainError, InputError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer
@@ -108,7 +109,8 @@ def examine(setup: Setup, checks: Iterable[Check]) -> Mapping[str, Examination]:
 def examined(case: Case, check: Check) -> Examination:
     """One check."""
     try:
-        return sparing(case, check.function(case))
+        with suited_threads(case.setup):
+            return sparing(case, check.function(case))
     except (ForetrainError, MemoryError) as error:
         return Examination(skipped=str(error))
     except Exception as error:  # one check that fails on an unusual model must not hide what the others found
@@ -162,7 +164,8 @@ def with_chosen_rate(setup: Setup) -> Setup:
 
     if not setup.recipe.is_descent:
         return setup
-    rate = edge(Case(setup)).recommended
+    with suited_threads(setup):
+        rate = edge(Case(setup)).recommended
     # Where no weight moves any output there is no edge, and any rate does as little.
     factor = rate / setup.recipe.rate if 0 < rate < math.inf else 1.0
     return setup.with_recipe(setup.recipe.scaled(factor))

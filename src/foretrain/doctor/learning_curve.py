@@ -26,6 +26,7 @@ from foretrain.compare.plateau.levels import Task
 from foretrain.doctor.recipe import Recipe
 from foretrain.doctor.setup import Case
 from foretrain.doctor.tangent import Tangent
+from foretrain.doctor.threads import suited_threads
 from foretrain.doctor.trial import descend
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
@@ -90,9 +91,13 @@ def learning_curve(case: Case, steps: int = 200) -> LearningCurve:
         raise InputError(f"steps is {steps!r}: give a whole number from 1 on.")
     task = case.kernel_sample(_ENTRIES)
     looks = np.unique(np.round(np.logspace(0, np.log10(steps), _LOOKS)).astype(np.int64))
-    measured = np.array(list(_losses(copy.deepcopy(case.model), case.recipe, task, steps)))
     predicted, errors = np.full(steps + 1, np.inf), list[tuple[float, float, float]]()
-    with Tangent(copy.deepcopy(case.model), task.x, case.recipe.rates) as tangent:
+    with (
+        suited_threads(case.setup),
+        Tangent(copy.deepcopy(case.model), task.x, case.recipe.rates) as tangent,
+    ):
+        real = _losses(copy.deepcopy(case.model), case.recipe, task, steps)
+        measured = np.array(list(track(real, "training", steps + 1)))
         linear, wanted = _Linearised(case.model, tangent), set(looks.tolist())
         course = _losses(linear, case.recipe, task, steps)
         for step, loss in enumerate(track(course, "linearised training", steps + 1)):

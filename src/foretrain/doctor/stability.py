@@ -158,11 +158,12 @@ def _top(case: Case, task: Task) -> tuple[float, int]:
                 for root, part, shape in zip(roots, parts, shapes)
             ]
             back = tangent.pull(curved(tangent.push(changes)))
-            return torch.cat([root * part.flatten().double() for root, part in zip(roots, back)])
+            return torch.cat([root * part.flatten().to(vector) for root, part in zip(roots, back)])
 
         size = sum(shape.numel() for shape in shapes)
         start = torch.randn(size, generator=torch_generator(case.setup.seed), dtype=torch.float64)
-        return largest_eigenvalue(product, start.to(tangent.outputs.device))
+        kind = torch.promote_types(tangent.outputs.dtype, torch.float32)
+        return largest_eigenvalue(product, start.to(tangent.outputs.device, kind))
 
 
 def loss_curvature(task: Task, outputs: Tensor) -> Callable[[Tensor], Tensor]:
@@ -181,7 +182,7 @@ def loss_curvature(task: Task, outputs: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor) -> tuple[float, int]:
-    """Of a symmetric positive matrix, by Lanczos with three vectors, and the number of products.
+    """Of a symmetric positive matrix, by Lanczos with three vectors, and the number of products (written over).
 
     Directions are not made orthogonal anew: copies of eigenvalues that this lets in do not change the largest. It
     ends when the residual |A u - top u| = beta |s| of the Ritz vector is below the accuracy (Paige 1980).
@@ -191,7 +192,7 @@ def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor) -> tu
     for _ in range(_MOST_PRODUCTS):
         image = product(vector)
         diagonal.append(float(vector @ image))
-        image = image - diagonal[-1] * vector - (beside[-1] if beside else 0.0) * before
+        image.sub_(vector, alpha=diagonal[-1]).sub_(before, alpha=beside[-1] if beside else 0.0)
         size = float(image.norm())
         matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
         values, vectors = np.linalg.eigh(matrix)
@@ -199,5 +200,5 @@ def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor) -> tu
         if size * abs(float(vectors[-1, -1])) <= _ACCURACY * abs(top) or size <= 1e-12 * abs(top):
             break
         beside.append(size)
-        before, vector = vector, image / size
+        before, vector = vector, image.div_(size)
     return max(top, 0.0), len(diagonal)

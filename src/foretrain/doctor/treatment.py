@@ -38,17 +38,25 @@ class Plan:
     )  # what was looked at after the last treatment
 
     @cached_property
+    def _looked(self) -> tuple[Case, dict[str, Examination]]:
+        return Case(self.treated), dict(self.seen)
+
+    @property
     def examinations(self) -> Mapping[str, Examination]:
         """What the checks that were asked say of the treated network; they look when this is first read."""
-        from foretrain.doctor.entry import examine
-
-        missing = [check for check in CHECKS if check.name in self.asked and check.name not in self.seen]
-        found = {**self.seen, **examine(self.treated, missing)}
-        return {name: found[name] for name in self.asked}
+        return {name: self._after(name) for name in track(self.asked, "examining the treated network")}
 
     def persists(self, check: str) -> bool:
         """Whether the treated network still gets a complaint from this check."""
-        return any(finding.severity <= Severity.WARNING for finding in self.examinations[check].findings)
+        return any(finding.severity <= Severity.WARNING for finding in self._after(check).findings)
+
+    def _after(self, name: str) -> Examination:
+        from foretrain.doctor.entry import examined
+
+        case, found = self._looked
+        if name not in found:
+            found[name] = examined(case, next(check for check in CHECKS if check.name == name))
+        return found[name]
 
     @property
     def code(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 from foretrain.compare.plateau.levels import Task
 from foretrain.doctor.setup import Case, Setup
+from foretrain.support.progress import Progress
 from foretrain.support.seeds import integer, torch_generator
 
 Array = NDArray[np.float64]
@@ -57,23 +59,50 @@ class Trial:
 
 
 def trial(setup: Setup, steps: int = STEPS, samples: int = _SAMPLES) -> Trial:
-    """Train a copy on some of the data, in batches as given."""
-    task = Case(setup).chosen(max(samples, setup.batch_size or 0))
-    size = min(setup.batch_size or len(task.x), len(task.x))
-    losses = np.full(steps + 1, np.inf)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(integer(setup.seed))  # dropout draws from the global stream
-        model = copy.deepcopy(setup.model).train()
-        optimizer, order = setup.recipe.build(model), torch_generator(setup.seed)
-        for step in range(steps + 1):
-            batch = task
-            if size < len(task.x):
-                batch = task.taken(torch.randperm(len(task.x), generator=order)[:size])
-            losses[step] = descend(optimizer, model, batch)
-            if not np.isfinite(losses[step]):
-                losses[step:] = np.inf
-                break
-    return Trial(losses)
+    """Train a copy on some of the data, in batches as given; what was trained before is known."""
+    return _Training(setup, samples).until(steps)
+
+
+class _Training:
+    """A copy on its way: more steps go on where the last ones ended, as if all had been made at once."""
+
+    def __init__(self, setup: Setup, samples: int = _SAMPLES) -> None:
+        self._setup = setup
+        self._task = Case(setup).chosen(max(samples, setup.batch_size or 0))
+        self._size = min(setup.batch_size or len(self._task.x), len(self._task.x))
+        self._key = ("trial", repr(setup.recipe), len(self._task.x))
+        self._losses = list[float]()
+
+    def until(self, steps: int) -> Trial:
+        """The first so many steps."""
+        known = self._setup.known.get(self._key, self._losses)
+        if len(known) <= steps:
+            self._train(steps)
+            known = self._setup.known[self._key] = self._losses
+        return Trial(np.array(known[: steps + 1]))
+
+    @cached_property
+    def _parts(self) -> tuple[nn.Module, torch.optim.Optimizer, torch.Generator]:
+        model = copy.deepcopy(self._setup.model).train()
+        torch.manual_seed(integer(self._setup.seed))  # dropout draws from the global stream
+        self._dice = torch.get_rng_state()
+        return model, self._setup.recipe.build(model), torch_generator(self._setup.seed)
+
+    def _train(self, steps: int) -> None:
+        with torch.random.fork_rng(devices=[]), Progress("short trainings", total=steps) as bar:
+            model, optimizer, order = self._parts
+            torch.set_rng_state(self._dice)
+            while len(self._losses) <= steps:
+                if self._losses and not np.isfinite(self._losses[-1]):
+                    self._losses += [np.inf] * (steps + 1 - len(self._losses))
+                    break
+                batch = self._task
+                if self._size < len(batch.x):
+                    batch = batch.taken(torch.randperm(len(batch.x), generator=order)[: self._size])
+                loss = descend(optimizer, model, batch)
+                self._losses.append(loss if np.isfinite(loss) else np.inf)
+                bar.advance()
+            self._dice = torch.get_rng_state()
 
 
 def descend(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> float:
@@ -94,16 +123,17 @@ def best_of(setups: Sequence[Setup]) -> tuple[int, Trial]:
 
     Where the loss hardly moves, as on a plateau, longer trials decide: what comes after it may be steeper.
     """
-    place, found = _first_best(setups, STEPS)
+    trainings = [_Training(setup) for setup in setups]
+    place, found = _first_best(trainings, STEPS)
     if abs(found.drop) < _PLATEAU * abs(found.start):
-        return _first_best(setups[place:], _LONGER * STEPS, place)
+        return _first_best(trainings, _LONGER * STEPS, place)
     return place, found
 
 
-def _first_best(setups: Sequence[Setup], steps: int, skipped: int = 0) -> tuple[int, Trial]:
-    place, best = skipped, trial(setups[0], steps)
-    for after, setup in enumerate(setups[1:], skipped + 1):
-        found = trial(setup, steps)
+def _first_best(trainings: Sequence[_Training], steps: int, first: int = 0) -> tuple[int, Trial]:
+    place, best = first, trainings[first].until(steps)
+    for after in range(first + 1, len(trainings)):
+        found = trainings[after].until(steps)
         if found.end >= best.end and best.drop > 0:
             break
         if found.end < best.end:

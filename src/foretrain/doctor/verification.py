@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from foretrain.doctor.held_out import divided
 from foretrain.doctor.records import finite
 from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.threads import suited_threads
 from foretrain.doctor.treatment import Plan
 from foretrain.doctor.trial import descend
 from foretrain.doctor.units import Units, units_between
@@ -168,7 +169,8 @@ def verify(plan: Plan, steps: int = 200, *, seconds: float = 60.0) -> Verificati
     trainings = {"given": _Training(plan.given, Units(), parts)}
     if plan.steps:
         trainings["treated"] = _Training(plan.treated, units, parts)
-    stopped = _train(list(trainings.values()), plan.given, steps, seconds)
+    with suited_threads(plan.given):
+        stopped = _train(list(trainings.values()), plan.given, steps, seconds)
     curves = {name: training.curve() for name, training in trainings.items()}
     count = len(trainings["given"].judged)
     return Verification(plan, curves, plan.given.task.loss_name, count, stopped, unseen)

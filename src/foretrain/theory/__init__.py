@@ -11,6 +11,7 @@ The network and its statistics, layer by layer
 ``ntk_correlations``   covariances of entries of the tangent kernel, with each other and with preactivations
 ``dntk_correlations``  correlations of the dNTK with preactivations and observables, means of the ddNTKs
 ``network_tangent_kernel``  the tangent kernel of one network, by the forward and the backward equation
+``information``        entropies, mutual information and the depth over width at which it peaks
 ``complexity``         how many numbers the distribution of trained networks takes
 
 Initialisation
@@ -18,6 +19,7 @@ Initialisation
 ``criticality``        critical points and universality classes (``ft.criticality``, ``ft.susceptibility``)
 ``critical_initialisation``  hyperparameters of a critical network, and on which side of K* its inputs lie
 ``fixed_points``       all fixed points of the kernel, their stability and depth scales
+``advice``             depth, initialisation and learning rates for a width, with code to paste
 ``phase_diagram``      the plane of C_b and C_W, with its critical lines
 ``residual_networks``  how fast fluctuations grow with skip connections; best aspect ratio and best skip
 
@@ -42,6 +44,7 @@ from typing import Any
 from foretrain.theory.architecture import MLP
 
 _ROOMS = (
+    "advice",
     "angles",
     "architecture",
     "asymptotics",
@@ -55,6 +58,7 @@ _ROOMS = (
     "fixed_points",
     "flow",
     "gradient_step",
+    "information",
     "kernel_functions",
     "learning_rates",
     "linear",

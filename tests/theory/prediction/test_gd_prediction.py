@@ -289,7 +289,7 @@ def test_labels_and_repr(training: GradientDescent) -> None:
     end = training.end()
     assert end.mean.dims == ("test", "output")
     assert end.covariance.dims == ("test_1", "test_2")
-    assert set(end.to_dataset()) == {"mean", "covariance"}
+    assert set(end.to_dataset()) == {"mean", "covariance", "variance"}
     text = repr(training.at_step(3))
     assert "after 3 steps at eta" in text
     assert "±" in text
@@ -324,6 +324,6 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         OutputKernels.from_matrices(np.eye(3), np.eye(2), 1)
     with pytest.raises(InputError, match=r"give \(4, outputs\)"):
         GradientDescent(random_kernels(0), np.ones(4))
-    monkeypatch.setenv("FORETRAIN_MEMORY", "2kB")
+    monkeypatch.setenv("FORETRAIN_MEMORY", "5kB")
     with pytest.raises(NotEnoughMemoryError, match="predict fewer test inputs at a time"):
-        output_kernels(TANH, X)
+        output_kernels(TANH, np.eye(30, 3))

@@ -138,15 +138,15 @@ def test_ensemble_at_the_end_of_cross_entropy() -> None:
     ends = test - np.einsum("ba,dai->dbi", weights, gaps)
     assert ends[0] == pytest.approx(network_end(kernels, P, start[0], test[0]))
     error = np.sqrt(np.diagonal(found.covariance) / 4000)[:, None]
-    assert (np.abs(ends.mean(axis=0) - found.mean.value) < 4 * error).all()
+    assert (np.abs(ends.mean(axis=0) - found.mean.values) < 4 * error).all()
     for (b, c), (i, j) in product([(0, 0), (0, 1), (1, 1)], [(0, 0), (1, 1), (0, 1), (2, 1)]):
-        products = (ends[:, b, i] - found.mean.value[b, i]) * (ends[:, c, j] - found.mean.value[c, j])
-        expected = found.covariance[b, c] if i == j else found.between_outputs[b, c]
+        products = (ends[:, b, i] - found.mean.values[b, i]) * (ends[:, c, j] - found.mean.values[c, j])
+        expected = float((found.covariance if i == j else found.between_outputs)[b, c])
         assert abs(products.mean() - expected) < 4 * products.std() / np.sqrt(len(products))
     soft = softmax(ends, axis=2)
-    spread = np.hypot(soft.std(axis=0) / np.sqrt(len(soft)), found.probabilities.standard_error)
-    assert (np.abs(soft.mean(axis=0) - found.probabilities.value) < 4 * spread).all()
-    assert found.probabilities.value.sum(axis=1) == pytest.approx(1)
+    spread = np.hypot(soft.std(axis=0) / np.sqrt(len(soft)), found.probabilities_standard_error)
+    assert (np.abs(soft.mean(axis=0) - found.probabilities.values) < 4 * spread).all()
+    assert found.probabilities.values.sum(axis=1) == pytest.approx(1)
     losses = CROSS_ENTROPY.value(ends, P[:2]).sum(axis=1)
     expected = expected_cross_entropy(kernels, P, P[:2])
     assert abs(losses.mean() - expected.total) < 4 * losses.std() / 4000**0.5 + 0.02 * expected.variance
@@ -157,15 +157,15 @@ def test_cross_entropy_at_finite_times() -> None:
     steps = cross_entropy_prediction(
         THREE, X[:3], P, X[3:], algorithm="gradient_descent", eta=0.01, time=60, draws=200, seed=7
     )
-    assert steps.mean.value == pytest.approx(flow.mean.value, abs=0.01)
-    assert steps.covariance == pytest.approx(flow.covariance, abs=0.01)
+    assert steps.mean.values == pytest.approx(flow.mean.values, abs=0.01)
+    assert steps.covariance.values == pytest.approx(flow.covariance.values, abs=0.01)
     before = cross_entropy_prediction(THREE, X[:3], np.eye(3), X[3:], time=0.0, draws=2000, seed=8)
     kernels = output_kernels(THREE, X[:3], X[3:])
     K = np.diagonal(kernels.K_test)
     assert (np.abs(np.diagonal(before.covariance) - K) < 4 * K * np.sqrt(2 / 6000)).all()
     assert (np.abs(before.between_outputs) < 4 * K.max() / np.sqrt(6000)).all()
     again = cross_entropy_prediction(THREE, X[:3], np.eye(3), X[3:], time=0.0, draws=2000, seed=8)
-    assert np.array_equal(before.mean.value, again.mean.value)
+    assert np.array_equal(before.mean, again.mean)
     assert "after flow time 0" in repr(before)
 
 

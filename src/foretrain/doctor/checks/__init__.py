@@ -52,7 +52,7 @@ CHECKS = (
     Check("aspect_ratio", "Is the network wide enough for its depth?", Stage.NONE),
     Check("layer_shares", "Do all layers take part in learning?", Stage.OPTIMIZER),
     Check("states", "What can change in the states over time?", Stage.OPTIMIZER),
-    Check("conditioning", "How unequal are the directions that are learned?", Stage.OPTIMIZER),
+    Check("conditioning", "How unequal are the directions that are learned?", Stage.NONE),
     Check("modes", "Which parts of the target are learned, and how fast?", Stage.OPTIMIZER),
     Check("learning_rate", "Is the learning rate stable, and large enough?", Stage.RATE),
 )

@@ -78,7 +78,7 @@ def _descent(case: Case, found: Edge) -> Examination:
     else:
         finding = _good(found, given, f"The learning rate {found.rate:.3g} is stable and large enough.")
     rates = [(found.rate, given)] if same else [(found.rate, given), (best_rate, best)]
-    return Examination((finding,), _data(found, rates, half))
+    return Examination((finding,), _data(found, best_rate, rates, half))
 
 
 def _too_large(case: Case, given: Trial, best: Trial, found: Edge) -> bool:
@@ -214,7 +214,7 @@ def _other(case: Case) -> Examination:
             _OTHER_SOURCE,
             numbers={"rate": recipe.rate},
         )
-        return Examination((finding,), _data(found, rates, np.nan))
+        return Examination((finding,), _data(found, recipe.rate * factor, rates, np.nan))
     finding = Finding(
         Severity.CRITICAL if factor < 1 and _climbs(given) else Severity.WARNING,
         f"The learning rate {recipe.rate:.3g} of {name} is too {'large' if factor < 1 else 'small'}.",
@@ -222,7 +222,7 @@ def _other(case: Case) -> Examination:
         _OTHER_SOURCE,
         numbers={"rate": recipe.rate, "recommended": recipe.rate * factor},
     )
-    return Examination((_treated(finding, case, factor),), _data(found, rates, np.nan))
+    return Examination((_treated(finding, case, factor),), _data(found, recipe.rate * factor, rates, np.nan))
 
 
 def _treated(finding: Finding, case: Case, factor: float) -> Finding:
@@ -255,16 +255,20 @@ def _told(loss: float) -> str:
     return f"{loss:.3g}" if np.isfinite(loss) else "no number at all"
 
 
-def _data(found: Edge, rates: Sequence[tuple[float, Trial]], half: float) -> xarray.Dataset:
+def _data(
+    found: Edge, recommended: float, rates: Sequence[tuple[float, Trial]], half: float
+) -> xarray.Dataset:
     import xarray
 
-    numbers = {name: value for name, value in _numbers(found).items() if name != "rate"}
     return xarray.Dataset(
         {
             "loss": (("rate", "step"), np.stack([one.losses for _, one in rates])),
             "given": found.rate,
             "half_time": ((), half, {"units": "steps"}),
-            **numbers,
+            "largest_rate": found.largest_rate,
+            "recommended": recommended,
+            "rate_times_curvature": found.product,
+            "limit": found.limit,
         },
         {"rate": [rate for rate, _ in rates], "step": np.arange(rates[0][1].steps + 1)},
         {"samples": found.samples},

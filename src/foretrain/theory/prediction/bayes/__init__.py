@@ -1,4 +1,6 @@
-"""Bayesian learning at infinite width (chapter 6).
+"""Bayesian learning (chapter 6).
+
+At infinite width:
 
 ``bayes_prediction``        posterior mean and covariance of a network; ``condition`` for any kernel
 ``log_evidence``            how probable the targets are; ``compare_hypotheses``, ``bayes_factor``
@@ -7,6 +9,13 @@
 ``losses``                  likelihoods, and the penalties that make maximum likelihood maximum a posteriori
 ``regularised``             training with such penalties
 ``kernels``                 K and Theta of the output layer, block by block
+
+At finite width, in ``finite_width``:
+
+``finite_bayes_prediction``  mean, covariance and wiring of outputs to order 1/n; ``book_posterior_mean``
+``finite_log_evidence``      to order 1/n; ``finite_bayes_factor``, ``finite_evidence_scan``
+``representation_shift``     how hidden layers move; ``hebbian_variance`` of a neuron, given others
+``importance_posterior``     exact, by weighted networks
 """
 
 from foretrain.theory.prediction.bayes.equivalent_rates import bayes_equivalent_rates
@@ -17,6 +26,19 @@ from foretrain.theory.prediction.bayes.evidence import (
     log_evidence,
     log_evidence_of_kernel,
     two_input_log_evidence,
+)
+from foretrain.theory.prediction.bayes.finite_width import (
+    FiniteBayesPrediction,
+    FiniteEvidence,
+    ImportancePosterior,
+    book_posterior_mean,
+    finite_bayes_factor,
+    finite_bayes_prediction,
+    finite_evidence_scan,
+    finite_log_evidence,
+    hebbian_variance,
+    importance_posterior,
+    representation_shift,
 )
 from foretrain.theory.prediction.bayes.losses import (
     Penalty,
@@ -38,17 +60,27 @@ from foretrain.theory.prediction.bayes.scan import BestPoint, best_point, eviden
 __all__ = [
     "BayesPrediction",
     "BestPoint",
+    "FiniteBayesPrediction",
+    "FiniteEvidence",
+    "ImportancePosterior",
     "Penalty",
     "bayes_equivalent_rates",
     "bayes_factor",
     "bayes_prediction",
     "best_kernel",
     "best_point",
+    "book_posterior_mean",
     "categorical_loss",
     "compare_hypotheses",
     "condition",
     "evidence_scan",
+    "finite_bayes_factor",
+    "finite_bayes_prediction",
+    "finite_evidence_scan",
+    "finite_log_evidence",
     "gaussian_loss",
+    "hebbian_variance",
+    "importance_posterior",
     "log_evidence",
     "log_evidence_of_kernel",
     "log_prior",
@@ -57,6 +89,7 @@ __all__ = [
     "penalty_response",
     "prior_penalties",
     "regularised_prediction",
+    "representation_shift",
     "response_law",
     "two_input_log_evidence",
 ]

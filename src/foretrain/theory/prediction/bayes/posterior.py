@@ -4,63 +4,38 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow.entry import check_network
 from foretrain.theory.network_tangent_kernel import check_targets, real_array
 from foretrain.theory.prediction.factor import Factor, check_noise, factorise
-from foretrain.theory.prediction.kernels import training_blocks
-
-if TYPE_CHECKING:
-    import xarray as xr
+from foretrain.theory.prediction.kernels import Spread, check_spread, training_blocks
+from foretrain.theory.prediction.result import PredictedOutputs, labelled_mean, labelled_spread
 
 Array = NDArray[np.float64]
-Spread = Literal["covariance", "variance", "none"]
-
-_SPREADS = ("covariance", "variance", "none")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BayesPrediction:
+class BayesPrediction(PredictedOutputs):
     """What observing the training targets says about the outputs on test inputs.
 
-    ``mean`` has dimensions (test, output). ``covariance`` (test_1, test_2) and ``variance`` (test,) hold for every
-    output alike, since outputs neither depend on each other's targets nor correlate; what was not asked for is None.
+    Outputs neither depend on each other's targets nor correlate, so that one covariance holds for all.
     """
 
-    mean: xr.DataArray
-    covariance: xr.DataArray | None
-    variance: xr.DataArray | None
-    log_evidence: float
-    noise: float
-    jitter: float
+    log_evidence: float = math.nan
+    noise: float = 0.0
 
-    def to_dataset(self) -> xr.Dataset:
-        """Everything in one dataset, for saving."""
-        import xarray as xr
+    def _numbers(self) -> dict[str, Any]:
+        return {"log_evidence": self.log_evidence, "noise": self.noise}
 
-        found = {"mean": self.mean, "covariance": self.covariance, "variance": self.variance}
-        numbers = {"log_evidence": self.log_evidence, "noise": self.noise, "jitter": self.jitter}
-        return xr.Dataset({name: part for name, part in found.items() if part is not None}, attrs=numbers)
-
-    def __repr__(self) -> str:
-        tests, outputs = self.mean.shape
-        lines = [f"Bayesian prediction at infinite width: {tests} test inputs, {outputs} outputs"]
-        lines.append(
-            f"  log evidence {self.log_evidence:.6g}, noise {self.noise:.3g}, jitter {self.jitter:.3g}"
-        )
-        if self.variance is not None:
-            low, high = np.sqrt(np.clip([self.variance.min(), self.variance.max()], 0, None))
-            lines.append(f"  standard deviation of an output: {low:.3g} to {high:.3g}")
-        parts = [name for name in ("mean", "covariance", "variance") if getattr(self, name) is not None]
-        return "\n".join([*lines, f"  .{', .'.join(parts)}: labelled arrays"])
+    def _notes(self) -> list[str]:
+        return [f"log evidence {self.log_evidence:.6g}, noise {self.noise:.3g}", *super()._notes()]
 
 
 def bayes_prediction(
@@ -94,8 +69,7 @@ def bayes_prediction(
     array([1.    , 0.4937])
     """
     check_network(mlp)
-    if spread not in _SPREADS:
-        raise unknown_name("spread", str(spread), _SPREADS)
+    spread = check_spread(spread)
     train, test = mlp.check_inputs(X_train), mlp.check_inputs(X_test)
     targets = check_targets(Y_train, len(train), mlp.n_out)
     noise = check_noise(noise)
@@ -103,8 +77,8 @@ def bayes_prediction(
         raise InputError(
             f"training inputs have {train.shape[1]} components and test inputs {test.shape[1]}: give the same number."
         )
-    K, cross, own = training_blocks(mlp, train, test, spread)
-    return _labelled(factorise(K, noise), targets, cross, own, noise, noise * noisy_labels)
+    K = training_blocks(mlp, train, test, spread)
+    return _posterior(factorise(K.train, noise), targets, K.cross, K.test, noise, noise * noisy_labels)
 
 
 def condition(
@@ -129,7 +103,7 @@ def condition(
         raise InputError(
             f"the kernel of test inputs has shape {own.shape}: give ({tests}, {tests}) or ({tests},)."
         )
-    return _labelled(training, targets_for(Y, size), cross, own, noise, 0.0)
+    return _posterior(training, targets_for(Y, size), cross, own, noise, 0.0)
 
 
 def targets_for(Y: ArrayLike, inputs: int) -> Array:
@@ -146,31 +120,30 @@ def log_density(training: Factor, targets: Array) -> float:
     return -0.5 * (square + outputs * (training.log_determinant + inputs * math.log(2 * math.pi)))
 
 
-def _labelled(
+def _posterior(
     training: Factor, targets: Array, cross: Array, own: Array | None, noise: float, label_noise: float
 ) -> BayesPrediction:
-    import xarray as xr
-
     require_memory(
         8.0 * (2 * cross.size + (0 if own is None else 2 * own.size)),
         "the posterior",
         "use fewer test inputs",
     )
-    outputs = xr.DataArray(
-        cross.T @ training.solve(targets), dims=("test", "output"), name="mean", attrs={"equation": "(6.64)"}
-    )
-    covariance = variance = None
-    named = partial(xr.DataArray, attrs={"equation": "(6.57)", "meaning": "the same for every output"})
+    spread = None
     if own is not None:
         white = training.whiten(cross)
         if own.ndim == 2:
-            full = own - white.T @ white
-            full[np.diag_indices_from(full)] += label_noise
-            covariance = named((full + full.T) / 2, dims=("test_1", "test_2"), name="covariance")
-        each = (
-            np.diagonal(covariance) if covariance is not None else own - (white**2).sum(axis=0) + label_noise
-        )
-        variance = named(np.maximum(each, 0.0), dims=("test",), name="variance")
+            spread = own - white.T @ white
+            spread = (spread + spread.T) / 2
+            spread[np.diag_indices_from(spread)] += label_noise
+        else:
+            spread = own - np.einsum("ab,ab->b", white, white) + label_noise
+    covariance, variance = labelled_spread(spread, "posterior covariance (6.57)")
     return BayesPrediction(
-        outputs, covariance, variance, log_density(training, targets), noise, training.jitter
+        labelled_mean(cross.T @ training.solve(targets), "posterior mean (6.64)"),
+        covariance,
+        variance,
+        "Bayesian inference at infinite width",
+        training.jitter,
+        log_density(training, targets),
+        noise,
     )

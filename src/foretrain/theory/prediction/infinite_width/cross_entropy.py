@@ -7,8 +7,8 @@ minimum at infinity: for them give a time, or smooth them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +35,16 @@ from foretrain.theory.prediction.infinite_width.losses import (
     expected_loss,
 )
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
+from foretrain.theory.prediction.kernels import Spread, check_spread
+from foretrain.theory.prediction.result import (
+    PredictedOutputs,
+    labelled_mean,
+    labelled_spread,
+    labelled_tests,
+)
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Array = NDArray[np.float64]
 Algorithm = Literal["gradient_descent", "flow"]
@@ -42,39 +52,59 @@ Algorithm = Literal["gradient_descent", "flow"]
 _STAGES = 18  # copies of the state that the integrator holds
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Estimate:
-    """A sample mean with its standard error."""
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class CrossEntropyPrediction(PredictedOutputs):
+    """Logits on test inputs of networks trained on the cross-entropy, and their softmax, over ``draws`` networks.
 
-    value: Array
-    standard_error: Array
+    The shift of a network correlates its logits: ``between_outputs`` is the covariance of two of them, of pairs of
+    tests or of each, like that of one. At the end of training logits are exact, and their standard error is zero.
+    """
 
-    @classmethod
-    def of(cls, samples: Array) -> Estimate:
-        """Over the first axis."""
-        return cls(samples.mean(axis=0), samples.std(axis=0, ddof=1) / np.sqrt(len(samples)))
-
-    def __repr__(self) -> str:
-        return f"Estimate(shape {self.value.shape}, standard error at most {self.standard_error.max(initial=0):.2g})"
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class CrossEntropyPrediction:
-    """Test outputs of networks trained on the cross-entropy; arrays (tests, outputs), estimates over ``draws``."""
-
-    mean: Estimate  # of the logits
-    covariance: Array  # (tests, tests) of one logit, averaged over outputs
-    between_outputs: Array  # (tests, tests) of two different logits
-    probabilities: Estimate  # of the softmax outputs
-    statement: str
+    mean_standard_error: xr.DataArray
+    probabilities: xr.DataArray
+    probabilities_standard_error: xr.DataArray
+    between_outputs: xr.DataArray | None
     draws: int
 
-    def __repr__(self) -> str:
-        tests, outputs = self.mean.value.shape
-        rows = ["  " + "  ".join(f"{value:7.4f}" for value in row) for row in self.probabilities.value[:5]]
-        head = f"Cross-entropy prediction {self.statement}: {tests} test inputs, {outputs} classes"
-        note = f"  mean probabilities over {self.draws} networks, standard error at most "
-        return "\n".join([head, note + f"{self.probabilities.standard_error.max(initial=0):.2g}", *rows])
+    def without_shift(self) -> PredictedOutputs:
+        """Logits up to what is common to all outputs of an input, which no softmax and no cross-entropy feels."""
+        given = self.variance if self.covariance is None else self.covariance
+        spread = None
+        if given is not None and self.between_outputs is not None:
+            spread = given.values - self.between_outputs.values
+        covariance, variance = labelled_spread(spread, "covariance of a logit without its shift")
+        return PredictedOutputs(self.mean, covariance, variance, self.statement, self.jitter)
+
+    def only(self, spread: Spread) -> CrossEntropyPrediction:
+        """The same with no more than this spread kept."""
+        if spread == "covariance" or (spread == "variance" and self.covariance is None):
+            return self
+        between = self.between_outputs
+        if spread == "none" or between is None:
+            return replace(self, covariance=None, variance=None, between_outputs=None)
+        alone = labelled_tests("between_outputs", np.diagonal(between.values), between.attrs["meaning"])
+        return replace(self, covariance=None, between_outputs=alone)
+
+    def _arrays(self) -> dict[str, xr.DataArray | None]:
+        return {
+            **super()._arrays(),
+            "probabilities": self.probabilities,
+            "between_outputs": self.between_outputs,
+            "mean_standard_error": self.mean_standard_error,
+            "probabilities_standard_error": self.probabilities_standard_error,
+        }
+
+    def _numbers(self) -> dict[str, Any]:
+        return {"draws": self.draws}
+
+    def _notes(self) -> list[str]:
+        rows = ["  ".join(f"{value:10.4f}" for value in row[:5]) for row in self.probabilities.values[:5]]
+        error = float(self.probabilities_standard_error.max())
+        return [
+            f"mean probabilities over {self.draws} networks, standard error at most {error:.2g}",
+            *rows,
+            *super()._notes(),
+        ]
 
 
 def target_logits(probabilities: ArrayLike) -> Array:
@@ -83,8 +113,8 @@ def target_logits(probabilities: ArrayLike) -> Array:
     check_probabilities(p)
     if (p <= 0).any():
         raise InputError(
-            "a target probability is zero, so that training never ends: give a time, or soft labels "
-            "(smooth_labels with smoothing > 0)."
+            "a target probability is zero, so that training never ends: give a time, or soft labels, such as "
+            "label_smoothing=0.1."
         )
     logits = np.log(p)
     return np.asarray(logits - logits.mean(axis=-1, keepdims=True))
@@ -100,6 +130,8 @@ def cross_entropy_prediction(
     time: float | None = None,
     draws: int = 1000,
     seed: Seed = 0,
+    *,
+    spread: Spread = "covariance",
 ) -> CrossEntropyPrediction:
     """Test outputs over networks trained on target probabilities ``P_train`` (inputs, classes), at infinite width.
 
@@ -107,9 +139,6 @@ def cross_entropy_prediction(
     time initial outputs are drawn from N(0, K) and each network is trained in function space: ``gradient_descent``
     for ``time`` steps, or ``flow`` by an adaptive integrator, whose work grows with eta x time x lambda_max.
     """
-    kernels = output_kernels(mlp, X_train, X_test)
-    p = check_targets(P_train, kernels.training, mlp.n_out)
-    check_probabilities(p)
     if algorithm not in get_args(Algorithm):
         raise unknown_name("algorithm", str(algorithm), get_args(Algorithm))
     if mlp.n_out < 2:
@@ -118,9 +147,16 @@ def cross_entropy_prediction(
         )
     if draws < 2:
         raise InputError(f"draws is {draws}: give at least 2.")
+    p = check_targets(P_train, len(mlp.check_inputs(X_train)), mlp.n_out)
+    check_probabilities(p)
+    spread = check_spread(spread)
     if time is None:
-        return cross_entropy_end(kernels, p, draws, seed)
-    return _sampled(kernels, p, algorithm, eta, time, draws, seed)
+        target_logits(p)  # refuses hard labels before the work
+        needed: Spread = "covariance" if spread == "covariance" else "variance"
+        found = cross_entropy_end(output_kernels(mlp, X_train, X_test, spread=needed), p, draws, seed)
+    else:
+        found = _sampled(output_kernels(mlp, X_train, X_test), p, algorithm, eta, time, draws, seed)
+    return found.only(spread)
 
 
 def cross_entropy_end(
@@ -133,15 +169,36 @@ def cross_entropy_end(
     """
     logits = target_logits(probabilities)
     trained = GradientDescent(kernels, logits).end()
-    mean, covariance = trained.mean.values, trained.covariance.values
-    outputs = logits.shape[1]
-    between = (kernels.K_test - covariance) / outputs
+    deviation = trained.standard_deviation
+    if kernels.K_test is None or deviation is None:
+        raise InputError("the softmax needs variances: make the kernels with spread='variance'.")
+    mean, outputs = trained.mean.values, logits.shape[1]
+    own = trained.variance if trained.covariance is None else trained.covariance
+    between = (kernels.K_test - np.asarray(own)) / outputs
     # Softmax outputs of one test input need the variance of that input alone.
     noise = generator(seed).standard_normal((draws, *mean.shape))
-    samples = softmax(mean + trained.standard_deviation[:, None] * noise, axis=-1)
-    exact = Estimate(mean, np.zeros_like(mean))
+    samples = softmax(mean + deviation.values[:, None] * noise, axis=-1)
+    statement = "at the end of training"
+    return _labelled(mean, np.zeros_like(mean), np.asarray(own) + between, between, samples, statement)
+
+
+def _labelled(
+    mean: Array, error: Array, spread: Array, between: Array, probabilities: Array, statement: str
+) -> CrossEntropyPrediction:
+    """From logits, their covariances or variances, and samples of probabilities (draws, tests, outputs)."""
+    covariance, variance = labelled_spread(spread, "covariance of a logit over initialisations (10.41)")
+    draws = len(probabilities)
+    doubt = probabilities.std(axis=0, ddof=1) / np.sqrt(draws)
     return CrossEntropyPrediction(
-        exact, covariance + between, between, Estimate.of(samples), "at the end of training", draws
+        labelled_mean(mean, "mean logit over initialisations (10.37)"),
+        covariance,
+        variance,
+        f"Networks of infinite width trained on the cross-entropy, {statement}",
+        mean_standard_error=labelled_mean(error, "standard error of the mean logit"),
+        probabilities=labelled_mean(probabilities.mean(axis=0), "mean softmax output over initialisations"),
+        probabilities_standard_error=labelled_mean(doubt, "standard error of the mean softmax output"),
+        between_outputs=labelled_tests("between_outputs", between, "covariance of two different logits"),
+        draws=draws,
     )
 
 
@@ -187,18 +244,16 @@ def _sampled(
     outputs = p.shape[1]
     own = np.trace(products, axis1=2, axis2=3)
     between = (products.sum(axis=(2, 3)) - own) / (outputs * (outputs - 1))
-    return CrossEntropyPrediction(
-        Estimate.of(z), own / outputs, between, Estimate.of(softmax(z, axis=-1)), statement, draws
-    )
+    error = z.std(axis=0, ddof=1) / np.sqrt(draws)
+    return _labelled(z.mean(axis=0), error, own / outputs, between, softmax(z, axis=-1), statement)
 
 
 def initial_outputs(kernels: OutputKernels, outputs: int, draws: int, seed: Seed = 0) -> tuple[Array, Array]:
     """Outputs before training ~ N(0, K): (draws, A, outputs) and (draws, B, outputs)."""
     size = kernels.training + kernels.tests
     require_memory(8 * _STAGES * draws * size * outputs, f"outputs of {draws:,} networks", "use fewer draws")
-    K = np.block([[kernels.K_train, kernels.K_cross.T], [kernels.K_cross, kernels.K_test]])
     noise = generator(seed).standard_normal((draws, size, outputs))
-    z = np.einsum("ab,dbi->dai", square_root(K), noise, optimize=True)
+    z = np.einsum("ab,dbi->dai", square_root(kernels.joint), noise, optimize=True)
     return z[:, : kernels.training], z[:, kernels.training :]
 
 

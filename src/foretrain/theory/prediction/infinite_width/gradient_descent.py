@@ -11,6 +11,7 @@ where r is (1 - eta w)^t after t steps, exp(-eta w t) after time t of gradient f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
@@ -20,14 +21,17 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigvalsh
 
 from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.network_tangent_kernel import check_targets, real_array
 from foretrain.theory.prediction.factor import Factor
 from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
 from foretrain.theory.prediction.infinite_width.result import Prediction, prediction
+from foretrain.theory.prediction.kernels import Spread
 
 Array = NDArray[np.float64]
+Solver = Callable[[Array], Array]  # of columns (A, k)
 Algorithm = Literal["gradient_descent", "flow", "newton"]
 
 _STILL = 1e-12  # of the largest eigenvalue: along smaller ones nothing moves, or all is rounding
@@ -79,9 +83,16 @@ class GradientDescent:
     targets: Array  # (training, outputs)
 
     @classmethod
-    def of(cls, mlp: MLP, X_train: ArrayLike, Y_train: ArrayLike, X_test: ArrayLike) -> GradientDescent:
+    def of(
+        cls,
+        mlp: MLP,
+        X_train: ArrayLike,
+        Y_train: ArrayLike,
+        X_test: ArrayLike,
+        spread: Spread = "covariance",
+    ) -> GradientDescent:
         """From a network, training inputs and targets, and test inputs."""
-        kernels = output_kernels(mlp, X_train, X_test)
+        kernels = output_kernels(mlp, X_train, X_test, spread=spread)
         return cls(kernels, check_targets(Y_train, kernels.training, mlp.n_out))
 
     @cached_property
@@ -118,20 +129,19 @@ class GradientDescent:
 
     def end(self) -> Prediction:
         """The end of training, whatever the algorithm (10.40), (10.41); on training inputs mean y, variance 0."""
-        weights = self.factor.solve(self.kernels.Theta_cross.T).T
-        return self._predict(weights, "at the end of training", jitter=self.factor.jitter)
+        return self._predict(self.factor.solve, "at the end of training", jitter=self.factor.jitter)
 
     def at_step(self, step: int, eta: float | None = None) -> Prediction:
         """After this many steps; the best constant rate by default."""
         values, eta = self.spectrum[0], self.checked_rate(eta)
-        weights = self._weights(_done_by_steps(values, eta, whole(step)))
-        return self._predict(weights, f"after {step} steps at eta {eta:.6g}", eta, step)
+        solver = self._solver(_done_by_steps(values, eta, whole(step)))
+        return self._predict(solver, f"after {step} steps at eta {eta:.6g}", eta, step)
 
     def at_time(self, time: float, eta: float = 1.0) -> Prediction:
         """After a time of gradient flow, of which eta is the speed."""
         eta, time = positive("eta", eta), not_negative("time", time)
-        weights = self._weights(_done_by_flow(self.spectrum[0], eta * time))
-        return self._predict(weights, f"after flow time {time:g} at eta {eta:g}", eta, time)
+        solver = self._solver(_done_by_flow(self.spectrum[0], eta * time))
+        return self._predict(solver, f"after flow time {time:g} at eta {eta:g}", eta, time)
 
     def training_at_step(self, step: int, eta: float | None = None) -> Prediction:
         """Outputs on the training inputs themselves after some steps."""
@@ -158,21 +168,22 @@ class GradientDescent:
         """The rate of steps, the best one by default, or an error where they would not converge."""
         return self.rates.check(eta)
 
-    def _weights(self, done: Array) -> Array:
-        """P = Theta_BA f(Theta_AA) for f given on the spectrum."""
+    def _solver(self, done: Array) -> Solver:
+        """f(Theta_AA) times columns, for f given on the spectrum."""
         vectors = self.spectrum[1]
-        return np.asarray(((self.kernels.Theta_cross @ vectors) * done) @ vectors.T)
+        return lambda columns: np.asarray(vectors @ (done[:, None] * (vectors.T @ columns)))
 
     def _predict(
         self,
-        weights: Array,
+        solver: Solver,
         statement: str,
         eta: float | None = None,
         time: float | None = None,
         jitter: float = 0.0,
     ) -> Prediction:
-        covariance = trained_covariance(self.kernels, weights)
-        return prediction(np.asarray(weights @ self.targets), covariance, statement, eta, time, jitter)
+        mean = np.asarray(self.kernels.Theta_cross @ solver(self.targets))
+        spread = trained_spread(self.kernels, solver)
+        return prediction(mean, spread, statement, eta, time, jitter)
 
     def _on_training(self, left: Array, statement: str, eta: float, time: float) -> Prediction:
         vectors = self.spectrum[1]
@@ -193,6 +204,8 @@ def gradient_descent_prediction(
     algorithm: Algorithm = "gradient_descent",
     eta: float | None = None,
     time: float | None = None,
+    *,
+    spread: Spread = "covariance",
 ) -> Prediction:
     """Mean and covariance of test outputs over networks trained by gradient descent, at infinite width.
 
@@ -204,6 +217,8 @@ def gradient_descent_prediction(
         Overall learning rate: of steps by default the best constant one, of the flow 1.
     time
         Number of steps, or flow time; None is the end, which depends on neither algorithm nor eta (10.33).
+    spread
+        "covariance" of all pairs of test inputs, "variance" of each (for many of them), or "none".
 
     Examples
     --------
@@ -219,7 +234,7 @@ def gradient_descent_prediction(
         raise InputError("Newton's method is done after one step and has no rate: leave eta and time out.")
     if time is not None:
         time = not_negative("time", time) if algorithm == "flow" else whole(time)
-    training = GradientDescent.of(mlp, X_train, Y_train, X_test)
+    training = GradientDescent.of(mlp, X_train, Y_train, X_test, spread)
     if time is None:
         if algorithm == "gradient_descent" and eta is not None:
             training.checked_rate(eta)
@@ -229,10 +244,25 @@ def gradient_descent_prediction(
     return training.at_step(whole(time), eta)
 
 
-def trained_covariance(kernels: OutputKernels, weights: Array) -> Array:
-    """Q K Q^T with Q = (-P, 1): K_BB - P K_AB - K_BA P^T + P K_AA P^T (10.41)."""
-    crossed = weights @ kernels.K_cross.T
-    covariance = kernels.K_test - crossed - crossed.T + weights @ kernels.K_train @ weights.T
+def trained_spread(kernels: OutputKernels, solver: Solver) -> Array | None:
+    """Q K Q^T with Q = (-P, 1): K_BB - P K_AB - K_BA P^T + P K_AA P^T (10.41), or its diagonal.
+
+    With P^T = f(Theta_AA) Theta_AB nothing larger than (A, B) is made on the way.
+    """
+    if kernels.K_test is None:
+        return None
+    require_memory(
+        8.0 * (4 * kernels.K_cross.size + 3 * kernels.K_test.size),
+        f"the spread of {kernels.tests:,} outputs",
+        "predict fewer test inputs at a time, or ask for spread='variance'",
+    )
+    weights = solver(kernels.Theta_cross.T)
+    # What P leaves of K_AB: P K_AA P^T - K_BA P^T = -left^T P^T.
+    left = kernels.K_cross.T - kernels.K_train @ weights
+    if kernels.K_test.ndim == 1:
+        removed = np.einsum("ba,ab->b", kernels.K_cross, weights) + np.einsum("ab,ab->b", left, weights)
+        return np.asarray(kernels.K_test - removed)
+    covariance = kernels.K_test - kernels.K_cross @ weights - weights.T @ left
     return np.asarray((covariance + covariance.T) / 2)
 
 

@@ -18,7 +18,7 @@ from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.network_tangent_kernel import check_targets, real_array
 from foretrain.theory.prediction.infinite_width.factorisation import square_root
-from foretrain.theory.prediction.infinite_width.result import Prediction
+from foretrain.theory.prediction.result import PredictedOutputs
 
 Array = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ class ExpectedLoss:
 
     bias: float  # the loss of the mean outputs
     variance: float  # what the spread of outputs adds
-    fluctuation: float  # variance of the loss itself over networks
+    fluctuation: float | None  # variance of the loss itself over networks; needs covariances
     name: str
 
     @property
@@ -82,25 +82,34 @@ class ExpectedLoss:
         return self.bias + self.variance
 
     def __repr__(self) -> str:
-        return (
-            f"ExpectedLoss({self.total:.6g} = bias {self.bias:.6g} + variance {self.variance:.6g}, "
-            f"± {self.fluctuation**0.5:.3g} from network to network; {self.name})"
+        spread = (
+            "" if self.fluctuation is None else f", ± {self.fluctuation**0.5:.3g} from network to network"
         )
+        parts = f"bias {self.bias:.6g} + variance {self.variance:.6g}"
+        return f"ExpectedLoss({self.total:.6g} = {parts}{spread}; {self.name})"
 
 
-def expected_loss(prediction: Prediction, targets: ArrayLike, loss: Loss = SQUARED_ERROR) -> ExpectedLoss:
-    """Bias and variance (10.52), (10.55), and the fluctuation of the loss over networks.
+def expected_loss(
+    prediction: PredictedOutputs, targets: ArrayLike, loss: Loss = SQUARED_ERROR
+) -> ExpectedLoss:
+    """Bias and variance (10.52), (10.55), and the fluctuation of the loss over networks, if covariances are known.
 
     With g = dL/dz and H its derivative at the mean outputs, and S the covariance over inputs:
     variance = sum_b S_bb tr H_b / 2, fluctuation = sum_bc [S_bc g_b.g_c + S_bc^2 tr(H_b H_c) / 2]. Exact for squares.
     """
-    mean, S = prediction.mean.values, prediction.covariance.values
+    if prediction.variance is None:
+        raise InputError(
+            "the prediction has no variance, without which a mean loss is not known: predict with spread='variance'."
+        )
+    mean = prediction.mean.values
     y = check_targets(targets, *mean.shape)
     loss.check(y)
     g, H = loss.slope(mean, y), loss.curvature(mean, y)
-    flat = H.reshape(len(H), -1)
-    variance = 0.5 * float(np.diagonal(S) @ np.trace(H, axis1=1, axis2=2))
-    fluctuation = float(np.sum(S * (g @ g.T)) + 0.5 * np.sum(S**2 * (flat @ flat.T)))
+    variance = 0.5 * float(prediction.variance.values @ np.trace(H, axis1=1, axis2=2))
+    fluctuation = None
+    if prediction.covariance is not None:
+        S, flat = prediction.covariance.values, H.reshape(len(H), -1)
+        fluctuation = float(np.sum(S * (g @ g.T)) + 0.5 * np.sum(S**2 * (flat @ flat.T)))
     return ExpectedLoss(float(loss.value(mean, y).sum()), variance, fluctuation, loss.name)
 
 
@@ -121,7 +130,7 @@ class SampledLoss:
 
 
 def sampled_loss(
-    prediction: Prediction,
+    prediction: PredictedOutputs,
     targets: ArrayLike,
     loss: Loss = CROSS_ENTROPY,
     draws: int = 10_000,
@@ -134,6 +143,8 @@ def sampled_loss(
     if draws < 2:
         raise InputError(f"draws is {draws}: give at least 2.")
     require_memory(24 * draws * y.size, f"outputs of {draws:,} networks", "use fewer draws")
+    if prediction.covariance is None:
+        raise InputError("the prediction has no covariance to draw from: predict with spread='covariance'.")
     root = square_root(prediction.covariance.values)
     noise = generator(seed).standard_normal((draws, *y.shape))
     values = loss.value(mean + np.einsum("bc,dci->dbi", root, noise), y).sum(axis=-1)

@@ -87,7 +87,7 @@ def one_training_input(mlp: MLP, x_train: ArrayLike, x_test: ArrayLike) -> OneTr
             "the training input moves nothing (Theta is zero there): give positive learning rates."
         )
     ratio = float(kernels.Theta_cross[0, 0] / kernels.Theta_train[0, 0])
-    K_train, K_cross, K_test = (float(K[0, 0]) for K in (kernels.K_train, kernels.K_cross, kernels.K_test))
+    K_train, K_cross, K_test = (float(kernels.joint[place]) for place in ((0, 0), (1, 0), (1, 1)))
     return OneTrainingInput(ratio - 1, K_test - 2 * ratio * K_cross + ratio**2 * K_train)
 
 

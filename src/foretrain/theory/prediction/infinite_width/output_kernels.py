@@ -7,15 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.support.memory import require_memory
+from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow.entry import check_network, inputs_on_kinks, warn_of_kinks
-from foretrain.theory.prediction.kernels import last_layer
+from foretrain.theory.prediction.kernels import Spread, check_slopes, check_spread, tangent_blocks
 
 Array = NDArray[np.float64]
-
-_MATRICES = 9  # of all inputs, held at once in the step from one layer to the next
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -24,7 +21,7 @@ class OutputKernels:
 
     K_train: Array  # (A, A)
     K_cross: Array  # (B, A)
-    K_test: Array  # (B, B)
+    K_test: Array | None  # (B, B), for variances alone (B,), None if no spread is asked for
     Theta_train: Array  # (A, A)
     Theta_cross: Array  # (B, A)
 
@@ -60,6 +57,15 @@ class OutputKernels:
         """How many are not."""
         return len(self.K_cross)
 
+    @property
+    def joint(self) -> Array:
+        """K of all inputs, training inputs first, which samples of initial outputs need."""
+        if self.K_test is None or self.K_test.ndim != 2:
+            raise InputError(
+                "the kernel between test inputs is missing: make the kernels with spread='covariance'."
+            )
+        return np.block([[self.K_train, self.K_cross.T], [self.K_cross, self.K_test]])
+
     def __repr__(self) -> str:
         return (
             f"OutputKernels(K and Theta of the output, {self.training} training and {self.tests} test inputs)"
@@ -67,22 +73,19 @@ class OutputKernels:
 
 
 def output_kernels(
-    mlp: MLP, X_train: ArrayLike, X_test: ArrayLike | None = None, *, tolerance: float = 1e-10
+    mlp: MLP,
+    X_train: ArrayLike,
+    X_test: ArrayLike | None = None,
+    *,
+    spread: Spread = "covariance",
+    tolerance: float = 1e-10,
 ) -> OutputKernels:
     """The blocks for a network: (10.44), (10.45); only the last layer is kept, whatever the depth."""
     check_network(mlp)
     train = mlp.check_inputs(X_train)
     mlp = mlp.with_inputs(train)
-    inputs = train if X_test is None else np.concatenate([train, mlp.check_inputs(X_test)])
-    if not mlp.activation.is_continuous:
-        raise NotSupportedError(
-            f"the tangent kernel of {mlp.activation.label} is infinite, since the activation jumps: choose a "
-            "continuous one, or Bayesian inference, which needs K alone."
-        )
-    require_memory(
-        8 * _MATRICES * len(inputs) ** 2,
-        f"the kernels of {len(inputs):,} inputs",
-        "use fewer training inputs, or predict fewer test inputs at a time",
-    )
-    warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
-    return OutputKernels.from_matrices(*last_layer(mlp, inputs, tolerance), len(train))
+    test = train[:0] if X_test is None else mlp.check_inputs(X_test)
+    check_slopes(mlp)
+    warn_of_kinks(mlp, inputs_on_kinks(mlp, np.concatenate([train, test])))
+    K, Theta = tangent_blocks(mlp, train, test, check_spread(spread), tolerance)
+    return OutputKernels(K.train, K.cross.T, K.test, Theta.train, Theta.cross.T)

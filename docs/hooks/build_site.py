@@ -1,0 +1,73 @@
+"""Hooks of mkdocs: tutorials become pages, code is run and answered, formulas become MathML; errors stop the build."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+from cells import Cell, markdown_cells, percent_cells
+from execution import Answer, PageError, answers_of_pages
+from mathematics import FormulaError, with_formulas
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+RUN = "run: true"  # in the head of a Markdown page: its code is run and its answers are shown
+_written: dict[str, str] = {}  # the finished Markdown of pages with code
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Run all code before any page is made, so that its pictures are files of the site."""
+    _written.clear()
+    folder = Path(config["docs_dir"])
+    sources = sorted((folder / "tutorials").glob("*.py"))
+    pages = {f"tutorials/{source.stem}.md": percent_cells(_text(source)) for source in sources}
+    for file in files.documentation_pages():
+        text = file.content_string
+        if text.startswith("---\n") and RUN in text.split("---\n")[1]:
+            pages[file.src_uri] = markdown_cells(text.split("---\n", 2)[2])
+    try:
+        answered = answers_of_pages(pages)
+    except PageError as error:
+        raise PluginError(str(error)) from error
+    for page, cells in pages.items():
+        _written[page] = _page(page, cells, answered[page], files, config)
+        if page.startswith("tutorials/"):
+            files.append(File.generated(config, page, content=_written[page]))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """The page with its answers, if it has any."""
+    return _written.get(page.file.src_uri, markdown)
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """The page with its formulas as MathML."""
+    try:
+        return with_formulas(page.file.src_uri, content)
+    except FormulaError as error:
+        raise PluginError(str(error)) from error
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def _page(page: str, cells: list[Cell], answers: list[Answer], files: Files, config: Any) -> str:
+    waiting = iter(answers)
+    parts, pictures = [], 0
+    for cell in cells:
+        if not cell.code:
+            parts.append(cell.text)
+            continue
+        answer = next(waiting)
+        parts.append(f"\n```python\n{cell.text.rstrip()}\n```\n")
+        if answer.text.strip():
+            parts.append(f'\n<pre class="answer"><code>{html.escape(answer.text.rstrip())}</code></pre>\n')
+        for figure in answer.figures:
+            pictures += 1
+            name = f"assets/drawn/{Path(page).stem}-{pictures}.svg"
+            files.append(File.generated(config, name, content=figure))
+            parts.append(f"\n![Picture drawn by the code above](../{name})\n")
+    return "\n".join(parts)

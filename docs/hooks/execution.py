@@ -1,0 +1,95 @@
+"""Runs the code of pages, each in a process of its own, and keeps the answers until code or library change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from cells import Cell
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache" / "docs"
+PROGRAM = Path(__file__).with_name("run_cells.py")
+LONGEST = 300  # seconds for one page
+AT_ONCE = 2
+
+
+class PageError(Exception):
+    """The code of a page failed; the message shows the cell and the traceback."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a code cell printed, and the pictures it drew, as SVG."""
+
+    text: str
+    figures: tuple[str, ...]
+
+
+def answers_of_pages(pages: dict[str, list[Cell]]) -> dict[str, list[Answer]]:
+    """The answers of every code cell of every page, from the cache where they are still true."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(pages, pool.map(lambda page: answers(page, pages[page]), pages), strict=True))
+
+
+def answers(page: str, cells: list[Cell]) -> list[Answer]:
+    """The answers of the code cells of one page."""
+    codes = [cell.text for cell in cells if cell.code]
+    if not codes:
+        return []
+    kept = CACHE / f"{_digest(codes)}.json"
+    if not kept.exists():
+        text = run(page, codes)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        unfinished = kept.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(kept)
+    return [
+        Answer(answer["text"], tuple(answer["figures"]))
+        for answer in json.loads(kept.read_text(encoding="utf-8"))
+    ]
+
+
+def run(page: str, codes: list[str]) -> str:
+    """Run the cells in a new process and an empty folder; its JSON answer, or PageError."""
+    settings = {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "PYTHONHASHSEED": "0"}
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.run(
+            [sys.executable, str(PROGRAM)],
+            input=json.dumps({"page": page, "cells": codes}),
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={**os.environ, **settings, "PYTHONPATH": str(ROOT)},
+            timeout=LONGEST,
+            check=False,
+        )
+    if process.returncode != 0:
+        raise PageError(f"the code of {page} failed:\n{process.stderr}")
+    return process.stdout
+
+
+def _digest(codes: list[str]) -> str:
+    seen = hashlib.sha256(_library().encode())
+    for code in codes:
+        seen.update(code.encode() + b"\0")
+    return seen.hexdigest()[:24]
+
+
+@cache
+def _library() -> str:
+    """A digest of everything that the answers depend on besides the code of the page."""
+    seen = hashlib.sha256(PROGRAM.read_bytes())
+    for folder in ("src/foretrain", "bench"):
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix in {".py", ".json", ".md"}:
+                seen.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
+    return seen.hexdigest()

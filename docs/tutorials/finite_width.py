@@ -1,0 +1,4 @@
+"""What finite width changes."""
+
+# %% [markdown]
+# x

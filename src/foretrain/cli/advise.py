@@ -1,0 +1,105 @@
+"""``foretrain advise``: depth, initialisation, learning rates and skip connections for an activation and a width."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretrain.cli.activation import find
+from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.options import DataFile
+from foretrain.cli.output import Table
+from foretrain.support.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from foretrain.theory.advice import Advice
+
+
+def advise(
+    name: Annotated[str, typer.Argument(help="An activation's name, or file.py:function.")],
+    width: Annotated[int, typer.Option("--width", help="Width of all hidden layers.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=NUMBER", help="A parameter, such as slope=0.2.")
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option("--depth", help="A depth to judge [default: that at r*].")
+    ] = None,
+    outputs: Annotated[int, typer.Option("--outputs", help="Number of outputs.")] = 1,
+    gamma: Annotated[float | None, typer.Option("--gamma", help="Skip connections of hidden layers.")] = None,
+    data: DataFile = None,
+    samples: Annotated[int, typer.Option("--samples", help="How many inputs of the data file.")] = 128,
+    loss: Annotated[
+        str,
+        typer.Option("--loss", help="half_sum, mse or cross_entropy, for the largest stable step on --data."),
+    ] = "half_sum",
+    seed: Seed = 0,
+) -> Answer:
+    """Say how deep a network of a given width may be, and how to initialise and train it.
+
+    Depths are judged by the dimensionless ratios of all tensors of order 1/width: inside below 0.1, at the edge below
+    0.3, outside beyond. r* is the depth over width at which the truncated information between the two halves of the
+    output peaks. The exit code is 1 if the depth that was asked about is outside. The picture draws random networks.
+    """
+    from foretrain.theory.advice import advise as ask
+
+    X = _inputs(data, samples)
+    found = ask(
+        find(name, settings or []),
+        width,
+        n_out=outputs,
+        gamma=gamma,
+        depth=depth,
+        X=X,
+        loss=loss.strip().lower().replace("-", "_"),
+    )
+    return Answer(
+        found.to_dict(),
+        _text(found),
+        data=found.to_dataset(),
+        figure=lambda: _draw(found, seed),
+        holds=found.position != "outside",
+    )
+
+
+def _inputs(data: Path | None, samples: int) -> Any:
+    if samples < 1:
+        raise InputError(f"--samples is {samples}: give a positive number of inputs.")
+    if data is None:
+        return None
+    from foretrain.support.loading import load_inputs
+
+    return load_inputs(data)[:samples]
+
+
+def _text(found: Advice) -> list[str | Table]:
+    code = "\n".join(f"  {line}" for line in found.code.splitlines())
+    return [
+        found.verdict,
+        Table(("quantity", "value", "meaning"), found.rows()),
+        *(f"Note: {note}" for note in found.notes),
+        f"In Python:\n{code}",
+    ]
+
+
+def _draw(found: Advice, seed: int) -> Figure:
+    from foretrain.report.advice import advice_figure
+    from foretrain.theory.advice import information_curves
+
+    return advice_figure(found, information_curves(found, seed=seed))
+
+
+COMMAND = Command(
+    advise,
+    examples=(
+        "foretrain advise gelu --width 256",
+        "foretrain advise tanh --width 128 --depth 20 --outputs 10 --plot advice.png",
+        "foretrain advise relu --width 512 --depth 40 --outputs 10 --gamma 0.98",
+        "foretrain advise tanh --width 64 --data data.npz --loss mse --json",
+    ),
+    saves=True,
+    draws=True,
+)

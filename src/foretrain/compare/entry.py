@@ -1,0 +1,78 @@
+"""``foretrain.compare``: networks at initialisation, or trained ones, beside what the theory says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from numpy.typing import ArrayLike
+
+from foretrain.support.errors import InputError
+
+if TYPE_CHECKING:
+    from foretrain.compare.comparison import Comparison
+    from foretrain.compare.trained.comparison import TrainedComparison
+    from foretrain.compare.trained.goal import Learner
+    from foretrain.compare.trained.training import Algorithm, LossName
+    from foretrain.support.seeds import Seed
+    from foretrain.theory.architecture import MLP
+
+
+@overload
+def compare(
+    mlp: MLP,
+    X: ArrayLike,
+    observables: Sequence[str] | None = None,
+    draws: int = 20_000,
+    *,
+    trained: Literal[False] = False,
+    scales: Sequence[float] | None = None,
+    method: str = "auto",
+    estimator: str = "metric",
+    seed: Seed = 0,
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    *,
+    trained: Literal[True],
+    learner: Learner = "gradient_descent",
+    algorithm: Algorithm = "gradient_descent",
+    eta: float | None = None,
+    time: float | None = None,
+    loss: LossName = "squared_error",
+    noise: float = 0.0,
+    widths: Sequence[int] | None = None,
+    scales: Sequence[float] | None = None,
+    draws: int | Sequence[int] = 400,
+    seed: Seed = 0,
+) -> TrainedComparison: ...
+
+
+def compare(mlp: MLP, *arguments: Any, trained: bool = False, **options: Any) -> Comparison:
+    """Networks beside theory: at initialisation, or with ``trained=True`` after training on data.
+
+    ``compare(mlp, X, observables, draws)`` is :func:`foretrain.compare.comparison.compare`, and
+    ``compare(mlp, X_train, Y_train, X_test, trained=True)`` is
+    :func:`foretrain.compare.trained.comparison.compare_trained`; their options are told there.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> ft.compare(ft.MLP("relu", depth=3, width=32, C_W=2.0), [[1.0, 0.5], [0.2, -1.0]], draws=1000).agrees
+    True
+    """
+    if trained is True:
+        from foretrain.compare.trained.comparison import compare_trained
+
+        return compare_trained(mlp, *arguments, **options)
+    if trained is not False:
+        raise InputError(f"trained is {trained!r}: give True or False.")
+    from foretrain.compare.comparison import compare as compare_at_initialisation
+
+    return compare_at_initialisation(mlp, *arguments, **options)

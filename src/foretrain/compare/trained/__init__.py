@@ -1,0 +1,26 @@
+"""Really trained ensembles of finite networks beside the predictions for them.
+
+``compare_trained``   mean and covariance of trained outputs at several widths beside the prediction
+``train_ensemble``    many random networks trained together: outputs, tangent kernels, linearised ends
+``draw_ensemble``     the same networks before training
+``Training``          what is learned and how
+"""
+
+from foretrain.compare.trained.comparison import TrainedComparison, compare_trained
+from foretrain.compare.trained.ensemble import (
+    InitialEnsemble,
+    TrainedEnsemble,
+    draw_ensemble,
+    train_ensemble,
+)
+from foretrain.compare.trained.training import Training
+
+__all__ = [
+    "InitialEnsemble",
+    "TrainedComparison",
+    "TrainedEnsemble",
+    "Training",
+    "compare_trained",
+    "draw_ensemble",
+    "train_ensemble",
+]

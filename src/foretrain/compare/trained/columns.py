@@ -1,0 +1,130 @@
+"""The numbers that trained networks and theory share, and what is averaged over networks to measure them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compare.estimators import BatchValues, Entry
+from foretrain.compare.trained.goal import Law, moments
+
+Array = NDArray[np.float64]
+
+OBSERVABLES = {
+    "mean": "mean over networks of an output on a test input",
+    "covariance": "covariance over networks of an output on two test inputs, averaged over outputs",
+    "between": "covariance of two different outputs, averaged over pairs of outputs",
+}
+MOST_PAIRS = 6  # test inputs up to which all their pairs are compared; variances alone beyond
+
+
+@dataclass(frozen=True, order=True)
+class TrainedEntry(Entry):
+    """One number that theory and trained networks share; inputs are numbers of test inputs."""
+
+    output: int | None = None
+
+    @property
+    def label(self) -> str:
+        """For example ``mean of output 1 at 0`` or ``covariance at 0 3``."""
+        where = " ".join(map(str, self.inputs))
+        of = "" if self.output is None else f" of output {self.output}"
+        return f"{self.observable}{of} at {where}"
+
+
+Entries: TypeAlias = list[TrainedEntry]
+
+
+def entries_of(law: Law, depth: int) -> Entries:
+    """Every mean, and the covariance of pairs of test inputs or, if they are many, of each alone."""
+    tests, outputs = law.mean.shape
+    everywhere = combinations_with_replacement(range(tests), 2)
+    pairs = list(everywhere) if tests <= MOST_PAIRS else [(b, b) for b in range(tests)]
+    found = [TrainedEntry("mean", depth, (b,), i) for b in range(tests) for i in range(outputs)]
+    names = ("covariance", "between") if outputs > 1 else ("covariance",)
+    return found + [TrainedEntry(name, depth, pair) for name in names for pair in pairs]
+
+
+def values_of(law: Law, entries: Entries) -> Array:
+    """What the theory says."""
+    parts = (
+        law.mean.reshape(-1),
+        *(
+            _at(each, name, entries)
+            for each, name in ((law.covariance, "covariance"), (law.between, "between"))
+        ),
+    )
+    return np.concatenate(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """For each pair of mirrored networks, or each batch: outputs (pairs, tests, outputs) and products by entry."""
+
+    shift: Array
+    own: Array  # (pairs, entries of one output)
+    between: Array  # (pairs, entries of two outputs)
+
+    @classmethod
+    def of(cls, e: Array, entries: Entries) -> Columns:
+        """Of networks (networks, tests, outputs), mirrored ones next to each other; e is less the predicted mean."""
+        return cls.with_moments(e, *moments(e), entries)
+
+    @classmethod
+    def with_moments(cls, e: Array, own: Array, between: Array, entries: Entries) -> Columns:
+        """The same with products (networks, tests, tests) given."""
+        columns = (e, _at(own, "covariance", entries), _at(between, "between", entries))
+        return cls(*((column[::2] + column[1::2]) / 2 for column in columns))
+
+    @classmethod
+    def joined(cls, parts: list[Columns]) -> Columns:
+        """Of more networks."""
+        return cls(*(np.concatenate(column) for column in zip(*(part._all for part in parts))))
+
+    @property
+    def _all(self) -> tuple[Array, Array, Array]:
+        return self.shift, self.own, self.between
+
+    def each(self, function: Callable[[Array], Array]) -> Columns:
+        """Columns changed one by one."""
+        return Columns(*map(function, self._all))
+
+    def plus(self, other: Columns, factor: float = 1.0) -> Columns:
+        """Sums of two sets of columns of equal length."""
+        return Columns(*(mine + factor * theirs for mine, theirs in zip(self._all, other._all)))
+
+    def by_batch(self, batches: int) -> Columns:
+        """Means over batches of pairs."""
+        size = len(self.shift) // batches
+        return self.each(lambda values: values.reshape(batches, size, *values.shape[1:]).mean(axis=1))
+
+
+def pseudo_values(law: Law, batches: Columns, entries: Entries) -> BatchValues:
+    """Jackknife pseudo-values of the entries: of all batches, and with each left out once."""
+    count = len(batches.shift)
+    everything = batches.each(lambda values: values.mean(axis=0)[None])
+    without_one = batches.each(lambda values: (values.sum(axis=0) - values) / (count - 1))
+    whole, partial = (_estimates(law, columns, entries) for columns in (everything, without_one))
+    return BatchValues(count * whole - (count - 1) * partial)
+
+
+def _estimates(law: Law, columns: Columns, entries: Entries) -> Array:
+    """Means, and products less products of means: (rows, entries)."""
+    own, between = moments(columns.shift)
+    parts = (
+        (law.mean + columns.shift).reshape(len(columns.shift), -1),
+        columns.own - _at(own, "covariance", entries),
+        columns.between - _at(between, "between", entries),
+    )
+    return np.concatenate(parts, axis=1)
+
+
+def _at(matrices: Array, name: str, entries: Entries) -> Array:
+    """(…, entries of that name) from (…, tests, tests)."""
+    places = np.array([entry.inputs for entry in entries if entry.observable == name]).reshape(-1, 2)
+    return np.asarray(matrices[..., places[:, 0].astype(int), places[:, 1].astype(int)])

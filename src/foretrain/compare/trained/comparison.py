@@ -1,0 +1,269 @@
+"""Predictions beside really trained networks: mean and covariance of their outputs at several widths, and the limit.
+
+Entries are extrapolated to infinite width with a quadratic in 1/n and judged as in
+:mod:`foretrain.compare.comparison`; deviations at finite width are of order 1/n and are given with their power of n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.compare.comparison import Comparison
+from foretrain.compare.effective_kernel import Slope
+from foretrain.compare.estimators import BatchValues
+from foretrain.compare.ladder import Ladder, warn_if_too_deep
+from foretrain.compare.trained.columns import Entries, TrainedEntry, entries_of, values_of
+from foretrain.compare.trained.deviations import Sizes, power_of, sizes_of
+from foretrain.compare.trained.goal import Goal, Learner, goal_of
+from foretrain.compare.trained.statistics import measure, sampled_law
+from foretrain.compare.trained.training import Algorithm, LossName
+from foretrain.compare.widths import check_scales, inverse_widths, scaled, share_draws
+from foretrain.support.errors import InputError
+from foretrain.support.seeds import Seed, spawn
+from foretrain.theory.architecture import MLP
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+Keeper: TypeAlias = "Callable[[str, Callable[[], xarray.Dataset]], xarray.Dataset]"
+
+_BATCHES = 200
+_FEWEST_BATCHES = 20
+_STILL = 1e-6  # relative: what fluctuates less, such as outputs on training inputs at the end, does not
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedComparison(Comparison):
+    """Mean and covariance of trained outputs at every width, their limit, the theory, and how far they are apart.
+
+    ``theory``, ``measured``, ``limit``, ``standard_error`` and ``z`` belong to ``entries``, see ``rows()``.
+    """
+
+    goal: Goal
+    learner: str
+    steps: Array  # (widths,), mean number until the end
+    sampled_theory: BatchValues | None = None  # where the law has no closed form
+
+    @property
+    def widths(self) -> Array:
+        """Of the first hidden layer."""
+        return np.array([network.hidden_widths[0] for network in self.ladder.networks])
+
+    @cached_property
+    def covariance(self) -> Array:
+        """Of the limits, with that of the theory where it had to be sampled: (entries, entries)."""
+        sampled = self.sampled_theory
+        own = super().covariance
+        return own if sampled is None else own + sampled.covariance
+
+    @cached_property
+    def fluctuates(self) -> NDArray[np.bool_]:
+        """Entries with noise; the others are compared exactly."""
+        return np.asarray(self.standard_error > _STILL * self.unit)
+
+    @property
+    def scaled_deviation(self) -> Array:
+        """n (measured − theory), constant for wide networks: (widths, entries)."""
+        return np.asarray(self.widths[:, None] * (self.measured - self.theory))
+
+    @property
+    def scaled_deviation_error(self) -> Array:
+        """Standard errors of it: (widths, entries)."""
+        return np.asarray(self.widths[:, None] * self.measured_error)
+
+    def of(self, observable: str) -> NDArray[np.bool_]:
+        """Which entries belong to ``mean``, ``covariance`` or ``between``."""
+        return np.array([entry.observable == observable for entry in self.entries])
+
+    @property
+    def observables(self) -> list[str]:
+        """Those of the entries, in their order."""
+        return list(dict.fromkeys(entry.observable for entry in self.entries))
+
+    def sizes(self, observable: str) -> Sizes:
+        """Root mean square deviation from theory at each width, its noise taken out."""
+        chosen = self.of(observable)
+        deviations = (self.measured - self.theory)[:, chosen]
+        covariances = [batch.covariance[np.ix_(chosen, chosen)] for batch in self.batches]
+        return sizes_of(deviations, covariances)
+
+    def power(self, observable: str) -> Slope | None:
+        """The power of n with which the deviation falls: −1 for wide networks; None if noise hides it."""
+        return power_of(self.widths, self.sizes(observable))
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        word = "agrees" if self.agrees else "does NOT agree"
+        found = self.judgement.told(exact_agrees=self.exact_agrees)
+        return f"{self.mlp.activation.label}: the prediction {word} with trained networks ({found})."
+
+    def rows(self) -> list[dict[str, object]]:
+        """One dictionary per entry."""
+        return [
+            row
+            | {
+                "observable": entry.observable,
+                "tests": list(entry.inputs),
+                "output": cast("TrainedEntry", entry).output,
+                "measured": self.measured[:, place].tolist(),
+                "measured_error": self.measured_error[:, place].tolist(),
+            }
+            for place, (row, entry) in enumerate(zip(super().rows(), self.entries))
+        ]
+
+    def to_dataset(self) -> xarray.Dataset:
+        """Every number, labelled; ``foretrain.save`` stores it."""
+        from foretrain.compare.trained.presentation import trained_dataset
+
+        return trained_dataset(self)
+
+    def __repr__(self) -> str:
+        from foretrain.compare.trained.presentation import trained_text
+
+        return trained_text(self)
+
+
+def compare_trained(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    *,
+    learner: Learner = "gradient_descent",
+    algorithm: Algorithm = "gradient_descent",
+    eta: float | None = None,
+    time: float | None = None,
+    loss: LossName = "squared_error",
+    noise: float = 0.0,
+    widths: Sequence[int] | None = None,
+    scales: Sequence[float] | None = None,
+    draws: int | Sequence[int] = 400,
+    seed: Seed = 0,
+    keeper: Keeper | None = None,
+) -> TrainedComparison:
+    """Train real networks of several widths and put their outputs on test inputs beside the prediction for them.
+
+    Parameters
+    ----------
+    learner
+        ``gradient_descent`` trains all layers at the network's own rates; ``bayes`` the last layer alone, at rates
+        by which its ensemble becomes the posterior (10.46)-(10.49).
+    algorithm
+        ``gradient_descent`` in steps, or ``flow`` in continuous time.
+    eta
+        Overall learning rate; half of the largest that is stable by default, 1 for the flow.
+    time
+        Steps or flow time; None is the end. The prediction is exact at any time, so give one if the end is far.
+    loss
+        ``squared_error`` (half the SUM over samples) or ``cross_entropy``, with probabilities as targets.
+    noise
+        Variance of noise on the targets, for ``bayes``.
+    widths, scales
+        Hidden widths to train, or multipliers of the network's own, at least three; by default
+        (1/4, 1/2, 1), (1/2, 1, 2) or (1, 2, 4) times the own ones.
+    draws
+        Networks per width, on average, or a number for each width. They come in mirrored pairs.
+    keeper
+        Called with the name of a width and a function that measures it, gives back what that returns, or what it
+        kept of it: see :class:`foretrain.experiments.parts.Parts`.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> mlp = ft.MLP("tanh", depth=3, width=32, C_b=0.1)
+    >>> found = ft.compare(mlp, [[1.0], [-0.5]], [1.0, 0.0], [[0.2]], trained=True, draws=200)
+    >>> found.agrees
+    True
+    """
+    theory_seed, *seeds = spawn(seed, 2)
+    goal = goal_of(mlp, X_train, Y_train, X_test, learner, algorithm, eta, time, loss, noise, theory_seed)
+    ladder = _ladder(goal.mlp, widths, scales, draws)
+    warn_if_too_deep(ladder)
+    entries = entries_of(goal.law, goal.mlp.depth)
+    own_seeds = spawn(seeds[0], len(ladder.networks))
+    keeper = keeper or (lambda name, compute: compute())
+    found = [
+        keeper(
+            f"width {network.hidden_widths[0]}", partial(_measured, goal, network, count, ladder.batches, own)
+        )
+        for network, count, own in zip(ladder.networks, ladder.draws, own_seeds, strict=True)
+    ]
+    return TrainedComparison(
+        goal.mlp,
+        tuple(entries),
+        ladder,
+        "control variates" if goal.law.weights is not None else "plain",
+        " ".join(repr(seed).split()),
+        values_of(goal.law, entries),
+        _units(goal, entries),
+        tuple(BatchValues(each["values"].values) for each in found),
+        goal,
+        learner,
+        np.array([float(each["steps"]) for each in found]),
+        sampled_law(goal.law, _BATCHES, entries),
+    )
+
+
+def _measured(goal: Goal, network: MLP, draws: int, batches: int, seed: Seed) -> xarray.Dataset:
+    """Batch values and the number of steps of networks of one width, as a part that can be kept."""
+    import xarray
+
+    found, steps = measure(goal, network, draws, batches, seed, entries_of(goal.law, network.depth))
+    return xarray.Dataset({"values": (("batch", "entry"), found.values), "steps": ((), steps)})
+
+
+def _units(goal: Goal, entries: Entries) -> Array:
+    """Natural sizes: of the outputs and of their variances."""
+    spread = float(goal.law.covariance.diagonal().max())
+    size = float(np.abs(goal.law.mean).max() + np.abs(goal.training.targets).max())
+    return np.array(
+        [size + spread**0.5 if entry.observable == "mean" else size**2 + spread for entry in entries]
+    )
+
+
+def _ladder(
+    mlp: MLP, widths: Sequence[int] | None, scales: Sequence[float] | None, draws: int | Sequence[int]
+) -> Ladder:
+    """Widths, and mirrored pairs of networks of each, in batches."""
+    if widths is not None:
+        if scales is not None or len(set(mlp.hidden_widths)) > 1:
+            raise InputError(
+                "widths are for networks with equal hidden layers, without scales: give either widths or scales."
+            )
+        scales = [float(width) / own for width in widths for own in mlp.hidden_widths[:1]]
+    chosen = check_scales(mlp, scales)
+    networks = tuple(scaled(mlp, scale) for scale in chosen)
+    inverse = inverse_widths(mlp, chosen)
+    counts = _counts(networks, inverse, draws)
+    batches = min(_BATCHES, min(counts) // 2)
+    if batches < _FEWEST_BATCHES:
+        raise InputError(
+            f"draws is {draws}, which leaves {min(counts)} networks for a width: give more, at least "
+            f"{2 * _FEWEST_BATCHES} for each."
+        )
+    rounded = tuple(-(-count // (2 * batches)) * 2 * batches for count in counts)
+    return Ladder(chosen, inverse, networks, rounded, "weights", batches)
+
+
+def _counts(networks: Sequence[MLP], inverse: Array, draws: int | Sequence[int]) -> list[int]:
+    """Networks of each width: as given, or shared out so that the limit is sharpest.
+
+    A wide network takes longer, by its parameters, but differs less from the others, by 1 / √n.
+    """
+    if isinstance(draws, int | np.integer) and not isinstance(draws, bool):
+        costs = np.array([network.parameter_count / own for network, own in zip(networks, inverse)])
+        return share_draws(inverse, costs, int(draws))
+    counts = [] if isinstance(draws, bool | float | str) else [int(count) for count in draws]
+    if len(counts) != len(networks):
+        raise InputError(
+            f"draws is {draws!r}: give a whole number, or one for each of {len(networks)} widths."
+        )
+    return counts

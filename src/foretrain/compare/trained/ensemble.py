@@ -1,0 +1,305 @@
+"""An ensemble of random networks, really trained: what each of them says before and after.
+
+>>> import numpy as np, foretrain as ft
+>>> from foretrain.compare.trained import Training, train_ensemble
+>>> mlp = ft.MLP("tanh", depth=3, width=64, n_in=1, C_b=0.1)
+>>> how = Training(targets=np.array([[1.0], [-1.0]]), eta=0.3)
+>>> found = train_ensemble(mlp, np.array([[0.5], [-1.0]]), np.array([[0.0]]), how, draws=100)
+>>> found.end.shape
+(100, 3, 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from foretrain.compare.trained.networks import Networks, draw_networks
+from foretrain.compare.trained.training import Training, train
+from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.memory import require_memory
+from foretrain.support.progress import Progress
+from foretrain.support.seeds import Seed, spawn, torch_generator
+from foretrain.support.threads import over_cores
+from foretrain.theory.architecture import MLP
+from foretrain.theory.flow.entry import check_network
+from foretrain.theory.network_tangent_kernel import check_targets
+from foretrain.theory.prediction.infinite_width.gradient_descent import whole
+
+Array = NDArray[np.float64]
+
+Columns = dict[str, NDArray[Any]]
+
+KEPT_BEFORE = ("kernel_before", "free", "metric")
+KEPT = (*KEPT_BEFORE, "kernel_after")
+_GROUP_BYTES = 4e6  # of parameters trained together: about a processor's cache
+_GROUPS_AT_ONCE = 8  # between two looks at the progress bar
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InitialEnsemble:
+    """What each network says on D = A ∪ B, training inputs first, before training; what was not asked for is None.
+
+    Mirrored networks come in pairs, 2k and 2k + 1, with opposite outputs.
+    """
+
+    mlp: MLP
+    training: Training
+    mirrored: bool
+    start: Array  # (networks, D, outputs)
+    offsets: Array | None = None  # (networks, A, outputs): noise of the targets
+    metric: Array | None = None  # Ĝ_ab = C_b + C_W/n σ_a · σ_b of the output: (networks, D, D)
+    kernel_before: Array | None = None  # Ĥ_ij;ab: (networks, outputs, outputs, D, D)
+    free: Array | None = None  # outputs after training if Ĥ stayed as it is: (networks, D, outputs)
+
+    @property
+    def draws(self) -> int:
+        """How many networks."""
+        return len(self.start)
+
+    @property
+    def trained_inputs(self) -> int:
+        """How many of the inputs are trained on: the first ones."""
+        return len(self.training.targets)
+
+    def __repr__(self) -> str:
+        width, tests = max(self.mlp.hidden_widths, default=0), self.start.shape[1] - self.trained_inputs
+        sizes = (
+            f"{self.draws} networks of width {width}, {self.trained_inputs} training and {tests} test inputs"
+        )
+        return f"{type(self).__name__}({sizes}{self._told()})"
+
+    def _told(self) -> str:
+        return ": .start (networks, inputs, outputs)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedEnsemble(InitialEnsemble):
+    """The same networks before and after training."""
+
+    end: Array = field(kw_only=True)  # (networks, D, outputs)
+    steps: Array = field(kw_only=True)  # (networks,)
+    diverged: NDArray[np.bool_] = field(kw_only=True)  # (networks,)
+    kernel_after: Array | None = None
+
+    def _told(self) -> str:
+        course = f"{self.steps.mean():.0f} steps on average, {int(self.diverged.sum())} diverged"
+        return f", {course}: .start, .end (networks, inputs, outputs)"
+
+
+def train_ensemble(
+    mlp: MLP,
+    X_train: ArrayLike,
+    X_test: ArrayLike | None,
+    training: Training,
+    draws: int | range,
+    *,
+    seed: Seed = 0,
+    mirrored: bool = False,
+    keep: Sequence[str] = (),
+    group: int | None = None,
+) -> TrainedEnsemble:
+    """Draw networks, train all of them on the same data, and keep what they say.
+
+    Parameters
+    ----------
+    draws
+        How many networks, or which of the endless sequence that belongs to the seed.
+    mirrored
+        Pairs of networks with opposite last layers (antithetic): what is odd in the outputs at initialisation
+        averages out exactly. The number of networks is then even.
+    keep
+        What else is wanted of each network, any of ``kernel_before``, ``kernel_after``, ``free``, ``metric``.
+    group
+        Networks trained together; by default as many as fit the cache. The answer does not depend on it.
+    """
+    work, inputs = _work(mlp, X_train, X_test, training, seed, mirrored, keep, KEPT)
+    found = _each(work.trained, _groups(work.mlp, inputs, draws, mirrored, keep, group), "training")
+    return TrainedEnsemble(work.mlp, training, mirrored, **found)
+
+
+def draw_ensemble(
+    mlp: MLP,
+    X_train: ArrayLike,
+    X_test: ArrayLike | None,
+    training: Training,
+    draws: int | range,
+    *,
+    seed: Seed = 0,
+    mirrored: bool = False,
+    keep: Sequence[str] = (),
+    group: int | None = None,
+) -> InitialEnsemble:
+    """The networks of :func:`train_ensemble`, untrained: what they are before, and where their own kernel leads."""
+    work, inputs = _work(mlp, X_train, X_test, training, seed, mirrored, keep, KEPT_BEFORE)
+    found = _each(work.untrained, _groups(work.mlp, inputs, draws, mirrored, keep, group), "drawing")
+    return InitialEnsemble(work.mlp, training, mirrored, **found)
+
+
+def _work(
+    mlp: MLP,
+    X_train: ArrayLike,
+    X_test: ArrayLike | None,
+    training: Training,
+    seed: Seed,
+    mirrored: bool,
+    keep: Sequence[str],
+    known: Sequence[str],
+) -> tuple[_Work, int]:
+    check_network(mlp)
+    train_inputs = mlp.check_inputs(X_train)
+    mlp = mlp.with_inputs(train_inputs)
+    inputs = train_inputs if X_test is None else np.concatenate([train_inputs, mlp.check_inputs(X_test)])
+    check_targets(training.targets, len(train_inputs), mlp.n_out)
+    for name in keep:
+        if name not in known:
+            raise unknown_name("result", name, known)
+    if "free" in keep and training.loss != "squared_error":
+        raise InputError("only training on squared errors is linear with a fixed kernel: leave free out.")
+    return _Work(mlp, inputs, training, spawn(seed, 2), mirrored, tuple(keep)), len(inputs)
+
+
+def _groups(
+    mlp: MLP, inputs: int, draws: int | range, mirrored: bool, keep: Sequence[str], group: int | None
+) -> list[range]:
+    numbers = draws if isinstance(draws, range) else range(draws)
+    if not numbers or (mirrored and (len(numbers) % 2 or numbers.start % 2)):
+        raise InputError(f"draws is {draws}: give a positive number, an even one for mirrored networks.")
+    size = max(1, int(_GROUP_BYTES / (8 * mlp.parameter_count))) if group is None else group
+    _require(mlp, inputs, len(numbers), size, keep)
+    return [numbers[first : first + size] for first in range(0, len(numbers), size)]
+
+
+def _each(read: Callable[[range], Columns], groups: Sequence[range], what: str) -> Any:
+    """What is read of all groups, on all cores, one thread of torch each."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found: list[Columns] = []
+    try:
+        with Progress(f"{what} networks", total=groups[-1].stop - groups[0].start) as bar:
+            for first in range(0, len(groups), _GROUPS_AT_ONCE):
+                some = groups[first : first + _GROUPS_AT_ONCE]
+                found += over_cores(read, some, uses_blas=True)
+                bar.advance(sum(map(len, some)))
+    finally:
+        torch.set_num_threads(threads)
+    return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """Draws, trains and reads groups of networks."""
+
+    mlp: MLP
+    inputs: Array
+    training: Training
+    seeds: Sequence[np.random.SeedSequence]  # of networks and of noise
+    mirrored: bool
+    keep: tuple[str, ...]
+
+    def untrained(self, numbers: range) -> Columns:
+        """What the networks of a group are before training."""
+        with torch.no_grad():
+            return self._before(*self._drawn(numbers))
+
+    def trained(self, numbers: range) -> Columns:
+        """What they are before and after it."""
+        with torch.no_grad():
+            networks, offsets = self._drawn(numbers)
+            found = self._before(networks, offsets)
+            X = self.inputs[: len(self.training.targets)]
+            course = train(networks, X, self.training, offsets)
+            found |= {"end": self._outputs(networks), "steps": course.steps, "diverged": course.diverged}
+            if "kernel_after" in self.keep:
+                found["kernel_after"] = networks.kernel(self.inputs).numpy()
+        return found
+
+    def _drawn(self, numbers: range) -> tuple[Networks, Tensor | None]:
+        networks = draw_networks(self.mlp, numbers, self.seeds[0], mirrored=self.mirrored)
+        return networks, self._offsets(numbers)
+
+    def _outputs(self, networks: Networks) -> Array:
+        z: Array = networks.forward(networks.entry(self.inputs)).output.mT.numpy()
+        return z
+
+    def _offsets(self, numbers: range) -> Tensor | None:
+        """Noise of the targets, (networks, outputs, A); of opposite sign in mirrored networks."""
+        if not self.training.noise:
+            return None
+        step = 2 if self.mirrored else 1
+        seeds = spawn(self.seeds[1], -(-numbers.stop // step))
+        shape = self.training.targets.T.shape
+        drawn = [
+            (1 - 2 * (number % step))
+            * torch.randn(shape, dtype=torch.float64, generator=torch_generator(seeds[number // step]))
+            for number in numbers
+        ]
+        return torch.stack(drawn).mul_(self.training.noise**0.5)
+
+    def _before(self, networks: Networks, offsets: Tensor | None) -> Columns:
+        trace = networks.forward(networks.entry(self.inputs))
+        found: Columns = {"start": trace.output.mT.numpy()}
+        if offsets is not None:
+            found["offsets"] = offsets.mT.numpy().copy()
+        if "metric" in self.keep:
+            last, signal = self.mlp.layers[-1], trace.signals[-1]
+            metric = last.C_b + last.C_W / signal.shape[1] * (signal.mT @ signal)
+            found["metric"] = metric.numpy()
+        if {"kernel_before", "free"} & {*self.keep}:
+            kernel = networks.kernel(self.inputs)
+            if "kernel_before" in self.keep:
+                found["kernel_before"] = kernel.numpy()
+            if "free" in self.keep:
+                found["free"] = free_outputs(kernel, trace.output, self.training, offsets).mT.numpy()
+        return found
+
+
+def free_outputs(kernel: Tensor, z: Tensor, training: Training, offsets: Tensor | None) -> Tensor:
+    """z − Ĥ_DA f(Ĥ_AA) (z_A − y), f = 1/Ĥ at the end: training with kernels (networks, i, j, D, D) that stay.
+
+    Outputs are (networks, outputs, D), offsets (networks, outputs, A) of training outputs or None.
+    """
+    count, outputs, samples = z.shape
+    size = len(training.targets)
+    error = z[..., :size] - torch.from_numpy(np.ascontiguousarray(training.targets.T))
+    if offsets is not None:
+        error = error + offsets
+    columns = kernel[..., :size].transpose(2, 3)  # (networks, i, a, j, b)
+    rows = columns.reshape(count, outputs * samples, outputs * size)
+    own = columns[:, :, :size].reshape(count, outputs * size, outputs * size)
+    own = own + training.noise * torch.eye(outputs * size, dtype=torch.float64)
+    change = rows @ _learned(own, error.reshape(count, outputs * size, 1), training)
+    return z - change.reshape(z.shape)
+
+
+def _learned(own: Tensor, error: Tensor, training: Training) -> Tensor:
+    """f(Ĥ_AA) ε: the sum of all error factors that were met, times η."""
+    found: Tensor
+    if training.time is None:
+        found = torch.linalg.solve(own, error)
+        return found
+    w, vectors = torch.linalg.eigh(own)
+    w = w.clamp(min=1e-300)
+    if training.algorithm == "flow":
+        done = -torch.expm1(-training.eta * training.time * w) / w
+    else:
+        steps, small = whole(training.time), training.eta * w < 0.5
+        careful = -torch.expm1(steps * torch.log1p(-training.eta * torch.where(small, w, 0.0)))
+        done = torch.where(small, careful, 1 - (1 - training.eta * w) ** steps) / w
+    found = vectors @ (done[..., None] * (vectors.mT @ error))
+    return found
+
+
+def _require(mlp: MLP, inputs: int, draws: int, size: int, keep: Sequence[str]) -> None:
+    outputs = mlp.n_out
+    each = 2 * inputs * outputs + ("metric" in keep) * inputs**2 + ("free" in keep) * inputs * outputs
+    each += sum(name in keep for name in ("kernel_before", "kernel_after")) * (inputs * outputs) ** 2
+    working = 6 * mlp.parameter_count + 4 * inputs * sum(mlp.widths) + 4 * (inputs * outputs) ** 2
+    needed = 8.0 * (draws * 2 * each + _GROUPS_AT_ONCE * size * working)
+    require_memory(needed, f"training {draws:,} networks of width {max(mlp.widths[1:])}", "use fewer draws")

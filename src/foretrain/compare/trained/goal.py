@@ -1,0 +1,211 @@
+"""What the theory says about an ensemble, and how the ensemble must be trained for that: exact at infinite width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.compare.trained.training import Algorithm, LossName, Training
+from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.seeds import Seed
+from foretrain.theory.architecture import MLP
+from foretrain.theory.flow.entry import check_network
+from foretrain.theory.network_tangent_kernel import check_targets
+from foretrain.theory.prediction.bayes import bayes_equivalent_rates, condition
+from foretrain.theory.prediction.factor import check_noise
+from foretrain.theory.prediction.infinite_width import (
+    GradientDescent,
+    OutputKernels,
+    Prediction,
+    output_kernels,
+    target_logits,
+)
+from foretrain.theory.prediction.infinite_width.cross_entropy import (
+    initial_outputs,
+    integrate_errors,
+    sum_errors,
+)
+from foretrain.theory.prediction.infinite_width.gradient_descent import positive, whole
+
+Array = NDArray[np.float64]
+Learner = Literal["gradient_descent", "bayes"]
+
+_STRIDE = 0.25  # of the integrator of the flow, in units of 1 / λ_max: the fastest error is right to 1e-5
+_SAMPLES = 40_000  # of networks of infinite width, where their law has no closed form
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """Mean (tests, outputs), covariance of one output and of two different ones (tests, tests) of trained outputs.
+
+    Where trained outputs are a linear function z_B − P (z_A − y) of the initial ones at infinite width, ``weights``
+    is P. With the cross-entropy they are so at the end only, and there the mean over outputs of each training output
+    stays what it was: P acts on what is left without it (``centred``). Else the law comes from ``samples``
+    (networks, tests, outputs).
+    """
+
+    mean: Array
+    covariance: Array
+    between: Array
+    statement: str
+    weights: Array | None = None
+    centred: bool = False
+    samples: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Goal:
+    """A law, and the training by which networks come to obey it as their width grows."""
+
+    mlp: MLP  # with the learning rates of the learner
+    X_train: Array
+    X_test: Array
+    training: Training
+    law: Law
+
+    @property
+    def has_free_end(self) -> bool:
+        """Whether training is linear as long as the kernel stays, so that a network's own kernel tells its end."""
+        return self.training.loss == "squared_error"
+
+
+def goal_of(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    learner: Learner = "gradient_descent",
+    algorithm: Algorithm = "gradient_descent",
+    eta: float | None = None,
+    time: float | None = None,
+    loss: LossName = "squared_error",
+    noise: float = 0.0,
+    seed: Seed = 0,
+) -> Goal:
+    """The prediction at infinite width and the training that it is about; arguments as in ``compare_trained``."""
+    check_network(mlp)
+    if learner not in get_args(Learner):
+        raise unknown_name("learner", str(learner), get_args(Learner))
+    if learner == "bayes" and (time is not None or loss != "squared_error"):
+        raise InputError(
+            "Bayesian learning is the end of training on squared errors: leave time and loss out."
+        )
+    if learner != "bayes" and noise:
+        raise InputError("noise is a matter of Bayesian learning: use learner='bayes', or leave it out.")
+    train, test = mlp.check_inputs(X_train), mlp.check_inputs(X_test)
+    mlp = mlp.with_inputs(train)
+    trained = bayes_equivalent_rates(mlp) if learner == "bayes" else mlp
+    kernels, noise = output_kernels(trained, train, test), check_noise(noise)
+    targets = check_targets(Y_train, len(train), mlp.n_out)
+    if loss == "cross_entropy" and mlp.n_out < 2:
+        raise InputError(
+            "the network has one output: the cross-entropy needs n_out >= 2, one for each class."
+        )
+    training = _training(kernels, targets, algorithm, eta, time, loss, noise)
+    law = _law(kernels, training, seed)
+    return Goal(trained, train, test, training, law)
+
+
+def _training(
+    kernels: OutputKernels,
+    targets: Array,
+    algorithm: Algorithm,
+    eta: float | None,
+    time: float | None,
+    loss: LossName,
+    noise: float,
+) -> Training:
+    """With a rate at which narrow networks, whose kernels fluctuate, are safe too: half of what is stable."""
+    largest = GradientDescent(kernels, targets).rates.largest + noise
+    safe = 2 / largest if loss == "cross_entropy" else 1 / largest
+    if algorithm == "flow":
+        speed = 1.0 if eta is None else positive("eta", eta)
+        return Training(targets, speed, algorithm, time, loss, _STRIDE / (speed * largest), noise)
+    rate = safe if eta is None else positive("eta", eta)
+    if rate >= 2 * safe:
+        raise InputError(
+            f"eta is {rate:g}, but gradient descent converges only below {2 * safe:.6g}: give a smaller eta."
+        )
+    return Training(targets, rate, algorithm, time, loss, None, noise)
+
+
+def _law(kernels: OutputKernels, training: Training, seed: Seed) -> Law:
+    if training.loss == "cross_entropy":
+        if training.time is None:
+            return _soft_labels(kernels, training)
+        return _sampled(kernels, training, seed)
+    if training.noise:
+        return _posterior(kernels, training)
+    return _squared_error(kernels, training)
+
+
+def _squared_error(kernels: OutputKernels, training: Training) -> Law:
+    """(10.40), (10.41), or at a finite time; the mean for unit targets is P."""
+    found, unit = (
+        _at(GradientDescent(kernels, targets), training)
+        for targets in (training.targets, np.eye(kernels.training))
+    )
+    covariance = np.asarray(found.covariance, dtype=np.float64)
+    weights = unit.mean.values
+    return Law(found.mean.values, covariance, np.zeros_like(covariance), _when(training), weights)
+
+
+def _when(training: Training) -> str:
+    if training.time is None:
+        return "to the end"
+    unit = "steps" if training.algorithm == "gradient_descent" else "units of flow time"
+    return f"for {training.time:g} {unit} at eta {training.eta:.4g}"
+
+
+def _at(descent: GradientDescent, training: Training) -> Prediction:
+    if training.time is None:
+        return descent.end()
+    if training.algorithm == "flow":
+        return descent.at_time(training.time, training.eta)
+    return descent.at_step(whole(training.time), training.eta)
+
+
+def _posterior(kernels: OutputKernels, training: Training) -> Law:
+    """(6.64), (6.57) with noise: last layers trained at the rates of Bayes have Theta = K."""
+    cross = kernels.K_cross.T
+    found = condition(kernels.K_train, training.targets, cross, kernels.K_test, noise=training.noise)
+    unit = condition(kernels.K_train, np.eye(kernels.training), cross, noise=training.noise)
+    covariance = np.asarray(found.covariance, dtype=np.float64)
+    statement = f"to the end, with noise {training.noise:g} on the targets"
+    return Law(found.mean.values, covariance, np.zeros_like(covariance), statement, unit.mean.values)
+
+
+def _soft_labels(kernels: OutputKernels, training: Training) -> Law:
+    """(10.37): the end of training on probabilities, none of them zero.
+
+    Differences of outputs end as with squared errors, S; their mean over outputs is not trained and keeps K.
+    """
+    logits = target_logits(training.targets)
+    end = _squared_error(kernels, replace(training, targets=logits, loss="squared_error"))
+    between = (np.asarray(kernels.K_test, dtype=np.float64) - end.covariance) / logits.shape[1]
+    return replace(end, covariance=end.covariance + between, between=between, centred=True)
+
+
+def _sampled(kernels: OutputKernels, training: Training, seed: Seed) -> Law:
+    """Cross-entropy at a finite time: networks of infinite width, trained in function space."""
+    targets, time = training.targets, float(training.time or 0.0)
+    start, tests = initial_outputs(kernels, targets.shape[1], _SAMPLES, seed)
+    if training.algorithm == "flow":
+        sums = integrate_errors(kernels, targets, start, training.eta * time)
+    else:
+        sums = sum_errors(kernels, targets, start, training.eta, whole(time))
+    z = tests - np.einsum("ba,dai->dbi", kernels.Theta_cross, sums)
+    own, between = moments(z - z.mean(axis=0))
+    return Law(z.mean(axis=0), own.mean(axis=0), between.mean(axis=0), _when(training), samples=z)
+
+
+def moments(e: Array) -> tuple[Array, Array]:
+    """For each network the mean over outputs i of e_i e_i, and over i ≠ j of e_i e_j: (networks, tests, tests)."""
+    outputs = e.shape[2]
+    own = np.einsum("dbi,dci->dbc", e, e, optimize=True)
+    total = e.sum(axis=2)
+    between = (total[:, :, None] * total[:, None, :] - own) / max(1, outputs * (outputs - 1))
+    return own / outputs, between

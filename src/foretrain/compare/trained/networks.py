@@ -1,0 +1,177 @@
+"""Many networks of one shape as stacks of matrices: forward, backward, and the tangent kernel of each.
+
+Signals have the axes (networks, neurons, samples). Everything is one batched product per layer, and no graph is kept:
+with s the signal into a layer and δ = dL/dz the sensitivity out of it, the slope of the loss is δ sᵀ in its weights
+and the sum of δ over samples in its biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations, combinations_with_replacement
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretrain.compare.ensembles import Parameters, sample_parameters
+from foretrain.compare.torch_activation import torch_activation
+from foretrain.support.seeds import Seed, spawn
+from foretrain.theory.architecture import MLP
+from foretrain.training.gradient_flow.nonlinearity import Nonlinearity
+
+Array = NDArray[np.float64]
+SignalAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+_BLOCK = 4  # networks that share a stream of random numbers: a seed gives the same networks however they are grouped
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What a forward pass leaves: the signal into every layer, σ' behind it, and the output."""
+
+    signals: list[Tensor]  # s^(0)..s^(L-1), (networks, n_{l-1}, samples)
+    slopes: list[Tensor]  # σ' at z^(1)..z^(L-1)
+    output: Tensor  # z^(L)
+
+
+class Networks:
+    """Weights (networks, n_l, n_{l-1}) and biases (networks, n_l, 1) of layers 1..L, to be trained in place."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.mlp = parameters.mlp
+        self.weights, self.biases = list(parameters.weights), list(parameters.biases)
+        self._function = signal_and_slope(self.mlp)
+
+    def __len__(self) -> int:
+        return len(self.weights[0])
+
+    @property
+    def parameters(self) -> Parameters:
+        """What the networks hold now."""
+        return Parameters(self.mlp, tuple(self.weights), tuple(self.biases))
+
+    def chosen(self, places: Tensor) -> Networks:
+        """Copies of some of the networks."""
+        weights, biases = ([each[places] for each in stack] for stack in (self.weights, self.biases))
+        return Networks(Parameters(self.mlp, tuple(weights), tuple(biases)))
+
+    def write(self, places: Tensor, others: Networks) -> None:
+        """Put networks back to where they were chosen from."""
+        if others is self:
+            return
+        for mine, theirs in zip((*self.weights, *self.biases), (*others.weights, *others.biases)):
+            mine[places] = theirs
+
+    def entry(self, X: Array) -> Trace:
+        """The pass before the first layer that learns, if that has no skip connection: it never changes."""
+        first = next((layer.number for layer in self.mlp.layers if layer.lambda_b or layer.lambda_W), 1)
+        stop = first - 1 if not self.mlp.is_residual else 0
+        samples = torch.from_numpy(np.ascontiguousarray(X.T)).expand(len(self), -1, -1)
+        return self._walk(Trace([samples], [], samples), 0, stop)
+
+    def forward(self, entry: Trace) -> Trace:
+        """z^(1) = b + W x, z^(l+1) = b + W σ(z^(l)) + γ z^(l) from where the entry ends (2.5), (B.3)."""
+        return self._walk(entry, len(entry.signals) - 1, self.mlp.depth)
+
+    def _walk(self, start: Trace, first: int, stop: int) -> Trace:
+        signals, slopes, z = list(start.signals), list(start.slopes), start.output
+        for layer, weights, biases in list(zip(self.mlp.layers, self.weights, self.biases))[first:stop]:
+            fresh = torch.baddbmm(biases, weights, signals[-1])
+            z = fresh.add_(z, alpha=layer.gamma) if layer.gamma else fresh
+            if layer.number < self.mlp.depth:
+                signal, slope = self._function(z)
+                signals.append(signal)
+                slopes.append(slope)
+        return Trace(signals, slopes, z)
+
+    def sensitivities(self, trace: Trace, error: Tensor, down_to: int = 0) -> list[Tensor]:
+        """dL/dz^(l) from the output (first in the list) down to a layer, for the error factor dL/dz^(L) (10.4)."""
+        found = [error]
+        for number in range(self.mlp.depth - 1, down_to, -1):
+            slope, skip = trace.slopes[number - 1], self.mlp.gamma[number]
+            field = torch.bmm(self.weights[number].mT, found[-1]).mul_(slope)
+            found.append(field.add_(found[-1], alpha=skip) if skip else field)
+        return found
+
+    def kernel(self, X: Array) -> Tensor:
+        """Ĥ_ij;ab of each network (8.9): (networks, outputs, outputs, samples, samples).
+
+        The sum over layers of (λ_b + λ_W / n s_a · s_b) times the overlap of the sensitivities of outputs i and j.
+        """
+        trace = self.forward(self.entry(X))
+        outputs = self.mlp.n_out
+        fields = [self.sensitivities(trace, one) for one in _unit_errors(trace.output)]
+        size = (len(self), outputs, outputs, len(X), len(X))
+        found = torch.zeros(size, dtype=torch.float64)
+        for place, layer in enumerate(reversed(self.mlp.layers)):
+            signal = trace.signals[layer.number - 1]
+            gram = layer.lambda_b + layer.lambda_W / signal.shape[1] * (signal.mT @ signal)
+            for i, j in combinations_with_replacement(range(outputs), 2):
+                found[:, i, j] += gram * (fields[i][place].mT @ fields[j][place])
+        for i, j in combinations(range(outputs), 2):
+            found[:, j, i] = found[:, i, j].mT
+        return found
+
+
+def _unit_errors(output: Tensor) -> list[Tensor]:
+    """For each output an error factor that is one there and zero in the others."""
+    units = torch.eye(output.shape[1], dtype=torch.float64)
+    return [unit[None, :, None].expand_as(output).contiguous() for unit in units]
+
+
+def signal_and_slope(mlp: MLP) -> SignalAndSlope:
+    """σ and σ' together: from σ itself where that is cheaper, else by automatic differentiation."""
+    if mlp.activation.name in _OWN_SLOPES and mlp.activation.identity[0] != "callable":
+        return _OWN_SLOPES[mlp.activation.name]
+    return Nonlinearity(torch_activation(mlp.activation))
+
+
+def _tanh(z: Tensor) -> tuple[Tensor, Tensor]:
+    signal = torch.tanh(z)
+    return signal, 1 - signal * signal
+
+
+def _relu(z: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.relu(z), (z > 0).to(z.dtype)
+
+
+def _erf(z: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.erf(z), torch.exp(-z * z).mul_(2 / np.pi**0.5)
+
+
+_OWN_SLOPES: dict[str, SignalAndSlope] = {
+    "tanh": _tanh,
+    "erf": _erf,
+    "relu": _relu,
+    "sin": lambda z: (torch.sin(z), torch.cos(z)),
+}
+
+
+def draw_networks(mlp: MLP, numbers: range, seed: Seed, *, mirrored: bool = False) -> Networks:
+    """Networks number first..last of the sequence that belongs to a seed.
+
+    Mirrored, networks 2k and 2k + 1 share all but the last layer, whose weights and biases have opposite signs: so
+    have their outputs at initialisation.
+    """
+    originals = range(numbers.start // 2, (numbers.stop + 1) // 2) if mirrored else numbers
+    blocks = range(originals.start // _BLOCK, -(-originals.stop // _BLOCK))
+    seeds = spawn(seed, blocks.stop)[blocks.start :]
+    parts = [sample_parameters(mlp, _BLOCK, own) for own in seeds]
+    kept = slice(originals.start - blocks.start * _BLOCK, originals.stop - blocks.start * _BLOCK)
+    weights = [torch.cat([part.weights[layer] for part in parts])[kept] for layer in range(mlp.depth)]
+    biases = [torch.cat([part.biases[layer] for part in parts])[kept] for layer in range(mlp.depth)]
+    if mirrored:
+        odd = numbers.start % 2
+        weights, biases = (
+            [_doubled(each)[odd : odd + len(numbers)] for each in s] for s in (weights, biases)
+        )
+        signs = torch.tensor([1.0 - 2.0 * (number % 2) for number in numbers], dtype=torch.float64)
+        weights[-1], biases[-1] = (signs[:, None, None] * each[-1] for each in (weights, biases))
+    return Networks(Parameters(mlp, tuple(weights), tuple(biases)))
+
+
+def _doubled(values: Tensor) -> Tensor:
+    return values.repeat_interleave(2, dim=0)

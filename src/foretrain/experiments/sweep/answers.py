@@ -1,0 +1,117 @@
+"""What a point's function returns, as a labelled dataset of numbers and text, and as the bytes of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from numbers import Number
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foretrain.support.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray
+
+STATUS, ERROR, REPEAT = "status", "error", "repeat"
+RESERVED = (STATUS, ERROR, REPEAT)
+_VALUE = "value"  # of a function that returns one number
+
+
+def labelled(result: Any, taken: Collection[str]) -> xarray.Dataset:
+    """Of a number, text, array, DataArray, Dataset, or a dict of these; every axis gets labels.
+
+    ``taken`` are names that an answer must not use, those of parameters: they become axes of the whole.
+    """
+    import xarray
+
+    if isinstance(result, xarray.Dataset):
+        result = dict(result.data_vars)
+    elif isinstance(result, xarray.DataArray):
+        result = {result.name or _VALUE: result}
+    elif not isinstance(result, Mapping):
+        result = {_VALUE: result}
+    if not result:
+        raise InputError("the answer is empty: return at least one named value.")
+    found = xarray.Dataset({_checked(name, taken): _array(name, value) for name, value in result.items()})
+    for dim in found.dims:
+        _checked(dim, taken)
+    return found.assign_coords(
+        {dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords}
+    )
+
+
+def packed(dataset: xarray.Dataset) -> tuple[dict[str, Any], bytes]:
+    """An entry of a log and the bytes behind it; ``unpacked`` gives the dataset back, to its bits."""
+    variables, body = [], b""
+    for name, array in dataset.data_vars.items():
+        entry = {"name": name, "dims": list(array.dims), "attributes": _plain(array.attrs)}
+        if array.dtype.kind == "U":
+            entry["text"] = array.values.ravel().tolist()
+        else:
+            body += np.ascontiguousarray(array.values, dtype="<f8").tobytes()
+        variables.append(entry)
+    labels = {str(dim): dataset[dim].values.tolist() for dim in dataset.dims}
+    return {"labels": labels, "variables": variables}, body
+
+
+def unpacked(entry: Mapping[str, Any], body: bytes) -> xarray.Dataset:
+    """What ``packed`` was given."""
+    import xarray
+
+    labels, start = entry["labels"], 0
+    found = {}
+    for variable in entry["variables"]:
+        shape = tuple(len(labels[dim]) for dim in variable["dims"])
+        if "text" in variable:
+            values = np.array(variable["text"], dtype=str).reshape(shape)
+        else:
+            count = int(np.prod(shape, dtype=np.int64))
+            values = np.frombuffer(body, dtype="<f8", count=count, offset=start).reshape(shape)
+            start += values.nbytes
+        found[variable["name"]] = (variable["dims"], values, variable["attributes"])
+    return xarray.Dataset(found, labels)
+
+
+def _checked(name: Any, taken: Collection[str]) -> str:
+    if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
+        raise InputError(
+            f"{name!r} cannot name a part of an answer: use text without '/' and no dot at its start."
+        )
+    if name in taken or name in RESERVED:
+        raise InputError(
+            f"{name!r} names a part of the answer, but is that of a parameter or reserved: rename it."
+        )
+    return name
+
+
+def _array(name: str, value: Any) -> xarray.DataArray:
+    import xarray
+
+    attributes: Mapping[Any, Any] = {}
+    if isinstance(value, xarray.DataArray):
+        coordinates = {dim: value[dim].values for dim in value.dims if dim in value.coords}
+        dims, attributes, value = value.dims, value.attrs, value.values
+    else:
+        coordinates, dims = {}, tuple(f"{name}_axis_{axis}" for axis in range(np.ndim(_numpy(name, value))))
+    return xarray.DataArray(_numpy(name, value), coordinates, dims, attrs=_plain(attributes))
+
+
+def _numpy(name: str, value: Any) -> np.ndarray[Any, Any]:
+    """Numbers in double precision, or text."""
+    if hasattr(value, "detach"):  # a torch tensor
+        value = value.detach().cpu().numpy()
+    if not isinstance(value, Number | str | np.ndarray | np.generic | list | tuple):
+        raise InputError(
+            f"{name} is a {type(value).__name__}: return numbers, text, arrays or labelled arrays."
+        )
+    array = np.asarray(value)
+    if array.dtype.kind == "U":
+        return array
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} holds {array.dtype}: return real numbers or text.")
+    return array.astype(np.float64)
+
+
+def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in attributes.items() if isinstance(value, str | int | float)}

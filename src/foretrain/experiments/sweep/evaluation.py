@@ -1,0 +1,150 @@
+"""One point computed, in whatever process: on one thread, so that its bits do not depend on the engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from foretrain.experiments.sweep.answers import labelled, packed
+from foretrain.support.errors import ForetrainError
+
+_WATCH_SECONDS = 1.0
+_THREADS = "OMP_NUM_THREADS"
+_watched: set[int] = set()
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that a worker must know of a point."""
+
+    key: str
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
+    parent: int | None = None  # the process to end with, on this machine
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a point: an entry for the log with the bytes behind it, or why there is none."""
+
+    key: str
+    seconds: float
+    entry: dict[str, Any] | None = None
+    body: bytes = b""
+    error: str = ""
+    trace: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def evaluate(task: Task) -> Outcome:
+    """Whatever a point raises is an outcome too: the others go on."""
+    if task.parent is not None:
+        _die_with(task.parent)
+    start = time.perf_counter()
+    try:
+        with _one_thread(), _heard() as told:
+            found = labelled(task.function(**task.arguments), task.arguments)
+        entry, body = packed(found)
+    except Exception as error:
+        said = _words(error)
+        return Outcome(task.key, time.perf_counter() - start, error=said, trace=traceback.format_exc())
+    heard = tuple(dict.fromkeys(" ".join(str(item.message).split()) for item in told if _matters(item)))
+    return Outcome(task.key, time.perf_counter() - start, entry, body, warnings=heard)
+
+
+def _words(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    return said if isinstance(error, ForetrainError) else f"{type(error).__name__}: {said}"
+
+
+@contextmanager
+def _heard() -> Iterator[list[warnings.WarningMessage]]:
+    """Warnings, for the log; where other threads are at work they go where they always go."""
+    if threading.current_thread() is not threading.main_thread():
+        yield []
+        return
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        yield told
+
+
+def _matters(item: warnings.WarningMessage) -> bool:
+    return issubclass(item.category, UserWarning | RuntimeWarning)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums over several threads depend on how many there are; torch counts them for each calling thread."""
+    torch: Any = sys.modules.get("torch")
+    loaded = hasattr(torch, "set_num_threads")
+    before = torch.get_num_threads() if loaded else None
+    with _process:
+        if loaded:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if loaded:
+                torch.set_num_threads(before)
+
+
+class _Process:
+    """numpy's threads are those of the process: the first point at work limits them, the last one gives them back.
+
+    torch, where a point is the first to import it, reads the environment.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._limit = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._limit.enter_context(_limited())
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._limit.close()
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    import scipy.linalg  # noqa: F401  # brings a BLAS of its own, which must be there to be limited
+    from threadpoolctl import threadpool_limits
+
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "1"
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        del os.environ[_THREADS]
+        if before is not None:
+            os.environ[_THREADS] = before
+
+
+_process = _Process()
+
+
+def _die_with(parent: int) -> None:
+    """A process that a sweep started does not outlive it; a kill leaves no time to tell it."""
+    if os.name != "nt" and parent not in _watched and os.getpid() != parent:
+        _watched.add(parent)
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_WATCH_SECONDS)
+    os._exit(1)

@@ -1,0 +1,226 @@
+"""The folder of a sweep: an append-only log of points, one writer at a time, and the labelled data made from it.
+
+A point is on disk before the next one is written, so a kill costs the points that were at work. The log begins with
+what is swept; a sweep that asks for something else is refused, unless it only adds points and is allowed to.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from foretrain._version import __version__
+from foretrain.experiments.sweep.evaluation import Outcome
+from foretrain.experiments.sweep.points import Point
+from foretrain.experiments.sweep.spec import Spec
+from foretrain.support.errors import FileError
+from foretrain.support.store import DATA
+from foretrain.training.recorder.log import Frame, Log, create, damage, frame, scan
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes are then not kept apart
+    fcntl = None  # type: ignore[assignment]
+
+LOG = "points.log"
+_LOCK = ".lock"
+_FORMAT = 1
+_ENDS = 3  # values that a message names
+
+
+@dataclass
+class Contents:
+    """What a log says: the sweep, finished points and failures by key, and where the last whole frame ends."""
+
+    identity: dict[str, Any] = field(default_factory=dict)
+    version: str = ""
+    done: dict[str, Frame] = field(default_factory=dict)
+    failed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    end: int = 0
+
+    @property
+    def seconds(self) -> list[float]:
+        """That finished points took."""
+        return [float(found.entry["seconds"]) for found in self.done.values()]
+
+
+def read_log(folder: Path) -> Contents | None:
+    """All that a log says, also while it is written; None if there is no log."""
+    path = folder / LOG
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    frames = list(scan(data))
+    if not frames or frames[0].start or frames[0].entry.get("kind") != "header":
+        raise FileError(
+            f"{path} is not the log of a sweep, or its beginning is damaged: choose another store."
+        )
+    if frames[0].entry["format"] > _FORMAT:
+        raise FileError(f"{path} was written by a newer foretrain: update this one.")
+    if lost := damage(frames):
+        warnings.warn(
+            f"{path} is damaged: {lost} bytes between its points are not readable, and those points are missing.",
+            stacklevel=3,
+        )
+    return _sorted_out(frames)
+
+
+def _sorted_out(frames: list[Frame]) -> Contents:
+    found = Contents()
+    for item in frames:
+        kind, key = item.entry["kind"], item.entry.get("key", "")
+        if kind in ("header", "extended"):
+            found.identity, found.version = item.entry["identity"], item.entry["version"]
+        elif kind == "point":
+            found.done.setdefault(key, item)
+            found.failed.pop(key, None)
+        elif kind == "failure" and key not in found.done:
+            found.failed[key] = item.entry
+        found.end = item.stop
+    return found
+
+
+class Journal:
+    """A sweep's folder open for writing."""
+
+    def __init__(self, path: Path, contents: Contents) -> None:
+        self.path, self.contents = path, contents
+        self._log = Log(path / LOG, contents.end)
+
+    def write(self, outcome: Outcome) -> None:
+        """It is on disk when this returns."""
+        common = {"key": outcome.key, "seconds": round(outcome.seconds, 6)}
+        if outcome.entry is not None:
+            said: dict[str, Any] = {"warnings": outcome.warnings}
+            self._log.append(frame({"kind": "point", **common, **said, **outcome.entry}, outcome.body))
+        else:
+            said = {"error": outcome.error, "trace": outcome.trace}
+            self._log.append(frame({"kind": "failure", **common, **said}))
+
+    def extend(self, spec: Spec) -> None:
+        """From now on the sweep is this larger one."""
+        self._log.append(frame(_beginning("extended", spec)))
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._log.close()
+
+
+@contextmanager
+def opened(path: Path, spec: Spec, points: Mapping[str, Point], *, extend: bool) -> Iterator[Journal]:
+    """The folder, made anew or gone on with, for one writer at a time; older data are removed from it."""
+    _refuse_other_files(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"{path} cannot be written ({error.strerror or error}): choose another store."
+        ) from error
+    with _locked(path):
+        contents = read_log(path)
+        if contents is None:
+            create(path / LOG, frame(_beginning("header", spec)))
+            contents = read_log(path)
+            assert contents is not None
+        grown = difference(path, contents, spec, points, extend=extend)
+        shutil.rmtree(path / DATA, ignore_errors=True)  # stale as soon as there is a new point
+        journal = Journal(path, contents)
+        try:
+            if grown:
+                journal.extend(spec)
+            yield journal
+        finally:
+            journal.close()
+
+
+def difference(
+    path: Path, contents: Contents, spec: Spec, points: Mapping[str, Point], *, extend: bool
+) -> bool:
+    """Whether the sweep has grown since the store was begun; refused if it differs in another way."""
+    before, now = contents.identity, spec.identity()
+    if contents.version != __version__:
+        raise FileError(
+            f"{path} was begun with foretrain {contents.version}, and this is {__version__}: choose another store, "
+            "so that numbers of two versions do not mix."
+        )
+    if before == now:
+        return False
+    told = "; ".join(_differences(before, now))
+    known = contents.done.keys() | contents.failed.keys()
+    same = all(before[key] == now[key] for key in ("target", "code", "seed"))
+    if not same or not known <= points.keys() or not _has_grown(before, now):
+        raise FileError(
+            f"{path} was begun for another sweep ({told}): restore that, or choose another store for this one."
+        )
+    if not extend:
+        raise FileError(
+            f"{path} was begun for a smaller sweep ({told}): add --extend to keep its {len(contents.done)} points "
+            f"and compute {len(points) - len(known)} more, or choose another store."
+        )
+    return True
+
+
+def _has_grown(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether all values that were asked for still are."""
+    values = {name: [value] for name, value in now["fixed"].items()} | now["axes"]
+    wanted = {name: [value] for name, value in before["fixed"].items()} | before["axes"]
+    inside = all(name in values and _within(own, values[name]) for name, own in wanted.items())
+    return inside and values.keys() == wanted.keys() and (now["repeats"] or 1) >= (before["repeats"] or 1)
+
+
+def _within(few: list[Any], many: list[Any]) -> bool:
+    return all(value in many for value in few)
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("target", "seed", "repeats"):
+        if before[key] != now[key]:
+            yield f"{key} was {before[key]}, now {now[key]}"
+    if before["code"] != now["code"] and before["target"] == now["target"]:
+        yield f"the file of {now['target'].removeprefix('observable ')} has changed"
+    first, second = (said["fixed"] | said["axes"] for said in (before, now))
+    for name in dict.fromkeys([*first, *second]):
+        was, has_become = (_told(said[name]) if name in said else "absent" for said in (first, second))
+        if first.get(name) != second.get(name):
+            yield f"{name} was {was}, now {has_become}"
+
+
+def _told(value: Any) -> str:
+    if not isinstance(value, list):
+        return "left out" if value is None else str(value)
+    if len(value) <= _ENDS:
+        return ", ".join(map(str, value))
+    return f"{len(value)} values from {value[0]} to {value[-1]}"
+
+
+def _beginning(kind: str, spec: Spec) -> dict[str, Any]:
+    return {"kind": kind, "format": _FORMAT, "version": __version__, "identity": spec.identity()}
+
+
+def _refuse_other_files(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise FileError(f"{path} is a file: give the name of a folder for the store.")
+    if path.is_dir() and not (path / LOG).exists():
+        inside = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
+        if inside:
+            raise FileError(f"{path} holds other files and no sweep: choose another store.")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[IO[bytes]]:
+    """The system takes the lock back however the process ends; workers do not inherit it."""
+    with open(path / _LOCK, "ab") as handle:
+        if fcntl is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FileError(
+                    f"another process is running the sweep in {path}: wait for it to end, or choose another store."
+                ) from None
+        yield handle

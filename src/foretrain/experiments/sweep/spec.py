@@ -1,0 +1,251 @@
+"""The file that describes a sweep: read, checked, and refused with the line to mend.
+
+::
+
+    observable = "phase"             # or experiment = "saddle-scaling", or observable = "mine.py:function"
+    title = "Phases of tanh"         # of the picture
+    seed = 0                         # of everything random
+    repeats = 5                      # draws of every point, if it is random
+
+    [fixed]
+    activation = "tanh"
+
+    [axes]
+    C_W = { from = 0.5, to = 3.0, points = 26 }
+    C_b = [0.0, 0.1, 0.2]
+    epsilon = { from = 1e-3, to = 0.1, points = 9, spacing = "log" }
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from foretrain.experiments.sweep.lines import line_of
+from foretrain.experiments.sweep.parameters import SEED, Parameter, Scalar, missing, resolved
+from foretrain.experiments.sweep.targets import Target, of_experiment, of_observable
+from foretrain.support.errors import FileError, ForetrainError, InputError, unknown_name
+
+_DECIMALS = 12  # of values between the ends of a range, so that 0.1 + 0.2 is 0.3
+_MOST_POINTS = 10**6
+_LINE = re.compile(r"\(at line (?P<line>\d+), column \d+\)|\(at end of document\)")
+
+
+class Range(BaseModel):
+    """Values from one number to another."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    start: float = Field(alias="from", allow_inf_nan=False)
+    stop: float = Field(alias="to", allow_inf_nan=False)
+    points: int | None = Field(default=None, ge=2, le=_MOST_POINTS)
+    step: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    spacing: Literal["linear", "log"] = "linear"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Range:
+        if (self.points is None) == (self.step is None):
+            raise ValueError("give either points or step")
+        if self.start >= self.stop:
+            raise ValueError("let from be below to")
+        if self.spacing == "log" and (self.start <= 0 or self.step is not None):
+            raise ValueError("with spacing = 'log' give points, and let from be above 0")
+        if self.step is not None and (self.stop - self.start) / self.step > _MOST_POINTS:
+            raise ValueError("give a larger step")
+        return self
+
+    def values(self) -> list[float]:
+        """In ascending order, both ends included if the step meets the end."""
+        if self.points is None:
+            assert self.step is not None
+            count = int(np.floor((self.stop - self.start) / self.step * (1 + 1e-12))) + 1
+            found = self.start + self.step * np.arange(count)
+        elif self.spacing == "log":
+            found = np.geomspace(self.start, self.stop, self.points)
+        else:
+            found = np.linspace(self.start, self.stop, self.points)
+        return [float(f"{value:.{_DECIMALS}g}") for value in found]
+
+
+def _range_or_list(value: Any) -> Any:
+    """Said in the file's words: pydantic would complain of both kinds at once."""
+    if isinstance(value, dict):
+        return Range.model_validate(value).values()
+    if not isinstance(value, list) or not value:
+        raise ValueError("give a list of values, or { from = …, to = …, points = … }")
+    if any(isinstance(item, dict | list) for item in value):
+        raise ValueError("let every value be a number, text, true or false")
+    return value
+
+
+class File(BaseModel):
+    """What may stand in the file; names of parameters are checked later, against what is swept."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    observable: str | None = None
+    experiment: str | None = None
+    title: str = ""
+    seed: int = Field(default=0, ge=0)
+    repeats: int | None = Field(default=None, ge=1, le=_MOST_POINTS)
+    axes: dict[str, Annotated[list[Any], BeforeValidator(_range_or_list)]] = Field(default_factory=dict)
+    fixed: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_target(self) -> File:
+        if (self.observable is None) == (self.experiment is None):
+            raise ValueError("name either an observable or an experiment")
+        return self
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A sweep that can be run: axes with their values, every other parameter with its one value."""
+
+    target: Target
+    axes: dict[str, tuple[Scalar, ...]]
+    fixed: dict[str, Any]
+    seed: int
+    repeats: int | None
+    title: str
+
+    @property
+    def count(self) -> int:
+        """Of points."""
+        return int(np.prod([len(values) for values in self.axes.values()], dtype=np.float64)) * (
+            self.repeats or 1
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """All that the numbers depend on, as JSON holds it."""
+        return {
+            "target": self.target.name,
+            "code": self.target.code,
+            "seed": self.seed,
+            "repeats": self.repeats,
+            "axes": {name: list(values) for name, values in self.axes.items()},
+            "fixed": self.fixed,
+        }
+
+
+def read_spec(path: str | Path) -> Spec:
+    """Read and check a file."""
+    source = Path(path).expanduser()
+    try:
+        text = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(
+            f"{source} cannot be read ({reason}): give a TOML file that describes a sweep."
+        ) from None
+    return _Checker(source, text).spec()
+
+
+class _Checker:
+    """Knows the text, so that it can name the line."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path, self._text = path, text
+
+    def spec(self) -> Spec:
+        file = self._file()
+        target = self._target(file)
+        by_name = {parameter.name: parameter for parameter in target.parameters}
+        axes = {name: self._axis(name, values, by_name) for name, values in file.axes.items()}
+        fixed = {name: self._value(("fixed", name), by_name, value) for name, value in file.fixed.items()}
+        for name in axes.keys() & fixed.keys():
+            raise self._refusal(("fixed", name), f"{name} is an axis as well: leave out one of them")
+        if lacking := missing(target.parameters, {*axes, *fixed}):
+            raise self._refusal((), f"{target.name} needs {', '.join(lacking)}: add it to [fixed] or [axes]")
+        if file.repeats is not None:
+            self._check_repeats(target, {*axes, *fixed})
+        elif not axes:
+            raise self._refusal(
+                ("axes",), "there is nothing to sweep over: add a table [axes] with a parameter"
+            )
+        rest = {name: value for name, value in resolved(target.parameters, fixed).items() if name not in axes}
+        found = Spec(target, axes, rest, file.seed, file.repeats, file.title)
+        if found.count > _MOST_POINTS:
+            raise self._refusal(
+                ("axes",), f"the axes make {found.count:,} points: give at most {_MOST_POINTS:,}"
+            )
+        return found
+
+    def _file(self) -> File:
+        try:
+            return File.model_validate(tomllib.loads(self._text))
+        except tomllib.TOMLDecodeError as error:
+            place = _LINE.search(str(error))
+            line = int(place["line"]) if place and place["line"] else len(self._text.splitlines())
+            raise self._at(
+                line, f"this is not TOML ({_LINE.sub('', str(error)).strip()}): mend the line"
+            ) from None
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise self._refusal(_place(first["loc"]), _words(first)) from None
+
+    def _target(self, file: File) -> Target:
+        kind = "observable" if file.observable is not None else "experiment"
+        try:
+            if file.observable is not None:
+                return of_observable(file.observable, self._path.parent)
+            assert file.experiment is not None
+            return of_experiment(file.experiment)
+        except ForetrainError as error:
+            raise self._refusal((kind,), str(error).rstrip(".")) from None
+
+    def _axis(self, name: str, values: list[Any], by_name: dict[str, Parameter]) -> tuple[Scalar, ...]:
+        found = tuple(self._value(("axes", name), by_name, value) for value in values)
+        if len({type(value) for value in found}) > 1:
+            raise self._refusal(("axes", name), f"the values of {name} are of several types: give one type")
+        twice = next((value for place, value in enumerate(found) if value in found[:place]), None)
+        if twice is not None:
+            raise self._refusal(("axes", name), f"{name} has {twice!r} twice: leave out one of them")
+        return found
+
+    def _value(self, place: tuple[str, str], by_name: dict[str, Parameter], value: Any) -> Scalar:
+        name = place[1]
+        if name not in by_name:
+            raise self._refusal(place, str(unknown_name("parameter", name, by_name)).rstrip("."))
+        try:
+            return by_name[name].converted(value)
+        except InputError as error:
+            raise self._refusal(place, f"{error}: give {by_name[name].type_words}") from None
+
+    def _check_repeats(self, target: Target, given: set[str]) -> None:
+        if not target.is_random:
+            raise self._refusal(
+                ("repeats",), f"{target.name} takes no seed, so that all repeats are equal: leave it out"
+            )
+        if SEED in given:
+            raise self._refusal(
+                ("repeats",), "the seed is given, so that all repeats are equal: leave out one of them"
+            )
+
+    def _refusal(self, place: Sequence[str | int], words: str) -> InputError:
+        return self._at(line_of(self._text, place), words)
+
+    def _at(self, line: int, words: str) -> InputError:
+        return InputError(f"{self._path}, line {line}: {words}.")
+
+
+def _place(location: Sequence[str | int]) -> tuple[str | int, ...]:
+    """Of an entry of the file: names of the alternatives that pydantic adds are left out."""
+    return tuple(part for part in location if not (isinstance(part, str) and "[" in part))
+
+
+def _words(error: Any) -> str:
+    """What is wrong and what to do, in the words of the file."""
+    where = ".".join(str(part) for part in _place(error["loc"]))
+    kind, message = error["type"], str(error["msg"]).removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        known = ", ".join(File.model_fields)
+        return f"{where} is not known here: known are {known}; parameters go to [fixed] or [axes]"
+    return f"{where}: {message}" if where else message

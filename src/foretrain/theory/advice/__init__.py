@@ -1,0 +1,13 @@
+"""How to set up a network of a given width: depth, initialisation, learning rates, skip connections.
+
+``advise``               everything about one activation and width, with code to paste
+``information_curves``   information of the output against depth over width, truncated and exact
+``perturbative_depths``  how deep the expansion in 1/n reaches, and which of its ratios says so
+"""
+
+from foretrain.theory.advice.curves import information_curves
+from foretrain.theory.advice.depths import PerturbativeDepths, perturbative_depths
+from foretrain.theory.advice.entry import advise
+from foretrain.theory.advice.result import Advice
+
+__all__ = ["Advice", "PerturbativeDepths", "advise", "information_curves", "perturbative_depths"]

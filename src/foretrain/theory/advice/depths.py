@@ -1,0 +1,126 @@
+"""How deep a critical network of a given width may be before an expansion in 1/n stops being one.
+
+What has to be small are the dimensionless ratios of all tensors of order 1/n: V/(nK^2) of the preactivations, D, F, A
+and B of the tangent kernel, P to U of its differentials (9.23)-(9.25), (11.62), (∞.21). They grow as depth over
+width, those of half-stable activations faster, so one of them binds. With skip connections only V is known, and
+layers that have one are followed (an output without one differs by a number that does not grow with depth).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.activations import Activation
+from foretrain.theory.architecture import MLP
+from foretrain.theory.asymptotics import dimensionless_ratios
+from foretrain.theory.finite_width import LARGE, SMALL
+from foretrain.theory.flow import flow
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = NDArray[np.float64]
+
+_FIRST = 32
+_DEEPEST = 1024  # layers that are followed one by one; the rest by the slope of the last half
+_DEEPEST_RESIDUAL = 64  # there the cost is the square of the depth
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PerturbativeDepths:
+    """The largest depths at which no ratio exceeds 0.1 (``small``) and 0.3 (``large``), and which ratio is next.
+
+    ``ratios`` are those of the recursion by layer, at this width, ``slopes`` their growth per layer at its end.
+    """
+
+    width: int
+    small: int
+    large: int
+    small_criterion: str
+    large_criterion: str
+    ratios: xr.Dataset
+    slopes: dict[str, float]
+
+    def at(self, depth: int) -> tuple[str, float]:
+        """The largest ratio of a network of this depth: its name and size."""
+        sizes = {name: float(_extended(self, name, np.array([depth]))[0]) for name in self.slopes}
+        worst = max(sizes, key=lambda name: sizes[name])
+        return worst, sizes[worst]
+
+    def largest(self, depths: Array) -> Array:
+        """The size of the largest ratio at many depths."""
+        return np.asarray(np.max([_extended(self, name, depths) for name in self.slopes], axis=0))
+
+    def __repr__(self) -> str:
+        return (
+            f"PerturbativeDepths at width {self.width}: ratios of order 1/n stay below {SMALL:g} up to depth "
+            f"{self.small} (then {self.small_criterion}), below {LARGE:g} up to depth {self.large} "
+            f"(then {self.large_criterion})"
+        )
+
+
+def perturbative_depths(
+    act: Activation, width: int, first_kernel: float, nu: float, gamma: float = 0.0
+) -> PerturbativeDepths:
+    """Depths for a critical network with the rates of its class, whose input has K = ``first_kernel`` at layer 1.
+
+    ``nu`` is the growth of V/(nK^2) with L/n far beyond the layers that are followed, where it has not settled yet.
+    """
+    deepest = _DEEPEST_RESIDUAL if gamma else _DEEPEST
+    depth = min(_FIRST, deepest)
+    while True:
+        ratios = _ratios(act, depth, width, first_kernel, gamma)
+        sizes = np.max([np.abs(ratios[name].values) for name in ratios], axis=0)
+        if depth >= deepest or sizes[-1] > LARGE:
+            break
+        depth = min(deepest, 4 * depth)
+    half = depth // 2
+    slopes = {
+        str(name): float((abs(ratios[name][-1]) - abs(ratios[name][half - 1])) / (depth - half))
+        for name in ratios
+    }
+    slopes["V/(nK^2)"] = max(slopes["V/(nK^2)"], nu / width)
+    bare = PerturbativeDepths(width, 0, 0, "", "", ratios, slopes)
+    small, large = (_last_below(bare, sizes, limit) for limit in (SMALL, LARGE))
+    first, second = (bare.at(last + 1)[0] for last in (small, large))
+    return PerturbativeDepths(width, small, large, first, second, ratios, slopes)
+
+
+def _ratios(act: Activation, depth: int, width: int, first_kernel: float, gamma: float) -> xr.Dataset:
+    """All ratios by layer: those of a network that ends there, too, since its rates differ by a factor."""
+    import xarray as xr
+
+    mlp = MLP.critical(act, depth + bool(gamma), width, n_in=1, gamma=gamma or None)
+    x = math.sqrt(max(0.0, first_kernel - mlp.C_b[0]) / mlp.C_W[0])
+    if not gamma:
+        return dimensionless_ratios(mlp, [x])
+    found = flow(mlp, [[x]], ["K", "V"])
+    K, V = (found[name].values.ravel()[:depth] for name in ("K", "V"))
+    return xr.Dataset({"V/(nK^2)": ("layer", V / (width * K**2))}, coords={"layer": np.arange(1, depth + 1)})
+
+
+def _extended(depths: PerturbativeDepths, name: str, layers: Array) -> Array:
+    known = np.abs(depths.ratios[name].values)
+    last = len(known)
+    beyond = known[-1] + depths.slopes[name] * (layers - last)
+    inside = known[np.clip(layers, 1, last).astype(int) - 1]
+    return np.asarray(np.where(layers <= last, inside, np.maximum(beyond, known[-1])))
+
+
+def _last_below(depths: PerturbativeDepths, sizes: Array, limit: float) -> int:
+    """The last depth before the largest ratio first exceeds the limit."""
+    above = np.flatnonzero(sizes > limit)
+    if len(above):
+        return int(above[0])
+    last = len(sizes)
+    rooms = [
+        (limit - abs(float(depths.ratios[name][-1]))) / slope
+        for name, slope in depths.slopes.items()
+        if slope > 0
+    ]
+    return last + math.floor(min(rooms)) if rooms else last

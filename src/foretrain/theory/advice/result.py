@@ -1,0 +1,241 @@
+"""What :func:`advise` hands back: numbers, sentences, and code to paste."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foretrain.theory.advice.depths import PerturbativeDepths
+from foretrain.theory.advice.stability import StableStep
+from foretrain.theory.architecture import MLP
+from foretrain.theory.criticality import Criticality
+from foretrain.theory.finite_width import LARGE, SMALL
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Advice:
+    """Depth, initialisation, learning rates and skip connections for one activation and width.
+
+    ``nu`` is the growth of V/(nK^2) with L/n; ``best_ratio`` is r* by (A.73) with it, ``complete_ratio`` r* with all
+    terms of third order (None where they are not known). ``network`` is the recommended MLP: of the depth asked
+    about, or of that at r*. ``skip`` is the gamma* of (B.36) for the depth that was asked about.
+    """
+
+    criticality: (
+        Criticality  # of the plain network: layers with a skip connection have 1 - gamma^2 times C_b, C_W
+    )
+    width: int
+    n_out: int
+    gamma: float
+    nu: float
+    nu_printed: float
+    best_ratio: float
+    complete_ratio: float | None
+    depths: PerturbativeDepths
+    first_kernel: float  # K at layer 1 that the depths are for
+    depth: int | None
+    skip: float | None
+    network: MLP
+    step: StableStep | None
+    notes: tuple[str, ...]
+
+    @property
+    def best_depth(self) -> int:
+        """The depth at r*, rounded down; below 2 there is no hidden layer left."""
+        return math.floor(self.best_ratio * self.width * (1 + 1e-12))
+
+    @property
+    def breakdown_depth(self) -> int:
+        """The depth at which the truncated information is negative, 3/2 r*."""
+        return math.ceil(1.5 * self.best_ratio * self.width)
+
+    @property
+    def position(self) -> str | None:
+        """Of the depth that was asked about: "inside", "at the edge" or "outside" the perturbative range."""
+        if self.depth is None:
+            return None
+        if self.depth <= self.depths.small:
+            return "inside"
+        return "at the edge" if self.depth <= self.depths.large else "outside"
+
+    @property
+    def verdict(self) -> str:
+        """One sentence about the depth that was asked about, or about which depths to choose."""
+        reach = f"perturbative up to depth {self.depths.small}, and marginally up to {self.depths.large}"
+        if self.depth is None:
+            optimum = f"is depth {self.best_depth}" if self.best_depth > 1 else "allows no hidden layer"
+            return f"Width {self.width} is {reach}; r* = {self.best_ratio:.4g} {optimum}."
+        name, size = self.depths.at(self.depth)
+        told = f"Depth {self.depth} at width {self.width} is {self.position}: its largest ratio {name} is {size:.3g}"
+        if self.position == "inside":
+            return f"{told}, below {SMALL:g}."
+        limit = f"not below {SMALL:g}" if self.position == "at the edge" else f"above {LARGE:g}"
+        return f"{told}, {limit}; {self._remedy(name, size)}."
+
+    def _remedy(self, name: str, size: float) -> str:
+        wide = math.ceil(self.width * size / SMALL)
+        words = (
+            f"take width {wide}, or depth {self.depths.small}"
+            if self.depths.small > 1
+            else f"take width {wide}"
+        )
+        if self.skip and not self.gamma:
+            words += f", or skip connections gamma = {self.skip:.4g}"
+        return words
+
+    @property
+    def code(self) -> str:
+        """Python that builds the network and its optimizer."""
+        act = self.network.activation
+        named = act.method != "numerical" and not act.strip_is_measured
+        options = [
+            repr(act.label) if named else act.name,
+            f"depth={self.network.depth}",
+            f"width={self.width}",
+        ]
+        options += [] if self.network.n_in is None else [f"n_in={self.network.n_in}"]
+        options += [f"n_out={self.n_out}"] if self.n_out != 1 else []
+        options += [f"gamma={self.gamma:g}"] if self.gamma else []
+        inputs = "" if self.network.n_in is not None else ", n_in=x.shape[1]"
+        eta = "0.1" if self.step is None else f"{self.step.recommended:.3g}"
+        return "\n".join(
+            [
+                "import torch, foretrain as ft",
+                "from foretrain.compare.build import build, parameter_groups",
+                f"mlp = ft.MLP.critical({', '.join(options)})",
+                f"network = build(mlp{inputs})",
+                f"optimizer = torch.optim.SGD(parameter_groups(network, mlp, eta={eta}))",
+            ]
+        )
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """The numbers as rows: quantity, value, meaning."""
+        found, first, last = self.criticality, self.network.layers[0], self.network.layers[-1]
+        K_star = "any" if found.K_star is None else f"{found.K_star:.8g}"
+        share = f" (times {1 - self.gamma**2:.4g} where there is a skip)" if self.gamma else ""
+        complete = "not known" if self.complete_ratio is None else f"{self.complete_ratio:.6g}"
+        rows = [
+            ("C_b", f"{found.C_b:.8g}", f"variance of biases{share}"),
+            ("C_W", f"{found.C_W:.8g}", f"variance of weights times fan-in{share}"),
+            ("K*", K_star, f"fixed point of the kernel, class {found.universality_class}"),
+            ("exponents", self._exponents(), "p of what falls as depth^-p"),
+            ("nu", f"{self.nu:.6g}", "growth of V/(nK^2) with L/n"),
+            (
+                "r*",
+                f"{self.best_ratio:.6g}",
+                f"L/n where the truncated information peaks (A.73): depth {self.best_depth}",
+            ),
+            ("r* complete", complete, "the same with all terms of third order"),
+            (
+                "breakdown",
+                str(self.breakdown_depth),
+                "depth from which the truncated information is negative",
+            ),
+            (
+                "inside",
+                self._range(2, self.depths.small),
+                f"depths with ratios below {SMALL:g}, then {self.depths.small_criterion}",
+            ),
+            (
+                "edge",
+                self._range(max(2, self.depths.small + 1), self.depths.large),
+                f"the same below {LARGE:g}, then {self.depths.large_criterion}",
+            ),
+            (
+                "lambda_b",
+                f"{first.lambda_b:.4g} to {last.lambda_b:.4g}",
+                f"rates of biases, layers 1 to {last.number}",
+            ),
+            (
+                "lambda_W",
+                f"{first.lambda_W:.4g} to {last.lambda_W:.4g}",
+                "rates of weights, before dividing by fan-in",
+            ),
+        ]
+        if self.skip is not None:
+            meaning = f"skip that makes depth {self.depth} optimal (B.36); 0: none needed"
+            rows.append(("gamma*", f"{self.skip:.6g}", meaning))
+        if self.step is not None:
+            meaning = f"largest stable eta on {self.step.inputs} inputs, loss {self.step.loss}"
+            rows.append(("eta", f"{self.step.largest:.4g}", meaning))
+        return rows
+
+    @staticmethod
+    def _range(first: int, last: int) -> str:
+        return f"{first} to {last}" if last > first else str(first) if last == first else "none"
+
+    def _exponents(self) -> str:
+        named = {"p_0": "p_0", "p_perpendicular": "p_perp", "p_V": "p_V"}
+        found = self.criticality.exponents
+        return ", ".join(f"{short} {found[key]:.4g}" for key, short in named.items() if key in found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers under their names."""
+        found, network = self.criticality, self.network
+        return {
+            "activation": found.activation.label,
+            "universality_class": found.universality_class,
+            "C_b": found.C_b,
+            "C_W": found.C_W,
+            "K_star": found.K_star,
+            "exponents": found.exponents,
+            "width": self.width,
+            "outputs": self.n_out,
+            "gamma": self.gamma,
+            "nu": self.nu,
+            "nu_printed": self.nu_printed,
+            "best_ratio": self.best_ratio,
+            "complete_ratio": self.complete_ratio,
+            "best_depth": self.best_depth,
+            "breakdown_depth": self.breakdown_depth,
+            "perturbative_depth": self.depths.small,
+            "perturbative_criterion": self.depths.small_criterion,
+            "marginal_depth": self.depths.large,
+            "marginal_criterion": self.depths.large_criterion,
+            "depth": self.depth,
+            "position": self.position,
+            "verdict": self.verdict,
+            "optimal_skip": self.skip,
+            "layers": [layer._asdict() for layer in network.layers],
+            "stable_step": None if self.step is None else self.step._asdict(),
+            "notes": list(self.notes),
+            "code": self.code,
+        }
+
+    def to_dataset(self) -> xr.Dataset:
+        """Ratios of order 1/n by name and layer, and the learning rates of the recommended network, for saving."""
+        import xarray as xr
+
+        layers, ratios = self.network.layers, self.depths.ratios
+        names = [str(name) for name in ratios]
+        return xr.Dataset(
+            {
+                "size": (("ratio", "layer"), np.stack([ratios[name].values for name in names])),
+                "lambda_b": ("network_layer", [layer.lambda_b for layer in layers]),
+                "lambda_W": ("network_layer", [layer.lambda_W for layer in layers]),
+            },
+            coords={
+                "ratio": names,
+                "layer": ratios["layer"],
+                "network_layer": [layer.number for layer in layers],
+            },
+            attrs={k: value for k, value in self.to_dict().items() if isinstance(value, str | int | float)},
+        )
+
+    def __repr__(self) -> str:
+        skip = f", gamma {self.gamma:g}" if self.gamma else ""
+        outputs = f"{self.n_out} output" + "s" * (self.n_out > 1)
+        head = f"Advice for {self.criticality.activation.label}, width {self.width}, {outputs}{skip}"
+        rows = self.rows()
+        sizes = [max(len(row[column]) for row in rows) for column in range(2)]
+        table = [f"  {a:<{sizes[0]}}  {b:<{sizes[1]}}  {c}" for a, b, c in rows]
+        code = [f"    {line}" for line in self.code.splitlines()]
+        return "\n".join(
+            [head, f"  {self.verdict}", *table, *(f"  note: {note}" for note in self.notes), *code]
+        )

@@ -1,0 +1,232 @@
+"""The Bayesian posterior of a network of finite width, to order 1/n (6.79)-(6.89)."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.support.errors import AccuracyWarning
+from foretrain.support.seeds import Seed
+from foretrain.theory.architecture import MLP
+from foretrain.theory.finite_width.expansion import LARGE
+from foretrain.theory.prediction.bayes.finite_width.observed import Observed, observe
+from foretrain.theory.prediction.bayes.finite_width.shifts import PARTS, Shifts, shifts
+from foretrain.theory.prediction.kernels import Spread, check_spread, training_blocks
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = NDArray[np.float64]
+
+_MEANINGS = {
+    "mean": "posterior mean to order 1/n",
+    "infinite_mean": "posterior mean at infinite width (6.64)",
+    "covariance": "covariance of one output given the metric, the same for every output, to order 1/n",
+    "infinite_covariance": "posterior covariance at infinite width (6.57)",
+    "wiring": "covariance of outputs by the scatter of their means over metrics, of order 1/n (6.89)",
+    "variance": "variance of every output, both kinds",
+}
+_DIMS = {
+    "covariance": (("test_1", "test_2"), ("test_1", "output_1", "test_2", "output_2")),
+    "variance": (("test",), ("test", "output_1", "output_2")),
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FiniteBayesPrediction:
+    """What observing the training targets says about the outputs of a finite network on test inputs.
+
+    ``mean`` (test, output) = ``infinite_mean`` + the ``terms``: ``wiring``, by which outputs learn from each other's
+    targets, and the ``rest``, which ``rest_terms`` splits into ``trace``, ``exchange`` and ``metric`` (from G1). All
+    contain their 1/n.
+    The covariance of outputs i and j at two tests is ``covariance`` (test_1, test_2), where i = j, plus ``wiring``
+    (test_1, output_1, test_2, output_2); with spread="variance" both are of each test with itself, and with "none"
+    they are None. ``variance`` (test, output) is their sum. ``expansion`` is the variance of the log density of the
+    targets over networks: what must be small for an expansion in 1/n. ``standard_error`` has one variable for every
+    array, where integrals were sampled, else it is None.
+    """
+
+    mean: xr.DataArray
+    infinite_mean: xr.DataArray
+    terms: dict[str, xr.DataArray]
+    rest_terms: dict[str, xr.DataArray]
+    covariance: xr.DataArray | None
+    infinite_covariance: xr.DataArray | None
+    wiring: xr.DataArray | None
+    variance: xr.DataArray | None
+    log_evidence: float
+    infinite_log_evidence: float
+    expansion: float
+    standard_error: xr.Dataset | None
+    width: int | None
+    noise: float
+    jitter: float
+
+    def to_dataset(self) -> xr.Dataset:
+        """Everything in one dataset, for saving."""
+        import xarray as xr
+
+        found = {name: getattr(self, name) for name in _MEANINGS}
+        found |= {f"mean_{name}": part for name, part in (self.terms | self.rest_terms).items()}
+        names = ("log_evidence", "infinite_log_evidence", "expansion", "noise", "jitter")
+        numbers = {name: getattr(self, name) for name in names}
+        whole = xr.Dataset({name: part for name, part in found.items() if part is not None}, attrs=numbers)
+        if self.standard_error is None:
+            return whole
+        renamed = {name: f"standard_error_of_{name}" for name in self.standard_error}
+        return whole.merge(self.standard_error.rename(renamed))
+
+    def __repr__(self) -> str:
+        tests, outputs = self.mean.shape
+        how = "exact integrals" if self.standard_error is None else "sampled integrals, see .standard_error"
+        shift = [f"{name} {_size(part)}" for name, part in self.terms.items()]
+        lines = [
+            f"Bayesian prediction to order 1/n, n = {self.width}: {tests} test inputs, {outputs} outputs",
+            f"  log evidence {self.log_evidence:.6g} (infinite width {self.infinite_log_evidence:.6g}), "
+            f"noise {self.noise:.3g}, jitter {self.jitter:.3g}",
+            f"  largest shift of the mean {_size(self.mean - self.infinite_mean)}, by {', '.join(shift)}",
+        ]
+        if self.wiring is not None:
+            lines.append(f"  largest covariance by wiring {_size(self.wiring)}")
+        verdict = "small" if self.expansion < LARGE else "NOT small: widen the network"
+        lines.append(f"  variance of the log density over networks {self.expansion:.3g} ({verdict}); {how}")
+        return "\n".join(lines)
+
+
+def finite_bayes_prediction(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    *,
+    noise: float = 0.0,
+    spread: Spread = "covariance",
+    draws: int | None = None,
+    seed: Seed = 0,
+) -> FiniteBayesPrediction:
+    """Mean, covariance and evidence to order 1/n, given targets on training inputs (6.88), (6.89).
+
+    Parameters
+    ----------
+    noise
+        Variance of independent noise on every target (6.10).
+    spread
+        "covariance" of all pairs of test inputs, "variance" of each (for many of them), or "none".
+    draws
+        Integrals over four inputs, of which there are about N^4/24 for N training inputs, are exact where that takes
+        half a minute at most, and with ``draws=0``; otherwise sampled with ``draws`` and ``seed``, which gives
+        standard errors.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> net = ft.MLP("relu", 3, 100, n_out=2, C_W=2.0)
+    >>> found = finite_bayes_prediction(net, [[1.0, 0.0]], [[1.5, -1.0]], [[0.8, 0.6]])
+    >>> (found.mean - found.infinite_mean).values.round(5), found.wiring.squeeze().values.round(4)
+    (array([[ 0.00173, -0.00115]]), array([[ 0.0276, -0.0184],
+           [-0.0184,  0.0123]]))
+    """
+    spread = check_spread(spread)
+    data = observe(mlp, X_train, Y_train, noise)
+    tests = data.test_inputs(X_test)
+    value, error = shifts(data, tests, spread, draws, seed)
+    expansion = data.inverse_width * float(value.fluctuation)
+    warn_of_expansion(expansion)
+    _, cross, own = training_blocks(mlp, data.inputs, tests, spread)
+    leading = cross.T @ data.u
+    white = data.factor.whiten(cross)
+    bracket = None
+    if own is not None:
+        bracket = own - (white.T @ white if spread == "covariance" else (white**2).sum(axis=0))
+    return _labelled(data, value, error, leading, bracket, spread, expansion)
+
+
+def warn_of_expansion(expansion: float) -> None:
+    """A warning where the log density of the targets varies much over networks, for the user two calls above."""
+    if expansion >= LARGE:
+        warnings.warn(
+            f"the log density of what was observed has the variance {expansion:.2g} over networks of this width, so "
+            "that the first order in 1/n is only a guide: widen the network, observe less, give a noise, or use "
+            "importance_posterior.",
+            AccuracyWarning,
+            stacklevel=3,
+        )
+
+
+def _labelled(
+    data: Observed,
+    value: Shifts,
+    error: Shifts | None,
+    leading: Array,
+    bracket: Array | None,
+    spread: Spread,
+    expansion: float,
+) -> FiniteBayesPrediction:
+    import xarray as xr
+
+    def named(name: str, values: Array, dims: tuple[str, ...]) -> xr.DataArray:
+        return xr.DataArray(values, dims=dims, name=name, attrs={"meaning": _MEANINGS.get(name, name)})
+
+    scale, outputs = data.inverse_width, ("test", "output")
+    shift = {name: scale * part for name, part in zip(PARTS, value.mean, strict=True)}
+    parts = {name: named(f"mean_{name}", part, outputs) for name, part in shift.items()}
+    arrays: dict[str, Any] = dict.fromkeys(_MEANINGS)
+    arrays["mean"] = named("mean", leading + shift["total"], outputs)
+    arrays["infinite_mean"] = named("infinite_mean", leading, outputs)
+    if bracket is not None:
+        dims = _DIMS[spread]
+        arrays["covariance"] = named("covariance", bracket + scale * value.covariance, dims[0])
+        arrays["infinite_covariance"] = named("infinite_covariance", bracket, dims[0])
+        arrays["wiring"] = named("wiring", scale * _by_tests(value.wiring), dims[1])
+        arrays["variance"] = named(
+            "variance", _variances(bracket + scale * value.covariance, scale * value.wiring), outputs
+        )
+    return FiniteBayesPrediction(
+        **arrays,
+        terms={name: parts[name] for name in ("wiring", "rest")},
+        rest_terms={name: parts[name] for name in ("trace", "exchange", "metric")},
+        log_evidence=data.infinite_log_evidence + scale * float(value.evidence),
+        infinite_log_evidence=data.infinite_log_evidence,
+        expansion=expansion,
+        standard_error=None if error is None else _errors(error, scale, spread),
+        width=data.mlp.hidden_widths[-1] if data.mlp.hidden_widths else None,
+        noise=data.noise,
+        jitter=data.factor.jitter,
+    )
+
+
+def _errors(error: Shifts, scale: float, spread: Spread) -> xr.Dataset:
+    """Standard errors of everything that was sampled."""
+    import xarray as xr
+
+    outputs = ("test", "output")
+    found: dict[str, Any] = {
+        f"mean_{name}": (outputs, scale * part) for name, part in zip(PARTS, error.mean, strict=True)
+    }
+    found["mean"] = found.pop("mean_total")
+    if spread != "none":
+        dims = _DIMS[spread]
+        found["covariance"] = dims[0], scale * error.covariance
+        found["wiring"] = dims[1], scale * _by_tests(error.wiring)
+    numbers = {"log_evidence": error.evidence, "expansion": error.fluctuation}
+    return xr.Dataset(found | {name: ((), scale * part) for name, part in numbers.items()})
+
+
+def _by_tests(wiring: Array) -> Array:
+    """(B, B, i, j) as (B, i, B, j); (B, i, j) stays."""
+    return wiring.transpose(0, 2, 1, 3) if wiring.ndim == 4 else wiring
+
+
+def _variances(bracket: Array, wiring: Array) -> Array:
+    """(test, output): both kinds of variance of each output."""
+    each = np.arange(len(bracket))
+    own, between = (bracket[each, each], wiring[each, each]) if bracket.ndim == 2 else (bracket, wiring)
+    return np.asarray(own[:, None] + np.diagonal(between, axis1=1, axis2=2))
+
+
+def _size(values: xr.DataArray) -> str:
+    return f"{float(np.abs(values).max()):.3g}"

@@ -1,0 +1,169 @@
+"""The function :func:`predict`: one door to all predictions of trained networks."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.seeds import Seed
+from foretrain.theory.architecture import MLP
+from foretrain.theory.flow.entry import check_network
+from foretrain.theory.network_tangent_kernel import check_targets, real_array
+from foretrain.theory.prediction.bayes.posterior import bayes_prediction
+from foretrain.theory.prediction.factor import check_noise
+from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_prediction
+from foretrain.theory.prediction.infinite_width.gradient_descent import (
+    gradient_descent_prediction,
+    positive,
+)
+from foretrain.theory.prediction.infinite_width.losses import check_probabilities, smooth_labels
+from foretrain.theory.prediction.kernels import Spread, check_spread
+from foretrain.theory.prediction.result import PredictedOutputs
+
+Array = NDArray[np.float64]
+Regime = Literal["infinite"]
+Learner = Literal["gradient_descent", "bayes"]
+Algorithm = Literal["gradient_descent", "flow", "two_step", "newton"]
+LossName = Literal["squared_error", "cross_entropy"]
+
+_AT_ONCE = ("two_step", "newton")  # algorithms that are done after one or two steps
+
+
+def predict(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    regime: Regime = "infinite",
+    learner: Learner = "gradient_descent",
+    algorithm: Algorithm = "gradient_descent",
+    eta: float | None = None,
+    time: float | None = None,
+    *,
+    loss: LossName = "squared_error",
+    label_smoothing: float | None = None,
+    noise: float = 0.0,
+    noisy_labels: bool = False,
+    spread: Spread = "covariance",
+    draws: int = 1000,
+    seed: Seed = 0,
+) -> PredictedOutputs:
+    """What networks answer on test inputs after training: mean and spread over initialisations, or a posterior.
+
+    Parameters
+    ----------
+    Y_train
+        Targets (inputs, outputs). For the cross-entropy whole numbers 0, 1, ... that name classes (inputs,), or
+        probabilities (inputs, classes).
+    regime
+        ``infinite`` width, or ``finite``: with corrections of the first order in 1/width.
+    learner
+        ``gradient_descent`` of all parameters at the network's rates lambda_b, lambda_W, or exact ``bayes`` inference
+        with the initialisation as prior.
+    algorithm
+        ``gradient_descent`` in steps, ``flow`` in continuous time, ``two_step`` or ``newton``. At infinite width all
+        end alike (10.33).
+    eta
+        Overall learning rate: of steps by default the best constant one, of the flow 1.
+    time
+        Number of steps, or flow time; None is the end of training.
+    loss
+        ``squared_error``, half the SUM of squares, or ``cross_entropy`` of the softmax.
+    label_smoothing
+        Share of a class's probability that goes to the others: training on hard labels has no end without it.
+    noise, noisy_labels
+        Of Bayesian inference: variance of independent noise on every target, and whether predictions include it.
+    spread
+        "covariance" of all pairs of test inputs, "variance" of each, or "none": for many test inputs.
+    draws, seed
+        Of initialisations, where no closed form is known: softmax outputs, and the cross-entropy at finite times.
+
+    Every result has ``mean`` (test, output), ``covariance``, ``variance`` and ``standard_deviation``.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> mlp = ft.MLP("relu", depth=3, width=100, C_W=2.0)
+    >>> found = ft.predict(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0], [0.5]])
+    >>> found
+    Networks of infinite width at the end of training: 2 test inputs, 1 output
+      mean of each output ± standard deviation
+           1.533   ± 0.724
+          0.7336   ± 0.362
+      .mean, .covariance, .variance: labelled arrays
+    >>> ft.predict(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], learner="bayes").mean.values.round(6)
+    array([[2.]])
+    """
+    check_network(mlp)
+    for kind, name, known in (
+        ("regime", regime, Regime),
+        ("learner", learner, Learner),
+        ("algorithm", algorithm, Algorithm),
+        ("loss", loss, LossName),
+    ):
+        if name not in get_args(known):
+            raise unknown_name(kind, str(name), get_args(known))
+    spread = check_spread(spread)
+    eta = None if eta is None else positive("eta", eta)
+    if learner == "bayes":
+        _refuse_training(algorithm, eta, time, loss, label_smoothing)
+        return bayes_prediction(
+            mlp, X_train, Y_train, X_test, noise=noise, noisy_labels=noisy_labels, spread=spread
+        )
+    _refuse_noise(noise, noisy_labels)
+    if algorithm in _AT_ONCE and (eta, time) != (None, None):
+        raise InputError(f"algorithm {algorithm!r} ends at once and has no rate: leave eta and time out.")
+    # At infinite width every algorithm ends alike, so that those that end at once need no code of their own.
+    path: Literal["gradient_descent", "flow"] = (
+        "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
+    )
+    if loss == "cross_entropy":
+        p = class_probabilities(Y_train, mlp.n_out, label_smoothing)
+        return cross_entropy_prediction(mlp, X_train, p, X_test, path, eta, time, draws, seed, spread=spread)
+    if label_smoothing is not None:
+        raise InputError("label_smoothing is for classes: add loss='cross_entropy', or leave it out.")
+    return gradient_descent_prediction(mlp, X_train, Y_train, X_test, path, eta, time, spread=spread)
+
+
+def class_probabilities(Y: ArrayLike, classes: int, smoothing: float | None = None) -> Array:
+    """Targets of the cross-entropy (inputs, classes), from the numbers of classes (inputs,) or from probabilities.
+
+    With smoothing e, p becomes (1 - e) p + e (1 - p) / (classes - 1).
+    """
+    given = real_array("targets", Y)
+    share = 0.0 if smoothing is None else smoothing
+    if given.ndim == 1:
+        return smooth_labels(given, classes, share)
+    p = check_targets(given, len(given), classes)
+    check_probabilities(p)
+    if not 0 <= share < 1:
+        raise InputError(f"label_smoothing is {smoothing!r}: give a share from 0 to 1.")
+    return np.asarray((1 - share) * p + share * (1 - p) / max(classes - 1, 1))
+
+
+def _refuse_training(
+    algorithm: Algorithm, eta: float | None, time: float | None, loss: LossName, smoothing: float | None
+) -> None:
+    """What only training has."""
+    if algorithm != "gradient_descent" or (eta, time) != (None, None):
+        raise InputError(
+            "Bayesian inference has no algorithm, rate or time: leave algorithm, eta and time out, or use "
+            "learner='gradient_descent'."
+        )
+    if loss != "squared_error" or smoothing is not None:
+        raise InputError(
+            "Bayesian inference is for Gaussian noise on targets: leave loss and label_smoothing out and give "
+            "noise=, or use learner='gradient_descent'."
+        )
+
+
+def _refuse_noise(noise: float, noisy_labels: bool) -> None:
+    """What only Bayesian inference has."""
+    if check_noise(noise) or noisy_labels:
+        raise InputError(
+            "gradient descent fits its targets whatever their noise: use learner='bayes', which is training of the "
+            "output layer with a penalty, or stop early with time=."
+        )

@@ -1,0 +1,86 @@
+"""Several ways to train the same networks, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from foretrain.support.errors import InputError
+from foretrain.theory.architecture import MLP
+from foretrain.theory.prediction.bayes.equivalent_rates import bayes_equivalent_rates
+from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
+from foretrain.theory.prediction.finite_width.projectors import Algorithm
+from foretrain.theory.prediction.finite_width.training import FiniteWidth
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Choice = Algorithm | tuple[Algorithm, float | None]
+"""An algorithm, or an algorithm and its eta."""
+
+_USUAL: Mapping[str, Choice] = {
+    "gradient_descent": "gradient_descent",
+    "flow": "flow",
+    "two_step": "two_step",
+}
+
+
+def compare_algorithms(ensemble: FiniteWidth, algorithms: Mapping[str, Choice] = _USUAL) -> xr.Dataset:
+    """Mean and terms (algorithm, test, output) at the end of training of each algorithm, beside infinite width.
+
+    ``algorithms`` gives a label to every algorithm, or to a pair of an algorithm and its eta.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> mlp = ft.MLP("sin", depth=2, width=100, C_b=0.1, C_W=1.3, lambda_b=0.5)
+    >>> ensemble = FiniteWidth.of(mlp, [[-0.1, -0.7], [2.1, 0.25]], [-0.3, 1.6], [[-1.2, -0.95]])
+    >>> found = compare_algorithms(ensemble, {"slow": ("gradient_descent", 0.01), "flow": "flow"})
+    >>> found["ddntk_2"].squeeze().values.round(4)
+    array([0.0069, 0.007 ])
+    """
+    import xarray as xr
+
+    if not algorithms:
+        raise InputError("algorithms is empty: name at least one, such as {'flow': 'flow'}.")
+    rows = []
+    for choice in algorithms.values():
+        algorithm, eta = choice if isinstance(choice, tuple) else (choice, None)
+        found = ensemble.predict(algorithm, eta)
+        rows.append(xr.Dataset({"mean": found.mean, "infinite_mean": found.infinite_mean, **found.terms}))
+    labels = xr.DataArray(list(algorithms), dims="algorithm", name="algorithm")
+    return xr.concat(rows, labels)
+
+
+def descent_and_bayes(
+    mlp: MLP, X_train: ArrayLike, Y_train: ArrayLike, X_test: ArrayLike, **options: Any
+) -> xr.Dataset:
+    """Means (learner, test, output) of gradient descent and exact inference, which part at order 1/n (∞.173).
+
+    ``all_layers`` are trained by gradient descent at the network's rates, to its end; ``last_layer`` alone at rates
+    at which infinite networks answer like the posterior; ``bayes`` is the posterior mean to order 1/n (6.88).
+    ``options`` are algorithm and eta of ``all_layers``.
+    """
+    import xarray as xr
+
+    last = bayes_equivalent_rates(mlp)
+    data = (X_train, Y_train, X_test)
+    found: dict[str, Any] = {
+        "all_layers": FiniteWidth.of(mlp, *data, spread="none").predict(**options),
+        "last_layer": FiniteWidth.of(last, *data, spread="none").predict("flow"),
+        "bayes": finite_bayes_prediction(mlp, *data, spread="none"),
+    }
+    dims = ("learner", "test", "output")
+    means = np.stack([part.mean.values for part in found.values()])
+    infinite = np.stack([part.infinite_mean.values for part in found.values()])
+    return xr.Dataset(
+        {
+            "mean": (dims, means, {"meaning": "mean output to order 1/n"}),
+            "infinite_mean": (dims, infinite, {"meaning": "mean output at infinite width"}),
+        },
+        coords={"learner": list(found)},
+        attrs={"network": repr(mlp)},
+    )

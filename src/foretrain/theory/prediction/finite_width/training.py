@@ -1,0 +1,159 @@
+"""Networks of finite width on given training inputs: every prediction from tensors that are computed once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.seeds import Seed
+from foretrain.theory.architecture import MLP
+from foretrain.theory.finite_width.expansion import LARGE
+from foretrain.theory.network_tangent_kernel import check_targets
+from foretrain.theory.prediction.finite_width.changes import Changes
+from foretrain.theory.prediction.finite_width.mean import mean_terms
+from foretrain.theory.prediction.finite_width.plan import Plan, plan_of
+from foretrain.theory.prediction.finite_width.projectors import Algorithm, require_algorithm
+from foretrain.theory.prediction.finite_width.result import (
+    Expansion,
+    FinitePrediction,
+    labelled_terms,
+)
+from foretrain.theory.prediction.finite_width.sampling import sampled_terms
+from foretrain.theory.prediction.finite_width.store import Store
+from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates, Solver, trained_spread
+from foretrain.theory.prediction.kernels import Spread, check_spread
+from foretrain.theory.prediction.result import labelled_mean, labelled_spread
+
+Array = NDArray[np.float64]
+
+TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FiniteWidth:
+    """An ensemble on given inputs: ask it for as many algorithms, rates, times, targets and widths as you like.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> mlp = ft.MLP("sin", depth=2, width=100, C_b=0.1, C_W=1.3, lambda_b=0.5)
+    >>> ensemble = FiniteWidth.of(mlp, [[-0.1, -0.7], [2.1, 0.25]], [-0.3, 1.6], [[-1.2, -0.95]])
+    >>> ensemble.predict("flow").terms["ddntk_2"].values.round(6)
+    array([[0.007018]])
+    """
+
+    store: Store
+    targets: Array  # (training, outputs)
+
+    @classmethod
+    def of(
+        cls,
+        mlp: MLP,
+        X_train: ArrayLike,
+        Y_train: ArrayLike,
+        X_test: ArrayLike,
+        *,
+        spread: Spread = "covariance",
+        tolerance: float = TOLERANCE,
+    ) -> FiniteWidth:
+        """From a network, training inputs and targets, and test inputs."""
+        store = Store.of(mlp, X_train, X_test, check_spread(spread), tolerance)
+        return cls(store, check_targets(Y_train, len(store.train), mlp.n_out))
+
+    @property
+    def rates(self) -> LearningRates:
+        """Which learning rates converge, and the best constant one."""
+        return self.store.modes.rates
+
+    def with_targets(self, Y_train: ArrayLike) -> FiniteWidth:
+        """The same inputs with other targets."""
+        return replace(self, targets=check_targets(Y_train, *self.targets.shape))
+
+    def with_width(self, width: int | Sequence[int]) -> FiniteWidth:
+        """The same network with other hidden widths, whose ratios must stay, since tensors depend on these."""
+        mlp = self.store.mlp.replace(width=width)
+        old, new = (np.array(network.hidden_widths, dtype=float) for network in (self.store.mlp, mlp))
+        if not np.allclose(old * new[:1], new * old[:1], rtol=1e-12):
+            raise InputError(
+                f"widths {list(mlp.hidden_widths)} are no multiple of {list(self.store.mlp.hidden_widths)}: start "
+                "from a network with the new widths."
+            )
+        return replace(self, store=self.store.rescaled(mlp))
+
+    def predict(
+        self,
+        algorithm: Algorithm = "gradient_descent",
+        eta: float | None = None,
+        time: float | None = None,
+        *,
+        draws: int | None = None,
+        seed: Seed = 0,
+    ) -> FinitePrediction:
+        """The mean on the tests to order 1/n; arguments as in :func:`finite_prediction`."""
+        require_algorithm(algorithm)
+        plan = plan_of(algorithm, eta, time, self.store.modes.values)
+        fit = self._fit(plan)
+        mean = np.asarray(self.store.kernels.Theta_cross @ fit(self.targets))
+        sampled = None if draws is None else sampled_terms(self.store, self.targets, plan, draws, seed)
+        parts = mean_terms(self.store, self.targets, plan) if sampled is None else sampled.terms
+        terms = {name: part / self.store.width for name, part in parts.items()}
+        error = None if sampled is None else sampled.standard_error / self.store.width
+        expansion = self._expansion(mean, terms)
+        warn_of_expansion(expansion)
+        covariance, variance = labelled_spread(
+            trained_spread(self.store.kernels, fit),
+            "covariance over initialisations at infinite width (10.41), without corrections of order 1/n",
+        )
+        return FinitePrediction(
+            mean=labelled_mean(mean + sum(terms.values()), "mean output over initialisations, to order 1/n"),
+            covariance=covariance,
+            variance=variance,
+            statement=f"Networks of width {self.store.width} {plan.statement}",
+            infinite_mean=labelled_mean(mean, "mean output at infinite width (10.40)"),
+            terms=labelled_terms(terms),
+            expansion=expansion,
+            width=self.store.width,
+            eta=plan.eta,
+            time=plan.time,
+            standard_error=None if error is None else labelled_mean(error, "standard error of the mean"),
+            rest=Changes(self.store, self.targets, plan),
+        )
+
+    def _fit(self, plan: Plan) -> Solver:
+        """f(Theta_AA) times columns, with what training has made of an error so far."""
+        vectors, done = self.store.modes.vectors, plan.course().mean
+        return lambda columns: np.asarray(vectors @ (done[:, None] * (vectors.T @ columns)))
+
+    def _expansion(self, mean: Array, terms: dict[str, Array]) -> Expansion:
+        """Ratios (∞.170) at the training inputs, and terms relative to the mean they correct."""
+        store = self.store
+        K, Theta = np.diagonal(store.kernels.K_train), np.diagonal(store.kernels.Theta_train)
+        size = K + np.mean(self.targets**2)
+        ratios = {}
+        for name, values in store.alone.items():
+            scaled = values / Theta**2 if name in "ABPQ" else values * size / Theta**3
+            ratios[name] = float(np.mean(scaled)) / store.width
+        whole = float(np.linalg.norm(mean)) or np.inf
+        terms_size = sum(float(np.linalg.norm(term)) for term in terms.values())
+        return Expansion(ratios, terms_size / whole, float(np.linalg.norm(sum(terms.values()))) / whole)
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.store.train)} training and {len(self.store.test)} test inputs"
+        return f"FiniteWidth(width {self.store.width}, {sizes}: .predict(algorithm, eta, time), .rates)"
+
+
+def warn_of_expansion(expansion: Expansion) -> None:
+    """A warning where corrections are not small, for the user two calls above."""
+    if expansion.largest > LARGE:
+        warnings.warn(
+            f"the corrections of order 1/n are up to {expansion.largest:.2g} of what they correct, which is not "
+            "small, so that the prediction may be far off: take wider or shallower networks, smaller targets or "
+            "smaller learning rates of the hidden layers.",
+            AccuracyWarning,
+            stacklevel=3,
+        )

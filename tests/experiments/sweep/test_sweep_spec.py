@@ -1,0 +1,124 @@
+"""Files of sweeps: what they mean, and what is said of mistakes, with the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from swept import write_spec
+
+from foretrain.experiments.sweep import EXAMPLE
+from foretrain.experiments.sweep.lines import line_of
+from foretrain.experiments.sweep.spec import read_spec
+from foretrain.support.errors import FileError, InputError
+
+START = 'observable = "escape_time"\n[fixed]\nactivation = "tanh"\n[axes]\n'
+
+
+def test_axes_and_defaults(tmp_path: Path) -> None:
+    spec = read_spec(
+        write_spec(tmp_path, START + "epsilon = [0.1, 1]\ndepth = { from = 3, to = 9, step = 2 }")
+    )
+    assert spec.axes == {"epsilon": (0.1, 1.0), "depth": (3, 5, 7, 9)}
+    assert all(type(value) is float for value in spec.axes["epsilon"])
+    assert all(type(value) is int for value in spec.axes["depth"])
+    assert spec.count == 8
+    assert spec.fixed["width"] == 64
+    assert spec.fixed["method"] == "reduced"
+    assert not spec.fixed.keys() & spec.axes.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("{ from = 0.1, to = 0.5, points = 5 }", (0.1, 0.2, 0.3, 0.4, 0.5)),
+        ("{ from = 0.1, to = 0.5, step = 0.1 }", (0.1, 0.2, 0.3, 0.4, 0.5)),
+        ("{ from = 0.1, to = 0.55, step = 0.1 }", (0.1, 0.2, 0.3, 0.4, 0.5)),
+        ('{ from = 1e-3, to = 0.1, points = 3, spacing = "log" }', (0.001, 0.01, 0.1)),
+    ],
+)
+def test_ranges(text: str, values: tuple[float, ...], tmp_path: Path) -> None:
+    assert read_spec(write_spec(tmp_path, f"{START}epsilon = {text}")).axes["epsilon"] == values
+
+
+def test_the_example_can_be_run() -> None:
+    assert read_spec(EXAMPLE).count == 17 * 31
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ('observable = "escape_time\n', 1, "this is not TOML"),
+        ("title = 'x'\n\n[axes]\na = [1]\n[axes]", 5, "this is not TOML"),
+        ("title = 'x'\n[axes]\na = [1]", 1, "name either an observable or an experiment"),
+        (f"{START}epsilon = [0.1]\n[other]\n", 6, "other is not known here"),
+        (f"repeat = 3\n{START}epsilon = [0.1]", 1, "repeat is not known here: known are .*repeats"),
+        (f"seed = -1\n{START}epsilon = [0.1]", 1, "seed: Input should be greater than or equal to 0"),
+        (f"{START}epsilom = [0.1]", 5, "unknown parameter 'epsilom': did you mean 'epsilon'"),
+        (f"{START}epsilon = []", 5, "axes.epsilon: give a list of values, or"),
+        (f"{START}epsilon = 0.1", 5, "axes.epsilon: give a list of values, or"),
+        (f"{START}epsilon = [[0.1]]", 5, "let every value be a number"),
+        (f"{START}epsilon = ['small']", 5, "epsilon takes a number, not 'small': give a number"),
+        (f"{START}epsilon = [0.1]\ndepth = [3.5]", 6, "depth takes a whole number, not 3.5"),
+        (f"{START}epsilon = [0.1]\ndepth = [true]", 6, "depth takes a whole number, not True"),
+        (f"{START}epsilon = [0.1, 0.2, 0.1]", 5, "epsilon has 0.1 twice"),
+        (f"{START}epsilon = {{ from = 1, to = 0, points = 3 }}", 5, "let from be below to"),
+        (f"{START}epsilon = {{ from = 0, to = 1 }}", 5, "give either points or step"),
+        (f"{START}epsilon = {{ from = 0, to = 1, points = 3, spacing = 'log' }}", 5, "let from be above 0"),
+        (f"{START}epsilon = {{ from = 0, to = 1, point = 3 }}", 5, "point is not known here"),
+        (f"{START}epsilon = [0.1]\nactivation = ['relu']", 3, "activation is an axis as well"),
+        (f"{START}depth = [3]", 1, "observable escape_time needs epsilon: add it to"),
+        ('observable = "escape_time"\n[fixed]\nactivation = "tanh"\nepsilon = 0.1', 1, "nothing to sweep over"),
+        (f"{START}epsilon = {{ from = 1, to = 2, points = 2000 }}\nbeta = {{ from = 1, to = 2, points = 2000 }}", 4, "4,000,000 points"),
+        (f"repeats = 3\n{START}epsilon = [0.1]", 1, "takes no seed, so that all repeats are equal"),
+        ('repeats = 3\nobservable = "compare"\n[axes]\nactivation = ["relu"]\nseed = [1]', 1, "the seed is given"),
+        ("title = 'x'\nobservable = 'fow'\n[axes]\na = [1]", 2, "unknown observable 'fow': did you mean 'flow'"),
+        ("title = 'x'\nexperiment = 'saddle'\n[axes]\nseed = [1]", 2, "unknown experiment 'saddle'"),
+        ("observable = 'none.py:f'\n[axes]\na = [1]", 1, "none.py is not a file"),
+        ("experiment = 'activation-curves'\n[axes]\ngain = [1]", 3, "unknown parameter 'gain'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_with_their_line(text: str, line: int, words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        read_spec(write_spec(tmp_path, text))
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'mine.toml'}, line {line}: ")
+    assert message.count("\n") == 0
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="No such file.*: give a TOML file that describes a sweep"):
+        read_spec(tmp_path / "none.toml")
+
+
+TEXT = """\
+a = 1
+b.c = 2
+[first]  # one
+x = [
+  1,
+]
+"y z" = 3
+[first.inner]
+w = { from = 1 }
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("a",), 1),
+        (("b", "c"), 2),
+        (("b",), 2),
+        (("first",), 3),
+        (("first", "x", 0), 4),
+        (("first", "y z"), 7),
+        (("first", "inner"), 8),
+        (("first", "inner", "w", "from"), 9),
+        (("first", "absent"), 3),
+        (("absent",), 1),
+        ((), 1),
+    ],
+)
+def test_lines_of_entries(path: tuple[str | int, ...], line: int) -> None:
+    assert line_of(TEXT, path) == line
