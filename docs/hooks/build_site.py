@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: tutorials become pages, code is run and answered, formulas become MathML; errors stop the build."""
+"""Hooks of mkdocs: tutorials become pages, code is run and answered, formulas become MathML."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def _page(page: str, cells: list[Cell], answers: list[Answer], files: Files, con
             continue
         answer = next(waiting)
         parts.append(f"\n```python\n{cell.text.rstrip()}\n```\n")
-        if answer.text.strip():
+        if answer.text.startswith("| "):  # a table that the code wrote as Markdown
+            parts.append(f"\n{answer.text}\n")
+        elif answer.text.strip():
             parts.append(f'\n<pre class="answer"><code>{html.escape(answer.text.rstrip())}</code></pre>\n')
         for figure in answer.figures:
             pictures += 1

@@ -1,8 +1,9 @@
 """Critical initialisation in five minutes."""
 
 # %% [markdown]
-# A deep network that starts off criticality does not learn, because signals or gradients change exponentially with depth. This tutorial
-# finds the critical initialisation of an activation, shows what happens beside it, and trains with it.
+# A deep network that starts off criticality does not learn, because signals or gradients change exponentially
+# with depth. This tutorial finds the critical initialisation of an activation, shows what happens beside it,
+# and trains with it.
 
 # %%
 import matplotlib.pyplot as plt
@@ -14,8 +15,9 @@ import foretrain as ft
 print(ft.criticality("tanh"))
 
 # %% [markdown]
-# `C_b` and `C_W` are the variances of biases and of weights times their fan-in. For tanh the critical kernel is $K^\star=0$: signals shrink,
-# but only as one over depth. The same question for a function of your own takes no more:
+# `C_b` and `C_W` are the variances of biases and of weights times their fan-in. For tanh the critical kernel
+# is $K^\star=0$: signals shrink, but only as one over depth. The same question for a function of your own
+# takes no more:
 
 # %%
 print(ft.criticality(lambda z: np.tanh(z) + 0.3 * np.tanh(z) ** 2))
@@ -23,7 +25,8 @@ print(ft.criticality(lambda z: np.tanh(z) + 0.3 * np.tanh(z) ** 2))
 # %% [markdown]
 # ## What happens off criticality
 #
-# Two inputs are sent through 30 layers. Below criticality their kernel dies; above it the two lose every resemblance.
+# Two inputs are sent through 30 layers. Below criticality their kernel dies; above it the two lose every
+# resemblance.
 
 # %%
 DEPTH, WIDTH = 30, 128
@@ -41,8 +44,8 @@ plt.show()
 # %% [markdown]
 # ## A critical network
 #
-# `MLP.critical` sets the variances and the learning rates of every layer, by which all of them take part equally. It says for which depth and
-# width the theory may be trusted: what matters is their ratio.
+# `MLP.critical` sets the variances and the learning rates of every layer, by which all of them take part
+# equally. It says for which depth and width the theory may be trusted: what matters is their ratio.
 
 # %%
 network = ft.MLP.critical("tanh", depth=DEPTH, width=WIDTH)
@@ -51,8 +54,8 @@ print(ft.theory.finite_width.expansion_parameter(network))
 # %% [markdown]
 # ## Does it train?
 #
-# The same network as torch initialises it ($C_W=1/3$) and critically, on the same regression, both by plain gradient descent, each at the best
-# of two learning rates.
+# The same network as torch initialises it ($C_W=1/3$) and critically, on the same regression, both by plain
+# gradient descent, each at the best of two learning rates.
 
 # %%
 torch.manual_seed(0)
@@ -98,5 +101,6 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# The default network answers all inputs alike after so many layers, and its early layers receive no gradient: no rate helps. From the command
-# line, `foretrain critical tanh --depth 30 --width 128` prints the layers to use.
+# The default network answers all inputs alike after so many layers, and its early layers receive no gradient:
+# no rate helps. From the command line, `foretrain critical tanh --depth 30 --width 128` prints the layers to
+# use.

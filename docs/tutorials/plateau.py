@@ -1,10 +1,12 @@
 """How long is the plateau?"""
 
 # %% [markdown]
-# The loss does not move for thousands of steps, then it falls at once. Is the network broken, or slow? If its weights started small, this is
-# the saddle at zero, and its length can be predicted.
+# The loss does not move for thousands of steps, then it falls at once. Is the network broken, or slow? If its
+# weights started small, this is the saddle at zero, and its length can be predicted.
 
 # %%
+from itertools import pairwise
+
 import torch
 
 import foretrain as ft
@@ -13,7 +15,7 @@ from foretrain.report.plateau import plateau_figure
 torch.manual_seed(0)
 sizes = [8, 32, 32, 32, 1]
 layers = []
-for fan_in, width in zip(sizes[:-1], sizes[1:]):
+for fan_in, width in pairwise(sizes):
     layers += [torch.nn.Linear(fan_in, width, bias=False), torch.nn.Tanh()]
 model = torch.nn.Sequential(*layers[:-1])
 with torch.no_grad():
@@ -25,8 +27,8 @@ y = torch.tanh(x[:, :1] + 0.5 * x[:, 1:2])
 # %% [markdown]
 # ## The forecast
 #
-# `ft.plateau` integrates the network's own gradient flow on its own data with adaptive steps, which takes tens of gradients where training
-# takes thousands of steps.
+# `ft.plateau` integrates the network's own gradient flow on its own data with adaptive steps, which takes
+# tens of gradients where training takes thousands of steps.
 
 # %%
 found = ft.plateau(model, x, y, lr=0.02)
@@ -47,8 +49,9 @@ plateau_figure(found.to_dataset(), checked.to_dataset())
 # %% [markdown]
 # ## The law behind it
 #
-# How the time grows as the weights shrink is a power law: with $L$ small layers it is $\epsilon^{-(L-2)}$. Between its steepness and
-# the number of layers there is no freedom, so that halving the weights of four layers costs a factor of four:
+# How the time grows as the weights shrink is a power law: with $L$ small layers it is $\epsilon^{-(L-2)}$.
+# Between its steepness and the number of layers there is no freedom, so that halving the weights of four
+# layers costs a factor of four:
 
 # %%
 for scale in (0.1, 0.05, 0.025):

@@ -1,8 +1,9 @@
 """Why does my RNN not learn?"""
 
 # %% [markdown]
-# A GRU sees an angle, must keep it through a delay, and is asked for it at the end (the Memory-Pro task). Plain gradient descent gets stuck: the
-# loss falls a little and stays. This tutorial asks why, before training anything.
+# A GRU sees an angle, must keep it through a delay, and is asked for it at the end (the Memory-Pro task).
+# Plain gradient descent gets stuck: the loss falls a little and stays. This tutorial asks why, before
+# training anything.
 
 # %%
 import matplotlib.pyplot as plt
@@ -22,8 +23,8 @@ print("inputs", tuple(x.shape), "targets", tuple(y.shape))
 # %% [markdown]
 # ## What can change from here?
 #
-# The global-state NTK is the operator that turns an error in any hidden state into the change that gradient descent makes. Its ranks say in how
-# many directions of time and of units the states can move at all.
+# The global-state NTK is the operator that turns an error in any hidden state into the change that gradient
+# descent makes. Its ranks say in how many directions of time and of units the states can move at all.
 
 # %%
 states = ft.global_ntk(model, x[::4])  # four of the sixteen angles
@@ -34,8 +35,8 @@ print("directions among units:        ", states.spatial().effective_rank())
 # %% [markdown]
 # ## Which parts of the target are out of reach?
 #
-# The target has three modes over samples and time: the fixation signal, and the two coordinates of the angle. `predict_modes` says how much of each
-# will be left after so many steps at a learning rate.
+# The target has three modes over samples and time: the fixation signal, and the two coordinates of the angle.
+# `predict_modes` says how much of each will be left after so many steps at a learning rate.
 
 # %%
 LEARNING_RATE, STEPS = 0.1, 300
@@ -43,7 +44,8 @@ forecast = predict_modes(model.double(), x.double(), y.double(), lr=LEARNING_RAT
 print(forecast)
 
 # %% [markdown]
-# The modes of the angle are predicted to stay whole. Training agrees, and shows what helps: Adam rescales the weak directions.
+# The modes of the angle are predicted to stay whole. Training agrees, and shows what helps: Adam rescales the
+# weak directions.
 
 # %%
 modes = target_modes(y.flatten(0, 1).double().numpy())
@@ -77,10 +79,11 @@ panels[0].legend()
 plt.show()
 
 # %% [markdown]
-# A forecast from the kernel at the start holds as long as the kernel does. With a delay of 8 steps instead of 20 the first hundred steps go as
-# predicted too, and then plain descent finds one of the two coordinates after all.
+# A forecast from the kernel at the start holds as long as the kernel does. With a delay of 8 steps instead of
+# 20 the first hundred steps go as predicted too, and then plain descent finds one of the two coordinates
+# after all.
 #
 # ## One call for all of this
 #
-# `ft.doctor(model, x, y, optimizer=...)` makes these measurements and others, finds what holds the network back, says what to do and proves it
-# by training with and without: [the doctor](../doctor.md).
+# `ft.doctor(model, x, y, optimizer=...)` makes these measurements and others, finds what holds the network
+# back, says what to do and proves it by training with and without: [the doctor](../doctor.md).

@@ -1,8 +1,9 @@
 """The NTK of a transformer."""
 
 # %% [markdown]
-# Tangent kernels are not only for multilayer perceptrons. `ft.ntk` takes any torch module as it is, reads its autograd graph, and multiplies
-# Gram matrices of activities and sensitivities wherever a weight allows it; the Jacobian is never formed.
+# Tangent kernels are not only for multilayer perceptrons. `ft.ntk` takes any torch module as it is, reads its
+# autograd graph, and multiplies Gram matrices of activities and sensitivities wherever a weight allows it;
+# the Jacobian is never formed.
 
 # %%
 import matplotlib.pyplot as plt
@@ -19,7 +20,9 @@ class Classifier(torch.nn.Module):
         super().__init__()
         self.embedding = torch.nn.Embedding(tokens, width)
         self.positions = torch.nn.Parameter(0.1 * torch.randn(length, width))
-        layer = torch.nn.TransformerEncoderLayer(width, nhead=4, dim_feedforward=96, dropout=0.0, batch_first=True)
+        layer = torch.nn.TransformerEncoderLayer(
+            width, nhead=4, dim_feedforward=96, dropout=0.0, batch_first=True
+        )
         self.encoder = torch.nn.TransformerEncoder(layer, num_layers=2)
         self.readout = torch.nn.Linear(width, 2)
 
@@ -62,8 +65,8 @@ model.zero_grad()
 # %% [markdown]
 # ## What will be learned first?
 #
-# Directions with large eigenvalues are learned first. How much of the labels lies in them is the question that decides whether this architecture
-# suits this task.
+# Directions with large eigenvalues are learned first. How much of the labels lies in them is the question
+# that decides whether this architecture suits this task.
 
 # %%
 plain = ft.ntk(model, tokens, outputs="trace")
@@ -84,6 +87,7 @@ print("condition number", f"{plain.condition_number():.3g}")
 print(plain.alignment(torch.as_tensor(centred)))
 
 # %% [markdown]
-# Only as much of the labels lies in the leading directions as chance puts there: at initialisation the kernel of this model does not know that two
-# positions are to be compared, and what it learns it must learn by changing the kernel. Larger kernels go to disk tile by tile with
-# `ft.ntk(..., store="k.zarr")`: [kernels larger than memory](../large-kernels.md).
+# Only as much of the labels lies in the leading directions as chance puts there: at initialisation the kernel
+# of this model does not know that two positions are to be compared, and what it learns it must learn by
+# changing the kernel. Larger kernels go to disk tile by tile with `ft.ntk(..., store="k.zarr")`: [kernels
+# larger than memory](../large-kernels.md).

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from foretrain.empirical.tangent_kernel import ntk
     from foretrain.support.errors import ForetrainError
     from foretrain.support.store import load, save
+    from foretrain.theory.advice import advise
     from foretrain.theory.architecture import MLP
     from foretrain.theory.criticality import criticality, susceptibility
     from foretrain.theory.flow import flow
@@ -43,6 +44,7 @@ _SOURCES = {
     "ForetrainError": "foretrain.support.errors",
     "MLP": "foretrain.theory.architecture",
     "activation": "foretrain.activations",
+    "advise": "foretrain.theory.advice",
     "criticality": "foretrain.theory.criticality",
     "ddntk": "foretrain.empirical.differentials",
     "dntk": "foretrain.empirical.differentials",
@@ -78,6 +80,7 @@ __all__ = [
     "__version__",
     "activation",
     "activations",
+    "advise",
     "compare",
     "criticality",
     "ddntk",

@@ -63,7 +63,7 @@ def test_answers_are_saved_and_drawn(spec: Path, capsys: pytest.CaptureFixture[s
     answer, picture = spec.parent / "answer", spec.parent / "p.svg"
     assert main(["sweep", str(spec), "--workers", "1", "--save", str(answer), "--plot", str(picture)]) == 0
     assert ft.load(answer).identical(ft.load(spec.with_suffix(".sweep")))
-    assert "depth = 3" in picture.read_text() or picture.stat().st_size > 1000
+    assert picture.read_text().count("<!-- ") > 5  # texts of axes and legend
 
 
 def test_failed_points_end_with_one(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,7 @@ def test_failed_points_end_with_one(spec: Path, capsys: pytest.CaptureFixture[st
     assert main(["sweep", str(spec), "--workers", "1"]) == 1
     text = capsys.readouterr().out
     assert "1 of 2 points done, 1 failed" in text
-    assert "Failed at depth = 1: depth must be" in text
+    assert "Failed at depth = 1: depth is 1" in text
     assert "Mend the cause and add --retry-failed." in text
     assert main(["sweep", str(spec), "--workers", "1", "--retry-failed"]) == 1
     assert "1 computed now" in capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_what_cannot_be_used_is_said(
 def test_mistakes_in_the_file_name_the_line(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec.write_text(SPEC.replace("depth", "deph"))
     assert main(["sweep", str(spec)]) == 2
-    expected = f"foretrain: {spec}, line 9: unknown parameter 'deph': did you mean 'depth'?.\n"
+    expected = f"foretrain: {spec}, line 9: unknown parameter 'deph': did you mean 'depth'?\n"
     assert capsys.readouterr().err == expected
 
 

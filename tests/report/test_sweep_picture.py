@@ -10,6 +10,9 @@ from foretrain.report.sweep import drawn_axes, sweep_figure
 from foretrain.support.errors import InputError
 
 
+GRID = {"C_b": np.linspace(0.0, 0.6, 7), "C_W": np.linspace(1.0, 4.0, 8)}
+
+
 def swept(shape: dict[str, Any], values: Any = None, **more: Any) -> xr.Dataset:
     sizes = tuple(len(labels) for labels in shape.values())
     values = np.arange(1.0, 1 + np.prod(sizes)).reshape(sizes) if values is None else values
@@ -27,7 +30,7 @@ def test_one_axis_is_a_line() -> None:
 
 
 def test_two_axes_are_a_map_with_the_special_line() -> None:
-    data = swept({"C_b": [0.0, 0.1, 0.2], "C_W": [1.0, 2.0, 3.0, 4.0]}, special=6.0)
+    data = swept(GRID, special=6.0)
     panel, bar = sweep_figure(data).axes
     (mesh,) = [item for item in panel.collections if hasattr(item, "get_coordinates")]
     np.testing.assert_array_equal(np.asarray(mesh.get_array()), data["value"])
@@ -35,9 +38,9 @@ def test_two_axes_are_a_map_with_the_special_line() -> None:
     assert bar.get_ylabel() == "value  (line: 6)"
 
 
-@pytest.mark.parametrize("special", [0.5, 12.0, 20.0])
+@pytest.mark.parametrize("special", [0.5, 56.0, 80.0])
 def test_a_level_that_is_not_crossed_has_no_line(special: float) -> None:
-    data = swept({"C_b": [0.0, 0.1, 0.2], "C_W": [1.0, 2.0, 3.0, 4.0]}, special=special)
+    data = swept(GRID, special=special)
     assert sweep_figure(data).axes[1].get_ylabel() == "value"
 
 
@@ -69,10 +72,40 @@ def test_labels_of_an_answer_are_panels() -> None:
 
 
 def test_missing_points_leave_gaps() -> None:
-    values = np.array([[1.0, np.nan, 3.0]] * 3)
-    data = swept({"a": [1, 2, 3], "b": [1, 2, 3]}, values)
+    data = swept(GRID)
+    data["value"][2, 3] = np.nan
     mesh = sweep_figure(data).axes[0].collections[0]
-    assert np.ma.getmaskarray(np.ma.asarray(mesh.get_array())).sum() == 3
+    mask = np.ma.getmaskarray(np.ma.asarray(mesh.get_array()))
+    assert np.argwhere(mask).tolist() == [[2, 3]]
+
+
+def test_a_short_axis_is_a_family_of_lines() -> None:
+    data = swept({"epsilon": np.geomspace(0.01, 1, 9), "depth": [3, 4, 5]})
+    (panel,) = sweep_figure(data).axes
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == [
+        "depth = 3",
+        "depth = 4",
+        "depth = 5",
+    ]
+    for place, container in enumerate(panel.containers):
+        np.testing.assert_array_equal(container[0].get_ydata(), data["value"].isel(depth=place))
+
+
+def test_many_names_are_a_choice_of_lines() -> None:
+    data = swept({"activation": [f"a{place}" for place in range(12)], "depth": [2, 3, 5]})
+    labels = [text.get_text() for text in sweep_figure(data).axes[0].get_legend().get_texts()]
+    assert len(labels) == 6
+    assert (labels[0], labels[-1]) == ("activation = a0", "activation = a11")
+
+
+def test_errors_are_bars_and_no_panel() -> None:
+    data = swept({"gain": [0.5, 1.0]})
+    data["value_error"] = ("gain", [0.25, 0.5])
+    (panel,) = sweep_figure(data).axes
+    bars = panel.containers[0][2][0]
+    np.testing.assert_allclose([segment[:, 1] for segment in bars.get_segments()], [[0.75, 1.25], [1.5, 2.5]])
+    (alone,) = sweep_figure(data, "value_error").axes
+    assert alone.get_ylabel() == "value_error"
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

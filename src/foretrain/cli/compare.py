@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foretrain.compare.comparison import Comparison
     from foretrain.theory.architecture import MLP
 
+_DRAWS = 20_000
 # Generic inputs: unequal norms, no right angles.
 _INPUTS = ((1.0, -0.5, 0.8), (0.3, 1.1, -0.4), (-0.7, 0.2, 0.9), (0.5, 0.6, 1.2))
 
@@ -38,7 +39,10 @@ def compare(
     ] = 2,
     data: DataFile = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs of the data file.")] = 4,
-    draws: Annotated[int, typer.Option("--draws", help="Networks per width, on average.")] = 20_000,
+    draws: Annotated[
+        int | None,
+        typer.Option("--draws", help="Networks per width, on average [default: 20000, if trained 400]."),
+    ] = None,
     scales: Annotated[
         str | None, typer.Option("--scales", help="Multipliers of the width, at least three, such as 1,2,4.")
     ] = None,
@@ -51,14 +55,42 @@ def compare(
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option("--method", help="auto, weights (draw every weight) or conditional (no weights).")
-    ] = "auto",
+        str | None,
+        typer.Option(
+            "--method", help="auto [default], weights (draw every weight) or conditional (no weights)."
+        ),
+    ] = None,
     c_b: BiasVariance = None,
     c_w: WeightVariance = None,
     gamma: SkipConnection = 0.0,
+    trained: Annotated[
+        bool, typer.Option("--trained", help="Train the networks and compare what they predict.")
+    ] = False,
+    learner: Annotated[
+        str | None, typer.Option("--learner", help="If trained: gradient_descent [default] or bayes.")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", help="If trained: gradient_descent [default] or flow.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option("--loss", help="If trained: squared_error [default] or cross_entropy.")
+    ] = None,
+    eta: Annotated[
+        float | None, typer.Option("--eta", help="If trained: learning rate [default: half the stable one].")
+    ] = None,
+    time: Annotated[
+        float | None,
+        typer.Option("--time", help="If trained: steps, or time of the flow [default: the end]."),
+    ] = None,
+    noise: Annotated[
+        float | None, typer.Option("--noise", help="If trained by bayes: variance of noise on targets.")
+    ] = None,
     seed: Seed = 0,
 ) -> Answer:
     """Compare kernel, vertex, 1/n correction, NTK and its differentials with real random networks of several widths.
+
+    With --trained the networks are trained on x, y of the data file, or on a small example, and mean and covariance
+    of their outputs on x_test are compared with the prediction at infinite width.
 
     The answer is that theory agrees (exit code 0) or not (1): the root mean square of independent z-scores is at
     most 1.3 (more if they are few) and no |z| exceeds the bound that one run in a hundred would exceed by chance,
@@ -68,16 +100,41 @@ def compare(
     from foretrain.support.progress import track
     from foretrain.support.seeds import spawn
 
-    X = _inputs(inputs, data, samples)
-    wanted = None if observables is None else _names("--observables", observables)
     chosen = None if scales is None else _numbers("--scales", scales)
     networks = [_network(find(name, []), depth, width, c_b, c_w, gamma) for name in activations]
+    training = {
+        "learner": learner,
+        "algorithm": algorithm,
+        "loss": loss,
+        "eta": eta,
+        "time": time,
+        "noise": noise,
+    }
+    _refuse_misplaced(trained, training, {"observables": observables, "method": method})
+    if trained:
+        from foretrain.cli.compare_trained import compare_networks, training_data
+
+        options = training | {"scales": chosen, "draws": draws}
+        given = {name: value for name, value in options.items() if value is not None}
+        return compare_networks(networks, training_data(data), given, seed)
+    X = _inputs(inputs, data, samples)
+    wanted = None if observables is None else _names("--observables", observables)
     tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
+    count = _DRAWS if draws is None else draws
     found = [
-        run(mlp, X, wanted, draws, scales=chosen, method=method, seed=own_seed)
+        run(mlp, X, wanted, count, scales=chosen, method=method or "auto", seed=own_seed)
         for mlp, own_seed in track(tasks, "activations")
     ]
     return _answer(found, seed)
+
+
+def _refuse_misplaced(trained: bool, training: Mapping[str, Any], initial: Mapping[str, Any]) -> None:
+    """Options of training without --trained, or of initialisation with it."""
+    others, advice = (initial, "leave out") if trained else (training, "add")
+    for name, value in others.items():
+        if value is not None:
+            kind = "networks at initialisation" if trained else "trained networks"
+            raise InputError(f"--{name} is for {kind}: {advice} --trained.")
 
 
 def _names(option: str, text: str) -> list[str]:
@@ -248,6 +305,8 @@ COMMAND = Command(
         "foretrain compare tanh relu gelu sin swish --plot comparison.png",
         "foretrain compare tanh --depth 3 --width 24 --observables Theta,H1,D,F,A,B",
         "foretrain compare sin --depth 3 --width 32 --observables P,Q,R,S,T,U",
+        "foretrain compare tanh --trained --depth 3 --width 64 --plot trained.png",
+        "foretrain compare gelu --trained --data data.npz --time 200 --draws 200 --json",
         "foretrain compare relu --c-b 0.1 --c-w 1.8 --data data.npz --method conditional --save results",
     ),
     saves=True,

@@ -42,7 +42,8 @@ def doctor(
         str | None, typer.Option("--checks", help="Names of checks, separated by commas [default: all].")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Also train briefly with and without the advice.")
+        bool,
+        typer.Option("--verify", help="Also train with and without the advice, for a minute at most."),
     ] = False,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of --verify.")] = 200,
     seed: Seed = 0,

@@ -73,7 +73,9 @@ def predict(
     one_hot: Annotated[
         bool, typer.Option("--one-hot", help="Squared errors on one output for each class in y.")
     ] = False,
-    regime: Annotated[str, typer.Option("--regime", help="infinite width.")] = "infinite",
+    regime: Annotated[
+        str, typer.Option("--regime", help="infinite, or finite: to order 1/width.")
+    ] = "infinite",
     seed: Seed = 0,
 ) -> Answer:
     """Predict what trained networks answer on test inputs: mean and spread over their initialisations.
@@ -158,6 +160,7 @@ COMMAND = Command(
         "foretrain predict erf --depth 4 --algorithm flow --time 2 --plot early.png",
         "foretrain predict relu --learner bayes --noise 0.01 --save posterior",
         "foretrain predict relu --data data.npz --depth 3 --loss cross-entropy --json",
+        "foretrain predict tanh --depth 2 --width 50 --regime finite --plot finite.png",
         "foretrain predict gelu --data data.npz --one-hot --plot predicted.png",
     ),
     saves=True,

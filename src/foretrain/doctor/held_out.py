@@ -15,6 +15,7 @@ from torch import Tensor
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.stability import edge
 from foretrain.doctor.trial import descend
+from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, torch_generator
 
 FEWEST = 50  # samples: a fifth of fewer tells nothing
@@ -50,7 +51,7 @@ def held_out(setup: Setup) -> HeldOut:
         recipe = recipe.scaled(edge(case).recommended / recipe.rate)
     model = copy.deepcopy(case.model)
     optimizer, least = recipe.build(model), theirs.value(model)
-    for step in range(_STEPS):
+    for step in track(range(_STEPS), "training without samples held out"):
         descend(optimizer, model, ours)
         if step % _LOOKS == _LOOKS - 1:
             least = min(least, theirs.value(model))  # what is no number is never less

@@ -77,6 +77,8 @@ def make_plan(diagnosis: Diagnosis) -> Plan:
     case, seen = Case(setup), dict(diagnosis.examinations)
     asked = [check for check in CHECKS if check.name in diagnosis.examinations and check.stage < Stage.NONE]
     for check in track(sorted(asked, key=lambda check: check.stage), "planning the treatment"):
+        if check.treats_descent_only and not setup.recipe.is_descent:
+            continue
         if check.name not in seen:
             seen[check.name] = examined(case, check)
         found = _treatments(check, seen[check.name])

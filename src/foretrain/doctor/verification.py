@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import xarray
 
 _RECORDS = 60  # points of a curve
-_JUDGED = 1024  # samples over which the loss is recorded
+_JUDGED = 512  # samples over which the loss is recorded; more would take longer than the training itself
 _BLOWN_UP = 1e6  # times the loss at the start: never comes back
 _LAST = 0.1  # part of the curve whose median is its final loss: single spikes do not count
 

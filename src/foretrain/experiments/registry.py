@@ -191,6 +191,12 @@ _TABLE = (
         "foretrain.experiments.residual_fluctuations:residual_fluctuations",
     ),
     Experiment(
+        "mutual-information",
+        "Information between neurons: truncated series, exact mixture, random networks",
+        f"{_BOOK}, appendix A, (A.66)-(A.75)",
+        "foretrain.experiments.mutual_information:mutual_information",
+    ),
+    Experiment(
         "learning-rate-scaling",
         "Learning rates by the equivalence principle against uniform ones",
         f"{_BOOK}, section 9.4",

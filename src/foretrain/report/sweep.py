@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 _MOST_PANELS = 6
-_MOST_LINES = 8
+_MOST_LINES = 6  # of a family; with more values on both axes a map shows more
+_ERROR = "_error"  # ends the name of a quantity's standard error
 _DRAWS = (REPEAT, SEED)
 _WIDE = 30.0  # largest over smallest value from which on a logarithmic scale is worth it
 
@@ -38,10 +39,12 @@ def sweep_figure(data: xarray.Dataset, quantity: str | None = None) -> Figure:
     size = (7.2, 5.0) if len(panels) == 1 else (4.6 * columns, 3.9 * rows)
     figure, places = new_figure(_title(data), rows, columns, size)
     for place, (name, array) in zip(places, panels.items()):
-        if len(axes) == 2 and all(_is_numeric(array[axis]) and array.sizes[axis] > 2 for axis in axes):
+        if len(axes) == 2 and all(
+            _is_numeric(array[axis]) and array.sizes[axis] > _MOST_LINES for axis in axes
+        ):
             _draw_map(figure, place, array, axes, name)
         else:
-            _draw_lines(place, array, axes, name)
+            _draw_lines(place, array, axes, name, data.get(f"{name}{_ERROR}"))
     for place in places[len(panels) :]:
         place.set_visible(False)
     return figure
@@ -69,9 +72,12 @@ def _panels(data: xarray.Dataset, quantity: str | None) -> dict[str, xarray.Data
         for name, array in data.data_vars.items()
         if name not in (STATUS, ERROR) and array.dtype.kind == "f"
     }
+    plain = {
+        name: array for name, array in known.items() if name.removesuffix(_ERROR) not in known.keys() - {name}
+    }
     if quantity is not None and quantity not in known:
         raise unknown_name("quantity", quantity, known)
-    chosen = known if quantity is None else {quantity: known[quantity]}
+    chosen = plain if quantity is None else {quantity: known[quantity]}
     found = {title: panel for name, array in chosen.items() for title, panel in _single(data, name, array)}
     if not found:
         raise InputError("the sweep has no numbers to draw: leave out --plot.")
@@ -93,27 +99,20 @@ def _single(
             yield f"{name}: {labels}", one.drop_vars([str(dim) for dim in own])
 
 
-def _draw_lines(panel: Axes, array: xarray.DataArray, axes: list[str], name: str) -> None:
+def _draw_lines(
+    panel: Axes, array: xarray.DataArray, axes: list[str], name: str, errors: xarray.DataArray | None
+) -> None:
+    """One for each value of the shorter axis, or a choice of them; bars are standard errors."""
     x = axes[-1]
     family = axes[0] if len(axes) == 2 else None
-    values = [None] if family is None else array[family].values.tolist()
-    for place, value in enumerate(values):
-        one = array if value is None else array.sel({family: value})
-        if place < _MOST_LINES:
-            mean, error = _averaged(one, x)
-            colour = PALETTE[place % len(PALETTE)]
-            style = "-" if place < len(PALETTE) else "--"
-            label = None if value is None else f"{family} = {_short(value)}"
-            panel.errorbar(
-                _positions(array[x]),
-                mean,
-                error,
-                color=colour,
-                linestyle=style,
-                marker="o",
-                markersize=3.5,
-                label=label,
-            )
+    values = [None] if family is None else _choice(array[family].values.tolist())
+    for colour, value in zip(PALETTE, values):
+        here = {} if value is None else {family: value}
+        own = None if errors is None else errors.sel(here).squeeze(drop=True)
+        mean, error = _averaged(array.sel(here), x, own)
+        label = None if value is None else f"{family} = {_short(value)}"
+        places = _positions(array[x])
+        panel.errorbar(places, mean, error, color=colour, marker="o", markersize=3.5, label=label)
     if (special := array.attrs.get("special")) is not None:
         panel.axhline(special, color=FAINT, linewidth=1, linestyle=":")
     _label_axis(panel, "x", array[x])
@@ -124,11 +123,17 @@ def _draw_lines(panel: Axes, array: xarray.DataArray, axes: list[str], name: str
         panel.legend(frameon=False, fontsize=8)
 
 
-def _averaged(array: xarray.DataArray, x: str) -> tuple[Array, Array | None]:
-    """The mean over draws and its standard error."""
+def _choice(values: list[Any]) -> list[Any]:
+    """At most as many as there are colours, from the first to the last."""
+    places = np.unique(np.linspace(0, len(values) - 1, min(len(values), _MOST_LINES)).round().astype(int))
+    return [values[place] for place in places]
+
+
+def _averaged(array: xarray.DataArray, x: str, errors: xarray.DataArray | None) -> tuple[Array, Array | None]:
+    """The mean over draws and its standard error; of a single draw its own error, if there is one."""
     draws = [dim for dim in array.dims if dim != x]
     if not draws:
-        return array.values, None
+        return array.values, None if errors is None else errors.values
     count = np.maximum(array.notnull().sum(draws), 1)
     mean, spread = array.mean(draws), array.std(draws)
     return mean.values, (spread / np.sqrt(np.maximum(count - 1, 1))).values
@@ -178,7 +183,7 @@ def _is_crossed(values: Array, special: float | None) -> bool:
 
 def _label_axis(panel: Axes, which: str, coordinate: xarray.DataArray) -> None:
     told = coordinate.attrs.get("long_name")
-    text = f"{told} ({coordinate.name})" if told else str(coordinate.name)
+    text = f"{coordinate.name}: {told}" if told else str(coordinate.name)
     getattr(panel, f"set_{which}label")(_wrapped(text))
     if not _is_numeric(coordinate):
         labels = [_short(value) for value in coordinate.values.tolist()]

@@ -16,6 +16,7 @@ from foretrain.experiments.registry import Experiment, Result, Row, Scale
 from foretrain.experiments.sweep import observables, sweep
 from foretrain.experiments.sweep.parameters import declared
 from foretrain.gaussian import gram
+from foretrain.support.errors import InputError
 
 
 def answer(name: str, **parameters: Any) -> Any:
@@ -38,11 +39,11 @@ def test_flow_is_that_of_the_theory() -> None:
 
 
 def test_flow_of_one_input_is_exact_for_linear_networks() -> None:
-    """K = C_W^L size, and V = (L - 1) ... of equal widths: 2 (L - 1) K^2 at C_W = 1 (3.28)."""
+    """K = size and V = 2 (L - 1) K^2 at C_W = 1, the leading order of (3.28)."""
     found = answer("flow", activation="linear", depth=6, C_b=0.0, C_W=1.0, size=2.5)
     assert found["K"].dims == ()
     assert float(found["K"]) == pytest.approx(2.5)
-    assert float(found["V"]) == pytest.approx(2 * 5 * 2.5**2 / 2)
+    assert float(found["V"]) == pytest.approx(2 * 5 * 2.5**2)
 
 
 def test_one_variance_may_be_left_to_criticality() -> None:
@@ -91,7 +92,7 @@ def test_escape_time_is_that_of_the_theory() -> None:
 
 
 def test_comparison_and_global_kernel_are_seeded() -> None:
-    options = {"activation": "relu", "depth": 2, "width": 16, "draws": 200, "tensors": "K,V"}
+    options = {"activation": "relu", "depth": 2, "width": 16, "draws": 500, "tensors": "K,V"}
     first, again, other = (answer("compare", **options, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
@@ -154,3 +155,20 @@ def test_parameters_of_a_function() -> None:
 
     found = {item.name: (item.kind, item.default_words) for item in declared(function)}
     assert found == {"a": (None, "required"), "b": (int, "required"), "c": (float, "0.5"), "d": (float, "")}
+
+
+def test_prediction_of_a_linear_network_is_exact() -> None:
+    """Its tangent kernel is 3 (x.x' / n + 1) at depth 3, and its outputs before training have the kernel x.x' / n."""
+    few = answer("predict", activation="linear", samples=2, n_in=4, C_b=0.0, C_W=1.0, seed=1)
+    X = np.random.default_rng(1).standard_normal((52, 4))
+    kernel = X @ X.T / 4 + 1
+    weights = kernel[2:, :2] @ np.linalg.inv(kernel[:2, :2])
+    missed = X[2:] - weights @ X[:2]
+    assert few["error_of_mean"] == pytest.approx(np.mean(missed[:, 0] ** 2))
+    assert few["variance"] == pytest.approx(np.mean(np.sum(missed**2, 1)) / 4)
+    assert few["test_error"] == few["error_of_mean"] + few["variance"]
+
+
+def test_an_unknown_teacher_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown target 'cubic'"):
+        answer("predict", activation="relu", target="cubic")

@@ -110,13 +110,15 @@ def test_damage_in_the_middle_is_computed_anew(tmp_path: Path) -> None:
 def test_failed_points_are_kept_and_retried_on_request(tmp_path: Path) -> None:
     spec = write_fragile(tmp_path)
     found = sweep(spec, workers=1)
-    assert found.errors == {"a = 2": "ValueError: 2 is too much", "a = 5": "ValueError: 5 is too much"}
+    assert found.errors == {
+        "a = 2": "ValueError: 2 is too much (mine.py, line 6)",
+        "a = 5": "ValueError: 5 is too much (mine.py, line 6)",
+    }
     assert (found.done, found.missing) == (4, 0)
     assert found.data["status"].values.tolist() == ["done", "done", "failed"] * 2
-    assert found.data["error"].values.tolist() == ["", "", "ValueError: 2 is too much"] + [
-        "",
-        "",
-        "ValueError: 5 is too much",
+    assert found.data["error"].values.tolist() == [
+        *("", "", "ValueError: 2 is too much (mine.py, line 6)"),
+        *("", "", "ValueError: 5 is too much (mine.py, line 6)"),
     ]
     (tmp_path / "mended").touch()
     assert sweep(spec, workers=1).computed == 0
@@ -184,9 +186,12 @@ def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
     spec = write_fragile(tmp_path, "[0, 1]")
     plan = read_spec(spec)
-    with journal.opened(tmp_path / "mine.sweep", plan, {p.key: p for p in points(plan)}, extend=False):
-        with pytest.raises(FileError, match="another process is running the sweep in .*: wait for it to end"):
-            sweep(spec, workers=1)
+    by_key = {point.key: point for point in points(plan)}
+    with (
+        journal.opened(tmp_path / "mine.sweep", plan, by_key, extend=False),
+        pytest.raises(FileError, match=r"another process is running the sweep in .*: wait for it to end"),
+    ):
+        sweep(spec, workers=1)
     assert sweep(spec, workers=1).done == 2
 
 
@@ -254,7 +259,7 @@ def test_the_price_is_told_before(tmp_path: Path) -> None:
     before = price(spec, workers=2)
     assert (before.count, before.done, before.left, before.workers) == (6, 0, 6, 2)
     assert before.measured == "3 points tried now"
-    assert before.errors == ("ValueError: 5 is too much",)
+    assert before.errors == ("ValueError: 5 is too much (mine.py, line 6)",)
     assert before.bytes_per_worker > 1e7
     assert not (tmp_path / "mine.sweep").exists()
     sweep(spec, workers=1)
@@ -306,3 +311,16 @@ def test_no_progress_at_all_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(EngineError, match="use fewer workers"):
         sweep(spec, workers=2)
     assert (ft.load(tmp_path / "mine.sweep")["status"] == "missing").all()
+
+
+def test_whole_numbers_and_others_are_one_axis(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def same(a):\n    return a\n")
+    data = sweep(write_spec(tmp_path, 'observable = "mine.py:same"\n[axes]\na = [0, 0.5]'), workers=1).data
+    assert data["value"].values.tolist() == data["a"].values.tolist() == [0.0, 0.5]
+
+
+def test_repeats_can_be_added(tmp_path: Path) -> None:
+    once = sweep(write_drawn(tmp_path, 2), workers=1)
+    found = sweep(write_drawn(tmp_path, 2, "repeats = 3"), workers=1, extend=True)
+    assert found.computed == 40
+    np.testing.assert_array_equal(found.data["value"].sel(repeat=0), once.data["value"])

@@ -12,6 +12,7 @@ from foretrain.experiments.sweep.lines import line_of
 from foretrain.experiments.sweep.spec import read_spec
 from foretrain.support.errors import FileError, InputError
 
+LONG = "{ from = 1, to = 2, points = 2000 }"
 START = 'observable = "escape_time"\n[fixed]\nactivation = "tanh"\n[axes]\n'
 
 
@@ -69,7 +70,7 @@ def test_the_example_can_be_run() -> None:
         (f"{START}epsilon = [0.1]\nactivation = ['relu']", 3, "activation is an axis as well"),
         (f"{START}depth = [3]", 1, "observable escape_time needs epsilon: add it to"),
         ('observable = "escape_time"\n[fixed]\nactivation = "tanh"\nepsilon = 0.1', 1, "nothing to sweep over"),
-        (f"{START}epsilon = {{ from = 1, to = 2, points = 2000 }}\nbeta = {{ from = 1, to = 2, points = 2000 }}", 4, "4,000,000 points"),
+        (f"{START}epsilon = {LONG}\nbeta = {LONG}", 4, "the axes make 4,000,000 points"),
         (f"repeats = 3\n{START}epsilon = [0.1]", 1, "takes no seed, so that all repeats are equal"),
         ('repeats = 3\nobservable = "compare"\n[axes]\nactivation = ["relu"]\nseed = [1]', 1, "the seed is given"),
         ("title = 'x'\nobservable = 'fow'\n[axes]\na = [1]", 2, "unknown observable 'fow': did you mean 'flow'"),
@@ -87,7 +88,7 @@ def test_mistakes_are_told_with_their_line(text: str, line: int, words: str, tmp
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="No such file.*: give a TOML file that describes a sweep"):
+    with pytest.raises(FileError, match=r"No such file.*: give a TOML file that describes a sweep"):
         read_spec(tmp_path / "none.toml")
 
 

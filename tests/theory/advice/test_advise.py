@@ -153,6 +153,15 @@ def test_code_builds_the_network_and_trains_it_stably() -> None:
     assert all(after < 1.001 * before for before, after in pairwise(losses))
 
 
+def test_code_for_half_stable_activations_takes_the_inputs() -> None:
+    x = 4 * X
+    found = advise("gelu", 30, depth=4, X=x)
+    space: dict[str, object] = {"x": x}
+    exec(found.code, space)
+    assert space["mlp"] == found.network
+    assert len(set(found.network.lambda_b)) > 1
+
+
 def test_everything_can_be_saved_and_printed() -> None:
     found = advise("relu", 64, n_out=4, depth=10, X=X)
     document = found.to_dict()

@@ -89,6 +89,7 @@ def test_layers_say_what_their_series_is_worth() -> None:
     assert list(dict.fromkeys(standing)) == ["rising", "past its maximum", "negative"]
     assert (found["information"].sel(order="next").values[standing == "negative"] <= 0).all()
     assert found.attrs["turning_point"] == pytest.approx(0.08)
+    assert found["metric"].sel(layer=10).item() == pytest.approx(0.0580118478 - 0.1071337503 / 100, abs=1e-9)
     first = found.sel(layer=1)
     assert float(first["entropy"].sel(order="next")) == pytest.approx(5 * np.log(2 * np.pi * np.e))
 

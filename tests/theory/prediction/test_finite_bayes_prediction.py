@@ -193,6 +193,10 @@ def test_test_inputs_do_not_know_each_other() -> None:
     both = finite_bayes_prediction(mlp, X[:2], 0.5 * Y[:2], X[3:])
     none = finite_bayes_prediction(mlp, X[:2], 0.5 * Y[:2], X[3:], spread="none")
     assert many.variance is not None
+    assert many.covariance is None
+    assert many.variance_given_metric is not None
+    assert many.infinite_variance is not None
+    assert both.infinite_variance is not None
     assert many.wiring is not None
     assert both.covariance is not None
     assert both.wiring is not None
@@ -200,7 +204,10 @@ def test_test_inputs_do_not_know_each_other() -> None:
     for places in ([0, 1], [5, 17]):
         np.testing.assert_allclose(many.mean[places], both.mean, atol=1e-12)
         np.testing.assert_allclose(many.variance[places], both.variance, atol=1e-12)
-        np.testing.assert_allclose(many.covariance[places], np.diagonal(both.covariance), atol=1e-12)
+        np.testing.assert_allclose(
+            many.variance_given_metric[places], np.diagonal(both.covariance), atol=1e-12
+        )
+        np.testing.assert_allclose(many.infinite_variance[places], both.infinite_variance, atol=1e-12)
         for place, number in enumerate(places):
             np.testing.assert_allclose(many.wiring[number], both.wiring.values[place, :, place], atol=1e-12)
     np.testing.assert_allclose(none.mean, both.mean, atol=1e-14)

@@ -8,7 +8,7 @@ what the earlier treatments have made of the network.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ class Check:
     name: str
     question: str
     stage: Stage
+    treats_descent_only: bool = field(default=False, kw_only=True)  # another optimizer needs no treatment
 
     @property
     def function(self) -> Callable[[Case], Examination]:
@@ -53,6 +54,11 @@ CHECKS = (
     Check("layer_shares", "Do all layers take part in learning?", Stage.OPTIMIZER),
     Check("states", "What can change in the states over time?", Stage.OPTIMIZER),
     Check("conditioning", "How unequal are the directions that are learned?", Stage.NONE),
-    Check("modes", "Which parts of the target are learned, and how fast?", Stage.OPTIMIZER),
+    Check(
+        "modes",
+        "Which parts of the target are learned, and how fast?",
+        Stage.OPTIMIZER,
+        treats_descent_only=True,
+    ),
     Check("learning_rate", "Is the learning rate stable, and large enough?", Stage.RATE),
 )

@@ -96,7 +96,7 @@ def _evidence(chain: MlpChain, fluctuation: Array, inverse: float) -> str:
     place = int(np.argmax(fluctuation))
     where = "the output" if place == len(fluctuation) - 1 else f"layer {place + 1}"
     best = _best(chain)
-    optimum = "" if best is None else f"; the information about inputs is largest near {best:.2g}"
+    optimum = "" if best is None else f"; perturbation theory for all outputs together ends near {best:.2g}"
     return (
         f"V / (n K^2) = {fluctuation[place]:.3g} at {where}, predicted for {chain.depth} layers with widths "
         f"{_widths(chain)} at the measured C_b and C_W. Depth over width is {chain.mlp.depth_to_width:.3g} "

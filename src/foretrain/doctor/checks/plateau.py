@@ -38,7 +38,7 @@ from foretrain.doctor.stability import edge
 from foretrain.doctor.step_counts import counted
 from foretrain.empirical.imbalance import imbalance
 from foretrain.support.errors import ForetrainError, NotSupportedError
-from foretrain.training.gradient_flow import gradient_flow
+from foretrain.training.gradient_flow import ModelFlow, gradient_flow
 
 if TYPE_CHECKING:
     import xarray
@@ -48,6 +48,8 @@ Array = NDArray[np.float64]
 _SOURCE = "Rawal & DeWeese, critical depth (12): r layers at scale ε wait ~ ε^-(r-2)"
 _SAMPLES = 128
 _EVALUATIONS = 300  # gradients, at most, for one flow
+_FIRST_EVALUATIONS = 100  # after which a flow that stands still is given up
+_OUT_OF_REACH = 1e6  # times as long as it was followed; the other gradients follow it 50 times as long
 _WORK = 3e10  # products, at most, of weights, samples and gradients for one flow: about two seconds
 _RELATIVE, _ABSOLUTE = 1e-2, 1e-4  # of the flow: waits are told to two digits
 _LONG = 100  # steps: shorter waits cost real trainings less than a smaller stable rate after rescaling does
@@ -106,26 +108,50 @@ def _refuse(model: nn.Module) -> None:
 
 def _followed(case: Case, task: Task, level: float) -> _Wait:
     """The flow at rates in the proportions of the optimizer, in steps that follow it."""
+    largest = max(case.recipe.rates.values())
+    times, losses, left, model = _flow(case, task, (1 - FLAT) * level)
+    bound = min(_stable_rate(case), _stable_rate(Case(case.setup.with_model(model))))
+    bound = bound if math.isfinite(bound) else largest
+    step = bound if _is_adaptive(case) else min(largest, bound)
+    return _Wait(times / step, losses, left, step, bound)
+
+
+def _flow(case: Case, task: Task, below: float) -> tuple[Array, Array, bool, nn.Module]:
+    """Times, losses, whether the loss fell so far, and the model there; in two parts, the second if it may leave."""
     rates = case.recipe.rates
     largest = max(rates.values())
     size = sum(parameter.numel() for parameter in case.model.parameters())
-    flow = gradient_flow(
-        _only_training(case, rates),
-        task.x,
-        task.y,
-        task.loss,
-        max_time=1e9,
-        stop=lambda _, loss: _above((1 - FLAT) * level, loss),
-        rates={name: rate / largest for name, rate in rates.items()},
-        rtol=_RELATIVE,
-        atol=_ABSOLUTE,
-        max_evaluations=int(min(_EVALUATIONS, max(30, _WORK / (size * len(task.x))))),
-    )
-    bound = min(_stable_rate(case), _stable_rate(Case(case.setup.with_model(flow.model))))
-    bound = bound if math.isfinite(bound) else largest
-    step = bound if _is_adaptive(case) else min(largest, bound)
-    times, losses = (np.asarray(flow.data[name].values) for name in ("time", "loss"))
-    return _Wait(times / step, losses, flow.status == "reached", step, bound)
+    most = int(min(_EVALUATIONS, max(30, _WORK / (size * len(task.x)))))
+
+    def followed(model: nn.Module, evaluations: int) -> ModelFlow:
+        return gradient_flow(
+            model,
+            task.x,
+            task.y,
+            task.loss,
+            max_time=1e9,
+            stop=lambda _, loss: _above(below, loss),
+            rates={name: rate / largest for name, rate in rates.items()},
+            rtol=_RELATIVE,
+            atol=_ABSOLUTE,
+            max_evaluations=evaluations,
+        )
+
+    flow = followed(_only_training(case, rates), min(_FIRST_EVALUATIONS, most))
+    parts = [flow.data]
+    if flow.status == "evaluation limit" and most > _FIRST_EVALUATIONS and not _stands_still(flow, below):
+        flow = followed(flow.model, most - _FIRST_EVALUATIONS)
+        parts.append(flow.data.isel(step=slice(1, None)))
+    starts = np.cumsum([0.0, *(float(part["time"][-1]) for part in parts[:-1])])
+    times = np.concatenate([start + np.asarray(part["time"]) for start, part in zip(starts, parts)])
+    losses = np.concatenate([np.asarray(part["loss"]) for part in parts])
+    return times, losses, flow.status == "reached", flow.model
+
+
+def _stands_still(flow: ModelFlow, below: float) -> bool:
+    """Whether at its present speed the loss would need far longer than gradients that are left could follow."""
+    time, loss, rate = (float(flow.data[name][-1]) for name in ("time", "loss", "loss_rate"))
+    return (loss - below) > _OUT_OF_REACH * time * abs(rate)
 
 
 def _above(level: float, loss: float) -> float:

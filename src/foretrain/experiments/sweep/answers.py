@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from math import prod
 from numbers import Number
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def labelled(result: Any, taken: Collection[str]) -> xarray.Dataset:
 
 
 def packed(dataset: xarray.Dataset) -> tuple[dict[str, Any], bytes]:
-    """An entry of a log and the bytes behind it; ``unpacked`` gives the dataset back, to its bits."""
+    """An entry of a log and the bytes behind it; ``unpacked`` gives it back, to its bits."""
     variables, body = [], b""
     for name, array in dataset.data_vars.items():
         entry = {"name": name, "dims": list(array.dims), "attributes": _plain(array.attrs)}
@@ -55,22 +56,29 @@ def packed(dataset: xarray.Dataset) -> tuple[dict[str, Any], bytes]:
     return {"labels": labels, "variables": variables}, body
 
 
-def unpacked(entry: Mapping[str, Any], body: bytes) -> xarray.Dataset:
-    """What ``packed`` was given."""
-    import xarray
+class Variable(NamedTuple):
+    """One named array of an answer; light, because a sweep reads very many."""
 
-    labels, start = entry["labels"], 0
-    found = {}
+    name: str
+    dims: tuple[str, ...]
+    labels: tuple[list[Any], ...]  # by dimension
+    values: np.ndarray[Any, Any]
+    attributes: dict[str, Any]
+
+
+def unpacked(entry: Mapping[str, Any], body: bytes) -> Iterator[Variable]:
+    """The variables of the dataset that ``packed`` was given."""
+    start = 0
     for variable in entry["variables"]:
-        shape = tuple(len(labels[dim]) for dim in variable["dims"])
+        dims = tuple(variable["dims"])
+        labels = tuple(entry["labels"][dim] for dim in dims)
+        shape = tuple(map(len, labels))
         if "text" in variable:
             values = np.array(variable["text"], dtype=str).reshape(shape)
         else:
-            count = int(np.prod(shape, dtype=np.int64))
-            values = np.frombuffer(body, dtype="<f8", count=count, offset=start).reshape(shape)
+            values = np.frombuffer(body, dtype="<f8", count=prod(shape), offset=start).reshape(shape)
             start += values.nbytes
-        found[variable["name"]] = (variable["dims"], values, variable["attributes"])
-    return xarray.Dataset(found, labels)
+        yield Variable(variable["name"], dims, labels, values, variable["attributes"])
 
 
 def _checked(name: Any, taken: Collection[str]) -> str:

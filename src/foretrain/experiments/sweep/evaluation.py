@@ -40,7 +40,6 @@ class Outcome:
     entry: dict[str, Any] | None = None
     body: bytes = b""
     error: str = ""
-    trace: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -54,15 +53,18 @@ def evaluate(task: Task) -> Outcome:
             found = labelled(task.function(**task.arguments), task.arguments)
         entry, body = packed(found)
     except Exception as error:
-        said = _words(error)
-        return Outcome(task.key, time.perf_counter() - start, error=said, trace=traceback.format_exc())
+        return Outcome(task.key, time.perf_counter() - start, error=_words(error))
     heard = tuple(dict.fromkeys(" ".join(str(item.message).split()) for item in told if _matters(item)))
     return Outcome(task.key, time.perf_counter() - start, entry, body, warnings=heard)
 
 
 def _words(error: Exception) -> str:
+    """In one line; what nobody raised on purpose says where it happened."""
     said = " ".join(str(error).split())
-    return said if isinstance(error, ForetrainError) else f"{type(error).__name__}: {said}"
+    if isinstance(error, ForetrainError):
+        return said
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {said} ({os.path.basename(last.filename)}, line {last.lineno})"
 
 
 @contextmanager

@@ -97,11 +97,10 @@ class Journal:
         """It is on disk when this returns."""
         common = {"key": outcome.key, "seconds": round(outcome.seconds, 6)}
         if outcome.entry is not None:
-            said: dict[str, Any] = {"warnings": outcome.warnings}
-            self._log.append(frame({"kind": "point", **common, **said, **outcome.entry}, outcome.body))
+            found = {**outcome.entry, "warnings": outcome.warnings}
+            self._log.append(frame({"kind": "point", **common, **found}, outcome.body))
         else:
-            said = {"error": outcome.error, "trace": outcome.trace}
-            self._log.append(frame({"kind": "failure", **common, **said}))
+            self._log.append(frame({"kind": "failure", **common, "error": outcome.error}))
 
     def extend(self, spec: Spec) -> None:
         """From now on the sweep is this larger one."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.sweep.answers import ERROR, REPEAT, STATUS, unpacked
+from foretrain.experiments.sweep.answers import ERROR, REPEAT, STATUS, Variable, unpacked
 from foretrain.support.memory import require_memory
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from foretrain.experiments.sweep.journal import Contents
     from foretrain.experiments.sweep.points import Point
     from foretrain.experiments.sweep.spec import Spec
+
+_Place: TypeAlias = tuple[int, ...]
+_Found: TypeAlias = list[tuple[_Place, Variable]]
 
 DONE, FAILED, MISSING = "done", "failed", "missing"
 
@@ -34,19 +38,17 @@ def as_dataset(
 
     shape = tuple(len(values) for values in axes.values())
     status, error = np.full(shape, MISSING, dtype=object), np.full(shape, "", dtype=object)
-    answers: dict[tuple[int, ...], xarray.Dataset] = {}
+    found: dict[str, _Found] = {}
     for point in points:
         if point.key in contents.done:
             frame = contents.done[point.key]
-            answers[point.place] = unpacked(frame.entry, frame.body)
+            for variable in unpacked(frame.entry, frame.body):
+                found.setdefault(variable.name, []).append((point.place, variable))
             status[point.place] = DONE
         elif point.key in contents.failed:
             status[point.place], error[point.place] = FAILED, contents.failed[point.key]["error"]
-    labels = _all_labels(answers.values())
-    data = {
-        name: ((*axes, *dims), _stacked(name, dims, labels, answers, shape), attributes)
-        for name, (dims, attributes) in _variables(answers.values()).items()
-    }
+    labels = _all_labels(chain.from_iterable(found.values()))
+    data = {name: _stacked(own, labels, axes, shape) for name, own in found.items()}
     data[STATUS] = (tuple(axes), status.astype(str), {})
     if any(error.ravel()):
         data[ERROR] = (tuple(axes), error.astype(str), {})
@@ -54,15 +56,15 @@ def as_dataset(
     return xarray.Dataset(data, coordinates, _attributes(spec))
 
 
-def _all_labels(answers: Iterable[xarray.Dataset]) -> dict[str, dict[Any, int]]:
+def _all_labels(found: Iterable[tuple[_Place, Variable]]) -> dict[str, dict[Any, int]]:
     """Of every axis of the answers, labels with their places: numbers in order, text as it comes up."""
-    found: dict[str, dict[Any, None]] = {}
-    for answer in answers:
-        for dim in answer.dims:
-            found.setdefault(str(dim), {}).update(dict.fromkeys(answer[dim].values.tolist()))
+    known: dict[str, dict[Any, None]] = {}
+    for _, variable in found:
+        for dim, labels in zip(variable.dims, variable.labels):
+            known.setdefault(dim, {}).update(dict.fromkeys(labels))
     return {
         dim: {label: place for place, label in enumerate(_ordered(list(labels)))}
-        for dim, labels in found.items()
+        for dim, labels in known.items()
     }
 
 
@@ -71,32 +73,25 @@ def _ordered(labels: list[Any]) -> list[Any]:
     return [str(label) for label in labels] if is_text else sorted(labels)
 
 
-def _variables(answers: Iterable[xarray.Dataset]) -> dict[str, tuple[tuple[str, ...], dict[str, Any]]]:
-    found: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {}
-    for answer in answers:
-        for name, array in answer.data_vars.items():
-            found.setdefault(str(name), (tuple(map(str, array.dims)), dict(array.attrs)))
-    return found
-
-
 def _stacked(
-    name: str,
-    dims: tuple[str, ...],
+    own: _Found,
     labels: Mapping[str, Mapping[Any, int]],
-    answers: Mapping[tuple[int, ...], xarray.Dataset],
+    axes: Mapping[str, tuple[Any, ...]],
     shape: tuple[int, ...],
-) -> NDArray[Any]:
-    own = {place: answer[name] for place, answer in answers.items() if name in answer}
+) -> tuple[tuple[str, ...], NDArray[Any], dict[str, Any]]:
+    """One variable over all points: dimensions, values, attributes."""
+    name, dims, _, _, attributes = own[0][1]
     whole = (*shape, *(len(labels[dim]) for dim in dims))
-    is_text = any(array.dtype.kind == "U" for array in own.values())
     require_memory(8 * np.prod(whole, dtype=float), f"{name} of all points", "sweep over fewer points")
-    found = np.full(whole, "" if is_text else np.nan, dtype=object if is_text else np.float64)
-    for place, array in own.items():
-        array = array.transpose(*dims)
-        spots: list[Any] = [[labels[dim][label] for label in array[dim].values.tolist()] for dim in dims]
+    is_text = any(variable.values.dtype.kind == "U" for _, variable in own)
+    values = np.full(whole, "" if is_text else np.nan, dtype=object if is_text else np.float64)
+    for place, variable in own:
+        spots = [
+            [labels[dim][label] for label in labels_] for dim, labels_ in zip(variable.dims, variable.labels)
+        ]
         index: tuple[Any, ...] = (*place, *np.ix_(*spots))
-        found[index] = array.values
-    return found.astype(str) if is_text else found
+        values[index] = variable.values
+    return (*axes, *dims), values.astype(str) if is_text else values, attributes
 
 
 def _coordinates(axes: Mapping[str, tuple[Any, ...]], spec: Spec) -> dict[str, Any]:

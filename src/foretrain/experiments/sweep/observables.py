@@ -219,6 +219,36 @@ def global_ntk(
     return {name: estimate.value for name, estimate in found.items()} | errors
 
 
+def predict(
+    activation: Nonlinearity,
+    depth: Depth = 3,
+    width: Width = 100,
+    C_b: BiasVariance = None,
+    C_W: WeightVariance = None,
+    regime: Annotated[str, "infinite, or finite for the first order in 1/width"] = "infinite",
+    learner: Annotated[str, "gradient_descent or bayes"] = "gradient_descent",
+    samples: Annotated[int, "white training inputs"] = 20,
+    n_in: Annotated[int, "entries of an input"] = 4,
+    target: Annotated[str, "linear or quadratic in one direction of the inputs"] = "linear",
+    tests: Annotated[int, "white test inputs"] = 50,
+    seed: Annotated[int, "of the inputs"] = 0,
+) -> dict[str, Any]:
+    """Test error of networks trained to the end on a teacher: of their mean, and their spread about it."""
+    from foretrain.theory.prediction.entry import predict as run
+
+    teachers = {"linear": lambda u: u, "quadratic": lambda u: (u**2 - 1) / math.sqrt(2)}
+    if target not in teachers:
+        raise unknown_name("target", target, teachers)
+    X = np.random.default_rng(seed).standard_normal((samples + tests, n_in))
+    Y = teachers[target](X[:, :1])
+    network = _network(activation, depth, width, C_b, C_W, 0.0)
+    options: dict[str, Any] = {"regime": regime, "learner": learner, "spread": "variance"}
+    found = run(network, X[:samples], Y[:samples], X[samples:], **options)
+    squares = float(np.mean((np.asarray(found.mean) - Y[samples:]) ** 2))
+    spread = float(np.mean(np.asarray(found.variance)))
+    return {"test_error": squares + spread, "error_of_mean": squares, "variance": spread}
+
+
 def _network(
     activation: str, depth: int, width: int, C_b: float | None, C_W: float | None, gamma: float
 ) -> MLP:
@@ -280,6 +310,7 @@ _TABLE = (
     Observable("criticality", "The critical point of an activation", criticality),
     Observable("phase", "Kernel, correlation and susceptibilities at infinite depth", phase),
     Observable("escape_time", "How long gradient flow stays near the saddle", escape_time),
+    Observable("predict", "Test error of trained networks", predict),
     Observable("compare", "Theory beside real random networks: z-scores", compare),
     Observable("global_ntk", "Trace and ranks of a recurrent layer's global-state NTK", global_ntk),
 )

@@ -55,7 +55,6 @@ class Parameter:
 def declared(function: Callable[..., Any], *, only_keywords: bool = False) -> tuple[Parameter, ...]:
     """Of a function: help is the text of ``Annotated[float, "…"]``."""
     signature = inspect.signature(function)
-    hints = _hints(function)
     found = []
     for name, item in signature.parameters.items():
         if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
@@ -65,7 +64,7 @@ def declared(function: Callable[..., Any], *, only_keywords: bool = False) -> tu
                 f"{_name(function)} takes {name} by position only: let it be given by name."
             )
         if not only_keywords or item.kind is item.KEYWORD_ONLY:
-            found.append(_parameter(name, hints.get(name, item.annotation), item.default))
+            found.append(_parameter(name, _hint(function, item.annotation), item.default))
     return tuple(found)
 
 
@@ -84,11 +83,14 @@ def missing(parameters: tuple[Parameter, ...], given: Collection[str]) -> list[s
     return [p.name for p in parameters if p.default is REQUIRED and p.name not in given and p.name != SEED]
 
 
-def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
+def _hint(function: Callable[..., Any], annotation: Any) -> Any:
+    """What an annotation means where the function is written; each for itself, as some may name what is not there."""
+    holder = type("_", (), {"__annotations__": {"it": annotation}})
+    names = getattr(inspect.unwrap(function), "__globals__", {})
     try:
-        return get_type_hints(function, include_extras=True)
+        return get_type_hints(holder, names, include_extras=True)["it"]
     except Exception:  # a user's annotations may name anything
-        return {}
+        return None
 
 
 def _parameter(name: str, hint: Any, default: Any) -> Parameter:

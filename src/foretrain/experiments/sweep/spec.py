@@ -203,6 +203,8 @@ class _Checker:
 
     def _axis(self, name: str, values: list[Any], by_name: dict[str, Parameter]) -> tuple[Scalar, ...]:
         found = tuple(self._value(("axes", name), by_name, value) for value in values)
+        if {type(value) for value in found} == {int, float}:
+            found = tuple(map(float, found))
         if len({type(value) for value in found}) > 1:
             raise self._refusal(("axes", name), f"the values of {name} are of several types: give one type")
         twice = next((value for place, value in enumerate(found) if value in found[:place]), None)
@@ -233,7 +235,7 @@ class _Checker:
         return self._at(line_of(self._text, place), words)
 
     def _at(self, line: int, words: str) -> InputError:
-        return InputError(f"{self._path}, line {line}: {words}.")
+        return InputError(f"{self._path}, line {line}: {words}{'' if words.endswith('?') else '.'}")
 
 
 def _place(location: Sequence[str | int]) -> tuple[str | int, ...]:

@@ -151,7 +151,7 @@ def _notes(
 ) -> tuple[str, ...]:
     notes = [
         "r* is a property of the truncated series: the exact information grows with depth without a maximum, and is "
-        "about twice the truncated one at r*."
+        "larger than the truncated one at r* (about twice in deep scale-invariant networks)."
     ]
     if point.kind == "half-stable":
         notes.append(

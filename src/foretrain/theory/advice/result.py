@@ -86,8 +86,13 @@ class Advice:
             else f"take width {wide}"
         )
         if self.skip and not self.gamma:
-            words += f", or skip connections gamma = {self.skip:.4g}"
+            words += f", or skip connections gamma = {self.skip:.4g}, which bring nu L/n to {self._turn:.3g}"
         return words
+
+    @property
+    def _turn(self) -> float:
+        """nu L/n at the maximum of the truncated information."""
+        return self.best_ratio * self.nu
 
     @property
     def code(self) -> str:
@@ -99,7 +104,11 @@ class Advice:
             f"depth={self.network.depth}",
             f"width={self.width}",
         ]
-        options += [] if self.network.n_in is None else [f"n_in={self.network.n_in}"]
+        balanced = self.step is not None and self.criticality.universality_class == "half-stable"
+        if balanced:  # there the inputs themselves say what rates balance the layers
+            options.append("X=x")
+        elif self.network.n_in is not None:
+            options.append(f"n_in={self.network.n_in}")
         options += [f"n_out={self.n_out}"] if self.n_out != 1 else []
         options += [f"gamma={self.gamma:g}"] if self.gamma else []
         inputs = "" if self.network.n_in is not None else ", n_in=x.shape[1]"
@@ -140,12 +149,12 @@ class Advice:
             (
                 "inside",
                 self._range(2, self.depths.small),
-                f"depths with ratios below {SMALL:g}, then {self.depths.small_criterion}",
+                f"depths with all ratios below {SMALL:g}; the first above it is {self.depths.small_criterion}",
             ),
             (
                 "edge",
                 self._range(max(2, self.depths.small + 1), self.depths.large),
-                f"the same below {LARGE:g}, then {self.depths.large_criterion}",
+                f"the same below {LARGE:g}; the first above it is {self.depths.large_criterion}",
             ),
             (
                 "lambda_b",
@@ -194,6 +203,7 @@ class Advice:
             "complete_ratio": self.complete_ratio,
             "best_depth": self.best_depth,
             "breakdown_depth": self.breakdown_depth,
+            "first_kernel": self.first_kernel,
             "perturbative_depth": self.depths.small,
             "perturbative_criterion": self.depths.small_criterion,
             "marginal_depth": self.depths.large,

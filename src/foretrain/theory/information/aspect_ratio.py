@@ -7,8 +7,8 @@ at infinite width and as n and L grow, follows dg/ds = g - g^2 with noise of var
 moments of that process give X = (2/3) r + (2/15) r^2, hence c = 3/10. Skip connections rescale r in either class.
 
 The maximum belongs to the truncated series. The exact information grows with r without one; at r* it is about twice
-the printed value. So r* is the scale nu r (m_1 + m_2) ~ 1 at which perturbation theory ends, and 3/2 r* the depth at
-which the series is negative.
+the printed value in scale-invariant networks. So r* is the scale nu r (m_1 + m_2) ~ 1 at which perturbation theory
+ends, and 3/2 r* the depth at which the series is negative.
 """
 
 from __future__ import annotations

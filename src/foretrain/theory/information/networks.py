@@ -13,11 +13,11 @@ from foretrain.theory.asymptotics import exact_fluctuation
 from foretrain.theory.finite_width.statistics import check_layer
 from foretrain.theory.flow import flow
 from foretrain.theory.information.aspect_ratio import turning_point
+from foretrain.theory.information.checks import neurons
 from foretrain.theory.information.series import (
     entropy_series,
     information_series,
     leading_information,
-    tripartite_series,
 )
 
 if TYPE_CHECKING:
@@ -48,33 +48,46 @@ def relative_variance(mlp: MLP, x: ArrayLike) -> xr.DataArray:
 def layer_information(mlp: MLP, x: ArrayLike, m_1: float = 1, m_2: float = 1) -> xr.Dataset:
     """Entropy of m_1 + m_2 neurons and information between both groups at every layer, by the series (A.66), (A.67).
 
-    ``information`` has the dimension ``order``: "leading" (X^2) and "next" (X^3 as well). ``standing`` says what the
-    latter is worth: "rising", "past its maximum" from the turning point X = 4 / (20 + 3 m_1 + 3 m_2) on, or
-    "negative", which no information is: there :func:`mixture_information` is the one to ask.
+    Both have the dimension ``order``: "leading" (X^2) and "next" (X^3 as well). ``standing`` says what the
+    information is worth: "rising", "past its maximum" from the turning point X = 4 / (20 + 3 m_1 + 3 m_2) on, or
+    "negative", which no information is: there :func:`mixture_information` is the one to ask. The entropy takes the
+    mean ``metric`` K + G1/n, of order 1/n, or K itself with skip connections, where G1 is not known.
     """
     import xarray as xr
 
-    X = relative_variance(mlp, x)
-    K, _ = _kernel_and_vertex(mlp, x)
-    turn = turning_point(m_1, m_2)
+    X, metric = relative_variance(mlp, x), _metric(mlp, x)
+    turn, m = turning_point(m_1, m_2), neurons(m_1) + neurons(m_2)
     parts = np.searchsorted([turn, 1.5 * turn], X.values, side="right")
-    standing = np.array(["rising", "past its maximum", "negative"])[parts]
-    terms = {"leading": 2, "next": 3}
-    entropy = [
-        [entropy_series(m_1 + m_2, v, k, order) for k, v in zip(K.values, X.values)] for order in (2, 3)
-    ]
-    information = [information_series(m_1, m_2, X.values, order) for order in (2, 3)]
+    orders = {"leading": 2, "next": 3}
+    with np.errstate(
+        invalid="ignore"
+    ):  # far beyond the expansion K + G1/n may be negative, and there is no entropy
+        size = m / 2 * np.log(metric)
     return xr.Dataset(
         {
             "relative_variance": X,
-            "entropy": (("order", "layer"), entropy),
-            "information": (("order", "layer"), information),
-            "tripartite": ("layer", tripartite_series(m_1, m_2, 1, X.values)),
-            "standing": ("layer", standing),
+            "metric": ("layer", metric),
+            "entropy": (
+                ("order", "layer"),
+                [size + entropy_series(m, X.values, order=k) for k in orders.values()],
+            ),
+            "information": (
+                ("order", "layer"),
+                [information_series(m_1, m_2, X.values, k) for k in orders.values()],
+            ),
+            "standing": ("layer", np.array(["rising", "past its maximum", "negative"])[parts]),
         },
-        coords={"order": list(terms), "layer": X["layer"]},
+        coords={"order": list(orders), "layer": X["layer"]},
         attrs={"m_1": float(m_1), "m_2": float(m_2), "turning_point": turn, "network": repr(mlp)},
     )
+
+
+def _metric(mlp: MLP, x: ArrayLike) -> Array:
+    """The mean of the metric by layer, as far as it is known."""
+    names = ["K"] if mlp.is_residual else ["K", "G1"]
+    found = flow(mlp, np.atleast_1d(np.asarray(x, dtype=np.float64))[None], names)
+    K = found["K"].values.ravel()
+    return np.asarray(K if mlp.is_residual else K + found["G1"].values.ravel() / [1, *mlp.hidden_widths])
 
 
 def network_information(

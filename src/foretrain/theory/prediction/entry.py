@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,12 +23,17 @@ from foretrain.theory.prediction.infinite_width.losses import check_probabilitie
 from foretrain.theory.prediction.kernels import Spread, check_spread
 from foretrain.theory.prediction.result import PredictedOutputs
 
+if TYPE_CHECKING:
+    from foretrain.theory.prediction.bayes.finite_width import FiniteBayesPrediction
+
 Array = NDArray[np.float64]
-Regime = Literal["infinite"]
+Regime = Literal["infinite", "finite"]
 Learner = Literal["gradient_descent", "bayes"]
 Algorithm = Literal["gradient_descent", "flow", "two_step", "newton"]
 LossName = Literal["squared_error", "cross_entropy"]
+Path = Literal["gradient_descent", "flow"]
 
+_DRAWS = 1000
 _AT_ONCE = ("two_step", "newton")  # algorithms that are done after one or two steps
 
 
@@ -48,9 +53,9 @@ def predict(
     noise: float = 0.0,
     noisy_labels: bool = False,
     spread: Spread = "covariance",
-    draws: int = 1000,
+    draws: int | None = None,
     seed: Seed = 0,
-) -> PredictedOutputs:
+) -> PredictedOutputs | FiniteBayesPrediction:
     """What networks answer on test inputs after training: mean and spread over initialisations, or a posterior.
 
     Parameters
@@ -59,7 +64,8 @@ def predict(
         Targets (inputs, outputs). For the cross-entropy whole numbers 0, 1, ... that name classes (inputs,), or
         probabilities (inputs, classes).
     regime
-        ``infinite`` width, or ``finite``: with corrections of the first order in 1/width.
+        ``infinite`` width, or ``finite``: the mean to first order in 1/width, in ``terms`` of different origin beside
+        ``infinite_mean``; of Bayesian inference also covariance and evidence.
     learner
         ``gradient_descent`` of all parameters at the network's rates lambda_b, lambda_W, or exact ``bayes`` inference
         with the initialisation as prior.
@@ -79,7 +85,8 @@ def predict(
     spread
         "covariance" of all pairs of test inputs, "variance" of each, or "none": for many test inputs.
     draws, seed
-        Of initialisations, where no closed form is known: softmax outputs, and the cross-entropy at finite times.
+        Of initialisations, where no closed form is known: softmax outputs, and the cross-entropy at finite times
+        (1000 by default). At finite width of inputs, where there are too many for all sums.
 
     Every result has ``mean`` (test, output), ``covariance``, ``variance`` and ``standard_deviation``.
 
@@ -108,8 +115,11 @@ def predict(
             raise unknown_name(kind, str(name), get_args(known))
     spread = check_spread(spread)
     eta = None if eta is None else positive("eta", eta)
+    finite = regime == "finite"
     if learner == "bayes":
         _refuse_training(algorithm, eta, time, loss, label_smoothing)
+        if finite:
+            return _finite_bayes(mlp, X_train, Y_train, X_test, noise, noisy_labels, spread, draws, seed)
         return bayes_prediction(
             mlp, X_train, Y_train, X_test, noise=noise, noisy_labels=noisy_labels, spread=spread
         )
@@ -117,15 +127,70 @@ def predict(
     if algorithm in _AT_ONCE and (eta, time) != (None, None):
         raise InputError(f"algorithm {algorithm!r} ends at once and has no rate: leave eta and time out.")
     # At infinite width every algorithm ends alike, so that those that end at once need no code of their own.
-    path: Literal["gradient_descent", "flow"] = (
-        "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
-    )
+    path: Path = "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
     if loss == "cross_entropy":
+        _refuse_finite_classes(finite)
         p = class_probabilities(Y_train, mlp.n_out, label_smoothing)
-        return cross_entropy_prediction(mlp, X_train, p, X_test, path, eta, time, draws, seed, spread=spread)
+        count = _DRAWS if draws is None else draws
+        return cross_entropy_prediction(mlp, X_train, p, X_test, path, eta, time, count, seed, spread=spread)
     if label_smoothing is not None:
         raise InputError("label_smoothing is for classes: add loss='cross_entropy', or leave it out.")
+    if finite:
+        return _finite(mlp, X_train, Y_train, X_test, algorithm, eta, time, spread, draws, seed)
     return gradient_descent_prediction(mlp, X_train, Y_train, X_test, path, eta, time, spread=spread)
+
+
+def _finite(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    algorithm: Algorithm,
+    eta: float | None,
+    time: float | None,
+    spread: Spread,
+    draws: int | None,
+    seed: Seed,
+) -> PredictedOutputs:
+    """Imported here, so that predictions at infinite width do not wait for it."""
+    from foretrain.theory.prediction.finite_width import finite_prediction
+
+    if algorithm == "newton":
+        raise InputError(
+            "Newton's method is known at infinite width only, and at finite width the algorithm matters: use "
+            "algorithm='two_step', which ends at once too."
+        )
+    return finite_prediction(
+        mlp, X_train, Y_train, X_test, algorithm, eta, time, spread=spread, seed=seed, draws=draws
+    )
+
+
+def _finite_bayes(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    noise: float,
+    noisy_labels: bool,
+    spread: Spread,
+    draws: int | None,
+    seed: Seed,
+) -> FiniteBayesPrediction:
+    from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
+
+    if noisy_labels:
+        raise InputError("noisy_labels is for infinite width: add the noise to .variance yourself.")
+    return finite_bayes_prediction(
+        mlp, X_train, Y_train, X_test, noise=noise, spread=spread, draws=draws, seed=seed
+    )
+
+
+def _refuse_finite_classes(finite: bool) -> None:
+    if finite:
+        raise InputError(
+            "the cross-entropy is known at infinite width only: leave regime out, or train on one output for each "
+            "class with squared errors."
+        )
 
 
 def class_probabilities(Y: ArrayLike, classes: int, smoothing: float | None = None) -> Array:

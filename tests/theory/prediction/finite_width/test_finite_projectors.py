@@ -58,7 +58,10 @@ def test_one_sample() -> None:
 @pytest.mark.parametrize("eta", [0.05, 0.4, 0.79])
 def test_symmetric_parts_do_not_depend_on_the_rate(eta: float) -> None:
     """That of Z_B is 1/(2ab), that of Z_IB -1/(6abc): what two-step training has."""
-    steps, leap = algorithm_projectors("gradient_descent", VALUES, eta), algorithm_projectors("two_step", VALUES)
+    steps, leap = (
+        algorithm_projectors("gradient_descent", VALUES, eta),
+        algorithm_projectors("two_step", VALUES),
+    )
     np.testing.assert_allclose(steps.B + steps.B.T, 2 * leap.B, rtol=1e-12)
     orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
     np.testing.assert_allclose(sum(steps.IB.transpose(order) for order in orders), 6 * leap.IB, rtol=1e-12)
@@ -66,9 +69,16 @@ def test_symmetric_parts_do_not_depend_on_the_rate(eta: float) -> None:
 
 
 def test_the_first_two_are_those_of_quadratic_models() -> None:
-    for algorithm, other in (("gradient_descent", "gradient_descent"), ("flow", "flow"), ("two_step", "direct")):
+    for algorithm, other in (
+        ("gradient_descent", "gradient_descent"),
+        ("flow", "flow"),
+        ("two_step", "direct"),
+    ):
         eta = ETA if algorithm == "gradient_descent" else None
-        found, known = algorithm_projectors(algorithm, VALUES, eta), nearly_kernel.projectors(other, VALUES, eta)
+        found, known = (
+            algorithm_projectors(algorithm, VALUES, eta),
+            nearly_kernel.projectors(other, VALUES, eta),
+        )
         np.testing.assert_allclose(found.A, known.A, rtol=1e-13)
         np.testing.assert_allclose(found.B, known.B, rtol=1e-13)
 
@@ -79,7 +89,8 @@ def test_slow_steps_are_the_flow() -> None:
     for eta in (1e-3, 1e-4):
         steps = algorithm_projectors("gradient_descent", VALUES, eta)
         gaps.append(max(np.abs(getattr(steps, name) / getattr(flow, name) - 1).max() for name in NAMES))
-    assert gaps[0] < 1e-2 and gaps[1] == pytest.approx(gaps[0] / 10, rel=0.05)
+    assert gaps[0] < 1e-2
+    assert gaps[1] == pytest.approx(gaps[0] / 10, rel=0.05)
 
 
 def test_sums_are_those_over_steps() -> None:
@@ -101,7 +112,8 @@ def test_flow_is_the_limit_of_many_steps() -> None:
     time, rates = 1.3, (np.array(0.9), np.array(1.4), np.array(2.0))
     exact = float(Clock(0.0, time).nested(0.2, *rates))
     errors = [float(Clock(time / n, n).nested(0.2, *rates)) - exact for n in (2000, 4000)]
-    assert abs(errors[0]) < 2e-3 * exact and errors[1] == pytest.approx(errors[0] / 2, rel=0.01)
+    assert abs(errors[0]) < 2e-3 * exact
+    assert errors[1] == pytest.approx(errors[0] / 2, rel=0.01)
 
 
 def test_long_times_are_the_end() -> None:

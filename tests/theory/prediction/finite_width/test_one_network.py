@@ -31,6 +31,11 @@ class Given:
         parts = [_by_sample(size * part) for part in (self.dH, self.dd_I, self.dd_II)]
         return OneNetwork.of(self.z, self.y, _by_sample(self.H), *parts)
 
+    def states(self, size: float, eta: float, time: int | None) -> tuple[np.ndarray, ...]:
+        """Predicted outputs, kernel and differential."""
+        found = self.network(size).trained("gradient_descent", eta, time)
+        return found.outputs, found.ntk, found.dntk
+
     def iterated(self, size: float, eta: float, steps: int) -> tuple[np.ndarray, ...]:
         """(∞.81)-(∞.83): outputs, kernel and differential after steps, by the update equations themselves."""
         z, H, dH = self.z.ravel(), self.H, size * self.dH
@@ -73,14 +78,9 @@ def test_steps_are_those_of_the_update_equations(steps: int) -> None:
     given = Given()
     eta = 1.1 / given.network(0.0).rates.largest
     iterated = slopes(lambda size: given.iterated(size, eta, steps), 1e-6)
-    times: list[int | None] = [steps, None] if steps > 100 else [steps]
-
-    def predicted(size: float) -> tuple[np.ndarray, ...]:
-        state = given.network(size).trained("gradient_descent", eta, time)
-        return state.outputs, state.ntk, state.dntk
-
-    for time in times:
-        for one, other in zip(slopes(predicted, 1e-6), iterated, strict=True):
+    for time in (steps, None) if steps > 100 else (steps,):
+        predicted = slopes(lambda size, when=time: given.states(size, eta, when), 1e-6)
+        for one, other in zip(predicted, iterated, strict=True):
             np.testing.assert_allclose(one, other, atol=2e-6 * np.abs(other).max())
 
 
@@ -90,7 +90,9 @@ def test_flow_is_the_limit_of_small_steps() -> None:
     gaps = []
     for steps in (400, 800):
         near = given.network(0.01).trained("gradient_descent", time / steps, steps)
-        gaps.append([np.abs(getattr(near, name) - getattr(exact, name)).max() for name in ("outputs", "ntk", "dntk")])
+        gaps.append(
+            [np.abs(getattr(near, name) - getattr(exact, name)).max() for name in ("outputs", "ntk", "dntk")]
+        )
     np.testing.assert_allclose(gaps[1], np.array(gaps[0]) / 2, rtol=0.02)
     assert max(gaps[1]) < 1e-2
 
@@ -117,7 +119,9 @@ def test_without_second_differentials() -> None:
     given = Given()
     bare = OneNetwork.of(given.z, given.y, _by_sample(given.H), _by_sample(given.dH)).trained("flow")
     zero = np.zeros_like(_by_sample(given.dd_I))
-    whole = OneNetwork.of(given.z, given.y, _by_sample(given.H), _by_sample(given.dH), zero, zero).trained("flow")
+    whole = OneNetwork.of(given.z, given.y, _by_sample(given.H), _by_sample(given.dH), zero, zero).trained(
+        "flow"
+    )
     np.testing.assert_array_equal(bare.outputs, whole.outputs)
     np.testing.assert_array_equal(bare.dntk, _by_sample(given.dH))
 
@@ -148,10 +152,15 @@ def gaps_after_training(width: int, seed: int) -> list[float]:
 
 def test_really_trained_networks() -> None:
     """The prediction from differentials misses far less than a frozen kernel, and relatively less at larger width."""
-    gaps = {width: np.mean([gaps_after_training(width, seed) for seed in range(5)], axis=0) for width in (64, 1024)}
+    gaps = {
+        width: np.mean([gaps_after_training(width, seed) for seed in range(5)], axis=0)
+        for width in (64, 1024)
+    }
     misses = {width: (gap[1] / gap[0], gap[3] / gap[2]) for width, gap in gaps.items()}
-    assert max(misses[64]) < 0.5 and max(misses[1024]) < 0.2
-    assert misses[1024][0] < misses[64][0] / 2 and misses[1024][1] < misses[64][1] / 2
+    assert max(misses[64]) < 0.5
+    assert max(misses[1024]) < 0.2
+    assert misses[1024][0] < misses[64][0] / 2
+    assert misses[1024][1] < misses[64][1] / 2
 
 
 def test_bad_input() -> None:

@@ -105,9 +105,11 @@ def expected_loss(
     y = check_targets(targets, *mean.shape)
     loss.check(y)
     g, H = loss.slope(mean, y), loss.curvature(mean, y)
-    variance = 0.5 * float(prediction.variance.values @ np.trace(H, axis1=1, axis2=2))
+    spread = prediction.variance.values  # (tests,), or at finite width (tests, outputs)
+    each = spread if spread.ndim == 2 else spread[:, None]
+    variance = 0.5 * float(np.sum(each * np.diagonal(H, axis1=1, axis2=2)))
     fluctuation = None
-    if prediction.covariance is not None:
+    if prediction.covariance is not None and spread.ndim == 1:
         S, flat = prediction.covariance.values, H.reshape(len(H), -1)
         fluctuation = float(np.sum(S * (g @ g.T)) + 0.5 * np.sum(S**2 * (flat @ flat.T)))
     return ExpectedLoss(float(loss.value(mean, y).sum()), variance, fluctuation, loss.name)

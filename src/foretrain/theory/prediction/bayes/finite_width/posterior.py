@@ -16,6 +16,7 @@ from foretrain.theory.finite_width.expansion import LARGE
 from foretrain.theory.prediction.bayes.finite_width.observed import Observed, observe
 from foretrain.theory.prediction.bayes.finite_width.shifts import PARTS, Shifts, shifts
 from foretrain.theory.prediction.kernels import Spread, check_spread, training_blocks
+from foretrain.theory.prediction.result import PredictedOutputs
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,65 +28,62 @@ _MEANINGS = {
     "infinite_mean": "posterior mean at infinite width (6.64)",
     "covariance": "covariance of one output given the metric, the same for every output, to order 1/n",
     "infinite_covariance": "posterior covariance at infinite width (6.57)",
+    "variance_given_metric": "variance of one output given the metric, the same for every output, to order 1/n",
+    "infinite_variance": "posterior variance at infinite width (6.57)",
     "wiring": "covariance of outputs by the scatter of their means over metrics, of order 1/n (6.89)",
-    "variance": "variance of every output, both kinds",
+    "variance": "variance of every output: given the metric, and by the scatter of means",
 }
-_DIMS = {
-    "covariance": (("test_1", "test_2"), ("test_1", "output_1", "test_2", "output_2")),
-    "variance": (("test",), ("test", "output_1", "output_2")),
+_PAIRS, _OUTPUTS = ("test_1", "test_2"), ("test", "output")
+_WIRING = {
+    "covariance": ("test_1", "output_1", "test_2", "output_2"),
+    "variance": ("test", "output_1", "output_2"),
 }
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class FiniteBayesPrediction:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class FiniteBayesPrediction(PredictedOutputs):
     """What observing the training targets says about the outputs of a finite network on test inputs.
 
     ``mean`` (test, output) = ``infinite_mean`` + the ``terms``: ``wiring``, by which outputs learn from each other's
     targets, and the ``rest``, which ``rest_terms`` splits into ``trace``, ``exchange`` and ``metric`` (from G1). All
     contain their 1/n.
     The covariance of outputs i and j at two tests is ``covariance`` (test_1, test_2), where i = j, plus ``wiring``
-    (test_1, output_1, test_2, output_2); with spread="variance" both are of each test with itself, and with "none"
-    they are None. ``variance`` (test, output) is their sum. ``expansion`` is the variance of the log density of the
-    targets over networks: what must be small for an expansion in 1/n. ``standard_error`` has one variable for every
-    array, where integrals were sampled, else it is None.
+    (test_1, output_1, test_2, output_2). ``variance`` (test, output) is that of every output,
+    ``variance_given_metric`` (test,) without the wiring. With spread="variance" the wiring is (test, output_1,
+    output_2) and there is no covariance; what was not asked for is None.
+    ``expansion`` is the variance of the log density of the targets over networks: what must be small for an expansion
+    in 1/n. ``standard_error`` has a variable for every array, where integrals were sampled, else it is None.
     """
 
-    mean: xr.DataArray
     infinite_mean: xr.DataArray
     terms: dict[str, xr.DataArray]
     rest_terms: dict[str, xr.DataArray]
-    covariance: xr.DataArray | None
     infinite_covariance: xr.DataArray | None
+    variance_given_metric: xr.DataArray | None
+    infinite_variance: xr.DataArray | None
     wiring: xr.DataArray | None
-    variance: xr.DataArray | None
     log_evidence: float
     infinite_log_evidence: float
     expansion: float
     standard_error: xr.Dataset | None
-    width: int | None
     noise: float
-    jitter: float
 
-    def to_dataset(self) -> xr.Dataset:
-        """Everything in one dataset, for saving."""
-        import xarray as xr
-
+    def _arrays(self) -> dict[str, xr.DataArray | None]:
         found = {name: getattr(self, name) for name in _MEANINGS}
         found |= {f"mean_{name}": part for name, part in (self.terms | self.rest_terms).items()}
-        names = ("log_evidence", "infinite_log_evidence", "expansion", "noise", "jitter")
-        numbers = {name: getattr(self, name) for name in names}
-        whole = xr.Dataset({name: part for name, part in found.items() if part is not None}, attrs=numbers)
-        if self.standard_error is None:
-            return whole
-        renamed = {name: f"standard_error_of_{name}" for name in self.standard_error}
-        return whole.merge(self.standard_error.rename(renamed))
+        errors = {} if self.standard_error is None else self.standard_error.items()
+        return found | {f"standard_error_of_{name}": part for name, part in errors}
+
+    def _numbers(self) -> dict[str, Any]:
+        names = ("log_evidence", "infinite_log_evidence", "expansion", "noise")
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         tests, outputs = self.mean.shape
         how = "exact integrals" if self.standard_error is None else "sampled integrals, see .standard_error"
         shift = [f"{name} {_size(part)}" for name, part in self.terms.items()]
         lines = [
-            f"Bayesian prediction to order 1/n, n = {self.width}: {tests} test inputs, {outputs} outputs",
+            f"{self.statement}: {tests} test input{'s' * (tests != 1)}, {outputs} output{'s' * (outputs != 1)}",
             f"  log evidence {self.log_evidence:.6g} (infinite width {self.infinite_log_evidence:.6g}), "
             f"noise {self.noise:.3g}, jitter {self.jitter:.3g}",
             f"  largest shift of the mean {_size(self.mean - self.infinite_mean)}, by {', '.join(shift)}",
@@ -166,52 +164,74 @@ def _labelled(
     spread: Spread,
     expansion: float,
 ) -> FiniteBayesPrediction:
-    import xarray as xr
-
-    def named(name: str, values: Array, dims: tuple[str, ...]) -> xr.DataArray:
-        return xr.DataArray(values, dims=dims, name=name, attrs={"meaning": _MEANINGS.get(name, name)})
-
-    scale, outputs = data.inverse_width, ("test", "output")
+    scale, width = data.inverse_width, data.mlp.hidden_widths[-1:]
     shift = {name: scale * part for name, part in zip(PARTS, value.mean, strict=True)}
-    parts = {name: named(f"mean_{name}", part, outputs) for name, part in shift.items()}
-    arrays: dict[str, Any] = dict.fromkeys(_MEANINGS)
-    arrays["mean"] = named("mean", leading + shift["total"], outputs)
-    arrays["infinite_mean"] = named("infinite_mean", leading, outputs)
-    if bracket is not None:
-        dims = _DIMS[spread]
-        arrays["covariance"] = named("covariance", bracket + scale * value.covariance, dims[0])
-        arrays["infinite_covariance"] = named("infinite_covariance", bracket, dims[0])
-        arrays["wiring"] = named("wiring", scale * _by_tests(value.wiring), dims[1])
-        arrays["variance"] = named(
-            "variance", _variances(bracket + scale * value.covariance, scale * value.wiring), outputs
-        )
+    parts = {name: _named(f"mean_{name}", part, _OUTPUTS) for name, part in shift.items()}
+    found = {"mean": leading + shift["total"], "infinite_mean": leading}
     return FiniteBayesPrediction(
-        **arrays,
+        **{name: _named(name, part, _OUTPUTS) for name, part in found.items()},
+        **_spreads(bracket, value, scale, spread),
         terms={name: parts[name] for name in ("wiring", "rest")},
         rest_terms={name: parts[name] for name in ("trace", "exchange", "metric")},
         log_evidence=data.infinite_log_evidence + scale * float(value.evidence),
         infinite_log_evidence=data.infinite_log_evidence,
         expansion=expansion,
         standard_error=None if error is None else _errors(error, scale, spread),
-        width=data.mlp.hidden_widths[-1] if data.mlp.hidden_widths else None,
+        statement=f"Bayesian inference to order 1/n, n = {width[0]}" if width else "Bayesian inference",
         noise=data.noise,
         jitter=data.factor.jitter,
     )
+
+
+def _spreads(bracket: Array | None, value: Shifts, scale: float, spread: Spread) -> dict[str, Any]:
+    """Covariances and variances with their labels; None for those that were not asked for."""
+    names = (
+        "covariance",
+        "infinite_covariance",
+        "variance_given_metric",
+        "infinite_variance",
+        "wiring",
+        "variance",
+    )
+    found: dict[str, Any] = dict.fromkeys(names)
+    if bracket is None:
+        return found
+    both = {"": bracket + scale * value.covariance, "infinite_": bracket}
+    each = {name: np.diagonal(part) if part.ndim == 2 else part for name, part in both.items()}
+    if bracket.ndim == 2:
+        found |= {
+            f"{name}covariance": _named(f"{name}covariance", part, _PAIRS) for name, part in both.items()
+        }
+    wiring = scale * value.wiring
+    tests = np.arange(len(bracket))
+    own = wiring[tests, tests] if wiring.ndim == 4 else wiring
+    variance = each[""][:, None] + np.diagonal(own, axis1=1, axis2=2)
+    return found | {
+        "variance_given_metric": _named("variance_given_metric", each[""], ("test",)),
+        "infinite_variance": _named("infinite_variance", each["infinite_"], ("test",)),
+        "wiring": _named("wiring", _by_tests(wiring), _WIRING[spread]),
+        "variance": _named("variance", variance, _OUTPUTS),
+    }
+
+
+def _named(name: str, values: Array, dims: tuple[str, ...]) -> xr.DataArray:
+    import xarray as xr
+
+    return xr.DataArray(values, dims=dims, name=name, attrs={"meaning": _MEANINGS.get(name, name)})
 
 
 def _errors(error: Shifts, scale: float, spread: Spread) -> xr.Dataset:
     """Standard errors of everything that was sampled."""
     import xarray as xr
 
-    outputs = ("test", "output")
     found: dict[str, Any] = {
-        f"mean_{name}": (outputs, scale * part) for name, part in zip(PARTS, error.mean, strict=True)
+        f"mean_{name}": (_OUTPUTS, scale * part) for name, part in zip(PARTS, error.mean, strict=True)
     }
     found["mean"] = found.pop("mean_total")
     if spread != "none":
-        dims = _DIMS[spread]
-        found["covariance"] = dims[0], scale * error.covariance
-        found["wiring"] = dims[1], scale * _by_tests(error.wiring)
+        given = ("covariance", _PAIRS) if spread == "covariance" else ("variance_given_metric", ("test",))
+        found[given[0]] = given[1], scale * error.covariance
+        found["wiring"] = _WIRING[spread], scale * _by_tests(error.wiring)
     numbers = {"log_evidence": error.evidence, "expansion": error.fluctuation}
     return xr.Dataset(found | {name: ((), scale * part) for name, part in numbers.items()})
 
@@ -219,13 +239,6 @@ def _errors(error: Shifts, scale: float, spread: Spread) -> xr.Dataset:
 def _by_tests(wiring: Array) -> Array:
     """(B, B, i, j) as (B, i, B, j); (B, i, j) stays."""
     return wiring.transpose(0, 2, 1, 3) if wiring.ndim == 4 else wiring
-
-
-def _variances(bracket: Array, wiring: Array) -> Array:
-    """(test, output): both kinds of variance of each output."""
-    each = np.arange(len(bracket))
-    own, between = (bracket[each, each], wiring[each, each]) if bracket.ndim == 2 else (bracket, wiring)
-    return np.asarray(own[:, None] + np.diagonal(between, axis1=1, axis2=2))
 
 
 def _size(values: xr.DataArray) -> str:

@@ -1,0 +1,53 @@
+"""Every piece of Python in README.md and in the documentation: it compiles, and it runs."""
+
+from pathlib import Path
+
+import pytest
+from cells import Cell, markdown_cells, percent_cells
+from execution import answers
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def cells_of(page: Path) -> list[Cell]:
+    text = page.read_text(encoding="utf-8")
+    return percent_cells(text) if page.suffix == ".py" else markdown_cells(text)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def has_code(page: Path) -> bool:
+    return any(cell.code for cell in cells_of(page))
+
+
+WITH_CODE = [page for page in [*PAGES, *TUTORIALS] if has_code(page)]
+
+
+def test_there_is_code_to_look_at() -> None:
+    names = {name_of(page) for page in WITH_CODE}
+    assert {"README.md", "docs/doctor.md", "docs/corrections.md"} <= names
+    assert len(TUTORIALS) >= 5
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_code_compiles(page: Path) -> None:
+    for cell in cells_of(page):
+        if cell.code:
+            compile(cell.text, name_of(page), "exec")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "concepts" in page.parts], ids=name_of)
+def test_concepts_have_code_and_its_answers(page: Path) -> None:
+    assert has_code(page)
+    assert page.read_text(encoding="utf-8").startswith("---\nrun: true\n---\n")
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_code_runs(page: Path) -> None:
+    answers(name_of(page), cells_of(page))

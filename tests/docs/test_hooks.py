@@ -1,0 +1,41 @@
+import pytest
+
+pytest.importorskip("latex2mathml", reason="the tools of the documentation are not installed (make docs)")
+pytest.importorskip("griffe", reason="the tools of the documentation are not installed (make docs)")
+
+from docstrings import as_markdown
+from mathematics import FormulaError, with_formulas
+
+
+def inline(latex: str) -> str:
+    return rf'<span class="arithmatex">\({latex}\)</span>'
+
+
+def test_formulas_become_mathml() -> None:
+    assert with_formulas("page", inline("K^{(1)}")).count("<math") == 1
+    shown = with_formulas("page", '<div class="arithmatex">\\[x &lt; y\\]</div>')
+    assert 'display="block"' in shown
+    assert "arithmatex" not in shown
+
+
+@pytest.mark.parametrize("latex", [r"\nosuchthing x", r"\begin{aligned}a&=b\end{aligned}"])
+def test_unknown_commands_stop_the_build(latex: str) -> None:
+    with pytest.raises(FormulaError, match="page"):
+        with_formulas("page", inline(latex))
+
+
+def test_plain_text_means_itself() -> None:
+    assert as_markdown("C_W <s's'> x*y ``a_b``") == "C\\_W &lt;s's'> x\\*y ``a_b``"
+    assert as_markdown("see :func:`flow`") == "see `flow`"
+
+
+def test_columns_and_parameters_are_lists_and_examples_code() -> None:
+    parameters = "Parameters\n----------\nx, y\n    Numbers a_b,\n    many.\n\n"
+    docstring = f"Head.\n\n{parameters}After.\n\nExamples\n--------\n>>> 1 * 1\n1\n"
+    assert as_markdown(docstring) == (
+        "Head.\n\n\n- `x`, `y`: Numbers a\\_b, many.\n\n\nAfter.\n\n\n```pycon\n>>> 1 * 1\n1\n```\n"
+    )
+    assert (
+        as_markdown("``a``   first\n        more\n``b``   second\n")
+        == "\n- ``a``: first\n  more\n- ``b``: second\n"
+    )

@@ -1,0 +1,75 @@
+"""What the site promises: nothing is fetched, warnings are errors, and what pages name exists."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from foretrain import experiments
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+API = sorted((DOCS / "api").glob("*.md"))
+CORRECTIONS = (DOCS / "corrections.md").read_text(encoding="utf-8")
+
+
+def test_warnings_are_errors_and_fonts_are_the_readers() -> None:
+    assert re.search(r"^strict: true$", CONFIG, re.MULTILINE)
+    assert re.search(r"^  font: false", CONFIG, re.MULTILINE)
+    assert "http" not in CONFIG
+
+
+@pytest.mark.parametrize("folder", ["assets", "hooks"])
+def test_nothing_is_fetched(folder: str) -> None:
+    for file in (DOCS / folder).iterdir():
+        if file.is_file():
+            assert not re.search(r"https?://", file.read_text(encoding="utf-8")), file
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    pages |= {f"tutorials/{page.stem}.md" for page in (DOCS / "tutorials").glob("*.py")}
+    assert pages == set(re.findall(r"[\w/-]+\.md", CONFIG.split("nav:")[1]))
+
+
+def _exists(address: str) -> bool:
+    """Whether the dotted address is a module, or an attribute of one, however deep."""
+    names = address.split(".")
+    for cut in range(len(names), 0, -1):
+        try:
+            found = import_module(".".join(names[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for name in names[cut:]:
+            if not hasattr(found, name):
+                return False
+            found = getattr(found, name)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", API, ids=lambda page: page.stem)
+def test_what_the_reference_lists_exists(page: Path) -> None:
+    addresses = re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert addresses
+    assert [address for address in addresses if not _exists(address)] == []
+    assert not _exists("foretrain.no_such_thing")
+
+
+def test_links_to_functions_are_listed_in_the_reference() -> None:
+    listed = {a for page in API for a in re.findall(r"^::: ([\w.]+)$", page.read_text("utf-8"), re.MULTILINE)}
+    texts = [page.read_text("utf-8") for page in DOCS.rglob("*.md")]
+    linked = {a for text in texts for a in re.findall(r"\]\[(foretrain[\w.]*)\]", text)}
+    assert linked
+    assert linked - listed == set()
+
+
+def test_evidence_of_the_corrections_exists() -> None:
+    for file, test in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", CORRECTIONS):
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert not test or f"def {test}(" in source, f"{file}::{test}"
+    named = re.findall(r"`foretrain reproduce ([\w-]+)`", CORRECTIONS)
+    assert len(named) >= 5
+    assert set(named) <= set(experiments.names())

@@ -1,0 +1,42 @@
+"""Small networks are examined by one thread, large ones by all, and nobody's setting is changed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from foretrain.doctor.entry import make_setup
+from foretrain.doctor.threads import largest_layer, suited_threads
+
+
+@pytest.fixture
+def _two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "wanted"),
+    [
+        (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), (5,), 35),
+        (nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Flatten()), (2, 4, 4), 3 * 16 * 18),
+        (nn.LSTM(4, 6, batch_first=True), (9, 4), 24 * 6),  # of one step in time
+        (nn.ReLU(), (5,), 0),
+    ],
+)
+def test_multiplications_of_the_largest_layer(model: nn.Module, shape: tuple[int, ...], wanted: int) -> None:
+    assert largest_layer(model, torch.randn(1, *shape)) == wanted
+
+
+@pytest.mark.parametrize(("width", "threads"), [(16, 1), (2000, 2)])
+def test_threads_by_the_size_of_layers(width: int, threads: int, _two_threads: None) -> None:
+    model = nn.Sequential(nn.Linear(2, width), nn.Linear(width, width), nn.Linear(width, 1)).train()
+    setup = make_setup(model, torch.randn(64, 2), torch.randn(64, 1), optimizer=0.1)
+    with pytest.raises(KeyError), suited_threads(setup):
+        assert torch.get_num_threads() == threads
+        raise KeyError
+    assert torch.get_num_threads() == 2
+    assert setup.model.training
