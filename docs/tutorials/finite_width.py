@@ -76,7 +76,7 @@ def trained_outputs(width, pairs, steps=80, seed=0):
 
 widths, means, errors = [16, 32, 64], [], []
 for width in widths:
-    outputs = trained_outputs(width, pairs=20_000)
+    outputs = trained_outputs(width, pairs=10_000)
     means.append(outputs.mean())
     errors.append(outputs.std() / len(outputs) ** 0.5)
     theory = finite_prediction(ft.MLP("sin", width=width, **SETTINGS), X_train, Y_train, X_test, eta=ETA)
@@ -96,8 +96,8 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# The line has no free parameter. What is left between it and the points is of second order, and grows as the square of
-# depth over width: `found.expansion` says how large the first order is, and the square of that is what to expect.
+# The line has no free parameter. What is left between it and the points is of second order, and grows as the square
+# of depth over width: `found.expansion` says how large the first order is, and the square of that is what to expect.
 
 # %%
 print(found.expansion)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from foretrain.doctor.threads import largest_layer, suited_threads
 
 
 @pytest.fixture
-def _two_threads():
+def _two_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -31,12 +33,20 @@ def test_multiplications_of_the_largest_layer(model: nn.Module, shape: tuple[int
     assert largest_layer(model, torch.randn(1, *shape)) == wanted
 
 
+@pytest.mark.usefixtures("_two_threads")
 @pytest.mark.parametrize(("width", "threads"), [(16, 1), (2000, 2)])
-def test_threads_by_the_size_of_layers(width: int, threads: int, _two_threads: None) -> None:
+def test_threads_by_the_size_of_layers(width: int, threads: int) -> None:
     model = nn.Sequential(nn.Linear(2, width), nn.Linear(width, width), nn.Linear(width, 1)).train()
     setup = make_setup(model, torch.randn(64, 2), torch.randn(64, 1), optimizer=0.1)
-    with pytest.raises(KeyError), suited_threads(setup):
-        assert torch.get_num_threads() == threads
-        raise KeyError
+    seen = list[int]()
+
+    def interrupted() -> None:
+        with suited_threads(setup):
+            seen.append(torch.get_num_threads())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
+    assert seen == [threads]
     assert torch.get_num_threads() == 2
     assert setup.model.training

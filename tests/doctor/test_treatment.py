@@ -69,3 +69,33 @@ def test_a_chosen_rate_is_chosen_anew_for_what_was_treated(monkeypatch: pytest.M
     found = diagnosed(monkeypatch, [MadeUp("wide", "?", Stage.DATA, wide)], chosen)
     assert found.plan().treated.recipe.chosen
     assert found.plan().treated.recipe.rate == pytest.approx(100 * chosen.recipe.rate, rel=0.05)
+
+
+def test_a_check_that_treats_descent_is_not_asked_of_other_optimizers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = list[str]()
+
+    def judge(case: Case) -> Examination:
+        looked.append(str(case.recipe))
+        return Examination((GOOD,))
+
+    slow = MadeUp("slow", "Is it fast?", Stage.OPTIMIZER, judge, treats_descent_only=True)
+    for kind, again in ((torch.optim.SGD, 1), (torch.optim.Adam, 0)):
+        looked.clear()
+        given = setup()
+        given = given.with_recipe(replace(given.recipe, kind=kind))
+        plan = diagnosed(monkeypatch, [CAUSE, slow], given).plan()
+        assert len(looked) == 1 + again
+        assert not plan.persists("slow")
+        assert len(looked) == 2  # now it is asked
+
+
+def test_only_the_check_that_is_asked_looks_at_the_treated_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = list[str]()
+    never = MadeUp("never", "Is it?", Stage.NONE, lambda _: (looked.append("never"), Examination())[1])
+    plan = diagnosed(monkeypatch, [CAUSE, CONSEQUENCE, never]).plan()
+    assert not plan.persists("cause")
+    assert looked == ["never"]  # of the network as given
+    assert list(plan.examinations) == ["cause", "consequence", "never"]
+    assert looked == ["never", "never"]

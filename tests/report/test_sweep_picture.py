@@ -9,7 +9,6 @@ import xarray as xr
 from foretrain.report.sweep import drawn_axes, sweep_figure
 from foretrain.support.errors import InputError
 
-
 GRID = {"C_b": np.linspace(0.0, 0.6, 7), "C_W": np.linspace(1.0, 4.0, 8)}
 
 

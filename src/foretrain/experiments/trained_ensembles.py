@@ -1,9 +1,9 @@
 """Ensembles of real networks, trained, beside the prediction for them at infinite width (10.40), (10.41).
 
-A function of one variable through four points, trained to the end; and handwritten digits, 3 against 8, after a fixed
+A function of an angle through four points, trained to the end; and handwritten digits, 3 against 8, after a fixed
 number of steps, since the prediction is exact at any step and the end is thousands of them away. Networks of five
-widths are trained. Mean and variance of their outputs on test inputs must extrapolate to the prediction, and at finite
-width deviate from it by a part that falls as 1/n.
+widths are trained. Mean and variance of their outputs on test inputs must extrapolate to the prediction, and deviate
+from it at finite width by a part that falls as 1/n.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.trained_ensembles_drawing import POSITIONS, draw
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.seeds import Seed, generator, spawn
 from foretrain.theory.architecture import MLP
@@ -38,7 +39,7 @@ _CLASSES = (3, 8)
 
 @dataclass(frozen=True)
 class _Plan:
-    line_draws: tuple[int, ...]  # trained networks by width
+    angle_draws: tuple[int, ...]  # trained networks by width
     digits_draws: tuple[int, ...]
     training: int  # digits
     tests: int
@@ -48,7 +49,7 @@ class _Plan:
 
 
 _PLANS = {
-    Scale.QUICK: _Plan((960, 720, 480, 240, 120), (480, 400, 320, 160, 80), 50, 100, 100, 100),
+    Scale.QUICK: _Plan((800, 640, 480, 320, 160), (480, 400, 320, 160, 80), 50, 100, 100, 100),
     Scale.PAPER: _Plan((8000, 6000, 4000, 2400, 1600), (2000, 1600, 1200, 800, 400), 200, 150, 200, 400),
 }
 
@@ -64,14 +65,15 @@ class Task:
     X_test: Array
     Y_test: Array
     time: int | None  # steps; None: to the end
+    positions: tuple[Array, Array] | None = None  # of training and test inputs on the axis of a picture
 
 
 def trained_ensembles(scale: Scale, seed: int, parts: Parts) -> Result:
     """Mean and covariance of trained networks of five widths against theory, on a function and on digits."""
     plan = _PLANS[scale]
     data_seed, *seeds = spawn(seed, 3)
-    tasks = (line_task(), digits_task(plan.training, plan.tests, plan.steps, data_seed))
-    draws = (plan.line_draws, plan.digits_draws)
+    tasks = (angle_task(), digits_task(plan.training, plan.tests, plan.steps, data_seed))
+    draws = (plan.angle_draws, plan.digits_draws)
     found, shown = {}, {}
     for task, counts, width, own in zip(tasks, draws, plan.shown_widths, seeds, strict=True):
         first, second = spawn(own, 2)
@@ -79,16 +81,18 @@ def trained_ensembles(scale: Scale, seed: int, parts: Parts) -> Result:
         networks = partial(_networks, task, width, plan.shown, found[task.name].goal.training, second)
         shown[task.name] = parts.get(f"{task.name} networks", networks)
     rows = tuple(row for task in tasks for row in _rows(task, found[task.name], shown[task.name]))
-    data = _dataset(found, shown)
-    return Result(_verdict(found, rows), rows, data, partial(_figure, data))
+    data = _dataset(tasks, found, shown)
+    return Result(_verdict(found, rows), rows, data, partial(draw, data))
 
 
-def line_task() -> Task:
-    """sin(3x/2) from four points."""
-    x = np.array([[-2.0], [-0.7], [0.6], [1.8]])
-    grid = np.linspace(-3.0, 3.0, 25)[:, None]
-    mlp = MLP("tanh", depth=3, width=WIDTHS[0], n_in=1, C_b=0.2, C_W=2.0, lambda_b=0.3, lambda_W=1.0)
-    return Task("function", mlp, x, np.sin(1.5 * x), grid, np.sin(1.5 * grid), None)
+def angle_task() -> Task:
+    """A function of an angle from four points: inputs on a circle, with mean square one."""
+    seen, asked = np.array([-2.3, -0.9, 0.4, 1.7]), np.linspace(-np.pi, np.pi, 24, endpoint=False)
+    targets = 0.6 * np.array([[0.9], [-0.6], [0.5], [-1.0]])
+    x, tests = (np.sqrt(2) * np.stack([np.cos(each), np.sin(each)], axis=1) for each in (seen, asked))
+    rates: dict[str, Any] = {"lambda_b": (0.2, 0.3, 0.1), "lambda_W": (0.6, 0.8, 0.5)}
+    mlp = MLP("tanh", 3, WIDTHS[0], n_in=2, C_b=(0.1, 0.1, 0.05), C_W=(1.2, 1.3, 1.0), **rates)
+    return Task("function", mlp, x, targets, tests, np.full((len(asked), 1), np.nan), None, (seen, asked))
 
 
 def digits_task(training: int, tests: int, steps: int, seed: Seed) -> Task:
@@ -189,14 +193,19 @@ def _normal_share(z: Array) -> Array:
     return np.asarray(ndtr(z))
 
 
-def _dataset(found: dict[str, TrainedComparison], shown: dict[str, xarray.Dataset]) -> xarray.Dataset:
+def _dataset(
+    tasks: tuple[Task, ...], found: dict[str, TrainedComparison], shown: dict[str, xarray.Dataset]
+) -> xarray.Dataset:
     """Both comparisons side by side: the names of one begin with its task."""
     import xarray
 
     both = []
-    for name, comparison in found.items():
-        own = comparison.to_dataset()
-        whole = own.assign({f"network_{key}": value for key, value in shown[name].items()})
+    for task in tasks:
+        name = task.name
+        added = {f"network_{key}": value for key, value in shown[name].items()}
+        if task.positions is not None:
+            added |= {key: ((key[9:],), value) for key, value in zip(POSITIONS, task.positions)}
+        whole = found[name].to_dataset().assign(added)
         whole = whole.assign_attrs(shown_width=shown[name].attrs["width"])
         names = {str(key): f"{name}_{key}" for key in (*whole.variables, *whole.dims)}
         attributes = {f"{name}_{key}": value for key, value in whole.attrs.items()}
@@ -215,9 +224,3 @@ def _verdict(found: dict[str, TrainedComparison], rows: tuple[Row, ...]) -> str:
         f"Trained networks against the prediction at infinite width: {', '.join(parts)}; "
         f"{sum(row.agrees is True for row in tested)} of {len(tested)} checks agree."
     )
-
-
-def _figure(data: xarray.Dataset) -> Any:
-    from foretrain.experiments.trained_ensembles_drawing import draw
-
-    return draw(data)

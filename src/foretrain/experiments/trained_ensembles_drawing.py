@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _KINDS = {"mean": ("mean", BLUE), "covariance": ("covariance", ORANGE), "between": ("between outputs", RED)}
+POSITIONS = ("position_train", "position_test")  # on the axis, where inputs are not numbers themselves
 _CURVES = 25
 _SPREAD = 2.0  # standard deviations
 
@@ -59,10 +60,22 @@ def variances_of(data: xarray.Dataset, name: str) -> Array:
     return np.asarray(data[name].isel(entry=(data.observable.values == "covariance") & same).values)
 
 
+def _positions(data: xarray.Dataset) -> tuple[Array, Array, NDArray[np.intp]]:
+    """Of training inputs, of test inputs from left to right, and the order of the latter."""
+    names = POSITIONS if POSITIONS[0] in data else ("x_train", "x_test")
+    trained, asked = (data[name].values.reshape(data[name].shape[0], -1)[:, 0] for name in names)
+    order = np.argsort(asked)
+    return trained, asked[order], order
+
+
+def _axis_name(data: xarray.Dataset) -> str:
+    return "angle of the input" if POSITIONS[0] in data else "input x"
+
+
 def draw_bands(panel: Axes, data: xarray.Dataset) -> None:
     """A function of one variable: the predicted band, and mean and spread of trained networks."""
-    order = np.argsort(data.x_test.values[:, 0])
-    x, mean = data.x_test.values[order, 0], data.predicted_mean.values[order, 0]
+    trained, x, order = _positions(data)
+    mean = data.predicted_mean.values[order, 0]
     spread = _SPREAD * np.sqrt(np.maximum(np.diagonal(data.predicted_covariance.values), 0.0))[order]
     panel.fill_between(x, mean - spread, mean + spread, color=SKY, alpha=0.3, label="predicted mean ± 2σ")
     panel.plot(x, mean, color=BLUE, linewidth=2)
@@ -79,8 +92,8 @@ def draw_bands(panel: Axes, data: xarray.Dataset) -> None:
     panel.errorbar(
         x, found, _SPREAD * error, fmt="o", color=ORANGE, markersize=3.5, elinewidth=1.1, label=told
     )
-    panel.plot(data.x_train[:, 0], data.y_train[:, 0], "s", color=INK, markersize=6, label="training data")
-    panel.set(xlabel="input x", ylabel="output")
+    panel.plot(trained, data.y_train[:, 0], "s", color=INK, markersize=6, label="training data")
+    panel.set(xlabel=_axis_name(data), ylabel="output")
     panel.set_title("prediction (band) and trained networks (points)", fontsize=11)
     panel.legend(frameon=False, fontsize=8.5, loc="upper left")
     low, high = panel.get_ylim()
@@ -89,16 +102,15 @@ def draw_bands(panel: Axes, data: xarray.Dataset) -> None:
 
 def draw_scaled(panel: Axes, data: xarray.Dataset) -> None:
     """n times the deviation of the mean over the input: one curve for all widths if it falls as 1/n."""
-    order = np.argsort(data.x_test.values[:, 0])
-    x = data.x_test.values[order, 0]
+    trained, x, order = _positions(data)
     scaled, errors = (means_of(data, f"scaled_deviation{end}")[:, order] for end in ("", "_error"))
     for color, width, values, error in zip(PALETTE, data.width.values, scaled, errors):
         panel.errorbar(
             x, values, error, fmt="-o", color=color, markersize=3, linewidth=1, label=f"n = {width}"
         )
-    panel.plot(data.x_train[:, 0], np.zeros(data.sizes["train"]), "s", color=INK, markersize=6)
+    panel.plot(trained, np.zeros_like(trained), "s", color=INK, markersize=6)
     panel.axhline(0, color=FAINT, linewidth=0.8)
-    panel.set(xlabel="input x", ylabel="n × (mean of networks − prediction)")
+    panel.set(xlabel=_axis_name(data), ylabel="n × (mean of networks − prediction)")
     panel.set_title("the deviation, times the width", fontsize=11)
     panel.legend(frameon=False, fontsize=8.5, ncols=2)
 

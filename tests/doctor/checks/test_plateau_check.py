@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from trained_networks import chain, default_mlp, digits, mlp, regression, trained_loss
 
+from foretrain.doctor.checks import plateau
 from foretrain.doctor.checks.plateau import check
 from foretrain.doctor.entry import make_setup
 from foretrain.doctor.finding import Finding, Severity
@@ -147,3 +148,31 @@ def test_frozen_parameters_and_a_half_trained_network() -> None:
     _, later = examined(setup.model, data, optimizer=0.1)
     assert later.severity is Severity.GOOD
     assert later.numbers["steps"] == 0
+
+
+def test_a_flow_in_two_parts_is_that_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = regression(60)
+    case = Case(make_setup(mlp(chain(10, 16, 3, 1), nn.Tanh, 0.2), *data, optimizer=0.02))
+    task, below = case.chosen(60), 0.3
+    whole = plateau._flow(case, task, below)
+    monkeypatch.setattr(plateau, "_FIRST_EVALUATIONS", 30)
+    parts = plateau._flow(case, task, below)
+    assert whole[2], "it leaves within the first part"
+    assert parts[2]
+    assert len(parts[0]) == len(parts[1])
+    assert (parts[0][1:] > parts[0][:-1]).all()
+    assert parts[0][-1] == pytest.approx(whole[0][-1], rel=0.1)
+
+
+def test_a_flow_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty-nine layers at half of their scale: without any hope, and with as many gradients as others get."""
+    data = digits(60)
+    case = Case(make_setup(mlp(chain(64, 32, 28, 10), nn.Tanh, 0.25), *data, optimizer=0.02))
+    task = case.chosen(60)
+    given_up = plateau._flow(case, task, 2.0)
+    monkeypatch.setattr(plateau, "_OUT_OF_REACH", math.inf)
+    followed = plateau._flow(case, task, 2.0)
+    assert not given_up[2]
+    assert not followed[2]  # rightly so
+    assert followed[0][-1] > 5 * given_up[0][-1]
+    assert followed[1][-1] == pytest.approx(given_up[1][-1], rel=1e-3)

@@ -72,11 +72,11 @@ def test_order_of_outputs_and_training_inputs_does_not_matter() -> None:
 
 def test_without_hidden_layers_every_network_is_the_same() -> None:
     mlp = ft.MLP("tanh", 1, n_out=2, C_b=0.1)
-    found = importance_posterior(mlp, TRAIN, TARGETS, TEST, draws=100, noise=0.1)
+    found = importance_posterior(mlp, TRAIN, TARGETS, TEST, draws=500, noise=0.1)
     infinite = bayes_prediction(mlp, TRAIN, TARGETS, TEST, noise=0.1)
     np.testing.assert_allclose(found.mean, infinite.mean, atol=1e-10)
     assert found.log_evidence == pytest.approx(infinite.log_evidence, abs=1e-10)
-    assert found.effective_draws == pytest.approx(100)
+    assert found.effective_draws == pytest.approx(500)
 
 
 def test_few_effective_draws_are_told_or_refused() -> None:

@@ -51,22 +51,26 @@ def sizes_of(deviations: Array, covariances: Sequence[Array]) -> Sizes:
 
 
 def power_of(widths: Array, sizes: Sizes) -> Slope | None:
-    """The power p in squares c² n^(2p), by least squares weighted with their errors; None if noise hides it."""
+    """The power p of n in sizes, by least squares weighted with the errors of their squares; None if noise hides it.
+
+    Sizes are c n^p, with four widths or more c n^p (1 + b/n), whose last factor is the next order of the expansion.
+    """
     if (sizes.square > _SEEN * sizes.standard_error).sum() < 2:
         return None
     n = np.asarray(widths, dtype=float) / float(widths[0])
-    unit = max(float(np.abs(sizes.square).max()), 1e-300)
+    unit = float(np.abs(sizes.square).max())
     values = sizes.square / unit
     errors = np.maximum(sizes.standard_error / unit, 1e-12)
+    terms = 3 if len(n) > 3 else 2
 
     def residuals(point: Array) -> Array:
-        return np.asarray((np.exp(point[0]) * n ** (2 * point[1]) - values) / errors)
+        level, power, *bend = point
+        model = np.exp(level) * n**power * (1 + sum(bend) / n)
+        return np.asarray((model**2 - values) / errors)
 
-    start = np.array([np.log(max(values[0], 1e-3)), -1.0])
+    start = np.array([np.log(max(values[0], 1e-3)) / 2, -1.0, 0.0][:terms])
     fit = least_squares(residuals, start)
     slopes = np.asarray(fit.jac, dtype=np.float64)
     information = np.linalg.pinv(slopes.T @ slopes)
-    spread = max(
-        1.0, 2 * fit.cost / max(1, len(n) - 2)
-    )  # where a pure power does not fit, it is less well known
+    spread = max(1.0, 2 * fit.cost / max(1, len(n) - terms))  # less well known where the form does not fit
     return Slope(float(fit.x[1]), float(np.sqrt(spread * information[1, 1])))
