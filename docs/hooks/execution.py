@@ -68,7 +68,7 @@ def run(page: str, codes: list[str]) -> str:
             capture_output=True,
             text=True,
             cwd=folder,
-            env={**os.environ, **settings, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **settings, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
             timeout=LONGEST,
             check=False,
         )

@@ -154,6 +154,19 @@ def test_bad_input_is_one_sentence(
     assert len(told.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("learner", ["gradient_descent", "bayes"])
+def test_finite_width_is_beside_infinite_width(
+    learner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "finite.png"
+    arguments = ("erf", "--depth", "2", "--width", "300", "--regime", "finite", "--learner", learner)
+    assert run(*arguments, "--plot", str(picture)) == 0
+    text = capsys.readouterr().out
+    assert "infinite width" in text
+    assert "3 points of sin(1.6 x)" in text
+    assert picture.exists()
+
+
 def test_the_command_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "relu", "--learner", "bayes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["statement"] == "Bayesian inference at infinite width"

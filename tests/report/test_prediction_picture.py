@@ -45,10 +45,20 @@ def test_a_constant_component_does_not_count() -> None:
     found = data(2, 1, given=False)
     found["x"][:, 0] = 1.0
     found["x_test"][:, 0] = 1.0
-    figure = draw_prediction(found.assign(infinite_mean=found["mean"] + 0.1))
+    figure = draw_prediction(found)
     assert figure.axes[0].get_xlabel() == "component 1 of the input"
-    assert "mean at infinite width" in legends(figure)
     assert "given on test inputs" not in legends(figure)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_finite_width_has_panels_of_what_it_adds(outputs: int) -> None:
+    found = data(1, outputs)
+    term = found["mean"] * 0 + 0.1
+    figure = draw_prediction(found.assign(infinite_mean=found["mean"] - 0.1, term_dntk=term))
+    assert len(figure.axes) == 2 * outputs
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[outputs].lines}
+    np.testing.assert_allclose(lines["dntk"], 0.1)
+    np.testing.assert_allclose(lines["in all"], 0.1)
 
 
 @pytest.mark.parametrize("outputs", [1, 3, 6])

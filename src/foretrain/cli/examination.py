@@ -95,7 +95,6 @@ def _optimizer(network: nn.Module, name: str | None, lr: float | None, momentum:
     """A torch optimizer; None where the doctor is to choose the rate of plain descent."""
     import torch
 
-    from foretrain.training.optimizers import shampoo
 
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     if not trained:
@@ -104,6 +103,8 @@ def _optimizer(network: nn.Module, name: str | None, lr: float | None, momentum:
         return None if lr is None else torch.optim.SGD(trained, lr=lr, momentum=momentum)
     rate = 1e-3 if lr is None else lr  # the usual one of all three
     if name == "shampoo":
+        from foretrain.training.optimizers import shampoo  # it takes seconds to import
+
         return shampoo(trained, lr=rate)
     return (torch.optim.Adam if name == "adam" else torch.optim.AdamW)(trained, lr=rate)
 

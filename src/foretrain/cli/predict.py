@@ -82,13 +82,13 @@ def predict(
 
     Without data an example is used; without x_test every fifth sample is held out. Where test targets are known, the
     loss on them is told, split into what the mean output misses (bias), what the spread adds (variance), and how it
-    differs from network to network.
+    differs from network to network. At finite width the cost grows with the fourth power of the training inputs.
     """
     from foretrain.report.prediction import draw_prediction
     from foretrain.theory.prediction.entry import predict as run
 
     act = find(name, settings or [])
-    task = task_from(data, loss, one_hot=one_hot, bayes=learner == "bayes")
+    task = task_from(data, loss, one_hot=one_hot, bayes=learner == "bayes", few=regime == "finite")
     mlp = _network(act, depth, width, task, c_b, c_w, gamma, {"lambda_b": lambda_b, "lambda_W": lambda_w})
     if smoothing is None and task.loss == "cross_entropy" and time is None:
         smoothing = _SMOOTHING

@@ -85,6 +85,10 @@ def _table(task: Task, found: PredictedOutputs) -> Table:
     for output in range(min(outputs, _OUTPUTS)):
         name = label if label == "mean" else f"{label} {output}"
         columns.append((name, [float(shown[row, output]) for row in rows]))
+        if "infinite_mean" in arrays:
+            columns.append(
+                ("infinite width", [float(arrays["infinite_mean"].values[row, output]) for row in rows])
+            )
     if not classes and found.variance is not None:
         spread = np.sqrt(found.variance.values.reshape(tests, -1))
         columns.append(("± spread", [float(spread[row].max()) for row in rows]))

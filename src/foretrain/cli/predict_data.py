@@ -15,7 +15,7 @@ from foretrain.support.loading import Data, load_data
 
 Array = NDArray[Any]
 
-_TRAINED = (-2.0, -1.3, -0.4, 0.3, 1.0, 1.9)
+_TRAINED = np.array([-2.0, -1.3, -0.4, 0.3, 1.0, 1.9])
 _HELD_OUT = 5
 _TESTED = np.linspace(-3.0, 3.0, 61)
 
@@ -33,13 +33,13 @@ class Task:
     origin: str
 
 
-def task_from(path: Path | None, loss: str | None, *, one_hot: bool, bayes: bool) -> Task:
-    """What a data file asks for; the example without one."""
+def task_from(path: Path | None, loss: str | None, *, one_hot: bool, bayes: bool, few: bool) -> Task:
+    """What a data file asks for; the example without one, of fewer points where many take minutes."""
     chosen = None if loss is None else {"mse": "squared_error"}.get(loss_name(loss), "cross_entropy")
     if path is None:
         if chosen == "cross_entropy" or one_hot:
             raise InputError("the example has no classes: give a data file whose y holds whole numbers.")
-        return _example()
+        return _example(_TRAINED[1::2], _TESTED[10:51:2]) if few else _example(_TRAINED, _TESTED)
     data, origin = _with_tests(load_data(path), path)
     assert data.x_test is not None
     x, x_test = (np.asarray(rows.reshape(len(rows), -1), dtype=np.float64) for rows in (data.x, data.x_test))
@@ -95,9 +95,9 @@ def _classes(task: Task, chosen: str | None, *, one_hot: bool, bayes: bool) -> T
     return Task(task.x, task.y, task.x_test, y_test, "cross_entropy", count, task.origin)
 
 
-def _example() -> Task:
-    """Six points of a wave; the constant second component of the inputs stands for a bias."""
-    x, x_test = (np.stack([points, np.ones(len(points))], axis=1) for points in (np.array(_TRAINED), _TESTED))
+def _example(trained: Array, tested: Array) -> Task:
+    """Points of a wave; the constant second component of the inputs stands for a bias."""
+    x, x_test = (np.stack([points, np.ones(len(points))], axis=1) for points in (trained, tested))
     y, y_test = (np.sin(1.6 * rows[:, :1]) + 0.3 * rows[:, :1] for rows in (x, x_test))
     origin = f"none given, so {len(x)} points of sin(1.6 x) + 0.3 x and {len(x_test)} test inputs (x, 1)"
     return Task(x, y, x_test, y_test, "squared_error", 1, origin)

@@ -1,23 +1,24 @@
-"""``foretrain reproduce``: the experiments of the registry."""
+"""``foretrain reproduce``: the experiments of the registry, one by one, several or all."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from foretrain.cli.frame import Answer, Command, Seed
 from foretrain.cli.output import Table
+from foretrain.cli.reproduce_answer import answer_of
 from foretrain.experiments import registry
 from foretrain.support.errors import InputError
 
-if TYPE_CHECKING:
-    from foretrain.experiments.registry import Experiment, Result, Scale
-
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="The experiment; without it, all are listed.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="The experiments; without any, all are listed.")
+    ] = None,
+    run_all: Annotated[bool, typer.Option("--all", help="Run all experiments.")] = False,
     paper_scale: Annotated[
         bool, typer.Option("--paper-scale", help="The size that the source printed.")
     ] = False,
@@ -26,19 +27,37 @@ def reproduce(
         typer.Option(
             "--keep",
             metavar="FOLDER",
-            help="Keep finished parts of a long experiment here; run again to go on from them.",
+            help="Keep what is finished here and go on from it next time: parts of a long experiment; of several "
+            "experiments also their data, tables, pictures and a page, index.html, that shows them.",
         ),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="How many experiments run at a time [default: 1].")
     ] = None,
     seed: Seed = 0,
 ) -> Answer:
-    """Reproduce a figure or table of the sources, and say whether it agrees (exit code 1 if it does not)."""
-    if name is None:
-        if keep is not None:
-            raise InputError("--keep belongs to one experiment: name it, or leave --keep out.")
-        return _list()
-    experiment = registry.get(name)
+    """Reproduce figures and tables of the sources, and say whether they agree.
+
+    One experiment ends with exit code 1 if a row of its table disagrees. Several, or --all, go on after an
+    experiment that fails or disagrees, and end with one table; their exit code is 0 if every tested row agrees or
+    has a note that explains why not, and 1 otherwise. --save and --plot are then about that table.
+    """
     scale = registry.Scale.PAPER if paper_scale else registry.Scale.QUICK
-    return _answer(experiment, scale, seed, experiment.run(scale, seed, keep=keep))
+    if run_all and names:
+        raise InputError("--all runs every experiment: leave out the names, or --all.")
+    chosen = registry.names() if run_all else tuple(dict.fromkeys(names or ()))
+    experiments = [registry.get(name) for name in chosen]
+    if not experiments:
+        if keep is not None or jobs is not None:
+            raise InputError("--keep and --jobs belong to experiments: name them, or add --all.")
+        return _list()
+    if len(experiments) > 1:
+        from foretrain.cli.reproduce_many import run_many
+
+        return run_many(experiments, scale, seed, keep, jobs or 1)
+    if jobs is not None:
+        raise InputError("--jobs is for several experiments: name more, add --all, or leave it out.")
+    return answer_of(experiments[0], scale, seed, experiments[0].run(scale, seed, keep=keep))
 
 
 def _list() -> Answer:
@@ -48,54 +67,13 @@ def _list() -> Answer:
     return Answer({"experiments": document}, [Table(("name", "what it shows", "source"), rows)])
 
 
-def _answer(experiment: Experiment, scale: Scale, seed: int, result: Result) -> Answer:
-    rows: list[dict[str, Any]] = [
-        {
-            "quantity": row.quantity,
-            "expected": row.expected,
-            "here": row.here,
-            "standard_error": row.standard_error,
-            "z": row.z,
-            "agrees": row.agrees,
-            "note": row.note,
-        }
-        for row in result.table
-    ]
-    facts = {"name": experiment.name, "title": experiment.title, "source": experiment.source}
-    noted = any(row.note for row in result.table)
-    columns = ("quantity", "published or theory", "here", "standard error", "z", "agrees", "note")
-    cells = [tuple({**row, "z": _rounded(row["z"])}.values()) for row in rows]
-    return Answer(
-        {
-            **facts,
-            "scale": scale,
-            "seed": seed,
-            "verdict": result.verdict,
-            "agrees": result.agrees,
-            "rows": rows,
-        },
-        [
-            experiment.title,
-            experiment.source,
-            Table(columns, cells) if noted else Table(columns[:-1], [cell[:-1] for cell in cells]),
-            result.verdict,
-        ],
-        data=result.data.assign_attrs(facts | {"scale": str(scale), "seed": seed, "verdict": result.verdict}),
-        figure=result.figure,
-        holds=result.agrees,
-    )
-
-
-def _rounded(z: float | None) -> float | None:
-    return None if z is None else round(z, 2)
-
-
 COMMAND = Command(
     reproduce,
     examples=(
         "foretrain reproduce",
         "foretrain reproduce log-variance --plot log-variance.png",
         "foretrain reproduce metric-fluctuations --paper-scale --save results",
+        "foretrain reproduce --all --keep report --jobs 2",
     ),
     saves=True,
     draws=True,

@@ -7,103 +7,10 @@ runs for long takes ``parts: Parts`` as a third argument, keeps with it what is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
-from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from foretrain.experiments.experiment import Experiment, Result, Row, Scale
+from foretrain.support.errors import unknown_name
 
-from foretrain.support.errors import InputError, unknown_name
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import xarray
-    from matplotlib.figure import Figure
-
-
-class Scale(StrEnum):
-    """How much work an experiment does: seconds on a laptop, or the size the source printed."""
-
-    QUICK = "quick"
-    PAPER = "paper"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the comparison: a quantity, its published or theoretical value, and the one found here.
-
-    Trends are told in words. ``note`` explains what the reader would ask: why a published trend is absent here,
-    and at which size it appears.
-    """
-
-    quantity: str
-    expected: float | str
-    here: float | str
-    standard_error: float | None = None  # None: computed, not sampled
-    agrees: bool | None = None  # None: shown for orientation, no claim is tested
-    note: str = ""
-
-    @property
-    def z(self) -> float | None:
-        """Distance from the expected value in standard errors."""
-        if not self.standard_error or isinstance(self.here, str) or isinstance(self.expected, str):
-            return None
-        return (self.here - self.expected) / self.standard_error
-
-
-@dataclass(frozen=True)
-class Result:
-    """What an experiment hands back.
-
-    ``verdict`` is one sentence; ``data`` holds every number behind the table and the picture; ``figure``
-    draws the picture when it is called, so that matplotlib is imported only if somebody wants to see it.
-    """
-
-    verdict: str
-    table: tuple[Row, ...]
-    data: xarray.Dataset
-    figure: Callable[[], Figure] | None = None
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every tested row agrees."""
-        return all(row.agrees is not False for row in self.table)
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """An entry of the table: the experiment's name, what it shows, its source, and where its function is."""
-
-    name: str
-    title: str
-    source: str
-    address: str  # "module:function"
-    resumable: bool = False  # its function takes the parts as a third argument
-
-    def load(self) -> Callable[..., Result]:
-        """Import the experiment's module and return its function."""
-        module, function = self.address.split(":")
-        return cast("Callable[..., Result]", getattr(import_module(module), function))
-
-    def run(
-        self, scale: Scale | str = Scale.QUICK, seed: int = 0, *, keep: str | Path | None = None
-    ) -> Result:
-        """Run the experiment; the same scale and seed give the same numbers.
-
-        ``keep`` is a folder for the finished parts of a resumable experiment: a second run goes on from them.
-        """
-        if scale not in tuple(Scale):
-            raise InputError(f"scale {scale!r} is not known: choose 'quick' or 'paper'.")
-        if not self.resumable:
-            if keep is not None:
-                raise InputError(f"{self.name} has no parts that could be kept: leave that out.")
-            return self.load()(Scale(scale), seed)
-        from foretrain.experiments.parts import Parts
-
-        parts = Parts(keep, {"experiment": self.name, "scale": str(scale), "seed": seed})
-        return self.load()(Scale(scale), seed, parts)
-
+__all__ = ["Experiment", "Result", "Row", "Scale", "get", "names"]
 
 _BOOK = "Roberts & Yaida"  # The Principles of Deep Learning Theory
 _GLOBAL = "Hazelden et al."  # The Global Empirical NTK
@@ -197,10 +104,24 @@ _TABLE = (
         "foretrain.experiments.mutual_information:mutual_information",
     ),
     Experiment(
+        "finite-width-posterior",
+        "Posterior, evidence and hidden layers at order 1/n against exact finite-width posteriors",
+        f"{_BOOK}, section 6.4",
+        "foretrain.experiments.finite_bayes:finite_bayes",
+        resumable=True,
+    ),
+    Experiment(
         "learning-rate-scaling",
         "Learning rates by the equivalence principle against uniform ones",
         f"{_BOOK}, section 9.4",
         "foretrain.experiments.learning_rate_scaling:learning_rate_scaling",
+    ),
+    Experiment(
+        "trained-ensembles",
+        "Mean and covariance of trained networks of five widths, on a function and on digits",
+        f"{_BOOK}, (10.40) and (10.41)",
+        "foretrain.experiments.trained_ensembles:trained_ensembles",
+        resumable=True,
     ),
     Experiment(
         "quadratic-models",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _PANELS = 4  # outputs drawn
+_TERMS = ("term_", "mean_wiring", "mean_rest")  # names of what finite width adds
 _BARS = 60  # test inputs drawn one by one
 
 
@@ -28,23 +30,28 @@ def draw_prediction(data: xr.Dataset) -> Figure:
     place = _moving(data)
     classes = "probabilities" in data
     outputs = 1 if classes else min(data.sizes["output"], _PANELS)
-    beside = not classes and place is None and "y_test" in data
-    columns = outputs if outputs < 4 or not beside else 2
-    rows = -(-outputs // columns)
-    width = 7.0 if outputs == 1 and not beside else 4.6 * columns
+    draw = _chosen(data, place)
+    shifted = draw is _draw_curve and "infinite_mean" in data
+    columns = 2 if outputs == _PANELS and not shifted else outputs
+    rows = 2 if shifted else -(-outputs // columns)
+    width = 7.0 if outputs == 1 and draw is not _draw_beside else 4.6 * columns
     figure, panels = new_figure(_title(data), rows, columns, (width, 3.9 * rows + 0.5))
     for output, panel in enumerate(panels[:outputs]):
-        if classes:
-            _draw_classes(panel, data, place)
-        elif place is not None:
-            _draw_curve(panel, data, place, output)
-        elif beside:
-            _draw_beside(panel, data, output)
-        else:
-            _draw_sorted(panel, data, output)
+        draw(panel, data, place, output)
         if not classes and data.sizes["output"] > 1:
             panel.set_title(f"output {output}", fontsize=10, loc="left")
+        if shifted:
+            _draw_shift(panels[outputs + output], data, place, output)
     return figure
+
+
+def _chosen(data: xr.Dataset, place: int | None) -> Callable[[Axes, xr.Dataset, int | None, int], None]:
+    """The kind of panel that suits the data."""
+    if "probabilities" in data:
+        return _draw_classes
+    if place is not None:
+        return _draw_curve
+    return _draw_beside if "y_test" in data else _draw_sorted
 
 
 def _title(data: xr.Dataset) -> str:
@@ -70,7 +77,7 @@ def _column(values: Array, output: int) -> Array:
     return np.asarray(values if values.ndim == 1 else values[:, output])
 
 
-def _draw_curve(panel: Axes, data: xr.Dataset, place: int, output: int) -> None:
+def _draw_curve(panel: Axes, data: xr.Dataset, place: int | None, output: int) -> None:
     """Mean with bands of one and two standard deviations, training points, and the given targets."""
     order = np.argsort(data["x_test"].values[:, place])
     x = data["x_test"].values[order, place]
@@ -83,11 +90,6 @@ def _draw_curve(panel: Axes, data: xr.Dataset, place: int, output: int) -> None:
     if "y_test" in data:
         given = _column(data["y_test"].values, output)[order]
         panel.plot(x, given, color=FAINT, linestyle="--", linewidth=1.3, label="given on test inputs")
-    if "infinite_mean" in data:
-        infinite = data["infinite_mean"].values[order, output]
-        panel.plot(
-            x, infinite, color=PALETTE[1], linestyle=":", linewidth=1.6, label="mean at infinite width"
-        )
     panel.plot(x, mean, color=PALETTE[0], linewidth=1.8, label="mean")
     trained = data["x"].values[:, place], _column(data["y"].values, output)
     panel.plot(*trained, "o", color=INK, markersize=5, label="training targets", zorder=5)
@@ -96,7 +98,23 @@ def _draw_curve(panel: Axes, data: xr.Dataset, place: int, output: int) -> None:
     panel.legend(frameon=False, fontsize=8, loc="best")
 
 
-def _draw_beside(panel: Axes, data: xr.Dataset, output: int) -> None:
+def _draw_shift(panel: Axes, data: xr.Dataset, place: int | None, output: int) -> None:
+    """What finite width adds to the mean, in all and by origin."""
+    order = np.argsort(data["x_test"].values[:, place])
+    x = data["x_test"].values[order, place]
+    parts = {str(name): data[name] for name in data if str(name).startswith(_TERMS)}
+    for number, (name, part) in enumerate(parts.items(), start=1):
+        color, label = PALETTE[number % len(PALETTE)], name.partition("_")[2]
+        panel.plot(x, part.values[order, output], color=color, linewidth=1.2, label=label)
+    whole = (data["mean"] - data["infinite_mean"]).values[order, output]
+    panel.plot(x, whole, color=INK, linewidth=2.0, label="in all")
+    panel.plot(data["x"].values[:, place], np.zeros(data.sizes["train"]), "o", color=INK, markersize=5)
+    panel.set_xlabel("input" if data.sizes["component"] == 1 else f"component {place} of the input")
+    panel.set_ylabel("added to the mean by finite width")
+    panel.legend(frameon=False, fontsize=8, loc="best")
+
+
+def _draw_beside(panel: Axes, data: xr.Dataset, _: int | None, output: int) -> None:
     """Predicted against given outputs; on the diagonal they agree."""
     given, mean = _column(data["y_test"].values, output), data["mean"].values[:, output]
     spread = _spread(data, output)
@@ -121,7 +139,7 @@ def _draw_beside(panel: Axes, data: xr.Dataset, output: int) -> None:
     panel.legend(frameon=False, fontsize=8, loc="upper left")
 
 
-def _draw_sorted(panel: Axes, data: xr.Dataset, output: int) -> None:
+def _draw_sorted(panel: Axes, data: xr.Dataset, _: int | None, output: int) -> None:
     """Test inputs by their predicted mean."""
     mean, spread = data["mean"].values[:, output], _spread(data, output)
     order = np.argsort(mean)
@@ -142,7 +160,7 @@ def _draw_sorted(panel: Axes, data: xr.Dataset, output: int) -> None:
     panel.legend(frameon=False, fontsize=8, loc="upper left")
 
 
-def _draw_classes(panel: Axes, data: xr.Dataset, place: int | None) -> None:
+def _draw_classes(panel: Axes, data: xr.Dataset, place: int | None, _: int) -> None:
     """Mean probabilities of classes: bands along the one input that varies, else a bar for each test input."""
     chances = data["probabilities"].values
     count = chances.shape[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from swept import content, write_drawn, write_fragile, write_spec, written
 import foretrain as ft
 from foretrain.experiments.sweep import journal, price, read, sweep
 from foretrain.experiments.sweep.journal import LOG
+from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.points import points
 from foretrain.experiments.sweep.spec import read_spec
 from foretrain.support.errors import EngineError, FileError, InputError
@@ -185,10 +187,8 @@ def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
     spec = write_fragile(tmp_path, "[0, 1]")
-    plan = read_spec(spec)
-    by_key = {point.key: point for point in points(plan)}
     with (
-        journal.opened(tmp_path / "mine.sweep", plan, by_key, extend=False),
+        journal.opened(Plan.of(spec, None), extend=False),
         pytest.raises(FileError, match=r"another process is running the sweep in .*: wait for it to end"),
     ):
         sweep(spec, workers=1)
@@ -215,12 +215,20 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 
 def test_answers_that_cannot_be_labelled_are_failures(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "def odd(a: int):\n    return [{'a': 1.0}, None, {}, {'x/y': 1.0}, 1j, {'status': 1.0}][a]\n"
+        "from xarray import DataArray as A\n\ndef odd(a: int):\n"
+        "    twice, unequal = A([1.0, 2.0], {'k': [3, 3]}, ['k']), A([1.0, 2.0], {'k': [3, 4]}, ['k'])\n"
+        "    other = {'v': A([1.0], {'k': [3]}, ['k']), 'w': unequal}\n"
+        "    own = {'k': 1.0, 'v': unequal}\n"
+        "    return [{'a': 1.0}, None, {}, {'x/y': 1.0}, 1j, {'status': 1.0}, {'v': twice}, own, other][a]\n"
     )
-    found = sweep(
-        write_spec(tmp_path, 'observable = "mine.py:odd"\n[axes]\na = [0, 1, 2, 3, 4, 5]'), workers=1
-    )
-    words = ["is that of a parameter", "NoneType", "empty", "'x/y' cannot name", "complex128", "reserved"]
+    spec = write_spec(tmp_path, 'observable = "mine.py:odd"\n[axes]\na = { from = 0, to = 8, step = 1 }')
+    found = sweep(spec, workers=1)
+    words = [
+        *("is that of a parameter", "NoneType", "empty", "'x/y' cannot name", "complex128", "reserved"),
+        *("the labels of k repeat", "'k' names a value and an axis"),
+    ]
+    assert found.done == 1
+    assert found.data["v"].sel(a=8).values.tolist()[0] == 1.0
     assert all(word in error for word, error in zip(words, found.errors.values(), strict=True))
 
 
@@ -324,3 +332,49 @@ def test_repeats_can_be_added(tmp_path: Path) -> None:
     found = sweep(write_drawn(tmp_path, 2, "repeats = 3"), workers=1, extend=True)
     assert found.computed == 40
     np.testing.assert_array_equal(found.data["value"].sel(repeat=0), once.data["value"])
+
+
+def test_engines_that_answer_at_the_end_get_few_points_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was handed over before a kill stays."""
+    groups: list[int] = []
+
+    def at_the_end(function: Any, tasks: Any, **_: object) -> Any:
+        jobs = list(tasks)
+        if len(groups) == 2:
+            raise KeyboardInterrupt
+        groups.append(len(jobs))
+        yield from list(map(function, jobs))
+
+    monkeypatch.setattr("foretrain.support.engines.run", at_the_end)
+    monkeypatch.setattr("foretrain.support.engines.capacity", lambda engine, workers: 1)
+    monkeypatch.setattr("foretrain.support.engines.check", lambda engine, workers: None)
+    spec = write_drawn(tmp_path, 2)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(spec, engine="ray://auto")
+    assert groups == [8, 8]
+    assert int((ft.load(tmp_path / "mine.sweep")["status"] == "done").sum()) == 16
+
+
+def test_answers_of_another_kind_than_before_are_failures(tmp_path: Path) -> None:
+    """By the order of the points, not by that in which they were finished."""
+    (tmp_path / "mine.py").write_text(
+        "from xarray import DataArray as A\n\ndef turns(a: int):\n"
+        "    return {'x': [1.0, A([1.0], {'k': [1]}, ['k']), 'word', 2.0, 3.0][a]} | ({'y': [1.0]} if a > 3 else {})\n"
+    )
+    spec = write_spec(tmp_path, 'observable = "mine.py:turns"\n[axes]\na = [0, 1, 2, 3, 4]')
+    found = sweep(spec, workers=1)
+    np.testing.assert_array_equal(found.data["x"], [1.0, np.nan, np.nan, 2.0, 3.0])
+    assert list(found.errors) == ["a = 1", "a = 2"]
+    assert "x is numbers over (k) here, but numbers without axes at an earlier point" in found.errors["a = 1"]
+    assert "x is text without axes here" in found.errors["a = 2"]
+    assert (found.done, found.missing) == (3, 0)
+
+
+def test_a_finished_sweep_keeps_its_data_while_it_is_looked_at(tmp_path: Path) -> None:
+    spec = write_fragile(tmp_path, "[0, 1]")
+    sweep(spec, workers=1)
+    marked = (tmp_path / "mine.sweep" / "data.zarr").stat().st_ino
+    with journal.opened(Plan.of(spec, None), extend=False):
+        assert (tmp_path / "mine.sweep" / "data.zarr").stat().st_ino == marked

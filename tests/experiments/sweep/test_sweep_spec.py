@@ -56,6 +56,7 @@ def test_the_example_can_be_run() -> None:
         (f"repeat = 3\n{START}epsilon = [0.1]", 1, "repeat is not known here: known are .*repeats"),
         (f"seed = -1\n{START}epsilon = [0.1]", 1, "seed: Input should be greater than or equal to 0"),
         (f"{START}epsilom = [0.1]", 5, "unknown parameter 'epsilom': did you mean 'epsilon'"),
+        (f"{START}epsilon = [nan]", 5, "epsilon has a value that is not a number"),
         (f"{START}epsilon = []", 5, "axes.epsilon: give a list of values, or"),
         (f"{START}epsilon = 0.1", 5, "axes.epsilon: give a list of values, or"),
         (f"{START}epsilon = [[0.1]]", 5, "let every value be a number"),

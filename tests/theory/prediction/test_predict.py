@@ -15,6 +15,7 @@ import foretrain as ft
 from foretrain.support.errors import InputError, NotEnoughMemoryError, NotSupportedError
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates
 from foretrain.theory.prediction.entry import class_probabilities
+from foretrain.theory.prediction.finite_width import finite_prediction
 from foretrain.theory.prediction.infinite_width import CROSS_ENTROPY, expected_loss, target_logits
 from foretrain.theory.prediction.kernels import _fit_together, between, last_layer
 
@@ -231,6 +232,38 @@ def test_rectangular_tiles_of_both_kernels() -> None:
         np.testing.assert_allclose(found, expected[:14, 14:], atol=1e-9)
 
 
+@pytest.mark.parametrize("algorithm", ["gradient_descent", "two_step"])
+def test_finite_width_adds_terms_to_the_mean(algorithm: Any) -> None:
+    mlp = ft.MLP("sin", depth=2, width=100, C_b=0.1, C_W=1.3, lambda_b=0.5)
+    task: Any = (mlp, [[-0.1, -0.7], [2.1, 0.25]], [-0.3, 1.6], [[-1.2, -0.95]])
+    found: Any = ft.predict(*task, regime="finite", algorithm=algorithm)
+    expected = finite_prediction(*task, algorithm)
+    np.testing.assert_allclose(found.mean, expected.mean, atol=1e-12)
+    np.testing.assert_allclose(found.infinite_mean, ft.predict(*task).mean, atol=1e-9)
+    np.testing.assert_allclose(found.mean, found.infinite_mean + sum(found.terms.values()), atol=1e-12)
+    wide: Any = ft.predict(mlp.replace(width=1000), *task[1:], regime="finite", algorithm=algorithm)
+    np.testing.assert_allclose(
+        10 * (wide.mean - wide.infinite_mean), found.mean - found.infinite_mean, rtol=1e-9
+    )
+
+
+def test_finite_width_of_the_posterior() -> None:
+    """Example T of the Bayesian reference at n = 64, in the form of the first order."""
+    K = np.array([[1, 0.5, -0.3], [0.5, 0.8, 0.2], [-0.3, 0.2, 1.2]])
+    inputs = np.linalg.cholesky((K - 0.1) / 1.5) * np.sqrt(3)
+    mlp = ft.MLP("tanh", depth=3, width=64, n_out=2, C_b=0.1, C_W=1.5)
+    targets = np.array([(0.7, -0.4), (0.2, 0.9)]).T
+    found: Any = ft.predict(mlp, inputs[:2], targets, inputs[2:], regime="finite", learner="bayes")
+    np.testing.assert_allclose(found.mean, [(-0.456098486, 0.511008892)], atol=2e-8)
+    assert found.log_evidence == pytest.approx(-4.504691324 - 3.672560350 / 64, abs=1e-7)
+    wiring = np.array([[1.839399705, -1.023924756], [-1.023924756, 1.071173719]]) / 64
+    np.testing.assert_allclose(found.wiring.squeeze(), wiring, atol=1e-7)
+    loss = expected_loss(found, [[0.0, 0.0]])
+    expected = 0.5 * (2 * (0.475737677 - 1.494715315 / 64) + np.trace(wiring))
+    assert loss.variance == pytest.approx(expected, abs=1e-7)
+    assert loss.fluctuation is None
+
+
 def test_results_are_labelled_and_teach() -> None:
     found = ft.predict(TANH, *DATA, eta=0.5, time=3)
     data = found.to_dataset()
@@ -272,6 +305,9 @@ def test_results_are_labelled_and_teach() -> None:
         ({"eta": -1.0}, "eta is -1"),
         ({"eta": 50.0}, "converges only below"),
         ({"time": 1.5}, "algorithm='flow'"),
+        ({"regime": "finite", "algorithm": "newton"}, "algorithm='two_step'"),
+        ({"regime": "finite", "loss": "cross_entropy"}, "infinite width only"),
+        ({"regime": "finite", "learner": "bayes", "noisy_labels": True}, "add the noise"),
         ({"mlp": "tanh"}, "give an MLP"),
         ({"Y_train": Y[:2]}, "targets have shape"),
         ({"X_test": X[3:, :2]}, "n_in is 3"),

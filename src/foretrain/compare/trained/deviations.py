@@ -38,14 +38,15 @@ class Sizes:
 def sizes_of(deviations: Array, covariances: Sequence[Array]) -> Sizes:
     """From deviations (widths, entries) and the covariance of each width's.
 
-    The mean square of noisy numbers is that of the true ones plus their variances; its own variance is
-    2 tr C² + 4 d C d over the squared number of entries.
+    The mean square of noisy numbers is that of the true ones d plus their variances; its own variance is
+    2 tr C² + 4 d C d over the squared number of entries, and noise adds 4 tr C² to the last term on average.
     """
     entries = deviations.shape[1]
     squares, errors = [], []
     for deviation, covariance in zip(deviations, covariances, strict=True):
         squares.append((deviation @ deviation - np.trace(covariance)) / entries)
-        variance = 2 * (covariance**2).sum() + 4 * deviation @ covariance @ deviation
+        noise = 2 * float((covariance**2).sum())
+        variance = max(4 * float(deviation @ covariance @ deviation) - noise, noise)
         errors.append(np.sqrt(variance) / entries)
     return Sizes(np.array(squares), np.array(errors))
 

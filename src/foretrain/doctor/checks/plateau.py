@@ -139,7 +139,11 @@ def _flow(case: Case, task: Task, below: float) -> tuple[Array, Array, bool, nn.
 
     flow = followed(_only_training(case, rates), min(_FIRST_EVALUATIONS, most))
     parts = [flow.data]
-    if flow.status == "evaluation limit" and most > _FIRST_EVALUATIONS and not _stands_still(flow, below):
+    unfinished = flow.status == "evaluation limit" and most > _FIRST_EVALUATIONS
+    if unfinished and flow.data.sizes["step"] == 1:  # no step was good yet: a new start would try the same
+        flow = followed(_only_training(case, rates), most)
+        parts = [flow.data]
+    elif unfinished and not _stands_still(flow.data, below):
         flow = followed(flow.model, most - _FIRST_EVALUATIONS)
         parts.append(flow.data.isel(step=slice(1, None)))
     starts = np.cumsum([0.0, *(float(part["time"][-1]) for part in parts[:-1])])
@@ -148,9 +152,9 @@ def _flow(case: Case, task: Task, below: float) -> tuple[Array, Array, bool, nn.
     return times, losses, flow.status == "reached", flow.model
 
 
-def _stands_still(flow: ModelFlow, below: float) -> bool:
+def _stands_still(flow: xarray.Dataset, below: float) -> bool:
     """Whether at its present speed the loss would need far longer than gradients that are left could follow."""
-    time, loss, rate = (float(flow.data[name][-1]) for name in ("time", "loss", "loss_rate"))
+    time, loss, rate = (float(flow[name][-1]) for name in ("time", "loss", "loss_rate"))
     return (loss - below) > _OUT_OF_REACH * time * abs(rate)
 
 

@@ -9,7 +9,8 @@
 
 from pathlib import Path
 
-from foretrain.experiments.sweep.entry import Price, Sweep, price, read, sweep
+from foretrain.experiments.sweep.entry import Sweep, read, sweep
+from foretrain.experiments.sweep.pricing import Price, price
 
 EXAMPLE = Path(__file__).with_name("phases.toml")
 

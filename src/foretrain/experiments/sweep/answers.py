@@ -34,12 +34,22 @@ def labelled(result: Any, taken: Collection[str]) -> xarray.Dataset:
         result = {_VALUE: result}
     if not result:
         raise InputError("the answer is empty: return at least one named value.")
-    found = xarray.Dataset({_checked(name, taken): _array(name, value) for name, value in result.items()})
-    for dim in found.dims:
-        _checked(dim, taken)
-    return found.assign_coords(
+    arrays = {_checked(name, taken): _array(name, value) for name, value in result.items()}
+    both = arrays.keys() & {dim for array in arrays.values() for dim in array.dims}
+    if both:
+        raise InputError(f"{min(both)!r} names a value and an axis of the answer: rename one of them.")
+    try:
+        found = xarray.Dataset(arrays)
+    except ValueError as error:
+        raise InputError(
+            f"the parts of the answer do not fit together ({error}): name unlike axes apart."
+        ) from None
+    found = found.assign_coords(
         {dim: np.arange(size) for dim, size in found.sizes.items() if dim not in found.coords}
     )
+    for dim in found.dims:
+        _check_labels(_checked(dim, taken), found[dim].values)
+    return found
 
 
 def packed(dataset: xarray.Dataset) -> tuple[dict[str, Any], bytes]:
@@ -91,6 +101,14 @@ def _checked(name: Any, taken: Collection[str]) -> str:
             f"{name!r} names a part of the answer, but is that of a parameter or reserved: rename it."
         )
     return name
+
+
+def _check_labels(dim: str, labels: np.ndarray[Any, Any]) -> None:
+    """Answers of different points are put together by their labels."""
+    if labels.dtype.kind not in "iufbU":
+        raise InputError(f"the labels of {dim} are {labels.dtype}: use numbers or text.")
+    if len(np.unique(labels)) < len(labels) or labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise InputError(f"the labels of {dim} repeat, or are not numbers: let them tell all entries apart.")
 
 
 def _array(name: str, value: Any) -> xarray.DataArray:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from foretrain._version import __version__
 from foretrain.experiments.sweep.evaluation import Outcome
-from foretrain.experiments.sweep.points import Point
+from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.spec import Spec
 from foretrain.support.errors import FileError
 from foretrain.support.store import DATA
@@ -92,9 +92,13 @@ class Journal:
     def __init__(self, path: Path, contents: Contents) -> None:
         self.path, self.contents = path, contents
         self._log = Log(path / LOG, contents.end)
+        self._is_ahead = False  # of the data
 
     def write(self, outcome: Outcome) -> None:
-        """It is on disk when this returns."""
+        """It is on disk when this returns; data that were made before are removed, as they lack it."""
+        if not self._is_ahead:
+            shutil.rmtree(self.path / DATA, ignore_errors=True)
+            self._is_ahead = True
         common = {"key": outcome.key, "seconds": round(outcome.seconds, 6)}
         if outcome.entry is not None:
             found = {**outcome.entry, "warnings": outcome.warnings}
@@ -112,23 +116,17 @@ class Journal:
 
 
 @contextmanager
-def opened(path: Path, spec: Spec, points: Mapping[str, Point], *, extend: bool) -> Iterator[Journal]:
-    """The folder, made anew or gone on with, for one writer at a time; older data are removed from it."""
+def opened(plan: Plan, *, extend: bool) -> Iterator[Journal]:
+    """The folder, made anew or gone on with, for one writer at a time."""
+    path, spec = plan.store, plan.spec
     _refuse_other_files(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(
-            f"{path} cannot be written ({error.strerror or error}): choose another store."
-        ) from error
     with _locked(path):
         contents = read_log(path)
         if contents is None:
             create(path / LOG, frame(_beginning("header", spec)))
             contents = read_log(path)
             assert contents is not None
-        grown = difference(path, contents, spec, points, extend=extend)
-        shutil.rmtree(path / DATA, ignore_errors=True)  # stale as soon as there is a new point
+        grown = has_grown(plan, contents, extend=extend)
         journal = Journal(path, contents)
         try:
             if grown:
@@ -138,11 +136,9 @@ def opened(path: Path, spec: Spec, points: Mapping[str, Point], *, extend: bool)
             journal.close()
 
 
-def difference(
-    path: Path, contents: Contents, spec: Spec, points: Mapping[str, Point], *, extend: bool
-) -> bool:
+def has_grown(plan: Plan, contents: Contents, *, extend: bool) -> bool:
     """Whether the sweep has grown since the store was begun; refused if it differs in another way."""
-    before, now = contents.identity, spec.identity()
+    path, before, now = plan.store, contents.identity, plan.spec.identity()
     if contents.version != __version__:
         raise FileError(
             f"{path} was begun with foretrain {contents.version}, and this is {__version__}: choose another store, "
@@ -153,19 +149,19 @@ def difference(
     told = "; ".join(_differences(before, now))
     known = contents.done.keys() | contents.failed.keys()
     same = all(before[key] == now[key] for key in ("target", "code", "seed"))
-    if not same or not known <= points.keys() or not _has_grown(before, now):
+    if not same or not known <= plan.points.keys() or not _covers(before, now):
         raise FileError(
             f"{path} was begun for another sweep ({told}): restore that, or choose another store for this one."
         )
     if not extend:
         raise FileError(
             f"{path} was begun for a smaller sweep ({told}): add --extend to keep its {len(contents.done)} points "
-            f"and compute {len(points) - len(known)} more, or choose another store."
+            f"and compute {len(plan.points) - len(known)} more, or choose another store."
         )
     return True
 
 
-def _has_grown(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _covers(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether all values that were asked for still are."""
     values = {name: [value] for name, value in now["fixed"].items()} | now["axes"]
     wanted = {name: [value] for name, value in before["fixed"].items()} | before["axes"]
@@ -212,9 +208,9 @@ def _refuse_other_files(path: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[IO[bytes]]:
+def _locked(path: Path) -> Iterator[None]:
     """The system takes the lock back however the process ends; workers do not inherit it."""
-    with open(path / _LOCK, "ab") as handle:
+    with _lock_file(path) as handle:
         if fcntl is not None:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -222,4 +218,14 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
                 raise FileError(
                     f"another process is running the sweep in {path}: wait for it to end, or choose another store."
                 ) from None
-        yield handle
+        yield
+
+
+def _lock_file(path: Path) -> IO[bytes]:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return open(path / _LOCK, "ab")
+    except OSError as error:
+        raise FileError(
+            f"{path} cannot be written ({error.strerror or error}): choose another store."
+        ) from error

@@ -39,14 +39,18 @@ def as_dataset(
     shape = tuple(len(values) for values in axes.values())
     status, error = np.full(shape, MISSING, dtype=object), np.full(shape, "", dtype=object)
     found: dict[str, _Found] = {}
+    shapes: dict[str, Any] = {}
     for point in points:
+        place = point.place
         if point.key in contents.done:
             frame = contents.done[point.key]
-            for variable in unpacked(frame.entry, frame.body):
-                found.setdefault(variable.name, []).append((point.place, variable))
-            status[point.place] = DONE
+            answer = list(unpacked(frame.entry, frame.body))
+            error[place] = _misfit(answer, shapes)
+            status[place] = FAILED if error[place] else DONE
+            for variable in answer if not error[place] else ():
+                found.setdefault(variable.name, []).append((place, variable))
         elif point.key in contents.failed:
-            status[point.place], error[point.place] = FAILED, contents.failed[point.key]["error"]
+            status[place], error[place] = FAILED, contents.failed[point.key]["error"]
     labels = _all_labels(chain.from_iterable(found.values()))
     data = {name: _stacked(own, labels, axes, shape) for name, own in found.items()}
     data[STATUS] = (tuple(axes), status.astype(str), {})
@@ -56,21 +60,41 @@ def as_dataset(
     return xarray.Dataset(data, coordinates, _attributes(spec))
 
 
+def _misfit(answer: list[Variable], known: dict[str, Any]) -> str:
+    """Why an answer cannot stand beside those of earlier points, else nothing; ``known`` grows by what is new."""
+    new: dict[str, Any] = {}
+    for variable in answer:
+        new[variable.name] = variable.dims, "text" if variable.values.dtype.kind == "U" else "numbers"
+        for dim, labels in zip(variable.dims, variable.labels):
+            new[dim] = "text" if any(isinstance(label, str) for label in labels) else "numbers"
+    for name, shape in new.items():
+        if known.get(name, shape) != shape:
+            return (
+                f"{name} is {_told(shape)} here, but {_told(known[name])} at an earlier point: return the same kind at "
+                "every point, and use a new store."
+            )
+    known.update(new)
+    return ""
+
+
+def _told(shape: Any) -> str:
+    if isinstance(shape, str):
+        return f"an axis labelled by {shape}"
+    dims, kind = shape
+    return f"{kind} over ({', '.join(dims)})" if dims else f"{kind} without axes"
+
+
 def _all_labels(found: Iterable[tuple[_Place, Variable]]) -> dict[str, dict[Any, int]]:
     """Of every axis of the answers, labels with their places: numbers in order, text as it comes up."""
     known: dict[str, dict[Any, None]] = {}
     for _, variable in found:
         for dim, labels in zip(variable.dims, variable.labels):
             known.setdefault(dim, {}).update(dict.fromkeys(labels))
-    return {
-        dim: {label: place for place, label in enumerate(_ordered(list(labels)))}
-        for dim, labels in known.items()
-    }
+    return {dim: {label: i for i, label in enumerate(_ordered(list(own)))} for dim, own in known.items()}
 
 
 def _ordered(labels: list[Any]) -> list[Any]:
-    is_text = any(isinstance(label, str) for label in labels)
-    return [str(label) for label in labels] if is_text else sorted(labels)
+    return labels if any(isinstance(label, str) for label in labels) else sorted(labels)
 
 
 def _stacked(

@@ -28,6 +28,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from foretrain.experiments.sweep.answers import RESERVED
 from foretrain.experiments.sweep.lines import line_of
 from foretrain.experiments.sweep.parameters import SEED, Parameter, Scalar, missing, resolved
 from foretrain.experiments.sweep.targets import Target, of_experiment, of_observable
@@ -203,6 +204,10 @@ class _Checker:
 
     def _axis(self, name: str, values: list[Any], by_name: dict[str, Parameter]) -> tuple[Scalar, ...]:
         found = tuple(self._value(("axes", name), by_name, value) for value in values)
+        if name in RESERVED:
+            raise self._refusal(("axes", name), f"{name} names a part of the store: rename the parameter")
+        if any(value != value for value in found):
+            raise self._refusal(("axes", name), f"{name} has a value that is not a number: leave it out")
         if {type(value) for value in found} == {int, float}:
             found = tuple(map(float, found))
         if len({type(value) for value in found}) > 1:

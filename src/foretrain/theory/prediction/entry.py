@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,9 +22,6 @@ from foretrain.theory.prediction.infinite_width.gradient_descent import (
 from foretrain.theory.prediction.infinite_width.losses import check_probabilities, smooth_labels
 from foretrain.theory.prediction.kernels import Spread, check_spread
 from foretrain.theory.prediction.result import PredictedOutputs
-
-if TYPE_CHECKING:
-    from foretrain.theory.prediction.bayes.finite_width import FiniteBayesPrediction
 
 Array = NDArray[np.float64]
 Regime = Literal["infinite", "finite"]
@@ -55,7 +52,7 @@ def predict(
     spread: Spread = "covariance",
     draws: int | None = None,
     seed: Seed = 0,
-) -> PredictedOutputs | FiniteBayesPrediction:
+) -> PredictedOutputs:
     """What networks answer on test inputs after training: mean and spread over initialisations, or a posterior.
 
     Parameters
@@ -175,7 +172,7 @@ def _finite_bayes(
     spread: Spread,
     draws: int | None,
     seed: Seed,
-) -> FiniteBayesPrediction:
+) -> PredictedOutputs:
     from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
 
     if noisy_labels:

@@ -240,6 +240,7 @@ def test_unequal_widths_follow_the_flow() -> None:
     np.testing.assert_allclose(found.terms["ntk_variance"][0], expected, rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:the standard error")
 def test_sampled_sums_have_honest_errors() -> None:
     rng = np.random.default_rng(1)
     X = rng.normal(size=(5, 3))
@@ -310,6 +311,19 @@ def test_large_corrections_are_reported() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         finite_prediction(network(width=800), X_TRAIN, Y, X_TEST)
+
+
+@pytest.mark.filterwarnings("ignore:the corrections")
+def test_inputs_that_are_nearly_alike_are_reported() -> None:
+    with pytest.warns(AccuracyWarning, match="nearly alike"):
+        finite_prediction(network(), [*X_TRAIN, X_TRAIN[0] + 1e-5], [-0.3, 1.6, -0.3], X_TEST)
+
+
+@pytest.mark.filterwarnings("ignore:the corrections")
+def test_few_draws_are_reported() -> None:
+    inputs = np.random.default_rng(3).normal(size=(6, 2))
+    with pytest.warns(AccuracyWarning, match="more draws="):
+        finite_prediction(network(), inputs, np.sin(inputs[:, 0]), X_TEST, draws=5)
 
 
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:

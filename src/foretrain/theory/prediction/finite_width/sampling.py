@@ -1,8 +1,8 @@
 """The mean prediction by sampled sums over training samples, for more of them than all entries allow.
 
-Triples of training samples are drawn with probabilities in proportion to the weights that they have in the sum; the
-tensors of a drawn triple are exact, for all test and training samples at the fourth place. So the mean over draws has
-no bias, and its scatter is the standard error.
+Sets of three training samples are drawn with probabilities in proportion to the weights that they have in the sum.
+All orders of a drawn set are summed, with exact tensors, and all test and training samples at the fourth place. So
+the mean over draws has no bias, and its scatter is the standard error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from foretrain.theory.prediction.finite_width.weights import FOURFOLD, Weights, 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-_TOGETHER = 4_000  # quadruples
+_TOGETHER = 20_000  # quadruples
 _WAY_OUT = "use fewer draws= or fewer training and test inputs"
 
 
@@ -38,7 +38,7 @@ class Sampled(NamedTuple):
 
 
 def sampled_terms(store: Store, targets: Array, plan: Plan, draws: int, seed: Seed) -> Sampled:
-    """n times the terms of :func:`mean_terms` at the end of training, from ``draws`` triples."""
+    """n times the terms of :func:`mean_terms` at the end of training, from ``draws`` sets of inputs."""
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 2:
         raise InputError(f"draws is {draws!r}: give a whole number from 2 on.")
     if plan.time is not None:
@@ -51,11 +51,10 @@ def sampled_terms(store: Store, targets: Array, plan: Plan, draws: int, seed: Se
     by_origin = {
         origin: on_samples(part, store.modes.vectors) for origin, part in weights_of(course, errors).items()
     }
-    probability = _probabilities(store, by_origin)
-    drawn = generator(seed).choice(size**3, size=draws, p=probability.ravel())
+    sets = _sets(store, by_origin)
+    drawn = generator(seed).choice(len(sets.probability), size=draws, p=sets.probability)
     chosen, counts = np.unique(drawn, return_counts=True)
-    triples = np.stack(np.unravel_index(chosen, (size,) * 3), axis=1)
-    values = _values(store, by_origin, triples, probability.ravel()[chosen])
+    values = _values(store, by_origin, sets, chosen)
     share = counts / draws
     terms = {"ntk_mean": shift_term(store, errors, course.mean)}
     terms |= {name: np.einsum("t,btj->bj", share, values[place]) for place, name in enumerate(FOURFOLD)}
@@ -65,40 +64,57 @@ def sampled_terms(store: Store, targets: Array, plan: Plan, draws: int, seed: Se
     return Sampled(terms, np.sqrt(scatter / (draws - 1)))
 
 
-def _probabilities(store: Store, by_origin: dict[str, Weights]) -> Array:
-    """Of triples (A, A, A): the sum of all weights, each with the size that its tensor has on one input."""
-    total = np.zeros((len(store.train),) * 3)
+class _Sets(NamedTuple):
+    """Sets of three training samples: all orders (A^3, 3) by set, where those of a set start, how likely it is."""
+
+    triples: Indices
+    starts: Indices  # with the end of the last
+    probability: Array
+
+
+def _sets(store: Store, by_origin: dict[str, Weights]) -> _Sets:
+    """Probabilities from the sum of all weights of a set, each with the size that its tensor has on one input."""
+    size = len(store.train)
+    total = np.zeros((size,) * 3)
     for weights in by_origin.values():
         for (name, _), cube in weights.items():
             total += np.abs(cube).sum(axis=0) * math.sqrt(float(np.mean(store.alone[name] ** 2)))
-    whole = float(total.sum())
-    return total / whole if whole else np.full_like(total, 1 / total.size)
+    triples = np.indices((size,) * 3).reshape(3, -1).T
+    places = np.sort(triples, axis=1) @ np.array([size**2, size, 1])
+    order = np.argsort(places, kind="stable")
+    starts = np.flatnonzero(np.diff(places[order], prepend=-1))
+    likely = np.add.reduceat(total.ravel()[order], starts)
+    whole = float(likely.sum())
+    likely = likely / whole if whole else np.full(len(starts), 1 / len(starts))
+    return _Sets(triples[order], np.append(starts, len(triples)), likely)
 
 
-def _values(store: Store, by_origin: dict[str, Weights], triples: Indices, probability: Array) -> Array:
-    """What every triple says about the terms: (origins, tests, triples, outputs)."""
+def _values(store: Store, by_origin: dict[str, Weights], sets: _Sets, chosen: Indices) -> Array:
+    """What every chosen set says about the terms: (origins, tests, sets, outputs)."""
     samples = np.concatenate([store.train, store.test])
     size, outputs = len(store.train), store.mlp.n_out
     require_memory(
-        8.0 * (len(FOURFOLD) + len(ENTRIES)) * len(samples) * len(triples) * outputs,
-        f"{len(triples):,} sampled triples",
+        8.0 * len(FOURFOLD) * len(store.test) * len(chosen) * outputs,
+        f"{len(chosen):,} sampled sets",
         _WAY_OUT,
     )
     project = np.eye(len(samples))[size:]
     project[:, :size] = -interpolation(store) @ store.modes.vectors.T
-    found = np.empty((len(FOURFOLD), len(store.test), len(triples), outputs))
-    step = max(1, _TOGETHER // (4 * len(samples)))
-    with Progress("sampled triples", total=len(triples)) as bar:
-        for start in range(0, len(triples), step):
-            part = slice(start, start + step)
-            legs = triples[part]
+    found = np.empty((len(FOURFOLD), len(store.test), len(chosen), outputs))
+    step = max(1, _TOGETHER // (24 * len(samples)))
+    with Progress("sampled sets of inputs", total=len(chosen)) as bar:
+        for start in range(0, len(chosen), step):
+            part = chosen[start : start + step]
+            rows = [sets.triples[sets.starts[each] : sets.starts[each + 1]] for each in part]
+            legs, first = np.concatenate(rows), np.cumsum([0, *map(len, rows[:-1])])
             tensors = at_triples(store.mlp, store.train, samples, legs, store.tolerance)
             at = (slice(None), *legs.T)
             for place, name in enumerate(FOURFOLD):
                 pieces = [
-                    np.einsum("dt,jt->dtj", tensors[entry], cube[at] / probability[part])
+                    np.einsum("dt,jt->dtj", tensors[entry], cube[at])
                     for entry, cube in by_origin[name].items()
                 ]
-                found[place, :, part] = np.einsum("bd,dtj->btj", project, sum(pieces))
-            bar.advance(len(legs))
+                summed = np.add.reduceat(sum(pieces), first, axis=1) / sets.probability[part][:, None]
+                found[place, :, start : start + step] = np.einsum("bd,dtj->btj", project, summed)
+            bar.advance(len(part))
     return found

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
-from foretrain.theory.finite_width.expansion import LARGE
 from foretrain.theory.network_tangent_kernel import check_targets
 from foretrain.theory.prediction.finite_width.changes import Changes
+from foretrain.theory.prediction.finite_width.checks import check_integrals, check_sampling, expansion_of
 from foretrain.theory.prediction.finite_width.mean import mean_terms
 from foretrain.theory.prediction.finite_width.plan import Plan, plan_of
 from foretrain.theory.prediction.finite_width.projectors import Algorithm, require_algorithm
 from foretrain.theory.prediction.finite_width.result import (
-    Expansion,
     FinitePrediction,
     labelled_terms,
 )
@@ -99,12 +97,8 @@ class FiniteWidth:
         plan = plan_of(algorithm, eta, time, self.store.modes.values)
         fit = self._fit(plan)
         mean = np.asarray(self.store.kernels.Theta_cross @ fit(self.targets))
-        sampled = None if draws is None else sampled_terms(self.store, self.targets, plan, draws, seed)
-        parts = mean_terms(self.store, self.targets, plan) if sampled is None else sampled.terms
-        terms = {name: part / self.store.width for name, part in parts.items()}
-        error = None if sampled is None else sampled.standard_error / self.store.width
-        expansion = self._expansion(mean, terms)
-        warn_of_expansion(expansion)
+        terms, error = self._terms(plan, draws, seed)
+        expansion = expansion_of(self.store, self.targets, mean, terms)
         covariance, variance = labelled_spread(
             trained_spread(self.store.kernels, fit),
             "covariance over initialisations at infinite width (10.41), without corrections of order 1/n",
@@ -129,31 +123,22 @@ class FiniteWidth:
         vectors, done = self.store.modes.vectors, plan.course().mean
         return lambda columns: np.asarray(vectors @ (done[:, None] * (vectors.T @ columns)))
 
-    def _expansion(self, mean: Array, terms: dict[str, Array]) -> Expansion:
-        """Ratios (∞.170) at the training inputs, and terms relative to the mean they correct."""
-        store = self.store
-        K, Theta = np.diagonal(store.kernels.K_train), np.diagonal(store.kernels.Theta_train)
-        size = K + np.mean(self.targets**2)
-        ratios = {}
-        for name, values in store.alone.items():
-            scaled = values / Theta**2 if name in "ABPQ" else values * size / Theta**3
-            ratios[name] = float(np.mean(scaled)) / store.width
-        whole = float(np.linalg.norm(mean)) or np.inf
-        terms_size = sum(float(np.linalg.norm(term)) for term in terms.values())
-        return Expansion(ratios, terms_size / whole, float(np.linalg.norm(sum(terms.values()))) / whole)
+    def _terms(self, plan: Plan, draws: int | None, seed: Seed) -> tuple[dict[str, Array], Array | None]:
+        """All terms with their 1/n, and the standard error of their sum if they are sampled."""
+        width = self.store.width
+        if draws is None:
+            exact = mean_terms(self.store, self.targets, plan)
+            terms = {name: part / width for name, part in exact.items()}
+            check_integrals(self.store, self.targets, plan, terms)
+            return terms, None
+        sampled = sampled_terms(self.store, self.targets, plan, draws, seed)
+        terms, error = (
+            {name: part / width for name, part in sampled.terms.items()},
+            sampled.standard_error / width,
+        )
+        check_sampling(error, terms)
+        return terms, error
 
     def __repr__(self) -> str:
         sizes = f"{len(self.store.train)} training and {len(self.store.test)} test inputs"
         return f"FiniteWidth(width {self.store.width}, {sizes}: .predict(algorithm, eta, time), .rates)"
-
-
-def warn_of_expansion(expansion: Expansion) -> None:
-    """A warning where corrections are not small, for the user two calls above."""
-    if expansion.largest > LARGE:
-        warnings.warn(
-            f"the corrections of order 1/n are up to {expansion.largest:.2g} of what they correct, which is not "
-            "small, so that the prediction may be far off: take wider or shallower networks, smaller targets or "
-            "smaller learning rates of the hidden layers.",
-            AccuracyWarning,
-            stacklevel=3,
-        )

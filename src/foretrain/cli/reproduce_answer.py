@@ -1,0 +1,55 @@
+"""One experiment's result as the answer of a command: document, table, data and picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foretrain.cli.frame import Answer
+from foretrain.cli.output import Table
+
+if TYPE_CHECKING:
+    from foretrain.experiments.registry import Experiment, Result, Scale
+
+COLUMNS = ("quantity", "published or theory", "here", "standard error", "z", "agrees", "note")
+
+
+def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -> Answer:
+    """What is printed, saved and drawn; it holds if no tested row disagrees."""
+    rows: list[dict[str, Any]] = [
+        {
+            "quantity": row.quantity,
+            "expected": row.expected,
+            "here": row.here,
+            "standard_error": row.standard_error,
+            "z": row.z,
+            "agrees": row.agrees,
+            "note": row.note,
+        }
+        for row in result.table
+    ]
+    facts = {"name": experiment.name, "title": experiment.title, "source": experiment.source}
+    noted = any(row.note for row in result.table)
+    cells = [tuple({**row, "z": _rounded(row["z"])}.values()) for row in rows]
+    return Answer(
+        {
+            **facts,
+            "scale": scale,
+            "seed": seed,
+            "verdict": result.verdict,
+            "agrees": result.agrees,
+            "rows": rows,
+        },
+        [
+            experiment.title,
+            experiment.source,
+            Table(COLUMNS, cells) if noted else Table(COLUMNS[:-1], [cell[:-1] for cell in cells]),
+            result.verdict,
+        ],
+        data=result.data.assign_attrs(facts | {"scale": str(scale), "seed": seed, "verdict": result.verdict}),
+        figure=result.figure,
+        holds=result.agrees,
+    )
+
+
+def _rounded(z: float | None) -> float | None:
+    return None if z is None else round(z, 2)

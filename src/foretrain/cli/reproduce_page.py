@@ -1,0 +1,81 @@
+"""The page of a run of several experiments: one table of verdicts, then every experiment's rows and picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from foretrain._version import __version__
+from foretrain.cli.output import Table
+from foretrain.cli.reproduce_answer import COLUMNS
+from foretrain.experiments import registry
+from foretrain.report.page.markup import Markup, element, join
+from foretrain.support.atomic import new_file
+
+if TYPE_CHECKING:
+    from foretrain.cli.reproduce_many import Record
+
+_PAGE = "index.html"
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+table { border-collapse: collapse; font-size: 13px; margin: 1rem 0; display: block; overflow-x: auto; }
+th, td { padding: .2rem .7rem; text-align: left; vertical-align: top; border-bottom: 1px solid #e6e6e6; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr.wrong td { background: #fdf0e6; }
+img { max-width: 100%; border: 1px solid #eee; }
+section { border-top: 2px solid #ddd; margin-top: 2rem; }
+summary { cursor: pointer; } .source { color: #666; } a { color: #0072B2; }
+"""
+
+
+def write_index(folder: Path, verdicts: str | Table, records: Sequence[Record]) -> Path:
+    """Write index.html beside the folders of the experiments, whose pictures it shows."""
+    title = "Experiments of foretrain"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="generator", content=f"foretrain {__version__}"),
+        element("title", title),
+        element("style", Markup(_STYLE)),
+    )
+    overview = _table(verdicts, linked=True) if isinstance(verdicts, Table) else element("p", verdicts)
+    sections = [_section(folder, record) for record in records]
+    body = element("body", element("h1", title), overview, sections)
+    path = folder / _PAGE
+    with new_file(path, overwrite=True) as partial:
+        partial.write_text(f'<!DOCTYPE html>\n<html lang="en">\n{head}\n{body}\n</html>\n', encoding="utf-8")
+    return path
+
+
+def _section(folder: Path, record: Record) -> Markup:
+    experiment = registry.get(record.name)
+    own = folder / record.name
+    parts = [element("h2", experiment.title), element("p", experiment.source, class_="source")]
+    if record.error:
+        return element("section", parts, element("p", record.ending), id=record.name)
+    parts.append(element("p", element("strong", record.verdict)))
+    if (own / "figure.png").exists():
+        parts.append(Markup(f'<img loading="lazy" src="{quote(record.name)}/figure.png" alt="">'))
+    answer = json.loads((own / "answer.json").read_text(encoding="utf-8"))
+    cells = [tuple(row.values()) for row in answer["rows"]]
+    summary = element("summary", f"{record.rows} rows, {record.agree} agree, {record.disagree} disagree")
+    parts.append(element("details", summary, _table(Table(COLUMNS, cells)), open=bool(record.disagree)))
+    data = element("a", f"{record.name}/data.zarr", href=f"{quote(record.name)}/data.zarr")
+    return element("section", parts, element("p", "Labelled data: ", data), id=record.name)
+
+
+def _table(told: Table, *, linked: bool = False) -> Markup:
+    """Rows that disagree are shaded; the first column may lead to the sections."""
+    classes = ["number" if told.numeric(column) else None for column in range(len(told.columns))]
+    head = element("tr", [element("th", name) for name in told.columns])
+    body = []
+    for texts in told.texts():
+        first = element("a", texts[0], href=f"#{quote(texts[0])}") if linked else texts[0]
+        cells = [element("td", cell, class_=k) for cell, k in zip([first, *texts[1:]], classes, strict=True)]
+        wrong = "no" in texts or texts[-1].startswith(("DISAGREES", "FAILED"))
+        body.append(element("tr", cells, class_="wrong" if wrong else None))
+    return join([element("table", element("thead", head), element("tbody", body))])
