@@ -6,9 +6,12 @@ import ast
 import contextlib
 import io
 import json
+import re
 import sys
 import traceback
 from typing import Any
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def main() -> int:
@@ -36,8 +39,10 @@ def _run(code: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
             value = eval(compile(ast.Expression(last.value), name, "eval"), names)
             if type(value).__name__ == "Figure":
                 figures.append(value)
-            elif value is not None and not code.rstrip().endswith(";"):  # as in notebooks
+            elif value is not None:
                 print(repr(value))
+    if ADDRESS.search(printed.getvalue()):
+        raise ValueError("the answer holds an address in memory, which is another one in every run.")
     return {"text": printed.getvalue(), "figures": [_drawn(figure) for figure in figures + _open_figures()]}
 
 

@@ -11,12 +11,18 @@ import numpy as np
 import torch
 
 import foretrain as ft
-from foretrain.theory.prediction.finite_width import finite_prediction
 
 X_train, Y_train = np.array([[-0.1, -0.7], [2.1, 0.25]]), np.array([-0.3, 1.6])
 X_test = np.array([[-1.2, -0.95]])
 ETA = 0.4
 SETTINGS = {"depth": 2, "C_b": 0.1, "C_W": 1.3, "lambda_b": 0.5, "lambda_W": 1.0}
+
+
+def predicted(width, **options):
+    """The prediction for networks of this width."""
+    network = ft.MLP("sin", width=width, **SETTINGS)
+    return ft.predict(network, X_train, Y_train, X_test, regime="finite", **options)
+
 
 # %% [markdown]
 # ## The prediction, by origin
@@ -25,7 +31,7 @@ SETTINGS = {"depth": 2, "C_b": 0.1, "C_W": 1.3, "lambda_b": 0.5, "lambda_W": 1.0
 # and `ddntk_2` from its change during training, that is, from representation learning.
 
 # %%
-found = finite_prediction(ft.MLP("sin", width=64, **SETTINGS), X_train, Y_train, X_test, eta=ETA)
+found = predicted(64, eta=ETA)
 print(found)
 
 # %% [markdown]
@@ -34,7 +40,7 @@ print(found)
 # %%
 for algorithm in ("gradient_descent", "flow", "two_step"):
     eta = ETA if algorithm == "gradient_descent" else None
-    other = finite_prediction(ft.MLP("sin", width=64, **SETTINGS), X_train, Y_train, X_test, algorithm, eta)
+    other = predicted(64, algorithm=algorithm, eta=eta)
     change = float(other.mean.squeeze()) - float(other.infinite_mean.squeeze())
     print(f"{algorithm:17s} {change:+.5f} from infinite width")
 
@@ -79,7 +85,7 @@ for width in widths:
     outputs = trained_outputs(width, pairs=10_000)
     means.append(outputs.mean())
     errors.append(outputs.std() / len(outputs) ** 0.5)
-    theory = finite_prediction(ft.MLP("sin", width=width, **SETTINGS), X_train, Y_train, X_test, eta=ETA)
+    theory = predicted(width, eta=ETA)
     print(f"width {width}: {means[-1]:.4f} ± {errors[-1]:.4f}, theory {float(theory.mean.squeeze()):.4f}")
 print(f"infinite width: {float(theory.infinite_mean.squeeze()):.4f}")
 

@@ -72,6 +72,8 @@ def document(mlp: MLP, task: Task, found: PredictedOutputs, smoothing: float | N
 
 def _table(task: Task, found: PredictedOutputs) -> Table:
     """Evenly chosen test inputs; classes with their probabilities, else means with their spread."""
+    from foretrain.report.prediction import varying_component
+
     tests, outputs = found.mean.shape
     rows = np.unique(np.linspace(0, tests - 1, min(tests, _ROWS)).round().astype(int))
     columns: list[tuple[str, Sequence[Cell]]] = [("test", [int(row) for row in rows])]
@@ -98,12 +100,6 @@ def _table(task: Task, found: PredictedOutputs) -> Table:
             name = "given" if given.shape[1] == 1 else f"given {output}"
             columns.append((name, [given[row, output].item() for row in rows]))
     return Table(tuple(name for name, _ in columns), list(zip(*(cells for _, cells in columns), strict=True)))
-
-
-def varying_component(*rows: Any) -> int | None:
-    """The one component in which inputs differ, if there is one."""
-    moving = np.flatnonzero(np.ptp(np.concatenate(rows), axis=0) > 0)
-    return int(moving[0]) if len(moving) == 1 else None
 
 
 def _verdict(task: Task, found: PredictedOutputs) -> list[str]:

@@ -27,7 +27,7 @@ def draw_prediction(data: xr.Dataset) -> Figure:
 
     Needs ``mean`` (test, output), ``x`` and ``x_test``; uses ``variance``, ``probabilities``, ``y`` and ``y_test``.
     """
-    place = _moving(data)
+    place = varying_component(data["x"].values, data["x_test"].values)
     classes = "probabilities" in data
     outputs = 1 if classes else min(data.sizes["output"], _PANELS)
     draw = _chosen(data, place)
@@ -59,10 +59,9 @@ def _title(data: xr.Dataset) -> str:
     return f"{data.attrs.get('network', '')}\n{data.attrs.get('statement', '')}".strip()
 
 
-def _moving(data: xr.Dataset) -> int | None:
-    """The one component in which inputs differ, if there is one."""
-    inputs = np.concatenate([data["x"].values, data["x_test"].values])
-    moving = np.flatnonzero(np.ptp(inputs, axis=0) > 0)
+def varying_component(*inputs: Array) -> int | None:
+    """The one component in which rows of inputs differ, if there is one."""
+    moving = np.flatnonzero(np.ptp(np.concatenate(inputs), axis=0) > 0)
     return int(moving[0]) if len(moving) == 1 else None
 
 

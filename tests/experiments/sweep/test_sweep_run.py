@@ -361,7 +361,8 @@ def test_answers_of_another_kind_than_before_are_failures(tmp_path: Path) -> Non
     """By the order of the points, not by that in which they were finished."""
     (tmp_path / "mine.py").write_text(
         "from xarray import DataArray as A\n\ndef turns(a: int):\n"
-        "    return {'x': [1.0, A([1.0], {'k': [1]}, ['k']), 'word', 2.0, 3.0][a]} | ({'y': [1.0]} if a > 3 else {})\n"
+        "    answer = {'x': [1.0, A([1.0], {'k': [1]}, ['k']), 'word', 2.0, 3.0][a]}\n"
+        "    return answer | ({'y': [1.0]} if a > 3 else {})\n"
     )
     spec = write_spec(tmp_path, 'observable = "mine.py:turns"\n[axes]\na = [0, 1, 2, 3, 4]')
     found = sweep(spec, workers=1)

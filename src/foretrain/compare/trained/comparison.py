@@ -170,7 +170,7 @@ def compare_trained(
         Hidden widths to train, or multipliers of the network's own, at least three; by default
         (1/4, 1/2, 1), (1/2, 1, 2) or (1, 2, 4) times the own ones.
     draws
-        Networks per width, on average, or a number for each width. They come in mirrored pairs.
+        Networks per width, on average, or a number for each, from narrow to wide. They come in mirrored pairs.
     keeper
         Called with the name of a width and a function that measures it, gives back what that returns, or what it
         kept of it: see :class:`foretrain.experiments.parts.Parts`.
@@ -246,8 +246,8 @@ def _ladder(
     batches = min(_BATCHES, min(counts) // 2)
     if batches < _FEWEST_BATCHES:
         raise InputError(
-            f"draws is {draws}, which leaves {min(counts)} networks for a width: give more, at least "
-            f"{2 * _FEWEST_BATCHES} for each."
+            f"draws is {draws}, but standard errors need more networks: give at least {2 * _FEWEST_BATCHES} for "
+            "each width."
         )
     rounded = tuple(-(-count // (2 * batches)) * 2 * batches for count in counts)
     return Ladder(chosen, inverse, networks, rounded, "weights", batches)
@@ -260,7 +260,8 @@ def _counts(networks: Sequence[MLP], inverse: Array, draws: int | Sequence[int])
     """
     if isinstance(draws, int | np.integer) and not isinstance(draws, bool):
         costs = np.array([network.parameter_count / own for network, own in zip(networks, inverse)])
-        return share_draws(inverse, costs, int(draws))
+        fewest = min(int(draws), 2 * _FEWEST_BATCHES)
+        return [max(fewest, count) for count in share_draws(inverse, costs, int(draws))]
     counts = [] if isinstance(draws, bool | float | str) else [int(count) for count in draws]
     if len(counts) != len(networks):
         raise InputError(

@@ -36,6 +36,7 @@ Array = NDArray[np.float64]
 Keeper: TypeAlias = "Callable[[str, Callable[[], xarray.Dataset]], xarray.Dataset]"
 
 _STILL, _EQUAL = 1e-4, 1e-3  # of the natural size: what fluctuates less is still, and then compared to this
+_NEAR = 2.0  # standard errors, at the largest width
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ class _Habit:
     draws: int  # by default
     batches: int
     smallest: int  # networks in a batch
-    noise_power: float  # of n, in the variance of an entry
+    effort: Callable[[MLP], float]  # time that a network takes, over the variance of what it says
 
     def ladder(self, mlp: MLP, widths: Sequence[int] | None, draws: int | Sequence[int] | None) -> Ladder:
         """Widths, and networks of each in batches."""
         chosen = check_scales(mlp, _scales(mlp, widths))
         networks = tuple(scaled(mlp, scale) for scale in chosen)
         inverse = inverse_widths(mlp, chosen)
-        costs = np.array([network.parameter_count for network in networks]) * inverse**self.noise_power
+        costs = np.array([self.effort(network) for network in networks])
         counts = _counts(inverse, costs, self.draws if draws is None else draws)
         if min(counts) < self.batches * self.smallest:
             raise InputError(
@@ -70,12 +71,15 @@ class _Habit:
         )
 
 
-_HABITS = {"gradient_descent": _Habit(4000, 100, 2, 0.0), "bayes": _Habit(100_000, 50, 500, 1.0)}
+_HABITS = {
+    "gradient_descent": _Habit(4000, 100, 2, lambda mlp: float(mlp.parameter_count)),
+    "bayes": _Habit(200_000, 40, 500, lambda mlp: 1.0),
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FiniteComparison(Comparison):
-    """n times what finite width changes: measured at every width, their limit, the theory, and how far they are apart.
+    """n times what finite width changes: measured at every width, the limit, the theory, and how far they are apart.
 
     ``theory``, ``measured``, ``limit``, ``standard_error`` and ``z`` belong to ``entries``, see ``rows()``.
     """
@@ -129,8 +133,9 @@ class FiniteComparison(Comparison):
         word = "agrees" if self.agrees else "does NOT agree"
         found = self.judgement.told(exact_agrees=self.exact_agrees)
         widest = self.scores[-1, self.of("mean") & self.fluctuates]
-        near = f"; at width {self.widths[-1]} {(np.abs(widest) <= 2).sum()} of {widest.size} means within 2 standard errors"
-        return f"{self.mlp.activation.label}: the order 1/n {word} with networks ({found}{near * bool(widest.size)})."
+        near = f"{(np.abs(widest) <= _NEAR).sum()} of {widest.size} means within {_NEAR:g} standard errors"
+        where = f"at width {self.widths[-1]} {near}"
+        return f"{self.mlp.activation.label}: the order 1/n {word} with networks ({found}; {where})."
 
     def rows(self) -> list[dict[str, object]]:
         """One dictionary per entry."""
@@ -186,7 +191,7 @@ def compare_trained_finite(
     widths
         Hidden widths, at least three; by default (1/4, 1/2, 1), (1/2, 1, 2) or (1, 2, 4) times the own ones.
     draws
-        Networks per width, on average, or a number for each width; 4,000 by default, 100,000 for ``bayes``.
+        Networks per width, on average, or a number for each width; 4,000 by default, 200,000 for ``bayes``.
     keeper
         Called with the name of a width and a function that measures it, gives back what that returns, or what it
         kept of it: see :class:`foretrain.experiments.parts.Parts`.

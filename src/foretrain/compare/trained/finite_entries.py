@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,4 +77,5 @@ def _pairs(name: str, depth: int, inputs: int, outputs: int) -> Entries:
 
 def values_at(entries: Entries, arrays: Mapping[str, Array]) -> Array:
     """(…, entries) from arrays (…, inputs of the entry, outputs of the entry)."""
-    return np.stack([arrays[e.observable][(..., *e.inputs, *e.outputs)] for e in entries], axis=-1)
+    places: list[tuple[Any, ...]] = [(..., *entry.inputs, *entry.outputs) for entry in entries]
+    return np.stack([arrays[e.observable][place] for e, place in zip(entries, places)], axis=-1)

@@ -35,6 +35,11 @@ class FiniteGoal:
     inverse: Array  # of Theta_AA
 
     @property
+    def statement(self) -> str:
+        """What was done."""
+        return f"networks trained {self.prediction.statement.partition(f'width {self.prediction.width} ')[2]}"
+
+    @property
     def scaled_terms(self) -> dict[str, Array]:
         """n times every term of the mean, (tests, outputs)."""
         width = self.prediction.width
@@ -112,4 +117,5 @@ def finite_goal(
     goal = goal_of(mlp, X_train, Y_train, X_test, algorithm=steps, eta=None if leaps else eta)
     rate = goal.training.eta if algorithm == "gradient_descent" else eta
     prediction = ensemble.predict(algorithm, rate)
-    return FiniteGoal(goal, algorithm, prediction, np.linalg.inv(ensemble.store.kernels.Theta_train))
+    inverse = np.asarray(np.linalg.inv(ensemble.store.kernels.Theta_train), dtype=np.float64)
+    return FiniteGoal(goal, algorithm, prediction, inverse)

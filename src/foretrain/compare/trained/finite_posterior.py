@@ -35,6 +35,11 @@ class PosteriorGoal:
     prediction: FiniteBayesPrediction
 
     @property
+    def statement(self) -> str:
+        """What was done."""
+        return "networks weighted with the density of the targets"
+
+    @property
     def entries(self) -> Entries:
         """What is compared."""
         return posterior_entries(self.mlp.depth, *self.prediction.mean.shape)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretrain.compare.presentation import comparison_dataset, ladder_text
-from foretrain.compare.trained.finite_goal import FiniteGoal
 
 if TYPE_CHECKING:
     import xarray
@@ -28,7 +27,7 @@ def finite_dataset(found: FiniteComparison) -> xarray.Dataset:
         **{f"term_{name}": (("test", "output"), term) for name, term in scaled_terms(found).items()},
     }
     labels = {"entry": [entry.label for entry in found.entries], "outputs": (("entry",), outputs)}
-    attributes = {"learner": found.learner, "prediction": found.goal.prediction.statement}
+    attributes = {"learner": found.learner, "statement": found.goal.statement}
     whole = base.rename({"score": "direction"}).assign_coords(labels)
     return whole.assign_coords(width=found.widths).assign(added).assign_attrs(attributes)
 
@@ -41,11 +40,9 @@ def scaled_terms(found: FiniteComparison) -> dict[str, Any]:
 
 def finite_text(found: FiniteComparison) -> str:
     """Entries at each width and in the limit, beside the theory; verdict."""
-    goal = found.goal
-    what = "trained" if isinstance(goal, FiniteGoal) else "weighted"
     lines = [
-        f"{goal.prediction.statement.partition(' of width')[0]}, {found.mlp.activation.label}, depth "
-        f"{found.mlp.depth}: n times what finite width changes, {what} networks beside theory",
+        f"{found.mlp.activation.label} {found.goal.statement}, depth {found.mlp.depth}: n times what finite width "
+        "changes, beside theory",
         f"  {ladder_text(found)}",
         f"  {'':<34}{'theory':>10}"
         + "".join(f"{f'n = {width}':>16}" for width in found.widths)

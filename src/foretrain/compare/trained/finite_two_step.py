@@ -1,4 +1,4 @@
-"""Many networks trained in two updates, a giant leap and a small step, each by its own tangent kernel (∞.68)-(∞.79)."""
+"""Many networks trained in two updates, a giant leap and a small step, by their own kernels (∞.68)-(∞.79)."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _check_labels(dim: str, labels: np.ndarray[Any, Any]) -> None:
     """Answers of different points are put together by their labels."""
     if labels.dtype.kind not in "iufbU":
         raise InputError(f"the labels of {dim} are {labels.dtype}: use numbers or text.")
-    if len(np.unique(labels)) < len(labels) or labels.dtype.kind == "f" and np.isnan(labels).any():
+    if len(np.unique(labels)) < len(labels) or (labels.dtype.kind == "f" and np.isnan(labels).any()):
         raise InputError(f"the labels of {dim} repeat, or are not numbers: let them tell all entries apart.")
 
 

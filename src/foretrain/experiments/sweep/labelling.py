@@ -70,8 +70,8 @@ def _misfit(answer: list[Variable], known: dict[str, Any]) -> str:
     for name, shape in new.items():
         if known.get(name, shape) != shape:
             return (
-                f"{name} is {_told(shape)} here, but {_told(known[name])} at an earlier point: return the same kind at "
-                "every point, and use a new store."
+                f"{name} is {_told(shape)} here, but {_told(known[name])} at an earlier point: return the same kind "
+                "at every point, and use a new store."
             )
     known.update(new)
     return ""

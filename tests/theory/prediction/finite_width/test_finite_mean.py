@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import pytest
 import foretrain as ft
 from foretrain.theory.prediction.finite_width import Projectors
 from foretrain.theory.prediction.finite_width.changes import Changes
+from foretrain.theory.prediction.finite_width.covariance import covariance_parts
 from foretrain.theory.prediction.finite_width.mean import mean_terms
 from foretrain.theory.prediction.finite_width.one_network import OneNetwork
 from foretrain.theory.prediction.finite_width.plan import Plan, plan_of
@@ -29,10 +30,12 @@ class Ensemble:
         self.outputs = outputs
         self.K, self.Theta = (_positive(rng) for _ in range(2))
         self.y = rng.normal(size=(TRAINED, outputs))
-        T = {name: rng.normal(size=(SAMPLES,) * 4) for name in "ABPQRSTU"}
+        T = {name: rng.normal(size=(SAMPLES,) * 4) for name in "ABPQRSTUDF"}
         orders = {
             "A": [(1, 0, 2, 3), (0, 1, 3, 2), (2, 3, 0, 1)],
             "B": [(1, 0, 3, 2), (2, 3, 0, 1)],
+            "D": [(1, 0, 2, 3), (0, 1, 3, 2)],
+            "F": [(2, 3, 0, 1)],
             "P": [(0, 2, 1, 3)],
             "R": [(0, 1, 3, 2)],
             "T": [(3, 2, 1, 0)],
@@ -48,23 +51,35 @@ class Ensemble:
     def store(self) -> Store:
         mlp = ft.MLP("sin", 2, 1, n_in=1, n_out=self.outputs)
         kernels = OutputKernels.from_matrices(self.K, self.Theta, TRAINED)
-        found = Store(mlp, np.zeros((TRAINED, 1)), np.zeros((SAMPLES - TRAINED, 1)), kernels, 1e-10)
+        inputs = np.arange(1.0, SAMPLES + 1)[:, None]
+        found = Store(mlp, inputs[A], inputs[TRAINED:], kernels, 1e-10)
         parts = {entry: np.moveaxis(self.T[entry[0]], entry[1], 0)[:, A, A, A] for entry in ENTRIES}
         found.__dict__["training"] = {entry: part[A] for entry, part in parts.items()}
         found.__dict__["tests"] = {entry: part[TRAINED:] for entry, part in parts.items()}
         found.__dict__["shift"] = self.shift[A, A], self.shift[TRAINED:, A]
         return found
 
+    def pairs(self) -> dict[tuple[str, tuple[int, int]], np.ndarray]:
+        """Entries of two samples at any two places, with training samples at the others."""
+        return {
+            (name, places): np.moveaxis(tensor, places, (0, 1))[..., A, A]
+            for name, tensor in self.T.items()
+            for places in combinations(range(4), 2)
+        }
+
     def tensors(self) -> dict[str, np.ndarray]:
         """Means of products on legs (sample, output), by the decompositions (8.82), (11.45), (∞.11), (∞.12)."""
         legs = list(product(range(SAMPLES), range(self.outputs)))
-        found = {name: np.zeros((len(legs),) * 4) for name in ("HH", "dHz", "I", "II")}
+        found = {name: np.zeros((len(legs),) * 4) for name in ("HH", "zzH", "dHz", "I", "II")}
         T = self.T
         for place in product(range(len(legs)), repeat=4):
             (a, i), (b, j), (c, k), (d, m) = (legs[leg] for leg in place)
             ij_km, ik_jm, im_jk = (i == j) * (k == m), (i == k) * (j == m), (i == m) * (j == k)
             found["HH"][place] = (
                 ij_km * T["A"][a, b, c, d] + ik_jm * T["B"][a, c, b, d] + im_jk * T["B"][a, d, b, c]
+            )
+            found["zzH"][place] = (
+                ij_km * T["D"][a, b, c, d] + ik_jm * T["F"][a, c, b, d] + im_jk * T["F"][a, d, b, c]
             )
             found["dHz"][place] = (
                 im_jk * T["P"][a, b, c, d] + ij_km * T["Q"][a, b, c, d] + ik_jm * T["Q"][a, c, b, d]
@@ -146,12 +161,7 @@ def test_change_of_the_kernel_is_the_mean_of_that_of_one_network(
     """Differentials that are sums of products with outputs, averaged over signs and directions of the outputs."""
     given = Ensemble(outputs, seed=2)
     store, means = given.store(), given.tensors()
-    wanted = {
-        (name, place): np.moveaxis(given.T[name], (0, place), (0, 1))[..., A, A]
-        for name in given.T
-        for place in (1, 2, 3)
-    }
-    monkeypatch.setattr(Store, "pairs", lambda self, names: wanted)
+    monkeypatch.setattr(Store, "pairs", lambda self, names: given.pairs())
     plan = plan_of(algorithm, eta, time, store.modes.values)
     found = Changes(store, given.y, plan).ntk_change().values
     z, one = np.zeros((SAMPLES, outputs)), np.eye(outputs)
@@ -179,6 +189,43 @@ def test_change_of_the_kernel_is_the_mean_of_that_of_one_network(
         for sign in (1, -1):
             expected += change(sign * z, sign * dH, zero, zero) / 2
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_covariance_is_summed_over_outputs(outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every part but that of the metric, leg by leg, for projectors without any symmetry."""
+    given, Z = Ensemble(outputs, seed=9), _random_projectors(np.random.default_rng(10))
+    store, means, one = given.store(), given.tensors(), np.eye(outputs)
+    monkeypatch.setattr(Store, "pairs", lambda self, names: given.pairs())
+    plan = Plan("", None, None, store.modes.values, projectors=Z)
+    found = covariance_parts(store, given.y, plan)
+    legs, solved = slice(0, TRAINED * outputs), np.kron(np.linalg.inv(given.Theta[A, A]), one)
+    y, K = given.y.ravel(), np.kron(given.K, one)
+    squares = K[legs, legs] + np.outer(y, y)
+    up = {name: _upstairs(getattr(Z, name), store.modes.vectors, outputs) for name in "AB"}
+    front, between = (np.einsum("abcd,cd->ab", up[name], squares) for name in "BA")
+    crossed = -np.einsum("xbya,ab->xy", means["zzH"][:, legs, :, legs], solved)
+    moved = np.einsum("xaby,ab->xy", means["dHz"][:, legs, legs], front)
+    moved += np.einsum("axby,ab->xy", means["dHz"][legs, :, legs], between)
+    raw = {
+        "ntk_and_output": crossed + crossed.T,
+        "ntk_variance": np.einsum("xayb,ab->xy", means["HH"][:, legs, :, legs], solved @ squares @ solved),
+        "dntk_and_output": moved + moved.T,
+    }
+    back = np.kron(given.Theta[TRAINED:, A], one) @ solved
+    project = np.hstack([-back, np.eye(len(back))])
+    for name, part in raw.items():
+        expected = (project @ part @ project.T).reshape(-1, outputs, SAMPLES - TRAINED, outputs)
+        np.testing.assert_allclose(
+            found[name], expected.transpose(0, 2, 1, 3), rtol=1e-9, atol=1e-9, err_msg=name
+        )
+    meets = K[legs] @ project.T  # E[z_a u_y]
+    response, size = np.zeros((outputs, outputs)), 1e-5
+    for output in range(outputs):
+        shift = size * meets[:, output].reshape(TRAINED, outputs)
+        there, here = (sum(mean_terms(store, given.y + s * shift, plan).values()) for s in (1, -1))
+        response[:, output] = -(there - here)[0] / (2 * size)
+    np.testing.assert_allclose(found["mean_response"][0, 0], response + response.T, rtol=1e-6, atol=1e-6)
 
 
 def _by_sample(legs: np.ndarray, outputs: int) -> np.ndarray:

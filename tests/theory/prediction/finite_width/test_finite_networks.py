@@ -109,3 +109,31 @@ def test_trained_networks_have_the_predicted_change_of_kernel() -> None:
     size = np.linalg.norm(expected)
     assert np.linalg.norm(change.mean(axis=0) - expected[:, :, 0, 0]) < 3 * np.linalg.norm(noise) + 0.1 * size
     assert np.linalg.norm(noise) < 0.05 * size
+
+
+def test_trained_networks_have_the_predicted_covariance() -> None:
+    """What initial outputs, kernel fluctuations and interaction add to the variance, each with its own standard error.
+
+    u = [z] and l = -[H - Theta] Theta^-1 eps are known before training; the noisy mean of 2 u l is left out.
+    """
+    width, eta = 256, RATES["sin", 2]
+    trained = FiniteWidth.of(network(width=width), X_TRAIN, Y, X_TEST)
+    parts = width * trained.predict(eta=eta).covariance_correction
+    kernels = trained.store.kernels
+    inverse = np.linalg.inv(kernels.Theta_train)
+    project = np.array([*(-(kernels.Theta_cross @ inverse)[0]), 1.0])
+    networks = TwoLayers(width, 3000, seed=23)
+    z, H = networks.outputs(), networks.kernel()
+    u, fitted = z @ project, (z[:, :2] - Y[:, 0]) @ inverse
+    rows = H[:, :, :2] - np.concatenate([kernels.Theta_train, kernels.Theta_cross])
+    linear = -np.einsum("x,sxa,sa->s", project, rows, fitted)
+    for _ in range(60):
+        networks.step(eta)
+    moved = networks.outputs()[:, 2] - u + project[:2] @ Y[:, 0]
+    mean, error = estimate(linear**2, width)
+    assert abs(mean - parts["ntk_variance"].item()) < 3 * error
+    assert error < 0.05 * mean
+    mean, error = estimate(2 * u * (moved - linear), width)
+    expected = (parts["mean_response"] + parts["dntk_and_output"]).item()
+    assert abs(mean - expected) < 3 * error + 0.05 * abs(expected)
+    assert error < 0.2 * abs(mean)

@@ -147,7 +147,14 @@ def test_training_inputs_among_the_tests() -> None:
     np.testing.assert_allclose(found.mean[2], alone.mean[0], rtol=1e-10)
     change = found.ntk_change.values
     np.testing.assert_allclose(change[0], change[2], rtol=1e-8)
-    np.testing.assert_allclose(found.dntk_covariance.values[:2], 0, atol=1e-10)
+    correction = found.covariance_correction
+    for part in correction.values():
+        np.testing.assert_allclose(part.values[:2], 0, atol=1e-10)
+    np.testing.assert_allclose(
+        correction["total"].values[2, 2], alone.covariance_correction["total"].values[0, 0], rtol=1e-8
+    )
+    with pytest.raises(NotSupportedError, match="end of training only"):
+        finite_prediction(network(), X_TRAIN, Y, X_TEST, "flow", time=1.0).covariance_correction  # noqa: B018
     early = finite_prediction(network(outputs=2), X_TRAIN, Y_TWO, both, "flow", time=0.5)
     assert np.abs(early.mean[:2] - Y_TWO).min() > 0.05
 
@@ -290,19 +297,37 @@ def test_less_spread(spread: str) -> None:
         np.testing.assert_allclose(found.variance, np.diagonal(whole.covariance), rtol=1e-10)
 
 
-def test_contribution_to_the_covariance(ensembles: dict[tuple[str, int], FiniteWidth]) -> None:
+def test_printed_part_of_the_covariance(ensembles: dict[tuple[str, int], FiniteWidth]) -> None:
     """(∞.167) by hand: with one output both orders of Q and P meet K + y y."""
-    trained = ensembles["sin", 2]
     tensors = ft.flow(network(), np.concatenate([X_TRAIN, X_TEST]), ["K", "Theta", "P", "Q"])
     K, Theta, P, Q = (tensors[name].values[-1] for name in ("K", "Theta", "P", "Q"))
     inverse = np.linalg.inv(Theta[:2, :2])
     errors = inverse @ (K[:2, :2] + Y @ Y.T) @ inverse / 2
     raw = np.einsum("dabe,ab->de", P[:, :2, :2] + Q[:, :2, :2] + Q[:, :2, :2].swapaxes(1, 2), errors)
-    printed = covariance_part_as_printed(trained, eta=0.4)
-    np.testing.assert_allclose(WIDTH * printed.values, raw[2:, 2:], rtol=1e-8)
+    for algorithm in ("flow", "two_step"):
+        printed = covariance_part_as_printed(ensembles["sin", 2], algorithm)
+        np.testing.assert_allclose(WIDTH * printed.values, raw[2:, 2:], rtol=1e-8)
     project = np.array([*(-Theta[2, :2] @ inverse), 1.0])
-    both = 2 * project @ raw @ project
-    assert WIDTH * trained.predict(eta=0.4).dntk_covariance.item() == pytest.approx(both, rel=1e-8)
+    leap = ensembles["sin", 2].predict("two_step").covariance_correction["dntk_and_output"]
+    assert WIDTH * leap.item() == pytest.approx(2 * project @ raw @ project, rel=1e-8)
+
+
+def test_last_layer_covariance() -> None:
+    """Random features: l has the variance V K^-1 K^-1 (K + y y), and u meets the metric as it does itself."""
+    mlp = bayes_equivalent_rates(network("sin", 3))
+    found = WIDTH * finite_prediction(mlp, X_TRAIN, Y, X_TEST).covariance_correction
+    tensors = ft.flow(mlp, np.concatenate([X_TRAIN, X_TEST]), ["K", "V", "G1"])
+    K, V, G1 = (tensors[name].values[-1] for name in ("K", "V", "G1"))
+    inverse = np.linalg.inv(K[:2, :2])
+    project = np.array([*(-K[2, :2] @ inverse), 1.0])
+    errors = inverse @ (K[:2, :2] + Y @ Y.T) @ inverse
+    expected = np.einsum("x,y,xayb,ab->", project, project, V[:, :2, :, :2], errors)
+    assert found["ntk_variance"].item() == pytest.approx(expected, rel=1e-8)
+    assert found["metric"].item() == pytest.approx(project @ G1 @ project, rel=1e-8)
+    crossed = -2 * np.einsum("x,y,xbya,ab->", project, project, V[:, :2, :, :2], inverse)
+    assert found["ntk_and_output"].item() == pytest.approx(crossed, rel=1e-8)
+    assert found["mean_response"].item() == pytest.approx(0, abs=1e-9)  # K_AA^-1 leaves u and z_A independent
+    assert found["dntk_and_output"].item() == pytest.approx(0, abs=1e-12)
 
 
 def test_large_corrections_are_reported() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foretrain.theory.prediction.finite_width.changes import Changes
+from foretrain.theory.prediction.finite_width.covariance import dntk_of_the_book
 from foretrain.theory.prediction.finite_width.mean import bracket, errors_of
 from foretrain.theory.prediction.finite_width.plan import plan_of
 from foretrain.theory.prediction.finite_width.projectors import Algorithm
@@ -50,7 +50,7 @@ def covariance_part_as_printed(
     """The sum (∞.167) letter by letter, with its 1/n, for the first output: no [..] on the tests, not symmetrised."""
     store = ensemble.store
     plan = plan_of(algorithm, eta, None, store.modes.values)
-    raw = Changes(store, ensemble.targets, plan).dntk_times_output()
+    raw = dntk_of_the_book(store, ensemble.targets, plan)
     tests = raw[len(store.train) :, len(store.train) :, 0, 0]
     meaning = (
         "what (∞.167) adds to the covariance of the first output, without projection off the training outputs"

@@ -63,7 +63,7 @@ def finite_prediction(
       ddntk_2                      0
       mean                  -0.60745
       terms together 0.013 of the mean; about the square of that is left out
-      .covariance, .variance: at infinite width; .ntk_change, .dntk_covariance: of order 1/n; .expansion
+      .covariance: at infinite width; .covariance_correction, .ntk_change: of order 1/n; .expansion
     """
     require_algorithm(algorithm)
     ensemble = FiniteWidth.of(mlp, X_train, Y_train, X_test, spread=spread, tolerance=tolerance)

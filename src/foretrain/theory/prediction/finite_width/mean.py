@@ -34,6 +34,20 @@ def interpolation(store: Store) -> Array:
     return np.asarray(store.kernels.Theta_cross @ store.modes.vectors / store.modes.values)
 
 
+def projection(store: Store) -> Array:
+    """[..] on all samples, training samples first: (-Theta_BA Theta_AA^-1, 1), (B, D)."""
+    back = interpolation(store) @ store.modes.vectors.T
+    return np.concatenate([-back, np.eye(len(back))], axis=1)
+
+
+def pairs_of_errors(store: Store, targets: Array, Z: Array) -> Array:
+    """Z E[eps_j eps_k] on training samples: (outputs, outputs, A, A)."""
+    errors, basis = errors_of(store, targets), store.modes.vectors
+    moments = np.einsum("jp,kq->jkpq", errors.y, errors.y)
+    moments += np.einsum("jk,pq->jkpq", np.eye(errors.outputs), errors.K)
+    return np.asarray(np.einsum("pq,jkpq,ap,bq->jkab", Z, moments, basis, basis, optimize=True))
+
+
 def mean_terms(store: Store, targets: Array, plan: Plan) -> dict[str, Array]:
     """n times every term of the correction to the mean on the tests: (tests, outputs)."""
     errors, course = errors_of(store, targets), plan.course()

@@ -56,8 +56,8 @@ class Rest(Protocol):
     def ntk_change(self) -> xr.DataArray:
         """The mean change of the tangent kernel."""
 
-    def dntk_covariance(self) -> xr.DataArray:
-        """A contribution to the covariance."""
+    def covariance_correction(self) -> xr.Dataset:
+        """The covariance at order 1/n."""
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -86,12 +86,12 @@ class FinitePrediction(PredictedOutputs):
         return self.rest.ntk_change()
 
     @cached_property
-    def dntk_covariance(self) -> xr.DataArray:
-        """One of the contributions of order 1/n to the covariance, that of (∞.167); others exist and are not known.
+    def covariance_correction(self) -> xr.Dataset:
+        """All of order 1/n in the covariance at the end of training: its ``total`` and five parts, with their 1/n.
 
-        (test_1, test_2, output_1, output_2), with its 1/n; computed when first asked for.
+        (test_1, test_2, output_1, output_2), since outputs are no longer independent; computed when first asked for.
         """
-        return self.rest.dntk_covariance()
+        return self.rest.covariance_correction()
 
     def _arrays(self) -> dict[str, xr.DataArray | None]:
         terms = {f"term_{name}": term for name, term in self.terms.items()}
@@ -129,7 +129,7 @@ class FinitePrediction(PredictedOutputs):
                 *table,
                 *more,
                 f"terms together {self.expansion.terms:.2g} of the mean; about the square of that is left out",
-                ".covariance, .variance: at infinite width; .ntk_change, .dntk_covariance: of order 1/n; .expansion",
+                ".covariance: at infinite width; .covariance_correction, .ntk_change: of order 1/n; .expansion",
             ]
         )
 

@@ -17,7 +17,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, generator
-from foretrain.theory.prediction.finite_width.mean import errors_of, interpolation, shift_term
+from foretrain.theory.prediction.finite_width.mean import errors_of, projection, shift_term
 from foretrain.theory.prediction.finite_width.plan import Plan
 from foretrain.theory.prediction.finite_width.store import Store
 from foretrain.theory.prediction.finite_width.tensors import ENTRIES, at_triples, require_time
@@ -92,14 +92,13 @@ def _sets(store: Store, by_origin: dict[str, Weights]) -> _Sets:
 def _values(store: Store, by_origin: dict[str, Weights], sets: _Sets, chosen: Indices) -> Array:
     """What every chosen set says about the terms: (origins, tests, sets, outputs)."""
     samples = np.concatenate([store.train, store.test])
-    size, outputs = len(store.train), store.mlp.n_out
+    outputs = store.mlp.n_out
     require_memory(
         8.0 * len(FOURFOLD) * len(store.test) * len(chosen) * outputs,
         f"{len(chosen):,} sampled sets",
         _WAY_OUT,
     )
-    project = np.eye(len(samples))[size:]
-    project[:, :size] = -interpolation(store) @ store.modes.vectors.T
+    project = projection(store)
     found = np.empty((len(FOURFOLD), len(store.test), len(chosen), outputs))
     step = max(1, _TOGETHER // (24 * len(samples)))
     with Progress("sampled sets of inputs", total=len(chosen)) as bar:

@@ -15,6 +15,7 @@ from foretrain.theory.flow import flow
 from foretrain.theory.flow.entry import check_network
 from foretrain.theory.prediction.finite_width.tensors import (
     NAMES,
+    Places,
     pair_tensors,
     require_resources,
     sample_tensors,
@@ -118,7 +119,7 @@ class Store:
         found = flow(self.mlp, self.train, NAMES, quadruples=quadruples, tolerance=self.tolerance)
         return {name: found[name].values[-1] for name in NAMES}
 
-    def pairs(self, wanted: Mapping[str, tuple[int, ...]]) -> dict[Entry, Array]:
+    def pairs(self, wanted: Mapping[str, tuple[Places, ...]]) -> dict[tuple[str, Places], Array]:
         """Tensors of pairs of samples, training and test, with training inputs on two legs (D, D, A, A)."""
         samples = np.concatenate([self.train, self.test])
         return pair_tensors(self.mlp, self.train, samples, wanted, self.tolerance)

@@ -21,6 +21,7 @@ from foretrain.theory.prediction.finite_width.weights import Entry
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
+Places = tuple[int, int]
 
 NAMES = tuple("ABPQRSTU")
 ENTRIES: tuple[Entry, ...] = (
@@ -75,32 +76,39 @@ def at_triples(
 
 
 def pair_tensors(
-    mlp: MLP, train: Array, samples: Array, wanted: Mapping[str, tuple[int, ...]], tolerance: float
-) -> dict[Entry, Array]:
-    """Entries (N, N, A, A) of pairs of samples, the first at place 0, the second at each of the places ``wanted``."""
+    mlp: MLP, train: Array, samples: Array, wanted: Mapping[str, tuple[Places, ...]], tolerance: float
+) -> dict[tuple[str, Places], Array]:
+    """Entries (N, N, A, A) of pairs of samples at the two places ``wanted``, and training samples at the others."""
     N, A = len(samples), len(train)
-    require_time(mlp, N * (N + 1) / 2 * math.comb(A + 1, 2), WAY_OUT)
+    kinds = sorted({places for chosen in wanted.values() for places in chosen})
+    require_time(mlp, N * (N + 1) / 2 * math.comb(A + 1, 2), "use fewer training or test inputs")
     require_memory(
-        8.0 * N**2 * A**2 * (sum(map(len, wanted.values())) + 24) + _BYTES_PER_QUADRUPLE * 3.0 * N * A**2,
+        8.0 * N**2 * A**2 * sum(map(len, wanted.values())) + _BYTES_PER_QUADRUPLE * len(kinds) * N * A**2,
         f"the tensors of all pairs of {N:,} samples with {A:,} training inputs",
-        "use fewer test inputs",
+        "use fewer training or test inputs",
     )
-    grid = np.indices((N, A, A)).reshape(3, -1)
-    second, legs = grid[0] + A, grid[1:].T
-    found = {(name, place): np.empty((N, N, A, A)) for name, places in wanted.items() for place in places}
+    second, left, right = np.indices((N, A, A)).reshape(3, -1)
     inputs = np.concatenate([train, samples])
+    found = {(name, places): np.empty((N, N, A, A)) for name, chosen in wanted.items() for places in chosen}
     with Progress("samples", total=N) as bar:
         for number in range(N):
-            first = np.full(len(second), A + number)
-            placed = [
-                np.insert(np.insert(legs, place - 1, second, axis=1), 0, first, axis=1) for place in (1, 2, 3)
-            ]
-            values = flow(mlp, inputs, tuple(wanted), quadruples=np.concatenate(placed), tolerance=tolerance)
-            for name, place in found:
-                whole = values[name].values[-1].reshape(3, N, A, A)
-                found[name, place][number] = whole[place - 1]
+            pair = np.full(len(second), A + number), second + A
+            quadruples = [_at_places(places, pair, (left, right)) for places in kinds]
+            values = flow(
+                mlp, inputs, tuple(wanted), quadruples=np.concatenate(quadruples), tolerance=tolerance
+            )
+            for name, places in found:
+                whole = values[name].values[-1].reshape(len(kinds), N, A, A)
+                found[name, places][number] = whole[kinds.index(places)]
             bar.advance()
     return found
+
+
+def _at_places(places: Places, pair: tuple[Indices, Indices], others: tuple[Indices, Indices]) -> Indices:
+    """Quadruples with a pair at two places, and two others at those that remain, in order."""
+    remaining = [place for place in range(4) if place not in places]
+    columns = dict(zip((*places, *remaining), (*pair, *others), strict=True))
+    return np.stack([columns[place] for place in range(4)], axis=1)
 
 
 def require_resources(mlp: MLP, training: int, tests: int) -> None:
