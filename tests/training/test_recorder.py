@@ -266,7 +266,7 @@ def test_an_error_of_the_training_is_passed_on_and_the_records_are_kept(tmp_path
 def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
-    from foretrain.training.recorder import log
+    from foretrain.support import frame_log
 
     class Full:
         """A system whose disk takes 50 bytes more."""
@@ -287,7 +287,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: pyte
     with recorder(tmp_path / "run", model, optimizer=optimizer, every=1) as found:
         train(model, optimizer, 2)
         with monkeypatch.context() as patch:
-            patch.setattr(log, "os", Full())
+            patch.setattr(frame_log, "os", Full())
             with pytest.warns(UserWarning, match="recording ended at step 3.*No space left"):
                 train(model, optimizer, 2)
     assert found.steps == 4

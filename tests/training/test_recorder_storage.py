@@ -16,8 +16,8 @@ from recorded_runs import MSE, data, network, sgd, train
 from torch import nn
 
 from foretrain.support.errors import FileError, InputError
+from foretrain.support.frame_log import frame, scan
 from foretrain.training.recorder import Recorder, read
-from foretrain.training.recorder.log import frame, scan
 from foretrain.training.recorder.reading import LOG
 
 

@@ -95,7 +95,6 @@ def _optimizer(network: nn.Module, name: str | None, lr: float | None, momentum:
     """A torch optimizer; None where the doctor is to choose the rate of plain descent."""
     import torch
 
-
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     if not trained:
         raise InputError("the model has no parameter with requires_grad: there is nothing to train.")

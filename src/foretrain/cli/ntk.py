@@ -20,6 +20,7 @@ from foretrain.cli.ntk_work import (
     own_words,
     refuse_what_needs_a_store,
 )
+from foretrain.cli.options import Engine, Workers
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,12 +52,8 @@ def ntk(
     by: Annotated[
         str | None, typer.Option("--by", help="layer or parameter: keep contributions apart in the store.")
     ] = None,
-    engine: Annotated[
-        str | None, typer.Option("--engine", help="local, threads, dask://host:port or ray://host:port.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes [default: one for each core].")
-    ] = None,
+    engine: Engine = None,
+    workers: Workers = None,
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="float32 or float64 [default: that of the model].")
     ] = None,

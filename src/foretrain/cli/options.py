@@ -18,6 +18,10 @@ SkipConnection = Annotated[float, typer.Option("--gamma", help="Skip connections
 DataFile = Annotated[
     Path | None, typer.Option("--data", metavar="FILE.npz", help="Take the inputs x of a data file.")
 ]
+Engine = Annotated[
+    str | None, typer.Option("--engine", help="local, threads, dask://host:port or ray://host:port.")
+]
+Workers = Annotated[int | None, typer.Option("--workers", help="Processes [default: one for each core].")]
 Loss = Annotated[
     str | None,
     typer.Option("--loss", help="mse or cross_entropy [default: cross_entropy for whole-number labels]."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli.frame import Answer, Command
+from foretrain.cli.options import Engine, Workers
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
@@ -44,12 +45,8 @@ def sweep(
     extend: Annotated[
         bool, typer.Option("--extend", help="Go on with a store although the axes have grown since.")
     ] = False,
-    engine: Annotated[
-        str | None, typer.Option("--engine", help="local, threads, dask://host:port or ray://host:port.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Processes [default: one for each core].")
-    ] = None,
+    engine: Engine = None,
+    workers: Workers = None,
     quantity: Annotated[
         str | None, typer.Option("--quantity", help="What to draw and print [default: all numbers].")
     ] = None,

@@ -66,7 +66,7 @@ def ratios(
     parts = []
     for activation in track(activations, "depth laws"):
         mlp = MLP.critical(activation, depth, width=1, n_in=1)
-        rates = recommended(mlp, **_RATES)
+        rates = recommended(mlp, lambda_b=_RATES["lambda_b"], lambda_W=_RATES["lambda_W"])
         mlp = mlp.replace(lambda_b=list(rates.lambda_b), lambda_W=list(rates.lambda_W))
         found = law(mlp, [1.0]).sel(law="exact", layer=layers)
         names = [str(name) for name in found.data_vars if "/" in str(name)]
@@ -194,34 +194,32 @@ def draw_statistics(title: str, data: xarray.Dataset) -> Figure:
 
 
 def _draw_entries(panel: Axes, data: xarray.Dataset) -> None:
-    """Measured over theory in the last layer; entries that vanish are left to the z-scores."""
-    own = data.where(data.layer_of == int(data.layer_of.max()), drop=True)
+    """Measured over theory in the last layer; entries that vanish or are lost in noise are left to the z-scores."""
+    last = int(data.layer_of.max())
+    own = data.where((data.layer_of == last) & (np.abs(data.theory) > 3 * data.standard_error), drop=True)
     names = list(dict.fromkeys(str(name) for name in own.observable.values))
     activations = list(dict.fromkeys(str(name) for name in own.activation.values))
     for number, (activation, colour) in enumerate(zip(activations, PALETTE, strict=False)):
-        for place, name in enumerate(names):
-            some = own.where((own.activation == activation) & (own.observable == name), drop=True)
-            sure = np.abs(some.theory.values) > 3 * some.standard_error.values
-            shift = np.linspace(-0.3, 0.3, max(int(sure.sum()), 1)) * 0.5 + 0.36 * (
-                number - (len(activations) - 1) / 2
-            )
-            value = (some.limit / some.theory).values[sure]
-            error = (some.standard_error / np.abs(some.theory)).values[sure]
-            panel.errorbar(
-                place + shift[: len(value)],
-                value,
-                error,
-                fmt="o",
-                color=colour,
-                markersize=4,
-                label=activation if place == 0 else None,
-            )
+        some = own.where(own.activation == activation, drop=True)
+        observables = [str(name) for name in some.observable.values]
+        centre = np.array([names.index(name) for name in observables]) + 0.27 * (
+            number - len(activations) / 2 + 0.5
+        )
+        rank = np.array([observables[:place].count(name) for place, name in enumerate(observables)])
+        count = np.array([observables.count(name) for name in observables])
+        panel.errorbar(
+            centre + 0.2 * ((rank + 0.5) / count - 0.5),
+            some.limit / some.theory,
+            some.standard_error / np.abs(some.theory),
+            fmt="o",
+            color=colour,
+            markersize=3.5,
+            label=activation,
+        )
     panel.axhline(1, color=INK, linewidth=0.9, linestyle="--")
     panel.set_xticks(range(len(names)), [name.replace("H1", "H¹").replace("Theta", "Θ") for name in names])
     panel.set(ylabel=r"measured at $n\to\infty$ / theory")
-    panel.set_title(
-        f"entries of layer {int(own.layer_of.max())} that are larger than three standard errors", fontsize=11
-    )
+    panel.set_title(f"layer {last}: entries larger than three standard errors", fontsize=11)
     panel.legend(frameon=False, fontsize=9)
 
 
@@ -240,9 +238,13 @@ def _draw_ratios(panel: Axes, data: xarray.Dataset, name: str) -> None:
         one = data.sel(ratio=ratio)
         if not np.isfinite(one.growth.values).any():
             continue
-        panel.semilogx(one.layer, one.growth, color=colour, label=str(ratio).replace("Theta", "Θ"))
+        panel.semilogx(one.layer, one.growth, color=colour, label=_written(str(ratio)))
         if np.isfinite(float(one.coefficient)):
             panel.axhline(float(one.coefficient), color=colour, linestyle="--", linewidth=0.8)
     panel.set(xlabel="layer ℓ", ylabel="ratio / (ℓ/n)")
     panel.set_title(f"{name}: ratios against depth (dashed: law)", fontsize=11)
-    panel.legend(frameon=False, fontsize=8, ncol=2)
+    panel.legend(frameon=False, fontsize=8, ncol=3, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+
+
+def _written(ratio: str) -> str:
+    return ratio.replace("Theta", "Θ").replace("^2", "²").replace("^3", "³")

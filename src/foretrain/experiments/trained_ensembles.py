@@ -88,7 +88,7 @@ def trained_ensembles(scale: Scale, seed: int, parts: Parts) -> Result:
 def angle_task() -> Task:
     """A function of an angle from four points: inputs on a circle, with mean square one."""
     seen, asked = np.array([-2.3, -0.9, 0.4, 1.7]), np.linspace(-np.pi, np.pi, 24, endpoint=False)
-    targets = 0.6 * np.array([[0.9], [-0.6], [0.5], [-1.0]])
+    targets = 0.8 * np.array([[0.9], [-0.6], [0.5], [-1.0]])
     x, tests = (np.sqrt(2) * np.stack([np.cos(each), np.sin(each)], axis=1) for each in (seen, asked))
     rates: dict[str, Any] = {"lambda_b": (0.2, 0.3, 0.1), "lambda_W": (0.6, 0.8, 0.5)}
     mlp = MLP("tanh", 3, WIDTHS[0], n_in=2, C_b=(0.1, 0.1, 0.05), C_W=(1.2, 1.3, 1.0), **rates)
@@ -202,9 +202,11 @@ def _dataset(
     both = []
     for task in tasks:
         name = task.name
-        added = {f"network_{key}": value for key, value in shown[name].items()}
+        added: dict[str, Any] = {f"network_{key}": value for key, value in shown[name].items()}
         if task.positions is not None:
-            added |= {key: ((key[9:],), value) for key, value in zip(POSITIONS, task.positions)}
+            added |= {
+                key: (key.removeprefix("position_"), value) for key, value in zip(POSITIONS, task.positions)
+            }
         whole = found[name].to_dataset().assign(added)
         whole = whole.assign_attrs(shown_width=shown[name].attrs["width"])
         names = {str(key): f"{name}_{key}" for key in (*whole.variables, *whole.dims)}
@@ -214,9 +216,11 @@ def _dataset(
 
 
 def _verdict(found: dict[str, TrainedComparison], rows: tuple[Row, ...]) -> str:
+    from foretrain.compare.trained.presentation import power_text
+
     parts = [
-        f"{name} {'agrees' if comparison.agrees else 'does NOT agree'} (rms z {comparison.judgement.rms:.2f}; mean "
-        f"deviates as n^({comparison.power('mean')}), variance as n^({comparison.power('covariance')}))"
+        f"{name} {'agrees' if comparison.agrees else 'does NOT agree'} (rms z {comparison.judgement.rms:.2f}; "
+        f"{power_text(comparison)})"
         for name, comparison in found.items()
     ]
     tested = [row for row in rows if row.agrees is not None]

@@ -27,12 +27,12 @@ def draw(data: xarray.Dataset) -> Figure:
     title = "Really trained networks beside the prediction at infinite width"
     figure, panels = new_figure(title, 2, 3, (16, 9))
     line, digits = (task_of(data, name) for name in ("function", "digits"))
-    draw_bands(panels[0], line)
-    draw_scaled(panels[1], line)
-    draw_sizes(panels[2], line)
-    draw_outputs(panels[3], digits)
-    draw_histogram(panels[4], digits)
-    draw_sizes(panels[5], digits)
+    for panel, drawn in zip(panels, (draw_bands, draw_scaled, draw_sizes)):
+        drawn(panel, line)
+        panel.set_title(f"Function of an angle: {panel.get_title()}", fontsize=11)
+    for panel, drawn in zip(panels[3:], (draw_outputs, draw_histogram, draw_sizes)):
+        drawn(panel, digits)
+        panel.set_title(f"Digits 3 and 8: {panel.get_title()}", fontsize=11)
     return figure
 
 
@@ -94,8 +94,13 @@ def draw_bands(panel: Axes, data: xarray.Dataset) -> None:
     )
     panel.plot(trained, data.y_train[:, 0], "s", color=INK, markersize=6, label="training data")
     panel.set(xlabel=_axis_name(data), ylabel="output")
-    panel.set_title("prediction (band) and trained networks (points)", fontsize=11)
+    panel.set_title("prediction and networks", fontsize=11)
     panel.legend(frameon=False, fontsize=8.5, loc="upper left")
+    _make_room(panel)
+
+
+def _make_room(panel: Axes) -> None:
+    """For the legend above the data."""
     low, high = panel.get_ylim()
     panel.set_ylim(low, high + 0.25 * (high - low))
 
@@ -105,22 +110,24 @@ def draw_scaled(panel: Axes, data: xarray.Dataset) -> None:
     trained, x, order = _positions(data)
     scaled, errors = (means_of(data, f"scaled_deviation{end}")[:, order] for end in ("", "_error"))
     for color, width, values, error in zip(PALETTE, data.width.values, scaled, errors):
-        panel.errorbar(
-            x, values, error, fmt="-o", color=color, markersize=3, linewidth=1, label=f"n = {width}"
-        )
+        panel.plot(x, values, "-o", color=color, markersize=3, linewidth=1, label=f"n = {width}")
+        panel.errorbar(x, values, error, fmt="none", color=color, elinewidth=0.8, alpha=0.4)
     panel.plot(trained, np.zeros_like(trained), "s", color=INK, markersize=6)
     panel.axhline(0, color=FAINT, linewidth=0.8)
     panel.set(xlabel=_axis_name(data), ylabel="n × (mean of networks − prediction)")
     panel.set_title("the deviation, times the width", fontsize=11)
-    panel.legend(frameon=False, fontsize=8.5, ncols=2)
+    panel.legend(frameon=False, fontsize=8.5, ncols=3, loc="upper left")
+    _make_room(panel)
 
 
 def draw_sizes(panel: Axes, data: xarray.Dataset) -> None:
     """Root mean square deviations against the width, with a line of slope −1 through each."""
     n = data.width.values.astype(float)
+    alone = all(len(set(inputs.split())) == 1 for inputs in data.inputs.values.tolist())
     for kind in data.kind.values.tolist():
         own = data.sel(kind=kind)
         label, color = _KINDS[kind]
+        label = label.replace("covariance", "variance") if alone else label
         size, error = own["size"].values, own.size_error.values
         seen = size > 0
         if not seen.any():
@@ -143,8 +150,8 @@ def draw_sizes(panel: Axes, data: xarray.Dataset) -> None:
     panel.set(xscale="log", yscale="log", xlabel="width n", ylabel="rms deviation from the prediction")
     panel.set_xticks(n, [f"{width:g}" for width in n])
     panel.minorticks_off()
-    steps = data.steps.values
-    panel.set_title(f"deviations fall as 1/n ({steps.min():.0f} to {steps.max():.0f} steps)", fontsize=11)
+    steps = dict.fromkeys(f"{count:.0f}" for count in (data.steps.values.min(), data.steps.values.max()))
+    panel.set_title(f"deviations against width, after {' to '.join(steps)} steps", fontsize=11)
     panel.legend(frameon=False, fontsize=8.5)
 
 

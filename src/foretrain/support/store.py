@@ -135,6 +135,10 @@ def _found(path: str | Path) -> Path:
         return source
     if _is_store(source / DATA):
         return source / DATA
+    if any(source.glob("*.log")):
+        raise FileError(
+            f"{source} is not finished, it holds a log only: run what writes it again, which goes on."
+        )
     raise FileError(f"{source} is not a Zarr store: give the folder that foretrain.save or --save wrote.")
 
 

@@ -65,7 +65,8 @@ def test_trained_networks_have_the_predicted_mean_and_covariance() -> None:
     assert np.abs(found[40][:, :3] - Y).max() < 0.1
     for step, law in ((3, training.at_step(3)), (40, training.end())):
         z = found[step][:, 3:]
-        spread = law.standard_deviation
+        assert law.standard_deviation is not None
+        spread = law.standard_deviation.values
         assert (np.abs(z.mean(axis=0) - law.mean.values) < 4 * spread[:, None] / draws**0.5 + 1 / width).all()
         gaps = z - z.mean(axis=0)
         covariance = np.einsum("dbi,dci->bc", gaps, gaps) / (2 * (draws - 1))

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from foretrain.empirical.stored_kernel.layout import FORMAT, Layout, attributes,
 from foretrain.empirical.stored_kernel.skeleton import ARRAY, RUNS
 from foretrain.support.atomic import restore
 from foretrain.support.errors import FileError, ForetrainError
+from foretrain.support.processes import lock
 from foretrain.support.progress import track
 from foretrain.support.store import RECORDS, TILES
 
@@ -177,7 +178,7 @@ class Folder:
     def locked(self) -> Iterator[None]:
         """Only one run writes to a store; the system takes the lock back however a run ends."""
         with clear_errors(self.path), (self.path / _LOCK).open("ab") as file:
-            _lock(file.fileno(), self.path)
+            _lock(file, self.path)
             yield
 
     def begin(self) -> Run:
@@ -324,18 +325,15 @@ def _tile(name: str) -> Tile | None:
     )
 
 
-def _lock(descriptor: int, path: Path) -> None:
+def _lock(file: IO[bytes], path: Path) -> None:
     """Where the file system knows no locks, two runs at once still end in valid tiles: the later one goes on."""
     try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise FileError(
-            f"another run is writing to {path} right now: wait for it to end, or choose another store=."
-        ) from None
+        is_ours = lock(file)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
             raise
+        return
+    if not is_ours:
+        raise FileError(
+            f"another run is writing to {path} right now: wait for it to end, or choose another store=."
+        )

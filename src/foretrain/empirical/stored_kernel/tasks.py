@@ -33,14 +33,13 @@ from foretrain.empirical.tangent_kernel.parameters import layer_of
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.empirical.tangent_kernel.tiles import add_products, add_symmetric_products
 from foretrain.support.errors import FileError
+from foretrain.support.processes import end_with
 
 _FEWEST_COLUMNS = 2  # that must be left in a strip for a second worker to compute its rows too
-_WATCH_SECONDS = 0.5
 
 # Models in the memory of this process, by the run they belong to: its own workers need no copy.
 here: dict[str, Job] = {}
 
-_watched: set[int] = set()  # processes with which this one ends
 
 # One thread at a time looks at a model or runs it: that changes settings of the whole process.
 _model_lock = threading.RLock()
@@ -69,7 +68,7 @@ class Outcome:
 def work(task: Task) -> Outcome:
     """Compute parts of the kernel until none is left."""
     if task.parent is not None:
-        _die_with(task.parent)
+        end_with(task.parent)
     run = Run(Folder(task.path), task.token)
     name = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
     if not is_stored_kernel(task.path):
@@ -111,19 +110,6 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _die_with(parent: int) -> None:
-    """A process that a run started does not outlive it; on Windows it ends when it has been idle for a while."""
-    if os.name != "nt" and parent not in _watched:
-        _watched.add(parent)
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_WATCH_SECONDS)
-    os._exit(1)
 
 
 class Worker:

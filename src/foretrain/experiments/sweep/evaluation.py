@@ -15,10 +15,9 @@ from typing import Any
 
 from foretrain.experiments.sweep.answers import labelled, packed
 from foretrain.support.errors import ForetrainError
+from foretrain.support.processes import end_with
 
-_WATCH_SECONDS = 1.0
 _THREADS = "OMP_NUM_THREADS"
-_watched: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Outcome:
 def evaluate(task: Task) -> Outcome:
     """Whatever a point raises is an outcome too: the others go on."""
     if task.parent is not None:
-        _die_with(task.parent)
+        end_with(task.parent)
     start = time.perf_counter()
     try:
         with _one_thread(), _heard() as told:
@@ -137,16 +136,3 @@ def _limited() -> Iterator[None]:
 
 
 _process = _Process()
-
-
-def _die_with(parent: int) -> None:
-    """A process that a sweep started does not outlive it; a kill leaves no time to tell it."""
-    if os.name != "nt" and parent not in _watched and os.getpid() != parent:
-        _watched.add(parent)
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_WATCH_SECONDS)
-    os._exit(1)

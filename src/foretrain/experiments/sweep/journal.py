@@ -19,13 +19,9 @@ from foretrain.experiments.sweep.evaluation import Outcome
 from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.spec import Spec
 from foretrain.support.errors import FileError
+from foretrain.support.frame_log import Frame, Log, create, damage, frame, scan
+from foretrain.support.processes import lock
 from foretrain.support.store import DATA
-from foretrain.training.recorder.log import Frame, Log, create, damage, frame, scan
-
-try:
-    import fcntl
-except ImportError:  # Windows: two processes are then not kept apart
-    fcntl = None  # type: ignore[assignment]
 
 LOG = "points.log"
 _LOCK = ".lock"
@@ -209,15 +205,11 @@ def _refuse_other_files(path: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """The system takes the lock back however the process ends; workers do not inherit it."""
     with _lock_file(path) as handle:
-        if fcntl is not None:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise FileError(
-                    f"another process is running the sweep in {path}: wait for it to end, or choose another store."
-                ) from None
+        if not lock(handle):
+            raise FileError(
+                f"another process is running the sweep in {path}: wait for it to end, or choose another store."
+            )
         yield
 
 

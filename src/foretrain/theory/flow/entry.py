@@ -126,7 +126,7 @@ def inputs_on_kinks(mlp: MLP, inputs: Array) -> tuple[int, ...]:
     if not any(kink.location == 0 and _slope_jumps(kink.jumps) for kink in mlp.activation.kinks):
         return ()
     stays, found = float(mlp.activation(np.zeros(1))[0]) == 0, np.zeros(len(inputs), dtype=np.bool_)
-    zero = np.diagonal(mlp.first_kernel(inputs)) == 0
+    zero = mlp.C_b[0] + mlp.C_W[0] * (inputs**2).mean(axis=1) == 0
     for layer in mlp.layers[1:]:
         found |= zero & (layer.C_W != 0)
         fresh = (zero & stays) | (layer.C_W == 0)

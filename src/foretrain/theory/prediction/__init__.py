@@ -1,7 +1,9 @@
 """What a trained model predicts.
 
+``entry``           :func:`foretrain.predict`, one door to all of them
 ``infinite_width``  networks of infinite width trained by gradient descent: outputs, losses, generalization
-``bayes``           posterior, evidence and scans of hyperparameters at infinite width
+``finite_width``    the same to order 1/n: mean by origin, change of the tangent kernel, one given network
+``bayes``           posterior, evidence and scans of hyperparameters, at infinite width and to order 1/n
 ``linear_models``   least squares by features or kernels; features of networks
 ``nearly_kernel``   quadratic models: features and meta-features, trained by several algorithms, in closed form
 """
@@ -9,7 +11,7 @@
 from importlib import import_module
 from typing import Any
 
-_ROOMS = ("bayes", "infinite_width", "linear_models", "nearly_kernel")
+_ROOMS = ("bayes", "entry", "finite_width", "infinite_width", "linear_models", "nearly_kernel")
 
 __all__ = list(_ROOMS)
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from foretrain.support.errors import InputError
+from foretrain.support.frame_log import frame
 from foretrain.support.store import DATA, save
 from foretrain.training.observables.registry import Asked, found
 from foretrain.training.recorder.arguments import (
@@ -33,7 +34,6 @@ from foretrain.training.recorder.counting import on_every_step
 from foretrain.training.recorder.folder import Folder
 from foretrain.training.recorder.isolation import undisturbed
 from foretrain.training.recorder.line import LiveLine
-from foretrain.training.recorder.log import frame
 from foretrain.training.recorder.pace import Pace
 from foretrain.training.recorder.reading import read
 from foretrain.training.recorder.schedule import Schedule, ScheduleLike, make_schedule

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from foretrain.support.errors import FileError, InputError
+from foretrain.support.frame_log import Log, create, frame
 from foretrain.support.store import DATA
-from foretrain.training.recorder.log import Log, create, frame
 from foretrain.training.recorder.reading import LOG, Contents, read_log
 
 try:

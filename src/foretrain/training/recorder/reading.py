@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.errors import FileError, unknown_name
-from foretrain.training.recorder.log import Frame, damage, scan
+from foretrain.support.frame_log import Frame, damage, scan
 from foretrain.training.recorder.values import STEP
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from foretrain.support.errors import InputError
+from foretrain.support.frame_log import frame
 from foretrain.training.observables.registry import Observable
 from foretrain.training.recorder.budget import BOOKKEEPING, Budget
 from foretrain.training.recorder.folder import Folder
 from foretrain.training.recorder.isolation import Snapshot, plain, undisturbed
-from foretrain.training.recorder.log import frame
 from foretrain.training.recorder.values import Variable, layout_change, variables
 
 

@@ -112,7 +112,7 @@ def test_trained_networks_have_the_predicted_change_of_kernel() -> None:
 
 
 def test_trained_networks_have_the_predicted_covariance() -> None:
-    """What initial outputs, kernel fluctuations and interaction add to the variance, each with its own standard error.
+    """What initial outputs, kernel fluctuations and interaction add to the variance, each with its standard error.
 
     u = [z] and l = -[H - Theta] Theta^-1 eps are known before training; the noisy mean of 2 u l is left out.
     """

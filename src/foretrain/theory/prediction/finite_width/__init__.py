@@ -1,6 +1,7 @@
 """Networks of finite width during and after training, to order 1/n (chapter ∞).
 
-``finite_prediction``    the mean over networks at the end or at a time, split by origin
+``finite_prediction``    the mean over networks at the end or at a time, split by origin; on demand the covariance at
+                         order 1/n and the mean change of the tangent kernel
 ``FiniteWidth``          the same with its tensors kept, for many algorithms, rates, times, targets and widths
 ``Projectors``           what distinguishes algorithms; ``algorithm_projectors`` of the known ones
 ``compare_algorithms``   several algorithms side by side; ``descent_and_bayes`` with exact inference

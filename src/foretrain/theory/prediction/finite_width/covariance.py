@@ -1,9 +1,9 @@
 """The covariance of trained outputs at order 1/n, at the end of training; the book prints one of its parts (∞.167).
 
-With u = [z] the part of the initial outputs that training leaves, and l = -[H - Theta] Theta^-1 eps, an output ends at
-Theta_bA Theta_AA^-1 y + u + l + c, where c are the terms of the mean prediction before their average. To order 1/n the
-covariance has u with u (the 1/n part of the metric), u with l (D, F), l with l (A, B), and u with c: there u meets an
-initial output in an error, which makes a derivative of the mean by the targets, or it meets a dNTK (P, Q).
+With u = [z] the part of the initial outputs that training leaves, and l = -[H - Theta] Theta^-1 eps, an output ends
+at Theta_bA Theta_AA^-1 y + u + l + c, where c are the terms of the mean prediction before their average. To order
+1/n the covariance has u with u (the 1/n part of the metric), u with l (D, F), l with l (A, B), and u with c: there u
+meets an initial output in an error, which makes a derivative of the mean by the targets, or it meets a dNTK (P, Q).
 """
 
 from __future__ import annotations

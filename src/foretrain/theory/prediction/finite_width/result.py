@@ -112,7 +112,7 @@ class FinitePrediction(PredictedOutputs):
     def __repr__(self) -> str:
         tests, outputs = self.mean.shape
         places = [(test, output) for test in range(tests) for output in range(outputs)]
-        shown, wide = places[:_SHOWN], 16
+        shown, wide = places[:_SHOWN], 16 if outputs == 1 else 18
         rows = [("infinite width", self.infinite_mean), *self.terms.items(), ("mean", self.mean)]
         if self.standard_error is not None:
             rows.append(("standard error", self.standard_error))

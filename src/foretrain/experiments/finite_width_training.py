@@ -1,0 +1,172 @@
+"""Really trained networks beside the prediction of chapter ∞: what finite width does to them, times n.
+
+Networks of several widths are trained to the end, by gradient descent at two rates and by the two-step algorithm. The
+part of their mean output that comes from the fluctuations of the tangent kernel, the part that comes from its change
+while they learn, and that change itself must extrapolate to the coefficients of 1/n. At order 1/n the end of training
+depends on the algorithm: the same networks end elsewhere, by as much as predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.experiments.finite_width_training_drawing import draw
+from foretrain.experiments.finite_width_training_table import table, verdict
+from foretrain.experiments.parts import Parts
+from foretrain.experiments.registry import Result, Scale
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, spawn
+from foretrain.theory.architecture import MLP
+
+if TYPE_CHECKING:
+    import xarray
+
+    from foretrain.compare.trained.finite import FiniteComparison
+    from foretrain.compare.trained.finite_goal import FiniteAlgorithm
+
+Array = NDArray[np.float64]
+
+_ANGLES = np.pi / 3 * np.arange(6) + 0.3
+_RADII = 1.6 * np.array([1.0, 1.15, 0.85, 1.1, 0.9, 1.2])
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What is learned, and where it is asked."""
+
+    X_train: Array
+    Y_train: Array
+    X_test: Array
+
+
+TWO_POINTS = Data(
+    np.array([(-0.1, -0.7), (2.1, 0.25)]), np.array([[-0.3], [1.6]]), np.array([(-1.2, -0.95)])
+)
+TWO_OUTPUTS = Data(TWO_POINTS.X_train, np.array([(-0.3, 0.8), (1.6, -0.5)]), TWO_POINTS.X_test)
+SIX_POINTS = Data(
+    np.stack([_RADII * np.cos(_ANGLES), _RADII * np.sin(_ANGLES)], axis=1),
+    np.array([0.8, -0.6, 0.3, -0.9, 0.5, -0.2])[:, None],
+    np.array([(0.5, 0.5), (-1.0, 0.4)]),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Networks, data and an algorithm; ``rate`` is eta times the largest eigenvalue of Theta."""
+
+    activation: str
+    depth: int
+    data: Data
+    algorithm: FiniteAlgorithm
+    rate: float | None = None
+    note: str = ""
+
+    @property
+    def label(self) -> str:
+        """For example ``sin, L = 2, descent at 1.2``."""
+        how = "two-step" if self.algorithm == "two_step" else f"descent at {self.rate:g}"
+        return f"{self.activation}, L = {self.depth}{self.note}, {how}"
+
+    @property
+    def networks(self) -> str:
+        """Cases that share it train the same networks."""
+        return f"{self.activation} {self.depth}{self.note}"
+
+    def mlp(self, width: int) -> MLP:
+        """The network of table E of the reference."""
+        outputs = self.data.Y_train.shape[1]
+        sizes: dict[str, Any] = {"depth": self.depth, "width": width, "n_in": 2, "n_out": outputs}
+        return MLP(self.activation, C_b=0.1, C_W=1.3, lambda_b=0.5, lambda_W=1.0, **sizes)
+
+
+SIN, SMALL_STEPS, SIN_LEAP = (
+    Case("sin", 2, TWO_POINTS, "gradient_descent", 1.2),
+    Case("sin", 2, TWO_POINTS, "gradient_descent", 0.2),
+    Case("sin", 2, TWO_POINTS, "two_step"),
+)
+TANH, TANH_LEAP = Case("tanh", 2, TWO_POINTS, "gradient_descent", 1.2), Case("tanh", 2, TWO_POINTS, "two_step")
+TWO = Case("sin", 2, TWO_OUTPUTS, "gradient_descent", 1.2, ", two outputs")
+SIX = Case("sin", 2, SIX_POINTS, "gradient_descent", 1.2, ", six points")
+DEEP_SIN, DEEP_LEAP = Case("sin", 3, TWO_POINTS, "gradient_descent", 1.2), Case("sin", 3, TWO_POINTS, "two_step")
+DEEP_TANH = Case("tanh", 3, TWO_POINTS, "gradient_descent", 1.2)
+CASES = (SIN, SMALL_STEPS, SIN_LEAP, TANH, TANH_LEAP, TWO, SIX, DEEP_SIN, DEEP_LEAP, DEEP_TANH)
+
+Draws = dict[int, int]  # networks by width
+
+
+@dataclass(frozen=True)
+class _Plan:
+    shallow: Draws
+    small_steps: Draws
+    leap: Draws
+    six: Draws
+    deep: Draws
+
+    def draws(self, case: Case) -> Draws:
+        """How many networks of which widths."""
+        if case.depth > 2:
+            return self.deep
+        if case is SMALL_STEPS or case is SIX:
+            return self.small_steps if case is SMALL_STEPS else self.six
+        return self.leap if case.algorithm == "two_step" else self.shallow
+
+
+_PLANS = {
+    Scale.QUICK: _Plan(
+        shallow={64: 12_000, 128: 12_000, 256: 10_000, 1024: 8_000},
+        small_steps={64: 4_000, 128: 4_000, 256: 3_000, 1024: 1_200},
+        leap={64: 12_000, 128: 12_000, 256: 10_000, 1024: 8_000},
+        six={64: 5_000, 128: 5_000, 256: 4_000, 512: 2_400},
+        deep={64: 8_000, 128: 6_000, 256: 2_400},
+    ),
+    Scale.PAPER: _Plan(
+        shallow={64: 60_000, 128: 60_000, 256: 60_000, 1024: 60_000},
+        small_steps={64: 30_000, 128: 30_000, 256: 30_000, 1024: 12_000},
+        leap={64: 60_000, 128: 60_000, 256: 60_000, 1024: 60_000},
+        six={64: 40_000, 128: 40_000, 256: 40_000, 512: 20_000},
+        deep={64: 60_000, 128: 60_000, 256: 24_000, 512: 8_000},
+    ),
+}
+
+
+def finite_width_training(scale: Scale, seed: int, parts: Parts) -> Result:
+    """n times what finite width does to trained networks, case by case, against theory."""
+    plan = _PLANS[scale]
+    names = list(dict.fromkeys(case.networks for case in CASES))
+    seeds = dict(zip(names, spawn(seed, len(names)), strict=True))
+    found = {
+        case.label: compared(case, plan.draws(case), seeds[case.networks], parts)
+        for case in track(CASES, "cases")
+    }
+    data = _dataset(found)
+    rows = table(data)
+    return Result(verdict(rows), rows, data, partial(draw, data))
+
+
+def compared(case: Case, draws: Draws, seed: Seed, parts: Parts) -> FiniteComparison:
+    """The comparison of one case, whose widths are kept one by one."""
+    from foretrain.compare.trained.finite import compare_trained_finite
+
+    def kept(name: str, compute: Callable[[], xarray.Dataset]) -> xarray.Dataset:
+        return parts.get(f"{case.label} {name}", compute)
+
+    mlp = case.mlp(min(draws))
+    own = case.data
+    return compare_trained_finite(
+        mlp,
+        own.X_train,
+        own.Y_train,
+        own.X_test,
+        algorithm=case.algorithm,
+        eta=_eta(case, mlp),
+        widths=tuple(draws),
+        draws=tuple(draws.values()),
+        seed=seed,
+        keeper=kept,
+    )
