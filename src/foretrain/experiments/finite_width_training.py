@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+_RATE = 1.2
 _ANGLES = np.pi / 3 * np.arange(6) + 0.3
 _RADII = 1.6 * np.array([1.0, 1.15, 0.85, 1.1, 0.9, 1.2])
 
@@ -45,9 +46,7 @@ class Data:
     X_test: Array
 
 
-TWO_POINTS = Data(
-    np.array([(-0.1, -0.7), (2.1, 0.25)]), np.array([[-0.3], [1.6]]), np.array([(-1.2, -0.95)])
-)
+TWO_POINTS = Data(np.array([(-0.1, -0.7), (2.1, 0.25)]), np.array([[-0.3], [1.6]]), np.array([(-1.2, -0.95)]))
 TWO_OUTPUTS = Data(TWO_POINTS.X_train, np.array([(-0.3, 0.8), (1.6, -0.5)]), TWO_POINTS.X_test)
 SIX_POINTS = Data(
     np.stack([_RADII * np.cos(_ANGLES), _RADII * np.sin(_ANGLES)], axis=1),
@@ -76,7 +75,8 @@ class Case:
     @property
     def networks(self) -> str:
         """Cases that share it train the same networks."""
-        return f"{self.activation} {self.depth}{self.note}"
+        small = "" if self.rate in (None, _RATE) else f" {self.rate:g}"
+        return f"{self.activation} {self.depth}{self.note}{small}"
 
     def mlp(self, width: int) -> MLP:
         """The network of table E of the reference."""
@@ -86,15 +86,21 @@ class Case:
 
 
 SIN, SMALL_STEPS, SIN_LEAP = (
-    Case("sin", 2, TWO_POINTS, "gradient_descent", 1.2),
+    Case("sin", 2, TWO_POINTS, "gradient_descent", _RATE),
     Case("sin", 2, TWO_POINTS, "gradient_descent", 0.2),
     Case("sin", 2, TWO_POINTS, "two_step"),
 )
-TANH, TANH_LEAP = Case("tanh", 2, TWO_POINTS, "gradient_descent", 1.2), Case("tanh", 2, TWO_POINTS, "two_step")
-TWO = Case("sin", 2, TWO_OUTPUTS, "gradient_descent", 1.2, ", two outputs")
-SIX = Case("sin", 2, SIX_POINTS, "gradient_descent", 1.2, ", six points")
-DEEP_SIN, DEEP_LEAP = Case("sin", 3, TWO_POINTS, "gradient_descent", 1.2), Case("sin", 3, TWO_POINTS, "two_step")
-DEEP_TANH = Case("tanh", 3, TWO_POINTS, "gradient_descent", 1.2)
+TANH, TANH_LEAP = (
+    Case("tanh", 2, TWO_POINTS, "gradient_descent", _RATE),
+    Case("tanh", 2, TWO_POINTS, "two_step"),
+)
+TWO = Case("sin", 2, TWO_OUTPUTS, "gradient_descent", _RATE, ", two outputs")
+SIX = Case("sin", 2, SIX_POINTS, "gradient_descent", _RATE, ", six points")
+DEEP_SIN, DEEP_LEAP = (
+    Case("sin", 3, TWO_POINTS, "gradient_descent", _RATE),
+    Case("sin", 3, TWO_POINTS, "two_step"),
+)
+DEEP_TANH = Case("tanh", 3, TWO_POINTS, "gradient_descent", _RATE)
 CASES = (SIN, SMALL_STEPS, SIN_LEAP, TANH, TANH_LEAP, TWO, SIX, DEEP_SIN, DEEP_LEAP, DEEP_TANH)
 
 Draws = dict[int, int]  # networks by width
@@ -170,3 +176,52 @@ def compared(case: Case, draws: Draws, seed: Seed, parts: Parts) -> FiniteCompar
         seed=seed,
         keeper=kept,
     )
+
+
+def _eta(case: Case, mlp: MLP) -> float | None:
+    if case.rate is None:
+        return None
+    from foretrain.theory.prediction.infinite_width import output_kernels
+
+    return case.rate / float(np.linalg.eigvalsh(output_kernels(mlp, case.data.X_train).Theta_train)[-1])
+
+
+def _dataset(found: dict[str, FiniteComparison]) -> xarray.Dataset:
+    """All comparisons along ``case``; widths and entries that a case does not have are nan."""
+    import xarray
+
+    kept = (
+        "theory",
+        "limit",
+        "standard_error",
+        "z",
+        "measured",
+        "measured_error",
+        "score",
+        "batch_value",
+        "steps",
+    )
+    parts = []
+    for comparison in found.values():
+        own = comparison.to_dataset()
+        numbers = {name: own[name].reset_coords(drop=True) for name in kept}
+        numbers["draws"] = xarray.DataArray(own["draws"].values.astype(float), dims="width")
+        judged = {name: own.attrs[name] for name in ("rms_z", "largest_z", "bound", "agrees")}
+        judged["rms_bound"] = comparison.judgement.rms_bound
+        parts.append(xarray.Dataset(numbers).assign(judged))
+    together = xarray.concat(parts, xarray.Variable("case", list(found)), join="outer", combine_attrs="drop")
+    return together.assign(_printed()).sortby("width")
+
+
+def _printed() -> dict[str, Any]:
+    """n times two parts for ``SIN`` by the formulas as they are printed."""
+    from foretrain.theory.prediction.finite_width import FiniteWidth, terms_as_printed
+
+    mlp, own = SIN.mlp(1024), SIN.data
+    ensemble = FiniteWidth.of(mlp, own.X_train, own.Y_train, own.X_test, spread="none")
+    terms = terms_as_printed(ensemble, SIN.algorithm, _eta(SIN, mlp))
+    n = {name: 1024 * float(term.values[0, 0]) for name, term in terms.items()}
+    return {
+        "printed_interaction": n["dntk"] + n["ddntk_1"] + n["ddntk_2"],
+        "printed_ntk_variance": n["ntk_variance"],
+    }

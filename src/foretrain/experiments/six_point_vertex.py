@@ -204,10 +204,8 @@ def _draw_case(panel: Axes, data: xarray.Dataset, label: str) -> None:
         one = data.sel(layer=layer)
         theory = float(one.theory)
         shift = 0.008 * inverse.max() * (number - data.sizes["layer"] / 2)
-        measured = [one.measured / theory, one.measured_error / theory]
-        panel.errorbar(
-            inverse + shift, *measured, fmt="o", color=colour, markersize=5, label=f"layer {layer}"
-        )
+        value, error = (one[name].values / theory for name in ("measured", "measured_error"))
+        panel.errorbar(inverse + shift, value, error, fmt="o", color=colour, label=f"layer {layer}")
         panel.errorbar(
             [shift], [float(one.limit) / theory], [float(one.standard_error) / theory], fmt="D", color=colour
         )

@@ -28,7 +28,7 @@ Training
 ``ntk_shares``         what each layer and group of parameters adds to the tangent kernel
 ``learning_rates``     rates at which all of them contribute equally
 ``gradient_step``      loss and outputs after one step of gradient descent
-``prediction``         what trained models predict: nearly-kernel methods
+``prediction``         what trained networks and models predict, at infinite width, to order 1/n, and by Bayes
 
 Depth
 
