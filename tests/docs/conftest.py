@@ -1,6 +1,7 @@
-"""The programs of docs/hooks, which mkdocs imports from their folder, importable for the tests."""
+"""What lies outside of the package, importable for the tests: the hooks of mkdocs, and the benchmarks."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "hooks"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "docs" / "hooks"), str(ROOT)]

@@ -151,7 +151,7 @@ def draw_sizes(panel: Axes, data: xarray.Dataset) -> None:
     panel.set_xticks(n, [f"{width:g}" for width in n])
     panel.minorticks_off()
     steps = dict.fromkeys(f"{count:.0f}" for count in (data.steps.values.min(), data.steps.values.max()))
-    panel.set_title(f"deviations against width, after {' to '.join(steps)} steps", fontsize=11)
+    panel.set_title(f"deviations ({' to '.join(steps)} steps)", fontsize=11)
     panel.legend(frameon=False, fontsize=8.5)
 
 

@@ -2,6 +2,7 @@
 
 ``expectation``          any product of activations, derivatives and polynomials at 1 to 4 inputs
 ``gram``                 products of two, for all pairs of N inputs at once
+``cross_gram``           the same between two sets of inputs
 ``expectations_at``      products of up to four, on chosen index sets of N inputs
 ``products_at``          several such products at once
 ``expectation_of``       any function of all inputs
@@ -16,7 +17,7 @@ from foretrain.gaussian.derivatives import covariance_gradient
 from foretrain.gaussian.expectation import expectation
 from foretrain.gaussian.factors import Factor, factor, one, z
 from foretrain.gaussian.general import expectation_of
-from foretrain.gaussian.grams import gram
+from foretrain.gaussian.grams import cross_gram, gram, second_moments
 from foretrain.gaussian.index_sets import expectations_at, products_at
 from foretrain.gaussian.moments import moments
 from foretrain.gaussian.result import Expectation
@@ -26,6 +27,7 @@ __all__ = [
     "Factor",
     "action",
     "covariance_gradient",
+    "cross_gram",
     "cumulants",
     "expectation",
     "expectation_of",
@@ -36,6 +38,7 @@ __all__ = [
     "one",
     "orthant",
     "products_at",
+    "second_moments",
     "wick",
     "z",
 ]

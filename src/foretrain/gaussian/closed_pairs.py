@@ -1,7 +1,8 @@
 """Closed forms of <sigma sigma> and <sigma' sigma'> for whole tiles of pairs, written for speed.
 
-Each function takes the variances of the rows (m, 1) and columns (1, n) and the covariances (m, n) of a tile, in
-float32 or float64, and fills the targets of the orders asked for; what two orders share is computed once.
+Each function takes the variances of the rows (m, 1) and columns (1, n) and the covariances (m, n) of a tile, or all
+of one shape for a list of pairs, in float32 or float64, and fills the targets of the orders asked for; what two
+orders share is computed once.
 """
 
 from __future__ import annotations
@@ -54,6 +55,25 @@ def tile_rule(activation: Activation) -> TileRule:
     return _erf if activation.closed_form == "erf" else _gelu
 
 
+def fill_equal(activation: Activation, order: int, value: Tile, where: Any, variance: Tile) -> None:
+    """Pairs of one input with itself, of this variance: for scale-invariant activations a plain product.
+
+    The angle formula rounds it, and knows nothing of a zero variance.
+    """
+    if activation.slopes is not None:
+        minus, plus = activation.slopes
+        mean_square = (minus**2 + plus**2) / 2
+        value[where] = mean_square * (variance if order == 0 else np.ones_like(variance))
+
+
+def own_values(activation: Activation, order: int, variance: Tile) -> Tile:
+    """<sigma^2> of this order for single inputs (N,), with the rounding of the tiles."""
+    value, row = np.empty_like(variance), variance[None]
+    tile_rule(activation)(row, row, row, {order: value[None]})
+    fill_equal(activation, order, value, slice(None), variance)
+    return value
+
+
 def _workspace(slot: int, like: Tile) -> Tile:
     """Memory of the shape of ``like``, kept for each thread: fresh pages would cost more than the arithmetic."""
     kept = _local.__dict__
@@ -88,7 +108,8 @@ def _arcsine(a: Tile, b: Tile, c: Tile, out: Tile) -> tuple[Any, Array]:
     if largest > limit:
         near = np.nonzero(np.abs(rho, out=rho) > limit)
         covariance = c[near].astype(np.float64)
-        determinant = difference_of_products(a[near[0], 0], b[0, near[1]], covariance, covariance)
+        of_row, of_column = (np.broadcast_to(v, c.shape)[near] for v in (a, b))
+        determinant = difference_of_products(of_row, of_column, covariance, covariance)
         height = np.sqrt(np.maximum(determinant, 0.0))
         out[near] = np.arctan2(covariance, height)
     out += math.pi / 2

@@ -120,6 +120,51 @@ def check_gram(K: ArrayLike) -> NDArray[Any]:
     return raw
 
 
+def check_cross(
+    K: ArrayLike, row_variance: ArrayLike, column_variance: ArrayLike
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Covariances ``(m, n)`` between two sets of inputs in their own precision, and the variances of both sets.
+
+    Every pair is checked, which is all that expectations of pairs rely on.
+    """
+    covariance, *variances = (_numbers(part) for part in (K, row_variance, column_variance))
+    if [v.ndim for v in variances] != [1, 1] or covariance.shape != (len(variances[0]), len(variances[1])):
+        raise InputError(
+            f"covariances of shape {covariance.shape} do not fit variances of shapes {variances[0].shape} and "
+            f"{variances[1].shape}: give (m, n), (m,) and (n,)."
+        )
+    if not covariance.size:
+        raise InputError("one of the two sets has no inputs: give at least one on either side.")
+    if min(v.min() for v in variances) < 0 or max(v.max() for v in variances) > _LARGEST:
+        raise InputError(f"variances must lie between 0 and {_LARGEST:g}: check the inputs they came from.")
+    wide = [np.sqrt(v) * (1 + _tolerance(covariance)) for v in variances]
+
+    def is_sound(start: int) -> bool:
+        rows = slice(start, start + _CHECKED_ROWS)
+        excess = np.abs(covariance[rows])
+        excess -= wide[0][rows, None] * wide[1]
+        return bool(excess.max() <= 0)
+
+    if not all(over_cores(is_sound, range(0, len(covariance), _CHECKED_ROWS))):
+        excess = np.abs(covariance) - np.outer(*wide)
+        i, j = np.unravel_index(np.argmax(excess), covariance.shape)
+        raise InputError(f"|K[{i},{j}]| exceeds the root of its two variances: no inputs have such products.")
+    return covariance, variances[0], variances[1]
+
+
+def _numbers(values: ArrayLike) -> NDArray[Any]:
+    """An array of finite real numbers, float32 or float64."""
+    try:
+        raw = np.asarray(values)
+    except ValueError:
+        raise InputError("covariances and variances must be arrays without ragged rows.") from None
+    if raw.dtype.kind not in "fiu":
+        raise InputError(f"covariances and variances must hold real numbers, not {raw.dtype}.")
+    if not np.isfinite(raw).all():
+        raise InputError("covariances and variances must be finite; check the inputs they came from.")
+    return raw if raw.dtype in (np.float32, np.float64) else raw.astype(np.float64)
+
+
 def _explain(K: NDArray[Any], tolerance: float, wide: NDArray[Any]) -> None:
     """Say what is wrong with a covariance that failed the fast check."""
     gap = np.abs(_square(K) - K.T).max()

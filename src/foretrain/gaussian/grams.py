@@ -1,65 +1,28 @@
-"""Expectations of all pairs of N inputs at once: <f(z_a) g(z_b)>_K for every a, b.
+"""Expectations of all pairs of inputs at once: <f(z_a) g(z_b)>_K for every a, b of one set, or of two.
 
-What a kernel recursion calls in every layer. Closed forms run tile by tile; smooth functions by Mehler's series,
-whose coefficients cost N and not N^2; the pairs for which the series is too slow (nearly parallel inputs of
-kinked or very widely spread functions) by interpolation of the two-input rules, or by those rules themselves.
+What a kernel recursion calls in every layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.activations import Activation
-from foretrain.gaussian.closed_pairs import closed_pair, tile_rule
-from foretrain.gaussian.covariance import check_gram
+from foretrain.gaussian.closed_pairs import closed_pair, own_values
+from foretrain.gaussian.covariance import check_cross, check_gram
 from foretrain.gaussian.expectation import check_tolerance
 from foretrain.gaussian.factors import Factor, as_factor
-from foretrain.gaussian.interpolation import interpolated_pairs
+from foretrain.gaussian.pairs import Pair, Pairs
 from foretrain.gaussian.result import Expectation
-from foretrain.gaussian.rules import hermite
-from foretrain.gaussian.split_kinks import split_pairs
-from foretrain.gaussian.stack import WIDEST, Stack, too_wide
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.gaussian.stack import Stack
+from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
-from foretrain.support.threads import over_cores
 
 Array = NDArray[np.float64]
-Pair = tuple[Factor, Factor]
 
-_TILE = 256
-_STRIP = 262_144  # entries: few strips, so that threads seldom meet at the interpreter lock
-_PARALLEL = 4e-15  # 1 - |rho| below this is round-off: one direction
-_FEW = 3000
-_GUARDED = 1500  # below, the matrices are too small to be worth asking how much memory there is
-
-
-class Tile(NamedTuple):
-    """A block of pairs; ``mirrored`` if its transpose is to be filled from it."""
-
-    rows: slice
-    columns: slice
-    mirrored: bool
-
-
-class Patch(NamedTuple):
-    """Entries computed apart from the rest of the matrix."""
-
-    rows: NDArray[np.intp]
-    columns: NDArray[np.intp]
-    value: Array
-    error: Array
-    rule: str
-
-    def mirrored(self) -> Patch:
-        """The same entries and their transposes."""
-        rows = np.concatenate([self.rows, self.columns])
-        columns = np.concatenate([self.columns, self.rows])
-        return Patch(rows, columns, np.tile(self.value, 2), np.tile(self.error, 2), self.rule)
+_GUARDED = 1500**2  # entries: below, the matrices are too small to be worth asking how much memory there is
 
 
 def gram(
@@ -85,22 +48,66 @@ def gram(
     array([[0.5     , 0.304499],
            [0.304499, 0.5     ]])
     """
-    single = not isinstance(products, list)
-    pairs = [_as_pair(p) for p in ([(products, products)] if single else products)]
-    K = check_gram(K)
-    if dtype is not None:
-        if np.dtype(dtype) not in (np.float32, np.float64):
-            raise InputError(f"dtype must be float32 or float64, not {dtype!r}.")
-        K = K.astype(dtype, copy=False)
-    tolerance = check_tolerance(tolerance, 1e-6 if K.dtype == np.float32 else 1e-10)
-    if len(K) > _GUARDED:
-        require_memory(
-            K.nbytes * (2 * len(pairs) + 1),
-            f"{len(pairs)} expectations of all pairs of {len(K)} inputs",
-            "ask for fewer inputs or products at a time, or pass K in float32",
-        )
-    results = _Gram(K, tolerance).all(pairs)
+    pairs, single = _as_pairs(products)
+    K = _in_precision(check_gram(K), dtype)
+    tolerance = _tolerance_of(K, tolerance)
+    _require_memory(K, len(pairs))
+    results = Pairs(K, np.diagonal(K), tolerance).all(pairs)
     return results[0] if single else results
+
+
+def cross_gram(
+    products: Any,
+    K: ArrayLike,
+    row_variance: ArrayLike,
+    column_variance: ArrayLike,
+    *,
+    tolerance: float | None = None,
+    dtype: Any = None,
+) -> Expectation | list[Expectation]:
+    """``<f(z_a) g(z_b)>`` for all inputs a of one set and b of another, without the pairs inside a set.
+
+    Parameters
+    ----------
+    products
+        As in :func:`gram`; f stands at the rows, g at the columns.
+    K
+        Covariances (m, n) between the two sets; float32 stays float32.
+    row_variance, column_variance
+        Variances (m,) and (n,) of the inputs of each set.
+    tolerance
+        As in :func:`gram`.
+
+    Examples
+    --------
+    >>> cross_gram("relu", [[0.5, 1.0]], [1.0], [1.0, 1.0]).value.round(6)
+    array([[0.304499, 0.5     ]])
+    """
+    pairs, single = _as_pairs(products)
+    K, *variances = check_cross(K, row_variance, column_variance)
+    K = _in_precision(K, dtype)
+    tolerance = _tolerance_of(K, tolerance)
+    _require_memory(K, len(pairs))
+    variance = np.concatenate(variances).astype(K.dtype, copy=False)
+    results = Pairs(K, variance, tolerance, first_column=len(K)).all(pairs)
+    return results[0] if single else results
+
+
+def second_moments(f: Factor, variance: Array, tolerance: float = 1e-12) -> Array:
+    """``<f^2>`` at single inputs of these variances (N,): the diagonal of :func:`gram`."""
+    closed = closed_pair(f, f)
+    if closed is not None:
+        return np.asarray(own_values(*closed, variance))
+    stack = Stack(variance[:, None, None], np.zeros((len(variance), 1)), tolerance)
+    value, error = stack.total([f * f])
+    stack.warn_if_short([f * f], value, error)
+    return value
+
+
+def _as_pairs(products: Any) -> tuple[list[Pair], bool]:
+    """The products as pairs, and whether there is only one, not in a list."""
+    single = not isinstance(products, list)
+    return [_as_pair(p) for p in ([(products, products)] if single else products)], single
 
 
 def _as_pair(product: Any) -> Pair:
@@ -109,239 +116,22 @@ def _as_pair(product: Any) -> Pair:
     return as_factor(product[0]), as_factor(product[1])
 
 
-def _tiles(size: int, symmetric: bool) -> list[Tile]:
-    """Square tiles, above the diagonal only where the rest is a mirror image."""
-    starts = range(0, size, _TILE)
-    return [
-        Tile(slice(i, min(i + _TILE, size)), slice(j, min(j + _TILE, size)), symmetric and i != j)
-        for i in starts
-        for j in starts
-        if j >= i or not symmetric
-    ]
+def _in_precision(K: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    if dtype is None:
+        return K
+    if np.dtype(dtype) not in (np.float32, np.float64):
+        raise InputError(f"dtype must be float32 or float64, not {dtype!r}.")
+    return K.astype(dtype, copy=False)
 
 
-def _strips(size: int) -> list[Tile]:
-    """Whole rows: twice the pairs, but contiguous, which for a few sweeps of arithmetic is faster than mirroring."""
-    height = max(1, _STRIP // size)
-    return [Tile(slice(i, min(i + height, size)), slice(0, size), False) for i in range(0, size, height)]
+def _tolerance_of(K: NDArray[Any], tolerance: float | None) -> float:
+    return check_tolerance(tolerance, 1e-6 if K.dtype == np.float32 else 1e-10)
 
 
-class _Gram:
-    """One covariance and everything of it that products share."""
-
-    def __init__(self, K: NDArray[Any], tolerance: float) -> None:
-        self.K, self.tolerance = K, tolerance
-        self.variance = np.maximum(np.diagonal(K), 0)
-        self.deviation = np.sqrt(self.variance.astype(float))
-
-    def all(self, pairs: list[Pair]) -> list[Expectation]:
-        """The products in order, closed forms of the same activation together."""
-        results: list[Expectation | None] = [None] * len(pairs)
-        closed: dict[Activation, dict[int, list[int]]] = {}
-        for index, (f, g) in enumerate(pairs):
-            found = closed_pair(f, g)
-            if found is not None:
-                closed.setdefault(found[0], {}).setdefault(found[1], []).append(index)
-        for activation, orders in closed.items():
-            for order, result in self._closed(activation, list(orders)).items():
-                for index in orders[order]:
-                    results[index] = result
-        series: dict[Factor, hermite.Series] = {}
-        return [r or self._other(*pair, series) for pair, r in zip(pairs, results)]
-
-    def _fill(
-        self,
-        tiles: list[Tile],
-        work: Callable[[Tile, list[NDArray[Any]]], None],
-        count: int,
-        uses_blas: bool = False,
-    ) -> list[NDArray[Any]]:
-        """Let ``work`` fill ``count`` matrices tile by tile, on all cores."""
-        out = [np.empty_like(self.K) for _ in range(count)]
-
-        def one(tile: Tile) -> None:
-            targets = [matrix[tile.rows, tile.columns] for matrix in out]
-            work(tile, targets)
-            if tile.mirrored:
-                for matrix, target in zip(out, targets):
-                    matrix[tile.columns, tile.rows] = target.T
-
-        over_cores(one, tiles, uses_blas=uses_blas)
-        return out
-
-    def _closed(self, activation: Activation, orders: list[int]) -> dict[int, Expectation]:
-        rule = tile_rule(activation)
-
-        def work(tile: Tile, targets: list[NDArray[Any]]) -> None:
-            a, b = self.variance[tile.rows, None], self.variance[None, tile.columns]
-            rule(a, b, self.K[tile.rows, tile.columns], dict(zip(orders, targets)))
-
-        found = {}
-        for order, value in zip(orders, self._fill(_strips(len(self.K)), work, len(orders))):
-            self._exact_diagonal(value, activation, order)
-            scale = 3 * np.finfo(value.dtype).eps ** 0.5 * np.sqrt(np.diagonal(value))
-            found[order] = Expectation(value, partial(np.multiply.outer, scale, scale), "closed form")
-        return found
-
-    def _exact_diagonal(self, value: NDArray[Any], activation: Activation, order: int) -> None:
-        """Scale-invariant activations: the diagonal is a plain product, which the angle formula rounds."""
-        if activation.slopes is not None:
-            minus, plus = activation.slopes
-            mean_square = (minus**2 + plus**2) / 2
-            np.fill_diagonal(
-                value, mean_square * (self.variance if order == 0 else np.ones_like(self.variance))
-            )
-
-    def _other(self, f: Factor, g: Factor, known: dict[Factor, hermite.Series]) -> Expectation:
-        if f.deltas or g.deltas or (f.pieces is not None and g.pieces is not None):
-            return self._pair_by_pair(f, g)
-        return self._by_series(f, g, known)
-
-    def _pair_by_pair(self, f: Factor, g: Factor) -> Expectation:
-        """Delta functions and piecewise polynomials have closed forms for stacks of pairs."""
-        rows, columns = np.triu_indices(len(self.K)) if f == g else _all_indices(len(self.K))
-        value, error = np.empty_like(self.K), np.empty_like(self.K)
-        for part in np.array_split(np.arange(len(rows)), max(1, len(rows) // 200_000)):
-            i, j = rows[part], columns[part]
-            found, doubt = self._exactly(f, g, i, j)
-            value[i, j], error[i, j] = found, doubt
-            if f == g:
-                value[j, i], error[j, i] = found, doubt
-        return Expectation(value, error, "closed form" if f.pieces and g.pieces else "conditioning")
-
-    def _exactly(self, f: Factor, g: Factor, i: NDArray[np.intp], j: NDArray[np.intp]) -> tuple[Array, Array]:
-        """By the rules for two inputs (one where they are the same)."""
-        value, error = np.empty(len(i)), np.empty(len(i))
-        same = i == j
-        if same.any():
-            alone = self.variance[i[same]].astype(float)[:, None, None]
-            stack = Stack(alone, np.zeros((len(alone), 1)), self.tolerance)
-            try:
-                value[same], error[same] = stack.total([f * g])
-            except NotSupportedError:  # delta functions of one input multiplied: no value, but the pairs have
-                value[same] = error[same] = np.nan
-        if not same.all():
-            i, j = i[~same], j[~same]
-            K = np.empty((len(i), 2, 2))
-            K[:, 0, 0], K[:, 1, 1] = self.variance[i], self.variance[j]
-            K[:, 0, 1] = K[:, 1, 0] = self.K[i, j]
-            stack = Stack(K, np.zeros((len(i), 2)), self.tolerance)
-            value[~same], error[~same] = stack.total([f, g])
-            stack.warn_if_short([f, g], value[~same], error[~same])
-        return value, error
-
-    def _by_series(self, f: Factor, g: Factor, known: dict[Factor, hermite.Series]) -> Expectation:
-        if self.deviation.max() ** 2 > WIDEST:
-            raise too_wide([f, g])
-        rho, far, parallel = self._correlations
-        a, b = self._enough_terms(f, g, known, far)
-        reach = hermite.largest_correlation(a, b, self.tolerance)
-        late = np.abs(rho) > reach if far > reach else None
-        if late is not None:
-            rho = np.where(late, np.copysign(reach, rho), rho)
-            np.fill_diagonal(late, False)
-
-        def work(tile: Tile, targets: list[NDArray[Any]]) -> None:
-            block = np.ascontiguousarray(rho[tile.rows, tile.columns])
-            hermite.sum_tile(a, b, tile.rows, tile.columns, block, self.tolerance, targets[0])
-
-        (value,) = self._fill(_tiles(len(self.K), f == g), work, 1, uses_blas=True)
-        reached = 2 * max(self.tolerance, 8 * float(np.finfo(value.dtype).eps))
-        if f == g:
-            np.fill_diagonal(value, a.norm**2)
-        patches = [self._parallel_pairs(f, g, parallel)]
-        rule = "Hermite series"
-        if late is not None:
-            patches.append(self._late_pairs(f, g, late))
-            rule += f" and {patches[-1].rule}"
-        for patch in patches:
-            value[patch.rows, patch.columns] = patch.value
-
-        def error() -> NDArray[Any]:
-            bound = reached * np.multiply.outer(a.norm, b.norm)
-            for patch in patches:
-                rounding = np.finfo(value.dtype).eps * np.abs(patch.value)
-                bound[patch.rows, patch.columns] = patch.error + rounding
-            return bound
-
-        return Expectation(value, error, rule)
-
-    @cached_property
-    def _correlations(self) -> tuple[NDArray[Any], float, tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Correlations of pairs that are not parallel, the largest of them, and the parallel pairs."""
-        with np.errstate(divide="ignore"):
-            inverse = np.where(self.deviation > 0, 1 / self.deviation, 0.0).astype(self.K.dtype)
-        rho = self.K * inverse[:, None]
-        rho *= inverse[None, :]
-        limit = 1 - max(_PARALLEL, 8 * float(np.finfo(rho.dtype).eps))
-        # The diagonal is filled apart; a value like its neighbours' keeps the range of correlations narrow.
-        np.fill_diagonal(rho, _neighbours(rho))
-        largest = max(float(rho.max(initial=0.0)), -float(rho.min(initial=0.0)))
-        if largest <= limit:
-            return rho, largest, (np.empty(0, np.intp), np.empty(0, np.intp))
-        i, j = np.nonzero(np.abs(rho) > limit)
-        rho[i, j] = 0
-        return rho, max(float(rho.max(initial=0.0)), -float(rho.min(initial=0.0))), (i, j)
-
-    def _enough_terms(
-        self, f: Factor, g: Factor, known: dict[Factor, hermite.Series], far: float
-    ) -> tuple[hermite.Series, hermite.Series]:
-        """Coefficients of both factors, as many as the most correlated pair needs (or as are allowed)."""
-        terms = max(
-            [self._guess_terms(f, g, far), *(len(known[h].coefficients) for h in (f, g) if h in known)]
+def _require_memory(K: NDArray[Any], products: int) -> None:
+    if K.size > _GUARDED:
+        require_memory(
+            K.nbytes * (2 * products + 1),
+            f"{products} expectations of all pairs of {len(K)} and {K.shape[1]} inputs",
+            "ask for fewer inputs or products at a time, or pass K in float32",
         )
-        while True:
-            for h in (f, g):
-                if h not in known or len(known[h].coefficients) != terms:
-                    known[h] = hermite.series(h, self.deviation, terms, self.tolerance)
-            a, b = known[f], known[g]
-            if terms >= hermite.MOST_TERMS or hermite.terms_needed(a, b, far, self.tolerance) is not None:
-                return a, b
-            terms = min(hermite.MOST_TERMS, 2 * terms)
-
-    def _guess_terms(self, f: Factor, g: Factor, far: float) -> int:
-        """The widest input is usually the hardest: alone, it tells at little cost how many terms all will need."""
-        widest = self.deviation.max(keepdims=True)
-        for terms in (hermite.FIRST_TERMS, hermite.MOST_TERMS):
-            a, b = (hermite.series(h, widest, terms, self.tolerance) for h in (f, g))
-            needed = hermite.terms_needed(a, b, far, self.tolerance)
-            if needed is not None:
-                return min(hermite.MOST_TERMS, needed + 8)
-        return hermite.MOST_TERMS
-
-    def _late_pairs(self, f: Factor, g: Factor, late: NDArray[np.bool_]) -> Patch:
-        """Pairs beyond the reach of the series: kinks split off, else few one by one and many by interpolation."""
-        i, j = np.nonzero(np.triu(late) if f == g else late)
-        covariance = self.K[i, j].astype(float)
-        split = split_pairs(f, g, self.variance.astype(float), i, j, covariance, self.tolerance)
-        if split is not None:
-            patch = Patch(i, j, *split, "split kinks")
-        elif len(i) <= _FEW:
-            patch = Patch(i, j, *self._exactly(f, g, i, j), "two-input rules")
-        else:
-            found = interpolated_pairs(
-                f, g, self.deviation[i] ** 2, self.deviation[j] ** 2, covariance, self.tolerance
-            )
-            patch = Patch(i, j, *found, "interpolated two-input rules")
-        return patch.mirrored() if f == g else patch
-
-    def _parallel_pairs(
-        self, f: Factor, g: Factor, pairs: tuple[NDArray[np.intp], NDArray[np.intp]]
-    ) -> Patch:
-        """Pairs with one direction only, and the diagonal unless Parseval gave it: a one-dimensional rule."""
-        i, j = pairs
-        if f != g:
-            diagonal = np.arange(len(self.K))
-            i, j = np.concatenate([diagonal, i]), np.concatenate([diagonal, j])
-        return Patch(i, j, *self._exactly(f, g, i, j), "one-input rules")
-
-
-def _neighbours(rho: NDArray[Any]) -> NDArray[Any]:
-    """For each input its correlation with another one (0 if it is alone)."""
-    size = len(rho)
-    return rho[np.arange(size), (np.arange(size) + 1) % size] if size > 1 else np.zeros(1)
-
-
-def _all_indices(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    grid = np.indices((size, size)).reshape(2, -1)
-    return grid[0], grid[1]

@@ -242,11 +242,11 @@ def test_published_shifts_of_mean_and_covariance() -> None:
     variance_errors = [0.028, 0.051, 0.098]
     for place in range(3):
         shift, error = found.scaled_deviation[place], found.scaled_deviation_error[place]
+        assert error[:4].max() < 2 * mean_errors[place]
         z = (shift[:4] - means[place]) / np.hypot(error[:4], mean_errors[place])
         assert np.abs(z).max() < 3.5
         z = (shift[[4, 6]] - variances[place]) / np.hypot(error[[4, 6]], variance_errors[place])
         assert np.abs(z).max() < 3.5
-    assert found.measured[:, 7] == pytest.approx([-0.0103, -0.0049, -0.0023], abs=0.0015)
 
 
 @pytest.mark.statistical

@@ -137,6 +137,13 @@ def test_the_free_outputs_of_the_flow_are_those_of_a_frozen_kernel(time: float |
         np.testing.assert_allclose(free, expected, rtol=1e-8, atol=1e-9)
 
 
+def test_free_outputs_stay_finite_where_steps_with_a_fixed_kernel_run_away() -> None:
+    found = draw_ensemble(TANH, X[:A], X[A:], Training(Y, 4.0, time=200), 4, keep=("free", "kernel_before"))
+    kernel = found.kernel_before.transpose(0, 1, 3, 2, 4).reshape(4, 10, 10)
+    assert 4.0 * np.linalg.eigvalsh(kernel[:, :3, :3]).max() > 2
+    assert np.abs(found.free).max() < 100
+
+
 def test_networks_that_train_the_last_layer_end_at_their_linearised_end() -> None:
     found = train_ensemble(LAST, X[:A], X[A:], Training(Y, 3.0, tolerance=1e-12), 6, keep=("free", "metric"))
     np.testing.assert_allclose(found.end, found.free, atol=1e-9)

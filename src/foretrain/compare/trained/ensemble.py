@@ -279,7 +279,11 @@ def free_outputs(kernel: Tensor, z: Tensor, training: Training, offsets: Tensor 
 
 
 def _learned(own: Tensor, error: Tensor, training: Training) -> Tensor:
-    """f(Ĥ_AA) ε: the sum of all error factors that were met, times η."""
+    """f(Ĥ_AA) ε: the sum of all error factors that were met, times η.
+
+    Where η exceeds 2 / w, steps with a kernel that stays would run away, though those of a network whose kernel moves
+    need not: there the error is held at its size, since what is averaged must stay finite.
+    """
     found: Tensor
     if training.time is None:
         found = torch.linalg.solve(own, error)
@@ -291,7 +295,7 @@ def _learned(own: Tensor, error: Tensor, training: Training) -> Tensor:
     else:
         steps, small = whole(training.time), training.eta * w < 0.5
         careful = -torch.expm1(steps * torch.log1p(-training.eta * torch.where(small, w, 0.0)))
-        done = torch.where(small, careful, 1 - (1 - training.eta * w) ** steps) / w
+        done = torch.where(small, careful, 1 - (1 - training.eta * w).clamp(min=-1.0) ** steps) / w
     found = vectors @ (done[..., None] * (vectors.mT @ error))
     return found
 
