@@ -76,8 +76,7 @@ def _draw_interaction(panel: Axes, data: xarray.Dataset, cases: dict[str, tuple[
         curve = _through(inverse, value, error, own["limit"].item())
         fine = np.linspace(0, inverse.max(), 60)
         panel.plot(fine, curve(fine), color=color, linewidth=1, alpha=0.6)
-        star = {"marker": "*", "markersize": 15, "markeredgecolor": INK, "zorder": 5}
-        panel.plot([0], own["theory"].item(), color=color, **star)
+        panel.plot([0], own["theory"].item(), "*", color=color, markersize=15, markeredgecolor=INK, zorder=5)
     panel.set_xticks(
         [0, *(1 / n for n in sorted(widths))],
         ["0", *(f"1/{n}" for n in sorted(widths))],

@@ -206,7 +206,7 @@ def _kernel_rows(data: xarray.Dataset) -> list[Row]:
         falls = size[-1] - noise[-1] < 1.5 * size[0] * width[0] / width[-1]
         rows.append(
             Row(
-                f"{case}: mean change of the NTK, relative distance from theory, n = {width[0]:.0f} to {width[-1]:.0f}",
+                f"{case}: mean change of the NTK, relative distance from theory",
                 "falls as 1/n",
                 told,
                 agrees=bool(falls),

@@ -106,13 +106,13 @@ def test_mirrored_networks_start_with_opposite_outputs() -> None:
 
 @pytest.mark.parametrize("mlp", [TANH, GELU, UPPER], ids=["tanh", "residual", "upper"])
 def test_kernels_are_those_of_the_torch_networks(mlp: ft.MLP) -> None:
-    how = Training(Y, 0.2, time=10)
+    how = Training(Y, 0.05, time=10)
     found = train_ensemble(mlp, X[:A], X[A:], how, 2, seed=1, keep=("kernel_before", "kernel_after", "free"))
     for place, network in enumerate(loaded(mlp, 2, seed=1)):
         groups = parameter_groups(network, mlp, eta=1.0)
         before = np.asarray(ft.ntk(network, torch.tensor(X), rates=groups)).transpose(2, 3, 0, 1)
         np.testing.assert_allclose(found.kernel_before[place], before, rtol=1e-10, atol=1e-12)
-        trained_alone(network, mlp, 0.2, 10, "squared_error")
+        trained_alone(network, mlp, 0.05, 10, "squared_error")
         groups = parameter_groups(network, mlp, eta=1.0)
         after = np.asarray(ft.ntk(network, torch.tensor(X), rates=groups)).transpose(2, 3, 0, 1)
         np.testing.assert_allclose(found.kernel_after[place], after, rtol=1e-9, atol=1e-12)
@@ -120,7 +120,7 @@ def test_kernels_are_those_of_the_torch_networks(mlp: ft.MLP) -> None:
         seen = [0, 1, 2, 5, 6, 7]
         z = found.start[place].T.reshape(10)
         for _ in range(10):
-            z = z - 0.2 * flat[:, seen] @ (z[seen] - Y.T.reshape(6))
+            z = z - 0.05 * flat[:, seen] @ (z[seen] - Y.T.reshape(6))
         np.testing.assert_allclose(found.free[place].T.reshape(10), z, rtol=1e-9, atol=1e-10)
 
 

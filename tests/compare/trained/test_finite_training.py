@@ -1,0 +1,382 @@
+"""Trained networks of finite width beside theory: brute force, exact cases, the reference's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.func import functional_call
+
+import foretrain as ft
+from foretrain.compare.build import Network, build, parameter_groups
+from foretrain.compare.trained import Training, draw_ensemble, train_ensemble
+from foretrain.compare.trained.finite import FiniteComparison, compare_trained_finite
+from foretrain.compare.trained.finite_goal import finite_goal
+from foretrain.compare.trained.finite_posterior import posterior_goal
+from foretrain.compare.trained.finite_two_step import two_step_ensemble
+from foretrain.compare.trained.networks import draw_networks
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.seeds import spawn
+from foretrain.theory.prediction.bayes import importance_posterior
+from foretrain.training.two_step import two_step
+
+TRAIN, TEST = np.array([(-0.1, -0.7), (2.1, 0.25)]), np.array([(-1.2, -0.95)])
+Y, TWO = np.array([[-0.3], [1.6]]), np.array([(-0.3, 0.8), (1.6, -0.5)])
+ETA = 0.40263690  # 1.2 over the largest eigenvalue, for sin and two layers
+
+
+def network(activation: str, depth: int, width: int = 64, outputs: int = 1, **options: Any) -> ft.MLP:
+    sizes = {"depth": depth, "width": width, "n_in": 2, "n_out": outputs}
+    return ft.MLP(
+        activation, **sizes, **({"C_b": 0.1, "C_W": 1.3, "lambda_b": 0.5, "lambda_W": 1.0} | options)
+    )
+
+
+TINY = network("tanh", 3, 6, 2, lambda_b=(0.2, 0.3, 0.1), lambda_W=(0.6, 0.8, 0.5))
+
+
+def loaded(mlp: ft.MLP, draws: int, seed: int) -> list[Network]:
+    """Plain torch networks with the parameters of the mirrored ensemble."""
+    stack = draw_networks(mlp, range(draws), np.random.SeedSequence(seed, spawn_key=(0,)), mirrored=True)
+    found = []
+    for place in range(draws):
+        found.append(build(mlp))
+        found[-1].load_state_dict(stack.parameters.state_dict(place))
+    return found
+
+
+def jacobian(net: Network, x: np.ndarray) -> np.ndarray:
+    """dz / dθ by automatic differentiation, rows (sample, output)."""
+    parameters = dict(net.named_parameters())
+
+    def outputs(values: dict[str, torch.Tensor]) -> torch.Tensor:
+        return functional_call(net, values, torch.tensor(x)).reshape(-1)
+
+    parts = torch.func.jacrev(outputs)(parameters)
+    return np.concatenate(
+        [part.reshape(part.shape[0], -1).detach().numpy() for part in parts.values()], axis=1
+    )
+
+
+def rates_of(net: Network, mlp: ft.MLP) -> np.ndarray:
+    """λ of every parameter, in the order of the Jacobian."""
+    rate = {id(p): group["lr"] for group in parameter_groups(net, mlp, 1.0) for p in group["params"]}
+    return np.concatenate([np.full(p.numel(), rate[id(p)]) for p in net.parameters()])
+
+
+def says(net: Network, x: np.ndarray) -> np.ndarray:
+    return np.asarray(net(torch.tensor(x)).detach())
+
+
+def by_hand(net: Network, mlp: ft.MLP) -> dict[str, np.ndarray]:
+    """The two-step algorithm, its frozen-kernel end and both kernels, with explicit Jacobians."""
+    everything, rates = np.concatenate([TRAIN, TEST]), rates_of(net, mlp)
+    before, J = jacobian(net, everything), jacobian(net, TRAIN)
+    kernel, error = J * rates @ J.T, (says(net, TRAIN) - TWO).reshape(-1)
+    free = says(net, everything).reshape(-1) - before * rates @ J.T @ np.linalg.solve(kernel, error)
+    for _ in range(2):
+        error = (says(net, TRAIN) - TWO).reshape(-1)
+        move = rates * (jacobian(net, TRAIN).T @ np.linalg.solve(kernel, error))
+        parts = np.split(move, np.cumsum([p.numel() for p in net.parameters()])[:-1])
+        with torch.no_grad():
+            for parameter, part in zip(net.parameters(), parts):
+                parameter -= torch.tensor(part).reshape(parameter.shape)
+    after = jacobian(net, everything)
+    return {
+        "kernel_before": before * rates @ before.T,
+        "kernel_after": after * rates @ after.T,
+        "free": free,
+        "end": says(net, everything).reshape(-1),
+    }
+
+
+def test_two_updates_together_are_two_updates_one_by_one() -> None:
+    found = two_step_ensemble(TINY, TRAIN, TEST, TWO, range(4), seed=5)
+    assert found.kernel_before is not None and found.kernel_after is not None and found.free is not None
+    for place, net in enumerate(loaded(TINY, 4, seed=5)):
+        np.testing.assert_allclose(found.start[place], says(net, np.concatenate([TRAIN, TEST])), atol=1e-12)
+        again = two_step(net, torch.tensor(TRAIN), torch.tensor(TWO), rates=parameter_groups(net, TINY, 1.0))
+        np.testing.assert_allclose(found.end[place][2:], says(again.model, TEST), rtol=1e-9, atol=1e-9)  # type: ignore[arg-type]
+        hand = by_hand(net, TINY)
+        for name in ("kernel_before", "kernel_after"):
+            own = getattr(found, name)[place].transpose(2, 0, 3, 1).reshape(6, 6)
+            np.testing.assert_allclose(own, hand[name], rtol=1e-9, atol=1e-10)
+        np.testing.assert_allclose(found.free[place].reshape(-1), hand["free"], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(found.end[place].reshape(-1), hand["end"], rtol=1e-9, atol=1e-9)
+    assert np.abs(found.end - found.free).max() > 1e-2
+
+
+def test_two_step_networks_are_those_that_descent_trains() -> None:
+    how = Training(TWO, 0.2, time=1)
+    descent = train_ensemble(TINY, TRAIN, TEST, how, 30, seed=2, mirrored=True)
+    leap = two_step_ensemble(TINY, TRAIN, TEST, TWO, range(30), seed=2)
+    np.testing.assert_array_equal(descent.start, leap.start)
+    later = two_step_ensemble(TINY, TRAIN, TEST, TWO, range(10, 30), seed=2)
+    np.testing.assert_allclose(later.end, leap.end[10:], rtol=1e-11, atol=1e-11)
+
+
+def test_the_linear_part_is_the_derivative_along_the_fluctuation_of_the_kernel() -> None:
+    goal = finite_goal(TINY, TRAIN, TWO, TEST, "gradient_descent", None)
+    found = draw_ensemble(TINY, TRAIN, TEST, goal.goal.training, 3, keep=("kernel_before", "free"))
+    assert found.kernel_before is not None
+    everything = np.concatenate([TRAIN, TEST])
+    Theta = np.kron(np.eye(2), ft.flow(TINY, everything, ["Theta"])["Theta"].values[-1])
+    for place, linear in enumerate(goal.linearised(found)):
+        own = found.kernel_before[place].transpose(0, 2, 1, 3).reshape(6, 6)  # rows (output, sample)
+        z, seen = found.start[place].T.reshape(-1), [0, 1, 3, 4]
+
+        def end(share: float, own: np.ndarray = own, z: np.ndarray = z, seen: list[int] = seen) -> np.ndarray:
+            kernel = Theta + share * (own - Theta)
+            return z - kernel[:, seen] @ np.linalg.solve(
+                kernel[np.ix_(seen, seen)], z[seen] - TWO.T.reshape(-1)
+            )
+
+        slope = (end(1e-4) - end(-1e-4)) / 2e-4
+        np.testing.assert_allclose(linear.T.reshape(-1), (end(0) + slope)[[2, 5]], rtol=1e-6, atol=1e-6)
+        assert np.abs(end(1) - end(0) - slope)[[2, 5]].max() > 1e-3
+
+
+def test_entries_are_means_over_networks() -> None:
+    options: dict[str, Any] = {"widths": (8, 16, 32), "draws": (200, 200, 200), "seed": 7, "eta": 0.2}
+    found = compare_trained_finite(network("sin", 2, 8, 2), TRAIN, TWO, TEST, **options)
+    goal, mlp, own = found.goal, network("sin", 2, 16, 2), spawn(7, 3)[1]
+    first, second = spawn(own, 2)
+    how = Training(TWO, 0.2, tolerance=1e-5 / 16)
+    trained = train_ensemble(
+        mlp, TRAIN, TEST, how, 200, seed=first, mirrored=True, keep=("free", "kernel_before", "kernel_after")
+    )
+    drawn = draw_ensemble(
+        mlp, TRAIN, TEST, how, 400, seed=second, mirrored=True, keep=("free", "kernel_before")
+    )
+    interaction = 16 * (trained.end - trained.free)[:, 2].mean(axis=0)
+    curved = 16 * (drawn.free[:, 2] - goal.linearised(drawn)[:, 0]).mean(axis=0)  # type: ignore[union-attr, index]
+    change = 16 * (trained.kernel_after - trained.kernel_before).mean(axis=0)  # type: ignore[operator]
+    values = dict(zip([entry.label for entry in found.entries], found.measured[1]))
+    for output in (0, 1):
+        where = f"of output {output} at 0"
+        assert values[f"interaction {where}"] == pytest.approx(interaction[output], rel=1e-9)
+        assert values[f"ntk_variance {where}"] == pytest.approx(curved[output], rel=1e-9)
+        assert values[f"mean {where}"] == pytest.approx(interaction[output] + curved[output], rel=1e-9)
+    assert values["ntk_change of outputs 0 1 at 1 2"] == pytest.approx(change[0, 1, 1, 2], rel=1e-9)
+    assert len(found.entries) == 3 * 2 + 6 * 7 // 2
+
+
+def test_training_the_last_layer_alone_has_no_interaction() -> None:
+    mlp = network("tanh", 3, 16, lambda_b=(0, 0, 0.1), lambda_W=(0, 0, 1.3))
+    for algorithm in ("gradient_descent", "two_step"):
+        found = compare_trained_finite(
+            mlp,
+            TRAIN,
+            Y,
+            TEST,
+            algorithm=algorithm,
+            widths=(16, 32, 64),
+            draws=600,  # type: ignore[arg-type]
+        )
+        for name in ("interaction", "ntk_change"):
+            np.testing.assert_allclose(found.measured[:, found.of(name)], 0, atol=1e-4)
+            np.testing.assert_allclose(found.theory[found.of(name)], 0, atol=1e-12)
+        assert not found.fluctuates[found.of("interaction")].any()
+        assert found.agrees and found.exact_agrees
+        moved = replace(found, theory=found.theory + 0.01)
+        assert not moved.exact_agrees and not moved.agrees
+
+
+# Table E of the reference: n times every contribution at the test point.
+@pytest.mark.parametrize(
+    ("activation", "depth", "algorithm", "eta", "expected"),
+    [
+        ("sin", 2, "gradient_descent", ETA, (-0.31863683, -0.22567594 - 0.33243439 + 0.15626180, 0.0)),
+        ("sin", 2, "flow", None, (-0.31863683, -0.19586554 - 0.32290333 + 0.70180121, 0.0)),
+        ("sin", 2, "two_step", None, (-0.31863683, -0.23129760 - 0.25516035, 0.0)),
+        (
+            "tanh",
+            3,
+            "gradient_descent",
+            0.40939094,
+            (-0.33250362, -0.45028956 - 1.8092364 + 1.3995916, 0.0162422),
+        ),
+        ("tanh", 3, "two_step", None, (-0.33250362, -0.31995696 - 1.6013108, 0.0162422)),
+    ],
+)
+def test_theory_is_the_references(
+    activation: str, depth: int, algorithm: Any, eta: float | None, expected: tuple[float, float, float]
+) -> None:
+    theory = finite_goal(network(activation, depth, 512), TRAIN, Y, TEST, algorithm, eta).theory()
+    variance, interaction, shift = expected
+    assert theory["ntk_variance"].item() == pytest.approx(variance, abs=2e-7)
+    assert theory["interaction"].item() == pytest.approx(interaction, abs=5e-7)
+    assert theory["mean"].item() == pytest.approx(variance + interaction + shift, abs=6e-7)
+
+
+def test_theory_of_two_outputs_and_of_the_kernel_is_the_references() -> None:
+    theory = finite_goal(network("sin", 2, 512, 2), TRAIN, TWO, TEST, "gradient_descent", ETA).theory()
+    np.testing.assert_allclose(theory["ntk_variance"][0], (-0.41061703, 0.35877747), atol=1e-7)
+    np.testing.assert_allclose(theory["interaction"][0], (-0.38419374, -0.00449034), atol=1e-7)
+    change = finite_goal(network("sin", 2, 512), TRAIN, Y, TEST, "gradient_descent", ETA).theory()[
+        "ntk_change"
+    ]
+    expected = {(0, 0): -0.21139463, (0, 1): -0.47625321, (1, 1): -12.245344, (2, 2): -1.4760937}
+    for place, value in expected.items():
+        assert change[(*place, 0, 0)] == pytest.approx(value, rel=2e-7)
+
+
+FIRST = np.array([[1.0, 0.5, -0.3], [0.5, 0.8, 0.2], [-0.3, 0.2, 1.2]])
+INPUTS = np.linalg.cholesky((FIRST - 0.1) / 1.5) * np.sqrt(3)
+TARGETS = np.array([(0.7, -0.4), (0.2, 0.9)]).T
+BAYES = ft.MLP("tanh", 3, 32, n_in=3, n_out=2, C_b=0.1, C_W=1.5)
+
+
+def test_posterior_is_that_of_weighted_networks() -> None:
+    theory = posterior_goal(BAYES, INPUTS[:2], TARGETS, INPUTS[2:], 0.0).theory()
+    assert theory["log_evidence"] == pytest.approx(-3.672560350, abs=1e-7)
+    np.testing.assert_allclose(theory["mean"][0], (0.352063599, 0.264170558), atol=1e-7)
+    np.testing.assert_allclose(theory["covariance"], -1.494715315, atol=1e-7)
+    np.testing.assert_allclose(
+        theory["wiring"][0, 0], [[1.839399705, -1.023924756], [-1.023924756, 1.071173719]], atol=1e-7
+    )
+    found = compare_trained_finite(
+        BAYES,
+        INPUTS[:2],
+        TARGETS,
+        INPUTS[2:],
+        learner="bayes",
+        widths=(32, 64, 128),
+        draws=(20_000,) * 3,
+        seed=1,
+    )
+    assert found.agrees
+    assert [entry.label for entry in found.entries][:3] == [
+        "log_evidence",
+        "mean of output 0 at 0",
+        "mean of output 1 at 0",
+    ]
+    batch = importance_posterior(
+        BAYES, INPUTS[:2], TARGETS, INPUTS[2:], draws=500, seed=spawn(spawn(1, 3)[0], 40)[3]
+    )
+    own = 32 * (batch.mean.values - found.goal.prediction.infinite_mean.values)[0]
+    np.testing.assert_allclose(found.batches[0].values[3, 1:3], own, rtol=1e-9)
+    assert "weighted with the density" in repr(found)
+
+
+def small(**options: Any) -> FiniteComparison:
+    settings: dict[str, Any] = {"widths": (32, 64, 128), "draws": 1500, "seed": 3} | options
+    return compare_trained_finite(network("sin", 2), TRAIN, Y, TEST, **settings)
+
+
+def test_a_wrong_theory_is_noticed_and_all_is_told(tmp_path: Path) -> None:
+    found = small(eta=ETA)
+    assert found.agrees
+    assert "agrees with networks" in found.verdict and "of 1 means within 2 standard errors" in found.verdict
+    assert "interaction of output 0 at 0" in repr(found) and "gradient descent at eta 0.402637" in repr(found)
+    wrong = replace(found, theory=np.where(found.of("interaction"), 0.5, found.theory))
+    assert not wrong.agrees and "does NOT agree" in wrong.verdict
+    ft.save(found.to_dataset(), tmp_path / "found.zarr")
+    data = ft.load(tmp_path / "found.zarr")
+    np.testing.assert_array_equal(data["limit"], found.limit)
+    assert data["term_ntk_variance"].item() == pytest.approx(-0.31863683, abs=2e-7)
+    assert found.rows()[1]["measured"] == found.measured[:, 1].tolist()
+    sizes = found.sizes("ntk_change")
+    assert sizes.root[0] > sizes.root[-1]
+
+
+def test_parts_are_kept() -> None:
+    kept: dict[str, Any] = {}
+
+    def keeper(name: str, compute: Any) -> Any:
+        kept.setdefault(name, compute())
+        return kept[name]
+
+    found = small(keeper=keeper)
+    assert list(kept) == ["width 32", "width 64", "width 128"]
+    again = small(keeper=lambda name, compute: kept[name])
+    np.testing.assert_array_equal(again.measured, found.measured)
+    other = small(seed=4)
+    assert np.abs(other.measured - found.measured).min() > 0
+
+
+def test_bad_input() -> None:
+    with pytest.raises(InputError, match="unknown algorithm 'leap'"):
+        small(algorithm="leap")
+    with pytest.raises(InputError, match="unknown learner"):
+        small(learner="guess")
+    with pytest.raises(InputError, match="leave eta and time out"):
+        small(algorithm="two_step", eta=0.1)
+    with pytest.raises(InputError, match="converges only below"):
+        small(eta=3.0)
+    with pytest.raises(InputError, match="neither an algorithm nor a rate"):
+        small(learner="bayes", eta=0.1)
+    with pytest.raises(InputError, match="noise is a matter"):
+        small(noise=0.1)
+    with pytest.raises(InputError, match="at least 200 for each"):
+        small(draws=20)
+    with pytest.raises(InputError, match="one for each of 3 widths"):
+        small(draws=(400, 400))
+    with pytest.raises(InputError, match="equal ones only"):
+        compare_trained_finite(network("sin", 3, [8, 16]), TRAIN, Y, TEST, widths=(8, 16, 32))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="singular"):
+        compare_trained_finite(network("sin", 2), TRAIN[[0, 0]], Y, TEST)
+    with pytest.raises(NotSupportedError, match="slope jumps"):
+        compare_trained_finite(network("relu", 2), TRAIN, Y, TEST)
+    with pytest.raises(InputError, match="did not come to an end"):
+        compare_trained_finite(
+            network("sin", 2),
+            TRAIN,
+            8 * Y,
+            TEST,
+            eta=0.66,
+            widths=(4, 6, 8),
+            draws=400,  # type: ignore[arg-type]
+        )
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("algorithm", "eta", "reference"),
+    [
+        ("gradient_descent", ETA, {64: (-0.374, 0.012), 128: (-0.395, 0.012), 256: (-0.389, 0.020)}),
+        ("gradient_descent", ETA / 6, {64: (0.092, 0.018)}),
+        ("two_step", None, {64: (-0.363, 0.010), 256: (-0.464, 0.011)}),
+    ],
+)
+def test_networks_end_where_those_of_the_reference_did(
+    algorithm: Any, eta: float | None, reference: dict[int, tuple[float, float]]
+) -> None:
+    found = small(algorithm=algorithm, eta=eta, widths=(64, 128, 256), draws=(6000, 6000, 5000), seed=0)
+    assert found.agrees
+    column = int(np.flatnonzero(found.of("interaction"))[0])
+    for width, (value, error) in reference.items():
+        row = found.widths.tolist().index(width)
+        gap = found.measured[row, column] - value
+        assert abs(gap) < 3.3 * np.hypot(error, found.measured_error[row, column])
+    assert (np.abs(found.scores[:, found.of("ntk_variance")]) < 3.3).all()
+
+
+@pytest.mark.statistical
+def test_deeper_networks_and_two_outputs_agree() -> None:
+    deep = compare_trained_finite(
+        network("sin", 3),
+        TRAIN,
+        Y,
+        TEST,
+        algorithm="two_step",
+        widths=(64, 128, 256),
+        draws=(4000, 4000, 2000),
+    )
+    assert deep.agrees
+    two = compare_trained_finite(
+        network("sin", 2, outputs=2), TRAIN, TWO, TEST, eta=ETA, widths=(64, 128, 256), draws=4000
+    )
+    assert two.agrees
+    row = two.widths.tolist().index(128)
+    for name, reference, error in (
+        ("interaction", (-0.359, -0.017), 0.022),
+        ("ntk_variance", (-0.396, 0.358), 0.024),
+    ):
+        chosen = two.of(name)
+        gap = two.measured[row, chosen] - reference
+        assert (np.abs(gap) < 3.3 * np.hypot(error, two.measured_error[row, chosen])).all()
