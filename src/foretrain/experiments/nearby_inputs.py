@@ -1,8 +1,8 @@
 """Predictions near one training input, against depth (section 10.3.1).
 
 The robustness measure Theta_-+ / Theta_++ - 1 says what a trained network changes of its answer on the way to a
-nearby input. Recursions are run to great depth and put beside the laws of the classes: constant for odd functions at the
-rates of the equivalence principle, a power of the depth for others (10.78), and -3/4 for ReLU (10.94) whatever the
+nearby input. Recursions are run to great depth and put beside the laws of the classes: constant for odd functions at
+the rates of the equivalence principle, a power of the depth for others (10.78), -3/4 for ReLU (10.94) whatever the
 inputs. For rates equal in all layers (10.80) lacks a term. Real networks, trained on one input, check the measure.
 """
 

@@ -16,7 +16,8 @@ from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow.entry import inputs_on_kinks, warn_of_kinks
-from foretrain.theory.prediction.pair_recursion import EXPLODED, Inputs, pair_kernels
+from foretrain.theory.prediction.pair_recursion import EXPLODED as EXPLODED
+from foretrain.theory.prediction.pair_recursion import Inputs, pair_kernels
 
 Array = NDArray[np.float64]
 Spread = Literal["covariance", "variance", "none"]

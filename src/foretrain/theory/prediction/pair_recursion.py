@@ -1,8 +1,8 @@
 """K and Theta of the output layer for all pairs of two sets of inputs, or of one.
 
 An entry depends on its own two inputs only: on its value in the layer before, and on their variances, which are known
-from a recursion of single inputs. Closed forms therefore go through all layers tile by tile, with a tile that stays in
-the cache; other activations go layer by layer, many pairs at a time.
+from a recursion of single inputs. Closed forms therefore go through all layers tile by tile, with a tile that stays
+in the cache; other activations go layer by layer, many pairs at a time.
 """
 
 from __future__ import annotations
