@@ -1,95 +1,136 @@
-"""`python -m bench [NAME ...]`: run the benchmarks and print one table of ratios and limits."""
+"""`python -m bench`: measure ours beside peers and limits, print one table, keep a dated record in bench/results."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from bench.harness.jobs import Job, Row, run
-from bench.harness.link import Links
+from bench.harness.jobs import words
 from bench.harness.rates import Rates, cores, load
-from bench.harness.table import keep, record, show
-from foretrain.support.errors import FileError, ForetrainError, InputError, unknown_name
-from foretrain.support.progress import track
+from bench.harness.records import RESULTS
+from bench.harness.runs import (
+    FULL,
+    INTERRUPTED,
+    QUICK,
+    Run,
+    Task,
+    measure,
+    newest_lines,
+    newest_record,
+    save_in,
+)
+from bench.harness.table import show
+from foretrain.support.errors import ForetrainError, InputError, unknown_name
 
-DEFAULT_REPEATS = 7
-DEFAULT_BUDGET = 6.0
 BUSY = 0.25  # load per core
+STOPPED = 130  # the exit code that shells give to Ctrl-C
 
 
-def benchmarks() -> dict[str, Callable[[], list[Job]]]:
-    """Modules of this folder that have a function `jobs`."""
-    found: dict[str, Callable[[], list[Job]]] = {}
+def all_tasks() -> list[Task]:
+    """Of the modules of this folder that have a function `jobs`; one that cannot be had is a task that fails."""
+    found: list[Task] = []
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if not module.ispkg and module.name != "__main__":
-            jobs = getattr(importlib.import_module(f"bench.{module.name}"), "jobs", None)
-            if jobs is not None:
-                found[module.name] = jobs
+            found += tasks_of(f"bench.{module.name}")
     return found
 
 
-def chosen(names: list[str]) -> list[Job]:
-    """The jobs of the benchmarks named, of all if none is."""
-    known = benchmarks()
-    for name in names:
-        if name not in known:
-            raise unknown_name("benchmark", name, known)
-    return [job for name in names or known for job in known[name]()]
-
-
-def main() -> int:
-    """Exit code 0, 1 if ours failed in a row, 2 for bad input; a peer's failure is only shown."""
-    options = _parser().parse_args()
+def tasks_of(module: str) -> list[Task]:
+    """Of one module, none if it is no benchmark."""
+    name = module.rpartition(".")[2]
     try:
-        _check(options)
-        jobs = [job for job in chosen(options.names) if options.only in job.name]
-        if not jobs:
-            raise InputError(f"no job has {options.only!r} in its name: --list shows all of them.")
+        make = getattr(importlib.import_module(module), "jobs", None)
+        return [Task(name, job) for job in make()] if make else []
+    except Exception as trouble:
+        return [Task(name, trouble=words(trouble))]
+
+
+def chosen(tasks: Sequence[Task], names: Sequence[str]) -> list[Task]:
+    """Those of the benchmarks named, or with the name in theirs; all if none is named."""
+    for name in names:
+        if not any(_named(task.benchmark, task.name, [name]) for task in tasks):
+            raise unknown_name("benchmark", name, {task.benchmark for task in tasks})
+    return [task for task in tasks if _named(task.benchmark, task.name, names)]
+
+
+def _named(benchmark: str, job: str, names: Sequence[str]) -> bool:
+    return not names or any(name == benchmark or name in job for name in names)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0, 1 if ours failed somewhere, 2 for bad input, 130 after Ctrl-C; a peer's failure is only shown."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.repeats is not None and options.repeats < 1:
+            raise InputError(f"--repeats must be at least 1, not {options.repeats}.")
+        if options.show:
+            return _shown(options)
+        tasks = chosen(all_tasks(), options.only)
         if options.list:
-            print("\n".join(f"{job.name}: {job.how}" for job in jobs))
+            print("\n".join(f"{task.benchmark}: {task.name}" for task in tasks))
             return 0
-        load_before = load()
-        if load_before > BUSY * cores():
-            print(f"the machine is busy (load {load_before:.1f}): expect noise", file=sys.stderr)
-        rows, rates = _run_all(jobs, options.repeats, options.budget)
+        return _measured(tasks, options)
     except ForetrainError as error:
         print(error, file=sys.stderr)
         return 2
-    show(rows, rates)
+
+
+def _shown(options: argparse.Namespace) -> int:
+    """The newest record, of which nothing is measured again."""
+    record = newest_record(options.results)
     if options.json:
-        print(f"kept in {keep(record(rows, rates, load_before), options.json)}")
-    return 1 if any(row.ours.trouble for row in rows) else 0
+        print(json.dumps(record, indent=1))
+        return 0
+    lines = newest_lines(record)
+    show([(line, run) for line, run in lines if _named(line.benchmark, line.job, options.only)])
+    return 0
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Before minutes are spent: what could only fail at the end."""
-    if options.repeats < 1:
-        raise InputError(f"--repeats must be at least 1, not {options.repeats}.")
-    if options.json and not options.json.absolute().parent.is_dir():
-        raise FileError(f"the folder of {options.json} does not exist: create it or name another file.")
+def _measured(tasks: Sequence[Task], options: argparse.Namespace) -> int:
+    if load() > BUSY * cores():
+        print(f"the machine is busy (load {load():.1f}): expect noise", file=sys.stderr)
+    settings = QUICK if options.quick else FULL
+    if options.repeats is not None:
+        settings = replace(settings, rounds=options.repeats)
+    save = save_in(options.results)
+    found = measure(tasks, settings, Rates(), save)
+    _told(found, options)
+    print(f"kept in {save(found)}", file=sys.stderr)
+    if found.ended == INTERRUPTED:
+        return STOPPED
+    return 1 if any(line.our_trouble for line in found.lines) else 0
 
 
-def _run_all(jobs: list[Job], repeats: int, budget: float) -> tuple[list[Row], Rates]:
-    rates = Rates()
-    with Links() as links:
-        rows = [run(job, links, rates, repeats, budget) for job in track(jobs, "benchmarks")]
-    return rows, rates
+def _told(found: Run, options: argparse.Namespace) -> None:
+    record = found.record()
+    if options.json:
+        print(json.dumps(record, indent=1))
+    else:
+        show(newest_lines({"runs": [record]}))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; all if none is named")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only jobs with this text in their name")
-    parser.add_argument("--list", action="store_true", help="list the jobs and stop")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write a record: a file, or a folder")
-    parser.add_argument("--repeats", type=int, default=DEFAULT_REPEATS, help="rounds of all sides in turn")
-    parser.add_argument(
-        "--budget", type=float, default=DEFAULT_BUDGET, help="seconds after which a job starts no new round"
+    add = parser.add_argument
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a benchmark, or a part of jobs' names; repeatable",
     )
+    add("--quick", action="store_true", help="fewer rounds, no exponents, and no job that takes long")
+    add("--show", action="store_true", help="the table of the newest record; nothing is measured")
+    add("--list", action="store_true", help="list the jobs and stop")
+    add("--json", action="store_true", help="print one JSON document instead of the table")
+    add("--repeats", type=int, metavar="N", help="rounds of all sides in turn")
+    add("--results", type=Path, default=RESULTS, metavar="FOLDER", help="where records are kept")
     return parser
 
 

@@ -83,8 +83,10 @@ def job(case: Case) -> Job:
 
     return Job(
         name=case.name,
-        how=f"float64, width {WIDTH}, one output, weights and inputs of seed 0",
+        how="weights and inputs of seed 0",
         ours=ours,
+        sizes={"inputs": case.inputs, "units a layer": WIDTH, "output": 1},
+        precision="float64",
         peer={PEER: nested},
         aim=case.aim,
         tolerance=TOLERANCE,

@@ -12,7 +12,7 @@ import numpy as np
 
 import foretrain as ft
 from bench.harness.jobs import Arrays, Job, Scaling
-from bench.ntk_flow import TENSORS, WIDTH, flow_call
+from bench.ntk_flow import PRECISION, TENSORS, WIDTH, flow_call
 
 DIFFERENTIALS = ("P", "Q", "R", "S", "T", "U")
 KERNELS = ("K", "Theta", *TENSORS)
@@ -29,6 +29,8 @@ def _full_set() -> Job:
         name="K ... U tanh, all entries, 3 inputs, 10 layers",
         how="one quadrature a layer for all tables / the tensors up to B",
         ours=flow_call("tanh", 3, 10, names),
+        sizes={"inputs": 3, "layers": 10},
+        precision=PRECISION,
         peer=flow_call("tanh", 3, 10, KERNELS),
         scalings=(
             Scaling("N", {n: flow_call("tanh", n, 3, names) for n in (2, 3, 4, 6)}),
@@ -43,6 +45,8 @@ def _quadruple() -> Job:
         name="P ... U tanh, one quadruple of 4 inputs, 10 layers",
         how="closed set of the quadruple / all entries",
         ours=flow_call("tanh", 4, 10, DIFFERENTIALS, quadruples=one),
+        sizes={"inputs": 4, "layers": 10, "quadruple": 1},
+        precision=PRECISION,
         peer=flow_call("tanh", 4, 10, DIFFERENTIALS),
     )
 
@@ -62,5 +66,7 @@ def _single_input() -> Job:
         name="K ... U tanh, one input, 10,000 layers",
         how="functions of the kernel from tables that grow",
         ours=_deep(10_000),
+        sizes={"input": 1, "layers": 10_000},
+        precision=PRECISION,
         scalings=(Scaling("L", {depth: _deep(depth) for depth in (1_000, 10_000)}),),
     )

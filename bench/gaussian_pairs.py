@@ -82,6 +82,9 @@ def _beside_peer(variant: str, name: str, dtype: str, route: str) -> Job:
         name=f"pairs {variant} {name} {dtype}" + (f" / {route}" if route != _best_route(name) else ""),
         how=f"closed form / {route}{degree}" if name in CLOSED else f"numerical / {route}{degree}",
         ours=_ours(_ours_name(name), K),
+        sizes={"inputs": SIZE},
+        precision=dtype,
+        peer_precision="float32",
         work=_work(name, variant, dtype),
         peer=PeerCall(
             PEER,
@@ -106,6 +109,8 @@ def _arbitrary_activations() -> Iterator[Job]:
                     name=f"pairs {variant} anonymous {name} {dtype}",
                     how="callable / our closed form for erf",
                     ours=_ours(_anonymous(ACTIVATIONS[name].value), K),
+                    sizes={"inputs": SIZE},
+                    precision=dtype,
                     work=_work(name, variant, dtype),
                     peer=_ours("erf", K),
                     aim=WITHIN_TEN,

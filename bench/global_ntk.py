@@ -140,11 +140,17 @@ def _name(setting: Setting, what: str) -> str:
     return f"GRU {sizes.units}, {sizes.samples} x {sizes.steps} steps: {what}"
 
 
+def _job(setting: Setting, what: str, **more: Any) -> Job:
+    """With the labels that all rows share."""
+    sizes = {"states": setting.sizes.states, "units": setting.sizes.units, "samples": setting.sizes.samples}
+    return Job(name=_name(setting, what), sizes=sizes, precision="float32", **more)
+
+
 def _linearised(setting: Setting) -> Job:
     def ours() -> Arrays:
         return {"states": ft.global_ntk(*setting.drawn).dynamics.values.numpy()}
 
-    return Job(name=_name(setting, "set up"), how="states and slopes of all steps", ours=ours)
+    return _job(setting, "set up", how="states and slopes of all steps", ours=ours)
 
 
 def _products(setting: Setting, count: int) -> Job:
@@ -157,8 +163,9 @@ def _products(setting: Setting, count: int) -> Job:
     if count > 1:
         options = {"together": MOST_TOGETHER}
         peers[BY_VMAP] = _call(setting, "global-state products", options, vectors=vectors.numpy())
-    return Job(
-        name=_name(setting, "one product" if count == 1 else f"{count} products"),
+    return _job(
+        setting,
+        "one product" if count == 1 else f"{count} products",
         how="vectors of seed 1; the peer keeps the graph of its vjp",
         ours=ours,
         work=product_work(setting.sizes, count),
@@ -182,8 +189,9 @@ def _factored(setting: Setting) -> Job:
         return {"products": setting.kernel.apply(vectors).numpy()}
 
     peer = _call(setting, "global-state products", {"together": 1}, vectors=vectors.numpy())
-    return Job(
-        name=_name(setting, "one product P K P*"),
+    return _job(
+        setting,
+        "one product P K P*",
         how="the three operators one after the other, without Jacobians",
         ours=ours,
         work=product_work(setting.sizes, 1),
@@ -196,8 +204,9 @@ def _factored(setting: Setting) -> Job:
 
 
 def _trace(setting: Setting) -> Job:
-    return Job(
-        name=_name(setting, "trace to 1 %"),
+    return _job(
+        setting,
+        "trace to 1 %",
         how="the error is the stated standard error, relative",
         ours=_estimated(lambda: setting.kernel.trace(accuracy=ACCURACY)),
         tolerance=ACCURACY,
@@ -213,8 +222,9 @@ def _rank(setting: Setting) -> Job:
         found = [setting.kernel.apply(setting.vectors(count))[:1] for count in batches]
         return {"products": found[0].numpy()}
 
-    return Job(
-        name=_name(setting, "effective rank to 1 %"),
+    return _job(
+        setting,
+        "effective rank to 1 %",
         how=f"the error is the stated standard error, relative / {MOST_PRODUCTS} products of ours in batches",
         ours=_estimated(lambda: setting.kernel.effective_rank(accuracy=ACCURACY)),
         peer={f"{MOST_PRODUCTS} products of ours": hundred},
@@ -230,8 +240,9 @@ def _eigenpairs(setting: Setting) -> Job:
         return {"values": found.values.numpy(), "vectors": found.vectors.numpy()}
 
     options = {"count": EIGENPAIRS, "tolerance": RESIDUAL}
-    return Job(
-        name=_name(setting, f"top {EIGENPAIRS} eigenpairs"),
+    return _job(
+        setting,
+        f"top {EIGENPAIRS} eigenpairs",
         how="to a relative residual of 1e-4, which is the error / scipy's eigsh on products of torch.func",
         ours=ours,
         peer={TORCH_FUNC: _call(setting, "global-state eigenpairs", options)},
@@ -249,8 +260,9 @@ def _temporal(setting: Setting) -> Job:
         modes = dense_operator(view.matrix, places, positive=True).top_modes(EIGENPAIRS)
         return {"values": modes.values.numpy(), "error": np.array([view.error])}
 
-    return Job(
-        name=_name(setting, f"temporal partial trace and its top {EIGENPAIRS} modes"),
+    return _job(
+        setting,
+        f"temporal partial trace and its top {EIGENPAIRS} modes",
         how="written out from random directions of the parameters, its rank to 1 %; the error is the expected "
         "distance of the kernel, relative in norm",
         ours=ours,

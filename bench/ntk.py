@@ -101,8 +101,9 @@ def job(case: Case) -> Job:
 
     return Job(
         name=f"ntk {case.name}, N = {case.shape[0]}",
-        how="float32, weights and inputs of seed 0",
+        how="weights and inputs of seed 0",
         ours=ours,
+        sizes={"inputs": case.shape[0], "outputs": count, "parameters": _count(model)},
         work=work(case.network, case.sizes, case.shape, case.outputs, count),
         peer=_peers(case, model, inputs),
         aim=case.aims,
@@ -112,6 +113,10 @@ def job(case: Case) -> Job:
         error=error,
         peer_error=error,
     )
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _drawn(case: Case) -> tuple[nn.Module, Tensor]:

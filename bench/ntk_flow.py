@@ -17,6 +17,7 @@ from bench.harness.jobs import Arrays, Job, Scaling
 
 DIMENSION = 100
 WIDTH = 100  # no cost depends on it
+PRECISION = "float64"
 TENSORS = ("V", "D", "F", "A", "B")
 
 Matrix = npt.NDArray[np.float64]
@@ -52,8 +53,10 @@ def _tangent_kernel(name: str) -> Job:
     count, depth = 1000, 50
     return Job(
         name=f"Theta {name}, {count} inputs, {depth} layers",
-        how="all layers kept, float64 at 1e-10 / the kernel K alone",
+        how="all layers kept, to 1e-10 / the kernel K alone",
         ours=flow_call(name, count, depth, ["Theta"]),
+        sizes={"inputs": count, "layers": depth},
+        precision=PRECISION,
         peer=flow_call(name, count, depth, ["K"]),
         scalings=(
             Scaling("N", {n: flow_call(name, n, depth, ["Theta"]) for n in (125, 250, 500, 1000)}),
@@ -68,6 +71,8 @@ def _all_tensors() -> Job:
         name="K, Theta, V, D, F, A, B tanh, all entries, 6 inputs, 20 layers",
         how="four-input expectations shared by all tensors / V alone",
         ours=flow_call("tanh", 6, 20, names),
+        sizes={"inputs": 6, "layers": 20},
+        precision=PRECISION,
         peer=flow_call("tanh", 6, 20, ["V"]),
         scalings=(
             Scaling("N", {n: flow_call("tanh", n, 5, names) for n in (3, 4, 6, 8)}),
@@ -82,6 +87,8 @@ def _quadruple() -> Job:
         name="V, D, F, A, B tanh, one quadruple of 6 inputs, 50 layers",
         how="closed set of the quadruple / all entries",
         ours=flow_call("tanh", 6, 50, TENSORS, quadruples=one),
+        sizes={"inputs": 6, "layers": 50, "quadruple": 1},
+        precision=PRECISION,
         peer=flow_call("tanh", 6, 50, TENSORS),
         scalings=(
             Scaling("N", {n: flow_call("tanh", n, 10, TENSORS, quadruples=one) for n in (4, 16, 64, 256)}),
@@ -97,6 +104,8 @@ def _mean_correction() -> Job:
         name="H1 tanh, 300 inputs, 10 layers",
         how="blocks of V, D, F inside pairs, never the full tensors / G1 alone",
         ours=flow_call("tanh", 300, 10, ["H1"]),
+        sizes={"inputs": 300, "layers": 10},
+        precision=PRECISION,
         peer=flow_call("tanh", 300, 10, ["G1"]),
         scalings=(Scaling("N", {n: flow_call("tanh", n, 6, ["H1"]) for n in (75, 150, 300, 600)}),),
     )
@@ -118,5 +127,7 @@ def _single_input() -> Job:
         name="K, Theta, V, D, F, A, B, G1, H1 tanh, one input, 100,000 layers",
         how="functions of the kernel from tables that grow",
         ours=_deep(100_000),
+        sizes={"input": 1, "layers": 100_000},
+        precision=PRECISION,
         scalings=(Scaling("L", {depth: _deep(depth) for depth in (1_000, 10_000, 100_000)}),),
     )

@@ -19,6 +19,7 @@ from foretrain.theory.kernel_functions import KernelFunctions
 
 INPUTS, DIMENSION, DEPTH = 1000, 100, 50
 PEER = "neural-tangents"
+PRECISION = "float64"
 WIDTH = 100  # no cost depends on it
 
 Matrix = npt.NDArray[np.float64]
@@ -63,8 +64,11 @@ def _kernel(name: str, route: str | None) -> Job:
     evaluations = {"arcsin": DEPTH * pairs, "sqrt": DEPTH * pairs} if route == "closed" else {}
     return Job(
         name=f"K {name}, {INPUTS} inputs, {DEPTH} layers",
-        how="all layers kept, float64 at 1e-10" + (" / last layer, closed form, float32" if route else ""),
+        how="all layers kept, to 1e-10" + (" / last layer, closed form" if route else ""),
         ours=_flow(name, INPUTS, DEPTH, "K"),
+        sizes={"inputs": INPUTS, "layers": DEPTH},
+        precision=PRECISION,
+        peer_precision="float32" if route else "",
         work=Work("float64", moved=8 * DEPTH * (INPUTS**2 + 2 * pairs), evaluations=evaluations),
         peer=_peer(name, INPUTS, DEPTH, route) if route else None,
         scalings=(
@@ -78,8 +82,11 @@ def _small_kernel_beside_numerical_peer() -> Job:
     count, depth = 200, 10
     return Job(
         name=f"K tanh, {count} inputs, {depth} layers",
-        how="float64 at 1e-10 / numerical, 25 nodes, float32",
+        how="to 1e-10 / numerical, 25 nodes",
         ours=_flow("tanh", count, depth, "K"),
+        sizes={"inputs": count, "layers": depth},
+        precision=PRECISION,
+        peer_precision="float32",
         peer=_peer("tanh", count, depth, "numerical"),
     )
 
@@ -96,6 +103,8 @@ def _full_vertex() -> Job:
         name="V tanh, all entries, 6 inputs, 20 layers",
         how="four-input expectations at 1e-10",
         ours=_flow("tanh", 6, 20, "V"),
+        sizes={"inputs": 6, "layers": 20},
+        precision=PRECISION,
         scalings=(
             Scaling("N", {n: _flow("tanh", n, 10, "V") for n in (3, 4, 6, 8)}),
             Scaling("L", {depth: _flow("tanh", 4, depth, "V") for depth in (5, 10, 20, 40)}),
@@ -109,6 +118,8 @@ def _quadruple() -> Job:
         name="V tanh, one quadruple of 6 inputs, 50 layers",
         how="one quadruple / all entries",
         ours=_flow("tanh", 6, 50, "V", quadruples=one),
+        sizes={"inputs": 6, "layers": 50, "quadruple": 1},
+        precision=PRECISION,
         peer=_flow("tanh", 6, 50, "V"),
         scalings=(
             Scaling("N", {n: _flow("tanh", n, 10, "V", quadruples=one) for n in (4, 16, 64, 256)}),
@@ -126,6 +137,8 @@ def _contraction() -> Job:
         name="V tanh, contracted with two matrices, 200 inputs, 10 layers",
         how="pull-back with 16,384 draws a layer, standard errors given",
         ours=contracted(200, 10),
+        sizes={"inputs": 200, "layers": 10},
+        precision=PRECISION,
         scalings=(
             Scaling("N", {n: contracted(n, 6) for n in (50, 100, 200, 400)}),
             Scaling("L", {depth: contracted(100, depth) for depth in (4, 8, 16)}),
@@ -138,6 +151,8 @@ def _metric_correction() -> Job:
         name="G1 tanh, 300 inputs, 10 layers",
         how="blocks of V inside pairs, never the full tensor",
         ours=_flow("tanh", 300, 10, "G1"),
+        sizes={"inputs": 300, "layers": 10},
+        precision=PRECISION,
         scalings=(
             Scaling("N", {n: _flow("tanh", n, 6, "G1") for n in (75, 150, 300, 600)}),
             Scaling("L", {depth: _flow("tanh", 100, depth, "G1") for depth in (6, 12, 24)}),
@@ -160,6 +175,8 @@ def _single_input() -> Job:
         name="K, V, G1 tanh, one input, 100,000 layers",
         how="functions of the kernel from a table that grows",
         ours=_deep(100_000),
+        sizes={"input": 1, "layers": 100_000},
+        precision=PRECISION,
         scalings=(Scaling("L", {depth: _deep(depth) for depth in (1_000, 10_000, 100_000)}),),
     )
 
@@ -177,5 +194,7 @@ def _single_input_beside_integrals() -> Job:
         name=f"K, V, G1 tanh, one input, {depth:,} layers",
         how="table / new integrals at every layer",
         ours=_deep(depth),
+        sizes={"input": 1, "layers": depth},
+        precision=PRECISION,
         peer=integrating_every_layer,
     )

@@ -27,10 +27,12 @@ from foretrain.training.gradient_flow import (
     stochastic_escape,
 )
 
+DEPTH, WIDTH = 8, 128
 THRESHOLD = 0.02
 RATE, BATCH = 0.01, 512
 AIM = 0.01  # gradients of the flow for each step of descent
 LONG = 10_000  # steps
+QUICKLY = 1_000  # steps that a quick run takes
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,17 @@ class Case:
     def name(self) -> str:
         return f"r = {self.small_layers}, ε = {self.epsilon:g}, about {self.about:,} steps of SGD"
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"layers": DEPTH, "units a layer": WIDTH, "points": BATCH}
+
+    @property
+    def long(self) -> bool:
+        return self.about > QUICKLY
+
     def network(self) -> tuple[Problem, Networks]:
         """The published architecture; the same draw for every side."""
-        problem = Problem("tanh", depth=8, width=128, inputs=16)
+        problem = Problem("tanh", depth=DEPTH, width=WIDTH, inputs=16)
         return problem, scaled_he(problem, self.small_layers, self.epsilon, seeds=[0])
 
 
@@ -62,8 +72,11 @@ def jobs() -> list[Job]:
 def _times(case: Case) -> Job:
     return Job(
         name=f"escape time, {case.name}",
-        how="adaptive flow / SGD, both float32 on 512 points; error: of the escape time",
+        how="adaptive flow / SGD; error: of the escape time",
         ours=partial(_flow, case),
+        sizes=case.sizes,
+        precision="float32",
+        long=case.long,
         peer={"SGD": partial(_descent, case)},
         error=_error(case),
         peer_error=_error(case),
@@ -75,6 +88,9 @@ def _gradients(case: Case) -> Job:
         name=f"gradients, {case.name}",
         how="error: gradients of the flow for each step that SGD takes in the same time",
         ours=partial(_flow, case),
+        sizes=case.sizes,
+        precision="float32",
+        long=case.long,
         error=lambda found: float(found["gradients"] * RATE / _reference(case)),
         tolerance=AIM if case.about > LONG else None,
     )

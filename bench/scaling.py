@@ -8,16 +8,11 @@ exponent between the two largest sizes is shown beside them, so that a model tha
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,12 +21,13 @@ from scipy.optimize import nnls
 from threadpoolctl import threadpool_limits
 
 import foretrain as ft
-from bench.harness.rates import Rates, cores, load
-from bench.harness.table import PACKAGES
+from bench.harness import records
+from bench.harness.rates import Rates
 from bench.peer_side.torch_networks import perceptron
+from foretrain.support.errors import ForetrainError
 from foretrain.support.progress import track
 
-RESULTS = Path(__file__).with_name("results")
+KIND = "scaling"
 WIDTHS = (784, 1000, 1000, 10)
 GRU_UNITS, GRU_STEPS = 128, 50
 LAYERS = 10
@@ -223,7 +219,7 @@ def fit(law: Law, seconds: Sequence[float]) -> Fit:
 
 def measured() -> dict[str, Any]:
     """Everything measured and fitted, with what a reader must know of the machine."""
-    before, threads = load(), torch.get_num_threads()
+    facts, threads = records.machine_facts(), torch.get_num_threads()
     torch.set_num_threads(1)  # threads that wait for each other would count as work
     with threadpool_limits(1):
         fits = [
@@ -232,23 +228,12 @@ def measured() -> dict[str, Any]:
         ]
         rate = Rates().gemm("float32")
     torch.set_num_threads(threads)
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="minutes"),
-        "cores": cores(),
-        "processor": platform.machine(),
-        "load before": before,
-        "versions": {name: version(name) for name in PACKAGES},
-        "gemm float32 of one core [flop/s]": rate,
-        "fits": fits,
-    }
+    return facts | {"gemm float32 of one core [flop/s]": rate, "fits": fits}
 
 
 def latest() -> dict[str, Any]:
     """The newest record of the folder of results."""
-    found = sorted(RESULTS.glob("scaling-*.json"))
-    if not found:
-        raise SystemExit("nothing was measured yet: run python -m bench.scaling")
-    return dict(json.loads(found[-1].read_text(encoding="utf-8")))
+    return records.latest(KIND, "python -m bench.scaling")
 
 
 def fitted_table(record: dict[str, Any]) -> str:
@@ -313,13 +298,14 @@ def main() -> int:
     """Measure, keep the record, print both tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__)
     parser.add_argument("--show", action="store_true", help="show the newest record instead of measuring")
-    if not parser.parse_args().show:
-        record = measured()
-        RESULTS.mkdir(exist_ok=True)
-        target = RESULTS / f"scaling-{record['date'][:10]}.json"
-        target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        print(f"kept in {target}")
-    print(fitted_table(latest()), large_table(latest()), sep="\n\n")
+    try:
+        if not parser.parse_args().show:
+            record = measured()
+            print(f"kept in {records.keep(record, records.path_of(KIND, record['date']))}")
+        print(fitted_table(latest()), large_table(latest()), sep="\n\n")
+    except ForetrainError as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 

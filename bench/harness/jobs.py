@@ -57,12 +57,18 @@ class Job:
     every peer or by their names; `memory_aims` the same for memory; `share_aim` the share of the limit to reach;
     `tolerance` the error that ours may have. The `error` functions take a side's arrays and give one number; they
     run outside the clock. `work` None: no arithmetic limit is known. `scalings` are timed after the row itself,
-    for the exponents of its cost.
+    for the exponents of its cost. `sizes` by what they count, `precision` of ours (that of `work` if it is not said)
+    and `peer_precision` where it is another one are labels of the record. A `long` job takes more than half a minute,
+    and a quick run leaves it out.
     """
 
     name: str
     how: str
     ours: Callable[[], Arrays]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    precision: str = ""
+    peer_precision: str = ""
+    long: bool = False
     work: Work | None = None
     peer: Peer | Mapping[str, Peer] | None = None
     aim: float | Mapping[str, float] | None = None
@@ -92,13 +98,15 @@ class Job:
 
 @dataclass
 class Measured:
-    """What came out of one side: median and best seconds of a call, bytes at its peak; None if not known."""
+    """What came out of one side: median seconds of a call, those of each round, bytes at its peak; None if not known.
+
+    A side that is too slow for rounds has the seconds of one call.
+    """
 
     seconds: float | None = None
-    best: float | None = None
+    rounds: list[float] = field(default_factory=list)
     memory: int | None = None
     error: float | None = None
-    rounds: int = 0
     trouble: str | None = None
 
     @property
@@ -108,32 +116,14 @@ class Measured:
 
 @dataclass
 class Row:
-    """What came out of a job; None where there is nothing to say."""
+    """What came out of a job; `trouble` is that of the sizes timed after it."""
 
-    name: str
-    how: str
+    job: Job
     ours: Measured = field(default_factory=Measured)
     peers: dict[str, Measured] = field(default_factory=dict)
     limit: float | None = None
-    aims: dict[str, float] = field(default_factory=dict)
-    memory_aims: dict[str, float] = field(default_factory=dict)
-    share_aim: float | None = None
-    tolerance: float | None = None
     exponents: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def ratios(self) -> dict[str, float]:
-        """Seconds of each peer that was timed, over ours."""
-        return {
-            name: peer.seconds / self.ours.seconds
-            for name, peer in self.peers.items()
-            if peer.seconds and self.ours.seconds
-        }
-
-    @property
-    def share(self) -> float | None:
-        """Share of the limit reached: 1 is as fast as the machine's arithmetic."""
-        return self.limit / self.ours.seconds if self.limit and self.ours.seconds else None
+    trouble: str | None = None
 
 
 class Side(Protocol):
@@ -196,15 +186,8 @@ class RemoteSide:
 
 
 def run(job: Job, links: Links, rates: Rates, rounds: int, budget: float) -> Row:
-    """Time all sides and all sizes, and ask all sides for their errors; trouble on a side stays with that side."""
-    row = Row(
-        job.name,
-        job.how,
-        aims=job.aims,
-        memory_aims=dict(job.memory_aims),
-        share_aim=job.share_aim,
-        tolerance=job.tolerance,
-    )
+    """Time all sides, and ask them for their errors; trouble on a side stays with that side."""
+    row = Row(job)
     with ExitStack() as held:
         ours = _opened(row.ours, lambda: LocalSide(job.ours), job.error, held)
         if ours is None:
@@ -217,9 +200,16 @@ def run(job: Job, links: Links, rates: Rates, rounds: int, budget: float) -> Row
             if side is not None and not measured.slow:
                 in_turn.append((measured, side))
         _time_in_turn(in_turn, rounds, budget)
-    if row.ours.trouble is None:
-        row.exponents = {scaling.parameter: _exponent(scaling) for scaling in job.scalings}
     return row
+
+
+def grow(row: Row) -> None:
+    """Time the job at all its sizes, for the exponents of its cost; trouble is written into the row."""
+    try:
+        for scaling in row.job.scalings:
+            row.exponents[scaling.parameter] = _exponent(scaling)
+    except Exception as trouble:
+        row.trouble = words(trouble)
 
 
 def _side(peer: Peer, links: Links) -> Side:
@@ -238,14 +228,13 @@ def _opened(
         del first
         measured.memory, seconds = side.memory()
     except Exception as trouble:
-        measured.trouble = _words(trouble)
+        measured.trouble = words(trouble)
         return None
-    measured.seconds = measured.best = seconds
-    measured.rounds = 1
+    measured.seconds, measured.rounds = seconds, [seconds]
     return side
 
 
-def _words(trouble: Exception) -> str:
+def words(trouble: Exception) -> str:
     """A peer's trouble names itself already."""
     return str(trouble) if isinstance(trouble, PeerError) else f"{type(trouble).__name__}: {trouble}"
 
@@ -263,12 +252,11 @@ def _time_in_turn(sides: list[tuple[Measured, Side]], rounds: int, budget: float
             try:
                 bursts[index].append(median(side.seconds()))
             except Exception as trouble:
-                measured.trouble, measured.seconds = _words(trouble), None
+                measured.trouble, measured.seconds = words(trouble), None
         done += 1
     for index, (measured, _) in enumerate(sides):
         if not measured.trouble:
-            measured.seconds, measured.best = median(bursts[index]), min(bursts[index])
-            measured.rounds = done
+            measured.seconds, measured.rounds = median(bursts[index]), bursts[index]
 
 
 def _exponent(scaling: Scaling) -> float:

@@ -31,11 +31,12 @@ class Link:
 
     def __init__(self, peer: Environment) -> None:
         if not peer.ready:
-            raise PeerMissingError("run make bench-env")
+            raise PeerMissingError(f"{peer.name} is not installed: run make bench-env")
         self.peer = peer
         self._folder = tempfile.TemporaryDirectory(prefix="bench-")
         self._log = (Path(self._folder.name) / "log").open("w+")
         self._keys = 0
+        self._waiting = True
         self._process = subprocess.Popen(
             [str(peer.python), "-m", "bench.peer_side.serve", peer.server],
             stdin=subprocess.PIPE,
@@ -44,6 +45,7 @@ class Link:
             text=True,
             cwd=ROOT,
             env=_peer_environment(),
+            start_new_session=True,  # Ctrl-C is for us, and we close the peers
         )
         self._read()
 
@@ -72,8 +74,8 @@ class Link:
         return {name: np.load(path, allow_pickle=False) for name, path in paths.items()}
 
     def drop(self, key: str) -> None:
-        """Forget a prepared call and its arrays."""
-        if self.alive:
+        """Forget a prepared call and its arrays; after an interruption the process may still be at the last one."""
+        if self.alive and not self._waiting:
             self._ask(do="drop", key=key)
         for path in Path(self._folder.name).glob(f"{key}-*.npy"):
             path.unlink()
@@ -83,13 +85,16 @@ class Link:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """The peer ends when its stdin closes."""
+        """The peer ends when its stdin closes; one that still owes an answer is not waited for."""
+        if self._waiting:
+            self._process.kill()
         self._process.communicate()
         self._log.close()
         self._folder.cleanup()
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
+        self._waiting = True
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
@@ -100,6 +105,7 @@ class Link:
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
+        self._waiting = False
         if not line:
             raise self._died()
         answer: dict[str, Any] = json.loads(line)

@@ -1,162 +1,204 @@
-"""The results for people (one table) and for machines (one JSON record of the run)."""
+"""The lines of a record for people: one table on the terminal, one for each benchmark in Markdown."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import platform
-from dataclasses import asdict
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench.harness.jobs import Row
-from bench.harness.rates import Rates, cores
+from bench.harness.lines import LIMIT, Line
+
+Lines = Sequence[tuple[Line, Mapping[str, Any]]]
 
 COLUMNS = (
     "job",
-    "ours",
-    "limit",
-    "share of limit",
-    "error",
-    "memory",
-    "peer",
-    "its time",
+    "beside",
     "ratio",
+    "of rounds",
+    "ours",
+    "other",
+    "error",
     "its error",
+    "memory",
     "its memory",
-    "cost grows as",
-    "how",
+    "grows as",
 )
-LEFT = ("job", "peer", "how")
-WIDTH_WITHOUT_TERMINAL = 200
-PACKAGES = ("foretrain", "numpy", "scipy", "torch")
+LEFT = ("job", "beside")
+WIDTH_WITHOUT_TERMINAL = 180
+CAPTION = (
+    "ratio = other / ours in time (beside the limit: the share reached) and, where there is an aim, in memory; "
+    "behind a slash the aim; 'of rounds': lowest and highest; times are medians, memory is what a call adds at its peak"
+)
+NOT_THERE = "not measured in the newest record; `python -m bench --only {}` does"
 
 
-def show(rows: list[Row], rates: Rates) -> None:
-    """Print the table and the rates behind its limits."""
+def show(lines: Lines) -> None:
+    """Print the table, the facts of its runs, and all trouble in full."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH_WITHOUT_TERMINAL)
-    table = Table(
-        caption="ratio = peer / ours, in time and then, where there is an aim, in memory; behind a slash the aim; "
-        f"times are medians, memory is what a call adds at its peak; {cores()} cores"
-    )
+    table = Table(caption=CAPTION)
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in LEFT else "right", overflow="fold")
-    for row in rows:
-        for cells in _lines(row):
-            table.add_row(*cells)
+    for benchmark, group in groupby(lines, key=lambda pair: pair[0].benchmark):
+        table.add_row(f"[bold]{escape(benchmark)}")
+        for job in _jobs(line for line, _ in group):
+            for cells in _rows(job):
+                table.add_row(*cells)
         table.add_section()
     console.print(table)
-    for name, rate in rates.measured.items():
-        console.print(f"{name}: {rate:.3g}", highlight=False, markup=False)
-    for row in rows:
-        for name, side in {"ours": row.ours, **row.peers}.items():
-            if side.trouble:
-                console.print(
-                    f"{row.name}, {name}: {side.trouble}", style="red", highlight=False, markup=False
-                )
+    for text in [*facts(lines), *_troubles(lines)]:
+        console.print(text, highlight=False, markup=False)
 
 
-def record(rows: list[Row], rates: Rates, load_before: float) -> dict[str, Any]:
-    """Everything a later run can be compared with."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {
-            "cores": cores(),
-            "load before": load_before,
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-        },
-        "versions": {name: version(name) for name in PACKAGES},
-        "rates": rates.measured,
-        "rows": [_plain(asdict(row) | {"ratios": row.ratios, "share": row.share}) for row in rows],
-    }
+def facts(lines: Lines) -> list[str]:
+    """What must be known of the runs that the lines come from, a sentence for each run."""
+    runs = {run["date"]: run for _, run in lines}
+    return [_facts(runs[date]) for date in sorted(runs)]
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no nan and no infinity: they become words."""
-    if isinstance(value, dict):
-        return {name: _plain(entry) for name, entry in value.items()}
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def keep(content: dict[str, Any], target: Path) -> Path:
-    """Write the record to a file, or under its date into a folder; returns where it is."""
-    if target.is_dir():
-        target = target / f"bench-{content['date'].replace(':', '').replace('+0000', 'Z')}.json"
-    partial = target.with_name(target.name + ".partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(partial, target)
-    return target
-
-
-def _lines(row: Row) -> list[list[str]]:
-    """One line a peer; ours stands in the first."""
-    if row.ours.trouble:
-        return [[row.name, "[red]failed", *[""] * 10, row.how]]
-    peers = [_peer(row, name) for name in row.peers] or [[""] * 5]
-    exponents = " ".join(f"{name}^{exponent:.2f}" for name, exponent in row.exponents.items())
-    lines = [[*[""] * 6, *peer, "", ""] for peer in peers]
-    lines[0] = [*_ours(row), *peers[0], exponents, row.how]
-    return lines
-
-
-def _ours(row: Row) -> list[str]:
-    return [
-        row.name,
-        _seconds(row.ours.seconds),
-        _seconds(row.limit),
-        "" if row.share is None else _reached(100 * row.share, 100 * (row.share_aim or 0), " %"),
-        _error(row.ours.error, row.tolerance),
-        _bytes(row.ours.memory),
+def markdown(lines: Lines, benchmark: str) -> str:
+    """The table of one benchmark."""
+    jobs = list(_jobs(line for line, _ in lines if line.benchmark == benchmark))
+    if not jobs:
+        return NOT_THERE.format(benchmark)
+    rows = [
+        "| job | beside | ratio | of rounds | ours | other | error, ours / other | memory, ours / other |",
+        "|---" * 8 + "|",
     ]
+    for job in jobs:
+        for index, line in enumerate(job):
+            name = f"{line.job}{_growth(line)}<br><small>{_labels(line)}</small>" if index == 0 else ""
+            cells = [name, line.beside, _ratio(line), _spread(line), _seconds(line.our_seconds), _other(line)]
+            cells += [_pair(_error(line.our_error), _error(line.other_error))]
+            cells += [_pair(_bytes(line.our_bytes), _bytes(line.other_bytes))]
+            if line.our_trouble:
+                cells[2] = _first_words(line.our_trouble)
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
 
 
-def _peer(row: Row, name: str) -> list[str]:
-    peer = row.peers[name]
-    if peer.trouble:
-        return [name, f"[red]{escape(_first_words(peer.trouble))}", "", _error(peer.error, None), ""]
-    ratios = [_reached(row.ratios[name], row.aims.get(name))]
-    if name in row.memory_aims and peer.memory is not None and row.ours.memory:
-        ratios += ["memory " + _reached(peer.memory / row.ours.memory, row.memory_aims[name])]
-    return [
-        name,
-        _seconds(peer.seconds),
-        "\n".join(ratios),
-        _error(peer.error, None),
-        _bytes(peer.memory),
+def _jobs(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    for _, group in groupby(lines, key=lambda line: line.job):
+        yield list(group)
+
+
+def _rows(job: list[Line]) -> Iterator[list[str]]:
+    """One row a line; what is the same in all of them stands in the first."""
+    for index, line in enumerate(job):
+        first = index == 0
+        name = f"{escape(line.job)}\n[dim]{escape(_labels(line))}[/]" if first else ""
+        trouble = line.our_trouble or line.other_trouble
+        ratio = _coloured(_ratio(line), line.ratio, line.aim)
+        yield [
+            name,
+            escape(line.beside),
+            f"[red]{escape(_first_words(trouble))}" if trouble else ratio,
+            _spread(line),
+            _seconds(line.our_seconds) if first else "",
+            _seconds(line.other_seconds),
+            _coloured_error(line) if first else "",
+            _error(line.other_error),
+            _bytes(line.our_bytes) if first else "",
+            _bytes(line.other_bytes),
+            _growth(line).lstrip("; ") if first else "",
+        ]
+
+
+def _labels(line: Line) -> str:
+    """Sizes, precision, threads, how both sides compute and how it was measured."""
+    sizes = ", ".join(f"{count:,} {what}" for what, count in line.sizes.items())
+    threads = f"{line.threads} thread{'s' * (line.threads > 1)}"
+    return "; ".join(part for part in (sizes, line.precision, threads, line.what, line.measured) if part)
+
+
+def _ratio(line: Line) -> str:
+    found = [] if line.ratio is None else [_reached(line.ratio, line.aim, percent=line.beside == LIMIT)]
+    if line.memory_aim and line.our_bytes and line.other_bytes is not None:
+        found.append("memory " + _reached(line.other_bytes / line.our_bytes, line.memory_aim, percent=False))
+    return ", ".join(found)
+
+
+def _spread(line: Line) -> str:
+    if line.lowest is None or line.highest is None:
+        return ""
+    low, high = (_number(value, percent=line.beside == LIMIT) for value in (line.lowest, line.highest))
+    return low if low == high else f"{low} to {high}"
+
+
+def _reached(value: float, aim: float | None, *, percent: bool) -> str:
+    behind = f" / {_number(aim, percent=percent)}" if aim else ""
+    return _number(value, percent=percent) + behind
+
+
+def _number(value: float, *, percent: bool) -> str:
+    return f"{value:.0%}" if percent else f"{value:.3g}"
+
+
+def _coloured(text: str, value: float | None, aim: float | None) -> str:
+    return text if value is None or not aim else f"[{'green' if value >= aim else 'red'}]{text}"
+
+
+def _coloured_error(line: Line) -> str:
+    text = _error(line.our_error)
+    if line.our_error is None or line.tolerance is None:
+        return text
+    return f"[{'green' if line.our_error <= line.tolerance else 'red'}]{text}"
+
+
+def _other(line: Line) -> str:
+    return _first_words(line.other_trouble) if line.other_trouble else _seconds(line.other_seconds)
+
+
+def _pair(ours: str, other: str) -> str:
+    return f"{ours} / {other}" if other else ours
+
+
+def _growth(line: Line) -> str:
+    powers = " ".join(f"{name}^{exponent:.2f}" for name, exponent in line.exponents.items())
+    return f"; cost grows as {powers}" if powers else ""
+
+
+def _facts(run: Mapping[str, Any]) -> str:
+    machine, settings = run["machine"], run["settings"]
+    parts = [
+        f"{run['date']}, {run['ended']} after {run['minutes']:.1f} minutes",
+        f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} threads on every side",
+        f"load before {float(machine['load before']):.1f}",
+        f"up to {settings['rounds']} rounds a job",
+        *(f"{name}: {float(rate):.3g}" for name, rate in machine["rates"].items()),
+        *(
+            f"{name} {number}"
+            for name, number in {"python": machine["python"], **machine["versions"]}.items()
+        ),
+        *(f"{name}: {what}" for name, what in machine["peers"].items()),
     ]
+    if run["left out"]:
+        parts.append(f"left out because they take long: {'; '.join(run['left out'])}")
+    return "; ".join(parts)
+
+
+def _troubles(lines: Lines) -> list[str]:
+    told = [(line.job, "ours", line.our_trouble) for line, _ in lines]
+    told += [(line.job, line.beside, line.other_trouble) for line, _ in lines]
+    return list(dict.fromkeys(f"{job}, {side}: {trouble}" for job, side, trouble in told if trouble))
 
 
 def _first_words(trouble: str, most: int = 60) -> str:
     """What fits into a cell; the whole stands below the table."""
-    line = trouble.splitlines()[0]
+    line = (trouble.splitlines() or [""])[0]
     return line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + " ..."
 
 
-def _reached(value: float, aim: float | None, unit: str = "") -> str:
-    if not aim:
-        return f"{value:.3g}{unit}"
-    return f"[{'green' if value >= aim else 'red'}]{value:.3g}[/] / {aim:.3g}{unit}"
+def _error(error: float | None) -> str:
+    return "" if error is None else f"{error:.1e}"
 
 
-def _error(error: float | None, tolerance: float | None) -> str:
-    if error is None:
-        return ""
-    if tolerance is None:
-        return f"{error:.1e}"
-    return f"[{'green' if error <= tolerance else 'red'}]{error:.1e}"
-
-
-def _bytes(count: int | None) -> str:
+def _bytes(count: float | None) -> str:
     if count is None:
         return ""
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"

@@ -55,7 +55,7 @@ class _Plan:
     depth: int
     angle_depth: int
     draws: int
-    trained: tuple[str, ...] = ("relu", "tanh")
+    trained: tuple[str, ...] = ("gelu", "tanh")
     layers: int = 3
     widths: tuple[int, ...] = (32, 64, 128)
 

@@ -73,6 +73,8 @@ def _draw_hierarchy(panel: Axes, data: xarray.Dataset) -> None:
         panel.loglog(
             epsilon, values[0] * (epsilon / epsilon[0]) ** (points / 2 - 1), "--", color=colour, linewidth=1
         )
+    panel.set_xticks(epsilon, [f"{value:g}" for value in epsilon])
+    panel.minorticks_off()
     panel.set(xlabel="ε (couplings ε, ε²)", ylabel="size of the cumulant")
     panel.set_title(r"hierarchy (1.83): dashed $\epsilon^{m-1}$", fontsize=11)
     panel.legend(frameon=False, fontsize=9)

@@ -14,11 +14,18 @@ __all__ = ["Experiment", "Result", "Row", "Scale", "get", "names"]
 
 _BOOK = "Roberts & Yaida"  # The Principles of Deep Learning Theory
 _GLOBAL = "Hazelden et al."  # The Global Empirical NTK
+_FIELDS = "Nordio"  # Learning Dynamics Reveal a Hierarchy of Weight-Induced Layerwise Gram Metrics
 _SADDLE = "Rawal & DeWeese"  # A Theory of Saddle Escape in Deep Nonlinear Networks
 _FOUNDATIONS = "foretrain.experiments.foundations"
 _CURVES = "foretrain.experiments.critical_curves"
 
 _TABLE = (
+    Experiment(
+        "nearly-gaussian",
+        "Nearly-Gaussian laws: correlators from couplings, and where first order breaks down",
+        f"{_BOOK}, (1.73)-(1.83)",
+        "foretrain.experiments.nearly_gaussian:nearly_gaussian",
+    ),
     Experiment(
         "parameter-count",
         "Parameter count of a multilayer perceptron",
@@ -111,10 +118,28 @@ _TABLE = (
         resumable=True,
     ),
     Experiment(
+        "gradient-step",
+        "One step of descent of real networks against the tangent kernel and its differentials",
+        f"{_BOOK}, (7.14), (7.20), (11.9)",
+        "foretrain.experiments.gradient_step:gradient_step",
+    ),
+    Experiment(
+        "ntk-statistics",
+        "Mean, shift and fluctuations of the tangent kernel of random networks, and their depth laws",
+        f"{_BOOK}, chapters 8 and 9",
+        "foretrain.experiments.ntk_statistics:ntk_statistics",
+    ),
+    Experiment(
         "learning-rate-scaling",
         "Learning rates by the equivalence principle against uniform ones",
         f"{_BOOK}, section 9.4",
         "foretrain.experiments.learning_rate_scaling:learning_rate_scaling",
+    ),
+    Experiment(
+        "nearby-inputs",
+        "Predictions near one training input, against depth",
+        f"{_BOOK}, section 10.3.1",
+        "foretrain.experiments.nearby_inputs:nearby_inputs",
     ),
     Experiment(
         "trained-ensembles",
@@ -122,6 +147,12 @@ _TABLE = (
         f"{_BOOK}, (10.40) and (10.41)",
         "foretrain.experiments.trained_ensembles:trained_ensembles",
         resumable=True,
+    ),
+    Experiment(
+        "dntk-statistics",
+        "Differentials of the tangent kernel of random networks, and their growth with depth",
+        f"{_BOOK}, sections 11.2, 11.3 and ∞.1",
+        "foretrain.experiments.dntk_statistics:dntk_statistics",
     ),
     Experiment(
         "quadratic-models",
@@ -135,6 +166,19 @@ _TABLE = (
         f"{_BOOK}, (11.138), (11.146)",
         "foretrain.experiments.effective_kernel:effective_kernel",
         resumable=True,
+    ),
+    Experiment(
+        "finite-width-training",
+        "What finite width does to trained networks, times n, by three algorithms",
+        f"{_BOOK}, chapter ∞",
+        "foretrain.experiments.finite_width_training:finite_width_training",
+        resumable=True,
+    ),
+    Experiment(
+        "six-point-vertex",
+        "The six-point vertex of random networks against its recursion",
+        f"{_BOOK}, epilogue",
+        "foretrain.experiments.six_point_vertex:six_point_vertex",
     ),
     Experiment(
         "core-of-the-ntk",
@@ -190,6 +234,12 @@ _TABLE = (
         f"{_GLOBAL}, corollary 2, tested forward",
         "foretrain.experiments.mode_prediction:mode_prediction",
         resumable=True,
+    ),
+    Experiment(
+        "collective-fields",
+        "Collective fields: predicted and real updates, mask flips, training without weights",
+        f"{_FIELDS}, (47), (152), (171), (172), (185)",
+        "foretrain.experiments.collective_fields:collective_fields",
     ),
     Experiment(
         "saddle-trajectory",

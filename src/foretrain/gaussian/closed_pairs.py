@@ -74,13 +74,17 @@ def own_values(activation: Activation, order: int, variance: Tile) -> Tile:
     return value
 
 
+def workspace(slot: int | str, shape: tuple[int, ...], dtype: Any = np.float64) -> Tile:
+    """Memory of a shape, kept for each thread: fresh pages would cost more than the arithmetic."""
+    kept, size = _local.__dict__, math.prod(shape)
+    key = f"{np.dtype(dtype).name} {slot}"
+    if key not in kept or kept[key].size < size:
+        kept[key] = np.empty(size, dtype=dtype)
+    return np.asarray(kept[key][:size].reshape(shape))
+
+
 def _workspace(slot: int, like: Tile) -> Tile:
-    """Memory of the shape of ``like``, kept for each thread: fresh pages would cost more than the arithmetic."""
-    kept = _local.__dict__
-    key = f"{like.dtype.name} {slot}"
-    if key not in kept or kept[key].size < like.size:
-        kept[key] = np.empty(like.size, dtype=like.dtype)
-    return np.asarray(kept[key][: like.size].reshape(like.shape))
+    return workspace(slot, like.shape, like.dtype)
 
 
 def _correlation(a: Tile, b: Tile, c: Tile) -> tuple[Tile, float]:
@@ -125,8 +129,8 @@ def _scale_invariant(minus: float, plus: float, a: Tile, b: Tile, c: Tile, out: 
         square = np.multiply(c, c, out=_workspace(0, c))
         root = np.multiply(a, b, out=out[0])
         root -= square
-        np.abs(root, out=root)  # below zero only by rounding, where the inputs are parallel
-        np.sqrt(root, out=root)
+        with np.errstate(invalid="ignore"):  # below zero only by rounding, where the inputs are parallel
+            np.sqrt(root, out=root)
         root[near] = height
         root += np.multiply(angle, c, out=square)
         _affine(root, jump / (2 * math.pi), both * c if both else 0.0)

@@ -206,22 +206,12 @@ def compare_trained_finite(
     (True, ['ntk_variance', 'interaction', 'mean', 'ntk_change'])
     """
     check_network(mlp)
-    if learner not in get_args(Learner):
-        raise unknown_name("learner", str(learner), get_args(Learner))
+    _check(learner, algorithm, eta, noise)
     mlp = mlp.with_inputs(mlp.check_inputs(X_train))
-    habit = _HABITS[learner]
-    ladder = habit.ladder(mlp, widths, draws)
+    ladder = _HABITS[learner].ladder(mlp, widths, draws)
     warn_if_too_deep(ladder)
     data = (ladder.networks[-1], X_train, Y_train, X_test)
-    goal: FiniteGoal | PosteriorGoal
-    if learner == "bayes":
-        if eta is not None or algorithm != "gradient_descent":
-            raise InputError("inference has neither an algorithm nor a rate: leave algorithm and eta out.")
-        goal = posterior_goal(*data, noise)
-    else:
-        if noise:
-            raise InputError("noise is a matter of Bayesian learning: use learner='bayes', or leave it out.")
-        goal = finite_goal(*data, algorithm, eta)
+    goal = posterior_goal(*data, noise) if learner == "bayes" else finite_goal(*data, algorithm, eta)
     keeper = keeper or (lambda name, compute: compute())
     found = [
         keeper(
@@ -245,6 +235,15 @@ def compare_trained_finite(
         learner,
         np.array([float(each["steps"]) for each in found]),
     )
+
+
+def _check(learner: Learner, algorithm: FiniteAlgorithm, eta: float | None, noise: float) -> None:
+    if learner not in get_args(Learner):
+        raise unknown_name("learner", str(learner), get_args(Learner))
+    if learner == "bayes" and (eta is not None or algorithm != "gradient_descent"):
+        raise InputError("inference has neither an algorithm nor a rate: leave algorithm and eta out.")
+    if learner != "bayes" and noise:
+        raise InputError("noise is a matter of Bayesian learning: use learner='bayes', or leave it out.")
 
 
 def _measured(

@@ -19,7 +19,11 @@ from foretrain.theory.prediction.infinite_width.gradient_descent import (
     gradient_descent_prediction,
     positive,
 )
-from foretrain.theory.prediction.infinite_width.losses import check_probabilities, smooth_labels
+from foretrain.theory.prediction.infinite_width.losses import (
+    check_probabilities,
+    check_share,
+    smooth_labels,
+)
 from foretrain.theory.prediction.kernels import Spread, check_spread
 from foretrain.theory.prediction.result import PredictedOutputs
 
@@ -58,8 +62,8 @@ def predict(
     Parameters
     ----------
     Y_train
-        Targets (inputs, outputs). For the cross-entropy whole numbers 0, 1, ... that name classes (inputs,), or
-        probabilities (inputs, classes).
+        Targets (inputs, outputs). For the cross-entropy whole numbers 0, 1, ... that name classes, (inputs,) or
+        (inputs, 1), or probabilities (inputs, classes).
     regime
         ``infinite`` width, or ``finite``: the mean to first order in 1/width, in ``terms`` of different origin beside
         ``infinite_mean``; of Bayesian inference also covariance and evidence.
@@ -70,7 +74,8 @@ def predict(
         ``gradient_descent`` in steps, ``flow`` in continuous time, ``two_step`` or ``newton``. At infinite width all
         end alike (10.33).
     eta
-        Overall learning rate: of steps by default the best constant one, of the flow 1.
+        Overall learning rate: of steps by default the best constant one, of the flow 1. It has no effect on
+        ``two_step`` and ``newton``, which end in the same place at every rate.
     time
         Number of steps, or flow time; None is the end of training.
     loss
@@ -121,8 +126,10 @@ def predict(
             mlp, X_train, Y_train, X_test, noise=noise, noisy_labels=noisy_labels, spread=spread
         )
     _refuse_noise(noise, noisy_labels)
-    if algorithm in _AT_ONCE and (eta, time) != (None, None):
-        raise InputError(f"algorithm {algorithm!r} ends at once and has no rate: leave eta and time out.")
+    if algorithm in _AT_ONCE:
+        if time is not None:
+            raise InputError(f"algorithm {algorithm!r} ends at once: leave time out.")
+        eta = None
     # At infinite width every algorithm ends alike, so that those that end at once need no code of their own.
     path: Path = "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
     if loss == "cross_entropy":
@@ -191,18 +198,16 @@ def _refuse_finite_classes(finite: bool) -> None:
 
 
 def class_probabilities(Y: ArrayLike, classes: int, smoothing: float | None = None) -> Array:
-    """Targets of the cross-entropy (inputs, classes), from the numbers of classes (inputs,) or from probabilities.
+    """Targets of the cross-entropy (inputs, classes), from the numbers of classes or from probabilities.
 
-    With smoothing e, p becomes (1 - e) p + e (1 - p) / (classes - 1).
+    Numbers are (inputs,) or (inputs, 1). With smoothing e, p becomes (1 - e) p + e (1 - p) / (classes - 1).
     """
     given = real_array("targets", Y)
-    share = 0.0 if smoothing is None else smoothing
-    if given.ndim == 1:
-        return smooth_labels(given, classes, share)
+    share = 0.0 if smoothing is None else check_share("label_smoothing", smoothing)
+    if given.ndim == 1 or (given.ndim == 2 and given.shape[1] == 1 < classes):
+        return smooth_labels(given.ravel(), classes, share)
     p = check_targets(given, len(given), classes)
     check_probabilities(p)
-    if not 0 <= share < 1:
-        raise InputError(f"label_smoothing is {smoothing!r}: give a share from 0 to 1.")
     return np.asarray((1 - share) * p + share * (1 - p) / max(classes - 1, 1))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import Expectation, cross_gram, factor, gram, second_moments
-from foretrain.gaussian.closed_pairs import closed_pair, fill_equal, tile_rule
+from foretrain.gaussian.closed_pairs import closed_pair, fill_equal, tile_rule, workspace
 from foretrain.gaussian.pairs import Tile, square_tiles
 from foretrain.support.errors import InputError
 from foretrain.support.progress import Progress
@@ -27,7 +27,7 @@ Indices = NDArray[np.intp]
 Expectations = Callable[[int, Array], list[Array]]
 
 EXPLODED = 1e30
-_IN_CACHE = 128  # inputs on a side of a tile that goes through all layers
+_IN_CACHE = 256  # inputs on a side of a tile that goes through all layers
 _AT_ONCE = 2000  # inputs on a side of what goes layer by layer
 _TILES_PER_STEP = 64  # of the bar
 
@@ -110,9 +110,10 @@ def _through_layers(
 ) -> None:
     """The recursion of one tile from the inputs to the output layer."""
     first, equal = mlp.layers[0], rows.equal_pairs(columns)
-    product = rows.points @ columns.points.T
+    shape = len(rows), len(columns)
+    product = np.matmul(rows.points, columns.points.T, out=workspace("Theta", shape))
     product /= rows.points.shape[1]
-    K = product * first.C_W
+    K = np.multiply(product, first.C_W, out=workspace("K", shape))
     K += first.C_b
     # The same input on both sides has no angle at all, not that of rounding.
     K[equal] = rows.variances[0][equal[0]]
@@ -132,7 +133,7 @@ def _through_layers(
 def _closed(mlp: MLP, rows: Inputs, columns: Inputs, orders: tuple[int, ...]) -> Expectations:
     """<s s> of these orders by closed forms, in memory that is used again two layers later."""
     rule, equal = tile_rule(mlp.activation), rows.equal_pairs(columns)
-    memory = np.empty((2, len(orders), len(rows), len(columns)))
+    memory = workspace("expectations", (2, len(orders), len(rows), len(columns)))
 
     def expectations(number: int, K: Array) -> list[Array]:
         a, b = rows.variances[number], columns.variances[number]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.support.errors import AccuracyWarning
+from foretrain.support.errors import InputError
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.finite_width.expansion import LARGE
 from foretrain.theory.prediction.finite_width.mean import errors_of, interpolation
 from foretrain.theory.prediction.finite_width.plan import Plan
@@ -18,7 +17,7 @@ from foretrain.theory.prediction.finite_width.weights import on_samples, weights
 Array = NDArray[np.float64]
 
 _DOUBTFUL = 0.05  # of all terms together
-_LEVEL = 4  # of the caller of FiniteWidth.predict
+_NEGLIGIBLE = 1e-6  # of the mean
 
 
 def expansion_of(store: Store, targets: Array, mean: Array, terms: dict[str, Array]) -> Expansion:
@@ -33,7 +32,7 @@ def expansion_of(store: Store, targets: Array, mean: Array, terms: dict[str, Arr
     total = sum(float(np.linalg.norm(term)) for term in terms.values())
     found = Expansion(ratios, total / whole, float(np.linalg.norm(sum(terms.values()))) / whole)
     if found.largest > LARGE:
-        _warn(
+        warn_user(
             f"the corrections of order 1/n are up to {found.largest:.2g} of what they correct, which is not small, "
             "so that the prediction may be far off: take wider or shallower networks, smaller targets or smaller "
             "learning rates of the hidden layers."
@@ -41,15 +40,23 @@ def expansion_of(store: Store, targets: Array, mean: Array, terms: dict[str, Arr
     return found
 
 
-def check_integrals(store: Store, targets: Array, plan: Plan, terms: dict[str, Array]) -> None:
+def check_finite(targets: Array, terms: dict[str, Array]) -> None:
+    """An error where the third powers of targets exceed all numbers."""
+    if not all(np.isfinite(term).all() for term in terms.values()):
+        raise InputError(
+            f"targets up to {np.abs(targets).max():.1g} make corrections that are no finite numbers: rescale them."
+        )
+
+
+def check_integrals(store: Store, targets: Array, plan: Plan, mean: Array, terms: dict[str, Array]) -> None:
     """Warn where weights are so large, because training inputs are nearly alike, that integrals need more digits."""
     doubt, total = (
         _doubt(store, targets, plan) / store.width,
         sum(np.abs(term).max() for term in terms.values()),
     )
-    if doubt > _DOUBTFUL * total:
+    if doubt > max(_DOUBTFUL * total, _NEGLIGIBLE * float(np.abs(mean).max())):
         modes = store.modes.values
-        _warn(
+        warn_user(
             f"integrals with tolerance {store.tolerance:.1g} leave the correction uncertain by about {doubt:.1g} "
             f"(condition number of the tangent kernel {modes[-1] / modes[0]:.2g}): leave out training inputs that "
             "are nearly alike, or lower tolerance=."
@@ -60,7 +67,7 @@ def check_sampling(error: Array, terms: dict[str, Array]) -> None:
     """Warn where sampling has not found the correction."""
     noise, found = float(np.abs(error).max()), float(np.abs(sum(terms.values())).max())
     if noise > found / 2:
-        _warn(
+        warn_user(
             f"the standard error {noise:.2g} of the sampled correction is not small beside the correction {found:.2g}"
             ": give more draws=, or leave draws out where training inputs are few."
         )
@@ -75,7 +82,3 @@ def _doubt(store: Store, targets: Array, plan: Plan) -> float:
             size = np.abs(store.tests[entry]).max(initial=0) + back * np.abs(store.training[entry]).max()
             total += (store.tolerance * size * float(np.sqrt((cube**2).sum(axis=(1, 2, 3))).max())) ** 2
     return float(np.sqrt(total))
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, AccuracyWarning, stacklevel=_LEVEL)

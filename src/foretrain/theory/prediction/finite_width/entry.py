@@ -6,8 +6,11 @@ from numpy.typing import ArrayLike
 
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
+from foretrain.theory.flow.entry import check_network
 from foretrain.theory.prediction.finite_width.projectors import Algorithm, require_algorithm
 from foretrain.theory.prediction.finite_width.result import FinitePrediction
+from foretrain.theory.prediction.finite_width.store import check_kind
+from foretrain.theory.prediction.finite_width.tensors import require_resources
 from foretrain.theory.prediction.finite_width.training import TOLERANCE, FiniteWidth
 from foretrain.theory.prediction.kernels import Spread
 
@@ -66,5 +69,9 @@ def finite_prediction(
       .covariance: at infinite width; .covariance_correction, .ntk_change: of order 1/n; .expansion
     """
     require_algorithm(algorithm)
+    check_network(mlp)
+    check_kind(mlp)
+    if draws is None:  # before the kernels of inputs that are too many
+        require_resources(mlp, len(mlp.check_inputs(X_train)), len(mlp.check_inputs(X_test)))
     ensemble = FiniteWidth.of(mlp, X_train, Y_train, X_test, spread=spread, tolerance=tolerance)
     return ensemble.predict(algorithm, eta, time, draws=draws, seed=seed)

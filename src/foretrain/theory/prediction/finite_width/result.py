@@ -100,7 +100,15 @@ class FinitePrediction(PredictedOutputs):
             "infinite_mean": self.infinite_mean,
             **terms,
             "standard_error": self.standard_error,
+            **self._asked_for(),
         }
+
+    def _asked_for(self) -> dict[str, xr.DataArray | None]:
+        """What is computed on demand only, as far as it was: saving must not take hours."""
+        known = self.__dict__
+        parts = known["covariance_correction"].items() if "covariance_correction" in known else ()
+        found = {f"covariance_correction_{name}": part for name, part in parts}
+        return found | {"ntk_change": known.get("ntk_change")}
 
     def _numbers(self) -> dict[str, Any]:
         given = {"eta": self.eta, "time": self.time}
@@ -129,9 +137,16 @@ class FinitePrediction(PredictedOutputs):
                 *table,
                 *more,
                 f"terms together {self.expansion.terms:.2g} of the mean; about the square of that is left out",
-                ".covariance: at infinite width; .covariance_correction, .ntk_change: of order 1/n; .expansion",
+                self._offers(),
             ]
         )
+
+    def _offers(self) -> str:
+        """What else there is, for the last line of the text."""
+        spread = ".covariance" if self.covariance is not None else ".variance"
+        given = f"{spread}: at infinite width; " if self.variance is not None else ""
+        at_the_end = ".covariance_correction, " if self.time is None else ""
+        return f"{given}{at_the_end}.ntk_change: of order 1/n; .expansion"
 
 
 def labelled_terms(terms: Mapping[str, Array]) -> dict[str, xr.DataArray]:

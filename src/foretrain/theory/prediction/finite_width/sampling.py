@@ -39,7 +39,7 @@ class Sampled(NamedTuple):
 
 def sampled_terms(store: Store, targets: Array, plan: Plan, draws: int, seed: Seed) -> Sampled:
     """n times the terms of :func:`mean_terms` at the end of training, from ``draws`` sets of inputs."""
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 2:
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 2:
         raise InputError(f"draws is {draws!r}: give a whole number from 2 on.")
     if plan.time is not None:
         raise InputError("draws= samples the end of training only: leave time out, or draws.")

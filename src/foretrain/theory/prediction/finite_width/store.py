@@ -61,7 +61,7 @@ class Store:
     def of(cls, mlp: MLP, X_train: ArrayLike, X_test: ArrayLike, spread: Spread, tolerance: float) -> Store:
         """From inputs, or an error if the theory does not hold for such a network."""
         check_network(mlp)
-        _check_kind(mlp)
+        check_kind(mlp)
         train = mlp.check_inputs(X_train)
         mlp = mlp.with_inputs(train)
         test = mlp.check_inputs(X_test)
@@ -125,7 +125,8 @@ class Store:
         return pair_tensors(self.mlp, self.train, samples, wanted, self.tolerance)
 
 
-def _check_kind(mlp: MLP) -> None:
+def check_kind(mlp: MLP) -> None:
+    """An error if the theory does not hold for such a network."""
     if mlp.is_residual:
         raise NotSupportedError(
             "training at finite width is known for networks without skip connections only: leave gamma out, or "

@@ -128,8 +128,9 @@ def require_time(mlp: MLP, sets: float, way_out: str) -> None:
     """Refuse integrals over this many sets of four inputs that would take hours."""
     seconds = _SECONDS_PER_SET * sets * (mlp.depth - 1)
     if seconds > _MOST_SECONDS:
+        layers = f"{mlp.depth - 1:,} hidden layer{'s' * (mlp.depth != 2)}"
         raise NotSupportedError(
-            f"the integrals over {sets:,.0f} sets of four inputs at {mlp.depth - 1:,} layers may take about "
+            f"the integrals over {sets:,.0f} sets of four inputs in {layers} may take about "
             f"{seconds / 3600:,.0f} hours: {way_out}."
         )
 

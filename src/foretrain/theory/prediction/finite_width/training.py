@@ -13,7 +13,12 @@ from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
 from foretrain.theory.network_tangent_kernel import check_targets
 from foretrain.theory.prediction.finite_width.changes import Changes
-from foretrain.theory.prediction.finite_width.checks import check_integrals, check_sampling, expansion_of
+from foretrain.theory.prediction.finite_width.checks import (
+    check_finite,
+    check_integrals,
+    check_sampling,
+    expansion_of,
+)
 from foretrain.theory.prediction.finite_width.mean import mean_terms
 from foretrain.theory.prediction.finite_width.plan import Plan, plan_of
 from foretrain.theory.prediction.finite_width.projectors import Algorithm, require_algorithm
@@ -23,6 +28,7 @@ from foretrain.theory.prediction.finite_width.result import (
 )
 from foretrain.theory.prediction.finite_width.sampling import sampled_terms
 from foretrain.theory.prediction.finite_width.store import Store
+from foretrain.theory.prediction.finite_width.tensors import require_resources
 from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates, Solver, trained_spread
 from foretrain.theory.prediction.kernels import Spread, check_spread
 from foretrain.theory.prediction.result import labelled_mean, labelled_spread
@@ -94,10 +100,12 @@ class FiniteWidth:
     ) -> FinitePrediction:
         """The mean on the tests to order 1/n; arguments as in :func:`finite_prediction`."""
         require_algorithm(algorithm)
+        if draws is None:
+            require_resources(self.store.mlp, len(self.store.train), len(self.store.test))
         plan = plan_of(algorithm, eta, time, self.store.modes.values)
         fit = self._fit(plan)
         mean = np.asarray(self.store.kernels.Theta_cross @ fit(self.targets))
-        terms, error = self._terms(plan, draws, seed)
+        terms, error = self._terms(plan, mean, draws, seed)
         expansion = expansion_of(self.store, self.targets, mean, terms)
         covariance, variance = labelled_spread(
             trained_spread(self.store.kernels, fit),
@@ -107,7 +115,7 @@ class FiniteWidth:
             mean=labelled_mean(mean + sum(terms.values()), "mean output over initialisations, to order 1/n"),
             covariance=covariance,
             variance=variance,
-            statement=f"Networks of width {self.store.width} {plan.statement}",
+            statement=f"{self._networks()} {plan.statement}",
             infinite_mean=labelled_mean(mean, "mean output at infinite width (10.40)"),
             terms=labelled_terms(terms),
             expansion=expansion,
@@ -123,13 +131,21 @@ class FiniteWidth:
         vectors, done = self.store.modes.vectors, plan.course().mean
         return lambda columns: np.asarray(vectors @ (done[:, None] * (vectors.T @ columns)))
 
-    def _terms(self, plan: Plan, draws: int | None, seed: Seed) -> tuple[dict[str, Array], Array | None]:
+    def _networks(self) -> str:
+        widths = self.store.mlp.hidden_widths
+        return f"Networks of width {widths[-1]}" if widths else "Networks without hidden layers"
+
+    def _terms(
+        self, plan: Plan, mean: Array, draws: int | None, seed: Seed
+    ) -> tuple[dict[str, Array], Array | None]:
         """All terms with their 1/n, and the standard error of their sum if they are sampled."""
         width = self.store.width
         if draws is None:
-            exact = mean_terms(self.store, self.targets, plan)
+            with np.errstate(over="ignore", invalid="ignore"):
+                exact = mean_terms(self.store, self.targets, plan)
             terms = {name: part / width for name, part in exact.items()}
-            check_integrals(self.store, self.targets, plan, terms)
+            check_finite(self.targets, terms)
+            check_integrals(self.store, self.targets, plan, mean, terms)
             return terms, None
         sampled = sampled_terms(self.store, self.targets, plan, draws, seed)
         terms, error = (

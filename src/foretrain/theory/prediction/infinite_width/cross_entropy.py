@@ -20,12 +20,14 @@ from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress, track
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
+from foretrain.theory.ensembles.checks import check_draws
 from foretrain.theory.network_tangent_kernel import check_targets
-from foretrain.theory.prediction.infinite_width.factorisation import square_root
+from foretrain.theory.prediction.infinite_width.factorisation import spectrum_of, square_root
 from foretrain.theory.prediction.infinite_width.gradient_descent import (
     GradientDescent,
     not_negative,
     positive,
+    steps_in_words,
     whole,
 )
 from foretrain.theory.prediction.infinite_width.losses import (
@@ -50,6 +52,7 @@ Array = NDArray[np.float64]
 Algorithm = Literal["gradient_descent", "flow"]
 
 _STAGES = 18  # copies of the state that the integrator holds
+_STILL = 1e-12  # of the largest eigenvalue: smaller ones are rounding
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -145,18 +148,18 @@ def cross_entropy_prediction(
         raise InputError(
             "the network has one output: the cross-entropy needs n_out >= 2, one for each class."
         )
-    if draws < 2:
-        raise InputError(f"draws is {draws}: give at least 2.")
+    draws = check_draws(draws)
     p = check_targets(P_train, len(mlp.check_inputs(X_train)), mlp.n_out)
     check_probabilities(p)
-    spread = check_spread(spread)
+    needed: Spread = "covariance" if check_spread(spread) == "covariance" else "variance"
     if time is None:
         target_logits(p)  # refuses hard labels before the work
-        needed: Spread = "covariance" if spread == "covariance" else "variance"
-        found = cross_entropy_end(output_kernels(mlp, X_train, X_test, spread=needed), p, draws, seed)
-    else:
-        found = _sampled(output_kernels(mlp, X_train, X_test), p, algorithm, eta, time, draws, seed)
-    return found.only(spread)
+    kernels = output_kernels(mlp, X_train, X_test, spread=needed)
+    if time is not None:
+        return _sampled(kernels, p, algorithm, eta, time, draws, seed).only(spread)
+    if algorithm == "gradient_descent" and eta is not None:
+        check_step(kernels, eta)
+    return cross_entropy_end(kernels, p, draws, seed).only(spread)
 
 
 def cross_entropy_end(
@@ -178,8 +181,10 @@ def cross_entropy_end(
     # Softmax outputs of one test input need the variance of that input alone.
     noise = generator(seed).standard_normal((draws, *mean.shape))
     samples = softmax(mean + deviation.values[:, None] * noise, axis=-1)
-    statement = "at the end of training"
-    return _labelled(mean, np.zeros_like(mean), np.asarray(own) + between, between, samples, statement)
+    found = _labelled(
+        mean, np.zeros_like(mean), np.asarray(own) + between, between, samples, "at the end of training"
+    )
+    return replace(found, jitter=trained.jitter)
 
 
 def _labelled(
@@ -237,24 +242,45 @@ def _sampled(
     else:
         rate, steps = check_step(kernels, eta), whole(time)
         sums = sum_errors(kernels, p, start_train, rate, steps)
-        statement = f"after {steps} steps at eta {rate:.6g}"
+        statement = f"after {steps_in_words(steps)} at eta {rate:.6g}"
     z = start_test - np.einsum("ba,dai->dbi", kernels.Theta_cross, sums)
-    centred = z - z.mean(axis=0)
-    products = np.einsum("dbi,dcj->bcij", centred, centred, optimize=True) / (draws - 1)
-    outputs = p.shape[1]
-    own = np.trace(products, axis1=2, axis2=3)
-    between = (products.sum(axis=(2, 3)) - own) / (outputs * (outputs - 1))
+    pairs = kernels.K_test is not None and kernels.K_test.ndim == 2
+    own, between = _logit_covariances(z - z.mean(axis=0), pairs)
     error = z.std(axis=0, ddof=1) / np.sqrt(draws)
-    return _labelled(z.mean(axis=0), error, own / outputs, between, softmax(z, axis=-1), statement)
+    return _labelled(z.mean(axis=0), error, own, between, softmax(z, axis=-1), statement)
+
+
+def _logit_covariances(centred: Array, pairs: bool) -> tuple[Array, Array]:
+    """Covariances of a logit with itself and with another, over networks, of pairs of tests or of each alone."""
+    draws, _, outputs = centred.shape
+    sums = centred.sum(axis=2)
+    if pairs:
+        own, whole = np.tensordot(centred, centred, axes=((0, 2), (0, 2))), sums.T @ sums
+    else:
+        own, whole = np.sum(centred**2, axis=(0, 2)), np.sum(sums**2, axis=0)
+    count = outputs * (draws - 1)
+    return own / count, (whole - own) / (count * (outputs - 1))
 
 
 def initial_outputs(kernels: OutputKernels, outputs: int, draws: int, seed: Seed = 0) -> tuple[Array, Array]:
-    """Outputs before training ~ N(0, K): (draws, A, outputs) and (draws, B, outputs)."""
+    """Outputs before training ~ N(0, K): (draws, A, outputs) and (draws, B, outputs).
+
+    With variances of test inputs alone every one of them is drawn given the training inputs, not given the others.
+    """
     size = kernels.training + kernels.tests
     require_memory(8 * _STAGES * draws * size * outputs, f"outputs of {draws:,} networks", "use fewer draws")
     noise = generator(seed).standard_normal((draws, size, outputs))
-    z = np.einsum("ab,dbi->dai", square_root(kernels.joint), noise, optimize=True)
-    return z[:, : kernels.training], z[:, kernels.training :]
+    if kernels.K_test is None or kernels.K_test.ndim == 2:
+        z = np.einsum("ab,dbi->dai", square_root(kernels.joint), noise, optimize=True)
+        return z[:, : kernels.training], z[:, kernels.training :]
+    seen, new = noise[:, : kernels.training], noise[:, kernels.training :]
+    values, vectors = spectrum_of(kernels.K_train)
+    roots = np.sqrt(values)
+    inverse = np.divide(1, roots, out=np.zeros_like(roots), where=values > _STILL * values[-1])
+    weights = kernels.K_cross @ (vectors * inverse)
+    left = np.sqrt(np.maximum(kernels.K_test - np.sum(weights**2, axis=1), 0.0))
+    train = np.einsum("ab,dbi->dai", vectors * roots, seen, optimize=True)
+    return train, np.einsum("ba,dai->dbi", weights, seen, optimize=True) + left[:, None] * new
 
 
 def check_step(kernels: OutputKernels, eta: float | None) -> float:

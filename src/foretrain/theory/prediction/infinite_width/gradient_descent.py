@@ -135,7 +135,7 @@ class GradientDescent:
         """After this many steps; the best constant rate by default."""
         values, eta = self.spectrum[0], self.checked_rate(eta)
         solver = self._solver(_done_by_steps(values, eta, whole(step)))
-        return self._predict(solver, f"after {step} steps at eta {eta:.6g}", eta, step)
+        return self._predict(solver, f"after {steps_in_words(step)} at eta {eta:.6g}", eta, step)
 
     def at_time(self, time: float, eta: float = 1.0) -> Prediction:
         """After a time of gradient flow, of which eta is the speed."""
@@ -147,7 +147,8 @@ class GradientDescent:
         """Outputs on the training inputs themselves after some steps."""
         values, eta = self.spectrum[0], self.checked_rate(eta)
         left = (1 - eta * values) ** whole(step)
-        return self._on_training(left, f"on training inputs after {step} steps at eta {eta:.6g}", eta, step)
+        statement = f"on training inputs after {steps_in_words(step)} at eta {eta:.6g}"
+        return self._on_training(left, statement, eta, step)
 
     def training_at_time(self, time: float, eta: float = 1.0) -> Prediction:
         """Outputs on the training inputs themselves after a time of gradient flow."""
@@ -296,6 +297,11 @@ def not_negative(name: str, value: float) -> float:
     if number.ndim or number < 0:
         raise InputError(f"{name} is {value!r}: give one number that is not negative.")
     return float(number)
+
+
+def steps_in_words(steps: int) -> str:
+    """As a sentence says it."""
+    return "1 step" if steps == 1 else f"{steps} steps"
 
 
 def whole(step: float) -> int:

@@ -16,6 +16,7 @@ from scipy.special import log_softmax, softmax
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
+from foretrain.theory.ensembles.checks import check_draws
 from foretrain.theory.network_tangent_kernel import check_targets, real_array
 from foretrain.theory.prediction.infinite_width.factorisation import square_root
 from foretrain.theory.prediction.result import PredictedOutputs
@@ -140,10 +141,9 @@ def sampled_loss(
 ) -> SampledLoss:
     """The same without expansion: outputs are drawn from the Gaussian law of the prediction."""
     mean = prediction.mean.values
-    y = check_targets(targets, len(mean), mean.shape[1])
+    y = check_targets(targets, *mean.shape)
     loss.check(y)
-    if draws < 2:
-        raise InputError(f"draws is {draws}: give at least 2.")
+    draws = check_draws(draws)
     require_memory(24 * draws * y.size, f"outputs of {draws:,} networks", "use fewer draws")
     if prediction.covariance is None:
         raise InputError("the prediction has no covariance to draw from: predict with spread='covariance'.")
@@ -164,10 +164,19 @@ def smooth_labels(labels: ArrayLike, classes: int, smoothing: float = 0.1) -> Ar
     places = numbers.astype(np.intp)
     if numbers.ndim != 1 or (places != numbers).any() or (places < 0).any() or (places >= classes).any():
         raise InputError(f"labels must be whole numbers from 0 to {classes - 1}, one for each input.")
-    if classes < 2 or not 0 <= smoothing < 1:
+    if classes < 2:
         raise InputError(
-            f"{classes} classes with smoothing {smoothing!r}: give at least 2 classes and 0 <= smoothing < 1."
+            f"the network has {classes} output: the cross-entropy needs n_out >= 2, one for each class."
         )
-    result = np.full((len(places), classes), smoothing / (classes - 1))
-    result[np.arange(len(places)), places] = 1 - smoothing
+    share = check_share("smoothing", smoothing)
+    result = np.full((len(places), classes), share / (classes - 1))
+    result[np.arange(len(places)), places] = 1 - share
     return result
+
+
+def check_share(name: str, value: float) -> float:
+    """A share of probability from 0 on and below 1, or an error."""
+    share = real_array(name, value)
+    if share.ndim or not 0 <= share < 1:
+        raise InputError(f"{name} is {value!r}: give a share of at least 0 and below 1.")
+    return float(share)

@@ -9,7 +9,6 @@ variance of log w.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,10 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles.batches import BATCHES, BatchSums
 from foretrain.theory.ensembles.sampling import Ensemble
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _DRAWS = 100_000
+_SINGULAR = 1e-14
 _FEW, _TOO_FEW = 400.0, 20.0  # effective draws: below, error bars are rough, or nothing is known
 
 
@@ -69,7 +70,8 @@ class ImportancePosterior:
         error = float(self.standard_error["log_evidence"])
         worst = float(self.standard_error["mean"].max())
         return (
-            f"Posterior of finite networks by importance weights: {tests} test inputs, {outputs} outputs\n"
+            f"Posterior of finite networks by importance weights: "
+            f"{tests} test input{'s' * (tests != 1)}, {outputs} output{'s' * (outputs != 1)}\n"
             f"  {self.draws:,} networks, as good as {self.effective_draws:,.0f} of the posterior\n"
             f"  log evidence {self.log_evidence:.6g} ± {error:.1g}, means ± {worst:.1g} at most\n"
             "  .mean, .covariance, .wiring, .metric: labelled arrays; .standard_error has theirs"
@@ -93,7 +95,7 @@ def importance_posterior(
     >>> import foretrain as ft
     >>> net = ft.MLP("tanh", depth=3, width=32, n_out=2, C_b=0.1, C_W=1.5)
     >>> importance_posterior(net, [[1.0, 0.5]], [[0.5, -0.5]], [[0.0, 1.0]], draws=2000)
-    Posterior of finite networks by importance weights: 1 test inputs, 2 outputs
+    Posterior of finite networks by importance weights: 1 test input, 2 outputs
       2,000 networks, as good as 1,987 of the posterior
       log evidence -1.73329 ± 0.002, means ± 0.002 at most
       .mean, .covariance, .wiring, .metric: labelled arrays; .standard_error has theirs
@@ -135,20 +137,38 @@ def _weigh(data: Observed, metric: Array) -> _Weighed:
     size, outputs = data.targets.shape
     seen = metric[:, :size, :size] + data.noise * np.eye(size)
     cross, own = metric[:, size:, :size], metric[:, size:, size:]
+    able = np.ones(len(seen), dtype=bool)
     try:
         lower = np.linalg.cholesky(seen)
     except np.linalg.LinAlgError:
-        raise InputError(
-            "some networks cannot take the targets at all, because their metric is singular on the training inputs: "
-            "give a noise, use fewer training inputs or wider layers."
-        ) from None
+        able = _able(seen, data.targets)
+        lower = np.linalg.cholesky(np.where(able[:, None, None], seen, np.eye(size)))
     targets = np.broadcast_to(data.targets, (len(metric), size, outputs))
     white = np.linalg.solve(lower, np.concatenate([targets, cross.transpose(0, 2, 1)], axis=2))
     y, features = white[:, :, :outputs], white[:, :, outputs:]
     log_determinant = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
     constant = outputs * (log_determinant + size * math.log(2 * math.pi))
     transposed = features.transpose(0, 2, 1)
-    return _Weighed(-0.5 * ((y**2).sum(axis=(1, 2)) + constant), transposed @ y, own - transposed @ features)
+    log_density = np.where(able, -0.5 * ((y**2).sum(axis=(1, 2)) + constant), -math.inf)
+    return _Weighed(log_density, transposed @ y, own - transposed @ features)
+
+
+def _able(seen: Array, targets: Array) -> NDArray[np.bool_]:
+    """Which networks can take the targets: not those with a singular metric, which have the density zero.
+
+    An error if the targets of a singular network lie in its reach, where the density is infinite, or if none is able.
+    """
+    values, vectors = np.linalg.eigh(seen)
+    lost = values <= _SINGULAR * values[:, -1:]
+    able = ~lost.any(axis=1)
+    out_of_reach = np.where(lost[:, :, None], np.abs(vectors.transpose(0, 2, 1) @ targets), 0.0).max(axis=(1, 2))
+    reached = ~able & (out_of_reach <= _SINGULAR * np.abs(targets).max())
+    if reached.any() or not able.any():
+        raise InputError(
+            "the targets have no density, because metrics of networks are singular on the training inputs: give a "
+            "noise, use fewer training inputs or wider layers."
+        )
+    return np.asarray(able)
 
 
 class _Layout:
@@ -237,11 +257,11 @@ def _refuse_degenerate(data: Observed) -> None:
 
 def _judge(effective: float, draws: int) -> None:
     advice = "give more draws, wider layers, a noise or fewer training inputs"
-    told = f"{draws:,} networks are as good as {effective:.1f} of the posterior"
-    if effective < _TOO_FEW:
+    told = f"{draws:,} networks are as good as {max(0.0, effective):.1f} of the posterior"
+    if not effective >= _TOO_FEW:  # nor nan, where weights exceed all numbers
         raise InputError(f"{told}, because a few have nearly all the weight: {advice}.")
     if effective < _FEW:
-        warnings.warn(f"{told}, so that standard errors are rough: {advice}.", AccuracyWarning, stacklevel=3)
+        warn_user(f"{told}, so that standard errors are rough: {advice}.")
 
 
 def _labelled(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import AccuracyWarning
 from foretrain.support.seeds import Seed
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
 from foretrain.theory.finite_width.expansion import LARGE
 from foretrain.theory.prediction.bayes.finite_width.observed import Observed, observe
@@ -32,6 +31,13 @@ _MEANINGS = {
     "infinite_variance": "posterior variance at infinite width (6.57)",
     "wiring": "covariance of outputs by the scatter of their means over metrics, of order 1/n (6.89)",
     "variance": "variance of every output: given the metric, and by the scatter of means",
+}
+_SHIFTS = {
+    "wiring": "by the targets of all outputs, V:(sum_k u_k u_k^T) u / 2",
+    "rest": "by all but the wiring: trace, exchange and metric",
+    "trace": "by the expected size of the outputs, -n_L V:P u / 2",
+    "exchange": "by exchange of inputs between the pairs of V, -V_(ac)(bd) P^cd u^b",
+    "metric": "by the 1/n part of the mean metric, G1 u",
 }
 _PAIRS, _OUTPUTS = ("test_1", "test_2"), ("test", "output")
 _WIRING = {
@@ -144,14 +150,12 @@ def finite_bayes_prediction(
 
 
 def warn_of_expansion(expansion: float) -> None:
-    """A warning where the log density of the targets varies much over networks, for the user two calls above."""
+    """A warning where the log density of the targets varies much over networks."""
     if expansion >= LARGE:
-        warnings.warn(
+        warn_user(
             f"the log density of what was observed has the variance {expansion:.2g} over networks of this width, so "
             "that the first order in 1/n is only a guide: widen the network, observe less, give a noise, or use "
-            "importance_posterior.",
-            AccuracyWarning,
-            stacklevel=3,
+            "importance_posterior."
         )
 
 
@@ -166,7 +170,7 @@ def _labelled(
 ) -> FiniteBayesPrediction:
     scale, width = data.inverse_width, data.mlp.hidden_widths[-1:]
     shift = {name: scale * part for name, part in zip(PARTS, value.mean, strict=True)}
-    parts = {name: _named(f"mean_{name}", part, _OUTPUTS) for name, part in shift.items()}
+    parts = {name: _named(f"mean_{name}", shift[name], _OUTPUTS) for name in _SHIFTS}
     found = {"mean": leading + shift["total"], "infinite_mean": leading}
     return FiniteBayesPrediction(
         **{name: _named(name, part, _OUTPUTS) for name, part in found.items()},
@@ -217,7 +221,13 @@ def _spreads(bracket: Array | None, value: Shifts, scale: float, spread: Spread)
 def _named(name: str, values: Array, dims: tuple[str, ...]) -> xr.DataArray:
     import xarray as xr
 
-    return xr.DataArray(values, dims=dims, name=name, attrs={"meaning": _MEANINGS.get(name, name)})
+    return xr.DataArray(values, dims=dims, name=name, attrs={"meaning": _meaning(name)})
+
+
+def _meaning(name: str) -> str:
+    if name in _MEANINGS:
+        return _MEANINGS[name]
+    return f"shift of the posterior mean {_SHIFTS[name.removeprefix('mean_')]}, with its 1/n"
 
 
 def _errors(error: Shifts, scale: float, spread: Spread) -> xr.Dataset:
