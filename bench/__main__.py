@@ -7,9 +7,10 @@ import importlib
 import json
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from bench.harness.jobs import words
 from bench.harness.rates import Rates, cores, load
@@ -27,6 +28,8 @@ from bench.harness.runs import (
 )
 from bench.harness.table import show
 from foretrain.support.errors import ForetrainError, InputError, unknown_name
+
+T = TypeVar("T")
 
 BUSY = 0.25  # load per core
 STOPPED = 130  # the exit code that shells give to Ctrl-C
@@ -51,16 +54,21 @@ def tasks_of(module: str) -> list[Task]:
         return [Task(name, trouble=words(trouble))]
 
 
-def chosen(tasks: Sequence[Task], names: Sequence[str]) -> list[Task]:
-    """Those of the benchmarks named, or with the name in theirs; all if none is named."""
+def chosen(items: Sequence[T], key: Callable[[T], tuple[str, str]], names: Sequence[str]) -> list[T]:
+    """Those of the benchmarks named, and of other names those that have one in theirs; all if none is given.
+
+    `key` gives the benchmark and the job of an item.
+    """
+    benchmarks = {key(item)[0] for item in items}
+
+    def has(item: T, name: str) -> bool:
+        benchmark, job = key(item)
+        return name == benchmark if name in benchmarks else name in job
+
     for name in names:
-        if not any(_named(task.benchmark, task.name, [name]) for task in tasks):
-            raise unknown_name("benchmark", name, {task.benchmark for task in tasks})
-    return [task for task in tasks if _named(task.benchmark, task.name, names)]
-
-
-def _named(benchmark: str, job: str, names: Sequence[str]) -> bool:
-    return not names or any(name == benchmark or name in job for name in names)
+        if not any(has(item, name) for item in items):
+            raise unknown_name("benchmark", name, benchmarks)
+    return [item for item in items if not names or any(has(item, name) for name in names)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"--repeats must be at least 1, not {options.repeats}.")
         if options.show:
             return _shown(options)
-        tasks = chosen(all_tasks(), options.only)
+        tasks = chosen(all_tasks(), lambda task: (task.benchmark, task.name), options.only)
         if options.list:
             print("\n".join(f"{task.benchmark}: {task.name}" for task in tasks))
             return 0
@@ -87,8 +95,7 @@ def _shown(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(record, indent=1))
         return 0
-    lines = newest_lines(record)
-    show([(line, run) for line, run in lines if _named(line.benchmark, line.job, options.only)])
+    show(chosen(newest_lines(record), lambda pair: (pair[0].benchmark, pair[0].job), options.only))
     return 0
 
 

@@ -189,7 +189,8 @@ def _state_product(size: int) -> Job:
 def core_seconds(job: Job) -> float:
     """The least CPU time of a few calls after a first one."""
     job()
-    found, end = [], time.monotonic() + BUDGET
+    found: list[float] = []
+    end = time.monotonic() + BUDGET
     while len(found) < REPEATS and (not found or time.monotonic() < end):
         start = time.process_time()
         job()

@@ -55,12 +55,10 @@ class Line:
     def read(cls, entry: Mapping[str, Any]) -> Self:
         """What `record` wrote; numbers that are not finite were kept as words."""
         numbers = {each.name for each in fields(cls) if each.type == "float | None"}
-        return cls(
-            **{
-                name: float(value) if name in numbers and value is not None else value
-                for name, value in entry.items()
-            }
-        )
+        values: dict[str, Any] = dict(entry)
+        for name in numbers & values.keys():
+            values[name] = None if values[name] is None else float(values[name])
+        return cls(**values)
 
 
 def failed(benchmark: str, job: str, what: str, threads: int, trouble: str) -> Line:
@@ -102,12 +100,13 @@ def _others(row: Row) -> list[dict[str, Any]]:
 
 def _peer(row: Row, name: str, peer: Measured) -> dict[str, Any]:
     once = row.ours.rounds[1:] and not peer.rounds[1:]
+    own, other = _precision(row.job), row.job.peer_precision
     return {
         "beside": name,
         "other_seconds": peer.seconds,
         "aim": row.job.aims.get(name),
         "measured": _measured(row.ours, "the peer timed once" if once else "sides in turn"),
-        "precision": _precision(row.job) + (f" / {row.job.peer_precision}" if row.job.peer_precision else ""),
+        "precision": own if other in ("", own) else f"{own} / {other}",
         "other_error": peer.error,
         "other_bytes": peer.memory,
         "memory_aim": row.job.memory_aims.get(name),

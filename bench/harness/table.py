@@ -25,13 +25,13 @@ COLUMNS = (
     "its error",
     "memory",
     "its memory",
-    "grows as",
 )
 LEFT = ("job", "beside")
-WIDTH_WITHOUT_TERMINAL = 180
+WIDTH_WITHOUT_TERMINAL = 190
 CAPTION = (
     "ratio = other / ours in time (beside the limit: the share reached) and, where there is an aim, in memory; "
-    "behind a slash the aim; 'of rounds': lowest and highest; times are medians, memory is what a call adds at its peak"
+    "behind a slash the aim; 'of rounds': lowest and highest ratio of single rounds; times are medians, "
+    "memory is what a call adds at its peak"
 )
 NOT_THERE = "not measured in the newest record; `python -m bench --only {}` does"
 
@@ -72,7 +72,7 @@ def markdown(lines: Lines, benchmark: str) -> str:
     ]
     for job in jobs:
         for index, line in enumerate(job):
-            name = f"{line.job}{_growth(line)}<br><small>{_labels(line)}</small>" if index == 0 else ""
+            name = f"{line.job}<br><small>{_labels(line)}</small>" if index == 0 else ""
             cells = [name, line.beside, _ratio(line), _spread(line), _seconds(line.our_seconds), _other(line)]
             cells += [_pair(_error(line.our_error), _error(line.other_error))]
             cells += [_pair(_bytes(line.our_bytes), _bytes(line.other_bytes))]
@@ -90,30 +90,33 @@ def _jobs(lines: Iterator[Line]) -> Iterator[list[Line]]:
 def _rows(job: list[Line]) -> Iterator[list[str]]:
     """One row a line; what is the same in all of them stands in the first."""
     for index, line in enumerate(job):
-        first = index == 0
-        name = f"{escape(line.job)}\n[dim]{escape(_labels(line))}[/]" if first else ""
-        trouble = line.our_trouble or line.other_trouble
-        ratio = _coloured(_ratio(line), line.ratio, line.aim)
+        ours = ["", "", ""]
+        if index == 0:
+            name = f"{escape(line.job)}\n[dim]{escape(_labels(line))}[/]"
+            name += f"\n[red]{escape(_first_words(line.our_trouble))}[/]" if line.our_trouble else ""
+            ours = [name, _seconds(line.our_seconds), _bytes(line.our_bytes)]
         yield [
-            name,
-            escape(line.beside),
-            f"[red]{escape(_first_words(trouble))}" if trouble else ratio,
+            ours[0],
+            escape(line.beside) + (f"\n[red]{escape(_other(line))}[/]" if line.other_trouble else ""),
+            _coloured(_ratio(line), line.ratio, line.aim),
             _spread(line),
-            _seconds(line.our_seconds) if first else "",
+            ours[1],
             _seconds(line.other_seconds),
-            _coloured_error(line) if first else "",
+            _coloured_error(line) if index == 0 else "",
             _error(line.other_error),
-            _bytes(line.our_bytes) if first else "",
+            ours[2],
             _bytes(line.other_bytes),
-            _growth(line).lstrip("; ") if first else "",
         ]
 
 
 def _labels(line: Line) -> str:
-    """Sizes, precision, threads, how both sides compute and how it was measured."""
+    """Sizes, precision, threads, how both sides compute, how it was measured, and how the cost grows."""
     sizes = ", ".join(f"{count:,} {what}" for what, count in line.sizes.items())
     threads = f"{line.threads} thread{'s' * (line.threads > 1)}"
-    return "; ".join(part for part in (sizes, line.precision, threads, line.what, line.measured) if part)
+    powers = " ".join(f"{name}^{exponent:.2f}" for name, exponent in line.exponents.items())
+    growth = f"cost grows as {powers}" if powers else ""
+    parts = sizes, line.precision, threads, line.what, line.measured, growth
+    return "; ".join(part for part in parts if part)
 
 
 def _ratio(line: Line) -> str:
@@ -158,16 +161,11 @@ def _pair(ours: str, other: str) -> str:
     return f"{ours} / {other}" if other else ours
 
 
-def _growth(line: Line) -> str:
-    powers = " ".join(f"{name}^{exponent:.2f}" for name, exponent in line.exponents.items())
-    return f"; cost grows as {powers}" if powers else ""
-
-
 def _facts(run: Mapping[str, Any]) -> str:
     machine, settings = run["machine"], run["settings"]
     parts = [
         f"{run['date']}, {run['ended']} after {run['minutes']:.1f} minutes",
-        f"{machine['cores']} cores ({machine['processor']}), {machine['threads']} threads on every side",
+        f"cores: {machine['cores']} ({machine['processor']}), threads of every side: {machine['threads']}",
         f"load before {float(machine['load before']):.1f}",
         f"up to {settings['rounds']} rounds a job",
         *(f"{name}: {float(rate):.3g}" for name, rate in machine["rates"].items()),
@@ -175,11 +173,16 @@ def _facts(run: Mapping[str, Any]) -> str:
             f"{name} {number}"
             for name, number in {"python": machine["python"], **machine["versions"]}.items()
         ),
-        *(f"{name}: {what}" for name, what in machine["peers"].items()),
+        *(f"peer {name}: {_shortly(what)}" for name, what in machine["peers"].items()),
     ]
     if run["left out"]:
         parts.append(f"left out because they take long: {'; '.join(run['left out'])}")
     return "; ".join(parts)
+
+
+def _shortly(requirements: str) -> str:
+    """The peer, and what it computes with."""
+    return ", ".join(requirements.split(", ")[:2])
 
 
 def _troubles(lines: Lines) -> list[str]:

@@ -105,6 +105,45 @@ def test_classes_are_learned_by_the_cross_entropy(
     assert np.shape(hot["mean"]) == (15, 3)
 
 
+@pytest.mark.parametrize("kind", [bool, np.float64, np.uint8])
+def test_classes_however_they_are_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: Any
+) -> None:
+    path, x = tmp_path / "two.npz", np.random.default_rng(0).normal(size=(30, 4))
+    labels = (x[:, 0] > 0).astype(int)
+    found = []
+    for saved in (labels, labels.astype(kind)):
+        given = saved if kind is not np.float64 else labels  # a float y is no class, but a float y_test is
+        np.savez(path, x=x[:20], y=given[:20], x_test=x[20:], y_test=saved[20:])
+        found.append(ask(capsys, "relu", "--data", str(path)))
+    assert found[0] == found[1]
+    assert found[0]["accuracy"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("y", "y_test", "message"),
+    [
+        ([0, 1, 2], [0.5, 1.0], "y_test does not"),
+        ([0, 1, 2_000_000_000], [0, 1], "without gaps"),
+        ([0, 1, 2], [-1, 1], "no classes"),
+    ],
+)
+def test_what_is_no_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], y: list[int], y_test: list[float], message: str
+) -> None:
+    path = tmp_path / "classes.npz"
+    np.savez(path, x=X[:3], y=y, x_test=X[3:], y_test=y_test)
+    assert run("relu", "--data", str(path)) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_names_may_be_spelt_with_either_stroke(capsys: pytest.CaptureFixture[str]) -> None:
+    found = [ask(capsys, "relu", "--algorithm", name, "--eta", "3") for name in ("two-step", "two_step")]
+    assert found[0] == found[1]
+
+
 def test_without_test_inputs_some_samples_are_held_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,7 +61,9 @@ def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: 
     assert set(load(tmp_path / "data.zarr").data_vars) == set(result.data.data_vars)
 
 
-def test_seeds_decide_the_networks() -> None:
+def test_seeds_decide_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    only = six_point_vertex._cases()[:1]
+    monkeypatch.setattr(six_point_vertex, "_cases", lambda: only)
     first, again, other = (get("six-point-vertex").run("quick", seed).data.limit.values for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)

@@ -10,7 +10,7 @@ import torch
 
 import foretrain as ft
 from foretrain.compare.build import build, parameter_groups
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.theory.prediction.finite_width import OneNetwork
 from foretrain.training.two_step import two_step
 
@@ -99,3 +99,28 @@ def test_refusals() -> None:
         two_step(lambda x: x, X, Y)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="not finite"):
         two_step(model, X, Y * float("nan"))
+    with pytest.raises(InputError, match="samples first"):
+        two_step(network(20, 0, outputs=1)[1], X, Y[:1, :])
+
+
+def test_single_precision_does_not_trust_its_rounding() -> None:
+    """A third sample so close to the first that float32 cannot tell their gradients apart."""
+    _, model = network(50, 0)
+    x, y = torch.cat([X, X[:1] + 1e-4]), torch.cat([Y, Y[:1]])
+    assert two_step(model, x, y).condition_number > 1e7
+    with pytest.raises(NotSupportedError, match="double precision"):
+        two_step(copy.deepcopy(model).float(), x.float(), y.float())
+
+
+def test_a_narrow_network_is_warned_of() -> None:
+    _, model = network(4, 3)
+    with pytest.warns(AccuracyWarning, match="has raised the largest residual") as warned:
+        two_step(model, X, 5 * Y)
+    assert warned[0].filename == __file__
+
+
+def test_gradients_are_found_where_they_are_switched_off() -> None:
+    _, model = network(500, 0)
+    with torch.no_grad():
+        found = two_step(model, X, Y)
+    np.testing.assert_allclose(found.largest, two_step(model, X, Y).largest, rtol=1e-12)

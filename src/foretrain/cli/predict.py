@@ -76,6 +76,13 @@ def predict(
     regime: Annotated[
         str, typer.Option("--regime", help="infinite, or finite: to order 1/width.")
     ] = "infinite",
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            "--draws",
+            help="Of what is sampled: networks, or sets of inputs at finite width [default: exact sums].",
+        ),
+    ] = None,
     seed: Seed = 0,
 ) -> Answer:
     """Predict what trained networks answer on test inputs: mean and spread over their initialisations.
@@ -88,6 +95,9 @@ def predict(
     from foretrain.theory.prediction.entry import predict as run
 
     act = find(name, settings or [])
+    learner, algorithm, regime = (
+        word.strip().lower().replace("-", "_") for word in (learner, algorithm, regime)
+    )
     task = task_from(data, loss, one_hot=one_hot, bayes=learner == "bayes", few=regime == "finite")
     mlp = _network(act, depth, width, task, c_b, c_w, gamma, {"lambda_b": lambda_b, "lambda_W": lambda_w})
     if smoothing is None and task.loss == "cross_entropy" and time is None:
@@ -106,6 +116,7 @@ def predict(
         label_smoothing=smoothing,
         noise=noise,
         spread="covariance" if len(task.x_test) <= _MANY else "variance",
+        draws=draws,
         seed=seed,
     )
     stored = _dataset(found.to_dataset(), task, mlp)

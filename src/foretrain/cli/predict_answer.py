@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretrain.cli.output import Cell, Table
-from foretrain.cli.predict_data import Task
+from foretrain.cli.predict_data import Task, indicator
 
 if TYPE_CHECKING:
+    import xarray
+
     from foretrain.theory.architecture import MLP
     from foretrain.theory.prediction.infinite_width.losses import ExpectedLoss
     from foretrain.theory.prediction.result import PredictedOutputs
@@ -37,13 +39,14 @@ def paragraphs(mlp: MLP, task: Task, found: PredictedOutputs, smoothing: float |
         )
     if found.jitter:
         parts.append(f"A jitter of {found.jitter:.3g} had to be added to the kernel's diagonal.")
-    return [*parts, *_verdict(task, found)]
+    return [*parts, *_finite_width(found), *_verdict(task, found)]
 
 
 def document(mlp: MLP, task: Task, found: PredictedOutputs, smoothing: float | None) -> dict[str, Any]:
     """The answer for machines."""
     arrays = found.to_dataset()
-    names = ("mean", "variance", "probabilities", "infinite_mean")
+    names = ("mean", "variance", "probabilities", "infinite_mean", "standard_error")
+    sizes = ("log_evidence", "infinite_log_evidence", "expansion", "terms_over_mean")
     loss = _loss(task, found)
     return {
         "activation": mlp.activation.label,
@@ -56,7 +59,8 @@ def document(mlp: MLP, task: Task, found: PredictedOutputs, smoothing: float | N
         "statement": found.statement,
         "jitter": found.jitter,
         **{name: arrays[name].values for name in names if name in arrays},
-        "log_evidence": arrays.attrs.get("log_evidence"),
+        "terms": {name: part.values for name, part in _terms(found).items()},
+        **{name: arrays.attrs.get(name) for name in sizes},
         "accuracy": _accuracy(task, found),
         "test_loss": None
         if loss is None
@@ -102,6 +106,23 @@ def _table(task: Task, found: PredictedOutputs) -> Table:
     return Table(tuple(name for name, _ in columns), list(zip(*(cells for _, cells in columns), strict=True)))
 
 
+def _terms(found: PredictedOutputs) -> dict[str, xarray.DataArray]:
+    """What finite width adds to the mean, by origin."""
+    return dict(getattr(found, "terms", {}))
+
+
+def _finite_width(found: PredictedOutputs) -> list[str]:
+    """How large every part of what finite width adds is, and the evidence."""
+    lines = []
+    if _terms(found):
+        sizes = ", ".join(f"{name} {float(abs(part).max()):.3g}" for name, part in _terms(found).items())
+        lines.append(f"Added to the mean by finite width, at most: {sizes}.")
+    evidence = found.to_dataset().attrs.get("log_evidence")
+    if evidence is not None:
+        lines.append(f"Log evidence of the training targets: {evidence:.6g}.")
+    return lines
+
+
 def _verdict(task: Task, found: PredictedOutputs) -> list[str]:
     loss = _loss(task, found)
     if loss is None:
@@ -129,7 +150,7 @@ def _loss(task: Task, found: PredictedOutputs) -> ExpectedLoss | None:
     if task.y_test is None:
         return None
     if isinstance(found, CrossEntropyPrediction):
-        return expected_loss(found.without_shift(), np.eye(task.outputs)[task.y_test], CROSS_ENTROPY)
+        return expected_loss(found.without_shift(), indicator(task.y_test, task.outputs), CROSS_ENTROPY)
     return expected_loss(found, task.y_test)
 
 

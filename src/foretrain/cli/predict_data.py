@@ -17,6 +17,7 @@ Array = NDArray[Any]
 
 _TRAINED = np.array([-2.0, -1.3, -0.4, 0.3, 1.0, 1.9])
 _HELD_OUT = 5
+_CLASSES = 1000  # more of them need more samples
 _TESTED = np.linspace(-3.0, 3.0, 61)
 
 
@@ -74,25 +75,43 @@ def _with_tests(data: Data, path: Path) -> tuple[Data, str]:
 
 def _classes(task: Task, chosen: str | None, *, one_hot: bool, bayes: bool) -> Task:
     """Classes as they are for the cross-entropy, else one column each, if that is what is wanted."""
-    y_test = None if task.y_test is None else task.y_test.ravel()
-    every = task.y if y_test is None else np.concatenate([task.y, y_test])
+    y = task.y.astype(np.int64)
+    y_test = None if task.y_test is None else _whole(task.y_test.ravel())
+    every = y if y_test is None else np.concatenate([y, y_test])
     count = int(every.max()) + 1
     if every.min() < 0 or count < 2:
         raise InputError(
             "y holds whole numbers but no classes 0, 1, ...: save it as floating-point numbers if they are targets."
         )
+    if count > max(_CLASSES, 10 * len(every)):
+        raise InputError(
+            f"y names class {count - 1} among {len(every)} samples: number the classes 0, 1, ... without gaps, or "
+            "save y as floating-point numbers if they are targets."
+        )
     if one_hot:
         if chosen == "cross_entropy":
             raise InputError("--one-hot is for squared errors: leave it out with --loss cross_entropy.")
-        columns = np.eye(count)
-        tested = None if y_test is None else columns[y_test]
-        return Task(task.x, columns[task.y], task.x_test, tested, "squared_error", count, task.origin)
+        tested = None if y_test is None else indicator(y_test, count)
+        return Task(task.x, indicator(y, count), task.x_test, tested, "squared_error", count, task.origin)
     if chosen == "squared_error" or bayes:
         raise InputError(
             "y holds classes: add --one-hot to predict one output for each, or save it as floating-point numbers if "
             "they are targets."
         )
-    return Task(task.x, task.y, task.x_test, y_test, "cross_entropy", count, task.origin)
+    return Task(task.x, y, task.x_test, y_test, "cross_entropy", count, task.origin)
+
+
+def indicator(classes: Array, count: int) -> Array:
+    """One column for each class, 1 in that of each input: (inputs, classes)."""
+    return np.asarray(classes[:, None] == np.arange(count), dtype=np.float64)
+
+
+def _whole(classes: Array) -> Array:
+    """Classes of test inputs as whole numbers, however they were saved."""
+    numbers = classes.astype(np.int64)
+    if (numbers != classes).any():
+        raise InputError("y holds classes but y_test does not: save whole numbers in both.")
+    return np.asarray(numbers)
 
 
 def _example(trained: Array, tested: Array) -> Task:

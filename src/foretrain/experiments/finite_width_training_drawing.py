@@ -67,7 +67,7 @@ def draw(data: xarray.Dataset) -> Figure:
 def _draw_interaction(panel: Axes, data: xarray.Dataset, cases: dict[str, tuple[str, str]]) -> None:
     """Measured at every width, the quadratic through them, and the theory at 1/n = 0."""
     widths: set[int] = set()
-    for case, (label, color) in cases.items():
+    for case, (label, color) in _present(data, cases).items():
         own = case_of(data, case).sel(entry=INTERACTION)
         inverse = 1 / own["width"].values.astype(float)
         widths |= {*own["width"].values.astype(int).tolist()}
@@ -85,6 +85,10 @@ def _draw_interaction(panel: Axes, data: xarray.Dataset, cases: dict[str, tuple[
         rotation_mode="anchor",
     )
     panel.set_xlim(-0.0006, 1.04 / min(widths))
+
+
+def _present(data: xarray.Dataset, cases: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    return {case: look for case, look in cases.items() if case in data["case"].values}
 
 
 def _through(inverse: Array, value: Array, error: Array, limit: float) -> np.poly1d:
@@ -176,7 +180,7 @@ def _draw_variance(panel: Axes, data: xarray.Dataset) -> None:
 
 def _draw_kernel(panel: Axes, data: xarray.Dataset) -> None:
     """Distance of the mean change of the kernel from theory, all its entries, over the size of the change."""
-    cases = [*_SHALLOW, *_TANH, *_DEEP]
+    cases = _present(data, _SHALLOW | _TANH | _DEEP)
     markers = "oosoososo"
     for case, color, marker in zip(cases, (*PALETTE, INK, FAINT), markers):
         own = case_of(data, case)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -126,7 +126,7 @@ def _order_rows(data: xarray.Dataset) -> list[Row]:
                 f"{quantity}: power of g that first order leaves",
                 order,
                 power,
-                agrees=abs(power - order) < 10 * g[1],
+                agrees=bool(abs(power - order) < 10 * g[1]),
             )
         )
     return rows
@@ -225,7 +225,7 @@ _FOURS = ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 1, 2), (1, 1, 1, 1), 
 
 def _exact_correlators(action: QuarticAction) -> tuple[list[str], Array, Array, Array]:
     """Labels, and correlators by integration, to first order and without a coupling."""
-    moment = partial(exact_moment, action)
+    moment = cache(partial(exact_moment, action))
     labels = ["".join(str(i + 1) for i in indices) for indices in (*_PAIRS, *_FOURS)]
     four = [float(cumulants.joint_cumulant(moment, indices, even=True)) for indices in _FOURS]
     exact = np.array([*map(moment, _PAIRS), *four])

@@ -22,8 +22,9 @@ from foretrain.empirical.tangent_kernel.model import Output
 from foretrain.empirical.tangent_kernel.parameters import Chosen, Rates, chosen, rate_of_each, trainable
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
+from foretrain.support.user_warnings import warn_user
 
-_SINGULAR = 1e-12
+_DOUBLE, _SINGLE = 1e-12, 1e-7  # of the largest eigenvalue: smaller ones are rounding
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,7 +68,7 @@ def two_step(
     Parameters
     ----------
     y
-        Targets of the shape of the outputs, (N, C).
+        Targets of the shape of the outputs, (N, C); of one output also (N,).
     rates
         Learning rates λ by which parameters share the change, as for ``ntk``: a number, {pattern: rate}, an
         optimizer's ``param_groups``, or a function ``(name, tensor) -> rate``.
@@ -76,6 +77,8 @@ def two_step(
         from before the leap, which is the same to this order and leaves a smaller error.
     parameters, output
         As for ``ntk``.
+
+    A warning says so where the small step has not reduced what the leap left, because the network is too narrow.
 
     Examples
     --------
@@ -97,7 +100,9 @@ def two_step(
     updates.move(coefficients)
     after = updates.residual(y)
     updates.move(_solved(own if kernel is None else _given(kernel, after), after)[0])
-    return TwoStep(updates.model, (before, after, updates.residual(y)), condition)
+    found = TwoStep(updates.model, (before, after, updates.residual(y)), condition)
+    _warn_if_larger(found)
+    return found
 
 
 class _Updates:
@@ -116,9 +121,10 @@ class _Updates:
         linear, batch = self._linear()
         outputs = linear.rows(batch, differentiable=False).detach()
         targets = torch.as_tensor(y).detach().to(outputs)
-        if targets.numel() != outputs.numel():
+        if targets.shape[:1] != outputs.shape[:1] or targets.numel() != outputs.numel():
             raise InputError(
-                f"y has shape {tuple(targets.shape)}, but the outputs are {tuple(outputs.shape)}."
+                f"y has shape {tuple(targets.shape)}, but the outputs are {tuple(outputs.shape)}: give one target "
+                "for each of them, samples first."
             )
         residual = outputs - targets.reshape(outputs.shape)
         if not torch.isfinite(residual).all():
@@ -126,8 +132,8 @@ class _Updates:
         return residual
 
     def kernel(self) -> Tensor:
-        """The tangent kernel of pairs (sample, output): (N C, N C), in double precision."""
-        values: Tensor = ntk(self.model, self._x, **self._options).values.detach().double()
+        """The tangent kernel of pairs (sample, output): (N C, N C)."""
+        values: Tensor = ntk(self.model, self._x, **self._options).values.detach()
         samples, _, outputs, _ = values.shape
         return values.permute(0, 2, 1, 3).reshape(samples * outputs, samples * outputs)
 
@@ -135,7 +141,8 @@ class _Updates:
         """θ − λ Σ c ∇z."""
         linear, batch = self._linear()
         vector = coefficients.to(next(iter(linear.parameters.values())))
-        gradients = pull_one(linear, batch, vector[None])
+        with torch.enable_grad():
+            gradients = pull_one(linear, batch, vector[None])
         with torch.no_grad():
             for name, value in linear.parameters.items():
                 value -= self._rates[name] * gradients[name][0]
@@ -151,10 +158,12 @@ def _solved(kernel: Tensor, residual: Tensor) -> tuple[Tensor, float]:
     require_memory(32.0 * legs**2, f"the inverse of a kernel of {legs:,} rows", "give fewer samples")
     right = residual.double().reshape(legs, -1)
     values, vectors = torch.linalg.eigh(kernel.to(right))
-    if not values[0] > _SINGULAR * values[-1]:
+    double = kernel.dtype == torch.float64
+    if not values[0] > (_DOUBLE if double else _SINGLE) * values[-1]:
+        way_out = "or take a wider network" if double else "take a wider network, or use double precision"
         raise NotSupportedError(
             f"the tangent kernel has eigenvalues from {values[0]:.3g} to {values[-1]:.3g}, so that no leap fits all "
-            "targets: leave out repeated samples, give positive rates, or take a wider network."
+            f"targets: leave out repeated samples, give positive rates, {way_out}."
         )
     found = vectors @ ((vectors.mT @ right) / values[:, None])
     return found.reshape(residual.shape), float(values[-1] / values[0])
@@ -168,3 +177,13 @@ def _given(kernel: Any, residual: Tensor) -> Tensor:
             f"{(len(residual), len(residual))}."
         )
     return found
+
+
+def _warn_if_larger(found: TwoStep) -> None:
+    _, leap, step = found.largest
+    if step > leap and step > _SINGLE * found.largest[0]:
+        warn_user(
+            f"the small step has raised the largest residual from {leap:.2g} to {step:.2g}, because the leap has "
+            "changed the tangent kernel too much: take a wider network, smaller rates of hidden layers or smaller "
+            "targets."
+        )

@@ -55,6 +55,14 @@ def test_merged_inputs_share_everything() -> None:
     assert similarity_information(1.0) == 0
 
 
+def test_inputs_that_repeat_within_a_group_tell_nothing_new() -> None:
+    twice = KERNEL[np.ix_([0, 0, 1, 2], [0, 0, 1, 2])]
+    assert gaussian_information(twice, (0, 1, 2), (3,)) == pytest.approx(
+        gaussian_information(KERNEL, (0, 1), (2,)), rel=1e-10
+    )
+    assert gaussian_information(twice, (0, 2), (1, 3)) == np.inf
+
+
 def test_critical_relu_merges_inputs_slowly_and_chaotic_tanh_forgets_them() -> None:
     pair = [[1.0, 0.0], [0.6, 0.8]]
     relu = input_information(MLP("relu", depth=30, width=10, C_W=2.0), pair)
@@ -80,6 +88,7 @@ def test_training_on_one_of_the_inputs_leaves_less_to_tell() -> None:
         (lambda: gaussian_entropy([[1.0, 2.0], [0.0, 1.0]]), "symmetric"),
         (lambda: gaussian_entropy(-1.0), "positive definite"),
         (lambda: gaussian_entropy(1.0, 0), "number of neurons is 0"),
+        (lambda: gaussian_information(np.diag([-1.0, 1.0])), "positive definite"),
         (lambda: gaussian_information(KERNEL, (0,), (0,)), "two separate groups"),
         (lambda: gaussian_information(KERNEL, (0,), (3,)), "two separate groups"),
         (lambda: similarity_information(-0.1), "from 0 on"),

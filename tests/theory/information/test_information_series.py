@@ -145,9 +145,20 @@ def test_information_of_inputs_is_invariant_under_their_mixing() -> None:
     assert leading_information(mix @ K @ mix.T, mixed, 10) == pytest.approx(leading_information(K, V, 10))
 
 
+def test_inputs_nearly_alike_are_refused_before_integrals_decide() -> None:
+    """At a distance of 1e-4 rounding of integrals alone made it 37 nats."""
+    mlp, x = MLP("tanh", 4, 20, C_b=0.1, C_W=1.3), np.array([1.0, 0.3])
+    far, near = (network_information(mlp, [x, x + [0.0, distance]]) for distance in (0.02, 0.01))
+    assert near == pytest.approx(far, rel=1e-2)
+    for distance in (1e-4, 0.0):
+        with pytest.raises(InputError, match="nearly depend on each other"):
+            network_information(mlp, [x, x + [0.0, distance]])
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
+        (lambda: leading_information(np.eye(2), np.ones((3,) * 4), 10), "give"),
         (lambda: information_series(1, 1, -0.1), "from 0 on"),
         (lambda: information_series(0, 1, 0.1), "number of neurons is 0"),
         (lambda: entropy_series(1, 0.1, order=4), "order is 4"),

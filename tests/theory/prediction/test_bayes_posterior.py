@@ -18,7 +18,6 @@ from foretrain.theory.prediction.bayes import (
 )
 from foretrain.theory.prediction.factor import factorise
 from foretrain.theory.prediction.kernels import (
-    between,
     cross_kernel,
     cross_tangent_kernel,
     kernel,
@@ -152,11 +151,6 @@ def test_gradient_descent_is_never_more_certain() -> None:
 def test_blocks_are_those_of_the_whole_matrix() -> None:
     inputs = np.random.default_rng(0).normal(size=(23, 4))
     whole, tangent = kernel(TANH, inputs), tangent_kernel(TANH, inputs)
-    np.testing.assert_allclose(
-        between(lambda part: (kernel(TANH, part),), inputs[:14], inputs[14:], tile=5)[0],
-        whole[:14, 14:],
-        atol=1e-10,
-    )
     np.testing.assert_allclose(cross_kernel(TANH, inputs[:14], inputs[14:]), whole[:14, 14:], atol=1e-10)
     np.testing.assert_allclose(
         cross_tangent_kernel(TANH, inputs[:9], inputs[9:]), tangent[:9, 9:], atol=1e-10

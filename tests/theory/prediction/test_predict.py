@@ -17,7 +17,7 @@ from foretrain.theory.prediction.bayes import bayes_equivalent_rates
 from foretrain.theory.prediction.entry import class_probabilities
 from foretrain.theory.prediction.finite_width import finite_prediction
 from foretrain.theory.prediction.infinite_width import CROSS_ENTROPY, expected_loss, target_logits
-from foretrain.theory.prediction.kernels import _fit_together, between, last_layer
+from foretrain.theory.prediction.kernels import last_layer, tangent_blocks
 
 RELU = ft.MLP("relu", depth=4, width=100, n_out=2, C_W=2.0, lambda_b=0.125, lambda_W=0.2)
 RESIDUAL = ft.MLP("gelu", depth=4, width=30, n_out=2, C_b=0.1, C_W=0.8, gamma=0.5, lambda_b=0.3, lambda_W=0.4)
@@ -194,7 +194,6 @@ def test_many_tests_go_in_tiles_and_need_no_kernel_between_them(options: Any) ->
     rng = np.random.default_rng(0)
     train, test = rng.normal(size=(40, 6)), rng.normal(size=(1100, 6))
     mlp, targets = ERF, rng.normal(size=40)
-    assert not _fit_together(40, 1100, "variance")
     found = ft.predict(mlp, train, targets, test, spread="variance", **options)
     part = ft.predict(mlp, train, targets, test[900:1000], **options)
     np.testing.assert_allclose(found.mean[900:1000], part.mean, atol=1e-7)
@@ -220,13 +219,12 @@ def test_many_tests_need_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         ft.predict(*task)
 
 
-def test_rectangular_tiles_of_both_kernels() -> None:
+def test_rectangular_blocks_of_both_kernels() -> None:
     inputs = np.random.default_rng(1).normal(size=(23, 4))
     whole = last_layer(RESIDUAL, inputs)
-    for found, expected in zip(
-        between(lambda part: last_layer(RESIDUAL, part), inputs[:14], inputs[14:], tile=5), whole, strict=True
-    ):
-        np.testing.assert_allclose(found, expected[:14, 14:], atol=1e-9)
+    for found, expected in zip(tangent_blocks(RESIDUAL, inputs[:14], inputs[14:]), whole, strict=True):
+        np.testing.assert_allclose(found.cross, expected[:14, 14:], atol=1e-9)
+        np.testing.assert_allclose(found.train, expected[:14, :14], atol=1e-9)
 
 
 @pytest.mark.parametrize("algorithm", ["gradient_descent", "two_step"])

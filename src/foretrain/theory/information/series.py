@@ -18,6 +18,12 @@ from foretrain.theory.network_tangent_kernel import real_array
 
 Array = NDArray[np.float64]
 
+_ACCURACY, _DOUBTFUL = 1e-10, 0.01  # of the entries of V as integrals give them, and of the sum of their squares
+_ALIKE = (
+    "K is singular to the accuracy of its integrals, since inputs repeat or nearly depend on each other: leave out "
+    "those that do."
+)
+
 
 def entropy_series(m: float, X: ArrayLike, G: float = 1.0, order: int = 3) -> Array:
     """(m/2) log 2 pi e G - (m^2 + 2m)/16 X^2 + (m^3 + 10 m^2 + 16 m)/48 X^3, up to X^order (A.52), (A.66).
@@ -53,14 +59,17 @@ def leading_information(K: ArrayLike, V: ArrayLike, n: float, m_1: float = 1, m_
     One input gives (A.53).
     """
     kernel = np.atleast_2d(real_array("K", K))
-    vertex = real_array("V", V).reshape((len(kernel),) * 4)
-    try:
-        root = np.linalg.inv(np.linalg.cholesky(kernel))
-    except np.linalg.LinAlgError as error:
-        raise InputError(
-            "K is singular, since inputs repeat or depend on each other: leave out those that do."
-        ) from error
-    whitened = np.einsum("abcd,ia,jb,kc,ld->ijkl", vertex, root, root, root, root, optimize=True)
+    size = len(kernel)
+    if kernel.shape != (size, size) or np.size(V) != size**4:
+        raise InputError(f"K has shape {kernel.shape} and V {np.shape(V)}: give (N, N) and (N, N, N, N).")
+    vertex = real_array("V", V).reshape((size,) * 4)
+    values, vectors = np.linalg.eigh(kernel)
+    if not values[0] > 0:
+        raise InputError(_ALIKE)
+    root = vectors / np.sqrt(values)
+    whitened = np.einsum("abcd,ai,bj,ck,dl->ijkl", vertex, root, root, root, root, optimize=True)
+    if _ACCURACY * np.abs(vertex).max() / values[0] ** 2 > _DOUBTFUL * np.linalg.norm(whitened):
+        raise InputError(_ALIKE)
     return neurons(m_1) * neurons(m_2) / 8 * float((whitened**2).sum()) / neurons(n) ** 2
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
-from scipy.linalg.lapack import dlange, dpocon
+from scipy.linalg import LinAlgError, cho_solve, cholesky, norm, solve_triangular
+from scipy.linalg.lapack import dpocon
 
 from foretrain.gaussian.pairs import square_tiles
 from foretrain.support.errors import AccuracyWarning, InputError
@@ -89,13 +89,13 @@ def _try(kernel: Array, added: float) -> Array | None:
     """The factor, or None where there is none or it has no digits."""
     shifted = kernel.copy()
     shifted[np.diag_indices_from(shifted)] += added
-    norm = float(dlange("1", shifted.T))
+    size = float(norm(shifted, 1, check_finite=False))
     try:
         # The transpose, which is the same matrix, lies in memory as LAPACK wants it.
         lower = np.asarray(cholesky(shifted.T, lower=True, overwrite_a=True, check_finite=False))
     except LinAlgError:
         return None
-    reciprocal, _ = dpocon(lower, norm, uplo="L")
+    reciprocal, _ = dpocon(lower, size, uplo="L")
     return lower if reciprocal > RESOLVED else None
 
 

@@ -22,6 +22,7 @@ from foretrain.theory.prediction.pair_recursion import Inputs, pair_kernels
 Array = NDArray[np.float64]
 Spread = Literal["covariance", "variance", "none"]
 
+_ALONE, _WITH_THETA = (0,), (0, 1)  # derivatives of the activation that K alone needs, and K with Theta
 _WAY_OUT = "use fewer training inputs, or predict fewer test inputs at a time"
 
 
@@ -35,8 +36,8 @@ class Blocks(NamedTuple):
 
 def kernel(mlp: MLP, X: ArrayLike) -> Array:
     """K^(L) of all pairs of inputs (4.118), (B.11): (N, N)."""
-    inputs = Inputs.of(mlp, mlp.check_inputs(X))
-    (found,) = _between(mlp, inputs, inputs, with_tangent=False)
+    inputs = Inputs.of(mlp, mlp.check_inputs(X), orders=_ALONE)
+    (found,) = _between(mlp, inputs, inputs, orders=_ALONE)
     return found
 
 
@@ -50,15 +51,15 @@ def tangent_kernel(mlp: MLP, X: ArrayLike) -> Array:
 
 def last_layer(mlp: MLP, inputs: Array, tolerance: float = 1e-10) -> tuple[Array, Array]:
     """K^(L) and Theta^(L) of all pairs of inputs together (10.44), (10.45), the layers before forgotten."""
-    every = Inputs.of(mlp, inputs, tolerance)
-    K, Theta = _between(mlp, every, every, with_tangent=True, tolerance=tolerance)
+    every = Inputs.of(mlp, inputs, orders=_WITH_THETA)
+    K, Theta = _between(mlp, every, every, orders=_WITH_THETA, tolerance=tolerance)
     return K, Theta
 
 
 def cross_kernel(mlp: MLP, X1: ArrayLike, X2: ArrayLike) -> Array:
     """K^(L) between two sets of inputs: (N1, N2)."""
-    first, second = _two_sets(mlp, mlp.check_inputs(X1), mlp.check_inputs(X2))
-    (found,) = _between(mlp, first, second, with_tangent=False)
+    first, second = _two_sets(mlp, mlp.check_inputs(X1), mlp.check_inputs(X2), orders=_ALONE)
+    (found,) = _between(mlp, first, second, orders=_ALONE)
     return found
 
 
@@ -68,18 +69,18 @@ def cross_tangent_kernel(mlp: MLP, X1: ArrayLike, X2: ArrayLike) -> Array:
     check_slopes(mlp)
     for inputs in (first, second):
         warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
-    rows, columns = _two_sets(mlp, first, second)
-    return _between(mlp, rows, columns, with_tangent=True)[1]
+    rows, columns = _two_sets(mlp, first, second, orders=_WITH_THETA)
+    return _between(mlp, rows, columns, orders=_WITH_THETA)[1]
 
 
 def kernel_diagonal(mlp: MLP, X: ArrayLike) -> Array:
     """K^(L) of each input with itself: (N,)."""
-    return Inputs.of(mlp, mlp.check_inputs(X)).variances[-1]
+    return Inputs.of(mlp, mlp.check_inputs(X), orders=_ALONE).variances[-1]
 
 
 def training_blocks(mlp: MLP, train: Array, test: Array, spread: Spread = "covariance") -> Blocks:
     """K on training and test inputs, and no more of it than ``spread`` needs."""
-    (found,) = _blocks(mlp, train, test, spread, with_tangent=False)
+    (found,) = _blocks(mlp, train, test, spread, orders=_ALONE)
     return found
 
 
@@ -87,45 +88,45 @@ def tangent_blocks(
     mlp: MLP, train: Array, test: Array, spread: Spread = "covariance", tolerance: float = 1e-10
 ) -> tuple[Blocks, Blocks]:
     """The same of K and of Theta; no prediction needs the latter between test inputs."""
-    K, Theta = _blocks(mlp, train, test, spread, with_tangent=True, tolerance=tolerance)
+    K, Theta = _blocks(mlp, train, test, spread, orders=_WITH_THETA, tolerance=tolerance)
     return K, Theta
 
 
 def _blocks(
-    mlp: MLP, train: Array, test: Array, spread: Spread, with_tangent: bool, tolerance: float = 1e-10
+    mlp: MLP, train: Array, test: Array, spread: Spread, orders: tuple[int, ...], tolerance: float = 1e-10
 ) -> list[Blocks]:
-    """Blocks of K, and of Theta if asked for."""
-    rows, columns = _two_sets(mlp, train, test, tolerance)
-    crosses = _between(mlp, rows, columns, with_tangent, tolerance)
+    """Blocks of K, and of Theta with the order 1."""
+    rows, columns = _two_sets(mlp, train, test, orders)
+    crosses = _between(mlp, rows, columns, orders, tolerance)
     own: dict[Spread, Callable[[], Array | None]] = {
-        "covariance": lambda: _between(mlp, columns, columns, with_tangent=False, tolerance=tolerance)[0],
+        "covariance": lambda: _between(mlp, columns, columns, orders=_ALONE, tolerance=tolerance)[0],
         "variance": lambda: columns.variances[-1],
         "none": lambda: None,
     }
     tests = [own[spread](), None]
-    wholes = _between(mlp, rows, rows, with_tangent, tolerance)
+    wholes = _between(mlp, rows, rows, orders, tolerance)
     return [Blocks(*parts) for parts in zip(wholes, crosses, tests, strict=False)]
 
 
-def _two_sets(mlp: MLP, first: Array, second: Array, tolerance: float = 1e-10) -> tuple[Inputs, Inputs]:
+def _two_sets(mlp: MLP, first: Array, second: Array, orders: tuple[int, ...]) -> tuple[Inputs, Inputs]:
     """Both from one run, so that an input of both has the same variances in them."""
     if first.shape[1] != second.shape[1]:
         raise InputError(
             f"the two sets of inputs have {first.shape[1]} and {second.shape[1]} components: give the same number."
         )
-    every = Inputs.of(mlp, np.concatenate([first, second]), tolerance)
+    every = Inputs.of(mlp, np.concatenate([first, second]), orders)
     return every[: len(first)], every[len(first) :]
 
 
 def _between(
-    mlp: MLP, rows: Inputs, columns: Inputs, with_tangent: bool, tolerance: float = 1e-10
+    mlp: MLP, rows: Inputs, columns: Inputs, orders: tuple[int, ...], tolerance: float = 1e-10
 ) -> list[Array]:
     require_memory(
-        8.0 * (1 + with_tangent) * len(rows) * len(columns),
+        8.0 * len(orders) * len(rows) * len(columns),
         f"the kernel of {len(rows):,} x {len(columns):,} inputs",
         _WAY_OUT,
     )
-    return pair_kernels(mlp, rows, columns, with_tangent, tolerance)
+    return pair_kernels(mlp, rows, columns, orders, tolerance)
 
 
 def check_spread(spread: str) -> Spread:

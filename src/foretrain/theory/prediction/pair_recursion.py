@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import Expectation, cross_gram, factor, gram, second_moments
-from foretrain.gaussian.closed_pairs import closed_pair, fill_equal, tile_rule, workspace
+from foretrain.gaussian.closed_pairs import closed_pair, tile_rule, workspace
 from foretrain.gaussian.pairs import Tile, square_tiles
 from foretrain.support.errors import InputError
 from foretrain.support.progress import Progress
@@ -34,29 +34,42 @@ _TILES_PER_STEP = 64  # of the bar
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inputs:
-    """Inputs with their variances in every layer; inputs with the same label are the same."""
+    """Inputs with what is known of each alone, in every layer; inputs with the same label are the same."""
 
     points: Array  # (N, n_0)
     labels: Indices  # (N,)
+    squares: Array  # x.x / n_0, (N,)
     variances: tuple[Array, ...]  # K_aa of the layers 1..L, (N,) each
+    moments: tuple[tuple[Array, ...], ...]  # <s s>, and <s' s'> if asked for, of the layers 1..L-1
 
     @classmethod
-    def of(cls, mlp: MLP, points: Array, tolerance: float = 1e-10) -> Inputs:
+    def of(cls, mlp: MLP, points: Array, orders: tuple[int, ...]) -> Inputs:
         """K_aa by the recursion of single inputs (4.118), (B.11), refused where it explodes."""
         known: dict[bytes, int] = {}
-        labels = np.array([known.setdefault(row.tobytes(), len(known)) for row in points + 0.0])
-        first = mlp.layers[0]
-        K = first.C_b + first.C_W * np.einsum("ai,ai->a", points, points) / points.shape[1]
-        found = [K[np.unique(labels, return_index=True)[1]][labels]]
-        own = factor(mlp.activation)
+        labels = np.array(
+            [known.setdefault(row.tobytes(), len(known)) for row in points + 0.0], dtype=np.intp
+        )
+        distinct = points[np.unique(labels, return_index=True)[1]]
+        squares = np.einsum("ai,ai->a", distinct, distinct) / points.shape[1]
+        K = _first_kernel(mlp, squares, np.empty_like(squares))
+        variances, moments = [K[labels]], []
         for layer in mlp.layers[1:]:
-            _refuse_exploded(found[-1], layer.number - 1)
-            found.append(next_kernel(found[-1], second_moments(own, found[-1], min(tolerance, 1e-12)), layer))
-        _refuse_exploded(found[-1], mlp.depth)
-        return cls(points, labels, tuple(found))
+            _refuse_exploded(K, layer.number - 1)
+            found = [second_moments(factor(mlp.activation, order), K) for order in orders]
+            moments.append(tuple(moment[labels] for moment in found))
+            K = _next_kernel(K, found[0], layer)
+            variances.append(K[labels])
+        _refuse_exploded(K, mlp.depth)
+        return cls(points, labels, squares[labels], tuple(variances), tuple(moments))
 
     def __getitem__(self, chosen: slice) -> Inputs:
-        return Inputs(self.points[chosen], self.labels[chosen], tuple(K[chosen] for K in self.variances))
+        return Inputs(
+            self.points[chosen],
+            self.labels[chosen],
+            self.squares[chosen],
+            tuple(variance[chosen] for variance in self.variances),
+            tuple(tuple(moment[chosen] for moment in of_layer) for of_layer in self.moments),
+        )
 
     def __len__(self) -> int:
         return len(self.points)
@@ -70,15 +83,14 @@ class Inputs:
 
 
 def pair_kernels(
-    mlp: MLP, rows: Inputs, columns: Inputs, with_tangent: bool, tolerance: float = 1e-10
+    mlp: MLP, rows: Inputs, columns: Inputs, orders: tuple[int, ...], tolerance: float
 ) -> list[Array]:
-    """K, and Theta if asked for, of the output layer between two sets; twice the same object is one set.
+    """K (4.118), (B.11), and Theta (8.63) if the orders are 0 and 1, of the output layer between two sets.
 
-    K is that of (4.118), (B.11), Theta that of (8.63).
+    Twice the same object is one set, whose kernels are symmetric.
     """
     one_set = rows is columns
-    out = [np.empty((len(rows), len(columns))) for _ in range(1 + with_tangent)]
-    orders = (0, 1) if with_tangent else (0,)
+    out = [np.empty((len(rows), len(columns))) for _ in orders]
     closed = all(closed_pair(f, f) for f in (factor(mlp.activation, order) for order in orders))
 
     def work(tile: Tile) -> None:
@@ -109,38 +121,35 @@ def _through_layers(
     mlp: MLP, rows: Inputs, columns: Inputs, expectations: Expectations, targets: list[Array]
 ) -> None:
     """The recursion of one tile from the inputs to the output layer."""
-    first, equal = mlp.layers[0], rows.equal_pairs(columns)
-    shape = len(rows), len(columns)
+    shape, equal = (len(rows), len(columns)), rows.equal_pairs(columns)
     product = np.matmul(rows.points, columns.points.T, out=workspace("Theta", shape))
     product /= rows.points.shape[1]
-    K = np.multiply(product, first.C_W, out=workspace("K", shape))
-    K += first.C_b
-    # The same input on both sides has no angle at all, not that of rounding.
-    K[equal] = rows.variances[0][equal[0]]
+    # The same input on both sides has no angle at all, not that of rounding, and the same moments wherever it stands.
+    product[equal] = rows.squares[equal[0]]
+    K = _first_kernel(mlp, product, workspace("K", shape))
     Theta = product
-    Theta *= first.lambda_W
-    Theta += first.lambda_b
+    Theta *= mlp.lambda_W[0]
+    Theta += mlp.lambda_b[0]
     for number, layer in enumerate(mlp.layers[1:]):
-        signal, *slopes = expectations(number, K)
+        signal, *slopes = found = expectations(number, K)
+        for moments, own in zip(found, rows.moments[number], strict=False):
+            moments[equal] = own[equal[0]]
         for slope in slopes:
             _grow_tangent_kernel(Theta, signal, slope, layer)
-        K = next_kernel(K, signal, layer)
-        K[equal] = rows.variances[number + 1][equal[0]]
-    for target, found in zip(targets, (K, Theta), strict=False):
-        target[...] = found
+        K = _next_kernel(K, signal, layer)
+    for target, last in zip(targets, (K, Theta), strict=False):
+        target[...] = last
 
 
 def _closed(mlp: MLP, rows: Inputs, columns: Inputs, orders: tuple[int, ...]) -> Expectations:
     """<s s> of these orders by closed forms, in memory that is used again two layers later."""
-    rule, equal = tile_rule(mlp.activation), rows.equal_pairs(columns)
+    rule = tile_rule(mlp.activation)
     memory = workspace("expectations", (2, len(orders), len(rows), len(columns)))
 
     def expectations(number: int, K: Array) -> list[Array]:
         a, b = rows.variances[number], columns.variances[number]
         found = dict(zip(orders, memory[number % 2], strict=True))
         rule(a[:, None], b[None], K, found)
-        for order in orders:
-            fill_equal(mlp.activation, order, found[order], equal, a[equal[0]])
         return list(found.values())
 
     return expectations
@@ -164,8 +173,15 @@ def _layer_by_layer(
     return expectations
 
 
-def next_kernel(K: Array, signal: Array, layer: Layer) -> Array:
-    """K' = C_b + C_W <s s> + gamma^2 K (B.11), written over <s s>; K is used up."""
+def _first_kernel(mlp: MLP, product: Array, out: Array) -> Array:
+    """C_b + C_W x.x' / n_0 (4.8)."""
+    np.multiply(product, mlp.C_W[0], out=out)
+    out += mlp.C_b[0]
+    return out
+
+
+def _next_kernel(K: Array, signal: Array, layer: Layer) -> Array:
+    """K' = C_b + C_W <s s> + gamma^2 K (B.11), written over <s s>."""
     signal *= layer.C_W
     signal += layer.C_b
     if layer.gamma:

@@ -23,7 +23,7 @@ from scipy.linalg import eigvalsh
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
-from foretrain.theory.network_tangent_kernel import check_targets, real_array
+from foretrain.theory.network_tangent_kernel import check_targets
 from foretrain.theory.prediction.factor import Factor
 from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
@@ -293,10 +293,13 @@ def positive(name: str, value: float) -> float:
 
 def not_negative(name: str, value: float) -> float:
     """A number from zero on, or an error."""
-    number = real_array(name, value)
-    if number.ndim or number < 0:
-        raise InputError(f"{name} is {value!r}: give one number that is not negative.")
-    return float(number)
+    try:
+        number = math.nan if isinstance(value, bool | str) or np.ndim(value) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise InputError(f"{name} is {value!r}: give one finite number that is not negative.")
+    return number
 
 
 def steps_in_words(steps: int) -> str:
@@ -306,7 +309,7 @@ def steps_in_words(steps: int) -> str:
 
 def whole(step: float) -> int:
     """A number of steps, or an error."""
-    number = not_negative("the number of steps", step)
+    number = not_negative("time", step)
     if not math.isclose(number, round(number), rel_tol=0, abs_tol=1e-12):
         raise InputError(
             f"time is {step!r}: steps are whole numbers; for continuous time use algorithm='flow'."

@@ -1,0 +1,203 @@
+"""Several experiments in one run: failures, disagreements, interruption, exit codes, and what is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import xarray as xr
+from matplotlib.figure import Figure
+
+import foretrain as ft
+from foretrain.cli import reproduce_many
+from foretrain.cli.main import main
+from foretrain.cli.reproduce_many import Record
+from foretrain.experiments import registry
+from foretrain.experiments.parts import Parts
+from foretrain.experiments.registry import Experiment, Result, Row, Scale
+from foretrain.support.errors import NotEnoughMemoryError
+
+CALLS: list[str] = []
+
+
+def answer(name: str, *rows: Row) -> Result:
+    CALLS.append(name)
+    return Result(f"{name} is <done>.", rows, xr.Dataset({"a": ("n", [1.0])}), Figure)
+
+
+def good(scale: Scale, seed: int) -> Result:
+    return answer("good", Row("x", 1.0, 1.0, agrees=True), Row("y", "up", "up"))
+
+
+def explained(scale: Scale, seed: int) -> Result:
+    return answer("explained", Row("x", 1.0, 2.0, agrees=False, note="Printed wrongly."))
+
+
+def bad(scale: Scale, seed: int) -> Result:
+    return answer("bad", Row("x", 1.0, 2.0, agrees=False), Row("y", 1.0, 2.0, agrees=False, note="Why."))
+
+
+def broken(scale: Scale, seed: int) -> Result:
+    CALLS.append("broken")
+    raise NotEnoughMemoryError("this needs 1 TB: use fewer inputs.")
+
+
+def crashed(scale: Scale, seed: int) -> Result:
+    raise ZeroDivisionError("division by zero")
+
+
+def parted(scale: Scale, seed: int, parts: Parts) -> Result:
+    parts.get("one", lambda: answer("part", Row("x", 1, 1)).data)
+    if not CALLS.count("interrupted"):
+        CALLS.append("interrupted")
+        raise KeyboardInterrupt
+    return answer("parted", Row("x", 1.0, 1.0, agrees=True))
+
+
+@pytest.fixture(autouse=True)
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = (good, explained, bad, broken, crashed, parted)
+    entries = {
+        each.__name__: Experiment(
+            each.__name__, each.__name__, "nobody", f"{__name__}:{each.__name__}", resumable=each is parted
+        )
+        for each in functions
+    }
+    monkeypatch.setattr(registry, "_BY_NAME", entries)
+    CALLS.clear()
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    monkeypatch.setattr(registry, "_BY_NAME", {name: registry._BY_NAME[name] for name in names})
+
+
+def test_explained_disagreements_end_with_zero(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only(monkeypatch, "good", "explained")
+    assert main(["reproduce", "--all"]) == 0
+    told = capsys.readouterr()
+    assert re.search(r"^good +2 +1 +0 +0 .* agrees$", told.out, re.M)
+    assert re.search(r"^explained +1 +0 +1 +1 .* agrees, but for what is explained$", told.out, re.M)
+    assert "1 tested rows of 2 experiments agree, 1 disagree (1 of them with an explanation)." in told.out
+    assert "foretrain: 1 of 2: good agrees" in told.err
+
+
+def test_one_experiment_with_an_explained_disagreement_still_ends_with_one() -> None:
+    assert main(["reproduce", "explained"]) == 1
+
+
+@pytest.mark.parametrize("name", ["bad", "broken", "crashed"])
+def test_other_disagreements_and_failures_end_with_one_and_the_rest_is_run(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", name, "good", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    first, second = document["experiments"]
+    assert (first["holds"], second["holds"], document["holds"]) == (False, True, False)
+    assert CALLS[-1] == "good"
+    expected = {"broken": "this needs 1 TB", "crashed": "unexpected ZeroDivisionError", "bad": ""}[name]
+    assert first["error"].startswith(expected)
+
+
+def test_what_is_finished_is_kept_and_failures_are_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["reproduce", "good", "broken", "explained", "--keep", str(tmp_path / "kept")]
+    assert main(call) == 1
+    assert CALLS == ["good", "broken", "explained"]
+    assert "NotEnoughMemoryError" in (tmp_path / "kept" / "broken" / "error.txt").read_text()
+    first = capsys.readouterr().out
+    assert main(call) == 1
+    assert CALLS == ["good", "broken", "explained", "broken"]
+    told = capsys.readouterr()
+    assert "2 of 3 experiments are finished already" in told.err
+    keep = (r"^good .*", r"^explained .*")
+    assert [re.search(k, told.out, re.M)[0] for k in keep] == [re.search(k, first, re.M)[0] for k in keep]  # type: ignore[index]
+    assert ft.load(tmp_path / "kept" / "good" / "data.zarr").attrs["source"] == "nobody"
+    assert (tmp_path / "kept" / "good" / "figure.png").exists()
+
+
+def test_the_page_shows_everything_and_escapes_it(tmp_path: Path) -> None:
+    main(["reproduce", "good", "bad", "broken", "--keep", str(tmp_path / "kept")])
+    page = (tmp_path / "kept" / "index.html").read_text(encoding="utf-8")
+    assert "good is &lt;done&gt;." in page
+    assert 'src="good/figure.png"' in page
+    assert "FAILED: this needs 1 TB" in page
+    assert page.count('class="wrong"') == 2 + 2  # the rows of bad, and two lines of the overview
+    assert {f'href="#{name}"' in page and f'id="{name}"' in page for name in ("good", "bad", "broken")} == {
+        True
+    }
+
+
+def test_an_interruption_costs_one_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["reproduce", "good", "parted", "--keep", str(tmp_path / "kept")]
+    assert main(call) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "foretrain: interrupted."
+    assert CALLS == ["good", "part", "interrupted"]
+    assert main(call) == 0
+    assert CALLS == ["good", "part", "interrupted", "parted"]
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = str(tmp_path / "kept")
+    assert main(["reproduce", "good", "explained", "--keep", kept]) == 0
+    assert main(["reproduce", "good", "explained", "--keep", kept, "--seed", "1"]) == 2
+    assert "keeps parts of another run" in capsys.readouterr().err
+    (tmp_path / "kept" / "good" / "finished.json").write_text("{")
+    assert main(["reproduce", "good", "explained", "--keep", kept]) == 2
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_the_table_is_saved_and_drawn(tmp_path: Path) -> None:
+    folder, picture = tmp_path / "r", tmp_path / "p.png"
+    main(["reproduce", "good", "bad", "crashed", "--save", str(folder), "--plot", str(picture)])
+    data = ft.load(folder / "data.zarr")
+    assert data.holds.values.tolist() == [True, False, False]
+    assert data.disagree.sel(experiment="bad") == 2
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["good", "--all"], "leave out the names, or --all"),
+        (["--jobs", "2"], "name them, or add --all"),
+        (["good", "--jobs", "2"], "--jobs is for several experiments"),
+        (["good", "goood"], "did you mean 'good'?"),
+    ],
+)
+def test_requests_that_make_no_sense(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", *arguments]) == 2
+    assert told in capsys.readouterr().err
+    assert not CALLS
+
+
+def test_two_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    names = ("parameter-count", "activation-curves", "critical-lines")
+    for jobs in ("1", "2"):
+        assert main(["reproduce", *names, "--jobs", jobs, "--keep", str(tmp_path / jobs)]) == 0
+    for name in names:
+        first, second = (json.loads((tmp_path / jobs / name / "answer.json").read_text()) for jobs in "12")
+        assert first == second
+
+
+def test_the_longest_start_first_when_several_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = {"good": 1.0, "bad": 9.0}
+    entries = [Experiment(name, name, "", "", seconds=value) for name, value in costs.items()]
+    monkeypatch.setattr(registry, "_BY_NAME", {entry.name: entry for entry in entries})
+    order: list[str] = []
+
+    def run(function: object, tasks: list[reproduce_many._Task], **options: object) -> list[Record]:
+        order.extend(task.name for task in tasks)
+        return [Record(task.name) for task in tasks]
+
+    monkeypatch.setattr("foretrain.support.engines.run", run)
+    reproduce_many.run_many(entries, Scale.QUICK, 0, None, jobs=2)
+    reproduce_many.run_many(entries, Scale.QUICK, 0, None, jobs=1)
+    assert order == ["bad", "good", "good", "bad"]
