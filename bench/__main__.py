@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import pkgutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -107,8 +108,9 @@ def _measured(tasks: Sequence[Task], options: argparse.Namespace) -> int:
         settings = replace(settings, rounds=options.repeats)
     save = save_in(options.results)
     found = measure(tasks, settings, Rates(), save)
-    _told(found, options)
-    print(f"kept in {save(found)}", file=sys.stderr)
+    if found.lines:
+        _told(found, options)
+        print(f"kept in {save(found)}", file=sys.stderr)
     if found.ended == INTERRUPTED:
         return STOPPED
     return 1 if any(line.our_trouble for line in found.lines) else 0
@@ -142,4 +144,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    # Keeps what there is and ends the peers, like Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -64,6 +64,7 @@ def _job(name: str, learner: str) -> Job:
         ours=_ours(name, learner, TRAIN),
         work=_work(name, learner),
         peer={f"{PEER} {dtype}": _peer(name, learner, dtype) for dtype in ("float64", "float32")},
+        aim={f"{PEER} float64": 1.5},
         error=error,
         peer_error=error,
         scalings=(Scaling("N", {n: _ours(name, learner, n) for n in (500, 1000, 2000)}),),

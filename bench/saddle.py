@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,14 +48,6 @@ class Case:
     def name(self) -> str:
         return f"r = {self.small_layers}, ε = {self.epsilon:g}, about {self.about:,} steps of SGD"
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {"layers": DEPTH, "units a layer": WIDTH, "points": BATCH}
-
-    @property
-    def long(self) -> bool:
-        return self.about > QUICKLY
-
     def network(self) -> tuple[Problem, Networks]:
         """The published architecture; the same draw for every side."""
         problem = Problem("tanh", depth=DEPTH, width=WIDTH, inputs=16)
@@ -69,14 +62,24 @@ def jobs() -> list[Job]:
     return [make(case) for case in CASES for make in (_times, _gradients)]
 
 
-def _times(case: Case) -> Job:
+def _job(case: Case, what: str, **more: Any) -> Job:
+    """Of the flow, with the labels that all rows share."""
+    sizes = {"layers": DEPTH, "units a layer": WIDTH, "points": BATCH}
     return Job(
-        name=f"escape time, {case.name}",
-        how="adaptive flow / SGD; error: of the escape time",
+        name=f"{what}, {case.name}",
         ours=partial(_flow, case),
-        sizes=case.sizes,
+        sizes=sizes,
         precision="float32",
-        long=case.long,
+        long=case.about > QUICKLY,
+        **more,
+    )
+
+
+def _times(case: Case) -> Job:
+    return _job(
+        case,
+        "escape time",
+        how="adaptive flow / SGD; error: of the escape time",
         peer={"SGD": partial(_descent, case)},
         error=_error(case),
         peer_error=_error(case),
@@ -84,13 +87,10 @@ def _times(case: Case) -> Job:
 
 
 def _gradients(case: Case) -> Job:
-    return Job(
-        name=f"gradients, {case.name}",
+    return _job(
+        case,
+        "gradients",
         how="error: gradients of the flow for each step that SGD takes in the same time",
-        ours=partial(_flow, case),
-        sizes=case.sizes,
-        precision="float32",
-        long=case.long,
         error=lambda found: float(found["gradients"] * RATE / _reference(case)),
         tolerance=AIM if case.about > LONG else None,
     )

@@ -299,14 +299,13 @@ def main() -> int:
     """Measure, keep the record, print both tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__)
     parser.add_argument("--show", action="store_true", help="show the newest record instead of measuring")
+    if not parser.parse_args().show:
+        record = measured()
+        print(f"kept in {records.keep(record, records.path_of(KIND, record['date']))}")
     try:
-        if not parser.parse_args().show:
-            record = measured()
-            print(f"kept in {records.keep(record, records.path_of(KIND, record['date']))}")
         print(fitted_table(latest()), large_table(latest()), sep="\n\n")
     except ForetrainError as error:
-        print(error, file=sys.stderr)
-        return 2
+        raise SystemExit(str(error)) from None
     return 0
 
 

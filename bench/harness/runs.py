@@ -23,7 +23,7 @@ from bench.harness.link import Links
 from bench.harness.rates import Rates, cores
 from bench.harness.records import RESULTS, keep, latest, machine_facts, path_of, read
 from bench.peers import ENVIRONMENTS
-from foretrain.support.progress import on_terminal, track
+from foretrain.support.progress import clear, on_terminal, track
 
 KIND, COMMAND = "bench", "python -m bench"
 COMPLETE, INTERRUPTED = "complete", "interrupted"
@@ -102,8 +102,9 @@ def measure(
                 save(found)
         found.ended = COMPLETE
     except KeyboardInterrupt:
-        pass
-    save(found)
+        clear()
+    if found.lines:
+        save(found)
     return found
 
 

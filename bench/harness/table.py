@@ -51,14 +51,23 @@ def show(lines: Lines) -> None:
                 table.add_row(*cells)
         table.add_section()
     console.print(table)
-    for text in [*facts(lines), *_troubles(lines)]:
-        console.print(text, highlight=False, markup=False)
+    told = ["; ".join(f"{name}: {value}" for name, value in run.items()) for run in facts(lines)]
+    for text in [*told, *_troubles(lines)]:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def facts(lines: Lines) -> list[str]:
-    """What must be known of the runs that the lines come from, a sentence for each run."""
+def facts(lines: Lines) -> list[dict[str, str]]:
+    """What must be known of the runs that the lines come from, the oldest first."""
     runs = {run["date"]: run for _, run in lines}
     return [_facts(runs[date]) for date in sorted(runs)]
+
+
+def facts_markdown(lines: Lines) -> str:
+    """The facts as a table, one column a run."""
+    runs = facts(lines)
+    names = dict.fromkeys(name for run in runs for name in run)
+    rows = [[name, *(run.get(name, "") for run in runs)] for name in names]
+    return "\n".join(map(_markdown_row, [rows[0], ["---"] * (1 + len(runs)), *rows[1:]]))
 
 
 def markdown(lines: Lines, benchmark: str) -> str:
@@ -72,14 +81,26 @@ def markdown(lines: Lines, benchmark: str) -> str:
     ]
     for job in jobs:
         for index, line in enumerate(job):
-            name = f"{line.job}<br><small>{_labels(line)}</small>" if index == 0 else ""
-            cells = [name, line.beside, _ratio(line), _spread(line), _seconds(line.our_seconds), _other(line)]
-            cells += [_pair(_error(line.our_error), _error(line.other_error))]
-            cells += [_pair(_bytes(line.our_bytes), _bytes(line.other_bytes))]
-            if line.our_trouble:
-                cells[2] = _first_words(line.our_trouble)
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            rows.append(_markdown_row(_markdown_cells(line, first=index == 0)))
     return "\n".join(rows)
+
+
+def _markdown_cells(line: Line, *, first: bool) -> list[str]:
+    trouble = f"<br>{_first_words(line.our_trouble)}" if line.our_trouble else ""
+    return [
+        f"{line.job}<br><small>{_labels(line)}</small>{trouble}" if first else "",
+        line.beside,
+        _ratio(line),
+        _spread(line),
+        _seconds(line.our_seconds) if first else "",
+        _other(line),
+        _pair(_error(line.our_error) if first else "", _error(line.other_error)),
+        _pair(_bytes(line.our_bytes) if first else "", _bytes(line.other_bytes)),
+    ]
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _jobs(lines: Iterator[Line]) -> Iterator[list[Line]]:
@@ -139,7 +160,9 @@ def _reached(value: float, aim: float | None, *, percent: bool) -> str:
 
 
 def _number(value: float, *, percent: bool) -> str:
-    return f"{value:.0%}" if percent else f"{value:.3g}"
+    if percent:
+        return f"{value:.0%}"
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _coloured(text: str, value: float | None, aim: float | None) -> str:
@@ -161,23 +184,21 @@ def _pair(ours: str, other: str) -> str:
     return f"{ours} / {other}" if other else ours
 
 
-def _facts(run: Mapping[str, Any]) -> str:
+def _facts(run: Mapping[str, Any]) -> dict[str, str]:
     machine, settings = run["machine"], run["settings"]
-    parts = [
-        f"{run['date']}, {run['ended']} after {run['minutes']:.1f} minutes",
-        f"cores: {machine['cores']} ({machine['processor']}), threads of every side: {machine['threads']}",
-        f"load before {float(machine['load before']):.1f}",
-        f"up to {settings['rounds']} rounds a job",
-        *(f"{name}: {float(rate):.3g}" for name, rate in machine["rates"].items()),
-        *(
-            f"{name} {number}"
-            for name, number in {"python": machine["python"], **machine["versions"]}.items()
-        ),
-        *(f"peer {name}: {_shortly(what)}" for name, what in machine["peers"].items()),
-    ]
-    if run["left out"]:
-        parts.append(f"left out because they take long: {'; '.join(run['left out'])}")
-    return "; ".join(parts)
+    versions = {"python": machine["python"], **machine["versions"]}
+    found = {
+        "run": f"{run['date']}, {run['ended']} after {run['minutes']:.1f} minutes",
+        "rounds of a job": f"up to {settings['rounds']}",
+        "cores": f"{machine['cores']} ({machine['processor']})",
+        "threads of every side": str(machine["threads"]),
+        "load before": f"{float(machine['load before']):.1f}",
+        **{name: f"{float(rate):.3g}" for name, rate in machine["rates"].items()},
+        "versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
+        **{f"peer {name}": _shortly(what) for name, what in machine["peers"].items()},
+    }
+    left_out = {"left out because they take long": "; ".join(run["left out"])} if run["left out"] else {}
+    return found | left_out
 
 
 def _shortly(requirements: str) -> str:

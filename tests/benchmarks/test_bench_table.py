@@ -31,6 +31,7 @@ def bench(
     ]
     monkeypatch.setattr(peers, "FOLDER", tmp_path / "none")
     monkeypatch.setattr(command, "all_tasks", lambda: tasks)
+    monkeypatch.setattr(table, "WIDTH_WITHOUT_TERMINAL", 400)
     monkeypatch.setattr(command, "Rates", lambda: rates)
     return lambda *given: command.main([*given, "--quick", "--results", str(tmp_path)])
 
@@ -84,7 +85,7 @@ def test_bad_input_is_refused(
 
 
 def test_exit_codes_tell_of_failures_and_of_interruptions(
-    bench: Callable[..., int], task: MakeTask, monkeypatch: pytest.MonkeyPatch
+    bench: Callable[..., int], task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raising(error: type[BaseException]) -> Callable[[], Any]:
         def ours() -> Any:
@@ -92,10 +93,11 @@ def test_exit_codes_tell_of_failures_and_of_interruptions(
 
         return ours
 
-    for error, code in ((ValueError, 1), (KeyboardInterrupt, 130)):
+    for error, code, files in ((KeyboardInterrupt, 130, 0), (ValueError, 1, 1)):
         tasks = [task("bad", ours=raising(error))]
         monkeypatch.setattr(command, "all_tasks", lambda tasks=tasks: tasks)
         assert bench() == code
+        assert len(list(tmp_path.iterdir())) == files  # a run without results leaves nothing
 
 
 def test_a_module_that_cannot_be_imported_is_a_task_that_fails(
@@ -120,7 +122,10 @@ def test_markdown_has_a_row_for_every_line(
     assert rows[2].startswith("| sum<br><small>200 numbers; float64;")
     assert "nngeometry is not installed: run make bench-env" in rows[4]
     assert table.markdown(lines, "nothing") == table.NOT_THERE.format("nothing")
-    assert len(table.facts(lines)) == 1
+    assert rows[3].startswith("|  | arithmetic limit | ")
+    facts = table.facts_markdown(lines).splitlines()
+    assert facts[:2] == [f"| run | {table.facts(lines)[0]['run']} |", "| --- | --- |"]
+    assert "| gemm float32 [flop/s] | 1e+09 |" in facts
 
 
 def test_every_job_is_labelled_and_has_a_name_of_its_own() -> None:

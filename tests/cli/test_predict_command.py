@@ -193,6 +193,23 @@ def test_bad_input_is_one_sentence(
     assert len(told.err.strip().splitlines()) == 1
 
 
+def test_finite_width_tells_its_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "few.npz"
+    np.savez(path, x=X[:2], y=Y[:2, :1], x_test=X[3:])
+    arguments = ("sin", "--data", str(path), "--depth", "2", "--width", "300", "--regime", "finite")
+    found = ask(capsys, *arguments)
+    parts = np.sum(list(found["terms"].values()), axis=0)
+    np.testing.assert_allclose(found["mean"], found["infinite_mean"] + parts, atol=1e-12)
+    assert 0 < found["terms_over_mean"] < 0.1
+    sampled = ask(capsys, *arguments, "--draws", "40", "--seed", "3")
+    assert np.shape(sampled["standard_error"]) == (2, 1)
+    assert sampled["mean"] == ask(capsys, *arguments, "--draws", "40", "--seed", "3")["mean"]
+    assert run(*arguments, "--learner", "bayes") == 0
+    text = capsys.readouterr().out
+    assert "Added to the mean by finite width, at most: wiring" in text
+    assert "Log evidence of the training targets: " in text
+
+
 @pytest.mark.parametrize("learner", ["gradient_descent", "bayes"])
 def test_finite_width_is_beside_infinite_width(
     learner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

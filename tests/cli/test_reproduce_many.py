@@ -20,6 +20,7 @@ from foretrain.experiments.registry import Experiment, Result, Row, Scale
 from foretrain.support.errors import NotEnoughMemoryError
 
 CALLS: list[str] = []
+ALONE = ("--jobs", "1")  # in this process, where the table is the made-up one
 
 
 def answer(name: str, *rows: Row) -> Result:
@@ -77,11 +78,12 @@ def test_explained_disagreements_end_with_zero(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     only(monkeypatch, "good", "explained")
-    assert main(["reproduce", "--all"]) == 0
+    assert main(["reproduce", "--all", *ALONE]) == 0
     told = capsys.readouterr()
     assert re.search(r"^good +2 +1 +0 +0 .* agrees$", told.out, re.M)
     assert re.search(r"^explained +1 +0 +1 +1 .* agrees, but for what is explained$", told.out, re.M)
     assert "1 tested rows of 2 experiments agree, 1 disagree (1 of them with an explanation)." in told.out
+    assert re.search(r"^explained +x +1 +2 +Printed wrongly.$", told.out, re.M)
     assert "foretrain: 1 of 2: good agrees" in told.err
 
 
@@ -93,7 +95,7 @@ def test_one_experiment_with_an_explained_disagreement_still_ends_with_one() -> 
 def test_other_disagreements_and_failures_end_with_one_and_the_rest_is_run(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reproduce", name, "good", "--json"]) == 1
+    assert main(["reproduce", name, "good", "--json", *ALONE]) == 1
     document = json.loads(capsys.readouterr().out)
     first, second = document["experiments"]
     assert (first["holds"], second["holds"], document["holds"]) == (False, True, False)
@@ -105,7 +107,7 @@ def test_other_disagreements_and_failures_end_with_one_and_the_rest_is_run(
 def test_what_is_finished_is_kept_and_failures_are_tried_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = ["reproduce", "good", "broken", "explained", "--keep", str(tmp_path / "kept")]
+    call = ["reproduce", "good", "broken", "explained", "--keep", str(tmp_path / "kept"), *ALONE]
     assert main(call) == 1
     assert CALLS == ["good", "broken", "explained"]
     assert "NotEnoughMemoryError" in (tmp_path / "kept" / "broken" / "error.txt").read_text()
@@ -114,14 +116,14 @@ def test_what_is_finished_is_kept_and_failures_are_tried_again(
     assert CALLS == ["good", "broken", "explained", "broken"]
     told = capsys.readouterr()
     assert "2 of 3 experiments are finished already" in told.err
-    keep = (r"^good .*", r"^explained .*")
-    assert [re.search(k, told.out, re.M)[0] for k in keep] == [re.search(k, first, re.M)[0] for k in keep]  # type: ignore[index]
+    pattern = re.compile(r"^(?:good|explained) .*", re.M)
+    assert pattern.findall(told.out) == pattern.findall(first)
     assert ft.load(tmp_path / "kept" / "good" / "data.zarr").attrs["source"] == "nobody"
     assert (tmp_path / "kept" / "good" / "figure.png").exists()
 
 
 def test_the_page_shows_everything_and_escapes_it(tmp_path: Path) -> None:
-    main(["reproduce", "good", "bad", "broken", "--keep", str(tmp_path / "kept")])
+    main(["reproduce", "good", "bad", "broken", "--keep", str(tmp_path / "kept"), *ALONE])
     page = (tmp_path / "kept" / "index.html").read_text(encoding="utf-8")
     assert "good is &lt;done&gt;." in page
     assert 'src="good/figure.png"' in page
@@ -133,7 +135,7 @@ def test_the_page_shows_everything_and_escapes_it(tmp_path: Path) -> None:
 
 
 def test_an_interruption_costs_one_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["reproduce", "good", "parted", "--keep", str(tmp_path / "kept")]
+    call = ["reproduce", "good", "parted", "--keep", str(tmp_path / "kept"), *ALONE]
     assert main(call) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "foretrain: interrupted."
     assert CALLS == ["good", "part", "interrupted"]
@@ -143,17 +145,17 @@ def test_an_interruption_costs_one_part(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = str(tmp_path / "kept")
-    assert main(["reproduce", "good", "explained", "--keep", kept]) == 0
-    assert main(["reproduce", "good", "explained", "--keep", kept, "--seed", "1"]) == 2
+    assert main(["reproduce", "good", "explained", "--keep", kept, *ALONE]) == 0
+    assert main(["reproduce", "good", "explained", "--keep", kept, "--seed", "1", *ALONE]) == 2
     assert "keeps parts of another run" in capsys.readouterr().err
     (tmp_path / "kept" / "good" / "finished.json").write_text("{")
-    assert main(["reproduce", "good", "explained", "--keep", kept]) == 2
+    assert main(["reproduce", "good", "explained", "--keep", kept, *ALONE]) == 2
     assert "is damaged" in capsys.readouterr().err
 
 
 def test_the_table_is_saved_and_drawn(tmp_path: Path) -> None:
     folder, picture = tmp_path / "r", tmp_path / "p.png"
-    main(["reproduce", "good", "bad", "crashed", "--save", str(folder), "--plot", str(picture)])
+    main(["reproduce", "good", "bad", "crashed", "--save", str(folder), "--plot", str(picture), *ALONE])
     data = ft.load(folder / "data.zarr")
     assert data.holds.values.tolist() == [True, False, False]
     assert data.disagree.sel(experiment="bad") == 2

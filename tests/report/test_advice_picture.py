@@ -33,6 +33,20 @@ def test_curves_bands_and_the_point_asked_about(name: str, arguments: dict[str, 
     assert target.getvalue().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("outputs", "title"),
+    [
+        (1, "Information between halves of one output, in the sense of (A.73)"),
+        (3, "Information between halves of 3 outputs, in the sense of (A.73)"),
+        (10, "Information between 5 and 5 outputs"),
+    ],
+)
+def test_halves_are_named(outputs: int, title: str) -> None:
+    found = advise("linear", 100, n_out=outputs)
+    figure = advice_figure(found, information_curves(found))
+    assert figure.axes[0].get_title(loc="left") == title
+
+
 def test_the_series_is_drawn_as_invalid_where_it_is_negative() -> None:
     found = advise("linear", 100, n_out=4)
     figure = advice_figure(found, information_curves(found))

@@ -13,6 +13,8 @@ from foretrain.cli.reproduce_answer import answer_of
 from foretrain.experiments import registry
 from foretrain.support.errors import InputError
 
+_JOBS = 2  # most experiments keep one core busy
+
 
 def reproduce(
     names: Annotated[
@@ -32,7 +34,7 @@ def reproduce(
         ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="How many experiments run at a time [default: 1].")
+        int | None, typer.Option("--jobs", min=1, help="How many experiments run at a time [default: 2].")
     ] = None,
     seed: Seed = 0,
 ) -> Answer:
@@ -54,7 +56,7 @@ def reproduce(
     if len(experiments) > 1:
         from foretrain.cli.reproduce_many import run_many
 
-        return run_many(experiments, scale, seed, keep, jobs or 1)
+        return run_many(experiments, scale, seed, keep, jobs or _JOBS)
     if jobs is not None:
         raise InputError("--jobs is for several experiments: name more, add --all, or leave it out.")
     return answer_of(experiments[0], scale, seed, experiments[0].run(scale, seed, keep=keep))
@@ -73,7 +75,7 @@ COMMAND = Command(
         "foretrain reproduce",
         "foretrain reproduce log-variance --plot log-variance.png",
         "foretrain reproduce metric-fluctuations --paper-scale --save results",
-        "foretrain reproduce --all --keep report --jobs 2",
+        "foretrain reproduce --all --keep report",
     ),
     saves=True,
     draws=True,

@@ -42,6 +42,9 @@ class Record:
     seconds: float = 0.0
     verdict: str = ""
     error: str = ""  # empty unless the experiment failed
+    differences: tuple[
+        tuple[str, float | str, float | str, str], ...
+    ] = ()  # rows that disagree, with their notes
 
     @property
     def holds(self) -> bool:
@@ -141,6 +144,7 @@ def _record(name: str, result: Result, seconds: float) -> Record:
         explained=sum(bool(row.note) for row in wrong),
         seconds=seconds,
         verdict=result.verdict,
+        differences=tuple((row.quantity, row.expected, row.here, row.note) for row in wrong),
     )
 
 
@@ -149,8 +153,9 @@ def _finished(folder: Path | None) -> Record | None:
     if folder is None or not (folder / _FINISHED).exists():
         return None
     try:
-        return Record(**json.loads((folder / _FINISHED).read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+        facts = json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
+        return Record(**facts | {"differences": tuple(map(tuple, facts["differences"]))})
+    except (ValueError, TypeError, KeyError) as error:
         raise FileError(f"{folder / _FINISHED} is damaged: remove {folder} and run again.") from error
 
 
@@ -190,11 +195,18 @@ def _answer(records: Sequence[Record], scale: Scale, seed: int) -> Answer:
     document = [{**asdict(record), "holds": record.holds} for record in records]
     return Answer(
         {"scale": scale, "seed": seed, "verdict": verdict, "holds": holds, "experiments": document},
-        [Table(_COLUMNS, rows), verdict],
+        [Table(_COLUMNS, rows), *_differences(records), verdict],
         data=_dataset(records, scale, seed, verdict),
         figure=partial(_draw, tuple(records)),
         holds=holds,
     )
+
+
+def _differences(records: Sequence[Record]) -> list[str | Table]:
+    """The rows that disagree, so that the reader can judge whether their notes explain it."""
+    rows = [(record.name, *difference) for record in records for difference in record.differences]
+    columns = ("experiment", "quantity", "published or theory", "here", "note")
+    return ["Rows that disagree:", Table(columns, rows)] if rows else []
 
 
 def _pointing_to(answer: Answer, page: Path) -> Answer:
@@ -241,7 +253,7 @@ def _draw(records: Sequence[Record]) -> Figure:
         panel.set(xlabel=label, ylim=(len(records) - 0.5, -0.5))
     counts.set_yticks(place, [record.name for record in records], fontsize=9)
     times.set_yticks(place, [""] * len(records))
-    counts.legend(frameon=False, fontsize=9)
+    counts.legend(frameon=False, fontsize=9, ncol=3, loc="lower left", bbox_to_anchor=(0, 1))
     return figure
 
 

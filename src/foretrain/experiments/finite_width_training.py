@@ -27,7 +27,7 @@ from foretrain.theory.architecture import MLP
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.compare.trained.finite import FiniteComparison
+    from foretrain.compare.trained.finite_comparison import FiniteComparison
     from foretrain.compare.trained.finite_goal import FiniteAlgorithm
 
 Array = NDArray[np.float64]

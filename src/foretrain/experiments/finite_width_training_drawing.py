@@ -76,6 +76,8 @@ def _draw_interaction(panel: Axes, data: xarray.Dataset, cases: dict[str, tuple[
         curve = _through(inverse, value, error, own["limit"].item())
         fine = np.linspace(0, inverse.max(), 60)
         panel.plot(fine, curve(fine), color=color, linewidth=1, alpha=0.6)
+        limit, spread = own["limit"].item(), own["standard_error"].item()
+        panel.errorbar([0], limit, spread, color=color, capsize=5, elinewidth=1.4, zorder=6)
         panel.plot([0], own["theory"].item(), "*", color=color, markersize=15, markeredgecolor=INK, zorder=5)
     panel.set_xticks(
         [0, *(1 / n for n in sorted(widths))],
@@ -185,10 +187,11 @@ def _draw_kernel(panel: Axes, data: xarray.Dataset) -> None:
     for case, color, marker in zip(cases, (*PALETTE, INK, FAINT), markers):
         own = case_of(data, case)
         size, noise = kernel_deviation(own)
+        seen = size > noise  # less is noise alone, which has no place on this axis
         panel.errorbar(
-            own["width"].values,
-            np.maximum(size, 1e-4),
-            noise,
+            own["width"].values[seen],
+            size[seen],
+            noise[seen],
             fmt=f"{marker}-",
             color=color,
             markersize=4.5,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from foretrain.compare.agreement import decorrelated, judge
 from foretrain.compare.widths import extrapolation_weights
 from foretrain.experiments.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.experiments.judgements import judgement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
@@ -224,12 +225,7 @@ def _order_rows(data: xarray.Dataset) -> list[Row]:
 
 def _ensemble_rows(data: xarray.Dataset) -> list[Row]:
     judgement = judge([(data.z.values, data.independent.values)])
-    spread, largest = judgement.rms <= judgement.rms_bound, judgement.largest <= judgement.bound
-    title = f"rms z of {judgement.independent} independent moments of dz/dη"
-    rows = [
-        Row(title, 1.0, judgement.rms, agrees=bool(spread)),
-        Row("largest |z| (bound)", judgement.bound, judgement.largest, agrees=bool(largest)),
-    ]
+    rows = judgement_rows(judgement, "moments of dz/dη")
     for label in data.moment.values:
         one = data.sel(moment=label)
         error, agrees = float(one.standard_error), bool(abs(float(one.z)) <= judgement.bound)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.agreement import decorrelated, judge
+from foretrain.experiments.judgements import judgement_rows
 from foretrain.experiments.nearly_gaussian_drawing import draw
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.gaussian import cumulants
@@ -255,16 +256,7 @@ def _sample_correlators(action: QuarticAction, draws: int, seed: Seed) -> Array:
 def _sample_rows(data: xarray.Dataset) -> list[Row]:
     """Samples against exact integrals, and first order against them with a coupling that is halved."""
     judgement = judge([(data.z.values, data.independent.values)])
-    title = f"rms z of {judgement.independent} independent combinations"
-    rows = [
-        Row(title, 1.0, judgement.rms, agrees=bool(judgement.rms <= judgement.rms_bound)),
-        Row(
-            "largest |z| (bound)",
-            judgement.bound,
-            judgement.largest,
-            agrees=bool(judgement.largest <= judgement.bound),
-        ),
-    ]
+    rows = judgement_rows(judgement, "combinations of sampled correlators")
     for label in ("11", "12", "1111", "1122"):
         one = data.sel(correlator=label)
         exact, first = float(one.integrated), float(one.perturbed)

@@ -21,13 +21,6 @@ _CURVES = "foretrain.experiments.critical_curves"
 
 _TABLE = (
     Experiment(
-        "nearly-gaussian",
-        "Nearly-Gaussian laws: correlators from couplings, and where first order breaks down",
-        f"{_BOOK}, (1.73)-(1.83)",
-        "foretrain.experiments.nearly_gaussian:nearly_gaussian",
-        seconds=17,
-    ),
-    Experiment(
         "parameter-count",
         "Parameter count of a multilayer perceptron",
         f"{_BOOK}, figure 2.1 and (2.7)",
@@ -40,6 +33,13 @@ _TABLE = (
         f"{_BOOK}, figure 2.2",
         f"{_FOUNDATIONS}:activation_curves",
         seconds=1,
+    ),
+    Experiment(
+        "nearly-gaussian",
+        "Nearly-Gaussian laws: correlators from couplings, and where first order breaks down",
+        f"{_BOOK}, (1.73)-(1.83)",
+        "foretrain.experiments.nearly_gaussian:nearly_gaussian",
+        seconds=10,
     ),
     Experiment(
         "deep-linear-vertex",
@@ -159,7 +159,7 @@ _TABLE = (
         "Predictions near one training input, against depth",
         f"{_BOOK}, section 10.3.1",
         "foretrain.experiments.nearby_inputs:nearby_inputs",
-        seconds=35,
+        seconds=30,
     ),
     Experiment(
         "trained-ensembles",
@@ -204,7 +204,7 @@ _TABLE = (
         "The six-point vertex of random networks against its recursion",
         f"{_BOOK}, epilogue",
         "foretrain.experiments.six_point_vertex:six_point_vertex",
-        seconds=35,
+        seconds=30,
     ),
     Experiment(
         "core-of-the-ntk",
@@ -212,7 +212,7 @@ _TABLE = (
         f"{_GLOBAL}, figure 3",
         "foretrain.experiments.core_of_the_ntk:core_of_the_ntk",
         resumable=True,
-        seconds=150,
+        seconds=120,
     ),
     Experiment(
         "learning-bottleneck",
@@ -267,7 +267,7 @@ _TABLE = (
         f"{_GLOBAL}, corollary 2, tested forward",
         "foretrain.experiments.mode_prediction:mode_prediction",
         resumable=True,
-        seconds=150,
+        seconds=85,
     ),
     Experiment(
         "collective-fields",
@@ -319,7 +319,7 @@ _TABLE = (
         f"{_SADDLE}, (12)",
         "foretrain.experiments.plateau_prediction:plateau_prediction",
         resumable=True,
-        seconds=150,
+        seconds=110,
     ),
 )
 _BY_NAME = {entry.name: entry for entry in _TABLE}

@@ -18,6 +18,7 @@ from foretrain.compare.agreement import Judgement, judge
 from foretrain.compare.comparison import Comparison, compare
 from foretrain.experiments.depth_laws import leading_coefficient
 from foretrain.experiments.drawing import FAINT, INK, PALETTE, SKY, new_mosaic
+from foretrain.experiments.judgements import judgement_rows
 from foretrain.experiments.registry import Result, Row
 from foretrain.support.progress import track
 from foretrain.support.seeds import spawn
@@ -115,15 +116,8 @@ def measured_rows(found: Mapping[str, Comparison]) -> list[Row]:
     """Spread and largest of all z-scores, then one entry of each observable in the last layer."""
     judgement = judgement_of(found)
     exact = all(each.exact_agrees for each in found.values())
-    spread, largest = judgement.rms <= judgement.rms_bound, judgement.largest <= judgement.bound
     rows = [
-        Row(f"rms z of {judgement.independent} independent scores", 1.0, judgement.rms, agrees=bool(spread)),
-        Row(
-            f"largest |z| of {judgement.entries} (bound)",
-            judgement.bound,
-            judgement.largest,
-            agrees=bool(largest),
-        ),
+        *judgement_rows(judgement, f"scores of {judgement.entries} entries"),
         Row("entries that do not fluctuate equal the theory", "yes", "yes" if exact else "no", agrees=exact),
     ]
     for activation, each in found.items():

@@ -66,9 +66,17 @@ def _draw_information(panel: Axes, advice: Advice, curves: xr.Dataset) -> None:
     )
     panel.axhline(0, color=FAINT, linewidth=0.8)
     panel.set(xlim=(0, r[-1]), ylim=(-0.25 * top, top), xlabel="depth over width, $r = L/n$", ylabel="nats")
-    halves = f"{advice.n_out / 2:g} and {advice.n_out / 2:g} outputs"
-    panel.set_title(f"Information between {halves}", fontsize=11, loc="left")
+    panel.set_title(f"Information between {_halves(advice.n_out)}", fontsize=11, loc="left")
     panel.legend(framealpha=0.75, edgecolor="none", fontsize=9, loc="upper left", bbox_to_anchor=(0.0, 0.92))
+
+
+def _halves(outputs: int) -> str:
+    """Of how many outputs information is drawn; one or three have no halves, only a formula that can be read so."""
+    if outputs % 2 == 0:
+        return f"{outputs // 2} and {outputs // 2} outputs"
+    if outputs == 1:
+        return "halves of one output, in the sense of (A.73)"
+    return f"halves of {outputs} outputs, in the sense of (A.73)"
 
 
 def _shade(panel: Axes, advice: Advice, last: float) -> None:

@@ -14,7 +14,8 @@ from torch.func import functional_call
 import foretrain as ft
 from foretrain.compare.build import Network, build, parameter_groups
 from foretrain.compare.trained import Training, draw_ensemble, train_ensemble
-from foretrain.compare.trained.finite import FiniteComparison, compare_trained_finite
+from foretrain.compare.trained.finite import compare_trained_finite
+from foretrain.compare.trained.finite_comparison import FiniteComparison
 from foretrain.compare.trained.finite_goal import finite_goal
 from foretrain.compare.trained.finite_posterior import posterior_goal
 from foretrain.compare.trained.finite_statistics import measure_trained

@@ -156,6 +156,18 @@ def test_soft_labels_end_with_the_covariance_of_squared_errors_between_outputs()
     np.testing.assert_allclose(soft.covariance - soft.between, end.covariance)
 
 
+def test_classes_may_be_named_by_numbers() -> None:
+    labels = np.array([0, 1, 0])
+    options: Any = {"loss": "cross_entropy", "time": 3}
+    named, given = (goal_of(MLP, X[:3], Y, X[3:], **options) for Y in (labels, np.eye(2)[labels]))
+    np.testing.assert_array_equal(named.training.targets, given.training.targets)
+    np.testing.assert_array_equal(named.law.mean, given.law.mean)
+    with pytest.raises(InputError, match="give a time"):
+        goal_of(MLP, X[:3], labels, X[3:], loss="cross_entropy")
+    with pytest.raises(InputError, match="targets have shape"):
+        goal_of(MLP, X[:3], labels[:2], X[3:], **options)
+
+
 def test_a_law_that_is_sampled_counts_with_its_own_error() -> None:
     found = compare_trained(MLP, X[:3], P, X[3:], loss="cross_entropy", time=5, **SMALL)
     assert found.sampled_theory is not None

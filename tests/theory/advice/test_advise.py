@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -160,6 +161,30 @@ def test_code_for_half_stable_activations_takes_the_inputs() -> None:
     exec(found.code, space)
     assert space["mlp"] == found.network
     assert len(set(found.network.lambda_b)) > 1
+
+
+def test_code_has_every_digit_of_a_skip_connection() -> None:
+    found = advise("relu", 64, depth=4, gamma=0.99999987)
+    space: dict[str, object] = {"x": X}
+    exec(found.code, space)
+    assert space["mlp"] == found.network
+
+
+def test_a_skip_is_never_rounded_to_one() -> None:
+    found = advise("tanh", 2, depth=5000)
+    assert found.skip is not None
+    told = re.search(r"skip connections gamma = ([\d.]+),", found.verdict)
+    assert told is not None
+    shown = next(value for name, value, _ in found.rows() if name == "gamma*")
+    assert shown == told[1]
+    assert 0 < (1 - float(shown)) / (1 - found.skip) == pytest.approx(1, rel=1e-3)
+
+
+def test_networks_of_too_many_layers_are_refused() -> None:
+    with pytest.raises(InputError, match=r"r\* is depth 2,608,695 at width 10,000,000"):
+        advise("tanh", 10_000_000)
+    with pytest.raises(InputError, match="at most 100,000 layers"):
+        advise("tanh", 64, depth=100_001)
 
 
 def test_everything_can_be_saved_and_printed() -> None:

@@ -148,11 +148,11 @@ def test_information_of_inputs_is_invariant_under_their_mixing() -> None:
 def test_inputs_nearly_alike_are_refused_before_integrals_decide() -> None:
     """At a distance of 1e-4 rounding of integrals alone made it 37 nats."""
     mlp, x = MLP("tanh", 4, 20, C_b=0.1, C_W=1.3), np.array([1.0, 0.3])
-    far, near = (network_information(mlp, [x, x + [0.0, distance]]) for distance in (0.02, 0.01))
+    far, near = (network_information(mlp, [x, x + np.array([0.0, distance])]) for distance in (0.02, 0.01))
     assert near == pytest.approx(far, rel=1e-2)
     for distance in (1e-4, 0.0):
         with pytest.raises(InputError, match="nearly depend on each other"):
-            network_information(mlp, [x, x + [0.0, distance]])
+            network_information(mlp, [x, x + np.array([0.0, distance])])
 
 
 @pytest.mark.parametrize(

@@ -272,3 +272,15 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     many = np.random.default_rng(0).normal(size=(60, 3))
     with pytest.raises(NotEnoughMemoryError, match="pairs of pairs"):
         finite_bayes_prediction(MLP, many, np.zeros((60, 2)), TEST, noise=1.0, draws=100)
+
+
+def test_targets_beyond_all_numbers() -> None:
+    with pytest.raises(InputError, match="too large for a density"):
+        finite_bayes_prediction(MLP, TRAIN, 1e160 * TARGETS, TEST)
+
+
+def test_parts_say_what_they_mean() -> None:
+    found = finite_bayes_prediction(MLP, TRAIN, TARGETS, TEST)
+    parts = (found.terms | found.rest_terms).values()
+    assert len({part.attrs["meaning"] for part in parts}) == 5
+    assert all("shift of the posterior mean by" in part.attrs["meaning"] for part in parts)

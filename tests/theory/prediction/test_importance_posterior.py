@@ -79,6 +79,26 @@ def test_without_hidden_layers_every_network_is_the_same() -> None:
     assert found.effective_draws == pytest.approx(500)
 
 
+def test_networks_whose_neurons_are_all_silent_have_no_weight() -> None:
+    """Three relu neurons: a metric chi-squared with as many degrees as are active, and none with chance 1/8."""
+    mlp, y = ft.MLP("relu", 2, 3), 0.8
+
+    def density(active: int) -> float:
+        def integrand(x: float) -> float:
+            return float(chi2.pdf(x, active) * np.exp(-1.5 * y**2 / x) / np.sqrt(2 * np.pi * x / 3))
+
+        return float(quad(integrand, 0, 100, epsrel=1e-10)[0])
+
+    expected = sum(chance * density(active) for active, chance in ((1, 3 / 8), (2, 3 / 8), (3, 1 / 8)))
+    found = importance_posterior(mlp, [[1.0]], [y], [[2.0]], draws=20_000)
+    assert found.log_evidence == pytest.approx(
+        np.log(expected), abs=4 * float(found.standard_error["log_evidence"])
+    )
+    assert found.mean.item() == pytest.approx(2 * y)
+    with pytest.raises(InputError, match="no density"):
+        importance_posterior(mlp, [[1.0]], [0.0], [[2.0]], draws=1000)
+
+
 def test_few_effective_draws_are_told_or_refused() -> None:
     with pytest.warns(AccuracyWarning, match="rough"):
         found = importance_posterior(MLP, TRAIN, TARGETS, TEST, draws=300)

@@ -46,6 +46,22 @@ def test_many_tests_of_classes_need_no_kernel_between_them(monkeypatch: pytest.M
         ft.predict(relu, X[:3], [2, 0, 1], tests, **options)
 
 
+@pytest.mark.parametrize("learner", ["gradient_descent", "bayes"])
+@pytest.mark.parametrize(
+    ("train", "test", "way_out"), [(3, 300_000, "spread='variance'"), (300_000, 3, "fewer training inputs")]
+)
+def test_what_does_not_fit_is_refused_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, learner: Any, train: int, test: int, way_out: str
+) -> None:
+    def work(*_: Any, **__: Any) -> None:
+        raise AssertionError("work before the refusal")
+
+    monkeypatch.setattr("foretrain.theory.prediction.kernels._two_sets", work)
+    inputs = np.ones((max(train, test), 3))
+    with pytest.raises(NotEnoughMemoryError, match=way_out):
+        ft.predict(TANH, inputs[:train], np.ones((train, 2)), inputs[:test], learner=learner)
+
+
 def test_classes_in_a_column_and_jitter_at_the_end() -> None:
     options: Any = {"loss": "cross_entropy", "label_smoothing": 0.1, "draws": 50}
     row = ft.predict(THREE, X[:3], [2, 0, 1], X[3:], **options)
@@ -59,11 +75,19 @@ def test_classes_in_a_column_and_jitter_at_the_end() -> None:
 
 @pytest.mark.parametrize("regime", ["infinite", "finite"])
 def test_algorithms_that_end_at_once_take_any_rate(regime: Any) -> None:
-    two_steps = [ft.predict(TANH, *DATA, regime, algorithm="two_step", eta=eta).mean for eta in (None, 0.3)]
-    np.testing.assert_array_equal(*two_steps)
+    one: Any = (ft.MLP("tanh", depth=2, width=20), X[:1], [1.0], X[3:4], regime)
+    means = [ft.predict(*one, algorithm="two_step", eta=eta).mean for eta in (None, 0.3)]
     if regime == "infinite":
-        newton = ft.predict(TANH, *DATA, algorithm="newton", eta=50.0)
-        np.testing.assert_array_equal(newton.mean, two_steps[0])
+        means.append(ft.predict(*one, algorithm="newton", eta=50.0).mean)
+    for mean in means[1:]:
+        np.testing.assert_array_equal(mean, means[0])
+
+
+@pytest.mark.parametrize("time", [np.inf, np.nan, -1, True, "5", [1.0], 10**400])
+def test_times_that_are_none(time: Any) -> None:
+    for algorithm in ("gradient_descent", "flow"):
+        with pytest.raises(InputError, match=r"time is .*: give one number"):
+            ft.predict(TANH, *DATA, algorithm=algorithm, time=time)
 
 
 def test_one_step_is_not_called_steps() -> None:

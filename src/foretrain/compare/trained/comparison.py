@@ -163,7 +163,8 @@ def compare_trained(
     time
         Steps or flow time; None is the end. The prediction is exact at any time, so give one if the end is far.
     loss
-        ``squared_error`` (half the SUM over samples) or ``cross_entropy``, with probabilities as targets.
+        ``squared_error`` (half the SUM over samples) or ``cross_entropy``, with probabilities as targets, or with
+        whole numbers 0, 1, ... that name classes, for which training has no end: give a time.
     noise
         Variance of noise on the targets, for ``bayes``.
     widths, scales

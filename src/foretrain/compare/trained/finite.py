@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from functools import partial
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.compare.comparison import Comparison
 from foretrain.compare.estimators import BatchValues
 from foretrain.compare.ladder import Ladder, warn_if_too_deep
-from foretrain.compare.trained.deviations import Sizes, sizes_of
+from foretrain.compare.trained.comparison import Keeper
+from foretrain.compare.trained.finite_comparison import FiniteComparison
 from foretrain.compare.trained.finite_entries import values_at
 from foretrain.compare.trained.finite_goal import FiniteAlgorithm, FiniteGoal, finite_goal
 from foretrain.compare.trained.finite_posterior import PosteriorGoal, measure_posterior, posterior_goal
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     import xarray
 
 Array = NDArray[np.float64]
-Keeper: TypeAlias = "Callable[[str, Callable[[], xarray.Dataset]], xarray.Dataset]"
-
-_STILL, _EQUAL = 1e-4, 1e-3  # of the natural size: what fluctuates less is still, and then compared to this
-_NEAR = 2.0  # standard errors, at the largest width
 
 
 @dataclass(frozen=True)
@@ -77,88 +73,6 @@ _HABITS = {
 }
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class FiniteComparison(Comparison):
-    """n times what finite width changes: measured at every width, the limit, the theory, and how far they are apart.
-
-    ``theory``, ``measured``, ``limit``, ``standard_error`` and ``z`` belong to ``entries``, see ``rows()``.
-    """
-
-    goal: FiniteGoal | PosteriorGoal
-    learner: str
-    steps: Array  # (widths,), mean number until the end; nan where nothing is trained
-
-    @property
-    def widths(self) -> Array:
-        """n, of the last hidden layer."""
-        return np.array([network.hidden_widths[-1] for network in self.ladder.networks])
-
-    @property
-    def observables(self) -> list[str]:
-        """Those of the entries, in their order."""
-        return list(dict.fromkeys(entry.observable for entry in self.entries))
-
-    def of(self, observable: str) -> NDArray[np.bool_]:
-        """Which entries belong to an observable."""
-        return np.array([entry.observable == observable for entry in self.entries])
-
-    @cached_property
-    def fluctuates(self) -> NDArray[np.bool_]:
-        """Entries with noise; the others, such as a kernel that never changes, are compared exactly."""
-        return np.asarray(self.standard_error > _STILL * self.unit)
-
-    @property
-    def exact_agrees(self) -> bool:
-        """Whether entries that do not fluctuate equal the theory."""
-        return bool((np.abs(self.limit - self.theory) <= _EQUAL * self.unit)[~self.fluctuates].all())
-
-    @cached_property
-    def scores(self) -> Array:
-        """(measured − theory) / standard error at each width, nan where nothing fluctuates: (widths, entries).
-
-        At finite width it holds what is of higher order too, which falls as 1/n.
-        """
-        error = np.where(self.fluctuates, self.measured_error, np.nan)
-        return np.asarray((self.measured - self.theory) / error)
-
-    def sizes(self, observable: str) -> Sizes:
-        """Root mean square distance from the theory at each width, its noise taken out."""
-        chosen = self.of(observable)
-        covariances = [batch.covariance[np.ix_(chosen, chosen)] for batch in self.batches]
-        return sizes_of((self.measured - self.theory)[:, chosen], covariances)
-
-    @property
-    def verdict(self) -> str:
-        """One sentence."""
-        word = "agrees" if self.agrees else "does NOT agree"
-        found = self.judgement.told(exact_agrees=self.exact_agrees)
-        widest = self.scores[-1, self.of("mean") & self.fluctuates]
-        near = f"{(np.abs(widest) <= _NEAR).sum()} of {widest.size} means within {_NEAR:g} standard errors"
-        where = f"at width {self.widths[-1]} {near}"
-        return f"{self.mlp.activation.label}: the order 1/n {word} with networks ({found}; {where})."
-
-    def rows(self) -> list[dict[str, object]]:
-        """One dictionary per entry."""
-        return [
-            row
-            | {"observable": entry.observable, "measured": values.tolist(), "measured_error": errors.tolist()}
-            for row, entry, values, errors in zip(
-                super().rows(), self.entries, self.measured.T, self.measured_error.T, strict=True
-            )
-        ]
-
-    def to_dataset(self) -> xarray.Dataset:
-        """Every number, labelled; ``foretrain.save`` stores it."""
-        from foretrain.compare.trained.finite_presentation import finite_dataset
-
-        return finite_dataset(self)
-
-    def __repr__(self) -> str:
-        from foretrain.compare.trained.finite_presentation import finite_text
-
-        return finite_text(self)
-
-
 def compare_trained_finite(
     mlp: MLP,
     X_train: ArrayLike,
@@ -193,8 +107,7 @@ def compare_trained_finite(
     draws
         Networks per width, on average, or a number for each width; 4,000 by default, 200,000 for ``bayes``.
     keeper
-        Called with the name of a width and a function that measures it, gives back what that returns, or what it
-        kept of it: see :class:`foretrain.experiments.parts.Parts`.
+        Keeps what is finished, width by width, as in ``compare_trained``.
 
     Examples
     --------
@@ -212,28 +125,24 @@ def compare_trained_finite(
     warn_if_too_deep(ladder)
     data = (ladder.networks[-1], X_train, Y_train, X_test)
     goal = posterior_goal(*data, noise) if learner == "bayes" else finite_goal(*data, algorithm, eta)
-    keeper = keeper or (lambda name, compute: compute())
-    found = [
-        keeper(
-            f"width {network.hidden_widths[-1]}",
-            partial(_measured, goal, network, count, ladder.batches, own),
-        )
-        for network, count, own in zip(
-            ladder.networks, ladder.draws, spawn(seed, len(ladder.networks)), strict=True
-        )
-    ]
+    seeds = spawn(seed, len(ladder.networks))
+    found = []
+    for network, count, own in zip(ladder.networks, ladder.draws, seeds, strict=True):
+        compute = partial(_measured, goal, network, count, ladder.batches, own)
+        name = f"width {network.hidden_widths[-1]}"
+        found.append(compute() if keeper is None else keeper(name, compute))
     return FiniteComparison(
-        mlp,
-        tuple(goal.entries),
-        ladder,
-        "control variates" if learner == "gradient_descent" else "weighted networks",
-        " ".join(repr(seed).split()),
-        values_at(goal.entries, goal.theory()),
-        _units(goal),
-        tuple(BatchValues(each["values"].values) for each in found),
-        goal,
-        learner,
-        np.array([float(each["steps"]) for each in found]),
+        mlp=mlp,
+        entries=tuple(goal.entries),
+        ladder=ladder,
+        estimator="weighted networks" if learner == "bayes" else "control variates",
+        seed=" ".join(repr(seed).split()),
+        theory=values_at(goal.entries, goal.theory()),
+        unit=_units(goal),
+        batches=tuple(BatchValues(each["values"].values) for each in found),
+        goal=goal,
+        learner=learner,
+        steps=np.array([float(each["steps"]) for each in found]),
     )
 
 

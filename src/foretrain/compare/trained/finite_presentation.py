@@ -11,7 +11,7 @@ from foretrain.compare.presentation import comparison_dataset, ladder_text
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.compare.trained.finite import FiniteComparison
+    from foretrain.compare.trained.finite_comparison import FiniteComparison
 
 _SHOWN = 16
 

@@ -15,6 +15,7 @@ from foretrain.theory.architecture import MLP
 from foretrain.theory.flow.entry import check_network
 from foretrain.theory.network_tangent_kernel import check_targets
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, condition
+from foretrain.theory.prediction.entry import class_probabilities
 from foretrain.theory.prediction.factor import check_noise
 from foretrain.theory.prediction.infinite_width import (
     GradientDescent,
@@ -99,14 +100,21 @@ def goal_of(
     mlp = mlp.with_inputs(train)
     trained = bayes_equivalent_rates(mlp) if learner == "bayes" else mlp
     kernels, noise = output_kernels(trained, train, test), check_noise(noise)
-    targets = check_targets(Y_train, len(train), mlp.n_out)
-    if loss == "cross_entropy" and mlp.n_out < 2:
-        raise InputError(
-            "the network has one output: the cross-entropy needs n_out >= 2, one for each class."
-        )
+    targets = check_targets(_probabilities(Y_train, mlp, loss), len(train), mlp.n_out)
     training = _training(kernels, targets, algorithm, eta, time, loss, noise)
     law = _law(kernels, training, seed)
     return Goal(trained, train, test, training, law)
+
+
+def _probabilities(Y: ArrayLike, mlp: MLP, loss: LossName) -> ArrayLike:
+    """Targets as they are given; for the cross-entropy probabilities, from numbers of classes too."""
+    if loss != "cross_entropy":
+        return Y
+    if mlp.n_out < 2:
+        raise InputError(
+            "the network has one output: the cross-entropy needs n_out >= 2, one for each class."
+        )
+    return class_probabilities(Y, mlp.n_out)
 
 
 def _training(

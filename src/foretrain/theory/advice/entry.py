@@ -20,6 +20,8 @@ from foretrain.theory.criticality import Criticality, CriticalPoint, criticality
 from foretrain.theory.information import next_coefficient, turning_point
 from foretrain.theory.residual_networks import fluctuation_rate, optimal_skip
 
+_DEEPEST = 100_000  # layers of the network that is handed back, each with its rates
+
 
 def advise(
     spec: Any,
@@ -124,9 +126,17 @@ def _first_kernel(plain: MLP, point: CriticalPoint, X: ArrayLike | None) -> floa
 def _chosen_depth(depth: int | None, best: float, width: int, gamma: float) -> int:
     least = 3 if gamma else 2
     if depth is None:
-        return max(least, math.floor(best * width))
+        there = max(least, math.floor(best * width))
+        if there > _DEEPEST:
+            raise InputError(
+                f"r* is depth {there:,} at width {width:,}, more layers than can be written down: ask about a depth "
+                f"of at most {_DEEPEST:,}."
+            )
+        return there
     if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < least:
         raise InputError(f"depth is {depth!r}: give a whole number of layers, at least {least}.")
+    if depth > _DEEPEST:
+        raise InputError(f"depth is {depth}: ask about at most {_DEEPEST:,} layers.")
     return int(depth)
 
 

@@ -86,7 +86,7 @@ class Advice:
             else f"take width {wide}"
         )
         if self.skip and not self.gamma:
-            words += f", or skip connections gamma = {self.skip:.4g}, which bring nu L/n to {self._turn:.3g}"
+            words += f", or skip connections gamma = {_below_one(self.skip)}, which bring nu L/n to {self._turn:.3g}"
         return words
 
     @property
@@ -110,7 +110,7 @@ class Advice:
         elif self.network.n_in is not None:
             options.append(f"n_in={self.network.n_in}")
         options += [f"n_out={self.n_out}"] if self.n_out != 1 else []
-        options += [f"gamma={self.gamma:g}"] if self.gamma else []
+        options += [f"gamma={self.gamma!r}"] if self.gamma else []
         inputs = "" if self.network.n_in is not None else ", n_in=x.shape[1]"
         eta = "0.1" if self.step is None else f"{self.step.recommended:.3g}"
         return "\n".join(
@@ -169,7 +169,7 @@ class Advice:
         ]
         if self.skip is not None:
             meaning = f"skip that makes depth {self.depth} optimal (B.36); 0: none needed"
-            rows.append(("gamma*", f"{self.skip:.6g}", meaning))
+            rows.append(("gamma*", _below_one(self.skip), meaning))
         if self.step is not None:
             meaning = f"largest stable eta on {self.step.inputs} inputs, loss {self.step.loss}"
             rows.append(("eta", f"{self.step.largest:.4g}", meaning))
@@ -249,3 +249,9 @@ class Advice:
         return "\n".join(
             [head, f"  {self.verdict}", *table, *(f"  note: {note}" for note in self.notes), *code]
         )
+
+
+def _below_one(gamma: float) -> str:
+    """With as many digits as tell it from 1, at which no network is critical."""
+    digits = 4 if gamma < 0.999 else 3 - math.floor(math.log10(1 - gamma))
+    return f"{gamma:.{digits}g}"

@@ -18,7 +18,10 @@ from foretrain.theory.network_tangent_kernel import real_array
 
 Array = NDArray[np.float64]
 
-_ACCURACY, _DOUBTFUL = 1e-10, 0.01  # of the entries of V as integrals give them, and of the sum of their squares
+_ACCURACY, _DOUBTFUL = (
+    1e-10,
+    0.01,
+)  # of the entries of V as integrals give them, and of the sum of their squares
 _ALIKE = (
     "K is singular to the accuracy of its integrals, since inputs repeat or nearly depend on each other: leave out "
     "those that do."

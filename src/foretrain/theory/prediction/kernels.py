@@ -95,7 +95,15 @@ def tangent_blocks(
 def _blocks(
     mlp: MLP, train: Array, test: Array, spread: Spread, orders: tuple[int, ...], tolerance: float = 1e-10
 ) -> list[Blocks]:
-    """Blocks of K, and of Theta with the order 1."""
+    """Blocks of K, and of Theta with the order 1; refused before the work where they do not fit together."""
+    pairs = len(test) ** 2 if spread == "covariance" else 0
+    require_memory(
+        8.0 * (len(orders) * len(train) * (len(train) + len(test)) + pairs),
+        f"the kernel of {len(train):,} training and {len(test):,} test inputs",
+        _WAY_OUT
+        if len(train) > len(test) or not pairs
+        else f"ask for spread='variance' or 'none', or {_WAY_OUT}",
+    )
     rows, columns = _two_sets(mlp, train, test, orders)
     crosses = _between(mlp, rows, columns, orders, tolerance)
     own: dict[Spread, Callable[[], Array | None]] = {

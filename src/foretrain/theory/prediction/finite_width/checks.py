@@ -48,6 +48,17 @@ def check_finite(targets: Array, terms: dict[str, Array]) -> None:
         )
 
 
+def check_reach(store: Store, targets: Array) -> None:
+    """Warn of targets along directions in which no network moves, which are left as they are."""
+    basis = store.modes.vectors
+    missed = float(np.abs(targets - basis @ (basis.T @ targets)).max())
+    if missed > _NEGLIGIBLE * float(np.abs(targets).max()):
+        warn_user(
+            f"training inputs that no network can tell apart have different targets, which are missed by up to "
+            f"{missed:.2g}: the prediction is that for the nearest targets that can be learned."
+        )
+
+
 def check_integrals(store: Store, targets: Array, plan: Plan, mean: Array, terms: dict[str, Array]) -> None:
     """Warn where weights are so large, because training inputs are nearly alike, that integrals need more digits."""
     doubt, total = (

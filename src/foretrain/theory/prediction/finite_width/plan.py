@@ -85,5 +85,5 @@ def algorithm_projectors(
     """
     values = np.sort(real_array("eigenvalues", eigenvalues))
     if values.ndim != 1 or not len(values) or not values[0] > 0:
-        raise InputError(f"eigenvalues have shape {values.shape}: give a list of positive numbers.")
+        raise InputError(f"eigenvalues are {eigenvalues!r}: give a list of positive numbers.")
     return plan_of(algorithm, eta, None, values).course().projectors

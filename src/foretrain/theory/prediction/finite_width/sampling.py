@@ -54,6 +54,11 @@ def sampled_terms(store: Store, targets: Array, plan: Plan, draws: int, seed: Se
     sets = _sets(store, by_origin)
     drawn = generator(seed).choice(len(sets.probability), size=draws, p=sets.probability)
     chosen, counts = np.unique(drawn, return_counts=True)
+    if len(chosen) == 1 < len(sets.probability):
+        raise InputError(
+            f"all {draws} draws are of the same inputs, so that nothing is known of their error: give more draws=, "
+            "or leave draws out."
+        )
     values = _values(store, by_origin, sets, chosen)
     share = counts / draws
     terms = {"ntk_mean": shift_term(store, errors, course.mean)}

@@ -16,6 +16,7 @@ from foretrain.theory.prediction.finite_width.changes import Changes
 from foretrain.theory.prediction.finite_width.checks import (
     check_finite,
     check_integrals,
+    check_reach,
     check_sampling,
     expansion_of,
 )
@@ -103,6 +104,7 @@ class FiniteWidth:
         if draws is None:
             require_resources(self.store.mlp, len(self.store.train), len(self.store.test))
         plan = plan_of(algorithm, eta, time, self.store.modes.values)
+        check_reach(self.store, self.targets)
         fit = self._fit(plan)
         mean = np.asarray(self.store.kernels.Theta_cross @ fit(self.targets))
         terms, error = self._terms(plan, mean, draws, seed)

@@ -298,7 +298,7 @@ def not_negative(name: str, value: float) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
-        raise InputError(f"{name} is {value!r}: give one finite number that is not negative.")
+        raise InputError(f"{name} is {value!r}: give one number that is finite and not negative.")
     return number
 
 

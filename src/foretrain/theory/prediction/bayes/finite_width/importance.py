@@ -161,7 +161,9 @@ def _able(seen: Array, targets: Array) -> NDArray[np.bool_]:
     values, vectors = np.linalg.eigh(seen)
     lost = values <= _SINGULAR * values[:, -1:]
     able = ~lost.any(axis=1)
-    out_of_reach = np.where(lost[:, :, None], np.abs(vectors.transpose(0, 2, 1) @ targets), 0.0).max(axis=(1, 2))
+    out_of_reach = np.where(lost[:, :, None], np.abs(vectors.transpose(0, 2, 1) @ targets), 0.0).max(
+        axis=(1, 2)
+    )
     reached = ~able & (out_of_reach <= _SINGULAR * np.abs(targets).max())
     if reached.any() or not able.any():
         raise InputError(
