@@ -67,6 +67,8 @@ def _job(name: str, learner: str) -> Job:
         aim={f"{PEER} float64": 1.5},
         error=error,
         peer_error=error,
+        sizes={"training inputs": TRAIN, "test inputs": TESTS, "layers": DEPTH},
+        precision="float64",
         scalings=(Scaling("N", {n: _ours(name, learner, n) for n in (500, 1000, 2000)}),),
     )
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from numpy.typing import ArrayLike
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from foretrain.compare.comparison import Comparison
     from foretrain.compare.trained.comparison import TrainedComparison
+    from foretrain.compare.trained.finite_comparison import FiniteComparison
+    from foretrain.compare.trained.finite_goal import FiniteAlgorithm
     from foretrain.compare.trained.goal import Learner
     from foretrain.compare.trained.training import Algorithm, LossName
     from foretrain.support.seeds import Seed
@@ -41,6 +43,7 @@ def compare(
     X_test: ArrayLike,
     *,
     trained: Literal[True],
+    regime: Literal["infinite"] = "infinite",
     learner: Learner = "gradient_descent",
     algorithm: Algorithm = "gradient_descent",
     eta: float | None = None,
@@ -54,12 +57,32 @@ def compare(
 ) -> TrainedComparison: ...
 
 
+@overload
+def compare(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    *,
+    trained: Literal[True],
+    regime: Literal["finite"],
+    learner: Learner = "gradient_descent",
+    algorithm: FiniteAlgorithm = "gradient_descent",
+    eta: float | None = None,
+    noise: float = 0.0,
+    widths: Sequence[int] | None = None,
+    draws: int | Sequence[int] | None = None,
+    seed: Seed = 0,
+) -> FiniteComparison: ...
+
+
 def compare(mlp: MLP, *arguments: Any, trained: bool = False, **options: Any) -> Comparison:
     """Networks beside theory: at initialisation, or with ``trained=True`` after training on data.
 
     ``compare(mlp, X, observables, draws)`` is :func:`foretrain.compare.comparison.compare`, and
     ``compare(mlp, X_train, Y_train, X_test, trained=True)`` is
-    :func:`foretrain.compare.trained.comparison.compare_trained`; their options are told there.
+    :func:`foretrain.compare.trained.comparison.compare_trained`, or with ``regime="finite"``, for the prediction to
+    order 1/n, :func:`foretrain.compare.trained.finite.compare_trained_finite`; their options are told there.
 
     Examples
     --------
@@ -68,11 +91,21 @@ def compare(mlp: MLP, *arguments: Any, trained: bool = False, **options: Any) ->
     True
     """
     if trained is True:
-        from foretrain.compare.trained.comparison import compare_trained
-
-        return compare_trained(mlp, *arguments, **options)
+        return _compare_trained(mlp, *arguments, **options)
     if trained is not False:
         raise InputError(f"trained is {trained!r}: give True or False.")
     from foretrain.compare.comparison import compare as compare_at_initialisation
 
     return compare_at_initialisation(mlp, *arguments, **options)
+
+
+def _compare_trained(mlp: MLP, *arguments: Any, regime: str = "infinite", **options: Any) -> Comparison:
+    if regime == "infinite":
+        from foretrain.compare.trained.comparison import compare_trained
+
+        return compare_trained(mlp, *arguments, **options)
+    if regime == "finite":
+        from foretrain.compare.trained.finite import compare_trained_finite
+
+        return compare_trained_finite(mlp, *arguments, **options)
+    raise unknown_name("regime", str(regime), ("infinite", "finite"))

@@ -180,6 +180,11 @@ def test_a_skip_is_never_rounded_to_one() -> None:
     assert 0 < (1 - float(shown)) / (1 - found.skip) == pytest.approx(1, rel=1e-3)
 
 
+def test_a_skip_connection_is_a_number() -> None:
+    with pytest.raises(InputError, match="gamma is 'much'"):
+        advise("tanh", 64, gamma="much")  # type: ignore[arg-type]
+
+
 def test_networks_of_too_many_layers_are_refused() -> None:
     with pytest.raises(InputError, match=r"r\* is depth 2,608,695 at width 10,000,000"):
         advise("tanh", 10_000_000)
