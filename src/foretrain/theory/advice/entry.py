@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import warnings
 from typing import Any
 
@@ -64,7 +63,7 @@ def advise(
     plain = MLP.critical(act, 2, int(width), n_in=n_in, n_out=n_out)  # refuses what cannot be a network
     if X is not None:
         plain = plain.with_inputs(X)
-    if gamma is not None and (isinstance(gamma, bool) or not isinstance(gamma, numbers.Real)):
+    if gamma is not None and (isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number)):
         raise InputError(f"gamma is {gamma!r}: give one number between -1 and 1.")
     skip = float(gamma or 0.0)
     found = criticality(act, skip)
