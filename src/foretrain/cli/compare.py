@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli.activation import find
+from foretrain.cli.comparison_answer import joined, judged
 from foretrain.cli.frame import Answer, Command, Seed
 from foretrain.cli.options import BiasVariance, DataFile, SkipConnection, WeightVariance
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    import xarray
     from numpy.typing import NDArray
 
     from foretrain.activations import Activation
@@ -178,14 +178,9 @@ def _network(
 
 
 def _answer(found: Sequence[Comparison], seed: int) -> Answer:
-    from foretrain.compare.agreement import judge
     from foretrain.report.comparison import draw
 
-    together = judge([(c.z[c.fluctuates], c.independent_scores) for c in found])
-    exact = all(c.exact_agrees for c in found)
-    agrees = together.agrees and exact
-    word = "agrees" if agrees else "does NOT agree"
-    summary = f"Theory {word} with the networks: {together.told(exact_agrees=exact)}."
+    verdict = judged(found)
     text: list[str | Table] = []
     for comparison in found:
         text += _paragraphs(comparison)
@@ -193,21 +188,11 @@ def _answer(found: Sequence[Comparison], seed: int) -> Answer:
         text.append(_overview(found))
     datasets = [comparison.to_dataset() for comparison in found]
     return Answer(
-        {
-            "agrees": agrees,
-            "rms_z": together.rms,
-            "rms_bound": together.rms_bound,
-            "largest_z": together.largest,
-            "bound": together.bound,
-            "entries": together.entries,
-            "independent": together.independent,
-            "seed": seed,
-            "comparisons": [_document(comparison) for comparison in found],
-        },
-        [*text, summary],
-        data=_joined(datasets),
+        {**verdict.numbers, "seed": seed, "comparisons": [_document(comparison) for comparison in found]},
+        [*text, verdict.sentence("Theory", "the networks")],
+        data=joined(datasets),
         figure=partial(draw, datasets),
-        holds=agrees,
+        holds=verdict.agrees,
     )
 
 
@@ -282,20 +267,6 @@ def _document(found: Comparison) -> dict[str, Any]:
         "verdict": found.verdict,
         "entries": found.rows(),
     }
-
-
-def _joined(datasets: Sequence[xarray.Dataset]) -> xarray.Dataset:
-    """One dataset; several activations along a dimension of that name, attributes as a column each."""
-    import xarray
-
-    if len(datasets) == 1:
-        return datasets[0]
-    names = [data.attrs["activation"] for data in datasets]
-    joined = xarray.concat(
-        [data.drop_attrs() for data in datasets], "activation", join="outer", combine_attrs="drop"
-    )
-    verdicts = [data.attrs["verdict"] for data in datasets]
-    return joined.assign_coords(activation=names, verdict=("activation", verdicts))
 
 
 COMMAND = Command(

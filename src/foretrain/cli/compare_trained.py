@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from foretrain.cli.comparison_answer import joined, judged
 from foretrain.cli.frame import Answer
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    import xarray
     from numpy.typing import NDArray
 
     from foretrain.compare.trained import TrainedComparison
@@ -67,30 +67,17 @@ def compare_networks(
 
 
 def _answer(found: Sequence[TrainedComparison], seed: int) -> Answer:
-    from foretrain.compare.agreement import judge
     from foretrain.report.trained import draw_trained
 
-    together = judge([(each.z[each.fluctuates], each.independent_scores) for each in found])
-    exact = all(each.exact_agrees for each in found)
-    agrees = together.agrees and exact
-    word = "agrees" if agrees else "does NOT agree"
-    summary = f"The prediction {word} with trained networks: {together.told(exact_agrees=exact)}."
+    verdict = judged(found)
     datasets = [each.to_dataset() for each in found]
     paragraphs = [paragraph for each in found for paragraph in _paragraphs(each)]
     return Answer(
-        {
-            "agrees": agrees,
-            "rms_z": together.rms,
-            "rms_bound": together.rms_bound,
-            "largest_z": together.largest,
-            "bound": together.bound,
-            "seed": seed,
-            "comparisons": [_document(each) for each in found],
-        },
-        [*paragraphs, summary],
-        data=_joined(datasets),
+        {**verdict.numbers, "seed": seed, "comparisons": [_document(each) for each in found]},
+        [*paragraphs, verdict.sentence("The prediction", "trained networks")],
+        data=joined(datasets),
         figure=partial(draw_trained, datasets),
-        holds=agrees,
+        holds=verdict.agrees,
     )
 
 
@@ -133,14 +120,3 @@ def _document(found: TrainedComparison) -> dict[str, Any]:
         "verdict": found.verdict,
         "entries": found.rows(),
     }
-
-
-def _joined(datasets: Sequence[xarray.Dataset]) -> xarray.Dataset:
-    """One dataset; several activations along a dimension of that name."""
-    import xarray
-
-    if len(datasets) == 1:
-        return datasets[0]
-    names = [data.attrs["activation"] for data in datasets]
-    joined = xarray.concat([data.drop_attrs() for data in datasets], "activation", join="outer")
-    return joined.assign_coords(activation=names)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from foretrain.report.page import Patient
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed
@@ -17,23 +14,7 @@ def example_patients(steps: int, seed: Seed = 0) -> list[Patient]:
     from foretrain.doctor.entry import diagnose
     from foretrain.doctor.examples import examples
 
-    with _one_thread():
-        return [
-            Patient.trained(name, diagnose(setup), steps, seconds=_SECONDS)
-            for name, setup in track(examples(seed), "built-in networks")
-        ]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Layers of 64 units are too small to share: on a busy machine threads would only wait for each other."""
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
+    return [
+        Patient.trained(name, diagnose(setup), steps, seconds=_SECONDS)
+        for name, setup in track(examples(seed), "built-in networks")
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +10,9 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky, norm, solve_triangula
 from scipy.linalg.lapack import dpocon
 
 from foretrain.gaussian.pairs import square_tiles
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.network_tangent_kernel import real_array
 
 Array = NDArray[np.float64]
@@ -56,11 +56,9 @@ def factorise(K: ArrayLike, noise: float = 0.0) -> Factor:
     """
     found = factorise_quietly(K, noise)
     if found.jitter:
-        warnings.warn(
+        warn_user(
             f"the kernel is singular to rounding, so {found.jitter:.3g} was added to its diagonal: leave out "
             "repeated inputs, or give a noise.",
-            AccuracyWarning,
-            stacklevel=3,
         )
     return found
 

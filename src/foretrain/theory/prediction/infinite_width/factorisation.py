@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.prediction.factor import Factor, factorise_quietly
 
 Array = NDArray[np.float64]
@@ -26,11 +25,9 @@ def factorise_tangent(Theta: Array) -> Factor:
         )
     found = factorise_quietly(Theta)
     if found.jitter:
-        warnings.warn(
+        warn_user(
             f"the tangent kernel of the training inputs is singular to rounding, so {found.jitter:.3g} was added to "
             "its diagonal: leave out repeated inputs, or give fewer than the network can tell apart.",
-            AccuracyWarning,
-            stacklevel=4,
         )
     return found
 
