@@ -100,6 +100,12 @@ def compare(mlp: MLP, *arguments: Any, trained: bool = False, **options: Any) ->
 
 
 def _compare_trained(mlp: MLP, *arguments: Any, regime: str = "infinite", **options: Any) -> Comparison:
+    data = ("X_train", "Y_train", "X_test")
+    if len(arguments) + sum(name in options for name in data) < len(data):
+        raise InputError(
+            "trained networks need training inputs, targets and test inputs: call compare(mlp, X_train, Y_train, "
+            "X_test, trained=True)."
+        )
     if regime == "infinite":
         from foretrain.compare.trained.comparison import compare_trained
 

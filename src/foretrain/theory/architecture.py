@@ -201,6 +201,8 @@ class MLP:
             inputs = np.asarray(given.real if np.iscomplexobj(given) else given, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise InputError("X is not a real array: give numbers of shape (inputs, n_in).") from error
+        except RuntimeError as error:  # a tensor that carries a gradient, or lies on a device
+            raise InputError(f"X cannot be read ({error}): give an array.") from None
         if np.iscomplexobj(given):
             raise InputError("X is complex: give real numbers of shape (inputs, n_in).")
         if inputs.ndim != 2:

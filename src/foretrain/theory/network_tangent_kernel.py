@@ -134,6 +134,8 @@ def real_array(name: str, values: ArrayLike) -> Array:
         found = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{name} is not a real array: give numbers.") from None
+    except RuntimeError as error:  # a tensor that carries a gradient, or lies on a device
+        raise InputError(f"{name} cannot be read ({error}): give an array.") from None
     if not np.isfinite(found).all():
         raise InputError(f"{name} contains values that are not finite: remove or replace them.")
     return found

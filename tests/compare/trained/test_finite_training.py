@@ -311,7 +311,12 @@ def test_parts_are_kept() -> None:
 def test_it_is_reached_by_the_regime() -> None:
     mlp = ft.MLP("sin", depth=2, width=8, C_b=0.1, C_W=1.3, lambda_b=0.5)
     data = [[-0.1, -0.7], [2.1, 0.25]], [-0.3, 0.4], [[-1.2, -0.95]]
-    options: dict[str, Any] = {"widths": (32, 64, 128), "draws": (200, 200, 200), "algorithm": "two_step", "seed": 3}
+    options: dict[str, Any] = {
+        "widths": (32, 64, 128),
+        "draws": (200, 200, 200),
+        "algorithm": "two_step",
+        "seed": 3,
+    }
     found = ft.compare(mlp, *data, trained=True, regime="finite", **options)
     assert isinstance(found, FiniteComparison)
     np.testing.assert_array_equal(found.measured, compare_trained_finite(mlp, *data, **options).measured)

@@ -275,3 +275,8 @@ def test_random_features_give_the_posterior_of_the_reference() -> None:
     ]
     np.testing.assert_allclose(found.theory[:7], expected, rtol=1e-8)
     assert found.agrees
+
+
+def test_data_that_are_missing_are_named() -> None:
+    with pytest.raises(InputError, match="X_test, trained=True"):
+        ft.compare(ft.MLP("tanh", depth=2, width=8), [[1.0]], [1.0], trained=True)
