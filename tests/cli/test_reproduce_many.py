@@ -33,11 +33,12 @@ def good(scale: Scale, seed: int) -> Result:
 
 
 def explained(scale: Scale, seed: int) -> Result:
-    return answer("explained", Row("x", 1.0, 2.0, agrees=False, note="Printed wrongly."))
+    return answer("explained", Row("x", 1.0, 2.0, agrees=False, note="Printed wrongly.", disputed=True))
 
 
 def bad(scale: Scale, seed: int) -> Result:
-    return answer("bad", Row("x", 1.0, 2.0, agrees=False), Row("y", 1.0, 2.0, agrees=False, note="Why."))
+    """A note alone explains nothing."""
+    return answer("bad", Row("x", 1.0, 2.0, agrees=False, note="A word on the method."))
 
 
 def broken(scale: Scale, seed: int) -> Result:

@@ -24,6 +24,7 @@ def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -
             "z": row.z,
             "agrees": row.agrees,
             "note": row.note,
+            "disputed": row.disputed,
         }
         for row in result.table
     ]

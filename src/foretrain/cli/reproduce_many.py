@@ -38,7 +38,7 @@ class Record:
     rows: int = 0
     agree: int = 0
     disagree: int = 0
-    explained: int = 0  # of the rows that disagree: those with a note
+    explained: int = 0  # of the rows that disagree: claims that are known not to hold, with a note why
     seconds: float = 0.0
     verdict: str = ""
     error: str = ""  # empty unless the experiment failed
@@ -141,7 +141,7 @@ def _record(name: str, result: Result, seconds: float) -> Record:
         rows=len(result.table),
         agree=sum(row.agrees is True for row in result.table),
         disagree=len(wrong),
-        explained=sum(bool(row.note) for row in wrong),
+        explained=sum(row.disputed for row in wrong),
         seconds=seconds,
         verdict=result.verdict,
         differences=tuple((row.quantity, row.expected, row.here, row.note) for row in wrong),
@@ -203,7 +203,7 @@ def _answer(records: Sequence[Record], scale: Scale, seed: int) -> Answer:
 
 
 def _differences(records: Sequence[Record]) -> list[str | Table]:
-    """The rows that disagree, so that the reader can judge whether their notes explain it."""
+    """The rows that disagree, with what is known about them."""
     rows = [(record.name, *difference) for record in records for difference in record.differences]
     columns = ("experiment", "quantity", "published or theory", "here", "note")
     return ["Rows that disagree:", Table(columns, rows)] if rows else []

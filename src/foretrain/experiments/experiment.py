@@ -38,6 +38,7 @@ class Row:
     standard_error: float | None = None  # None: computed, not sampled
     agrees: bool | None = None  # None: shown for orientation, no claim is tested
     note: str = ""
+    disputed: bool = False  # a claim of the source that is known not to hold; the note says why
 
     @property
     def z(self) -> float | None:

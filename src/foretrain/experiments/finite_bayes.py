@@ -244,6 +244,7 @@ def _footnote_row(data: xarray.Dataset) -> Row:
         error,
         agrees=bool(abs(ratio - published) <= 3 * error),
         note="the book has this layer at 1/n^2, but the sum over the neurons after it makes that 1/n, as measured",
+        disputed=True,
     )
 
 

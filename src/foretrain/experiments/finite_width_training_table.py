@@ -223,5 +223,5 @@ def _printed_rows(data: xarray.Dataset) -> list[Row]:
         )
         agrees = bool(abs(limit - printed) <= 3 * error)
         title = f"{_SIN}: {name} as printed, times n, beside the limit of networks"
-        rows.append(Row(title, printed, limit, error, agrees=agrees, note=note))
+        rows.append(Row(title, printed, limit, error, agrees=agrees, note=note, disputed=True))
     return rows

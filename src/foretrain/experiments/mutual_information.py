@@ -196,6 +196,7 @@ def _coefficient_rows() -> list[Row]:
                 here,
                 agrees=bool(abs(here / printed - 1) < 5e-3),
                 note="(A.71) puts X = νr into a series of third order, where X = νr + (νr)²/2 is needed",
+                disputed=True,
             )
         )
     return rows
@@ -258,7 +259,8 @@ def _maximum_row(data: xarray.Dataset) -> Row:
     grows = bool((steps > 3 * errors).all() and (data.exact.diff("spread") > 0).all())
     note = "a property of the truncated series: r* is the depth at which perturbation theory ends, νr(m₁ + m₂) ~ 1"
     here = "grows at every depth" if grows else "falls somewhere"
-    return Row("I against depth over width (A.72)", "a maximum at r*", here, agrees=not grows, note=note)
+    title, claim = "I against depth over width (A.72)", "a maximum at r*"
+    return Row(title, claim, here, agrees=not grows, note=note, disputed=True)
 
 
 def _draw(data: xarray.Dataset) -> Figure:

@@ -166,11 +166,8 @@ def _constant_rows(data: xarray.Dataset) -> list[Row]:
         title = f"{name}, equal rates: −robustness L λ_b / 4δ²"
         rows.append(Row(f"{title}, completed", complete, here, agrees=bool(abs(here / complete - 1) <= rest)))
         note = "(10.80), (10.81) as printed lack the term (−a_1) λ_b / 2 of the biases: the recursion has it."
-        rows.append(
-            Row(
-                f"{title}, as printed", printed, here, agrees=bool(abs(here / printed - 1) <= rest), note=note
-            )
-        )
+        agrees = bool(abs(here / printed - 1) <= rest)
+        rows.append(Row(f"{title}, as printed", printed, here, agrees=agrees, note=note, disputed=True))
     return rows
 
 

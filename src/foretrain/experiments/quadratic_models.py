@@ -212,6 +212,7 @@ def _kernel_rows(data: xarray.Dataset) -> list[Row]:
             agrees=abs(printed / 4 - 1) < _HALVING,
             note="The printed symmetric kernel differs from (11.132) at first order: it lies halfway between direct "
             "optimisation and the ridgeless end. The kernel sum of (phi + phi^E)/2 and phi has no such term.",
+            disputed=True,
         ),
         Row(
             "effective kernels of gradient descent and least norm, difference falls per halving by",

@@ -42,6 +42,7 @@ _THRESHOLD = 0.02
 _PUBLISHED_SHIFT = 0.08
 _RATE, _BATCH, _BUDGET = 0.01, 512, 8000.0  # 800,000 steps
 _ALLOWED = 2.0  # combined errors
+_NOT_MET = 5  # critical depth whose published slope depends on how often the loss was looked at
 
 
 @dataclass(frozen=True)
@@ -214,9 +215,8 @@ def _slope_row(own: xarray.Dataset, r: int) -> Row:
             f" At the largest ε the escape takes {over_seeds(times)[-1] / _RATE:.0f} steps of the published rate: "
             "how often the loss was looked at, which we do not know, changes the slope by as much (rows below)."
         )
-    return Row(
-        f"r = {r}: slope, loss < {_THRESHOLD:g}", published, found.slope, found.error, bool(agrees), note
-    )
+    title = f"r = {r}: slope, loss < {_THRESHOLD:g}"
+    return Row(title, published, found.slope, found.error, bool(agrees), note, disputed=r == _NOT_MET)
 
 
 def _shift_rows(own: xarray.Dataset, r: int) -> list[Row]:
@@ -235,7 +235,8 @@ def _shift_rows(own: xarray.Dataset, r: int) -> list[Row]:
             )
         agrees = bool(abs(shift) <= _PUBLISHED_SHIFT + _ALLOWED * error)
         title = f"r = {r}: shift of the slope, loss < {threshold:g}"
-        rows.append(Row(title, f"|shift| <= {_PUBLISHED_SHIFT:g}", shift, error, agrees, note))
+        claim = f"|shift| <= {_PUBLISHED_SHIFT:g}"
+        rows.append(Row(title, claim, shift, error, agrees, note, disputed=True))
     return rows
 
 
