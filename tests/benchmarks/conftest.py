@@ -1,20 +1,14 @@
 """The benchmarks lie outside of the package: importable for the tests, with rates that nothing has to measure."""
 
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from bench.harness import jobs  # noqa: E402
-from bench.harness.rates import Rates, Work  # noqa: E402
-from bench.harness.runs import Task  # noqa: E402
-from bench.peer_side import timing  # noqa: E402
+from bench.harness import jobs
+from bench.harness.rates import Rates, Work
+from bench.harness.runs import Task
+from bench.peer_side import timing
 
 
 class FixedRates(Rates):

@@ -42,7 +42,8 @@ def reproduce(
 
     One experiment ends with exit code 1 if a row of its table disagrees. Several, or --all, go on after an
     experiment that fails or disagrees, and end with one table; their exit code is 0 if every tested row agrees or
-    tests a claim that is known not to hold (its note says why), and 1 otherwise. --save and --plot are then about that table.
+    tests a claim that is known not to hold (its note says why), and 1 otherwise. --save and --plot are then
+    about that table.
     """
     scale = registry.Scale.PAPER if paper_scale else registry.Scale.QUICK
     if run_all and names:

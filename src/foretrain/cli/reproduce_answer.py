@@ -10,6 +10,7 @@ from foretrain.cli.output import Table
 if TYPE_CHECKING:
     from foretrain.experiments.registry import Experiment, Result, Scale
 
+KEYS = ("quantity", "expected", "here", "standard_error", "z", "agrees", "note")
 COLUMNS = ("quantity", "published or theory", "here", "standard error", "z", "agrees", "note")
 
 
@@ -30,7 +31,7 @@ def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -
     ]
     facts = {"name": experiment.name, "title": experiment.title, "source": experiment.source}
     noted = any(row.note for row in result.table)
-    cells = [tuple({**row, "z": _rounded(row["z"])}.values()) for row in rows]
+    cells = [tuple({**row, "z": _rounded(row["z"])}[key] for key in KEYS) for row in rows]
     return Answer(
         {
             **facts,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from foretrain._version import __version__
 from foretrain.cli.output import Table
-from foretrain.cli.reproduce_answer import COLUMNS
+from foretrain.cli.reproduce_answer import COLUMNS, KEYS
 from foretrain.experiments import registry
 from foretrain.report.page.markup import Markup, element, join
 from foretrain.support.atomic import new_file
@@ -61,7 +61,7 @@ def _section(folder: Path, record: Record) -> Markup:
     if (own / "figure.png").exists():
         parts.append(Markup(f'<img loading="lazy" src="{quote(record.name)}/figure.png" alt="">'))
     answer = json.loads((own / "answer.json").read_text(encoding="utf-8"))
-    cells = [tuple(row.values()) for row in answer["rows"]]
+    cells = [tuple(row[key] for key in KEYS) for row in answer["rows"]]
     summary = element("summary", f"{record.rows} rows, {record.agree} agree, {record.disagree} disagree")
     parts.append(element("details", summary, _table(Table(COLUMNS, cells)), open=bool(record.disagree)))
     data = element("a", f"{record.name}/data.zarr", href=f"{quote(record.name)}/data.zarr")

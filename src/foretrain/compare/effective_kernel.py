@@ -28,6 +28,7 @@ from foretrain.compare.joint_training import (
     not_ended,
     train_together,
 )
+from foretrain.compare.slope import Slope
 from foretrain.empirical.differentials.entry import ddntk, dntk
 from foretrain.empirical.tangent_kernel.entry import ntk
 from foretrain.support.errors import InputError, NotSupportedError
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 PREDICTIONS = ("frozen", "first", "second")
-_ALLOWED = 3.0  # standard errors
 
 
 class Differentials(NamedTuple):
@@ -54,21 +54,6 @@ class Differentials(NamedTuple):
     first: Array  # dH_{012}
     third: Array  # ddI_{0123}
     second: Array  # ddII_{1234}
-
-
-@dataclass(frozen=True)
-class Slope:
-    """A power of the width with its standard error."""
-
-    value: float
-    standard_error: float
-
-    def agrees(self, expected: float) -> bool:
-        """Whether it is the expected power, within three standard errors."""
-        return abs(self.value - expected) <= _ALLOWED * self.standard_error
-
-    def __repr__(self) -> str:
-        return f"{self.value:.2f} ± {self.standard_error:.2f}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretrain.compare.effective_kernel import Slope
+    from foretrain.compare.slope import Slope
 
 _NETWORKS = (("tanh", 2), ("gelu", 2), ("tanh", 3))  # activation and depth
 # Nearly orthogonal inputs: a well-conditioned kernel, in which large inverses do not hide the powers of 1/n.

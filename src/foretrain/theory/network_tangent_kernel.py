@@ -11,10 +11,8 @@ Networks are :class:`foretrain.theory.ensembles.Parameters`, many at once. A ker
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import check_learning_rate, check_targets, real_array
 from foretrain.theory.ensembles.networks import Parameters, activity, forward
 
 Array = NDArray[np.float64]
@@ -112,46 +111,6 @@ def descend(
             change = rate.weight / fan_in * weight_slope
         weights[number - 1] = weights[number - 1] - eta * change
     return replace(parameters, weights=tuple(weights), biases=tuple(biases))
-
-
-def check_learning_rate(eta: Any) -> float:
-    """eta as a number, or an error."""
-    try:
-        number = float(eta)
-    except (TypeError, ValueError):
-        number = math.nan
-    if isinstance(eta, bool) or not (math.isfinite(number) and number >= 0):
-        raise InputError(f"eta is {eta!r}: give a finite learning rate that is not negative.")
-    return number
-
-
-def real_array(name: str, values: ArrayLike) -> Array:
-    """Values as float64, or an error if they are no real numbers, or not finite."""
-    try:
-        given = np.asarray(values)
-        if np.iscomplexobj(given):
-            raise TypeError
-        found = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} is not a real array: give numbers.") from None
-    except RuntimeError as error:  # a tensor that carries a gradient, or lies on a device
-        raise InputError(f"{name} cannot be read ({error}): give an array.") from None
-    if not np.isfinite(found).all():
-        raise InputError(f"{name} contains values that are not finite: remove or replace them.")
-    return found
-
-
-def check_targets(Y: ArrayLike, inputs: int, outputs: int, name: str = "targets") -> Array:
-    """Targets, or what else has a number for each input and output, as (inputs, outputs), or an error."""
-    targets = real_array(name, Y)
-    if targets.shape == (inputs,) and outputs == 1:
-        targets = targets[:, None]
-    if targets.shape != (inputs, outputs):
-        raise InputError(
-            f"{name} have shape {targets.shape}: give numbers of shape ({inputs}, {outputs}), one row for each input "
-            "and one column for each output."
-        )
-    return targets
 
 
 def _jacobians(parameters: Parameters, z: dict[int, Array]) -> dict[int, Array]:

@@ -16,7 +16,7 @@ from foretrain.compare.build import Network, build, parameter_groups
 from foretrain.compare.trained import Training, draw_ensemble, train_ensemble
 from foretrain.compare.trained.finite import compare_trained_finite
 from foretrain.compare.trained.finite_comparison import FiniteComparison
-from foretrain.compare.trained.finite_goal import finite_goal
+from foretrain.compare.trained.finite_goal import FiniteGoal, finite_goal
 from foretrain.compare.trained.finite_posterior import posterior_goal
 from foretrain.compare.trained.finite_statistics import measure_trained
 from foretrain.compare.trained.finite_two_step import two_step_ensemble
@@ -104,7 +104,8 @@ def test_two_updates_together_are_two_updates_one_by_one() -> None:
     for place, net in enumerate(loaded(TINY, 4, seed=5)):
         np.testing.assert_allclose(found.start[place], says(net, np.concatenate([TRAIN, TEST])), atol=1e-12)
         again = two_step(net, torch.tensor(TRAIN), torch.tensor(TWO), rates=parameter_groups(net, TINY, 1.0))
-        np.testing.assert_allclose(found.end[place][2:], says(again.model, TEST), rtol=1e-9, atol=1e-9)  # type: ignore[arg-type]
+        assert isinstance(again.model, Network)
+        np.testing.assert_allclose(found.end[place][2:], says(again.model, TEST), rtol=1e-9, atol=1e-9)
         hand = by_hand(net, TINY)
         for name in ("kernel_before", "kernel_after"):
             own = getattr(found, name)[place].transpose(2, 0, 3, 1).reshape(6, 6)
@@ -157,9 +158,13 @@ def test_entries_are_means_over_networks() -> None:
     drawn = draw_ensemble(
         mlp, TRAIN, TEST, how, 400, seed=second, mirrored=True, keep=("free", "kernel_before")
     )
+    assert isinstance(goal, FiniteGoal)
+    assert drawn.free is not None
+    assert trained.kernel_before is not None
+    assert trained.kernel_after is not None
     interaction = 16 * (trained.end - trained.free)[:, 2].mean(axis=0)
-    curved = 16 * (drawn.free[:, 2] - goal.linearised(drawn)[:, 0]).mean(axis=0)  # type: ignore[union-attr, index]
-    change = 16 * (trained.kernel_after - trained.kernel_before).mean(axis=0)  # type: ignore[operator]
+    curved = 16 * (drawn.free[:, 2] - goal.linearised(drawn)[:, 0]).mean(axis=0)
+    change = 16 * (trained.kernel_after - trained.kernel_before).mean(axis=0)
     values = dict(zip([entry.label for entry in found.entries], found.measured[1]))
     for output in (0, 1):
         where = f"of output {output} at 0"

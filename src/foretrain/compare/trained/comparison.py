@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.compare.comparison import Comparison
-from foretrain.compare.effective_kernel import Slope
 from foretrain.compare.estimators import BatchValues
 from foretrain.compare.ladder import Ladder, warn_if_too_deep
+from foretrain.compare.slope import Slope
 from foretrain.compare.trained.columns import Entries, TrainedEntry, entries_of, values_of
 from foretrain.compare.trained.deviations import Sizes, power_of, sizes_of
 from foretrain.compare.trained.goal import Goal, Learner, goal_of

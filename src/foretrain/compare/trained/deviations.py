@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from foretrain.compare.effective_kernel import Slope
+from foretrain.compare.slope import Slope
 
 Array = NDArray[np.float64]
 

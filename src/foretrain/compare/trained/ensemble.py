@@ -28,9 +28,8 @@ from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn, torch_generator
 from foretrain.support.threads import over_cores
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import check_targets, whole
 from foretrain.theory.flow.entry import check_network
-from foretrain.theory.network_tangent_kernel import check_targets
-from foretrain.theory.prediction.infinite_width.gradient_descent import whole
 
 Array = NDArray[np.float64]
 

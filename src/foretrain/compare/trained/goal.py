@@ -12,8 +12,8 @@ from foretrain.compare.trained.training import Algorithm, LossName, Training
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import check_targets, positive, whole
 from foretrain.theory.flow.entry import check_network
-from foretrain.theory.network_tangent_kernel import check_targets
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, condition
 from foretrain.theory.prediction.entry import class_probabilities
 from foretrain.theory.prediction.factor import check_noise
@@ -29,7 +29,6 @@ from foretrain.theory.prediction.infinite_width.cross_entropy import (
     integrate_errors,
     sum_errors,
 )
-from foretrain.theory.prediction.infinite_width.gradient_descent import positive, whole
 
 Array = NDArray[np.float64]
 Learner = Literal["gradient_descent", "bayes"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foretrain.compare.trained.networks import Networks, Trace
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.theory.prediction.infinite_width.gradient_descent import not_negative, positive, whole
+from foretrain.theory.arguments import not_negative, positive, whole
 
 Array = NDArray[np.float64]
 Algorithm = Literal["gradient_descent", "flow"]

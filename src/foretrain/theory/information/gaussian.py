@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import real_array
 from foretrain.theory.flow import flow
 from foretrain.theory.information.checks import neurons
-from foretrain.theory.network_tangent_kernel import real_array
 
 if TYPE_CHECKING:
     import xarray as xr

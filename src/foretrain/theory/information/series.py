@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError
+from foretrain.theory.arguments import real_array
 from foretrain.theory.information.checks import neurons
-from foretrain.theory.network_tangent_kernel import real_array
 
 Array = NDArray[np.float64]
 

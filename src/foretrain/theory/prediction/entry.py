@@ -10,15 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import check_targets, positive, real_array
 from foretrain.theory.flow.entry import check_network
-from foretrain.theory.network_tangent_kernel import check_targets, real_array
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction
 from foretrain.theory.prediction.factor import check_noise
 from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_prediction
-from foretrain.theory.prediction.infinite_width.gradient_descent import (
-    gradient_descent_prediction,
-    positive,
-)
+from foretrain.theory.prediction.infinite_width.gradient_descent import gradient_descent_prediction
 from foretrain.theory.prediction.infinite_width.losses import (
     check_probabilities,
     check_share,

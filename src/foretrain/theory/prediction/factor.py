@@ -13,7 +13,7 @@ from foretrain.gaussian.pairs import square_tiles
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.user_warnings import warn_user
-from foretrain.theory.network_tangent_kernel import real_array
+from foretrain.theory.arguments import real_array
 
 Array = NDArray[np.float64]
 

@@ -13,8 +13,8 @@ from scipy.special import logsumexp
 
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import check_targets, real_array
 from foretrain.theory.ensembles.networks import Parameters, forward
-from foretrain.theory.network_tangent_kernel import check_targets, real_array
 from foretrain.theory.prediction.factor import check_noise
 
 Array = NDArray[np.float64]

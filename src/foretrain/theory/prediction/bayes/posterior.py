@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import check_targets, real_array
 from foretrain.theory.flow.entry import check_network
-from foretrain.theory.network_tangent_kernel import check_targets, real_array
 from foretrain.theory.prediction.factor import Factor, check_noise, factorise
 from foretrain.theory.prediction.kernels import Spread, check_spread, training_blocks
 from foretrain.theory.prediction.result import PredictedOutputs, labelled_mean, labelled_spread

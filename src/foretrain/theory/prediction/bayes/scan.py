@@ -20,8 +20,8 @@ from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedEr
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.theory.architecture import MLP, Layer
+from foretrain.theory.arguments import check_targets, real_array
 from foretrain.theory.flow.entry import check_network
-from foretrain.theory.network_tangent_kernel import check_targets, real_array
 from foretrain.theory.prediction.factor import Factor, check_noise, factorise_quietly
 from foretrain.theory.prediction.kernels import EXPLODED
 from foretrain.theory.recursions.preactivation import PairExpectations

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.support.errors import InputError
-from foretrain.theory.network_tangent_kernel import real_array
+from foretrain.theory.arguments import not_negative, positive, real_array, whole
 from foretrain.theory.prediction.finite_width.clock import Clock
 from foretrain.theory.prediction.finite_width.projectors import (
     Algorithm,
@@ -22,12 +22,7 @@ from foretrain.theory.prediction.finite_width.projectors import (
     require_algorithm,
     two_step_projectors,
 )
-from foretrain.theory.prediction.infinite_width.gradient_descent import (
-    LearningRates,
-    not_negative,
-    positive,
-    whole,
-)
+from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.theory.network_tangent_kernel import real_array
+from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.finite_width.clock import Clock
 
 Array = NDArray[np.float64]

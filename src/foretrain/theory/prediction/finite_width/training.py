@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
-from foretrain.theory.network_tangent_kernel import check_targets
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.finite_width.changes import Changes
 from foretrain.theory.prediction.finite_width.checks import (
     check_finite,

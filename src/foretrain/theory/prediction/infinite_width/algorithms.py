@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
-from foretrain.theory.network_tangent_kernel import check_targets
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels

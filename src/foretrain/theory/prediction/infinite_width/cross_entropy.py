@@ -20,16 +20,10 @@ from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress, track
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import check_targets, not_negative, positive, steps_in_words, whole
 from foretrain.theory.ensembles.checks import check_draws
-from foretrain.theory.network_tangent_kernel import check_targets
 from foretrain.theory.prediction.infinite_width.factorisation import spectrum_of, square_root
-from foretrain.theory.prediction.infinite_width.gradient_descent import (
-    GradientDescent,
-    not_negative,
-    positive,
-    steps_in_words,
-    whole,
-)
+from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent
 from foretrain.theory.prediction.infinite_width.losses import (
     CROSS_ENTROPY,
     ExpectedLoss,

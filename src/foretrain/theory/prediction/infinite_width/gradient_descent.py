@@ -10,7 +10,6 @@ where r is (1 - eta w)^t after t steps, exp(-eta w t) after time t of gradient f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +22,7 @@ from scipy.linalg import eigvalsh
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
-from foretrain.theory.network_tangent_kernel import check_targets
+from foretrain.theory.arguments import check_targets, not_negative, positive, steps_in_words, whole
 from foretrain.theory.prediction.factor import Factor
 from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
@@ -281,37 +280,3 @@ def _done_by_flow(values: Array, time: float) -> Array:
     """[1 - exp(-w t)] / w, without loss of digits at small w."""
     safe = np.where(values > 0, values, 1.0)
     return np.asarray(np.where(values > 0, -np.expm1(-safe * time) / safe, time))
-
-
-def positive(name: str, value: float) -> float:
-    """A positive number, or an error."""
-    number = not_negative(name, value)
-    if number == 0:
-        raise InputError(f"{name} is {value!r}: give a positive number.")
-    return number
-
-
-def not_negative(name: str, value: float) -> float:
-    """A number from zero on, or an error."""
-    try:
-        number = math.nan if isinstance(value, bool | str) or np.ndim(value) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise InputError(f"{name} is {value!r}: give one number that is finite and not negative.")
-    return number
-
-
-def steps_in_words(steps: int) -> str:
-    """As a sentence says it."""
-    return "1 step" if steps == 1 else f"{steps} steps"
-
-
-def whole(step: float) -> int:
-    """A number of steps, or an error."""
-    number = not_negative("time", step)
-    if not math.isclose(number, round(number), rel_tol=0, abs_tol=1e-12):
-        raise InputError(
-            f"time is {step!r}: steps are whole numbers; for continuous time use algorithm='flow'."
-        )
-    return round(number)

@@ -16,9 +16,9 @@ from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import check_learning_rate, check_targets
 from foretrain.theory.flow import flow
 from foretrain.theory.flow.entry import check_network
-from foretrain.theory.network_tangent_kernel import check_learning_rate, check_targets
 from foretrain.theory.prediction.infinite_width.factorisation import square_root
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR, Loss
 from foretrain.theory.recursions.preactivation import PairExpectations

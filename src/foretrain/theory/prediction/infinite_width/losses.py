@@ -16,8 +16,8 @@ from scipy.special import log_softmax, softmax
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
+from foretrain.theory.arguments import check_targets, real_array
 from foretrain.theory.ensembles.checks import check_draws
-from foretrain.theory.network_tangent_kernel import check_targets, real_array
 from foretrain.theory.prediction.infinite_width.factorisation import square_root
 from foretrain.theory.prediction.result import PredictedOutputs
 

@@ -15,7 +15,7 @@ from scipy.linalg import eigh, lstsq
 
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
-from foretrain.theory.network_tangent_kernel import real_array
+from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.bayes.posterior import targets_for
 from foretrain.theory.prediction.factor import check_kernel, factorise
 

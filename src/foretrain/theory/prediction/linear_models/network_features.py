@@ -18,10 +18,10 @@ from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import real_array
 from foretrain.theory.ensembles.laws import weight_law
 from foretrain.theory.ensembles.networks import Parameters, activity, draw_layer, forward
 from foretrain.theory.flow.entry import check_network
-from foretrain.theory.network_tangent_kernel import real_array
 from foretrain.theory.prediction.factor import check_kernel
 
 Array = NDArray[np.float64]

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.flow.entry import check_network
-from foretrain.theory.network_tangent_kernel import check_targets
 from foretrain.theory.prediction.bayes.posterior import log_density
 from foretrain.theory.prediction.factor import Factor, check_noise, factorise
 from foretrain.theory.prediction.kernels import kernel
