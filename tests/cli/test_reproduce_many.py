@@ -38,7 +38,8 @@ def explained(scale: Scale, seed: int) -> Result:
 
 def bad(scale: Scale, seed: int) -> Result:
     """A note alone explains nothing."""
-    return answer("bad", Row("x", 1.0, 2.0, agrees=False, note="A word on the method."))
+    known = Row("y", 1.0, 2.0, agrees=False, note="Why.", disputed=True)
+    return answer("bad", Row("x", 1.0, 2.0, agrees=False, note="A word on the method."), known)
 
 
 def broken(scale: Scale, seed: int) -> Result:
