@@ -74,6 +74,7 @@ def test_machines_see_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         "z": pytest.approx(2.0),
         "agrees": True,
         "note": "",
+        "disputed": False,
     }
     assert document["rows"][2]["expected"] == "Infinity"
 
