@@ -9,7 +9,6 @@ from foretrain.compare.agreement import (
     largest_score_allowed,
     largest_spread_allowed,
 )
-from foretrain.experiments import agreement as of_experiments
 
 
 def test_the_bound_holds_one_run_in_a_hundred() -> None:
@@ -27,11 +26,6 @@ def test_the_spread_of_few_scores_has_a_wider_bound() -> None:
     scores = np.random.default_rng(3).standard_normal((20_000, 5))
     share = np.mean(np.sqrt(np.mean(scores**2, axis=1)) > largest_spread_allowed(5))
     assert abs(share - 0.01) < 4 * np.sqrt(0.01 * 0.99 / 20_000)
-
-
-def test_experiments_use_the_same_numbers() -> None:
-    assert of_experiments.largest_score_allowed is largest_score_allowed
-    assert of_experiments.LARGEST_SPREAD == 1.3
 
 
 def test_decorrelated_scores_are_independent_and_of_unit_variance() -> None:

@@ -116,7 +116,7 @@ def _curves(act: Activation) -> xarray.Dataset:
 
 
 def _draw(act: Activation, curves: xarray.Dataset) -> Figure:
-    from foretrain.experiments.drawing import PALETTE, new_figure
+    from foretrain.support.drawing import PALETTE, new_figure
 
     figure, (panel,) = new_figure(act.label, 1, 1, (6.0, 4.0))
     for order, label in zip(curves["order"].values, ("σ", "σ′", "σ″")):

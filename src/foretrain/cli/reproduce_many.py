@@ -232,7 +232,7 @@ def _dataset(records: Sequence[Record], scale: Scale, seed: int, verdict: str) -
 
 def _draw(records: Sequence[Record]) -> Figure:
     """Tested rows of every experiment by how they ended, and how long it took."""
-    from foretrain.experiments.drawing import FAINT, GREEN, ORANGE, RED, new_figure
+    from foretrain.support.drawing import FAINT, GREEN, ORANGE, RED, new_figure
 
     figure, (counts, times) = new_figure("Experiments", 1, 2, (13, 1.6 + 0.26 * len(records)))
     place = list(range(len(records)))

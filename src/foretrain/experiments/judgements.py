@@ -1,13 +1,26 @@
-"""A judgement on correlated z-scores as rows of a table."""
+"""Judgements on z-scores as rows of an experiment's table."""
 
 from __future__ import annotations
 
-from foretrain.compare.agreement import Judgement
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compare.agreement import LARGEST_SPREAD, Judgement, largest_score_allowed
 from foretrain.experiments.registry import Row
 
 
+def agreement_rows(scores: NDArray[np.float64]) -> tuple[Row, Row]:
+    """Of independent ones, two lines of the table: the root mean square of the z-scores, and the largest one."""
+    spread, largest = float(np.sqrt(np.mean(scores**2))), float(np.abs(scores).max())
+    bound = largest_score_allowed(scores.size)
+    return (
+        Row(f"rms z of {scores.size} entries", 1.0, spread, agrees=spread <= LARGEST_SPREAD),
+        Row(f"largest |z| of {scores.size} entries (bound)", bound, largest, agrees=largest <= bound),
+    )
+
+
 def judgement_rows(judgement: Judgement, subject: str) -> list[Row]:
-    """Two lines: the root mean square of the independent combinations, and the largest |z| beside its bound."""
+    """Of correlated ones, two lines: the root mean square of independent combinations, and the largest |z|."""
     spread, largest = judgement.rms <= judgement.rms_bound, judgement.largest <= judgement.bound
     return [
         Row(

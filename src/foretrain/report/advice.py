@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.experiments.drawing import BLUE, FAINT, GREEN, INK, ORANGE, RED, new_figure
+from foretrain.support.drawing import BLUE, FAINT, GREEN, INK, ORANGE, RED, new_figure
 from foretrain.theory.finite_width import LARGE, SMALL
 
 if TYPE_CHECKING:

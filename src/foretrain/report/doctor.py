@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from foretrain.doctor.checks import CHECKS
 from foretrain.doctor.finding import Severity
-from foretrain.experiments.drawing import BLUE, FAINT, GREEN, INK, ORANGE, RED, new_mosaic
+from foretrain.support.drawing import BLUE, FAINT, GREEN, INK, ORANGE, RED, new_mosaic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, RED, new_figure
+from foretrain.support.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, RED, new_figure
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, RED, new_figure
+from foretrain.support.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, RED, new_figure
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.finite_width import LARGE, SMALL
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.experiments.drawing import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, SKY, new_mosaic
+from foretrain.support.drawing import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, SKY, new_mosaic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.experiments.drawing import BLUE, GREEN, INK, ORANGE, SKY, new_figure
+from foretrain.support.drawing import BLUE, GREEN, INK, ORANGE, SKY, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.experiments.drawing import BLUE, FAINT, INK, ORANGE, RED, new_figure
+from foretrain.support.drawing import BLUE, FAINT, INK, ORANGE, RED, new_figure
 
 if TYPE_CHECKING:
     import xarray

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
 
 if TYPE_CHECKING:
     import xarray as xr

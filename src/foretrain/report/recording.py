@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.drawing import BLUE, FAINT, PALETTE, new_figure
+from foretrain.support.drawing import BLUE, FAINT, PALETTE, new_figure
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:

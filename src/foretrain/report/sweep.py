@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, new_figure
 from foretrain.experiments.sweep.answers import ERROR, REPEAT, STATUS
 from foretrain.experiments.sweep.parameters import SEED
+from foretrain.support.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, new_figure
 from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.experiments.drawing import FAINT, INK, PALETTE, new_figure
-from foretrain.experiments.trained_ensembles_drawing import draw_bands, draw_outputs, draw_sizes
+from foretrain.experiments.effective_theory.trained_ensembles.drawing import (
+    draw_bands,
+    draw_outputs,
+    draw_sizes,
+)
+from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
 
 if TYPE_CHECKING:
     import xarray

@@ -1,0 +1,1 @@
+"""Experiments on collective fields (Nordio)."""

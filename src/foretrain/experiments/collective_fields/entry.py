@@ -1,0 +1,252 @@
+"""Collective fields of ReLU networks with one to four hidden layers: predicted and real updates, and whole trainings.
+
+The note prints no figures, so these are tests of its statements. One step of descent changes residuals, activations
+and conjugate fields by (171), (152) and (185) up to order eta^2 while no mask flips, and exactly so with one hidden
+layer; flips are counted and their part is separated. One hidden layer is trained without weights (47), and while
+deeper networks learn, the split of the kernel into layers (172) is followed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foretrain.experiments.collective_fields.drawing import draw
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, integer, spawn
+from foretrain.theory.architecture import FloatArray
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+
+DEPTHS = (1, 2, 3, 4)
+_SIZES = 2.0 ** np.arange(-16.0, 1.0)  # of steps, in units of the largest stable one
+_SMALL = 6  # places of the sizes between which powers of eta are read: the first seven
+_EXACT = 1e-9  # relative to the change: what rounding leaves of a field after a small step
+
+
+@dataclass(frozen=True)
+class _Plan:
+    networks: int
+    inputs: int
+    width: int
+    steps: int
+    every: int
+
+
+_PLANS = {Scale.QUICK: _Plan(6, 16, 48, 300, 6), Scale.PAPER: _Plan(40, 64, 256, 2_000, 20)}
+
+
+def collective_fields(scale: Scale, seed: int) -> Result:
+    """Orders of one-step predictions, mask flips, training without weights, and layers of the kernel."""
+    import xarray
+
+    plan = _PLANS[scale]
+    seeds = spawn(seed, len(DEPTHS))
+    steps = [
+        _steps(plan, depth, own) for depth, own in track(list(zip(DEPTHS, seeds, strict=True)), "depths")
+    ]
+    learning = [_learning(plan, depth, own) for depth, own in zip(DEPTHS, seeds, strict=True)]
+    data = xarray.merge(
+        [
+            xarray.concat(steps, "depth").assign_coords(depth=list(DEPTHS)),
+            xarray.concat(learning, "depth", join="outer").assign_coords(depth=list(DEPTHS)),
+            _without_weights(plan, seeds[0]),
+        ]
+    )
+    rows = (
+        *_kernel_rows(data),
+        *_order_rows(data),
+        *_flip_rows(data),
+        *_simulation_rows(data),
+        *_layer_rows(data),
+    )
+    word = "hold" if all(row.agrees is not False for row in rows) else "do NOT all hold"
+    verdict = (
+        f"The first-order equations of the fields {word} up to η² for one to four hidden layers while masks stay; "
+        "with one hidden layer they are exact, and training without weights gives the outputs of training with them."
+    )
+    return Result(verdict, rows, data, partial(draw, data))
+
+
+def _network(plan: _Plan, depth: int, seed: Seed) -> tuple[torch.nn.Sequential, torch.Tensor, torch.Tensor]:
+    """A ReLU network without biases, read by its mean (9), inputs, and targets that are positive like outputs."""
+    import torch
+    from torch import nn
+
+    source = torch.Generator().manual_seed(integer(seed))
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        linear = nn.Linear(plan.width, plan.width, bias=False, dtype=torch.float64)
+        with torch.no_grad():
+            linear.weight.normal_(0.0, (2 / plan.width) ** 0.5, generator=source)
+        layers += [linear, nn.ReLU()]
+    x = torch.randn(plan.inputs, plan.width, dtype=torch.float64, generator=source)
+    y = 0.5 + 0.4 * torch.sin(2 * x[:, :1])
+    return nn.Sequential(*layers), x, y
+
+
+def _largest_rate(model: torch.nn.Sequential, x: torch.Tensor) -> float:
+    """2 over the largest eigenvalue of (2 / M) K: where descent of the residuals (171) ceases to be stable."""
+    from foretrain.empirical.fields import fields
+
+    return float(len(x) / fields(model, x, readout="mean").kernel_spectrum.sel(part="total").max())
+
+
+def _steps(plan: _Plan, depth: int, seed: Seed) -> xarray.Dataset:
+    """Errors of one-step predictions over the changes, of residuals, and of the worst u and b, for many networks."""
+    import xarray
+
+    from foretrain.empirical.fields import fields
+
+    parts = []
+    for own in spawn(seed, plan.networks):
+        model, x, y = _network(plan, depth, own)
+        rates = _SIZES * _largest_rate(model, x)
+        found = fields(model, x, readout="mean")
+        report = found.step_report(list(rates), y).data.sel(norm="rms")
+        errors = {
+            name: np.stack([_worst(report, name, letter) for letter in ("r", "u", "b")])
+            for name in ("error", "frozen_error")
+        }
+        parts.append(
+            xarray.Dataset(
+                {
+                    **{name: (("kind", "step_size"), values) for name, values in errors.items()},
+                    "flips": ("step_size", report.flips.sum("layer").values / (depth * x.numel())),
+                    "kernel_gap": ((), _kernel_gap(model, x, found.kernel.values)),
+                },
+                coords={"kind": ["residual", "activation", "conjugate"], "step_size": _SIZES},
+            )
+        )
+    return xarray.concat(parts, "network")
+
+
+def _worst(report: xarray.Dataset, name: str, letter: str) -> FloatArray:
+    """The largest error relative to the linear change, over the layers of one kind of field.
+
+    The linear change is that of the smallest step, scaled up: larger real changes contain flips.
+    """
+    chosen = [str(field) for field in report.field.values if str(field).startswith(letter)]
+    linear = report["change"].isel(eta=0) * report.eta / report.eta[0]
+    return np.asarray((report[name] / linear).sel(field=chosen).max("field").values)
+
+
+def _kernel_gap(model: torch.nn.Sequential, x: torch.Tensor, kernel: FloatArray) -> float:
+    """Relative distance of sum Q S (172) from the kernel of automatic gradients."""
+    import torch
+
+    weights = list(model.parameters())
+    outputs = model(x).mean(dim=1)
+    rows = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(one, weights, retain_graph=True)])
+        for one in outputs
+    ]
+    automatic = (torch.stack(rows) @ torch.stack(rows).T).numpy()
+    return float(np.abs(kernel.reshape(automatic.shape) - automatic).max() / np.abs(automatic).max())
+
+
+def _learning(plan: _Plan, depth: int, seed: Seed) -> xarray.Dataset:
+    """Loss and share of every layer in the trace of the kernel while a network learns."""
+    import xarray
+
+    from foretrain.empirical.fields import record_fields
+
+    model, x, y = _network(plan, depth, spawn(seed, 1)[0])
+    rate = 0.1 * _largest_rate(model, x)
+    record = record_fields(model, x, y, plan.steps, rate, every=plan.every, readout="mean")
+    share = record.kernel_trace / record.kernel_trace.sum("layer")
+    return xarray.Dataset(
+        {"share": share, "loss": record.loss, "trace": record.kernel_trace.sum("layer")}
+    ).drop_attrs()
+
+
+def _without_weights(plan: _Plan, seed: Seed) -> xarray.Dataset:
+    """One hidden layer trained with weights, and without by its preactivations and by its activations."""
+    import xarray
+
+    from foretrain.empirical.fields import simulate, weight_training
+
+    model, x, y = _network(plan, 1, spawn(seed, 1)[0])
+    arguments: tuple[Any, ...] = (model, x, y, plan.steps, 0.5 * _largest_rate(model, x))
+    real = weight_training(*arguments, readout="mean")
+    parts = {way: simulate(*arguments, readout="mean", evolve=way) for way in ("preactivation", "activation")}
+    gaps = [np.abs(each.outputs - real.outputs).max(("input", "output")).values for each in parts.values()]
+    return xarray.Dataset(
+        {"gap": (("way", "time"), np.stack(gaps)), "real_loss": ("time", real.loss.values)},
+        coords={"way": list(parts), "time": real.step.values},
+    )
+
+
+def _kernel_rows(data: xarray.Dataset) -> list[Row]:
+    worst = data.kernel_gap.max("network")
+    return [
+        Row(f"L = {depth}: Σ Q S (172) against automatic gradients, relative", 0.0, gap, agrees=gap < _EXACT)
+        for depth, gap in ((int(depth), float(worst.sel(depth=depth))) for depth in data.depth.values)
+    ]
+
+
+def _order_rows(data: xarray.Dataset) -> list[Row]:
+    """With masks kept, the error over the change is of order eta, and nothing with one hidden layer."""
+    rows = []
+    for depth in data.depth.values:
+        for kind in data.kind.values:
+            share = data.frozen_error.sel(depth=depth, kind=kind).isel(step_size=slice(0, _SMALL + 1))
+            title = f"L = {depth}: {kind}, masks kept"
+            if depth == 1:
+                largest = float(data.frozen_error.sel(depth=depth, kind=kind).max())
+                rows.append(Row(f"{title}, error / change", 0.0, largest, agrees=largest < _EXACT))
+                continue
+            ends = np.log2(share.isel(step_size=[0, -1]).values)
+            powers = 1 + (ends[:, 1] - ends[:, 0]) / _SMALL
+            error = float(powers.std(ddof=1) / np.sqrt(len(powers)))
+            agrees = bool(abs(powers.mean() - 2) <= max(0.02, 3 * error))
+            rows.append(Row(f"{title}, power of η in the error", 2.0, float(powers.mean()), error, agrees))
+    return rows
+
+
+def _flip_rows(data: xarray.Dataset) -> list[Row]:
+    """What flips add, for orientation: the note gives no number for it."""
+    rows = []
+    for depth in data.depth.values:
+        for size in (2.0**-6, 1.0):
+            one = data.sel(depth=depth, kind="residual", step_size=size)
+            flips, wrong, kept = (one[name].mean("network") for name in ("flips", "error", "frozen_error"))
+            title = f"L = {depth}, η = {size:.3g} of the largest stable: error of Δr / Δr, masks free"
+            note = f"{float(flips):.2%} of the masks flip; with masks kept {float(kept):.2g}"
+            rows.append(Row(title, "none published", float(wrong), note=note))
+    return rows
+
+
+def _simulation_rows(data: xarray.Dataset) -> list[Row]:
+    """By preactivations the twin is exact for all time; by activations until a dead unit should revive."""
+    exact, revived = (float(data.gap.sel(way=way).max()) for way in ("preactivation", "activation"))
+    title = f"outputs without weights against weights, {int(data.time[-1])} steps"
+    note = "Dead units cannot revive when activations alone are evolved: exact only until one should."
+    return [
+        Row(f"{title}: by preactivations (47)", 0.0, exact, agrees=exact < _EXACT),
+        Row(f"{title}: by activations (50)", "exact until a unit revives", revived, note=note),
+    ]
+
+
+def _layer_rows(data: xarray.Dataset) -> list[Row]:
+    """Shares of the layers in the kernel before and after, for orientation."""
+    rows = []
+    for depth in DEPTHS[1:]:
+        share = data.share.sel(depth=depth).dropna("layer", how="all")
+        texts = [", ".join(f"{float(value):.2f}" for value in share.isel(step=place)) for place in (0, -1)]
+        falls = float(data.loss.sel(depth=depth)[-1] / data.loss.sel(depth=depth)[0])
+        rows.append(
+            Row(
+                f"L = {depth}: shares of layers 1..{depth} in K, start → end",
+                texts[0],
+                texts[1],
+                note=f"The loss falls to {falls:.2g} of its first value.",
+            )
+        )
+    return rows

@@ -1,0 +1,1 @@
+"""Experiments on *The Principles of Deep Learning Theory* (Roberts & Yaida)."""

@@ -1,0 +1,135 @@
+"""Where the two susceptibilities meet: figures 5.1 to 5.3.
+
+A critical initialisation needs chi_perp = chi_parallel = 1 at one kernel value K*. The ratio
+chi_perp / chi_parallel = 2K^2 <s'^2> / <s^2 (z^2 - K)> (5.73) does not depend on C_b and C_W, so that one curve per
+activation shows where it can be met.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, new_figure
+from foretrain.theory.architecture import FloatArray
+from foretrain.theory.criticality import criticality
+from foretrain.theory.kernel_functions import KernelFunctions
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_POINTS = {Scale.QUICK: 121, Scale.PAPER: 601}
+_DIGITS = 5e-7  # values are published with six decimals
+
+
+def critical_lines(scale: Scale, seed: int) -> Result:
+    """tanh: the lines chi_perp = 1 and chi_parallel = 1 in the plane (C_W, C_b), and the ratio against K."""
+    import xarray
+
+    K = np.geomspace(1e-4, 30.0, _POINTS[scale])
+    values = KernelFunctions("tanh").at(K)
+    lines = xarray.Dataset(coords={"K": K})
+    for name, slope in (("perpendicular", values.slope_square), ("parallel", values.square_slope)):
+        lines[f"C_W_{name}"] = ("K", 1 / slope)
+        lines[f"C_b_{name}"] = ("K", K - values.square / slope)
+    data = xarray.merge([lines, _ratios(("tanh",), np.linspace(0.0, 3.0, _POINTS[scale]))])
+    meeting = [float(lines[name][0]) for name in ("C_W_perpendicular", "C_b_perpendicular")]
+    rows = (
+        Row("C_W where the lines meet", 1.0, meeting[0], agrees=abs(meeting[0] - 1) < 1e-3),
+        Row("C_b where the lines meet", 0.0, meeting[1], agrees=abs(meeting[1]) < 1e-3),
+        *_rows("tanh", {0.1: 1.185962, 1.0: 2.554504, 3.0: 5.316211}),
+    )
+    verdict = "The two lines of tanh meet in one point only, (C_W, C_b) = (1, 0), where the kernel vanishes."
+    return Result(verdict, rows, data, partial(_draw_lines, data))
+
+
+def ratio_without_criticality(scale: Scale, seed: int) -> Result:
+    """Sigmoid and softplus: the ratio is one at K = 0 for sigmoid, which needs a negative C_b, or nowhere."""
+    data = _ratios(("sigmoid", "softplus"), np.linspace(0.0, 3.0, _POINTS[scale]))
+    sigmoid, softplus = criticality("sigmoid"), criticality("softplus")
+    rows = (
+        *_rows("sigmoid", {0.0: 1.0}),
+        *_rows("softplus", {0.1: 0.598047, 1.0: 0.647204, 3.0: 0.707595}),
+        Row("sigmoid has a critical point", 0.0, float(sigmoid.exists), agrees=not sigmoid.exists),
+        Row("softplus has a critical point", 0.0, float(softplus.exists), agrees=not softplus.exists),
+    )
+    verdict = f"Neither can be made critical. Sigmoid: {sigmoid.reason}; softplus: {softplus.reason}."
+    return Result(verdict, rows, data, partial(_draw_ratios, data, "Activations without criticality"))
+
+
+def ratio_half_stable(scale: Scale, seed: int) -> Result:
+    """SWISH and GELU: the ratio is one at K = 0, an unstable point, and at a half-stable K* > 0."""
+    data = _ratios(("swish", "gelu"), np.linspace(0.0, 20.0, _POINTS[scale]))
+    rows = [*_rows("swish", {10.0: 0.989497}), *_rows("gelu", {10.0: 1.018514})]
+    published = {
+        "swish": (14.320173618, 0.5551431707, 1.9880046783),
+        "gelu": (None, 0.1729223908, 1.9830582574),
+    }
+    for name, expected in published.items():
+        found = criticality(name)
+        exact = expected[0] or (3 + np.sqrt(17)) / 2
+        for label, value, here in (
+            ("K*", exact, found.K_star),
+            ("C_b", expected[1], found.C_b),
+            ("C_W", expected[2], found.C_W),
+        ):
+            assert here is not None
+            rows.append(Row(f"{name}: {label}", value, here, agrees=bool(abs(here / value - 1) < 1e-8)))
+    verdict = "Both have a half-stable critical point at K* > 0 besides the unstable one at K = 0."
+    return Result(verdict, tuple(rows), data, partial(_draw_ratios, data, "Half-stable criticality"))
+
+
+def _ratio(name: str, K: FloatArray) -> FloatArray:
+    """chi_perp / chi_parallel; at K = 0 its limit, which the smallest kernel value shows to all printed digits."""
+    return 1 / KernelFunctions(name).ratio(np.maximum(K, 1e-9))
+
+
+def _ratios(names: tuple[str, ...], K: FloatArray) -> xarray.Dataset:
+    import xarray
+
+    values = np.stack([_ratio(name, K) for name in names])
+    return xarray.Dataset(
+        {"ratio": (("activation", "kernel"), values)}, coords={"activation": list(names), "kernel": K}
+    )
+
+
+def _rows(name: str, published: dict[float, float]) -> list[Row]:
+    here = _ratio(name, np.array(list(published)))
+    return [
+        Row(f"{name}: ratio at K = {K:g}", value, float(found), agrees=bool(abs(found - value) < _DIGITS))
+        for (K, value), found in zip(published.items(), here, strict=True)
+    ]
+
+
+def _draw_lines(data: xarray.Dataset) -> Figure:
+    figure, (plane, ratio) = new_figure("Criticality of tanh", 1, 2, (12, 4.8))
+    for name, color, symbol in (
+        ("perpendicular", BLUE, r"$\chi_\perp = 1$"),
+        ("parallel", ORANGE, r"$\chi_\parallel = 1$"),
+    ):
+        plane.plot(data[f"C_W_{name}"], data[f"C_b_{name}"], color=color, linewidth=2, label=symbol)
+    plane.plot([1], [0], "o", color=INK, markersize=7, label="critical point (1, 0)")
+    plane.axhline(0, color=FAINT, linewidth=0.8)
+    plane.set(xlim=(0, 5), ylim=(-1, 3), xlabel="$C_W$", ylabel="$C_b$")
+    plane.legend(frameon=False)
+    _draw_curves(ratio, data)
+    return figure
+
+
+def _draw_ratios(data: xarray.Dataset, title: str) -> Figure:
+    figure, (panel,) = new_figure(title, 1, 1, (7, 4.6))
+    _draw_curves(panel, data)
+    return figure
+
+
+def _draw_curves(panel: Axes, data: xarray.Dataset) -> None:
+    for color, name in zip(PALETTE, data.activation.values, strict=False):
+        panel.plot(data.kernel, data.ratio.sel(activation=name), color=color, linewidth=2, label=str(name))
+    panel.axhline(1, color=INK, linewidth=0.9, linestyle="--")
+    panel.set(xlabel="kernel $K$", ylabel=r"$\chi_\perp(K)\,/\,\chi_\parallel(K)$", xlim=(0, None))
+    panel.legend(frameon=False)

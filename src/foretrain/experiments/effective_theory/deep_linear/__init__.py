@@ -1,0 +1,1 @@
+"""Chapter 3: deep linear networks, exact in width."""

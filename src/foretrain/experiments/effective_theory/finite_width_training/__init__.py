@@ -1,0 +1,1 @@
+"""Chapter ∞: trained networks beside the prediction to order 1/n."""

@@ -1,0 +1,228 @@
+"""The table of trained networks of finite width beside theory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compare.agreement import largest_score_allowed
+from foretrain.compare.widths import extrapolation_weights
+from foretrain.experiments.judgements import agreement_rows
+from foretrain.experiments.registry import Row
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+
+INTERACTION, VARIANCE = "interaction of output 0 at 0", "ntk_variance of output 0 at 0"
+_NEAR = 2.0  # standard errors
+_POWER_KNOWN = 0.35  # largest standard error of a power of n that tells 1/n from no fall, or from 1/n^2
+_SIN, _TANH = "sin, L = 2, descent at 1.2", "tanh, L = 2, descent at 1.2"
+_DEEP = "sin, L = 3, descent at 1.2"
+_PAIRS = (
+    ("sin, L = 2, two-step", _SIN),
+    ("sin, L = 2, descent at 0.2", _SIN),
+    ("tanh, L = 2, two-step", _TANH),
+    ("sin, L = 3, two-step", _DEEP),
+)
+
+
+def table(data: xarray.Dataset) -> tuple[Row, ...]:
+    """Limits, largest widths, verdicts of all entries, differences between algorithms, and the printed formulas."""
+    return (
+        *_limit_rows(data),
+        *_widest_rows(data),
+        *_verdict_rows(data),
+        *_variance_rows(data),
+        *(_difference_row(data, first, second) for first, second in _PAIRS),
+        _power_row(data, _TANH, "mean"),
+        *(_power_row(data, case, "ntk_change") for case in (_SIN, _TANH, _DEEP)),
+        *_printed_rows(data),
+    )
+
+
+def verdict(rows: tuple[Row, ...]) -> str:
+    """One sentence."""
+    printed = [row for row in rows if "as printed" in row.quantity]
+    tested = [row for row in rows if row.agrees is not None and row not in printed]
+    near = next(row for row in rows if row.quantity.startswith("means of networks with L = 2"))
+    refused = sum(row.agrees is False for row in printed)
+    return (
+        f"Trained networks against chapter ∞: {sum(row.agrees is True for row in tested)} of {len(tested)} checks of "
+        f"the order 1/n agree, {near.here} means at the largest width are within 2 standard errors; "
+        f"{refused} of {len(printed)} formulas as printed are refuted."
+    )
+
+
+def case_of(data: xarray.Dataset, case: str) -> xarray.Dataset:
+    """One case, without the widths and entries that it does not have."""
+    return data.sel(case=case).dropna("width", subset=["steps"]).dropna("entry", subset=["theory"])
+
+
+def entries_of(data: xarray.Dataset, observable: str) -> list[str]:
+    """Names of the entries of one observable that a case has."""
+    return [name for name in data["entry"].values.tolist() if name.startswith(f"{observable} ")]
+
+
+def _told(data: xarray.Dataset, name: str) -> str:
+    """An entry in words; which output and which test only where there are several."""
+    observable, _, place = name.partition(" of output ")
+    several = len(entries_of(data, observable)) > 1
+    output, _, test = place.partition(" at ")
+    return f"{observable} (output {output}, test {test})" if several else observable
+
+
+def _limit_rows(data: xarray.Dataset) -> list[Row]:
+    cases = {case: case_of(data, case) for case in data["case"].values.tolist()}
+    entries = [(case, own, name) for case, own in cases.items() for name in entries_of(own, "interaction")]
+    bound = largest_score_allowed(len(entries))
+    rows = []
+    for case, own, name in entries:
+        at = own.sel(entry=name)
+        theory, limit, error = (at[key].item() for key in ("theory", "limit", "standard_error"))
+        agrees = bool(abs(limit - theory) <= bound * error)
+        rows.append(Row(f"{case}: {_told(own, name)}, times n, limit", theory, limit, error, agrees=agrees))
+    return rows
+
+
+def _widest_rows(data: xarray.Dataset) -> list[Row]:
+    """n (mean − infinite width) at the largest width: tested where higher orders are below the noise, for L = 2."""
+    cases = {case: case_of(data, case) for case in data["case"].values.tolist()}
+    entries = [(case, own, name) for case, own in cases.items() for name in entries_of(own, "mean")]
+    shallow = [entry for entry in entries if "L = 2" in entry[0]]
+    bound = largest_score_allowed(len(shallow))
+    rows, inside = [], 0
+    for case, own, name in entries:
+        at = own.sel(entry=name).isel(width=-1)
+        theory, found, error = (at[key].item() for key in ("theory", "measured", "measured_error"))
+        title = f"{case}: {_told(own, name)} less infinite width, times n, at n = {at['width'].item():.0f}"
+        z = (found - theory) / error
+        if "L = 2" in case:
+            inside += abs(z) <= _NEAR
+            note = "" if abs(z) <= _NEAR else "orders beyond 1/n or chance; the limit is tested above"
+            rows.append(Row(title, theory, found, error, agrees=bool(abs(z) <= bound), note=note))
+        else:
+            note = "L = 3 at this width: orders beyond 1/n are as large as the noise; the limit is what is tested"
+            rows.append(Row(title, theory, found, error, note=note))
+    return [*rows, _near_row(inside, len(shallow))]
+
+
+def _near_row(inside: int, count: int) -> Row:
+    """Fewer than the bound are within two standard errors in one of a hundred runs."""
+    from scipy.stats import binom, norm
+
+    fewest = int(binom.ppf(0.01, count, 1 - 2 * norm.sf(_NEAR)))
+    return Row(
+        "means of networks with L = 2 at their largest width within 2 standard errors",
+        f"at least {fewest} of {count}",
+        f"{inside} of {count}",
+        agrees=inside >= fewest,
+    )
+
+
+def _verdict_rows(data: xarray.Dataset) -> list[Row]:
+    rows = []
+    for case in data["case"].values.tolist():
+        own = data.sel(case=case)
+        note = f"largest |z| {own['largest_z'].item():.2f} of at most {own['bound'].item():.2f}"
+        rows.append(
+            Row(
+                f"{case}: rms z of all entries, limit",
+                f"at most {own['rms_bound'].item():.2f}",
+                own["rms_z"].item(),
+                agrees=bool(own["agrees"].item()),
+                note=note,
+            )
+        )
+    return rows
+
+
+def variance_scores(data: xarray.Dataset) -> dict[str, xarray.DataArray]:
+    """z-scores (width, entry) of the part from the variance of the kernel, once for the same networks."""
+    cases = [case for case in data["case"].values.tolist() if "two-step" not in case]
+    found = {case: case_of(data, case) for case in cases}
+    return {case: own["score"].sel(entry=entries_of(own, "ntk_variance")) for case, own in found.items()}
+
+
+def _variance_rows(data: xarray.Dataset) -> list[Row]:
+    scores = np.concatenate([each.values.ravel() for each in variance_scores(data).values()])
+    spread, largest = agreement_rows(scores)
+    return [
+        Row(f"NTK-variance part at every width: {row.quantity}", row.expected, row.here, agrees=row.agrees)
+        for row in (spread, largest)
+    ]
+
+
+def _difference_row(data: xarray.Dataset, first: str, second: str) -> Row:
+    """How much further one algorithm's interaction goes than another's, in the limit."""
+    one, other = (case_of(data, case).sel(entry=INTERACTION) for case in (first, second))
+    inverse = 1 / one["width"].values.astype(float)
+    theory = one["theory"].item() - other["theory"].item()
+    title = f"{first} less {second}: interaction, times n"
+    if (one["draws"].values == other["draws"].values).all():  # the same networks: their noise is shared
+        values = (one["batch_value"] - other["batch_value"]).transpose("width", "batch").values
+        error = values.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
+        weights = extrapolation_weights(inverse / inverse.max(), error[:, None])[:, 0]
+        limit, spread = float(weights @ values.mean(axis=1)), float(np.linalg.norm(weights * error))
+    else:
+        limit = one["limit"].item() - other["limit"].item()
+        spread = float(np.hypot(one["standard_error"].item(), other["standard_error"].item()))
+    bound = largest_score_allowed(len(_PAIRS))
+    seen = "resolved" if abs(limit) > 3 * spread else "not resolved from zero"
+    note = f"{seen} ({abs(limit) / spread:.1f} standard errors from no dependence on the algorithm)"
+    return Row(title, theory, limit, spread, agrees=bool(abs(limit - theory) <= bound * spread), note=note)
+
+
+def _power_row(data: xarray.Dataset, case: str, observable: str) -> Row:
+    """With which power of n all entries of an observable come to their coefficients of 1/n."""
+    from foretrain.compare.trained.deviations import power_of, sizes_of
+
+    own = case_of(data, case)
+    own = own.sel(entry=entries_of(own, observable)).transpose("width", "batch", "entry", ...)
+    batches = own["batch_value"].values
+    covariances = [np.atleast_2d(np.cov(each, rowvar=False)) / len(each) for each in batches]
+    deviations = (own["measured"] - own["theory"]).values
+    power = power_of(own["width"].values.astype(float), sizes_of(deviations, covariances))
+    what = {"mean": "n (mean less infinite width)", "ntk_change": "n (mean change of the NTK)"}[observable]
+    title = f"{case}: power of n by which {what} comes to the theory"
+    if power is None:
+        return Row(title, -1.0, "hidden by noise", note="more networks resolve it")
+    known = power.standard_error <= _POWER_KNOWN
+    notes = [] if known else ["too noisy here for a verdict: the size 'paper' has more networks"]
+    if observable == "ntk_change":
+        far = zip(kernel_deviation(own)[0], own["width"].values)
+        notes.append("relative distance " + ", ".join(f"{size:.1%} at {n:.0f}" for size, n in far))
+    agrees = power.agrees(-1.0) if known else None
+    return Row(title, -1.0, power.value, power.standard_error, agrees=agrees, note="; ".join(notes))
+
+
+def kernel_deviation(own: xarray.Dataset) -> tuple[Array, Array]:
+    """Distance of the change of the kernel from theory over its size, by width, noise taken out; and its noise."""
+    chosen = own.sel(entry=entries_of(own, "ntk_change"))
+    square = ((chosen["measured"] - chosen["theory"]) ** 2).sum("entry").values
+    noise = (chosen["measured_error"] ** 2).sum("entry").values
+    whole = float(np.linalg.norm(chosen["theory"].values))
+    return np.sqrt(np.maximum(square - noise, 0.0)) / whole, np.sqrt(noise) / whole
+
+
+def _printed_rows(data: xarray.Dataset) -> list[Row]:
+    own = case_of(data, _SIN)
+    notes = {
+        "interaction": "(∞.163) has 2 Z_B where both orders of its indices belong, (∞.165) has T and U interchanged",
+        "ntk_variance": "(∞.162) has the opposite sign of the expansion of (∞.141)",
+    }
+    rows = []
+    for name, note in notes.items():
+        at = own.sel(entry=f"{name} of output 0 at 0")
+        printed, limit, error = (
+            data[f"printed_{name}"].item(),
+            at["limit"].item(),
+            at["standard_error"].item(),
+        )
+        agrees = bool(abs(limit - printed) <= 3 * error)
+        title = f"{_SIN}: {name} as printed, times n, beside the limit of networks"
+        rows.append(Row(title, printed, limit, error, agrees=agrees, note=note, disputed=True))
+    return rows

@@ -1,0 +1,283 @@
+"""One step of gradient descent of real networks against the tangent kernel's prediction (chapter 7).
+
+One network makes steps of many sizes. Its own kernel predicts changes of outputs and loss to first order in eta
+(7.14), (7.20), with errors of order eta^2; differentials of the kernel push them to eta^3 and eta^4. Over ensembles
+of three widths, the slope of the outputs at eta = 0 is extrapolated to infinite width, where its mean and covariance
+follow from Theta and K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compare.agreement import decorrelated, judge
+from foretrain.compare.widths import extrapolation_weights
+from foretrain.experiments.judgements import judgement_rows
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, spawn
+from foretrain.theory.architecture import MLP
+from foretrain.theory.gradient_step import ensemble_step
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from foretrain.empirical.differentials import StepPrediction
+
+Array = NDArray[np.float64]
+
+_X = np.array([[1.0, 0.2, -0.5], [-0.4, 1.1, 0.3], [0.1, -0.6, 1.2], [0.8, 0.7, 0.1], [-0.9, 0.3, 0.8]])
+_Y = np.array([[1.0], [-0.7], [0.4]])  # of the first three inputs; the others are only watched
+_TRAINED = len(_Y)
+_SIZES = 2.0 ** np.arange(-9.0, 4.0)  # of steps, in units of 2 over the largest eigenvalue of the kernel
+_SMALL = 1e-4  # a step whose square does not matter, where differences are centred
+_BATCHES = 40
+_FIRST = 3  # the first of two sizes between which powers of eta are read
+
+
+@dataclass(frozen=True)
+class _Plan:
+    draws: dict[int, int]  # networks by width
+
+
+_PLANS = {
+    Scale.QUICK: _Plan({16: 8_000, 32: 8_000, 64: 6_000}),
+    Scale.PAPER: _Plan({32: 40_000, 64: 30_000, 128: 20_000}),
+}
+
+
+def network(width: int) -> MLP:
+    """The critical tanh network of all widths."""
+    return MLP.critical("tanh", depth=3, width=width, n_in=3).replace(lambda_b=0.3, lambda_W=0.7)
+
+
+def gradient_step(scale: Scale, seed: int) -> Result:
+    """Orders in eta of one network's step, and the mean first-order step of ensembles."""
+    import xarray
+
+    own, others = spawn(seed, 2)
+    data = xarray.merge([_one_network(own), _ensembles(_PLANS[scale].draws, others)])
+    rows = (*_order_rows(data), *_ensemble_rows(data))
+    word = "agree" if all(row.agrees is not False for row in rows) else "do NOT all agree"
+    verdict = (
+        f"Steps of real networks {word} with the tangent kernel to first order in η and with its differentials "
+        f"beyond it; at η = 2/λ_max first order is wrong by {_wrong(data):.0%} of the change of the outputs."
+    )
+    return Result(verdict, rows, data, partial(_draw, data))
+
+
+def _one_network(seed: Seed) -> xarray.Dataset:
+    """Largest errors of outputs, kernel and loss by the order of the prediction, for steps of many sizes."""
+    import torch
+    import xarray
+
+    from foretrain.compare.build import build, parameter_groups
+    from foretrain.empirical.differentials import step_prediction
+
+    mlp = network(16)
+    model = build(mlp, seed=seed)
+    x, rates = torch.tensor(_X), parameter_groups(model, mlp, eta=1.0)
+    error = model(x).detach()
+    error[:_TRAINED] -= torch.tensor(_Y)
+    error[_TRAINED:] = 0
+    predict = partial(step_prediction, model, x, cotangents=error, order=3, rates=rates)
+    kernel = predict(eta=0.0).ntk_before[:_TRAINED, :_TRAINED, 0, 0]
+    unit = 2 / float(torch.linalg.eigvalsh(kernel)[-1])
+    steps = [predict(eta=float(size * unit)) for size in track(_SIZES, "step sizes")]
+    losses = np.array([_losses(step, error) for step in steps])
+    return xarray.Dataset(
+        {
+            "output_error": (
+                ("step_size", "order"),
+                np.array([list(step.output_errors.values()) for step in steps]),
+            ),
+            "kernel_error": (
+                ("step_size", "kernel_order"),
+                np.array([list(step.ntk_errors.values()) for step in steps]),
+            ),
+            "loss": (("step_size", "curve"), losses / float((error**2).sum() / 2)),
+            "change": (
+                "step_size",
+                [float((step.outputs_after - step.outputs_before).abs().max()) for step in steps],
+            ),
+        },
+        coords={
+            "step_size": _SIZES,
+            "order": [1, 2, 3],
+            "kernel_order": [1, 2],
+            "curve": ["real", "first order", "second order"],
+        },
+        attrs={"unit_of_eta": unit},
+    )
+
+
+def _losses(step: StepPrediction, error: torch.Tensor) -> list[float]:
+    """Half the sum of squares after the step: real, to first order (7.14), and to second."""
+    real = step.outputs_after - step.outputs_before
+    first, second = (step.predicted_outputs[order] - step.outputs_before for order in (1, 2))
+    before = float((error**2).sum() / 2)
+    after = float(((error + real)[:_TRAINED] ** 2).sum() / 2)
+    linear = before + float((error * first).sum())
+    bent = float((error * (second - first)).sum() + (first[:_TRAINED] ** 2).sum() / 2)
+    return [after, linear, linear + bent]
+
+
+def _ensembles(draws: dict[int, int], seed: Seed) -> xarray.Dataset:
+    """d z / d eta at eta = 0 of real networks: its moments at every width, their limit, and infinite width."""
+    import xarray
+
+    widths = list(draws)
+    values, spreads, covariances = [], [], []
+    for width, own in zip(widths, spawn(seed, len(widths)), strict=True):
+        slopes = _slopes(network(width), draws[width], own)
+        found = np.stack([_moments(batch) for batch in np.split(slopes, _BATCHES)])
+        values.append(found.mean(axis=0))
+        covariances.append(np.cov(found.T) / _BATCHES)
+        spreads.append(np.sqrt(np.diagonal(covariances[-1])))
+    measured, error = np.stack(values), np.stack(spreads)
+    weights = extrapolation_weights(widths[0] / np.array(widths), error)
+    covariance = sum(w[:, None] * w * each for w, each in zip(weights, covariances, strict=True))
+    limit, limit_error = (weights * measured).sum(axis=0), np.sqrt(np.diagonal(covariance))
+    labels, theory = _theory()
+    score = (limit - theory) / limit_error
+    return xarray.Dataset(
+        {
+            "measured": (("width", "moment"), measured),
+            "measured_error": (("width", "moment"), error),
+            "limit": ("moment", limit),
+            "standard_error": ("moment", limit_error),
+            "theory": ("moment", theory),
+            "z": ("moment", score),
+            "independent": ("direction", decorrelated(score, np.asarray(covariance), _BATCHES - 1)),
+        },
+        coords={"width": widths, "moment": labels},
+    )
+
+
+def _slopes(mlp: MLP, draws: int, seed: Seed) -> Array:
+    """(z(eta) - z(-eta)) / 2 eta of so many networks after real steps forth and back: (draws, inputs)."""
+    import torch
+
+    from foretrain.compare.build import build, parameter_groups
+
+    x, y = torch.tensor(_X), torch.tensor(_Y)
+    found = np.empty((draws, len(_X)))
+    for number, own in enumerate(track(spawn(seed, draws), f"networks of width {mlp.hidden_widths[0]}")):
+        model = build(mlp, seed=own)
+        (((model(x[:_TRAINED]) - y) ** 2).sum() / 2).backward()
+        groups = parameter_groups(model, mlp, eta=_SMALL)
+        with torch.no_grad():
+            _move(groups, 1.0)
+            forth = model(x)
+            _move(groups, -2.0)
+            found[number] = ((forth - model(x)) / (2 * _SMALL))[:, 0].numpy()
+    return found
+
+
+def _move(groups: list[dict[str, Any]], steps: float) -> None:
+    """So many steps along the gradients that the parameters hold."""
+    for group in groups:
+        for parameter in group["params"]:
+            parameter -= steps * group["lr"] * parameter.grad
+
+
+def _moments(slopes: Array) -> Array:
+    """Means of all inputs, then variances."""
+    return np.concatenate([slopes.mean(axis=0), slopes.var(axis=0, ddof=1)])
+
+
+def _theory() -> tuple[list[str], Array]:
+    """The same at infinite width, for eta = 1 (7.20)."""
+    found = ensemble_step(network(1), _X[:_TRAINED], _Y, 1.0, _X[_TRAINED:])
+    kind = ["trained" if number < _TRAINED else "watched" for number in range(len(_X))]
+    names = [
+        f"{word} of dz/dη, input {number} ({each})"
+        for word in ("mean", "variance")
+        for number, each in enumerate(kind)
+    ]
+    return names, np.concatenate([found["mean"].values[:, 0], np.diagonal(found["change_covariance"].values)])
+
+
+def _order_rows(data: xarray.Dataset) -> list[Row]:
+    """Powers of eta in the errors, between two small steps; what they leave out is of the size of the step."""
+    real = data.loss.sel(curve="real")
+    wrong = {
+        **{f"outputs, order {k}": (data.output_error.sel(order=k), k + 1) for k in (1, 2, 3)},
+        **{f"kernel, order {k}": (data.kernel_error.sel(kernel_order=k), k + 1) for k in (1, 2)},
+        "loss, order 1": (np.abs(real - data.loss.sel(curve="first order")), 2),
+        "loss, order 2": (np.abs(real - data.loss.sel(curve="second order")), 3),
+    }
+    rows = []
+    for name, (errors, power) in wrong.items():
+        here = float(np.log2(errors[_FIRST + 1] / errors[_FIRST]))
+        rows.append(Row(f"power of η in the error of {name}", power, here, agrees=abs(here - power) < 0.1))
+    return rows
+
+
+def _ensemble_rows(data: xarray.Dataset) -> list[Row]:
+    judgement = judge([(data.z.values, data.independent.values)])
+    rows = judgement_rows(judgement, "moments of dz/dη")
+    for label in data.moment.values:
+        one = data.sel(moment=label)
+        error, agrees = float(one.standard_error), bool(abs(float(one.z)) <= judgement.bound)
+        rows.append(Row(str(label), float(one.theory), float(one.limit), error, agrees))
+    return rows
+
+
+def _wrong(data: xarray.Dataset) -> float:
+    """The largest error of first order at the largest stable step, as a share of the change of the outputs."""
+    one = data.sel(step_size=1.0)
+    return float(one.output_error.sel(order=1) / one.change)
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    figure, panels = new_figure("One step of gradient descent, predicted at initialisation", 1, 3, (16, 5.2))
+    _draw_errors(panels[0], data)
+    _draw_loss(panels[1], data)
+    _draw_widths(panels[2], data)
+    return figure
+
+
+def _draw_errors(panel: Axes, data: xarray.Dataset) -> None:
+    panel.loglog(_SIZES, data.change, "k-", linewidth=1, label="change of the outputs")
+    for colour, order in zip(PALETTE, data.order.values, strict=False):
+        errors = data.output_error.sel(order=order)
+        panel.loglog(_SIZES, errors, "o-", color=colour, markersize=4, label=f"error of order {order}")
+        guide = float(errors[_FIRST]) * (_SIZES / _SIZES[_FIRST]) ** (int(order) + 1)
+        panel.loglog(_SIZES, guide, ":", color=colour, linewidth=1)
+    panel.set(xlabel="η in units of 2 / λ_max", ylabel="largest over inputs", ylim=(1e-14, 1e4))
+    panel.set_title("outputs: error of each order (dotted: its power of η)", fontsize=11)
+    panel.legend(frameon=False, fontsize=9)
+
+
+def _draw_loss(panel: Axes, data: xarray.Dataset) -> None:
+    styles = {"real": (INK, "o-"), "first order": (PALETTE[1], "--"), "second order": (PALETTE[2], "--")}
+    for curve, (colour, style) in styles.items():
+        panel.semilogx(_SIZES, data.loss.sel(curve=curve), style, color=colour, markersize=4, label=curve)
+    panel.axhline(1, color=FAINT, linewidth=0.8)
+    panel.set(xlabel="η in units of 2 / λ_max", ylabel="loss after the step / before", ylim=(-0.6, 2.0))
+    panel.set_title("loss after one step", fontsize=11)
+    panel.legend(frameon=False, fontsize=9, loc="lower left")
+
+
+def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
+    """Means of dz/deta less those of theory against 1/n."""
+    inverse = 1 / data.width.values
+    for number, (colour, label) in enumerate(zip(PALETTE, data.moment.values[: len(_X)], strict=False)):
+        one, shift = data.sel(moment=label), 0.015 * inverse.max() * (number - 2)
+        panel.errorbar(inverse + shift, one.measured - one.theory, one.measured_error, fmt="o", color=colour)
+        limit, error = float(one.limit - one.theory), float(one.standard_error)
+        panel.errorbar([shift], [limit], [error], fmt="D", color=colour, label=str(label).split(", ")[1])
+    panel.axhline(0, color=INK, linewidth=0.9, linestyle="--")
+    panel.set(xlabel="1 / width", ylabel="mean dz/dη of networks − infinite width")
+    panel.set_title("ensembles (diamonds: extrapolated)", fontsize=11)
+    panel.legend(frameon=False, fontsize=9)

@@ -1,0 +1,1 @@
+"""Appendix A: information between neurons."""

@@ -1,0 +1,1 @@
+"""Section 10.3: predictions near one training input."""

@@ -1,0 +1,1 @@
+"""Chapter 1: correlators of nearly-Gaussian laws from their couplings."""

@@ -1,0 +1,1 @@
+"""Section 11.4: quadratic models, closed form against training."""

@@ -1,0 +1,221 @@
+"""The six-point vertex of random networks against its recursion (epilogue, epsilon.20).
+
+The third cumulant of the stochastic metric is U / n^2. One input is sent through random layers: given the metric, the
+neurons of a layer are independent, which is exact at any width. Third cumulants of ReLU and of a function that is not
+odd are measured at three widths and extrapolated to infinite width. Counts of the numbers that describe trained
+networks come along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.activations import Activation, activation
+from foretrain.compare.agreement import largest_score_allowed
+from foretrain.compare.widths import extrapolation_weights
+from foretrain.experiments.judgements import agreement_rows
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.drawing import INK, PALETTE, new_figure
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, generator, spawn
+from foretrain.theory.architecture import MLP
+from foretrain.theory.complexity import model_complexity
+from foretrain.theory.recursions.six_point import metric_cumulants, six_point_flow
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+
+_BATCHES = 40
+_CHUNK = 4_000_000  # random numbers at a time
+
+
+@dataclass(frozen=True)
+class _Plan:
+    draws: dict[int, int]  # by width
+
+
+@dataclass(frozen=True)
+class _Case:
+    label: str
+    act: Activation
+    C_b: float
+    C_W: float
+    published: tuple[float, ...]  # U at layers 2, 3, ..
+    digits: float
+
+    def network(self, width: int) -> MLP:
+        """As deep as there are numbers to compare with."""
+        return MLP(self.act, len(self.published) + 1, width, n_in=1, C_b=self.C_b, C_W=self.C_W)
+
+
+_PLANS = {
+    Scale.QUICK: _Plan({40: 500_000, 80: 400_000, 160: 300_000}),
+    Scale.PAPER: _Plan({40: 4_000_000, 80: 4_000_000, 160: 2_000_000}),
+}
+
+
+def _cases() -> tuple[_Case, ...]:
+    bent = activation(lambda z: np.tanh(z) + np.tanh(z) ** 2 / 2, name="tanh + tanh²/2")
+    return (
+        _Case("relu", activation("relu"), 0.0, 2.0, (44, 238, 582, 1076, 1720), 1e-9),
+        _Case("tanh + tanh²/2", bent, 0.05, 1.5, (1.02449, 1.42806, 1.47099), 1e-5),
+    )
+
+
+def six_point_vertex(scale: Scale, seed: int) -> Result:
+    """U of two activations, layer by layer, and the counts of the epilogue."""
+    import xarray
+
+    plan, cases = _PLANS[scale], _cases()
+    parts = [
+        _measured(case, plan, own).expand_dims(case=[case.label])
+        for case, own in zip(cases, spawn(seed, len(cases)), strict=True)
+    ]
+    data = xarray.concat(parts, "case", join="outer")
+    score = data.z.values[np.isfinite(data.z.values)]
+    rows = (*agreement_rows(score), *_vertex_rows(cases, data), *_exact_rows(data), *_count_rows())
+    word = "agree" if all(row.agrees for row in rows) else "do NOT all agree"
+    verdict = (
+        f"Third cumulants of the metric of random networks {word} with the six-point vertex of the recursion "
+        f"(largest |z| {np.abs(score).max():.1f}); at finite width they differ from it by terms of order 1/n."
+    )
+    return Result(verdict, rows, data, partial(_draw, data))
+
+
+def _measured(case: _Case, plan: _Plan, seed: Seed) -> xarray.Dataset:
+    """U at every width with its standard error, its limit, and the recursion, at layers 2 and up."""
+    import xarray
+
+    widths = list(plan.draws)
+    values, errors = [], []
+    for width, own in track(
+        list(zip(widths, spawn(seed, len(widths)), strict=True)), f"{case.label}: widths"
+    ):
+        metrics = sampled_metrics(case.network(width), plan.draws[width], own)
+        found = np.stack([width**2 * _third_cumulant(batch) for batch in np.split(metrics, _BATCHES, axis=1)])
+        values.append(found.mean(axis=0))
+        errors.append(found.std(axis=0, ddof=1) / np.sqrt(_BATCHES))
+    measured, error = np.stack(values), np.stack(errors)
+    weights = extrapolation_weights(widths[0] / np.array(widths), error)
+    limit, limit_error = (weights * measured).sum(axis=0), np.sqrt(((weights * error) ** 2).sum(axis=0))
+    network = case.network(1)
+    theory = six_point_flow(network, 1.0)[1:, 0]
+    exact = np.full_like(measured, np.nan)
+    if case.act.slopes is not None:
+        exact = np.stack([metric_cumulants(case.network(width), 1.0)[1:, 1] for width in widths])
+    both = ("width", "layer")
+    return xarray.Dataset(
+        {
+            "measured": (both, measured),
+            "measured_error": (both, error),
+            "exact": (both, exact),
+            "limit": ("layer", limit),
+            "standard_error": ("layer", limit_error),
+            "theory": ("layer", theory),
+            "z": ("layer", (limit - theory) / limit_error),
+        },
+        coords={"width": widths, "layer": np.arange(2, network.depth + 1)},
+    )
+
+
+def sampled_metrics(mlp: MLP, draws: int, seed: Seed) -> Array:
+    """The metric G of K = 1 at layer 1 in layers 2..L of so many networks: (layers, draws)."""
+    source, width = generator(seed), mlp.hidden_widths[0]
+    function: Callable[[Any], Any] = mlp.activation
+    metrics = np.empty((mlp.depth - 1, draws))
+    size = max(1, _CHUNK // width)
+    for start in range(0, draws, size):
+        count = min(size, draws - start)
+        G = np.ones(count)
+        for index, layer in enumerate(mlp.layers[1:]):
+            z = np.sqrt(G)[:, None] * source.normal(size=(count, width))
+            G = layer.C_b + layer.C_W * (np.asarray(function(z)) ** 2).mean(axis=1)
+            metrics[index, start : start + count] = G
+    return metrics
+
+
+def _third_cumulant(samples: Array) -> Array:
+    """The unbiased estimate along the last axis."""
+    count = samples.shape[-1]
+    centred = samples - samples.mean(axis=-1, keepdims=True)
+    return np.asarray((centred**3).mean(axis=-1) * count**2 / ((count - 1) * (count - 2)))
+
+
+def _vertex_rows(cases: tuple[_Case, ...], data: xarray.Dataset) -> list[Row]:
+    bound = largest_score_allowed(int(np.isfinite(data.z.values).sum()))
+    rows = []
+    for case in cases:
+        for layer, published in enumerate(case.published, start=2):
+            one = data.sel(case=case.label, layer=layer)
+            theory, title = float(one.theory), f"{case.label}: U at layer {layer}"
+            agrees = abs(theory - published) <= case.digits * published
+            rows.append(Row(f"{title}, recursion", published, theory, agrees=bool(agrees)))
+            error, agrees = float(one.standard_error), bool(abs(float(one.z)) <= bound)
+            rows.append(Row(f"{title}, networks", theory, float(one.limit), error, agrees))
+    return rows
+
+
+def _exact_rows(data: xarray.Dataset) -> list[Row]:
+    """At the narrowest width, ReLU has a closed form at any width."""
+    one = data.sel(case="relu").isel(width=0)
+    bound = largest_score_allowed(data.sizes["layer"])
+    rows = []
+    for layer in one.layer.values:
+        at = one.sel(layer=layer)
+        exact, here, error = float(at.exact), float(at.measured), float(at.measured_error)
+        title = f"relu: n² κ₃ at layer {layer}, n = {int(one.width)}"
+        rows.append(Row(title, exact, here, error, bool(abs(here - exact) <= bound * error)))
+    return rows
+
+
+def _count_rows() -> list[Row]:
+    """(epsilon.14), and the vertex of thirty inputs."""
+    total, counts = model_complexity(0, 30, 20, 3).total, model_complexity(1, 30, 20, 3).counts
+    assert total is not None
+    assert counts is not None
+    vertex = counts["V"]
+    return [
+        Row("numbers that fix infinite width: 3 outputs, 20 + 10 inputs", 990, total, agrees=total == 990),
+        Row("independent entries of V, 30 inputs", 108345, vertex, agrees=vertex == 108345),
+    ]
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    title = "The six-point vertex: n² times the third cumulant of the metric"
+    figure, panels = new_figure(title, 1, data.sizes["case"], (13, 5.2))
+    for panel, label in zip(panels, data.case.values, strict=True):
+        _draw_case(panel, data.sel(case=label).dropna("layer", subset=["theory"]), str(label))
+    return figure
+
+
+def _draw_case(panel: Axes, data: xarray.Dataset, label: str) -> None:
+    """Measured over theory against 1/n: the theory is the point (0, 1)."""
+    inverse = 1 / data.width.values
+    for number, (colour, layer) in enumerate(zip(PALETTE, data.layer.values, strict=False)):
+        one = data.sel(layer=layer)
+        theory = float(one.theory)
+        shift = 0.008 * inverse.max() * (number - data.sizes["layer"] / 2)
+        value, error = (one[name].values / theory for name in ("measured", "measured_error"))
+        panel.errorbar(inverse + shift, value, error, fmt="o", color=colour, label=f"layer {layer}")
+        panel.errorbar(
+            [shift], [float(one.limit) / theory], [float(one.standard_error) / theory], fmt="D", color=colour
+        )
+        if np.isfinite(one.exact.values).all():
+            panel.plot(
+                [0, *inverse[::-1]], [1, *(one.exact.values / theory)[::-1]], color=colour, linewidth=1
+            )
+    panel.axhline(1, color=INK, linewidth=0.9, linestyle="--")
+    panel.set(xlabel="1 / width", ylabel="n² κ₃ / U of the recursion")
+    lines = "; lines: exact at any width" if np.isfinite(data.exact.values).all() else ""
+    panel.set_title(f"{label} (diamonds: extrapolated{lines})", fontsize=11)
+    panel.legend(frameon=False, fontsize=9)

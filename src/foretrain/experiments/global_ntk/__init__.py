@@ -1,0 +1,1 @@
+"""Experiments on the global-state NTK (Hazelden et al.)."""

@@ -1,0 +1,1 @@
+"""Figures 6, 9 and 10: ranks of attention blocks."""

@@ -1,0 +1,1 @@
+"""Figure 8: recurrent matrices with added fixed points."""

@@ -1,0 +1,1 @@
+"""Corollary 2 tested forward: which modes are learned within a budget."""

@@ -1,0 +1,1 @@
+"""Figure 5: ranks against gain and input rank."""

@@ -1,0 +1,274 @@
+"""Ranks of the global-state NTK in time and in space against gain and input rank (Hazelden et al., figure 5).
+
+A vanilla recurrent student learns from a teacher of gain 1, by its recurrent weights W alone or its input weights
+W_in alone. Before and after training the effective ranks of NTK_temp and NTK_space (15) are measured: as partial
+traces, which contract equal indices, and as the published code averages, over all pairs of indices. How a gradient
+grows on its way back through time tells where students are chaotic.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.experiments.global_ntk.student_teacher_ranks.drawing import draw
+from foretrain.experiments.global_ntk.student_teacher_ranks.trends import table, verdict
+from foretrain.experiments.registry import Result, Scale
+from foretrain.support.errors import AccuracyWarning
+from foretrain.support.progress import track
+from foretrain.support.seeds import generator, integer, spawn
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+
+    from foretrain.empirical.global_ntk import GlobalNTK
+    from foretrain.empirical.global_ntk.reduced_views import Kind
+    from foretrain.experiments.parts import Parts
+    from foretrain.training.tasks.student_teacher import StudentTeacher, Trainable, VanillaNetwork
+
+Array = NDArray[np.float64]
+
+_VIEWS: tuple[Kind, ...] = ("temporal", "spatial")
+_DEFINITIONS = ("partial trace", "all pairs")
+_MOMENTS = ("initial", "trained")
+_RATE = 0.01
+_SHARE = 0.95
+_ROWS_PER_PLACE = 8  # columns of random sheets for each row of NTK_temp: finds 3 % too few modes at the peak
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """Gains and input ranks of one kind of student: all pairs are measured, some are trained too."""
+
+    gains: tuple[float, ...]
+    input_ranks: tuple[int, ...]
+    trained_gains: tuple[float, ...]
+    trained_input_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    sweeps: dict[Trainable, _Sweep]
+    seeds: int
+    steps: int  # of training
+    measured: int  # samples at which ranks are measured
+    batch: int = 128  # in training
+    accuracy: float = 0.05  # relative, of one rank: the spread over seeds is larger
+    units: int = 64
+    trial: int = 40  # steps of time
+
+
+_INPUT_RANKS = (1, 2, 4, 8, 16)
+_QUICK_GAINS = (0.0, 0.5, 1.0, 1.25, 1.5, 2.0, 3.0)
+_PAPER_GAINS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
+_PLANS = {
+    Scale.QUICK: _Plan(
+        {
+            "recurrent": _Sweep(_QUICK_GAINS, (4, 16), _QUICK_GAINS, (16,)),
+            "input": _Sweep((1.0,), _INPUT_RANKS, (1.0,), _INPUT_RANKS),
+        },
+        seeds=4,
+        steps=150,
+        measured=16,
+    ),
+    Scale.PAPER: _Plan(
+        {
+            "recurrent": _Sweep(_PAPER_GAINS, (4, 16), _PAPER_GAINS, (16,)),
+            "input": _Sweep((1.0,), _INPUT_RANKS, (1.0,), _INPUT_RANKS),
+        },
+        seeds=5,
+        steps=5000,
+        measured=128,
+    ),
+}
+
+
+class _Point(NamedTuple):
+    """One student of the sweep."""
+
+    trainable: Trainable
+    gain: float
+    input_rank: int
+    number: int  # of the seed
+    is_trained: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.trainable} gain {self.gain:g} inputs {self.input_rank} seed {self.number}"
+
+
+def student_teacher_ranks(scale: Scale, seed: int, parts: Parts) -> Result:
+    """Temporal and spatial ranks against gain and input rank, and who learns."""
+    return _run(_PLANS[scale], seed, parts)
+
+
+def _run(plan: _Plan, seed: int, parts: Parts) -> Result:
+    import xarray
+
+    seeds = spawn(seed, plan.seeds)
+    found = [
+        parts.get(point.name, partial(_part, point, plan, seeds[point.number])).assign_coords(
+            trainable=point.trainable, gain=point.gain, input_rank=point.input_rank, seed=point.number
+        )
+        for point in track(_points(plan), "students")
+    ]
+    axes = ["trainable", "gain", "input_rank", "seed"]
+    data = xarray.combine_by_coords(
+        [part.expand_dims(axes) for part in found], join="outer", combine_attrs="drop"
+    )
+    assert isinstance(data, xarray.Dataset)
+    data = data.sortby(["trainable", "gain", "input_rank", "seed"])
+    data.attrs = {"steps": plan.steps, "batch": plan.batch, "measured": plan.measured, "rate": _RATE}
+    rows = table(data)
+    return Result(verdict(data, rows), rows, data, partial(draw, data))
+
+
+def _points(plan: _Plan) -> list[_Point]:
+    return [
+        _Point(
+            trainable, gain, rank, number, gain in sweep.trained_gains and rank in sweep.trained_input_ranks
+        )
+        for trainable, sweep in plan.sweeps.items()
+        for gain in sweep.gains
+        for rank in sweep.input_ranks
+        for number in range(plan.seeds)
+    ]
+
+
+def _part(point: _Point, plan: _Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
+    """Everything about one student; students of one seed share their teacher, their inputs and their draws."""
+    import xarray
+
+    from foretrain.training.tasks.student_teacher import StudentTeacher
+
+    drawing, training, measuring = spawn(seed, 3)
+    task = StudentTeacher(
+        units=plan.units,
+        steps=plan.trial,
+        input_rank=point.input_rank,
+        trainable=point.trainable,
+        seed=integer(drawing),
+    )
+    student = task.student(point.gain)
+    before = _measured(task, student, plan, measuring)
+    losses = np.full(plan.steps, np.nan)
+    after = {name: np.full_like(values, np.nan) for name, values in before.items()}
+    if point.is_trained:
+        losses = _train(task, student, plan, training)
+        after = _measured(task, student, plan, measuring)
+    views = ("moment", "view", "definition")
+    dims = {"rank": views, "rank_error": views, "modes": views[:2], "growth": views[:1]}
+    return xarray.Dataset(
+        {name: (dims[name], np.stack([before[name], after[name]])) for name in dims}
+        | {"loss": ("step", losses)},
+        coords={"moment": list(_MOMENTS), "view": list(_VIEWS), "definition": list(_DEFINITIONS)},
+    )
+
+
+def _train(task: StudentTeacher, student: VanillaNetwork, plan: _Plan, seed: np.random.SeedSequence) -> Array:
+    """Losses before every step of gradient descent, which sees new samples each time."""
+    import torch
+
+    trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
+    optimizer, source = torch.optim.SGD(trained, lr=_RATE), generator(seed)
+    losses = np.empty(plan.steps)
+    for step in range(plan.steps):
+        x, y = task.batch(plan.batch, source)
+        loss = (student(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses[step] = loss.item()
+    return losses
+
+
+def _measured(
+    task: StudentTeacher, student: VanillaNetwork, plan: _Plan, seed: np.random.SeedSequence
+) -> dict[str, Array]:
+    """Ranks and their errors (view, definition), modes for 95 % (view), and the growth of gradients."""
+    from foretrain.empirical.global_ntk import global_ntk
+
+    sampling, probing, signs = spawn(seed, 3)
+    kernel = global_ntk(student, task.inputs(plan.measured, sampling))
+    both = [
+        [_traced(kernel, view, plan, probing), _over_pairs(kernel, view, plan, probing)] for view in _VIEWS
+    ]
+    ranks = np.array(both)
+    return {
+        "rank": ranks[..., 0],
+        "rank_error": ranks[..., 1],
+        "modes": _modes(kernel, probing),
+        "growth": np.array(_growth(kernel, signs)),
+    }
+
+
+def _traced(kernel: GlobalNTK, view: Kind, plan: _Plan, seed: np.random.SeedSequence) -> tuple[float, float]:
+    """The participation ratio of a partial trace, and its error, which is kept and so not warned of."""
+    from foretrain.empirical.global_ntk.reduced_views import reduced_view
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AccuracyWarning)
+        found = reduced_view(kernel, view, accuracy=plan.accuracy, seed=seed).rank
+    return found.value, found.standard_error
+
+
+def _over_pairs(
+    kernel: GlobalNTK, view: Kind, plan: _Plan, seed: np.random.SeedSequence
+) -> tuple[float, float]:
+    """That of the average over all pairs of indices: the contraction with the vector of ones."""
+    from foretrain.operators.reductions import pair_sum
+
+    over = ("unit",) if view == "temporal" else ("batch", "time")
+    reduced = pair_sum(kernel, over, normalize=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AccuracyWarning)
+        found = reduced.effective_rank(accuracy=plan.accuracy, seed=seed)
+    return found.value, found.standard_error
+
+
+def _modes(kernel: GlobalNTK, seed: np.random.SeedSequence) -> Array:
+    """How many modes hold 95 % of the trace of either partial trace, from random directions of the parameters."""
+    import torch
+
+    from foretrain.support.seeds import torch_generator
+
+    samples, steps, units = kernel.domain.plain("modes").shape
+    places, source = samples * steps, torch_generator(seed)
+    temporal = torch.zeros(places, places, dtype=torch.float64)
+    spatial = torch.zeros(units, units, dtype=torch.float64)
+    left = -(-_ROWS_PER_PLACE * places // units)
+    while left > 0:
+        count = min(left, kernel.best_block)
+        directions = torch.randn(count, kernel.J.domain.size, generator=source, dtype=kernel.dtype)
+        for sheet in kernel.J.apply(directions).view(count, places, units):
+            temporal.addmm_(sheet, sheet.t())
+            spatial.addmm_(sheet.t(), sheet)
+        left -= count
+    return np.array([_holding(temporal), _holding(spatial)], dtype=np.float64)
+
+
+def _holding(matrix: torch.Tensor) -> float:
+    """The number of largest modes that hold 95 % of the trace."""
+    values = np.maximum(np.linalg.eigvalsh(matrix.numpy())[::-1], 0)
+    if not values.sum():
+        return 0.0
+    return float(np.searchsorted(np.cumsum(values) / values.sum(), _SHARE) + 1)
+
+
+def _growth(kernel: GlobalNTK, seed: np.random.SeedSequence) -> float:
+    """By what a gradient at the last step has grown when it reaches the first: a ratio of rms lengths."""
+    import torch
+
+    from foretrain.operators.probes import random_signs
+
+    err = torch.zeros(kernel.domain.plain("a gradient").shape, dtype=kernel.dtype)
+    err[:, -1] = random_signs(len(err), err.shape[2], seed, dtype=kernel.dtype, device=kernel.device)
+    adjoint = kernel.adjoint_state(err)
+    assert isinstance(adjoint, torch.Tensor)  # of one layer
+    return float(adjoint[:, 0].norm() / adjoint[:, -1].norm())

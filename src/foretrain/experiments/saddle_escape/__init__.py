@@ -1,0 +1,1 @@
+"""Experiments on the escape from the saddle at small initialisation (Rawal & DeWeese)."""

@@ -1,0 +1,1 @@
+"""Figure 5: several modes escaping together."""

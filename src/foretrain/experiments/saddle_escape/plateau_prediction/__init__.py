@@ -1,0 +1,1 @@
+"""Plateaus of real networks, predicted in steps and removed."""

@@ -1,0 +1,300 @@
+"""Plateaus of real networks, predicted in steps and trained (after Rawal & DeWeese, section 3).
+
+Networks of 4 to 8 layers, some or all of them small, learn a Gaussian teacher or scikit-learn's digits. For each the
+step at which the loss falls to half its plateau is predicted by the network's own gradient flow, the small layers are
+brought to their natural scale, and both networks are trained by stochastic gradient descent with several orders of
+the batches. A prediction agrees if the mean escape step is within 20 % of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.experiments.parts import Parts
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.saddle_escape.plateau_prediction.drawing import draw
+from foretrain.support.errors import NotSupportedError
+from foretrain.support.progress import track
+from foretrain.support.seeds import integer, spawn
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+
+    from foretrain.compare.plateau import Plateau, Verification
+
+Array = NDArray[np.float64]
+
+ALLOWED = 0.2  # of the predicted step
+_POINTS = 160  # of every curve that is kept
+_VARIANTS = ("given", "rescaled")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network of ``depth`` He-normal layers, the first ``small`` of them times ``epsilon``, and what it learns."""
+
+    data: str  # "teacher" or "digits"
+    activation: str
+    depth: int
+    small: int
+    epsilon: float
+    bias: bool = False
+
+    @property
+    def name(self) -> str:
+        """As it is told in the table."""
+        biases = ", biases" if self.bias else ""
+        return f"{self.data}, {self.activation}, L = {self.depth}, {self.small} × {self.epsilon:g}{biases}"
+
+
+_CASES = (
+    Case("teacher", "tanh", 4, 4, 0.1),
+    Case("teacher", "gelu", 5, 4, 0.25),
+    Case("teacher", "erf", 6, 4, 0.1),
+    Case("teacher", "tanh", 8, 6, 0.2),
+    Case("teacher", "erf", 8, 8, 0.35),
+    Case("digits", "tanh", 5, 4, 0.1),
+    Case("digits", "gelu", 4, 4, 0.25, bias=True),
+    Case("digits", "erf", 6, 5, 0.2),
+    Case("digits", "tanh", 7, 5, 0.2, bias=True),
+    Case("digits", "gelu", 6, 4, 0.3),
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Networks and work; ``rates`` are learning rates by kind of data."""
+
+    cases: tuple[Case, ...]
+    width: int
+    inputs: int  # of the teacher
+    samples: int  # of the teacher
+    rates: dict[str, float]
+    batch: int
+    runs: int
+
+
+_QUICK = Sizes(_CASES, 64, 16, 1024, {"teacher": 0.01, "digits": 0.02}, 64, 3)
+_SIZES = {
+    Scale.QUICK: _QUICK,
+    Scale.PAPER: replace(
+        _QUICK, width=128, samples=4096, rates={"teacher": 0.004, "digits": 0.008}, batch=128, runs=6
+    ),
+}
+
+
+def plateau_prediction(scale: Scale, seed: int, parts: Parts) -> Result:
+    """Escape steps of real networks, as given and rescaled as advised: predicted beside stochastic descent."""
+    return run(_SIZES[scale], seed, parts)
+
+
+def run(sizes: Sizes, seed: int, parts: Parts) -> Result:
+    """The experiment at any size."""
+    import xarray
+
+    seeds = spawn(seed, len(sizes.cases))
+    found = [
+        parts.get(case.name, partial(_measure, sizes, case, own))
+        for case, own in track(list(zip(sizes.cases, seeds)), "networks")
+    ]
+    names = xarray.Variable("case", [case.name for case in sizes.cases])
+    data = xarray.concat(found, dim=names, join="exact", combine_attrs="drop").assign_attrs(
+        width=sizes.width, batch=sizes.batch, runs=sizes.runs
+    )
+    rows = _table(data)
+    return Result(_verdict(data), rows, data, partial(draw, data))
+
+
+def _measure(sizes: Sizes, case: Case, seed: np.random.SeedSequence) -> xarray.Dataset:
+    """Forecast and training of one network."""
+    from foretrain.compare.plateau import plateau
+
+    drawing, descending = spawn(seed, 2)
+    x, y = _teacher(sizes, case, drawing) if case.data == "teacher" else _digits()
+    outputs = 1 if case.data == "teacher" else 10
+    model = _network(case, [x.shape[1], *[sizes.width] * (case.depth - 1), outputs], drawing)
+    found = plateau(model, x, y, lr=sizes.rates[case.data], batch_size=sizes.batch)
+    return _kept(found, found.verify(runs=sizes.runs, seed=descending))
+
+
+def _function(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    import torch
+
+    known: dict[str, Callable[[torch.Tensor], torch.Tensor]]
+    known = {"tanh": torch.tanh, "gelu": torch.nn.functional.gelu, "erf": torch.erf}
+    return known[name]
+
+
+def _network(case: Case, sizes: list[int], seed: np.random.SeedSequence) -> torch.nn.Sequential:
+    import torch
+    from torch import nn
+
+    from foretrain.support.seeds import torch_generator
+
+    function = _function(case.activation)
+
+    class Pointwise(nn.Module):
+        """The activation as a module of its own."""
+
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            return function(z)
+
+    source = torch_generator(seed)
+    layers: list[nn.Module] = []
+    for place, (inputs, outputs) in enumerate(pairwise(sizes)):
+        layer = nn.Linear(inputs, outputs, bias=case.bias)
+        scale = (2 / inputs) ** 0.5 * (case.epsilon if place < case.small else 1.0)
+        with torch.no_grad():
+            layer.weight.copy_(scale * torch.randn(outputs, inputs, generator=source))
+            if case.bias:
+                layer.bias.zero_()
+        layers += [Pointwise(), layer] if place else [layer]
+    return nn.Sequential(*layers)
+
+
+def _teacher(sizes: Sizes, case: Case, seed: np.random.SeedSequence) -> tuple[torch.Tensor, torch.Tensor]:
+    """y = σ(v·x) of Gaussian inputs, v a unit vector."""
+    import torch
+
+    source = torch.Generator().manual_seed(integer(spawn(seed, 1)[0]))
+    x = torch.randn(sizes.samples, sizes.inputs, generator=source)
+    return x, _function(case.activation)(x[:, :1])
+
+
+def _digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """The 1797 images of 8 × 8 pixels, centred, with mean square one, and their labels."""
+    from importlib import import_module
+
+    import torch
+
+    try:
+        datasets = import_module("sklearn.datasets")
+    except ImportError as error:
+        raise NotSupportedError(
+            "the digits come with scikit-learn: install it with `pip install scikit-learn`."
+        ) from error
+    images, labels = datasets.load_digits(return_X_y=True)
+    x = torch.tensor(images, dtype=torch.float32)
+    x = x - x.mean(dim=0)
+    return x / x.square().mean().sqrt(), torch.tensor(labels)
+
+
+def _kept(found: Plateau, trained: Verification) -> xarray.Dataset:
+    """Numbers of both networks, and curves thinned to a fixed number of points; nan where there is no advice."""
+    import xarray
+
+    flows = {"given": found.forecast, "rescaled": found.rescaled_forecast}
+    shape = (len(_VARIANTS), _POINTS)
+    curves = {
+        name: np.full(shape, np.nan) for name in ("flow_step", "flow_loss", "descent_step", "descent_loss")
+    }
+    numbers = {name: np.full(len(_VARIANTS), np.nan) for name in ("predicted", "length", "stability")}
+    escapes = np.full((len(_VARIANTS), len(trained.networks["given"].escapes)), np.nan)
+    for place, name in enumerate(_VARIANTS):
+        flow = flows[name]
+        if flow is None:
+            continue
+        numbers["predicted"][place], numbers["length"][place] = flow.escape, flow.length
+        numbers["stability"][place] = flow.stability
+        one = trained.networks[name]
+        escapes[place] = one.escapes
+        shown = _shown(flow.followed)
+        curves["flow_step"][place], curves["flow_loss"][place] = shown, flow.loss_at(shown)
+        curves["descent_step"][place], curves["descent_loss"][place] = _thinned(one.steps, one.losses[0])
+    law = found.law
+    return xarray.Dataset(
+        {
+            **{name: (("variant", "point"), values) for name, values in curves.items()},
+            **{name: ("variant", values) for name, values in numbers.items()},
+            "measured": (("variant", "run"), escapes),
+            "small_layers": found.bottleneck.count,
+            "epsilon": found.bottleneck.epsilon,
+            "halving_law": np.nan if law is None else law.halving,
+            "halving_flow": np.nan if law is None else law.halving_here,
+            "level": found.forecast.level,
+            "threshold": found.forecast.threshold,
+        },
+        coords={"variant": list(_VARIANTS)},
+    )
+
+
+def _shown(last: float) -> Array:
+    """Steps worth drawing: even in the logarithm for the wait, even in the step for the fall."""
+    half, last = _POINTS // 2, max(last, 1.0)
+    return np.sort(np.concatenate([np.geomspace(1, last, half), np.linspace(1, last, half)]))
+
+
+def _thinned(steps: Array, losses: Array) -> tuple[Array, Array]:
+    """Looks at real descent near those steps, filled up with nan."""
+    known = np.flatnonzero(np.isfinite(losses) & (steps >= 1))
+    if not len(known):
+        return np.full(_POINTS, np.nan), np.full(_POINTS, np.nan)
+    wanted = _shown(steps[known[-1]])
+    chosen = known[np.unique(np.searchsorted(steps[known], wanted).clip(max=len(known) - 1))]
+    filling = np.full(_POINTS - len(chosen), np.nan)
+    return np.append(steps[chosen], filling), np.append(losses[chosen], filling)
+
+
+def _table(data: xarray.Dataset) -> tuple[Row, ...]:
+    rows: list[Row] = []
+    for case in data.case.values:
+        own = data.sel(case=case)
+        rows.append(_step_row(own, str(case), "given"))
+        if not np.isfinite(own["predicted"].sel(variant="rescaled")):
+            continue  # no plateau, so nothing is advised
+        rows += [_step_row(own, str(case), "rescaled"), _shortening_row(own, str(case))]
+        rows.append(
+            Row(
+                f"{case}: what halving ε does to the plateau (law as ε → 0)",
+                float(own["halving_law"]),
+                float(own["halving_flow"]),
+                note="By the law (12), and by the flow of this network: ε is not small here.",
+            )
+        )
+    return tuple(rows)
+
+
+def _step_row(own: xarray.Dataset, case: str, variant: str) -> Row:
+    """Mean over orders of the batches, with its standard error."""
+    runs = own["measured"].sel(variant=variant).values
+    predicted, measured = float(own["predicted"].sel(variant=variant)), float(runs.mean())
+    if not np.isfinite(predicted):
+        return Row(f"{case}, {variant}: escape step", "no prediction", measured, agrees=False)
+    error = float(runs.std(ddof=1) / np.sqrt(len(runs))) if len(runs) > 1 else None
+    off = measured / predicted - 1
+    note = f"{off:+.1%}; to be within {ALLOWED:.0%} of the prediction."
+    return Row(f"{case}, {variant}: escape step", predicted, measured, error, bool(abs(off) <= ALLOWED), note)
+
+
+def _shortening_row(own: xarray.Dataset, case: str) -> Row:
+    """How many times sooner the rescaled network escapes."""
+    predicted, means = own["predicted"].values, own["measured"].mean("run").values
+    expected, here = float(predicted[0] / predicted[1]), float(means[0] / means[1])
+    runs = own["measured"].values
+    error = None
+    if runs.shape[1] > 1:
+        spreads = runs.std(axis=1, ddof=1) / (means * np.sqrt(runs.shape[1]))
+        error = float(here * np.hypot(*spreads))
+    agrees = bool(here > 1 and abs(here / expected - 1) <= ALLOWED)
+    note = f"{int(own['small_layers'])} layers found at {float(own['epsilon']):.2g} of their natural scale."
+    return Row(f"{case}: times sooner after rescaling", expected, here, error, agrees, note)
+
+
+def _verdict(data: xarray.Dataset) -> str:
+    off = abs(data["measured"].mean("run") / data["predicted"] - 1)
+    given, rescaled = (off.sel(variant=variant) for variant in _VARIANTS)
+    sooner = data["measured"].mean("run")
+    ratio = (sooner.sel(variant="given") / sooner.sel(variant="rescaled")).values
+    return (
+        f"{int((given <= ALLOWED).sum())} of {data.sizes['case']} plateaus end within {ALLOWED:.0%} of the predicted "
+        f"step (largest distance {float(given.max()):.1%}); rescaled as advised the networks escape "
+        f"{ratio.min():.3g} to {ratio.max():.3g} times sooner, at most {float(rescaled.max()):.1%} off."
+    )

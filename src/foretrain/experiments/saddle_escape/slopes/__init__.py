@@ -1,0 +1,1 @@
+"""Figure 4: slopes of escape times of He-normal networks."""

@@ -1,0 +1,308 @@
+"""Whole networks against the scalar flow (Rawal & DeWeese, figure 1): the loss and every amplitude X_l.
+
+tanh, depth 4, width 64, 16 inputs, on the symmetric manifold with X = (0.03, 0.05, 0.07, 0.09), normalized metric.
+The population gradient flow of the whole network should lie on the scalar flow (4), and stochastic gradient descent
+on fresh batches should scatter about it. At the quick size descent runs in a narrower network with larger scales,
+beside the scalar flow of its own size. Times are matrix times s = learning rate of the first layer × steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compare.agreement import largest_score_allowed
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.saddle import escape_time, reduced_flow
+from foretrain.support.drawing import INK, PALETTE, new_figure
+from foretrain.support.progress import track
+from foretrain.support.seeds import spawn, torch_generator
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+
+_SCALES = (0.03, 0.05, 0.07, 0.09)
+_SNAPSHOTS = 25
+_THRESHOLD, _BEYOND = 0.3, 1.25  # snapshots reach beyond the escape by this factor
+_FLOW_ERROR = 1e-3  # of the population average over a finite sample
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Stochastic gradient descent: the size of the network, the factor of the scales, and the steps."""
+
+    width: int
+    inputs: int
+    factor: float
+    batch: int
+    steps: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The whole network that flows, its sample, and the one that descends."""
+
+    width: int
+    inputs: int
+    points: int
+    descent: Descent
+
+
+_SIZES = {
+    Scale.QUICK: Sizes(64, 16, 4096, Descent(16, 16, 1.5, 128, 8000, 8)),
+    Scale.PAPER: Sizes(64, 16, 32768, Descent(64, 16, 1.0, 32768, 120_000, 5)),
+}
+
+
+def saddle_trajectory(scale: Scale, seed: int) -> Result:
+    """Loss and amplitudes of whole networks, by flow and by descent, beside those of the scalar flow."""
+    return run(_SIZES[scale], seed)
+
+
+def run(sizes: Sizes, seed: int) -> Result:
+    """The experiment at any size."""
+    import xarray
+
+    descent = sizes.descent
+    flow = _compared(_flow(sizes, _times(sizes.width, 1.0)), sizes.width, 1.0)
+    steps = _compared(_descend(descent, seed), descent.width, descent.factor)
+    data = xarray.concat([flow, steps], dim=xarray.Variable("run", ["flow", "descent"]), combine_attrs="drop")
+    data = data.assign_attrs(
+        width=sizes.width,
+        descent_width=descent.width,
+        factor=descent.factor,
+        batch=descent.batch,
+        steps=descent.steps,
+        seeds=descent.seeds,
+        rate=float(steps["time"][-1]) / descent.steps,
+    )
+    rows = (*_flow_rows(data.sel(run="flow")), *_descent_rows(data.sel(run="descent")))
+    return Result(_verdict(data), rows, data, partial(_draw, data))
+
+
+def _times(width: int, factor: float) -> Array:
+    """The snapshots: from the start to beyond the escape."""
+    escape = escape_time("tanh", _scales(factor), width=width, threshold=_THRESHOLD, method="reduced")
+    return np.linspace(0.0, _BEYOND * escape, _SNAPSHOTS)
+
+
+def _scales(factor: float) -> Array:
+    return factor * np.array(_SCALES)
+
+
+def _flow(sizes: Sizes, times: Array) -> xarray.Dataset:
+    """The adaptive flow of the whole network; errors are zero."""
+    from foretrain.training.gradient_flow import (
+        Integration,
+        Problem,
+        ansatz,
+        gaussian_sample,
+        snapshots,
+        trajectory,
+    )
+
+    problem = Problem("tanh", depth=len(_SCALES), width=sizes.width, inputs=sizes.inputs)
+    sample = gaussian_sample(problem, sizes.points)
+    shots = snapshots(
+        problem,
+        ansatz(problem, _SCALES),
+        times,
+        metric="normalized",
+        sample=sample,
+        integration=Integration(rtol=1e-6),
+    )
+    seen = trajectory(problem, shots, sample=sample).isel(network=0)
+    amplitude = seen["amplitude"].isel(mode=0).values
+    return _dataset(times, amplitude, np.zeros_like(amplitude), seen["loss"].values, np.zeros(len(times)))
+
+
+def _dataset(times: Array, X: Array, X_error: Array, loss: Array, loss_error: Array) -> xarray.Dataset:
+    import xarray
+
+    along, layered = ("snapshot",), ("snapshot", "layer")
+    return xarray.Dataset(
+        {
+            "time": (along, times),
+            "X": (layered, X),
+            "X_error": (layered, X_error),
+            "loss": (along, loss),
+            "loss_error": (along, loss_error),
+        },
+        coords={"layer": np.arange(1, X.shape[1] + 1)},
+    )
+
+
+def _compared(found: xarray.Dataset, width: int, factor: float) -> xarray.Dataset:
+    """With the scalar flow at the same times, and as a curve."""
+    times = found["time"].values
+    exact = reduced_flow("tanh", _scales(factor), width=width, times=times)
+    curve = reduced_flow("tanh", _scales(factor), width=width, until=float(times[-1]))
+    return found.assign(
+        X_exact=(("snapshot", "layer"), exact["X"].values),
+        loss_exact=("snapshot", exact["loss"].values),
+        curve_time=("point", curve["time"].values),
+        curve_X=(("point", "layer"), curve["X"].values),
+        curve_loss=("point", curve["loss"].values),
+    )
+
+
+def _descend(sizes: Descent, seed: int) -> xarray.Dataset:
+    """Plain descent on fresh batches, gradients by torch itself: means over seeds with standard errors."""
+    import torch
+
+    from foretrain.training.gradient_flow import Problem, amplitudes, ansatz, gaussian_sample
+
+    problem = Problem("tanh", depth=len(_SCALES), width=sizes.width, inputs=sizes.inputs)
+    times = _times(sizes.width, sizes.factor)
+    due = set(np.linspace(0, sizes.steps, _SNAPSHOTS).round().astype(int).tolist())
+    rates = [times[-1] / sizes.steps * rate for rate in problem.rates("normalized")]
+    start = ansatz(problem, np.tile(_scales(sizes.factor), (sizes.seeds, 1)))
+    weights = [values.clone().requires_grad_() for values in start.weights]
+    sources = [torch_generator(own) for own in spawn(seed, sizes.seeds)]
+    points = gaussian_sample(problem, 2048).points
+    X, losses = [], []
+    for step in track(range(sizes.steps + 1), "steps of descent"):
+        if step in due:
+            with torch.no_grad():
+                X.append(amplitudes(problem, tuple(weights))[..., 0].numpy())
+                losses.append(_losses(weights, points.expand(sizes.seeds, -1, -1)).numpy())
+        drawn = [
+            torch.randn(sizes.inputs, sizes.batch, generator=source, dtype=torch.float64)
+            for source in sources
+        ]
+        gradients = torch.autograd.grad(_losses(weights, torch.stack(drawn)).sum(), weights)
+        with torch.no_grad():
+            for values, rate, gradient in zip(weights, rates, gradients):
+                values -= rate * gradient
+    X_mean, X_error = _mean(np.stack(X, axis=1))
+    loss, loss_error = _mean(np.stack(losses, axis=1))
+    return _dataset(times, X_mean, X_error, loss, loss_error)
+
+
+def _losses(weights: list[torch.Tensor], points: torch.Tensor) -> torch.Tensor:
+    """½ E (f - y)² of every network on its own points."""
+    h = points
+    for matrix in weights[:-1]:
+        h = (matrix @ h).tanh()
+    return 0.5 * (weights[-1] @ h - points[:, :1].tanh()).square().mean(dim=(1, 2))
+
+
+def _mean(values: Array) -> tuple[Array, Array]:
+    return values.mean(axis=0), np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))
+
+
+def _flow_rows(own: xarray.Dataset) -> list[Row]:
+    note = f"Largest of {_SNAPSHOTS} snapshots; what is left is the average over a finite sample in 16 dimensions."
+    titles = {"loss": "flow: distance of the loss from the scalar flow, over the initial loss"}
+    distances = {"loss": float(np.abs(own["loss"] - own["loss_exact"]).max() / own["loss_exact"][0])}
+    for layer in own.layer.values.tolist():
+        each = own.sel(layer=layer)
+        titles[f"X_{layer}"] = f"flow: relative distance of X_{layer} from the scalar flow"
+        distances[f"X_{layer}"] = float(np.abs(each["X"] / each["X_exact"] - 1).max())
+    return [
+        Row(titles[name], f"< {_FLOW_ERROR:g}", distance, agrees=distance < _FLOW_ERROR, note=note)
+        for name, distance in distances.items()
+    ]
+
+
+def scores(own: xarray.Dataset) -> dict[str, Array]:
+    """Distances of descent from the scalar flow in standard errors, at the snapshots after the start.
+
+    At the start all networks are on the manifold: what their losses are off is the error of the average over points.
+    """
+    later, off = own.isel(snapshot=slice(1, None)), (own["loss"] - own["loss_exact"]).values
+    found = {"loss": off[1:] / np.hypot(later["loss_error"].values, off[0])}
+    for layer in own.layer.values.tolist():
+        each = later.sel(layer=layer)
+        found[f"X_{layer}"] = ((each["X"] - each["X_exact"]) / each["X_error"]).values
+    return found
+
+
+def _descent_rows(own: xarray.Dataset) -> list[Row]:
+    found = scores(own)
+    bound = largest_score_allowed(sum(map(len, found.values())))
+    rows = []
+    for name, score in found.items():
+        values = own["loss"] if name == "loss" else own["X"].sel(layer=int(name[2:]))
+        exact = own["loss_exact"] if name == "loss" else own["X_exact"].sel(layer=int(name[2:]))
+        distance = float(np.abs(values / exact - 1).max())
+        rows.append(
+            Row(
+                f"SGD: largest |z| of {name} over snapshots (bound)",
+                bound,
+                float(np.abs(score).max()),
+                agrees=bool(np.abs(score).max() <= bound),
+                note=f"In standard errors over seeds; the largest relative distance is {distance:.2%}.",
+            )
+        )
+    return rows
+
+
+def _verdict(data: xarray.Dataset) -> str:
+    flow = data.sel(run="flow")
+    distance = float(np.abs(flow["X"] / flow["X_exact"] - 1).max())
+    largest = max(np.abs(score).max() for score in scores(data.sel(run="descent")).values())
+    return (
+        f"The flow of the whole network stays within {distance:.1e} of the scalar flow in every X_l; SGD (width "
+        f"{data.descent_width}, batch {data.batch}, {data.steps} steps, {data.seeds} seeds) within {largest:.1f} "
+        "standard errors of its own."
+    )
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    title = "Whole networks on the scalar flow: tanh, depth 4, normalized metric"
+    figure, panels = new_figure(title, 2, 2, (12, 8))
+    names = {
+        "flow": f"gradient flow, width {data.width}",
+        "descent": f"SGD, width {data.descent_width}, scales × {data.factor:g}, mean of {data.seeds} seeds",
+    }
+    for column, (run_name, words) in enumerate(names.items()):
+        own = data.sel(run=run_name)
+        _draw_loss(panels[column], own)
+        panels[column].set_title(words, fontsize=11)
+        _draw_amplitudes(panels[2 + column], own)
+    return figure
+
+
+def _draw_loss(panel: Axes, own: xarray.Dataset) -> None:
+    panel.plot(own["curve_time"], own["curve_loss"], color=INK, linewidth=1.5, label="scalar flow (4)")
+    panel.errorbar(
+        own["time"],
+        own["loss"],
+        own["loss_error"],
+        fmt="o",
+        color=PALETTE[0],
+        markersize=5,
+        markerfacecolor="white",
+        label="whole network",
+    )
+    panel.set(xlabel="time s", ylabel="loss")
+    panel.legend(frameon=False, fontsize=9)
+
+
+def _draw_amplitudes(panel: Axes, own: xarray.Dataset) -> None:
+    for layer, color in zip(own.layer.values.tolist(), PALETTE):
+        each = own.sel(layer=layer)
+        panel.plot(own["curve_time"], each["curve_X"], color=color, linewidth=1.5)
+        panel.errorbar(
+            own["time"],
+            each["X"],
+            each["X_error"],
+            fmt="o",
+            color=color,
+            markersize=5,
+            markerfacecolor="white",
+            label=f"X_{layer}",
+        )
+    panel.set(xlabel="time s", ylabel="amplitude", yscale="log")
+    panel.legend(frameon=False, fontsize=9, ncols=2)

@@ -1,0 +1,1 @@
+"""Figure 3: escape times of five activations collapse."""

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import importlib
+import math
+
+import numpy as np
+import pytest
+
+from foretrain.compare.agreement import largest_score_allowed
+from foretrain.experiments import Result, Scale, get
+from foretrain.experiments.effective_theory.deep_linear.log_variance import _Plan as LogPlan
+from foretrain.experiments.effective_theory.deep_linear.vertex import _Plan as VertexPlan
+from foretrain.experiments.effective_theory.metric_fluctuations import _exact
+from foretrain.experiments.effective_theory.metric_fluctuations import _Plan as MetricPlan
+from foretrain.experiments.judgements import agreement_rows
+from foretrain.theory.architecture import MLP
+
+TINY = {
+    "deep-linear-vertex": ("deep_linear.vertex", (VertexPlan(10, 6, 400), VertexPlan(20, 11, 300))),
+    "deep-linear-scaling": ("deep_linear.scaling", None),
+    "log-variance": ("deep_linear.log_variance", (LogPlan(10, 5, 200), LogPlan(8, 8, 300))),
+    "metric-fluctuations": ("metric_fluctuations", MetricPlan(("tanh", "relu"), (3,), 400)),
+}
+SAMPLED = tuple(TINY)
+
+
+def tiny_run(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """The experiment with so few draws that only its mechanics can be tested."""
+    module = importlib.import_module(f"foretrain.experiments.effective_theory.{TINY[name][0]}")
+    plan = TINY[name][1]
+    if name == "deep-linear-scaling":
+        plan = module._Plan(0.2, {10: 300, 20: 200})
+    monkeypatch.setattr(module, "_PLANS", {Scale.QUICK: plan})
+    return get(name).run("quick", seed)
+
+
+def test_parameter_count_is_the_printed_one() -> None:
+    result = get("parameter-count").run()
+    assert result.agrees
+    assert [row.expected for row in result.table] == [91, 91]
+    assert result.data.weights.values.tolist() == [20, 25, 25, 5]
+    assert "91" in result.verdict
+
+
+def test_activation_curves_agree_with_the_source() -> None:
+    result = get("activation-curves").run()
+    assert result.agrees
+    assert len(result.table) == 32
+    swish = result.data.value.sel(activation="swish")
+    assert float(swish.min()) == pytest.approx(-0.278465, abs=1e-4)
+    assert result.data.value.sel(activation="perceptron").sel(z=0.0, method="nearest").item() == 1.0
+
+
+@pytest.mark.parametrize("name", ["parameter-count", "activation-curves"])
+def test_pictures_of_chapter_two_can_be_drawn(name: str) -> None:
+    figure = get(name).run().figure
+    assert figure is not None
+    figure().canvas.draw()
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_sampled_experiments_are_reproducible_and_labelled(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, again, other = (tiny_run(name, seed, monkeypatch) for seed in (3, 3, 4))
+    assert first.data.identical(again.data)
+    assert first.table == again.table
+    assert not first.data.equals(other.data)
+    sampled = [row for row in first.table if row.standard_error is not None]
+    assert sampled
+    assert all(math.isfinite(row.here) and row.standard_error > 0 for row in sampled if row.standard_error)
+    assert first.figure is not None
+    first.figure().canvas.draw()
+
+
+def test_a_wrong_theory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five per cent on the vertex must turn the verdict."""
+    module = importlib.import_module("foretrain.experiments.effective_theory.deep_linear.vertex")
+    exact = module.vertex
+    monkeypatch.setattr(module, "vertex", lambda width, layers: 1.05 * exact(width, layers))
+    monkeypatch.setattr(module, "_PLANS", {Scale.QUICK: (VertexPlan(10, 6, 60_000),)})
+    assert not get("deep-linear-vertex").run("quick", 0).agrees
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.statistical
+def test_quick_scale_agrees(name: str) -> None:
+    result = get(name).run("quick", seed=0)
+    assert result.agrees, result.verdict
+
+
+def test_exact_layer_two_of_relu_on_one_input() -> None:
+    """Equal inputs: ⟨σ²⟩ = K/2, ⟨σ⁴⟩ = 3K²/2, so V/n_1 = C_W² (5/4) K² / n_1 in every entry."""
+    mlp = MLP("relu", depth=2, width=3, n_out=2, C_b=0.2, C_W=1.5)
+    values = _exact(mlp, np.full((4, 2), 1.0))
+    K = 0.2 + 1.5
+    np.testing.assert_allclose(values[:10], 0.2 + 1.5 * K / 2, rtol=1e-8)
+    np.testing.assert_allclose(values[10:], 1.5**2 * 1.25 * K**2 / 3, rtol=1e-8)
+    assert len(values) == 10 + 55
+
+
+def test_bound_on_the_largest_score() -> None:
+    """One entry: the two-sided 1 % point; many: exceeded in 1 % of repeated runs."""
+    assert largest_score_allowed(1) == pytest.approx(2.575829, abs=1e-6)
+    runs = np.abs(np.random.default_rng(0).normal(size=(20_000, 50))).max(axis=1)
+    share = float((runs > largest_score_allowed(50)).mean())
+    assert abs(share - 0.01) < 4 * math.sqrt(0.01 * 0.99 / 20_000)
+
+
+def test_agreement_rows_judge_spread_and_largest() -> None:
+    good = np.array([1.0, -1.0, 1.0, -1.0])
+    assert [row.agrees for row in agreement_rows(good)] == [True, True]
+    assert [row.agrees for row in agreement_rows(1.4 * good)] == [False, True]
+    assert [row.agrees for row in agreement_rows(np.append(np.zeros(30), 5.0))] == [True, False]
