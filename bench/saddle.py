@@ -110,8 +110,8 @@ def _descent(case: Case) -> Arrays:
     found = stochastic_escape(
         problem,
         networks,
-        learning_rate=RATE,
-        batch=BATCH,
+        lr=RATE,
+        batch_size=BATCH,
         steps=2 * case.about,
         thresholds=(THRESHOLD,),
         sample=gaussian_sample(problem, 4 * BATCH),

@@ -1,8 +1,9 @@
 """`python -m bench.scaling`: how costs grow, measured at small sizes, fitted, kept with a date, and extrapolated.
 
-Each law is a sum of powers of one size with constants that are not negative, fitted to CPU seconds of
-one core with equal relative weights. The powers come from reading the code, the constants from the measurement; the
-exponent between the two largest sizes is shown beside them, so that a model that does not fit can be seen.
+Each law is a sum of powers of one size with constants that are not negative, fitted to CPU seconds of one core with
+equal relative weights. The powers come from reading the code (`bench/laws`), the constants from the measurement. The
+exponent of a plain power law through all sizes stands beside them with its standard error, and the one between the
+two largest sizes, so that a model that does not fit can be seen.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,170 +20,51 @@ import torch
 from scipy.optimize import nnls
 from threadpoolctl import threadpool_limits
 
-import foretrain as ft
 from bench.harness import records
-from bench.harness.rates import Rates
-from bench.peer_side.torch_networks import perceptron
-from foretrain.support.errors import ForetrainError
+from bench.harness.rates import Rates, load
+from bench.laws import Job, Law, laws
+from foretrain.support.errors import ForetrainError, unknown_name
 from foretrain.support.progress import track
 
 KIND = "scaling"
-WIDTHS = (784, 1000, 1000, 10)
-GRU_UNITS, GRU_STEPS = 128, 50
-LAYERS = 10
 REPEATS = 3
-BUDGET = 6.0  # seconds of the clock after which a size is not repeated
-LARGE = (1e4, 1e6, 1e9)
-STRIP = 6000  # samples whose factors a worker of 700 MB holds, see docs/large-kernels.md
-
-Job = Callable[[], object]
+BUDGET = 1.5  # seconds of the clock after which a size is not repeated
 
 
 @dataclass(frozen=True)
-class Law:
-    """A computation whose cost depends on one size: how it is made, and what it must hold and move."""
+class Fleet:
+    """Machines that share some work: how many cores, and the bytes per second that all of them move together."""
 
     name: str
-    of: str  # what the size counts
-    sizes: tuple[int, ...]
-    powers: tuple[int, ...]
-    make: Callable[[int], Job]
-    result: Callable[[float], float]  # bytes of the answer
-    moved: Callable[[float], float]  # bytes read and written through a shared disk or network
+    cores: float
+    bandwidth: float
+
+
+CLUSTER = Fleet("cluster", 1e3, 1e10)
+INTERNET = Fleet("internet", 1e6, 1e6 * 1e7)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What was measured, and the constants of the law in core seconds."""
+    """What was measured and when, and the constants of the law in core seconds."""
 
     name: str
+    size: str
     of: str
     sizes: list[int]
     seconds: list[float]
     powers: list[int]
     constants: list[float]
-    exponent: float  # between the two largest sizes
+    exponent: float  # of a power law through all sizes
+    error: float  # of the exponent, one standard error
+    last: float  # exponent between the two largest sizes
     worst: float  # largest relative deviation of the fit from a measurement
+    date: str = ""
+    load: float = 0.0  # of the machine before the measurement
 
     def at(self, size: float) -> float:
         """Core seconds at a size."""
         return float(sum(c * size**p for c, p in zip(self.constants, self.powers)))
-
-
-def laws() -> list[Law]:
-    """The computations of the library that people run at many sizes."""
-    inputs = 4.0 * WIDTHS[0]
-    parameters = 4.0 * sum((before + 1) * after for before, after in pairwise(WIDTHS))
-    states = 4.0 * GRU_UNITS * GRU_STEPS
-    return [
-        Law(
-            f"K at infinite width, relu, {LAYERS} layers",
-            "inputs",
-            (250, 500, 1000, 1500),
-            (0, 2),
-            lambda size: _flow("relu", size, ["K"]),
-            lambda size: 8 * size**2,
-            lambda size: 8 * size**2,
-        ),
-        Law(
-            f"K and Theta at infinite width, tanh, {LAYERS} layers",
-            "inputs",
-            (250, 500, 1000),
-            (0, 2),
-            lambda size: _flow("tanh", size, ["K", "Theta"]),
-            lambda size: 16 * size**2,
-            lambda size: 16 * size**2,
-        ),
-        Law(
-            "V, D, F, A, B at chosen quadruples, tanh, 5 layers",
-            "quadruples",
-            (4, 8, 16, 32),
-            (0, 1),
-            _quadruples,
-            lambda size: 5 * 8 * size,
-            lambda size: 5 * 8 * size,
-        ),
-        Law(
-            "prediction of trained networks at infinite width, relu",
-            "training inputs",
-            (500, 1000, 2000),
-            (2, 3),
-            _prediction,
-            lambda size: 16 * size**2,
-            lambda size: 16 * size**2,
-        ),
-        Law(
-            "NTK of an MLP 784-1000-1000-10, trace, float32",
-            "inputs",
-            (128, 256, 512, 1024),
-            (1, 2),
-            _tangent_kernel,
-            lambda size: 4 * size**2,
-            lambda size: 4 * size**2 + inputs * size**2 / (2 * STRIP),
-        ),
-        Law(
-            "one product with that NTK, never formed",
-            "inputs",
-            (128, 256, 512, 1024),
-            (0, 1),
-            _product,
-            lambda size: 40 * size,
-            lambda size: inputs * size + 2 * parameters,
-        ),
-        Law(
-            f"one product with the global-state NTK, GRU of {GRU_UNITS} units, {GRU_STEPS} steps",
-            "samples",
-            (8, 16, 32, 64),
-            (0, 1),
-            _state_product,
-            lambda size: states * size,
-            lambda size: 2 * states * size,
-        ),
-    ]
-
-
-def _inputs(size: int, width: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.random.default_rng(0).standard_normal((size, width))
-
-
-def _flow(activation: str, size: int, names: Sequence[str]) -> Job:
-    network, X = ft.MLP.critical(activation, depth=LAYERS, width=100), _inputs(size, 20)
-    return lambda: ft.flow(network, X, names)
-
-
-def _quadruples(size: int) -> Job:
-    network, X = ft.MLP.critical("tanh", depth=5, width=100), _inputs(4 * size, 10)
-    chosen = np.arange(4 * size).reshape(size, 4)
-    return lambda: ft.flow(network, X, ["V", "D", "F", "A", "B"], quadruples=chosen)
-
-
-def _prediction(size: int) -> Job:
-    network, X = ft.MLP.critical("relu", depth=3, width=100), _inputs(size + 10, 20)
-    return lambda: ft.predict(network, X[10:], X[10:, 0], X[:10])
-
-
-def _perceptron(size: int) -> tuple[torch.nn.Module, torch.Tensor]:
-    torch.manual_seed(0)
-    return perceptron(WIDTHS), torch.randn(size, WIDTHS[0])
-
-
-def _tangent_kernel(size: int) -> Job:
-    model, x = _perceptron(size)
-    return lambda: ft.ntk(model, x, outputs="trace")
-
-
-def _product(size: int) -> Job:
-    model, x = _perceptron(size)
-    operator, vector = ft.ntk_operator(model, x), torch.randn(size, WIDTHS[-1])
-    return lambda: operator.matvec(vector)
-
-
-def _state_product(size: int) -> Job:
-    torch.manual_seed(0)
-    model = torch.nn.GRU(16, GRU_UNITS, batch_first=True)
-    kernel = ft.global_ntk(model, torch.randn(size, GRU_STEPS, 16))
-    vector = torch.randn(size, GRU_STEPS, GRU_UNITS)
-    return lambda: kernel.matvec(vector)
 
 
 def core_seconds(job: Job) -> float:
@@ -204,32 +85,47 @@ def fit(law: Law, seconds: Sequence[float]) -> Fit:
     columns = np.stack([sizes**power / times for power in law.powers], axis=1)
     scale = columns.max(axis=0)
     constants = nnls(columns / scale, np.ones(len(times)))[0] / scale
-    deviation = np.abs(columns @ constants - 1).max()
-    exponent = np.log(times[-1] / times[-2]) / np.log(sizes[-1] / sizes[-2])
+    exponent, error = _slope(np.log(sizes), np.log(times))
     return Fit(
         law.name,
+        law.size,
         law.of,
         list(law.sizes),
         [float(value) for value in times],
         list(law.powers),
         [float(value) for value in constants],
-        float(exponent),
-        float(deviation),
+        exponent,
+        error,
+        float(np.log(times[-1] / times[-2]) / np.log(sizes[-1] / sizes[-2])),
+        float(np.abs(columns @ constants - 1).max()),
     )
 
 
-def measured() -> dict[str, Any]:
-    """Everything measured and fitted, with what a reader must know of the machine."""
+def _slope(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Of the straight line through points, with its standard error."""
+    centred = x - x.mean()
+    slope = float(centred @ y / (centred @ centred))
+    rest = y - y.mean() - slope * centred
+    return slope, float(np.sqrt(rest @ rest / (len(x) - 2) / (centred @ centred)))
+
+
+def measure(chosen: Iterable[Law]) -> dict[str, Any]:
+    """Measure laws, each kept as soon as it is fitted, beside those that an earlier record holds of the others."""
     facts, threads = records.machine_facts(), torch.get_num_threads()
+    kept = {found.name: found for found in _earlier()}
+    order = [law.name for law in laws()]
     torch.set_num_threads(1)  # threads that wait for each other would count as work
     with threadpool_limits(1):
-        fits = [
-            asdict(fit(law, [core_seconds(law.make(size)) for size in law.sizes]))
-            for law in track(laws(), "scaling")
-        ]
         rate = Rates().gemm("float32")
+        for law in track(list(chosen), "scaling"):
+            when = {"date": facts["date"], "load": load()}
+            found = fit(law, [core_seconds(law.make(size)) for size in law.sizes])
+            kept[law.name] = Fit(**(asdict(found) | when))
+            fits = [asdict(kept[name]) for name in order if name in kept]
+            record = facts | {"gemm float32 of one core [flop/s]": rate, "fits": fits}
+            records.keep(record, records.path_of(KIND, facts["date"]))
     torch.set_num_threads(threads)
-    return facts | {"gemm float32 of one core [flop/s]": rate, "fits": fits}
+    return record
 
 
 def latest() -> dict[str, Any]:
@@ -237,55 +133,100 @@ def latest() -> dict[str, Any]:
     return records.latest(KIND, "python -m bench.scaling")
 
 
+def fits_of(record: dict[str, Any]) -> list[Fit]:
+    """Of a record, those of laws that are still known."""
+    known, names = {law.name for law in laws()}, {field.name for field in fields(Fit)}
+    return [Fit(**entry) for entry in record["fits"] if entry["name"] in known and entry.keys() == names]
+
+
+def _earlier() -> list[Fit]:
+    try:
+        return fits_of(latest())
+    except ForetrainError:
+        return []
+
+
 def fitted_table(record: dict[str, Any]) -> str:
     """Markdown: the laws with their constants, and how well they fit."""
     rows = [
-        "| computation | core seconds | measured at | exponent at the end | worst deviation |",
-        "|---|---|---|---|---|",
+        "| computation | core seconds | measured at | exponent | at the end | worst deviation |",
+        "|---|---|---|---|---|---|",
     ]
-    for found in map(_fit_of, record["fits"]):
-        terms = [f"{c:.2g} {_power(found.of, p)}" for c, p in zip(found.constants, found.powers) if c > 0]
-        sizes = f"{found.sizes[0]:,} to {found.sizes[-1]:,}"
-        rows.append(
-            f"| {found.name} | {' + '.join(terms)} | {sizes} | {found.exponent:.2f} | {found.worst:.0%} |"
-        )
+    for found in fits_of(record):
+        terms = [f"{c:.2g} {_power(found.size, p)}" for c, p in zip(found.constants, found.powers) if c > 0]
+        sizes = f"{found.size} = {found.sizes[0]:,} to {found.sizes[-1]:,} {found.of}"
+        exponent = f"{found.exponent:.2f} ± {found.error:.2f}"
+        cells = (found.name, " + ".join(terms), sizes, exponent, f"{found.last:.2f}", f"{found.worst:.0%}")
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
 def large_table(record: dict[str, Any]) -> str:
-    """Markdown: core hours, bytes of the answer and bytes moved at large sizes, extrapolated."""
-    heads = [f"{size:.0e}".replace("e+0", "e") for size in LARGE]
+    """Markdown: core time, time on a fleet and bytes of the answer at two large sizes, extrapolated."""
     rows = [
-        "| computation | " + " | ".join(f"at {head}" for head in heads) + " |",
-        "|---" * (1 + len(LARGE)) + "|",
+        "| computation | on a cluster | at internet scale | where that is too much |",
+        "|---|---|---|---|",
     ]
     known = {law.name: law for law in laws()}
-    for found in map(_fit_of, record["fits"]):
+    for found in fits_of(record):
         law = known[found.name]
-        cells = [
-            f"{_hours(found.at(size))}; {_bytes(law.result(size))}; {_bytes(law.moved(size))}"
-            for size in LARGE
-        ]
-        rows.append(f"| {found.name}, by {found.of} | " + " | ".join(cells) + " |")
+        cells = [_cell(law, found, size, fleet) for size, fleet in zip(law.large, (CLUSTER, INTERNET))]
+        rows.append(f"| {' | '.join((found.name, *cells, law.instead))} |")
     return "\n".join(rows)
 
 
-def _fit_of(entry: dict[str, Any]) -> Fit:
-    return Fit(**entry)
+def conditions(record: dict[str, Any]) -> str:
+    """One line: what a reader must know of the machine and of the day."""
+    fits = fits_of(record)
+    if not fits:
+        return "nothing is measured of what is known today: run python -m bench.scaling."
+    loads, days = [found.load for found in fits], sorted(found.date[:16] for found in fits)
+    rate = record["gemm float32 of one core [flop/s]"] / 1e9
+    return (
+        f"{days[0]} to {days[-1]}; {record['processor']}, {record['cores']} cores, one used; load of the machine "
+        f"{min(loads):.1f} to {max(loads):.1f}; matrix products {rate:.0f} Gflop/s; {record['versions']}"
+    )
 
 
-def _power(of: str, power: int) -> str:
-    letter = {"quadruples": "Q", "samples": "B"}.get(of, "N")
-    return "" if power == 0 else letter if power == 1 else f"{letter}^{power}"
+def seconds_on(law: Law, found: Fit, size: float, fleet: Fleet) -> float:
+    """Time on the clock: of the work or of what it moves, whichever is longer."""
+    if not law.divides:
+        return found.at(size)
+    return max(found.at(size) / fleet.cores, law.bytes_moved(size) / fleet.bandwidth)
 
 
-def _hours(seconds: float) -> str:
-    hours = seconds / 3600
-    return f"{seconds:.2g} core s" if hours < 0.1 else f"{_short(hours)} core h"
+def _cell(law: Law, found: Fit, size: float, fleet: Fleet) -> str:
+    alone = "" if law.divides else " on one machine"
+    work, clock = duration(found.at(size)), duration(seconds_on(law, found, size, fleet))
+    return f"{law.size} = {_tenfold(size)}: {work} of a core; {clock}{alone}; {_bytes(law.result(size))}"
+
+
+def _power(letter: str, power: int) -> str:
+    if power == 0:
+        return ""
+    return letter if power == 1 else f"{letter}{_superscript(power)}"
+
+
+def _tenfold(size: float) -> str:
+    return f"10{_superscript(round(np.log10(size)))}"
+
+
+def _superscript(number: int) -> str:
+    return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit that leaves at least one."""
+    units = (("years", 3.156e7), ("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
+    for unit, length in units:
+        if seconds >= length:
+            return f"{_short(seconds / length)} {unit}"
+    return f"{seconds * 1e6:.2g} µs"
 
 
 def _bytes(count: float) -> str:
-    for unit, size in (("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    units = ("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)
+    for unit, size in units:
         if count >= size:
             return f"{_short(count / size)} {unit}"
     return f"{count:.0f} B"
@@ -295,15 +236,26 @@ def _short(value: float) -> str:
     return f"{value:.2g}" if value < 100 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
 
 
+def _chosen(words: Sequence[str]) -> list[Law]:
+    """Laws with one of the words in their name; all without any."""
+    known = laws()
+    for word in words:
+        if not any(word in law.name for law in known):
+            raise unknown_name("computation", word, [law.name for law in known])
+    return [law for law in known if not words or any(word in law.name for word in words)]
+
+
 def main() -> int:
     """Measure, keep the record, print both tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=__doc__)
     parser.add_argument("--show", action="store_true", help="show the newest record instead of measuring")
-    if not parser.parse_args().show:
-        record = measured()
-        print(f"kept in {records.keep(record, records.path_of(KIND, record['date']))}")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="WORD", help="laws with that in their name"
+    )
+    options = parser.parse_args()
     try:
-        print(fitted_table(latest()), large_table(latest()), sep="\n\n")
+        record = latest() if options.show else measure(_chosen(options.only))
+        print(fitted_table(record), large_table(record), conditions(record), sep="\n\n")
     except ForetrainError as error:
         raise SystemExit(str(error)) from None
     return 0

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: tutorials become pages, code is run and answered, formulas become MathML."""
+"""Hooks of mkdocs: tutorials become pages, code is run and answered, the reference completed, formulas MathML."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from cells import Cell, markdown_cells, percent_cells
+from commands import with_help
 from execution import Answer, PageError, answers_of_pages
 from mathematics import FormulaError, with_formulas
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from reference import expanded, located
 
 RUN = "run: true"  # in the head of a Markdown page: its code is run and its answers are shown
-_written: dict[str, str] = {}  # the finished Markdown of pages with code
+REFERENCE = "api/"
+_written: dict[str, str] = {}  # the finished Markdown of pages with code, and of the reference
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -34,12 +37,14 @@ def on_files(files: Files, config: Any) -> Files:
         _written[page] = _page(page, cells, answered[page], files, config)
         if page.startswith("tutorials/"):
             files.append(File.generated(config, page, content=_written[page]))
+    listed = [file for file in files.documentation_pages() if file.src_uri.startswith(REFERENCE)]
+    _written.update(expanded({file.src_uri: file.content_string for file in listed}))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """The page with its answers, if it has any."""
-    return _written.get(page.file.src_uri, markdown)
+    """The page with its answers, if it has any, with help texts and with addresses that lead to what they name."""
+    return with_help(located(_written.get(page.file.src_uri, markdown)))
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foretrain.empirical.differentials import ddntk, dntk
     from foretrain.empirical.fields import fields
     from foretrain.empirical.global_ntk import global_ntk
-    from foretrain.empirical.kernel_products import ntk_operator
+    from foretrain.empirical.kernel_operator import ntk_operator
     from foretrain.empirical.tangent_kernel import ntk
     from foretrain.support.errors import ForetrainError
     from foretrain.support.store import load, save
@@ -53,7 +53,7 @@ _SOURCES = {
     "global_ntk": "foretrain.empirical.global_ntk",
     "load": "foretrain.support.store",
     "ntk": "foretrain.empirical.tangent_kernel",
-    "ntk_operator": "foretrain.empirical.kernel_products",
+    "ntk_operator": "foretrain.empirical.kernel_operator",
     "plateau": "foretrain.compare.plateau",
     "predict": "foretrain.theory.prediction.entry",
     "save": "foretrain.support.store",

@@ -229,6 +229,7 @@ def test_repr_teaches() -> None:
         (0.0, -1, "0 or more"),
         (0.0, 1.5, "whole number"),
         (None, 0, "real"),
+        (np.ma.masked_array([1.0], mask=[True]), 0, "masked"),
     ],
 )
 def test_bad_arguments(z: Any, order: Any, words: str) -> None:

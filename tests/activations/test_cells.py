@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretrain.activations import activation
-from foretrain.activations._cells import Features, resolve
-from foretrain.activations._pointwise import pointwise
+from foretrain.activations._callables.cells import Features, resolve
+from foretrain.activations._callables.pointwise import pointwise
 
 WIDEST = 1.26
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy import special
 
 from foretrain.activations import activation
-from foretrain.activations._cells import resolve
-from foretrain.activations._kinks import find_kinks
-from foretrain.activations._pointwise import pointwise
+from foretrain.activations._callables.cells import resolve
+from foretrain.activations._callables.kinks import find_kinks
+from foretrain.activations._callables.pointwise import pointwise
 from foretrain.support.errors import InputError, NotSupportedError
 
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from foretrain.activations import activation
-from foretrain.activations._cells import Features
-from foretrain.activations._numerical import (
+from foretrain.activations._callables.cells import Features
+from foretrain.activations._callables.numerical import (
     Method,
     chebyshev_interpolation,
     complex_contour,
     multiprecision,
     numerical_rule,
 )
-from foretrain.activations._pointwise import pointwise
+from foretrain.activations._callables.pointwise import pointwise
 
 NOWHERE = Features(np.array([]), np.array([]))
 CASES: list[tuple[str, Callable[..., Any], tuple[float, ...]]] = [

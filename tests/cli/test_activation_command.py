@@ -75,7 +75,8 @@ def test_pictures_and_data_are_written(tmp_path: Path, capsys: pytest.CaptureFix
         (("act.py",), "is not of the form file.py:name"),
         (("absent.py:f",), "absent.py is not a file"),
         (("absent.py:f", "--set", "a=1"), "--set is for activations with a name"),
-        (("tanh", "--variance", "-1"), "not positive semidefinite"),
+        (("tanh", "--variance", "-1"), "--variance is -1: give zero or a positive number"),
+        (("--variance", "1"), "name it"),
         (("tanh", "--variance", "wide"), "see 'foretrain activation --help'"),
     ],
 )

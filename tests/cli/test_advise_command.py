@@ -62,9 +62,10 @@ def test_data_give_a_stable_step_and_pictures_are_written(
     [
         (("tahn", "--width", "9"), "did you mean 'tanh'?"),
         (("tanh",), "--width"),
-        (("tanh", "--width", "-3"), "width is -3"),
+        (("tanh", "--width", "-3"), "--width is -3"),
+        (("tanh", "--width", "9", "--outputs", "0"), "--outputs is 0"),
         (("softplus", "--width", "9"), "no critical initialisation"),
-        (("tanh", "--width", "9", "--samples", "0"), "--samples is 0"),
+        (("tanh", "--width", "9", "--samples", "0"), "'--samples'"),
         (("tanh", "--width", "9", "--loss", "crossentropy"), "did you mean 'cross_entropy'?"),
         (("tanh", "--width", "9", "--gamma", "-1.5"), "gamma"),
     ],

@@ -10,7 +10,7 @@ import pytest
 import foretrain as ft
 from foretrain.cli.compare import COMMAND
 from foretrain.cli.frame import run
-from foretrain.compare import comparison
+from foretrain.compare.initial import entry
 
 QUICK = ("--depth", "3", "--width", "24", "--draws", "1000", "--method", "conditional")
 
@@ -63,13 +63,13 @@ def test_same_seed_same_numbers_other_seed_others(capsys: pytest.CaptureFixture[
 def test_a_disagreement_ends_with_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = comparison.theory
+    right = entry.theory
 
     def wrong(*arguments: Any) -> dict[str, Any]:
         found = right(*arguments)
         return {**found, "V": 1.5 * found["V"]} if "V" in found else found
 
-    monkeypatch.setattr(comparison, "theory", wrong)
+    monkeypatch.setattr(entry, "theory", wrong)
     assert call("tanh", *QUICK, "--draws", "4000") == 1
     assert "does NOT agree" in capsys.readouterr().out
 
@@ -133,11 +133,12 @@ def test_saved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "message"),
     [
         (("tanhh",), "did you mean 'tanh'"),
-        (("tanh", "--draws", "3"), "draws is 3"),
+        (("tanh", "--draws", "3"), "--draws is 3"),
         (("tanh", "--scales", "1,2"), "at least 3 different"),
         (("tanh", "--scales", "one"), "numbers separated by commas"),
-        (("tanh", "--width", "20,30"), "width lists 2 layers"),
-        (("tanh", "--width", "20.5"), "width is 20.5"),
+        (("tanh", "--width", "20,30"), "--width lists 2 layers"),
+        (("tanh", "--width", "20.5"), "--width is '20.5'"),
+        (("tanh", "--inputs", "1", "--data", "x.npz"), "leave one out"),
         (("quadratic",), "critical"),
         (("tanh", "--method", "magic"), "unknown sampling method"),
         (("tanh", "--depth", "2", "--observables", "H1,A"), "H1 vanishes in layers 1 and 2"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import foretrain as ft
+from foretrain.cli import compare_trained
 from foretrain.cli.compare import COMMAND
 from foretrain.cli.frame import run
 from foretrain.compare.trained import comparison
@@ -78,8 +79,21 @@ def test_a_disagreement_ends_with_one(
             "--observables is for networks at initialisation: leave out",
         ),
         (("tanh", *QUICK, "--learner", "svm"), "unknown learner 'svm'"),
-        (("tanh", *QUICK, "--eta", "50"), "give a smaller eta"),
+        (("tanh", *QUICK, "--eta", "50"), "give a smaller --eta"),
         (("tanh", *QUICK, "--draws", "3"), "at least 40"),
+        (("tanh", "--regime", "finite"), "--regime is for trained networks: add --trained"),
+        (
+            ("tanh", *QUICK, "--inputs", "1"),
+            "--inputs is for networks at initialisation: leave out --trained",
+        ),
+        (("tanh", *QUICK, "--regime", "final"), "unknown regime 'final'"),
+        (("tanh", *QUICK, "--regime", "finite", "--time", "3"), "--time is for infinite width: leave it out"),
+        (("tanh", *QUICK, "--regime", "finite", "--loss", "mse"), "--loss is for infinite width"),
+        (("tanh", *QUICK, "--regime", "finite", "--noise", "1"), "use --learner bayes, or leave it out"),
+        (
+            ("tanh", *QUICK, "--depth", "3", "--width", "8,9", "--regime", "finite", "--scales", "1,2,3"),
+            "leave --scales out",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -95,3 +109,51 @@ def test_a_file_without_test_inputs(tmp_path: Path, capsys: pytest.CaptureFixtur
     np.savez(tmp_path / "data.npz", x=np.eye(2), y=np.ones(2))
     assert call("tanh", *QUICK, "--data", str(tmp_path / "data.npz")) == 2
     assert "no array 'x_test'" in capsys.readouterr().err
+
+
+FINITE = ("--trained", "--regime", "finite", "--depth", "2", "--width", "16", "--draws", "800")
+
+
+def test_the_order_of_one_over_the_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture, folder = tmp_path / "finite.png", tmp_path / "out"
+    options = (*FINITE, "--scales", "1,2,4", "--save", str(folder), "--plot", str(picture))
+    assert call("sin", *options) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "networks trained",
+        "n = 64",
+        "interaction of output 0 at 1",
+        "ntk_change: n times",
+        "The order 1/n",
+    ):
+        assert part in text
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    (found,) = json.loads((folder / "answer.json").read_text())["comparisons"]
+    assert (found["regime"], found["widths"]) == ("finite", [16, 32, 64])
+    mlp = ft.MLP.critical("sin", depth=2, width=64)
+    data = (compare_trained._TRAIN, compare_trained._TARGETS, compare_trained._TESTS)
+    expected = ft.predict(mlp, *data, regime="finite", eta=found["eta"])
+    theory = [row["theory"] for row in found["entries"] if row["observable"] == "mean"]
+    shift = 64 * (expected.mean - expected.infinite_mean).values.ravel()
+    np.testing.assert_allclose(theory, shift, rtol=1e-6)
+    np.testing.assert_allclose(
+        sum(np.array(term).ravel() for term in found["scaled_terms"].values()), shift, rtol=1e-6
+    )
+    assert set(ft.load(folder).observable.values) == {"ntk_variance", "interaction", "mean", "ntk_change"}
+
+
+def test_posteriors_to_order_one_over_the_width(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--draws", "110000", "--learner", "bayes", "--noise", "0.1")
+    (found,) = ask(capsys, "tanh", *FINITE, *options)["comparisons"]
+    assert found["learner"] == "bayes"
+    assert {row["observable"] for row in found["entries"]} == {"log_evidence", "mean", "covariance", "wiring"}
+    assert found["steps"] == [None, None, None]
+
+
+def test_numbered_classes_have_an_output_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    path = tmp_path / "classes.npz"
+    np.savez(path, x=x[:3], y=np.array([0, 2, 1]), x_test=x[3:])
+    options = ("--data", str(path), "--loss", "cross-entropy", "--time", "3")
+    (found,) = ask(capsys, "tanh", *QUICK, *options)["comparisons"]
+    assert {row["output"] for row in found["entries"] if row["observable"] == "mean"} == {0, 1, 2}

@@ -77,7 +77,7 @@ def test_pictures_and_data_are_written(tmp_path: Path, capsys: pytest.CaptureFix
         (("tanh", "--gamma", "1"), "no C_W > 0 is critical"),
         (("tanh", "--tuned"), "add --depth"),
         (("gelu", "--depth", "3", "--tuned"), "not known for gelu"),
-        (("tanh", "--c-w-range", "3", "1"), "C_W runs from 3 to 1"),
+        (("tanh", "--c-w-range", "3", "1"), "--c-w-range runs from 3 to 1"),
     ],
 )
 def test_bad_input_is_one_sentence(

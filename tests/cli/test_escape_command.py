@@ -72,6 +72,10 @@ def test_outside_the_classes_there_is_no_correction(
         (["--epsilon", "-0.1"], "epsilon"),
         (["--depth", "1"], "2 or more"),
         (["--threshold", "-1"], "threshold"),
+        (["--bottleneck", "9"], "more layers than any --depth"),
+        (["--others", "2"], "add --bottleneck"),
+        (["--epsilon", ""], "--epsilon is ''"),
+        (["--scales", "0.1,-0.1"], "give none below 0"),
     ],
 )
 def test_bad_input_is_answered_in_one_sentence(

@@ -179,7 +179,7 @@ def test_people_get_tables_pictures_and_stores(
     ("arguments", "words"),
     [
         (("--states", "hiden"), "hiden"),
-        (("--states", "hidden,,cell"), "empty name"),
+        (("--states", "hidden,,cell"), "--states is 'hidden,,cell': give names separated by commas"),
         (("--parameters", "nothing.*"), "nothing"),
         (("--accuracy", "-1"), "accuracy"),
     ],

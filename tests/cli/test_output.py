@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,3 +83,55 @@ def test_what_cannot_be_written_is_refused_before_the_work(
     with pytest.raises(InputError, match="no permission"):
         refuse_unwritable(tmp_path / "new" / "page.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]
+
+
+@pytest.fixture
+def on_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Sequence[str | Table]], list[str]]:
+    """Lines on a terminal of 60 letters."""
+
+    def lines(parts: Sequence[str | Table]) -> list[str]:
+        for name, value in {"COLUMNS": "60", "NO_COLOR": "1", "TERM": "xterm"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        show(parts)
+        return re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+
+    return lines
+
+
+Screen = Callable[[Sequence[str | Table]], list[str]]
+
+
+def test_numbers_of_a_wide_table_are_whole_on_a_narrow_screen(on_screen: Screen) -> None:
+    values = -1.23456e-05 * np.arange(1, 13)
+    table = Table(("layer", *(f"quantity {i}" for i in range(12))), [(77, *values), (88, *values)])
+    lines = on_screen([table])
+    words = [word for line in lines for word in line.split()]
+    assert all(words.count(text) == 2 for text in table.texts()[0][1:])
+    assert words.count("77") == words.count("layer") > 1  # with every block of columns
+    assert max(map(len, lines)) <= 60
+
+
+def test_long_texts_in_tables_are_broken_and_never_cut(on_screen: Screen) -> None:
+    lines = on_screen([Table(("name", "meaning"), [("a" * 40, "word " * 20)])])
+    assert max(map(len, lines)) <= 60
+    text = "".join(lines)
+    assert text.count("a") - "name meaning".count("a") == 40
+    assert text.count("word") == 20
+
+
+def test_code_is_not_broken_but_prose_is(on_screen: Screen) -> None:
+    code = f'  model.get_parameter("{"layer." * 12}weight").mul_(2.5)'
+    lines = on_screen([f"In Python:\n{code}", "prose " * 20, "model.py:x: [red] is no colour"])
+    assert code in lines
+    assert sum("prose" in line for line in lines) > 1
+    assert "model.py:x: [red] is no colour" in lines
+
+
+def test_a_table_that_can_be_made_to_fit_is_in_one_piece(on_screen: Screen) -> None:
+    columns = ("parameter", "share of the trace", "±", "share of the loss decrease")
+    lines = on_screen([Table(columns, [("rnn.weight_ih_l0", 0.556333, None, 0.261306)])])
+    assert max(map(len, lines)) <= 60
+    assert sum("0.556333" in line and "0.261306" in line for line in lines) == 1

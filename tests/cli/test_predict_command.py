@@ -160,12 +160,25 @@ def test_without_test_inputs_some_samples_are_held_out(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("tanh", "--noise", "1"), "learner='bayes'"),
-        (("tanh", "--learner", "bayes", "--time", "3"), "leave algorithm, eta and time out"),
+        (
+            ("tanh", "--noise", "1"),
+            "use --learner bayes, which is training of the output layer with a penalty, or stop early with --time.",
+        ),
+        (
+            ("tanh", "--learner", "bayes", "--time", "3"),
+            "leave --algorithm, --eta and --time out, or use --learner gradient_descent.",
+        ),
         (("tanh", "--loss", "cross_entropy"), "example has no classes"),
         (("tanh", "--one-hot"), "example has no classes"),
         (("tanh", "--algorithm", "adam"), "unknown algorithm"),
         (("sigmoid",), "critical"),
+        (("tanh", "--width", "10,20,30"), "--width lists 3 layers but depth 3 has 2 hidden layers"),
+        (("tanh", "--width", "wide"), "--width is 'wide': give whole numbers"),
+        (
+            ("tanh", "--time", "2.5"),
+            "--time is 2.5: steps are whole numbers; for continuous time use --algorithm flow",
+        ),
+        (("tanh", "--regime", "finite", "--algorithm", "newton"), "use --algorithm two_step"),
         (("tanh", "--data", "CLASSES", "--loss", "mse"), "add --one-hot"),
         (("tanh", "--data", "CLASSES", "--learner", "bayes"), "add --one-hot"),
         (("tanh", "--data", "CLASSES", "--one-hot", "--loss", "cross-entropy"), "for squared errors"),
@@ -208,6 +221,15 @@ def test_finite_width_tells_its_parts(tmp_path: Path, capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     assert "Added to the mean by finite width, at most: wiring" in text
     assert "Log evidence of the training targets: " in text
+
+
+def test_hidden_layers_may_differ_in_width(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("sin", "--depth", "3", "--width", "40,80", "--regime", "finite")
+    found = ask(capsys, *arguments)
+    assert found["hidden_widths"] == [40, 80]
+    other = ask(capsys, *arguments, "--width", "80,40")
+    assert found["infinite_mean"] == other["infinite_mean"]
+    assert found["mean"] != other["mean"]
 
 
 @pytest.mark.parametrize("learner", ["gradient_descent", "bayes"])

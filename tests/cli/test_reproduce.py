@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,13 @@ from foretrain.support.errors import NotEnoughMemoryError
 def made_up(scale: Scale, seed: int) -> Result:
     if seed == 9:
         raise NotEnoughMemoryError("this needs 1 TB: use --seed 1.")
-    rows = (
-        Row("two-point", 1.0, 1.02, standard_error=0.01, agrees=seed == 0),
+    rows: tuple[Row, ...] = (
+        Row("two-point", 1.0, 1.02, standard_error=0.01, agrees=seed != 1),
         Row("count", 91, 91, agrees=True),
         Row("escape time", math.inf, math.inf),
     )
+    if seed == 2:
+        rows = (*rows, Row("slope", -2.0, -1.0, agrees=False, note="Misprinted.", disputed=True))
     return Result(
         "It agrees." if seed == 0 else "It does not.", rows, xr.Dataset({"a": ("n", [1.0])}), Figure
     )
@@ -36,11 +39,30 @@ def only_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "made-up  Made up        nobody, figure 0"
+    last = "made-up  Made up        nobody, figure 0  10 s"
+    assert capsys.readouterr().out.splitlines()[-1] == last
     assert main(["reproduce", "--json"]) == 0
+    facts = {"name": "made-up", "title": "Made up", "source": "nobody, figure 0"}
     assert json.loads(capsys.readouterr().out) == {
-        "experiments": [{"name": "made-up", "title": "Made up", "source": "nobody, figure 0"}]
+        "experiments": [{**facts, "seconds": 10.0, "resumable": False}]
     }
+
+
+def test_options_without_an_experiment_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--paper-scale", "--jobs", "3"]) == 2
+    assert "nothing to run with --paper-scale and --jobs" in capsys.readouterr().err
+    assert main(["reproduce", "made-up", "--keep", "folder"]) == 2
+    assert "made-up has no parts that could be kept: leave out --keep" in capsys.readouterr().err
+    assert not Path("folder").exists()
+
+
+def test_a_claim_known_not_to_hold_is_marked_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "made-up", "--seed", "2"]) == 1
+    text = capsys.readouterr().out
+    assert re.search(r"^slope +-2 +-1 +no, known +Misprinted\.$", text, re.M)
+    assert main(["reproduce", "made-up", "--seed", "2", "--json"]) == 1
+    row = json.loads(capsys.readouterr().out)["rows"][-1]
+    assert (row["agrees"], row["disputed"]) == (False, True)
 
 
 @pytest.mark.parametrize(("option", "file"), [("--plot", "p.png"), ("--save", "folder")])

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import sys
+import threading
+import time
+import warnings
 from pathlib import Path
 
+import psutil
 import pytest
 import xarray as xr
 from matplotlib.figure import Figure
@@ -13,7 +20,8 @@ from matplotlib.figure import Figure
 import foretrain as ft
 from foretrain.cli import reproduce_many
 from foretrain.cli.main import main
-from foretrain.cli.reproduce_many import Record
+from foretrain.cli.reproduce_processes import run_apart
+from foretrain.cli.reproduce_record import Record
 from foretrain.experiments import registry
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Experiment, Result, Row, Scale
@@ -51,6 +59,11 @@ def crashed(scale: Scale, seed: int) -> Result:
     raise ZeroDivisionError("division by zero")
 
 
+def warned(scale: Scale, seed: int) -> Result:
+    warnings.warn("a sample\nis small.", stacklevel=2)
+    return answer("warned", Row("x", 1.0, 1.0, agrees=True))
+
+
 def parted(scale: Scale, seed: int, parts: Parts) -> Result:
     parts.get("one", lambda: answer("part", Row("x", 1, 1)).data)
     if not CALLS.count("interrupted"):
@@ -61,7 +74,7 @@ def parted(scale: Scale, seed: int, parts: Parts) -> Result:
 
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = (good, explained, bad, broken, crashed, parted)
+    functions = (good, explained, bad, broken, crashed, warned, parted)
     entries = {
         each.__name__: Experiment(
             each.__name__, each.__name__, "nobody", f"{__name__}:{each.__name__}", resumable=each is parted
@@ -85,7 +98,7 @@ def test_explained_disagreements_end_with_zero(
     assert re.search(r"^good +2 +1 +0 +0 .* agrees$", told.out, re.M)
     assert re.search(r"^explained +1 +0 +1 +1 .* agrees, but for what is explained$", told.out, re.M)
     assert "1 tested rows of 2 experiments agree, 1 disagree (1 of them with an explanation)." in told.out
-    assert re.search(r"^explained +x +1 +2 +Printed wrongly.$", told.out, re.M)
+    assert re.search(r"^explained +x +1 +2 +yes +Printed wrongly.$", told.out, re.M)
     assert "foretrain: 1 of 2: good agrees" in told.err
 
 
@@ -130,7 +143,9 @@ def test_the_page_shows_everything_and_escapes_it(tmp_path: Path) -> None:
     assert "good is &lt;done&gt;." in page
     assert 'src="good/figure.png"' in page
     assert "FAILED: this needs 1 TB" in page
-    assert page.count('class="wrong"') == 2 + 2  # the rows of bad, and two lines of the overview
+    assert page.count('class="wrong"') == 1 + 1 + 2  # of bad its own row and among all, and two verdicts
+    assert page.count('class="known"') == 1 + 1
+    assert 'alt="Picture: good"' in page
     assert {f'href="#{name}"' in page and f'id="{name}"' in page for name in ("good", "bad", "broken")} == {
         True
     }
@@ -168,7 +183,7 @@ def test_the_table_is_saved_and_drawn(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (["good", "--all"], "leave out the names, or --all"),
-        (["--jobs", "2"], "name them, or add --all"),
+        (["--jobs", "2"], "name experiments, or add --all"),
         (["good", "--jobs", "2"], "--jobs is for several experiments"),
         (["good", "goood"], "did you mean 'good'?"),
     ],
@@ -197,11 +212,107 @@ def test_the_longest_start_first_when_several_run_at_a_time(monkeypatch: pytest.
     monkeypatch.setattr(registry, "_BY_NAME", {entry.name: entry for entry in entries})
     order: list[str] = []
 
-    def run(function: object, tasks: list[reproduce_many._Task], **options: object) -> list[Record]:
+    def apart(function: object, tasks: list[reproduce_many._Task], *_: object) -> list[Record]:
         order.extend(task.name for task in tasks)
         return [Record(task.name) for task in tasks]
 
-    monkeypatch.setattr("foretrain.support.engines.run", run)
+    def here(task: reproduce_many._Task) -> Record:
+        order.append(task.name)
+        return Record(task.name)
+
+    monkeypatch.setattr(reproduce_many, "run_apart", apart)
+    monkeypatch.setattr(reproduce_many, "_perform", here)
     reproduce_many.run_many(entries, Scale.QUICK, 0, None, jobs=2)
     reproduce_many.run_many(entries, Scale.QUICK, 0, None, jobs=1)
     assert order == ["bad", "good", "good", "bad"]
+
+
+def test_unexplained_rows_come_first_and_machines_are_told_which_are_explained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["reproduce", "explained", "bad", *ALONE]) == 1
+    text = capsys.readouterr().out.partition("Rows that disagree:")[2]
+    assert [line.split()[0] for line in text.splitlines()[4:7]] == ["bad", "explained", "bad"]
+    assert main(["reproduce", "explained", "bad", "--json", *ALONE]) == 1
+    second = json.loads(capsys.readouterr().out)["experiments"][1]
+    assert [row["explained"] for row in second["differences"]] == [False, True]
+    assert (second["disagree"], second["explained"]) == (2, 1)
+
+
+def test_a_later_success_removes_the_trace_of_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = ["reproduce", "good", "broken", "--keep", str(tmp_path / "kept"), *ALONE]
+    assert main(call) == 1
+    assert (tmp_path / "kept" / "broken" / "error.txt").exists()
+    mended = Experiment("broken", "broken", "nobody", f"{__name__}:good")
+    monkeypatch.setattr(registry, "_BY_NAME", {**registry._BY_NAME, "broken": mended})
+    assert main(call) == 0
+    assert not (tmp_path / "kept" / "broken" / "error.txt").exists()
+
+
+def test_warnings_say_where_they_come_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "good", "warned", *ALONE]) == 0
+    assert "foretrain: warning: warned: a sample is small." in capsys.readouterr().err.splitlines()
+
+
+def test_a_folder_in_which_another_process_works_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Parts(tmp_path, {"experiment": "several", "scale": "quick", "seed": 0})
+    call = ["reproduce", "good", "explained", "--keep", str(tmp_path), *ALONE]
+    assert main(call) == 2
+    assert "another process is at work" in capsys.readouterr().err
+    other.close()
+    assert main(call) == 0
+
+
+def report(number: int) -> tuple[int, int, str]:
+    """Whose answer tells processes apart; 2 is killed, 3 fails."""
+    print("not for standard output")
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 3:
+        sys.exit(5)
+    return number, os.getpid(), os.environ["OMP_NUM_THREADS"]
+
+
+def test_every_task_has_its_process_and_one_that_is_lost_costs_itself(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    found = list(run_apart(report, [0, 1, 2, 3, 4], 2, lambda task, reason: (task, -1, reason)))
+    answers = {number: (process, told) for number, process, told in found}
+    assert sorted(answers) == [0, 1, 2, 3, 4]
+    processes = {answers[number][0] for number in (0, 1, 4)}
+    assert len(processes | {os.getpid()}) == 4
+    assert "killed" in answers[2][1]
+    assert "code 5" in answers[3][1]
+    assert int(answers[0][1]) >= 1
+    assert "OMP_NUM_THREADS" not in os.environ
+    assert capfd.readouterr().out == ""
+
+
+def wait_long(folder: str) -> None:
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(60)
+
+
+def test_an_interruption_ends_all_processes(tmp_path: Path) -> None:
+    results = run_apart(wait_long, [str(tmp_path)] * 2, 2, lambda task, reason: None)
+    timer = threading.Timer(0.0, interrupt_when, [tmp_path])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(results)
+    timer.join()
+    for name in tmp_path.iterdir():
+        assert not psutil.pid_exists(int(name.name))
+
+
+def interrupt_when(folder: Path) -> None:
+    """As soon as both processes are at work."""
+    for _ in range(600):
+        if len(list(folder.iterdir())) == 2:
+            break
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)

@@ -98,11 +98,25 @@ def test_the_list_names_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"flow", "phase", "compare", "global_ntk"} <= set(names)
 
 
+def test_the_list_shows_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "saddle-modes", "--list"]) == 0
+    text = capsys.readouterr().out
+    assert 'experiment = "saddle-modes"' in text
+    assert "else 0.05 (quick), 0.05 (paper)" in text
+    assert main(["sweep", "escape_time", "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"][0]["name"] == "activation"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ([], "give one of these: the file of a sweep, --example, or --list"),
-        (["SPEC", "--list"], "give one of these"),
+        (["--example", "--list"], "give one of these"),
+        (["SPEC", "--example"], "give one of these"),
+        (
+            ["saddle-mode", "--list"],
+            "unknown observable or experiment 'saddle-mode': did you mean 'saddle-modes'",
+        ),
         (["SPEC", "--workers", "1", "--quantity", "escape"], "did you mean 'escape_time'"),
         (["none.toml"], "none.toml cannot be read"),
         (["SPEC", "--engine", "slurm"], "engine 'slurm' is not known"),

@@ -3,8 +3,8 @@ import pytest
 pytest.importorskip("latex2mathml", reason="the tools of the documentation are not installed (make docs)")
 pytest.importorskip("griffe", reason="the tools of the documentation are not installed (make docs)")
 
-from docstrings import as_markdown
 from mathematics import FormulaError, with_formulas
+from plain_text import as_markdown
 
 
 def inline(latex: str) -> str:

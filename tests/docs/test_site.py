@@ -1,10 +1,10 @@
 """What the site promises: nothing is fetched, warnings are errors, and what pages name exists."""
 
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
+from reference import ENTRY, LINK, REST, canonical, expanded, resolve
 
 from foretrain import experiments
 
@@ -34,36 +34,31 @@ def test_every_page_is_in_the_navigation() -> None:
     assert pages == set(re.findall(r"[\w/-]+\.md", CONFIG.split("nav:")[1]))
 
 
-def _exists(address: str) -> bool:
-    """Whether the dotted address is a module, or an attribute of one, however deep."""
-    names = address.split(".")
-    for cut in range(len(names), 0, -1):
-        try:
-            found = import_module(".".join(names[:cut]))
-        except ModuleNotFoundError:
-            continue
-        for name in names[cut:]:
-            if not hasattr(found, name):
-                return False
-            found = getattr(found, name)
-        return True
-    return False
-
-
 @pytest.mark.parametrize("page", API, ids=lambda page: page.stem)
 def test_what_the_reference_lists_exists(page: Path) -> None:
-    addresses = re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert addresses
-    assert [address for address in addresses if not _exists(address)] == []
-    assert not _exists("foretrain.no_such_thing")
+    text = page.read_text(encoding="utf-8")
+    assert all(resolve(address) is not None for address in ENTRY.findall(text))
+    assert all(resolve(address) is not None for address in REST.findall(text))
+    with pytest.raises(ModuleNotFoundError):
+        resolve("foretrain.no_such_thing")
 
 
 def test_links_to_functions_are_listed_in_the_reference() -> None:
-    listed = {a for page in API for a in re.findall(r"^::: ([\w.]+)$", page.read_text("utf-8"), re.MULTILINE)}
+    pages = expanded({page.name: page.read_text("utf-8") for page in API})
+    listed = {address for text in pages.values() for address in ENTRY.findall(text)}
     texts = [page.read_text("utf-8") for page in DOCS.rglob("*.md")]
-    linked = {a for text in texts for a in re.findall(r"\]\[(foretrain[\w.]*)\]", text)}
+    linked = {canonical(address) for text in texts for address in LINK.findall(text)}
     assert linked
     assert linked - listed == set()
+
+
+def test_every_benchmark_is_explained() -> None:
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    measured = {
+        found.stem for found in (ROOT / "bench").glob("*.py") if "\ndef jobs(" in found.read_text("utf-8")
+    }
+    assert len(measured) >= 9
+    assert measured == set(re.findall(r'markdown\(lines, "(\w+)"\)', page))
 
 
 def test_evidence_of_the_corrections_exists() -> None:

@@ -61,7 +61,7 @@ def test_a_chosen_rate_is_chosen_anew_for_what_was_treated(monkeypatch: pytest.M
         if float(case.task.x.std()) < 5:
             return Examination((GOOD,))
         told = small_weights(9.0)(case).findings[0]
-        treatment = replace(told.treatment, apply=lambda setup: setup.with_inputs(setup.task.x / 10))
+        treatment = replace(told.treatment, change=lambda setup: setup.with_inputs(setup.task.x / 10))
         return Examination((replace(told, treatment=treatment),))
 
     given = setup()

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from foretrain.doctor.entry import make_setup
 from foretrain.doctor.finding import Finding, Severity, Treatment
-from foretrain.doctor.recipe import descent
 from foretrain.doctor.setup import Setup
+from foretrain.doctor.setup.recipe import descent
 from foretrain.doctor.treatment import Plan, Step
-from foretrain.doctor.units import Units, units_between
+from foretrain.doctor.trials.units import Units, units_between
 from foretrain.doctor.verification import Curve, Verification, verify
 from foretrain.support.errors import InputError, NotSupportedError
 

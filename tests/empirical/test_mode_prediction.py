@@ -248,7 +248,7 @@ def test_modes_of_any_target_are_singular_vectors() -> None:
 
 def test_labels_and_words() -> None:
     found = predict_modes(network("gru"), *memory_pro(), 0.1, [10, 1000], threshold=0.3)
-    data = found.to_xarray()
+    data = found.to_dataset()
     assert data.residual.dims == ("predictor", "mode", "steps")
     assert tuple(data.predictor.values) == PREDICTORS == tuple(found.residual)
     np.testing.assert_array_equal(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import random_covariance
+from reference_integrals import random_covariance
 
 from foretrain.gaussian.covariance import (
     check_covariance,
@@ -50,6 +50,7 @@ class TestCheckCovariance:
         [
             ([[1.0, np.nan], [np.nan, 1.0]], "not finite"),
             ([[np.inf]], "not finite"),
+            (np.ma.masked_array(np.eye(2), mask=[[0, 0], [0, 1]]), "is masked"),
             ([[1.0, 0.2], [0.3, 1.0]], "not symmetric"),
             ([[1.0, 2.0], [2.0, 1.0]], "not positive semidefinite"),
             ([[-1.0]], "not positive semidefinite"),
@@ -94,6 +95,12 @@ class TestCheckGram:
             flawed[j, i] = flawed[i, j] = -1.5
             with pytest.raises(InputError, match="exceeds" if size > 200 else "not positive semidefinite"):
                 check_gram(flawed)
+
+    @pytest.mark.parametrize("size", [3, 300])
+    def test_masked_entries_are_no_numbers(self, size: int) -> None:
+        with pytest.raises(InputError, match="is masked: fill"):
+            check_gram(np.ma.masked_array(np.eye(size), mask=np.eye(size)))
+        check_gram(np.ma.masked_array(np.eye(size)))
 
     def test_negative_variance_and_shape(self) -> None:
         with pytest.raises(InputError, match="not positive semidefinite"):

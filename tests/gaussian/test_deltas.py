@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.polynomial import hermite_e
-from reference import (
+from reference_integrals import (
     FUNCTIONS,
     KINKED,
     SMOOTH,

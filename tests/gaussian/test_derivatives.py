@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import KINKED, SMOOTH, line, pair, random_covariance, two
+from reference_integrals import KINKED, SMOOTH, line, pair, random_covariance, two
 
 from foretrain.gaussian import covariance_gradient, expectation, factor, z
 from foretrain.support.errors import InputError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from numpy.polynomial import Polynomial
-from reference import (
+from reference_integrals import (
     CORRELATIONS,
     PRODUCTS,
     SMOOTH,

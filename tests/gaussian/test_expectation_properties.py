@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import SMOOTH, check, line, pair, random_covariance, size, two
+from reference_integrals import SMOOTH, check, line, pair, random_covariance, size, two
 from scipy import special
 
 from foretrain.gaussian import expectation, factor, z

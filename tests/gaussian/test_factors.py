@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.polynomial import Polynomial
-from reference import FUNCTIONS
+from reference_integrals import FUNCTIONS
 
 from foretrain.activations import activation
 from foretrain.gaussian import Factor, factor, one, z

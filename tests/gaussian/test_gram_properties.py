@@ -10,7 +10,7 @@ import pytest
 from gram_checks import compare, inputs, single
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import random_covariance
+from reference_integrals import random_covariance
 
 from foretrain.gaussian import Expectation, expectation, factor, gram
 from foretrain.gaussian.rules import hermite

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from gram_checks import compare, inputs, single
-from reference import FUNCTIONS, KINKED, SMOOTH, line, pair
+from reference_integrals import FUNCTIONS, KINKED, SMOOTH, line, pair
 
-from foretrain.gaussian import Factor, factor, gram, pairs, z
+from foretrain.gaussian import Factor, factor, gram, z
+from foretrain.gaussian.all_pairs import engine
 from foretrain.support.errors import InputError
 
 
@@ -72,15 +73,15 @@ class TestRoutes:
         compare(f, "elu", K, single((f, "elu"), K), 1e-10, entries=3)
 
     def test_few_pairs_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pairs, "split_pairs", lambda *_: None)
+        monkeypatch.setattr(engine, "split_pairs", lambda *_: None)
         K = inputs(5, "near")
         found = single(("selu", "selu"), K)
         assert "two-input rules" in found.rule
         compare("selu", "selu", K, found, 1e-10)
 
     def test_many_pairs_by_interpolation(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pairs, "split_pairs", lambda *_: None)
-        monkeypatch.setattr(pairs, "_FEW", 100)
+        monkeypatch.setattr(engine, "split_pairs", lambda *_: None)
+        monkeypatch.setattr(engine, "_FEW", 100)
         K = inputs(30, "near")
         found = single(("elu", "elu"), K)
         assert "interpolated" in found.rule

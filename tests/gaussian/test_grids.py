@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference import SMOOTH, one_factor, one_factor_covariance, pair, random_covariance, sines, size
+from reference_integrals import (
+    SMOOTH,
+    one_factor,
+    one_factor_covariance,
+    pair,
+    random_covariance,
+    sines,
+    size,
+)
 
 from foretrain.activations import Activation
 from foretrain.gaussian import expectation, factor, z

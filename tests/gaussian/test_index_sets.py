@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import SMOOTH, check, pair, random_covariance, sines, size
+from reference_integrals import SMOOTH, check, pair, random_covariance, sines, size
 
 from foretrain.gaussian import expectation, expectations_at, factor, products_at, z
 from foretrain.gaussian.factors import Factor

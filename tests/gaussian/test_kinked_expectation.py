@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import (
+from reference_integrals import (
     CORRELATIONS,
     FUNCTIONS,
     KINKED,

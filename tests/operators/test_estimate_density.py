@@ -66,7 +66,7 @@ def test_simple_spectra_are_exact() -> None:
 
 def test_results_are_labelled_and_say_what_they_are() -> None:
     found = spectral_density(Spectral(spectrum("ramp", 300)), points=10)
-    table = found.to_xarray()
+    table = found.to_dataset()
     assert table["density"].dims == ("value",)
     assert set(table.data_vars) == {"density", "standard_error", "count_above", "count_error"}
     assert table.attrs["probes"] == found.probes

@@ -12,7 +12,7 @@ from spectral_operators import Matrix, Spectral, random_matrix, spectrum, symmet
 from torch import Tensor
 
 from foretrain.operators.estimators import effective_rank
-from foretrain.operators.estimators.spectra import _ceiling
+from foretrain.operators.estimators.rank_functions import ceiling
 from foretrain.support.errors import AccuracyWarning, InputError
 
 SIZE = 5000
@@ -235,14 +235,14 @@ def test_shares_of_nearly_flat_spectra_count_the_mode_that_reaches_them(size: in
 
 
 def test_the_step_to_a_whole_number_has_an_error_of_its_own() -> None:
-    assert _ceiling(537.5, 0.02) == (538.0, 0.02)
-    whole, error = _ceiling(537.99, 0.02)
+    assert ceiling(537.5, 0.02) == (538.0, 0.02)
+    whole, error = ceiling(537.99, 0.02)
     assert whole == 538
     assert error == pytest.approx(np.sqrt(0.5 * math.erfc(0.5 / np.sqrt(2))), rel=1e-6)
     drawn = np.ceil(np.random.default_rng(0).normal(20.3, 1.5, 200_000))
-    assert _ceiling(20.3, 1.5)[1] == pytest.approx(np.sqrt(np.mean((drawn - 21) ** 2)), rel=0.01)
-    assert _ceiling(20.3, 0.0) == (21.0, 0.0)
-    assert _ceiling(2000.5, 80.0) == (2001.0, 80.0)
+    assert ceiling(20.3, 1.5)[1] == pytest.approx(np.sqrt(np.mean((drawn - 21) ** 2)), rel=0.01)
+    assert ceiling(20.3, 0.0) == (21.0, 0.0)
+    assert ceiling(2000.5, 80.0) == (2001.0, 80.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

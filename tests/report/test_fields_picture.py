@@ -10,11 +10,11 @@ from torch import nn
 
 from foretrain.empirical.fields import Fields, fields, record_fields
 from foretrain.report.fields import (
-    draw_alignment,
-    draw_coactivation,
-    draw_layer_contributions,
-    draw_step_report,
-    draw_training,
+    alignment_figure,
+    coactivation_figure,
+    layer_contributions_figure,
+    step_report_figure,
+    training_figure,
 )
 
 
@@ -40,7 +40,7 @@ def record(model: nn.Module, x: torch.Tensor) -> xr.Dataset:
 
 
 def test_training_has_four_panels_with_the_recorded_lines(record: xr.Dataset) -> None:
-    figure = draw_training(record)
+    figure = training_figure(record)
     loss, shares, drives, alignment = figure.axes
     np.testing.assert_allclose(loss.get_lines()[0].get_ydata(), record["loss"])
     assert len(shares.collections) == 3
@@ -53,7 +53,7 @@ def test_training_has_four_panels_with_the_recorded_lines(record: xr.Dataset) ->
 
 
 def test_shares_fill_the_panel(record: xr.Dataset) -> None:
-    (axis,) = draw_layer_contributions(record).axes
+    (axis,) = layer_contributions_figure(record).axes
     top = axis.collections[-1].get_paths()[0].vertices[:, 1].max()
     assert top == pytest.approx(1.0)
     first = axis.collections[0].get_paths()[0].vertices[:, 1].max()
@@ -64,7 +64,7 @@ def test_shares_fill_the_panel(record: xr.Dataset) -> None:
 def test_inputs_without_a_gradient_are_left_out_of_the_mean(record: xr.Dataset) -> None:
     holes = record.copy(deep=True)
     holes["metric_alignment"].values[:, :, 0] = np.nan
-    (axis,) = draw_alignment(holes).axes
+    (axis,) = alignment_figure(holes).axes
     thick = [line for line in axis.get_lines() if line.get_linewidth() == 2.0]
     expected = record["metric_alignment"].sel(metric_layer=1).isel(followed=slice(1, None)).mean("followed")
     np.testing.assert_allclose(thick[1].get_ydata(), expected)
@@ -73,16 +73,16 @@ def test_inputs_without_a_gradient_are_left_out_of_the_mean(record: xr.Dataset) 
 def test_coactivation_shows_layers_with_an_activation(
     model: nn.Module, found: Fields, x: torch.Tensor
 ) -> None:
-    panels = [axis for axis in draw_coactivation(found).axes if axis.get_images()]
+    panels = [axis for axis in coactivation_figure(found).axes if axis.get_images()]
     assert [axis.get_title(loc="left") for axis in panels] == ["layer 1", "layer 2"]
     np.testing.assert_allclose(panels[0].get_images()[0].get_array(), found.coactivation(1) / 12)
-    same = [axis for axis in draw_coactivation(fields(model, x, normalized=True)).axes if axis.get_images()]
+    same = [axis for axis in coactivation_figure(fields(model, x, normalized=True)).axes if axis.get_images()]
     np.testing.assert_allclose(same[1].get_images()[0].get_array(), found.coactivation(2) / 9)
 
 
 def test_a_step_report_is_drawn_against_eta(found: Fields, x: torch.Tensor) -> None:
     report = found.step_report([1e-3, 1e-2, 1e-1], x[:, 0])
-    figure = draw_step_report(report)
+    figure = step_report_figure(report)
     assert [axis.get_title(loc="left").split()[0] for axis in figure.axes] == [
         "residual",
         "activations",

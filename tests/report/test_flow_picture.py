@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.report.flow import draw_flow, flow_summary, with_laws
+from foretrain.report.flow import flow_figure, flow_summary, with_laws
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import flow
 
@@ -58,7 +58,7 @@ def test_there_is_a_panel_for_everything_that_is_known(names: list[str], rows: i
     net = MLP("relu", depth=60, width=100, n_in=7, C_W=2.0)
     X = np.eye(7)[:rows] + 0.3
     summary = flow_summary(flow(net, X, names))
-    figure = draw_flow(summary, "relu")
+    figure = flow_figure(summary, "relu")
     assert len(figure.axes) == panels
     kernels = figure.axes[0]
     drawn = np.array([line.get_ydata() for line in kernels.lines[:rows]]).T
@@ -70,7 +70,7 @@ def test_there_is_a_panel_for_everything_that_is_known(names: list[str], rows: i
 def test_the_band_is_one_deviation_of_the_metric() -> None:
     net = MLP("tanh", depth=10, width=100, n_in=1)
     summary = flow_summary(flow(net, [[1.0]], ["K", "V", "G1"]))
-    band = draw_flow(summary, "tanh").axes[2]
+    band = flow_figure(summary, "tanh").axes[2]
     (outline,) = band.collections[0].get_paths()
     one = summary.sel(layer=10).isel(input=0)
     K, mean = float(one["kernel"]), float(one["kernel"] + one["correction"])

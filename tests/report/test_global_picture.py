@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import foretrain as ft
 from foretrain.empirical.global_ntk.summary import GlobalSummary, summarise
-from foretrain.report.global_ntk import draw_summary
+from foretrain.report.global_ntk import global_ntk_figure
 
 
 def inputs() -> Tensor:
@@ -29,7 +29,7 @@ def summary() -> GlobalSummary:
 
 
 def test_all_panels(summary: GlobalSummary) -> None:
-    figure = draw_summary(summary, "States")
+    figure = global_ntk_figure(summary, "States")
     spectrum, ranks, weights, modes, target = figure.axes
     view = summary.views["states"]
     found = [line.get_ydata() for line in spectrum.get_lines()]
@@ -53,7 +53,7 @@ def test_all_panels(summary: GlobalSummary) -> None:
 
 def test_one_row_for_every_member() -> None:
     kernel = ft.global_ntk(made(nn.LSTM), inputs(), ("hidden", "cell"))
-    figure = draw_summary(summarise(kernel, modes=2))
+    figure = global_ntk_figure(summarise(kernel, modes=2))
     titles = [axis.get_title(loc="left") for axis in figure.axes]
     assert len(titles) == 3 + 2
     assert "hidden" in titles[3]
@@ -64,7 +64,7 @@ def test_one_row_for_every_member() -> None:
 def test_many_parameters_are_drawn_together() -> None:
     kernel = ft.global_ntk(made(nn.RNN, num_layers=5), inputs())
     summary = summarise(kernel, modes=2)
-    weights = draw_summary(summary).axes[2]
+    weights = global_ntk_figure(summary).axes[2]
     assert len(weights.patches) == 12
     assert [label.get_text() for label in weights.get_yticklabels()][-1] == "9 others"
     assert sum(bar.get_width() for bar in weights.patches) == pytest.approx(100)
@@ -72,6 +72,6 @@ def test_many_parameters_are_drawn_together() -> None:
 
 def test_samples_without_time_are_points() -> None:
     model = nn.Linear(2, 3).double()
-    figure = draw_summary(summarise(ft.global_ntk(model, inputs()[:, 0]), modes=2))
+    figure = global_ntk_figure(summarise(ft.global_ntk(model, inputs()[:, 0]), modes=2))
     lines = [line for line in figure.axes[3].get_lines() if len(line.get_ydata()) == 4]
     assert [line.get_marker() for line in lines] == [".", "."]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.empirical import TangentKernel, ntk
-from foretrain.empirical.stored_kernel.summary import KernelSummary, summarise
-from foretrain.report.kernels import draw_kernel, draw_summary
+from foretrain.empirical.kernel_analysis.summary import KernelSummary, summarise
+from foretrain.report.kernels import kernel_figure
 
 
 def deep(layers: int) -> nn.Module:
@@ -34,7 +34,7 @@ def summary(kernel: TangentKernel, x: Tensor) -> KernelSummary:
 
 
 def test_all_panels(summary: KernelSummary) -> None:
-    figure = draw_summary(summary, "Kernel")
+    figure = kernel_figure(summary, "Kernel")
     titles = [axis.get_title(loc="left") for axis in figure.axes]
     assert titles[:3] == ["Eigenvalues", "How many lie where", "Share of each layer in the trace"]
     assert titles[3].startswith("Energy of the targets")
@@ -50,12 +50,12 @@ def test_all_panels(summary: KernelSummary) -> None:
 
 
 def test_without_targets_and_layers(x: Tensor) -> None:
-    figure = draw_kernel(ntk(deep(2), x))
+    figure = kernel_figure(summarise(ntk(deep(2), x)))
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["Eigenvalues", "How many lie where"]
 
 
 def test_many_layers_are_drawn_together(x: Tensor) -> None:
-    figure = draw_kernel(ntk(deep(30), x, by="layer"))
+    figure = kernel_figure(summarise(ntk(deep(30), x, by="layer")))
     layers = figure.axes[2]
     assert len(layers.patches) == 16
     assert layers.get_yticklabels()[-1].get_text() == "15 others"
@@ -68,7 +68,7 @@ def test_sampled_ranks_continue_those_that_are_known() -> None:
     values = torch.from_numpy((modes / np.arange(1.0, 1201.0)) @ modes.T)
     kernel = TangentKernel((values + values.T) / 2, True, (0,), None, None, {}, True, 0.0)
     summary = summarise(kernel)
-    axis = draw_summary(summary).axes[0]
+    axis = kernel_figure(summary).axes[0]
     curve = axis.get_lines()[0]
     ranks, drawn = np.asarray(curve.get_xdata()), np.asarray(curve.get_ydata())
     assert np.diff(ranks).max() <= 1e-9  # from the smallest eigenvalue up

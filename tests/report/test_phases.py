@@ -7,7 +7,7 @@ from io import BytesIO
 import pytest
 
 from foretrain.report.phases import phase_figure
-from foretrain.theory.phase_diagram import phase_diagram
+from foretrain.theory.criticality.phase_diagram import phase_diagram
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 from matplotlib.figure import Figure
 
-from foretrain.report.prediction import draw_prediction
+from foretrain.report.prediction import prediction_figure
 
 
 def data(components: int, outputs: int, given: bool = True, tests: int = 7) -> xr.Dataset:
@@ -30,7 +30,7 @@ def legends(figure: Figure) -> list[str]:
 
 def test_one_input_is_a_curve_with_bands() -> None:
     found = data(1, 1)
-    figure = draw_prediction(found)
+    figure = prediction_figure(found)
     (axis,) = figure.axes
     assert len(axis.collections) == 2  # bands of one and two deviations
     curve = next(line for line in axis.lines if line.get_label() == "mean")
@@ -45,7 +45,7 @@ def test_a_constant_component_does_not_count() -> None:
     found = data(2, 1, given=False)
     found["x"][:, 0] = 1.0
     found["x_test"][:, 0] = 1.0
-    figure = draw_prediction(found)
+    figure = prediction_figure(found)
     assert figure.axes[0].get_xlabel() == "component 1 of the input"
     assert "given on test inputs" not in legends(figure)
 
@@ -54,7 +54,7 @@ def test_a_constant_component_does_not_count() -> None:
 def test_finite_width_has_panels_of_what_it_adds(outputs: int) -> None:
     found = data(1, outputs)
     term = found["mean"] * 0 + 0.1
-    figure = draw_prediction(found.assign(infinite_mean=found["mean"] - 0.1, term_dntk=term))
+    figure = prediction_figure(found.assign(infinite_mean=found["mean"] - 0.1, term_dntk=term))
     assert len(figure.axes) == 2 * outputs
     lines = {line.get_label(): line.get_ydata() for line in figure.axes[outputs].lines}
     np.testing.assert_allclose(lines["dntk"], 0.1)
@@ -64,7 +64,7 @@ def test_finite_width_has_panels_of_what_it_adds(outputs: int) -> None:
 @pytest.mark.parametrize("outputs", [1, 3, 6])
 def test_given_targets_are_beside_predicted_ones(outputs: int) -> None:
     found = data(5, outputs)
-    figure = draw_prediction(found)
+    figure = prediction_figure(found)
     assert len(figure.axes) == min(outputs, 4)
     axis = figure.axes[0]
     np.testing.assert_array_equal(axis.containers[0].lines[0].get_xdata(), found["y_test"].values[:, 0])
@@ -73,7 +73,7 @@ def test_given_targets_are_beside_predicted_ones(outputs: int) -> None:
 
 
 def test_unknown_targets_leave_the_tests_in_order() -> None:
-    figure = draw_prediction(data(5, 1, given=False).drop_vars("variance"))
+    figure = prediction_figure(data(5, 1, given=False).drop_vars("variance"))
     heights = figure.axes[0].containers[0].lines[0].get_ydata()
     assert (np.diff(heights) >= 0).all()
     assert legends(figure) == ["mean"]
@@ -87,7 +87,7 @@ def test_classes_add_up_to_one(components: int, given: bool) -> None:
     found = found.assign(probabilities=(("test", "output"), chances), y=("train", [0, 1, 2, 0]))
     if given:
         found = found.assign(y_test=("test", chances.argmax(axis=1)))
-    figure = draw_prediction(found)
+    figure = prediction_figure(found)
     assert {"class 0", "class 1", "class 2"} <= set(legends(figure))
     (axis,) = figure.axes
     if components > 1:

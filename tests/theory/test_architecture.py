@@ -166,8 +166,17 @@ def test_bad_arguments_say_what_is_wrong(change: dict[str, Any], message: str) -
         ([["a", "b"]], "not a real array"),
         ([[1.0], [1.0, 2.0]], "not a real array"),
         ([[1j, 0]], "is complex"),
+        (np.ma.masked_array([[1.0, 2.0]], mask=[[0, 1]]), "is a masked array"),
     ],
 )
 def test_bad_inputs_say_what_is_wrong(X: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         MLP("tanh", depth=2, width=3).first_kernel(X)
+
+
+def test_layers_by_number() -> None:
+    mlp = MLP("tanh", depth=3, width=4)
+    assert [mlp.check_layer(layer) for layer in (None, 1, np.int64(2))] == [3, 1, 2]
+    for layer in (0, 4, True, 1.0, "last"):
+        with pytest.raises(InputError, match="choose from 1 to 3"):
+            mlp.check_layer(layer)

@@ -160,6 +160,8 @@ def check_order(order: int) -> int:
 
 def real_array(z: ArrayLike) -> Array:
     """The argument as float32 (if it came so) or float64, refused if it is not real."""
+    if np.ma.is_masked(z):
+        raise InputError("an activation takes numbers, not masked entries: fill them, or leave them out.")
     array = np.asarray(z)
     if array.dtype.kind not in "fiub":
         raise InputError(f"an activation takes real numbers, not {array.dtype} values.")

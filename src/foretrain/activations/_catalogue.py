@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from foretrain.activations import _gated, _piecewise, _saturating, _trigonometric
 from foretrain.activations._activation import Activation
+from foretrain.activations._formulas import gated, piecewise, saturating, trigonometric
 from foretrain.support.errors import InputError, unknown_name
 
 _HIGHEST_POWER = 100
@@ -25,29 +25,29 @@ class Entry:
 
 
 _ENTRIES: dict[str, Entry] = {
-    "perceptron": Entry(_piecewise.perceptron, aliases=("step", "heaviside")),
-    "sign": Entry(_piecewise.sign),
-    "sigmoid": Entry(_saturating.sigmoid, aliases=("logistic", "expit")),
-    "tanh": Entry(_saturating.tanh),
-    "erf": Entry(_saturating.erf),
-    "softsign": Entry(_saturating.softsign),
-    "sin": Entry(_trigonometric.sin, aliases=("sine",)),
-    "cos": Entry(_trigonometric.cos, aliases=("cosine",)),
-    "linear": Entry(_piecewise.linear, {"slope": 1.0}, aliases=("identity",)),
-    "relu": Entry(_piecewise.relu),
-    "leaky_relu": Entry(_piecewise.leaky_relu, {"slope": 0.01}),
-    "scale_invariant": Entry(_piecewise.scale_invariant, {"minus": None, "plus": 1.0}),
-    "abs": Entry(_piecewise.absolute, aliases=("absolute",)),
-    "monomial": Entry(_piecewise.monomial, {"power": None}, aliases=("power",)),
-    "quadratic": Entry(_piecewise.monomial, fixed={"power": 2.0}, aliases=("square",)),
-    "cubic": Entry(_piecewise.monomial, fixed={"power": 3.0}, aliases=("cube",)),
-    "softplus": Entry(_gated.softplus),
-    "swish": Entry(_gated.swish, {"beta": 1.0}, aliases=("silu",)),
-    "gelu": Entry(_gated.gelu, aliases=("gelu_erf", "gelu_exact")),
-    "gelu_tanh": Entry(_gated.gelu_tanh, aliases=("gelu_approximate",)),
-    "mish": Entry(_gated.mish),
-    "elu": Entry(_piecewise.elu, {"alpha": 1.0}),
-    "selu": Entry(_piecewise.selu),
+    "perceptron": Entry(piecewise.perceptron, aliases=("step", "heaviside")),
+    "sign": Entry(piecewise.sign),
+    "sigmoid": Entry(saturating.sigmoid, aliases=("logistic", "expit")),
+    "tanh": Entry(saturating.tanh),
+    "erf": Entry(saturating.erf),
+    "softsign": Entry(saturating.softsign),
+    "sin": Entry(trigonometric.sin, aliases=("sine",)),
+    "cos": Entry(trigonometric.cos, aliases=("cosine",)),
+    "linear": Entry(piecewise.linear, {"slope": 1.0}, aliases=("identity",)),
+    "relu": Entry(piecewise.relu),
+    "leaky_relu": Entry(piecewise.leaky_relu, {"slope": 0.01}),
+    "scale_invariant": Entry(piecewise.scale_invariant, {"minus": None, "plus": 1.0}),
+    "abs": Entry(piecewise.absolute, aliases=("absolute",)),
+    "monomial": Entry(piecewise.monomial, {"power": None}, aliases=("power",)),
+    "quadratic": Entry(piecewise.monomial, fixed={"power": 2.0}, aliases=("square",)),
+    "cubic": Entry(piecewise.monomial, fixed={"power": 3.0}, aliases=("cube",)),
+    "softplus": Entry(gated.softplus),
+    "swish": Entry(gated.swish, {"beta": 1.0}, aliases=("silu",)),
+    "gelu": Entry(gated.gelu, aliases=("gelu_erf", "gelu_exact")),
+    "gelu_tanh": Entry(gated.gelu_tanh, aliases=("gelu_approximate",)),
+    "mish": Entry(gated.mish),
+    "elu": Entry(piecewise.elu, {"alpha": 1.0}),
+    "selu": Entry(piecewise.selu),
 }
 
 

@@ -15,7 +15,7 @@ from foretrain.activations._catalogue import member
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    from foretrain.activations._custom import Function, Kinks
+    from foretrain.activations._callables.custom import Function, Kinks
 
 _KNOWN_UFUNCS: dict[np.ufunc, str] = {
     np.tanh: "tanh",
@@ -77,7 +77,7 @@ def _from_function(
     spec: Function, derivatives: Sequence[Function] | None, kinks: Kinks, name: str | None
 ) -> Activation:
     # Imported here because names, by far the commonest case, need none of it.
-    from foretrain.activations._custom import from_callable
+    from foretrain.activations._callables.custom import from_callable
 
     if derivatives is None and _belongs_to_torch(spec):
         from foretrain.activations._torch import from_torch

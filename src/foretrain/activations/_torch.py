@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from foretrain.activations._activation import Activation
+from foretrain.activations._callables.custom import Kinks, from_callable
+from foretrain.activations._callables.numerical import HIGHEST_ORDER
 from foretrain.activations._catalogue import member
-from foretrain.activations._custom import Kinks, from_callable
-from foretrain.activations._numerical import HIGHEST_ORDER
 from foretrain.support.errors import InputError
 
 Match = tuple[str, dict[str, float]]

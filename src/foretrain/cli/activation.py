@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foretrain.cli.frame import Answer, Command
+from foretrain.cli.networks import Settings, activation_of
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError, NotSupportedError
 
@@ -28,9 +30,7 @@ def activation(
     name: Annotated[
         str | None, typer.Argument(help="A name, or file.py:function; without it, all names are listed.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=NUMBER", help="A parameter, such as slope=0.2.")
-    ] = None,
+    settings: Settings = None,
     variances: Annotated[
         list[float] | None, typer.Option("--variance", metavar="K", help="Where to take Gaussian moments.")
     ] = None,
@@ -42,10 +42,12 @@ def activation(
     from foretrain.activations import catalogue
 
     if name is None:
+        if settings or variances:
+            raise InputError("--set and --variance are about one activation: name it.")
         names = list(catalogue())
         return Answer({"activations": names}, [Table(("name",), [(known,) for known in names])])
-    act = find(name, settings or [])
-    moments = _moments(act, variances or [0.5, 1.0, 2.0])
+    act = activation_of(name, settings)
+    moments = _moments(act, _checked(variances or [0.5, 1.0, 2.0]))
     curves = _curves(act)
     return Answer(
         {**_facts(act), "moments": moments},
@@ -55,17 +57,11 @@ def activation(
     )
 
 
-def find(name: str, settings: Sequence[str]) -> Activation:
-    """The activation that a command's argument names, a function in a file included."""
-    from foretrain.activations import activation as make
-
-    if ":" not in name and not name.endswith(".py"):
-        return make(f"{name}({', '.join(settings)})" if settings else name)
-    if settings:
-        raise InputError(f"--set is for activations with a name: give {name} its parameters in the file.")
-    from foretrain.support.loading import load_callable
-
-    return make(load_callable(name))
+def _checked(variances: list[float]) -> list[float]:
+    for K in variances:
+        if not 0 <= K < math.inf:
+            raise InputError(f"--variance is {K:g}: give zero or a positive number.")
+    return variances
 
 
 def _facts(act: Activation) -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretrain.cli.activation import find
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.options import DataFile
+from foretrain.cli.networks import ActivationName, Settings, activation_of
+from foretrain.cli.options import DataFile, Samples, inputs_in, spelt
 from foretrain.cli.output import Table
-from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,18 +18,16 @@ if TYPE_CHECKING:
 
 
 def advise(
-    name: Annotated[str, typer.Argument(help="An activation's name, or file.py:function.")],
+    name: ActivationName,
     width: Annotated[int, typer.Option("--width", help="Width of all hidden layers.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=NUMBER", help="A parameter, such as slope=0.2.")
-    ] = None,
+    settings: Settings = None,
     depth: Annotated[
         int | None, typer.Option("--depth", help="A depth to judge [default: that at r*].")
     ] = None,
     outputs: Annotated[int, typer.Option("--outputs", help="Number of outputs.")] = 1,
     gamma: Annotated[float | None, typer.Option("--gamma", help="Skip connections of hidden layers.")] = None,
     data: DataFile = None,
-    samples: Annotated[int, typer.Option("--samples", help="How many inputs of the data file.")] = 128,
+    samples: Samples = 128,
     loss: Annotated[
         str,
         typer.Option("--loss", help="half_sum, mse or cross_entropy, for the largest stable step on --data."),
@@ -46,15 +42,14 @@ def advise(
     """
     from foretrain.theory.advice import advise as ask
 
-    X = _inputs(data, samples)
     found = ask(
-        find(name, settings or []),
+        activation_of(name, settings),
         width,
         n_out=outputs,
         gamma=gamma,
         depth=depth,
-        X=X,
-        loss=loss.strip().lower().replace("-", "_"),
+        X=None if data is None else inputs_in(data, samples),
+        loss=spelt(loss),
     )
     return Answer(
         found.to_dict(),
@@ -63,16 +58,6 @@ def advise(
         figure=lambda: _draw(found, seed),
         holds=found.position != "outside",
     )
-
-
-def _inputs(data: Path | None, samples: int) -> Any:
-    if samples < 1:
-        raise InputError(f"--samples is {samples}: give a positive number of inputs.")
-    if data is None:
-        return None
-    from foretrain.support.loading import load_inputs
-
-    return load_inputs(data)[:samples]
 
 
 def _text(found: Advice) -> list[str | Table]:
@@ -102,4 +87,5 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
+    phrases=(("n_out is", "--outputs is"),),
 )

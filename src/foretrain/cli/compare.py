@@ -1,25 +1,30 @@
-"""``foretrain compare``: theory beside real random networks."""
+"""``foretrain compare``: theory beside real networks, at initialisation or trained."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.activation import find
-from foretrain.cli.comparison_answer import joined, judged
+from foretrain.cli.comparison_answer import Kind, answer
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.options import BiasVariance, DataFile, SkipConnection, WeightVariance
+from foretrain.cli.networks import (
+    BiasVariance,
+    Depth,
+    SkipConnection,
+    WeightVariance,
+    Width,
+    activation_of,
+    network_of,
+)
+from foretrain.cli.options import DataFile, Samples, inputs_in, names_in, numbers_in, spelt
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foretrain.activations import Activation
     from foretrain.compare.comparison import Comparison
     from foretrain.theory.architecture import MLP
 
@@ -30,18 +35,23 @@ _INPUTS = ((1.0, -0.5, 0.8), (0.3, 1.1, -0.4), (-0.7, 0.2, 0.9), (0.5, 0.6, 1.2)
 
 def compare(
     activations: Annotated[list[str], typer.Argument(help="Names, or file.py:function; one or several.")],
-    depth: Annotated[int, typer.Option("--depth", help="Layers of weights, L.")] = 5,
-    width: Annotated[
-        str, typer.Option("--width", help="Hidden width, or one for each layer: 100,50,100.")
-    ] = "64",
+    depth: Depth = 5,
+    width: Width = "64",
     inputs: Annotated[
-        int, typer.Option("--inputs", min=1, max=len(_INPUTS), help="How many of the built-in inputs.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            "--inputs", min=1, max=len(_INPUTS), help="How many of the built-in inputs [default: 2]."
+        ),
+    ] = None,
     data: DataFile = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs of the data file.")] = 4,
+    samples: Samples = 4,
     draws: Annotated[
         int | None,
-        typer.Option("--draws", help="Networks per width, on average [default: 20000, if trained 400]."),
+        typer.Option(
+            "--draws",
+            help="Networks per width, on average [default: 20000; if trained 400, with --regime finite 4000, of "
+            "bayes 200000].",
+        ),
     ] = None,
     scales: Annotated[
         str | None, typer.Option("--scales", help="Multipliers of the width, at least three, such as 1,2,4.")
@@ -66,11 +76,22 @@ def compare(
     trained: Annotated[
         bool, typer.Option("--trained", help="Train the networks and compare what they predict.")
     ] = False,
+    regime: Annotated[
+        str | None,
+        typer.Option(
+            "--regime",
+            help="If trained: infinite width [default], or finite: what it changes to order 1/width.",
+        ),
+    ] = None,
     learner: Annotated[
         str | None, typer.Option("--learner", help="If trained: gradient_descent [default] or bayes.")
     ] = None,
     algorithm: Annotated[
-        str | None, typer.Option("--algorithm", help="If trained: gradient_descent [default] or flow.")
+        str | None,
+        typer.Option(
+            "--algorithm",
+            help="If trained: gradient_descent [default], flow, or with --regime finite two_step.",
+        ),
     ] = None,
     loss: Annotated[
         str | None, typer.Option("--loss", help="If trained: squared_error [default] or cross_entropy.")
@@ -90,42 +111,38 @@ def compare(
     """Compare kernel, vertex, 1/n correction, NTK and its differentials with real random networks of several widths.
 
     With --trained the networks are trained on x, y of the data file, or on a small example, and mean and covariance
-    of their outputs on x_test are compared with the prediction at infinite width.
+    of their outputs on x_test are compared with the prediction at infinite width; with --regime finite it is what
+    finite width changes, times the width, split by origin.
 
     The answer is that theory agrees (exit code 0) or not (1): the root mean square of independent z-scores is at
     most 1.3 (more if they are few) and no |z| exceeds the bound that one run in a hundred would exceed by chance,
     for all activations together.
     """
-    from foretrain.compare.comparison import compare as run
-    from foretrain.support.progress import track
-    from foretrain.support.seeds import spawn
-
-    chosen = None if scales is None else _numbers("--scales", scales)
-    networks = [_network(find(name, []), depth, width, c_b, c_w, gamma) for name in activations]
-    training = {
-        "learner": learner,
-        "algorithm": algorithm,
-        "loss": loss,
-        "eta": eta,
-        "time": time,
-        "noise": noise,
-    }
-    _refuse_misplaced(trained, training, {"observables": observables, "method": method})
+    multipliers = None if scales is None else numbers_in("--scales", scales)
+    networks = [network_of(activation_of(name), depth, width, c_b, c_w, gamma) for name in activations]
+    training: dict[str, Any] = {"regime": regime, "learner": learner, "algorithm": algorithm, "loss": loss}
+    training = {name: None if word is None else spelt(word) for name, word in training.items()}
+    training |= {"eta": eta, "time": time, "noise": noise}
+    _refuse_misplaced(trained, training, {"observables": observables, "method": method, "inputs": inputs})
     if trained:
-        from foretrain.cli.compare_trained import compare_networks, training_data
+        from foretrain.cli.compare_trained import compare_networks
 
-        options = training | {"scales": chosen, "draws": draws}
+        options = training | {"scales": multipliers, "draws": draws}
         given = {name: value for name, value in options.items() if value is not None}
-        return compare_networks(networks, training_data(data), given, seed)
-    X = _inputs(inputs, data, samples)
-    wanted = None if observables is None else _names("--observables", observables)
-    tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
-    count = _DRAWS if draws is None else draws
-    found = [
-        run(mlp, X, wanted, count, scales=chosen, method=method or "auto", seed=own_seed)
-        for mlp, own_seed in track(tasks, "activations")
-    ]
-    return _answer(found, seed)
+        return compare_networks(networks, data, given, seed)
+    if inputs is not None and data is not None:
+        raise InputError("--inputs counts built-in ones and --data brings others: leave one out.")
+    X = _built_in(inputs or 2) if data is None else inputs_in(data, samples)
+    found = _at_initialisation(
+        networks,
+        X,
+        None if observables is None else names_in("--observables", observables),
+        _DRAWS if draws is None else draws,
+        multipliers,
+        method or "auto",
+        seed,
+    )
+    return answer(found, _kind(), seed)
 
 
 def _refuse_misplaced(trained: bool, training: Mapping[str, Any], initial: Mapping[str, Any]) -> None:
@@ -137,63 +154,36 @@ def _refuse_misplaced(trained: bool, training: Mapping[str, Any], initial: Mappi
             raise InputError(f"--{name} is for {kind}: {advice} --trained.")
 
 
-def _names(option: str, text: str) -> list[str]:
-    names = [part.strip() for part in text.split(",")]
-    if not all(names):
-        raise InputError(f"{option} is {text!r}: give names separated by commas.")
-    return names
-
-
-def _numbers(option: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{option} is {text!r}: give numbers separated by commas.") from None
-
-
-def _inputs(count: int, data: Path | None, samples: int) -> NDArray[Any]:
+def _built_in(count: int) -> NDArray[Any]:
     import numpy as np
 
-    if data is None:
-        return np.array(_INPUTS[:count])
-    from foretrain.support.loading import load_inputs
-
-    return load_inputs(data)[:samples]
+    return np.array(_INPUTS[:count])
 
 
-def _network(
-    act: Activation, depth: int, width: str, c_b: float | None, c_w: float | None, gamma: float
-) -> MLP:
-    """With the variances given, else the critical ones."""
-    from foretrain.theory.architecture import MLP
+def _at_initialisation(
+    networks: Sequence[MLP],
+    X: NDArray[Any],
+    observables: list[str] | None,
+    draws: int,
+    scales: list[float] | None,
+    method: str,
+    seed: int,
+) -> list[Comparison]:
+    from foretrain.compare.initial import compare_initial as run
+    from foretrain.support.progress import track
+    from foretrain.support.seeds import spawn
 
-    widths = [int(number) if number.is_integer() else number for number in _numbers("--width", width)]
-    hidden: Any = widths[0] if len(widths) == 1 else widths
-    skips = gamma or None
-    if c_b is not None and c_w is not None:
-        return MLP(act, depth=depth, width=hidden, C_b=c_b, C_W=c_w, gamma=skips)
-    critical = MLP.critical(act, depth=depth, width=hidden, gamma=skips)
-    given = {"C_b": c_b, "C_W": c_w}
-    return critical.replace(**{name: value for name, value in given.items() if value is not None})
+    tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
+    return [
+        run(mlp, X, observables, draws, scales=scales, method=method, seed=own)
+        for mlp, own in track(tasks, "activations")
+    ]
 
 
-def _answer(found: Sequence[Comparison], seed: int) -> Answer:
-    from foretrain.report.comparison import draw
+def _kind() -> Kind:
+    from foretrain.report.comparison import comparison_figure
 
-    verdict = judged(found)
-    text: list[str | Table] = []
-    for comparison in found:
-        text += _paragraphs(comparison)
-    if len(found) > 1:
-        text.append(_overview(found))
-    datasets = [comparison.to_dataset() for comparison in found]
-    return Answer(
-        {**verdict.numbers, "seed": seed, "comparisons": [_document(comparison) for comparison in found]},
-        [*text, verdict.sentence("Theory", "the networks")],
-        data=joined(datasets),
-        figure=partial(draw, datasets),
-        holds=verdict.agrees,
-    )
+    return Kind("Theory", "the networks", _paragraphs, lambda _: {}, comparison_figure)
 
 
 def _paragraphs(found: Comparison) -> list[str | Table]:
@@ -226,49 +216,6 @@ def _paragraphs(found: Comparison) -> list[str | Table]:
     return parts
 
 
-def _overview(found: Sequence[Comparison]) -> Table:
-    columns = (
-        "activation",
-        "C_b of layer 2",
-        "C_W of layer 2",
-        "entries",
-        "independent",
-        "rms z",
-        "largest |z|",
-    )
-    rows = [
-        (
-            c.mlp.activation.label,
-            c.mlp.C_b[1],
-            c.mlp.C_W[1],
-            c.judgement.entries,
-            c.judgement.independent,
-            round(c.judgement.rms, 2),
-            round(c.judgement.largest, 2),
-        )
-        for c in found
-    ]
-    return Table(columns, rows)
-
-
-def _document(found: Comparison) -> dict[str, Any]:
-    judgement = found.judgement
-    return {
-        "activation": found.mlp.activation.label,
-        "C_b": list(found.mlp.C_b),
-        "C_W": list(found.mlp.C_W),
-        "gamma": list(found.mlp.gamma),
-        "depth": found.mlp.depth,
-        "method": found.ladder.method,
-        "widths": [network.hidden_widths[0] for network in found.ladder.networks],
-        "draws": list(found.ladder.draws),
-        "rms_z": judgement.rms,
-        "largest_z": judgement.largest,
-        "verdict": found.verdict,
-        "entries": found.rows(),
-    }
-
-
 COMMAND = Command(
     compare,
     examples=(
@@ -277,9 +224,14 @@ COMMAND = Command(
         "foretrain compare tanh --depth 3 --width 24 --observables Theta,H1,D,F,A,B",
         "foretrain compare sin --depth 3 --width 32 --observables P,Q,R,S,T,U",
         "foretrain compare tanh --trained --depth 3 --width 64 --plot trained.png",
+        "foretrain compare sin --trained --regime finite --depth 2 --width 64 --plot finite.png",
         "foretrain compare gelu --trained --data data.npz --time 200 --draws 200 --json",
         "foretrain compare relu --c-b 0.1 --c-w 1.8 --data data.npz --method conditional --save results",
     ),
     saves=True,
     draws=True,
+    phrases=(
+        ("give a time", "give --time"),
+        ("soft labels, such as label_smoothing=0.1", "probabilities as y"),
+    ),
 )

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from foretrain.cli.comparison_answer import joined, judged
+from foretrain.cli.comparison_answer import Kind, answer
 from foretrain.cli.frame import Answer
+from foretrain.cli.options import predicted_loss
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foretrain.compare.trained import TrainedComparison
+    from foretrain.compare.trained import FiniteComparison, TrainedComparison
     from foretrain.theory.architecture import MLP
 
 # Generic inputs: unequal norms, no right angles.
@@ -23,6 +23,7 @@ _TRAIN = ((1.3, 0.26, -0.65), (-0.52, 1.43, 0.39), (0.13, -0.78, 1.56))
 _TARGETS = (1.0, -0.7, 0.4)
 _TESTS = ((1.04, 0.91, 0.13), (-1.17, 0.39, 1.04))
 _ENTRIES_SHOWN = 30
+_INFINITE_ONLY = ("time", "loss")
 
 
 class TrainingData(NamedTuple):
@@ -33,7 +34,37 @@ class TrainingData(NamedTuple):
     x_test: NDArray[Any]
 
 
-def training_data(path: Path | None) -> TrainingData:
+def compare_networks(
+    networks: Sequence[MLP], data: Path | None, options: Mapping[str, Any], seed: int
+) -> Answer:
+    """Train networks of every activation and judge all of them together; options are those of ``ft.compare``."""
+    from foretrain.compare.entry import compare
+    from foretrain.support.progress import track
+    from foretrain.support.seeds import spawn
+
+    finite = options.get("regime") == "finite"
+    given: dict[str, Any] = dict(options)
+    if "loss" in given:
+        given["loss"] = predicted_loss(given["loss"])
+    if finite:
+        _refuse_infinite_only(given)
+    task = _training_data(data)
+    outputs = _outputs(task.y, given.get("loss"))
+    tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
+    found = [
+        compare(
+            mlp.replace(n_out=outputs),
+            *task,
+            trained=True,
+            seed=own,
+            **(_sized(mlp, given) if finite else given),
+        )
+        for mlp, own in track(tasks, "activations")
+    ]
+    return answer(found, _finite() if finite else _infinite(), seed)
+
+
+def _training_data(path: Path | None) -> TrainingData:
     """Of a data file with x, y and x_test, or the built-in example."""
     import numpy as np
 
@@ -49,74 +80,126 @@ def training_data(path: Path | None) -> TrainingData:
     return TrainingData(x, y.reshape(len(y), -1), x_test)
 
 
-def compare_networks(
-    networks: Sequence[MLP], data: TrainingData, options: Mapping[str, Any], seed: int
-) -> Answer:
-    """Train networks of every activation and judge all of them together."""
-    from foretrain.compare.trained import compare_trained
-    from foretrain.support.progress import track
-    from foretrain.support.seeds import spawn
-
-    tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
-    outputs = data.y.shape[1]
-    found = [
-        compare_trained(mlp.replace(n_out=outputs), *data, seed=own, **options)
-        for mlp, own in track(tasks, "activations")
-    ]
-    return _answer(found, seed)
+def _outputs(y: NDArray[Any], loss: str | None) -> int:
+    """One for each column of the targets, or for the cross-entropy of numbered classes one for each class."""
+    if loss == "cross_entropy" and y.shape[1] == 1:
+        return max(2, int(y.max()) + 1)
+    return int(y.shape[1])
 
 
-def _answer(found: Sequence[TrainedComparison], seed: int) -> Answer:
-    from foretrain.report.trained import draw_trained
+def _refuse_infinite_only(options: Mapping[str, Any]) -> None:
+    for name in _INFINITE_ONLY:
+        if name in options:
+            raise InputError(
+                f"--{name} is for infinite width: leave it out with --regime finite, which is about the end of "
+                "training on squared errors."
+            )
 
-    verdict = judged(found)
-    datasets = [each.to_dataset() for each in found]
-    paragraphs = [paragraph for each in found for paragraph in _paragraphs(each)]
-    return Answer(
-        {**verdict.numbers, "seed": seed, "comparisons": [_document(each) for each in found]},
-        [*paragraphs, verdict.sentence("The prediction", "trained networks")],
-        data=joined(datasets),
-        figure=partial(draw_trained, datasets),
-        holds=verdict.agrees,
-    )
+
+def _sized(mlp: MLP, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the finite regime, which takes widths, not multipliers of them."""
+    others = {name: value for name, value in options.items() if name != "scales"}
+    if "scales" not in options:
+        return others
+    if len(set(mlp.hidden_widths)) != 1:
+        raise InputError("with --regime finite --scales are for equal hidden widths: leave --scales out.")
+    return others | {"widths": [round(scale * mlp.hidden_widths[0]) for scale in options["scales"]]}
+
+
+def _infinite() -> Kind:
+    from foretrain.report.trained import trained_figure
+
+    return Kind("The prediction", "trained networks", _paragraphs, _document, trained_figure)
 
 
 def _paragraphs(found: TrainedComparison) -> list[str | Table]:
-    from foretrain.compare.presentation import ladder_text
-    from foretrain.compare.trained.presentation import entry_rows, power_text, size_rows
+    from foretrain.compare.presentation import ladder_text, last_layer_rows
+    from foretrain.compare.trained.presentation import power_text, size_rows
 
-    rows = entry_rows(found)
     columns = tuple(f"n x rms deviation of {name}" for name in found.observables)
-    parts: list[str | Table] = [
+    return [
         f"{found.mlp.activation.label}: {ladder_text(found)}",
         f"trained {found.goal.law.statement}",
         Table(("width", "networks", "steps", *columns), size_rows(found)),
-        Table(("entry", "theory", "measured limit", "standard error", "z"), rows[:_ENTRIES_SHOWN]),
+        *_first_entries(("entry", "theory", "measured limit", "standard error", "z"), last_layer_rows(found)),
+        power_text(found),
     ]
-    if len(rows) > _ENTRIES_SHOWN:
-        parts.append(f"{len(rows) - _ENTRIES_SHOWN} more entries: see --json or --save")
-    return [*parts, power_text(found)]
+
+
+def _first_entries(columns: tuple[str, ...], rows: Sequence[Sequence[Any]]) -> list[str | Table]:
+    parts: list[str | Table] = [Table(columns, rows[:_ENTRIES_SHOWN])]
+    left = len(rows) - _ENTRIES_SHOWN
+    return [*parts, f"{left} more entries: see --json or --save"] if left > 0 else parts
 
 
 def _document(found: TrainedComparison) -> dict[str, Any]:
     powers = {name: found.power(name) for name in found.observables}
     return {
-        "activation": found.mlp.activation.label,
-        "C_b": list(found.mlp.C_b),
-        "C_W": list(found.mlp.C_W),
-        "depth": found.mlp.depth,
+        "regime": "infinite",
         "learner": found.learner,
         "trained": found.goal.law.statement,
         "eta": found.goal.training.eta,
-        "widths": found.widths.tolist(),
-        "draws": list(found.ladder.draws),
         "steps": found.steps.tolist(),
         "powers": {name: None if power is None else power.value for name, power in powers.items()},
         "power_errors": {
             name: None if power is None else power.standard_error for name, power in powers.items()
         },
-        "rms_z": found.judgement.rms,
-        "largest_z": found.judgement.largest,
-        "verdict": found.verdict,
-        "entries": found.rows(),
+    }
+
+
+def _finite() -> Kind:
+    from foretrain.report.trained import finite_figure
+
+    return Kind("The order 1/n", "real networks", _finite_paragraphs, _finite_document, finite_figure)
+
+
+def _finite_paragraphs(found: FiniteComparison) -> list[str | Table]:
+    from foretrain.compare.presentation import ladder_text
+    from foretrain.compare.trained.finite.entries import POSTERIOR, TRAINED
+
+    meanings = POSTERIOR if found.learner == "bayes" else TRAINED
+    columns = ("entry", "theory", *(f"n = {width}" for width in found.widths), "limit", "standard error", "z")
+    return [
+        f"{found.mlp.activation.label}: {ladder_text(found)}",
+        f"{found.goal.statement}; n is the width of the last hidden layer",
+        *_first_entries(columns, _finite_rows(found)),
+        "\n".join(f"{name}: {meanings[name]}" for name in found.observables),
+    ]
+
+
+def _finite_rows(found: FiniteComparison) -> list[list[Any]]:
+    from numpy import isnan
+
+    ends = zip(found.limit, found.standard_error, found.z, strict=True)
+    return [
+        [
+            entry.label,
+            float(theory),
+            *map(float, measured),
+            float(limit),
+            float(error),
+            None if isnan(z) else round(float(z), 2),
+        ]
+        for entry, theory, measured, (limit, error, z) in zip(
+            found.entries, found.theory, found.measured.T, ends, strict=True
+        )
+    ]
+
+
+def _finite_document(found: FiniteComparison) -> dict[str, Any]:
+    from foretrain.compare.trained.finite.goal import FiniteGoal
+    from foretrain.compare.trained.finite.presentation import scaled_terms
+
+    goal = found.goal
+    return {
+        "regime": "finite",
+        "learner": found.learner,
+        "trained": goal.statement,
+        "eta": goal.goal.training.eta
+        if isinstance(goal, FiniteGoal) and goal.algorithm != "two_step"
+        else None,
+        "widths": found.widths.tolist(),
+        "steps": found.steps.tolist(),
+        "infinite_mean": found.goal.prediction.infinite_mean.values,
+        "scaled_terms": scaled_terms(found),
     }

@@ -1,14 +1,29 @@
-"""What answers about comparisons share: all of them judged together, and their data in one dataset."""
+"""What answers about comparisons share: all of them judged together, their facts, and their data in one dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from foretrain.cli.frame import Answer
+from foretrain.cli.output import Table
 
 if TYPE_CHECKING:
     import xarray
+    from matplotlib.figure import Figure
 
     from foretrain.compare.comparison import Comparison
+
+
+class Kind(NamedTuple):
+    """Who is compared with whom, in words, and how one comparison is told."""
+
+    theory: str
+    networks: str
+    paragraphs: Callable[[Any], list[str | Table]]
+    document: Callable[[Any], dict[str, Any]]
+    figure: Callable[[Sequence[xarray.Dataset]], Figure]
 
 
 class Verdict(NamedTuple):
@@ -24,9 +39,26 @@ class Verdict(NamedTuple):
         return f"{theory} {word} with {networks}: {self.found}."
 
 
+def answer(found: Sequence[Comparison], kind: Kind, seed: int) -> Answer:
+    """One after the other, then all of them together."""
+    verdict = judged(found)
+    text = [part for each in found for part in kind.paragraphs(each)]
+    if len(found) > 1:
+        text.append(_overview(found))
+    datasets = [each.to_dataset() for each in found]
+    documents = [facts(each) | kind.document(each) for each in found]
+    return Answer(
+        {**verdict.numbers, "seed": seed, "comparisons": documents},
+        [*text, verdict.sentence(kind.theory, kind.networks)],
+        data=joined(datasets),
+        figure=partial(kind.figure, datasets),
+        holds=verdict.agrees,
+    )
+
+
 def judged(found: Sequence[Comparison]) -> Verdict:
     """All comparisons together."""
-    from foretrain.compare.agreement import judge
+    from foretrain.compare.judging.agreement import judge
 
     together = judge([(each.z[each.fluctuates], each.independent_scores) for each in found])
     exact = all(each.exact_agrees for each in found)
@@ -41,6 +73,49 @@ def judged(found: Sequence[Comparison]) -> Verdict:
         "independent": together.independent,
     }
     return Verdict(agrees, together.told(exact_agrees=exact), numbers)
+
+
+def facts(found: Comparison) -> dict[str, Any]:
+    """What a comparison of any kind says to machines."""
+    return {
+        "activation": found.mlp.activation.label,
+        "C_b": list(found.mlp.C_b),
+        "C_W": list(found.mlp.C_W),
+        "gamma": list(found.mlp.gamma),
+        "depth": found.mlp.depth,
+        "method": found.ladder.method,
+        "widths": [network.hidden_widths[0] for network in found.ladder.networks],
+        "draws": list(found.ladder.draws),
+        "rms_z": found.judgement.rms,
+        "largest_z": found.judgement.largest,
+        "verdict": found.verdict,
+        "entries": found.rows(),
+    }
+
+
+def _overview(found: Sequence[Comparison]) -> Table:
+    columns = (
+        "activation",
+        "C_b of layer 2",
+        "C_W of layer 2",
+        "entries",
+        "independent",
+        "rms z",
+        "largest |z|",
+    )
+    rows = [
+        (
+            each.mlp.activation.label,
+            each.mlp.C_b[1],
+            each.mlp.C_W[1],
+            each.judgement.entries,
+            each.judgement.independent,
+            round(each.judgement.rms, 2),
+            round(each.judgement.largest, 2),
+        )
+        for each in found
+    ]
+    return Table(columns, rows)
 
 
 def joined(datasets: Sequence[xarray.Dataset]) -> xarray.Dataset:

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.activation import find
 from foretrain.cli.frame import Answer, Command
+from foretrain.cli.networks import (
+    ActivationName,
+    Settings,
+    SkipConnection,
+    Width,
+    activation_of,
+    widths_of,
+)
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
@@ -18,18 +25,17 @@ if TYPE_CHECKING:
     from foretrain.theory.criticality import Criticality, CriticalPoint
 
 Range = tuple[float, float]
+Widths = int | list[int]
 
 
 def critical(
-    name: Annotated[str, typer.Argument(help="An activation's name, or file.py:function.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=NUMBER", help="A parameter, such as slope=0.2.")
-    ] = None,
-    gamma: Annotated[float, typer.Option("--gamma", help="Skip connection of a residual network.")] = 0.0,
+    name: ActivationName,
+    settings: Settings = None,
+    gamma: SkipConnection = 0.0,
     depth: Annotated[
         int | None, typer.Option("--depth", help="Also show the layers of a network of this depth.")
     ] = None,
-    width: Annotated[int, typer.Option("--width", help="Width of its hidden layers.")] = 128,
+    width: Width = "128",
     tuned: Annotated[bool, typer.Option("--tuned", help="Add the correction of order 1/width.")] = False,
     c_b_range: Annotated[
         Range | None, typer.Option("--c-b-range", metavar="LOW HIGH", help="Bias variances of the picture.")
@@ -46,19 +52,20 @@ def critical(
     """
     from foretrain.theory.criticality import criticality
 
-    found = criticality(find(name, settings or []), gamma)
-    network = _network(found, depth, width, tuned)
+    found = criticality(activation_of(name, settings), gamma)
+    widths = widths_of(width)
+    network = _network(found, depth, widths, tuned)
     diagram = _diagram(found, c_b_range, c_w_range, points) if found.activation.is_continuous else None
     return Answer(
         _document(found, network),
-        _text(found, network, depth, width, tuned),
+        _text(found, network, depth, widths, tuned),
         data=diagram,
         figure=None if diagram is None else lambda: _draw(diagram),
         holds=found.exists,
     )
 
 
-def _network(found: Criticality, depth: int | None, width: int, tuned: bool) -> MLP | None:
+def _network(found: Criticality, depth: int | None, width: Widths, tuned: bool) -> MLP | None:
     if depth is None:
         if tuned:
             raise InputError("--tuned is about the layers of a network: add --depth.")
@@ -74,7 +81,7 @@ def _diagram(
     found: Criticality, c_b_range: Range | None, c_w_range: Range | None, points: int
 ) -> xarray.Dataset:
     """The phase diagram, by default around the critical point."""
-    from foretrain.theory.phase_diagram import phase_diagram
+    from foretrain.theory.criticality.phase_diagram import phase_diagram
 
     C_b, C_W = (found.C_b or 0.0, found.C_W or 1.0)
     return phase_diagram(
@@ -119,7 +126,7 @@ def _facts(point: CriticalPoint) -> dict[str, Any]:
 
 
 def _text(
-    found: Criticality, network: MLP | None, depth: int | None, width: int, tuned: bool
+    found: Criticality, network: MLP | None, depth: int | None, width: Widths, tuned: bool
 ) -> list[str | Table]:
     heading = f"Critical initialisation of {found.activation.label}"
     heading += f" with skip connection gamma = {found.gamma:g}" if found.gamma else ""
@@ -183,11 +190,12 @@ def _other_points(found: Criticality) -> list[str | Table]:
     ]
 
 
-def _call(found: Criticality, depth: int | None, width: int, tuned: bool) -> str:
+def _call(found: Criticality, depth: int | None, width: Widths, tuned: bool) -> str:
     """The line of Python that builds a network like this."""
     named = found.activation.method != "numerical" and not found.activation.strip_is_measured
     activation = repr(found.activation.label) if named else found.activation.name
-    options = [activation, f"depth={depth or 10}", f"width={width}"]
+    layers = depth or (10 if isinstance(width, int) else len(width) + 1)
+    options = [activation, f"depth={layers}", f"width={width}"]
     options += [f"gamma={found.gamma:g}"] if found.gamma else []
     options += ["tuned=True"] if tuned else []
     return f"ft.MLP.critical({', '.join(options)})"
@@ -202,4 +210,5 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
+    phrases=(("C_b runs", "--c-b-range runs"), ("C_W runs", "--c-w-range runs")),
 )

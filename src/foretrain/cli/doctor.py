@@ -11,14 +11,13 @@ from foretrain.cli.examination import (
     Batch,
     Checkpoint,
     Data,
-    Model,
     Momentum,
     Optimizer,
     Rate,
     examined,
 )
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.options import Loss
+from foretrain.cli.options import BATCH_PHRASES, Loss, Model
 
 if TYPE_CHECKING:
     import xarray
@@ -54,13 +53,24 @@ def doctor(
     The model and its file are not changed. Exit code: 0 if the network can learn (also with warnings), 1 if
     a finding is critical, 2 if the model or the data cannot be used.
     """
-    found = examined(model, data, loss, optimizer, lr, momentum, batch, checkpoint, seed, checks)
+    found = examined(
+        model,
+        data,
+        loss=loss,
+        optimizer=optimizer,
+        lr=lr,
+        momentum=momentum,
+        batch=batch,
+        checkpoint=checkpoint,
+        seed=seed,
+        checks=checks,
+    )
     return _answer(model, found, found.verify(steps) if verify else None)
 
 
 def _answer(name: str, found: Diagnosis, trained: Verification | None) -> Answer:
     from foretrain.doctor import Severity
-    from foretrain.doctor.presentation import complaint, in_one_line_each, patient, plan_text
+    from foretrain.doctor.presentation.text import complaint, in_one_line_each, patient, plan_text
     from foretrain.report.doctor import doctor_figure
 
     plan = found.plan()  # asked first: what heals with another finding is then told as its consequence
@@ -110,4 +120,5 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
+    phrases=BATCH_PHRASES,
 )

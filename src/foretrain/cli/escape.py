@@ -1,4 +1,4 @@
-"""``foretrain escape``: how long the plateau of a small initialization is, for described and for real networks."""
+"""``foretrain escape``: how long the plateau of a small initialisation is, for described and for real networks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.activation import find
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.options import Loss
+from foretrain.cli.networks import Settings, activation_of
+from foretrain.cli.options import BATCH_PHRASES, Loss, names_in, numbers_in, whole_numbers_in
 from foretrain.cli.output import Table
+from foretrain.report.escape import METHODS
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,12 +21,6 @@ if TYPE_CHECKING:
 
     from foretrain.saddle import SaddleClass
     from foretrain.saddle.escape.entry import Method
-
-_COLUMNS: dict[Method, str] = {
-    "leading": "leading order",
-    "corrected": "first correction",
-    "reduced": "exact scalar flow",
-}
 
 
 def escape(
@@ -66,10 +61,7 @@ def escape(
     methods: Annotated[
         str | None, typer.Option("--methods", help="Of leading,corrected,reduced [default: all that apply].")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=NUMBER", help="A parameter of the activation, such as slope=0.2."),
-    ] = None,
+    settings: Settings = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="FILE.py:FUNCTION", help="A torch network of your own.")
     ] = None,
@@ -119,7 +111,7 @@ def escape(
         )
     from foretrain.saddle import classify
 
-    found = classify(find(name, settings or []))
+    found = classify(activation_of(name, settings))
     if lr is not None and not 0 < lr < math.inf:
         raise InputError(f"--lr is {lr}: give a positive learning rate.")
     chosen = _methods(methods, found)
@@ -131,11 +123,13 @@ def escape(
     if scales is not None:
         if any(option is not None for option in (depth, epsilon, bottleneck, others)):
             raise InputError("--scales describes a whole network: leave --depth, --epsilon and the like out.")
-        return _one_network(found, _numbers("--scales", scales), chosen, task, lr)
+        return _one_network(found, numbers_in("--scales", scales), chosen, task, lr)
+    if others is not None and bottleneck is None:
+        raise InputError("--others is the scale of layers beside a bottleneck: add --bottleneck.")
     grid = {
-        "depth": _whole("--depth", depth or "4"),
-        "epsilon": _numbers("--epsilon", epsilon or "0.01,0.03,0.1"),
-        "bottleneck": _whole("--bottleneck", bottleneck) if bottleneck else None,
+        "depth": whole_numbers_in("--depth", "4" if depth is None else depth),
+        "epsilon": numbers_in("--epsilon", "0.01,0.03,0.1" if epsilon is None else epsilon),
+        "bottleneck": None if bottleneck is None else whole_numbers_in("--bottleneck", bottleneck),
         "others": 1.0 if others is None else others,
     }
     return _many_networks(found, grid, chosen, task, lr)
@@ -144,25 +138,11 @@ def escape(
 def _methods(text: str | None, found: SaddleClass) -> list[Method]:
     """The methods asked for, or all; the first correction exists inside the four classes only."""
     if text is not None:
-        asked = {part.strip() for part in text.split(",")}
-        if not asked <= set(_COLUMNS):
-            raise InputError(f"--methods is {text!r}: choose from {', '.join(_COLUMNS)}.")
-        return [method for method in _COLUMNS if method in asked]
-    return [method for method in _COLUMNS if method != "corrected" or found.letter != "outside"]
-
-
-def _numbers(option: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{option} is {text!r}: give numbers, such as 0.01,0.1.") from None
-
-
-def _whole(option: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{option} is {text!r}: give whole numbers, such as 3,4,5.") from None
+        asked = set(names_in("--methods", text))
+        if not asked <= set(METHODS):
+            raise InputError(f"--methods is {text!r}: choose from {', '.join(METHODS)}.")
+        return [method for method in METHODS if method in asked]
+    return [method for method in METHODS if method != "corrected" or found.letter != "outside"]
 
 
 def _one_network(
@@ -199,7 +179,7 @@ def _one_network(
 
 
 def _row(method: Method, time: float, lr: float | None) -> tuple[str | float, ...]:
-    return (_COLUMNS[method], time, time / lr) if lr else (_COLUMNS[method], time)
+    return (METHODS[method], time, time / lr) if lr else (METHODS[method], time)
 
 
 def _with_steps(times: Mapping[Any, float], lr: float | None) -> dict[str, Any]:
@@ -216,13 +196,15 @@ def _many_networks(
 
     table = escape_times(found.activation, formula=methods, **grid, **task)
     rows = _rows(table)
+    if not rows:
+        raise InputError("--bottleneck has more layers than any --depth: give fewer.")
     K = dict(zip(map(int, table.depth.values), map(float, table.K.values)))
     shown = [
         (L, r or L, eps, *times.values(), *((next(reversed(times.values())) / lr,) if lr else ()))
         for L, r, eps, times in rows
     ]
-    last = _COLUMNS[methods[-1]]
-    columns = ("layers", "small", "epsilon", *(_COLUMNS[method] for method in methods))
+    last = METHODS[methods[-1]]
+    columns = ("layers", "small", "epsilon", *(METHODS[method] for method in methods))
     document = [
         {"depth": L, "bottleneck": r or L, "epsilon": eps, "K": K[L], "times": _with_steps(times, lr)}
         for L, r, eps, times in rows
@@ -314,4 +296,11 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
+    phrases=(
+        *BATCH_PHRASES,
+        (
+            "escape times are for scales that are zero or positive; reduced_flow follows any signs",
+            "give none below 0",
+        ),
+    ),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretrain.cli.frame import Answer
+from foretrain.cli.model_inputs import as_inputs, check_takes, model_from
 from foretrain.cli.options import loss_name
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from foretrain.compare.plateau import Plateau, Verification
-    from foretrain.compare.plateau.verification import Trained
+    from foretrain.compare.plateau.verification import TrainedRuns
 
 _LOSSES = {"mse": "mse_loss", "cross_entropy": "cross_entropy"}
 
@@ -29,18 +30,16 @@ def answer_for_model(
     loss: str | None = None,
     threshold: float | None = None,
     share: float = 0.5,
-    max_steps: float = 1e7,
     train_steps: int = 20_000,
     runs: int = 2,
     seed: int = 0,
 ) -> Answer:
     """Predict the plateau of ``model.py:make`` on a data file, advise, and train the given and the rescaled network.
 
-    ``train_steps`` bounds real descent (0: predict only), ``max_steps`` the flow that predicts.
+    ``train_steps`` bounds real descent; 0: predict only.
     """
-    from foretrain.cli.model_inputs import as_inputs, check_takes
     from foretrain.compare.plateau import plateau
-    from foretrain.support.loading import load_data, load_model
+    from foretrain.support.loading import load_data
 
     if data is None:
         raise InputError(
@@ -55,7 +54,7 @@ def answer_for_model(
     if threshold is not None and not threshold > 0:
         raise InputError(f"--threshold is {threshold:g}: give a positive loss, which training can reach.")
     chosen = None if loss is None else _loss_named(loss)
-    samples, network = load_data(data), load_model(model)
+    samples, network = load_data(data), model_from(model, seed)
     x = as_inputs(samples.x, network)
     check_takes(network, x[:2])
     found = plateau(
@@ -67,7 +66,6 @@ def answer_for_model(
         batch_size=batch,
         threshold=threshold,
         share=share,
-        max_steps=max_steps,
     )
     trained = found.verify(runs=runs, max_steps=train_steps, seed=seed) if train_steps else None
     return _answer(found, trained, lr, seed)
@@ -169,7 +167,7 @@ def _document(found: Plateau, trained: Verification | None, lr: float, seed: int
     }
 
 
-def _measured(one: Trained) -> dict[str, Any]:
+def _measured(one: TrainedRuns) -> dict[str, Any]:
     return {
         "escape": one.measured,
         "standard_error": one.standard_error,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.model_inputs import known_to_torch
+from foretrain.cli.model_inputs import known_to_torch, model_from, takes_time_first
 from foretrain.cli.options import loss_name
 from foretrain.support.errors import InputError, unknown_name
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _OPTIMIZERS = ("sgd", "adam", "adamw", "shampoo")
 
-Model = Annotated[str, typer.Argument(help="model.py:make, a function that returns the torch model.")]
 Data = Annotated[Path, typer.Argument(help="data.npz with x and y, samples first.")]
 Optimizer = Annotated[
     str | None, typer.Option("--optimizer", help="sgd, adam, adamw or shampoo [default: sgd].")
@@ -38,6 +37,7 @@ Checkpoint = Annotated[
 def examined(
     model: str,
     data: Path,
+    *,
     loss: str | None,
     optimizer: str | None,
     lr: float | None,
@@ -48,18 +48,15 @@ def examined(
     checks: str | None = None,
 ) -> Diagnosis:
     """The diagnosis of a model's file on a data file; what cannot be used is refused before the work."""
-    import torch
-
     from foretrain.doctor.entry import chosen_checks, doctor
-    from foretrain.support.loading import load_checkpoint, load_data, load_model
+    from foretrain.support.loading import load_checkpoint, load_data
 
     chosen_checks(checks)
     wanted = None if loss is None else loss_name(loss)
     optimizer = None if optimizer is None else optimizer.lower()
     _check_optimizer(optimizer, lr, momentum)
     samples = load_data(data)
-    torch.manual_seed(seed)  # of what the model's file draws
-    network = load_model(model)
+    network = model_from(model, seed)
     if checkpoint is not None:
         load_checkpoint(network, checkpoint)
     x, y = _arrays(network, samples.x, samples.y)
@@ -110,9 +107,6 @@ def _optimizer(network: nn.Module, name: str | None, lr: float | None, momentum:
 
 def _arrays(network: nn.Module, x: Any, y: Any) -> tuple[Any, Any]:
     """A recurrent layer alone may take time first; a file has samples first."""
-    import torch
-
     x, y = known_to_torch(x), known_to_torch(y)
-    time_first = isinstance(network, torch.nn.RNNBase) and not network.batch_first and x.ndim == 3
-    swaps = time_first and y.ndim >= 2 and y.shape[:2] == x.shape[:2]
+    swaps = takes_time_first(network, x) and y.ndim >= 2 and y.shape[:2] == x.shape[:2]
     return (x.swapaxes(0, 1), y.swapaxes(0, 1)) if swaps else (x, y)

@@ -11,9 +11,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from foretrain.cli.activation import find
 from foretrain.cli.flow_tensors import (
     asked_entries,
+    cell,
     computed_in_part,
     entries_to_compute,
     entry_table,
@@ -21,14 +21,24 @@ from foretrain.cli.flow_tensors import (
     others,
 )
 from foretrain.cli.frame import Answer, Command
-from foretrain.cli.options import BiasVariance, DataFile, SkipConnection, WeightVariance
+from foretrain.cli.networks import (
+    ActivationName,
+    BiasVariance,
+    Depth,
+    Settings,
+    SkipConnection,
+    WeightVariance,
+    Width,
+    activation_of,
+    network_of,
+)
+from foretrain.cli.options import DataFile, Samples, names_in, spelt
 from foretrain.cli.output import Table
 from foretrain.support.errors import AccuracyWarning, InputError
 
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.activations import Activation
     from foretrain.theory.architecture import MLP
     from foretrain.theory.flow import Flow
     from foretrain.theory.recursions.dntk_legs import Kinks
@@ -49,27 +59,24 @@ class _Inputs:
 
 
 def flow(
-    name: Annotated[str, typer.Argument(help="The activation: a name, or file.py:function.")],
-    depth: Annotated[int, typer.Option("--depth", help="Layers of weights, L.")],
-    width: Annotated[str, typer.Option("--width", help="Hidden width, or one for each layer: 100,50,100.")],
+    name: ActivationName,
+    depth: Depth,
+    width: Width,
     c_b: BiasVariance = None,
     c_w: WeightVariance = None,
     gamma: SkipConnection = 0.0,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=NUMBER", help="A parameter of the activation, such as slope=0.2."),
-    ] = None,
+    settings: Settings = None,
     inputs: Annotated[
         str | None, typer.Option("--inputs", metavar="ROWS", help="Inputs, such as '1,0;0.5,0.8'.")
     ] = None,
     data: DataFile = None,
-    samples: Annotated[int, typer.Option("--samples", help="How many inputs of the data file.")] = 8,
+    samples: Samples = 8,
     observables: Annotated[
         str | None,
         typer.Option(
             "--observables",
-            help="Names of preactivations (K,V,G1), tangent kernel (Theta,H1,D,F,A,B), its first (P,Q) and second "
-            "differentials (R,S,T,U) [default: K,V,G1].",
+            help="Names of preactivations (K,V,G1), tangent kernel at rates 1 (Theta,H1,D,F,A,B), its first (P,Q) "
+            "and second differentials (R,S,T,U) [default: K,V,G1].",
         ),
     ] = None,
     quadruples: Annotated[
@@ -94,24 +101,25 @@ def flow(
     of the metric from network to network: the small parameter of everything at finite width. P to U say how far
     training moves the tangent kernel: P/(nΘ²), RK/(nΘ³) and the like are 0 where a network learns no representation.
     """
-    from foretrain.report.flow import draw_flow, flow_summary, with_laws
+    from foretrain.report.flow import flow_figure, flow_summary, with_laws
     from foretrain.theory.flow import flow as run
 
-    act = find(name, settings or [])
+    act = activation_of(name, settings)
     given = _read_inputs(inputs, data, samples)
-    mlp = _network(act, depth, width, c_b, c_w, gamma, given)
+    rates = {"lambda_b": 1.0, "lambda_W": 1.0}
+    mlp = network_of(act, depth, width, c_b, c_w, gamma, n_in=given.rows.shape[1], **rates)
     shown = _chosen_layers(layers, depth)
     _refuse_minutes(mlp.depth, len(given.rows), observables)
     names = _names(observables, mlp)
-    asked = _rows("--quadruples", quadruples) if quadruples else None
+    asked = None if quadruples is None else _rows("--quadruples", quadruples)
     entries = entries_to_compute(names, asked, len(given.rows))
-    found = run(mlp, given.rows, names, quadruples=entries, kinks=cast("Kinks", kinks))
+    found = run(mlp, given.rows, names, quadruples=entries, kinks=cast("Kinks", spelt(kinks)))
     summary = with_laws(flow_summary(found), mlp, given.rows[0])
     return Answer(
         _document(mlp, given, found, summary, asked, shown),
         _text(mlp, given, found, summary, asked, shown),
         data=summary.assign({key: found[key] for key in found}).assign_attrs(network=repr(mlp)),
-        figure=lambda: draw_flow(summary, _headline(mlp)),
+        figure=lambda: flow_figure(summary, _headline(mlp)),
     )
 
 
@@ -133,8 +141,6 @@ def _read_inputs(inputs: str | None, data: Path | None, samples: int) -> _Inputs
     if data is not None:
         from foretrain.support.loading import load_inputs
 
-        if samples < 1:
-            raise InputError(f"--samples is {samples}: give a positive number of inputs.")
         x = load_inputs(data)
         rows = x[:samples]
         return _Inputs(rows, f"the first {len(rows)} of {len(x)} in {data} (see --samples)")
@@ -152,53 +158,6 @@ def _rows(option: str, text: str) -> Array:
     if not rows or len({len(row) for row in rows}) > 1:
         raise InputError(f"{option} is {text!r}: give rows of numbers of one length, such as '1,0;0.5,0.8'.")
     return np.array(rows)
-
-
-def _network(
-    act: Activation,
-    depth: int,
-    width: str,
-    c_b: float | None,
-    c_w: float | None,
-    gamma: float,
-    given: _Inputs,
-) -> MLP:
-    from foretrain.theory.architecture import MLP
-
-    try:
-        widths = [int(part) for part in width.split(",")]
-    except ValueError:
-        raise InputError(
-            f"--width is {width!r}: give a whole number, or one for each hidden layer."
-        ) from None
-    plain = MLP(
-        act,
-        depth,
-        widths[0] if len(widths) == 1 else widths,
-        n_in=given.rows.shape[1],
-        gamma=gamma if gamma else None,
-    )
-    return plain.replace(C_b=_variances(plain, "C_b", c_b), C_W=_variances(plain, "C_W", c_w))
-
-
-def _variances(mlp: MLP, name: str, asked: float | None) -> list[float]:
-    """One variance per layer: the one asked for, or the critical one of a layer with its skip connection."""
-    from foretrain.theory.criticality import criticality
-
-    if asked is not None:
-        return [asked] * mlp.depth
-    option = name.lower().replace("_", "-")
-    found = {gamma: criticality(mlp.activation, gamma) for gamma in sorted(set(mlp.gamma))}
-    values = []
-    for gamma in mlp.gamma:
-        value = getattr(found[gamma], name)
-        if value is None:
-            raise InputError(
-                f"{mlp.activation.label} has no critical initialisation ({found[gamma].reason}): "
-                f"give --{option} yourself."
-            )
-        values.append(float(value))
-    return values
 
 
 def _chosen_layers(text: str | None, depth: int) -> list[int]:
@@ -223,7 +182,7 @@ def _names(text: str | None, mlp: MLP) -> list[str]:
 
     if text is None:
         return ["K", "V"] if mlp.is_residual else ["K", "V", "G1"]
-    asked = [part.strip() for part in text.split(",")]
+    asked = names_in("--observables", text)
     return list(dict.fromkeys(["K", *(["Theta"] if {*MEASURES} & {*asked} else []), *asked]))
 
 
@@ -289,16 +248,12 @@ def _table(summary: xarray.Dataset, shown: list[int]) -> Table:
         ]
     if "correction" in summary:
         columns += [("G1/n", summary["correction"].values[:, 0]), *_law_column(summary, "correction_law")]
-    rows = [[layer, *(_cell(values[layer - 1]) for _, values in columns)] for layer in shown]
+    rows = [[layer, *(cell(values[layer - 1]) for _, values in columns)] for layer in shown]
     return Table(("layer", *(heading for heading, _ in columns)), rows)
 
 
 def _law_column(summary: xarray.Dataset, name: str) -> list[tuple[str, Array]]:
     return [("its law", summary[name].values)] if name in summary else []
-
-
-def _cell(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _pair_correlations(summary: xarray.Dataset) -> Array:
@@ -348,4 +303,8 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
+    phrases=(
+        ("X contains values that are not finite", "--inputs contain values that are not finite"),
+        ("quadruples name", "--quadruples name"),
+    ),
 )

@@ -74,7 +74,7 @@ def measures_table(measures: dict[str, Array], shown: list[int]) -> list[Any]:
     """Dimensionless sizes of what differs between networks and what training moves, of input 0."""
     if not measures:
         return []
-    rows = [[n, *(_cell(values[n - 1]) for values in measures.values())] for n in shown]
+    rows = [[n, *(cell(values[n - 1]) for values in measures.values())] for n in shown]
     return [
         "Over n, in units of K and Theta, of input 0 (small compared with 1 where the first order is enough):",
         Table(("layer", *measures), rows),
@@ -85,5 +85,6 @@ def _on_quadruples(found: Flow) -> list[str]:
     return [name for name in found if "quadruple" in found[name].dims]
 
 
-def _cell(value: float) -> float | None:
+def cell(value: float) -> float | None:
+    """A number of a table; what is not finite leaves its place empty."""
     return float(value) if np.isfinite(value) else None

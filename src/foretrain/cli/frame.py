@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli import output
+from foretrain.cli.wording import in_options
 from foretrain.support import progress
 from foretrain.support.errors import ForetrainError, InputError
 
@@ -52,6 +53,7 @@ class Command:
     examples: tuple[str, ...]
     saves: bool = False
     draws: bool = False
+    phrases: tuple[tuple[str, str], ...] = ()  # in messages, and what to say instead: see ``in_options``
 
 
 @dataclass(frozen=True)
@@ -102,27 +104,34 @@ def parser(name: str, command: Command) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     # A line with only \b keeps the parser from joining the lines that follow.
     epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in command.examples)
-    app.command(name, epilog=epilog)(_with_options(command))
-    return typer.main.get_command(app)
+    spelling: dict[str, str] = {}
+    app.command(name, epilog=epilog)(_with_options(command, spelling))
+    built = typer.main.get_command(app)
+    for option in (one for item in built.params for one in item.opts if one.startswith("--")):
+        spelling[option.removeprefix("--").replace("-", "_")] = option
+    return built
 
 
-def report(error: BaseException, *, debug: bool = False) -> int:
-    """Say on stderr, in one sentence, what went wrong, and return the exit code for it."""
+def report(error: BaseException, *, debug: bool = False, told: Callable[[str], str] = str) -> int:
+    """Say on stderr, in one sentence and in the words of ``told``, what went wrong, and return the exit code."""
     progress.clear()
     if debug:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
         message, code = "interrupted.", 130
     elif isinstance(error, ForetrainError):
-        message, code = str(error), 2
+        message, code = told(str(error)), 2
     else:
         message, code = f"unexpected {type(error).__name__} ({error}): run it again with --debug.", 1
     print(f"foretrain: {' '.join(message.split())}", file=sys.stderr)
     return code
 
 
-def _with_options(command: Command) -> Callable[..., int]:
-    """The command's function with the frame's options among its parameters, as the parser wants to see it."""
+def _with_options(command: Command, spelling: Mapping[str, str]) -> Callable[..., int]:
+    """The command's function with the frame's options among its parameters, as the parser wants to see it.
+
+    ``spelling`` has all options by their names in Python, for messages; it is complete when the command runs.
+    """
     own = inspect.signature(command.function, eval_str=True)
     offered = {"json", "debug"}
     offered |= {"save", "overwrite"} if command.saves else set()
@@ -138,17 +147,20 @@ def _with_options(command: Command) -> Callable[..., int]:
         if item.name in offered
     ]
 
+    def told(said: str) -> str:
+        return in_options(said, spelling, command.phrases)
+
     def entry(**values: Any) -> int:
         options = _Options(**{name: values.pop(name) for name in offered})
         try:
-            with _warnings_in_one_line():
+            with _warnings_in_one_line(told):
                 return _perform(command, values, options)
         except BrokenPipeError:
             raise
         except SystemExit as error:
             return report(InputError(f"the code that was called asked Python to exit ({error.code})."))
         except (Exception, KeyboardInterrupt) as error:
-            return report(error, debug=options.debug)
+            return report(error, debug=options.debug, told=told)
 
     signature = own.replace(parameters=[*own.parameters.values(), *added], return_annotation=int)
     entry.__doc__ = command.function.__doc__
@@ -158,9 +170,9 @@ def _with_options(command: Command) -> Callable[..., int]:
 
 
 @contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
+def _warnings_in_one_line(told: Callable[[str], str]) -> Iterator[None]:
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"foretrain: warning: {' '.join(str(message).split())}", file=sys.stderr)
+        print(f"foretrain: warning: {' '.join(told(str(message)).split())}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

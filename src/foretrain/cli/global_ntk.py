@@ -10,7 +10,8 @@ import numpy as np
 import typer
 
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.model_inputs import as_inputs, check_takes
+from foretrain.cli.model_inputs import as_inputs, check_takes, model_from, takes_time_first
+from foretrain.cli.options import Model, names_in
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
@@ -27,7 +28,7 @@ _MOST_PARAMETERS = 24  # in the table; --json has all
 
 
 def global_ntk(
-    model: Annotated[str, typer.Argument(help="model.py:make, a function that returns the torch model.")],
+    model: Model,
     data: Annotated[
         Path, typer.Argument(help="data.npz with x (samples, steps, features), and y for the alignment.")
     ],
@@ -66,16 +67,18 @@ def global_ntk(
         )
     from foretrain.empirical.global_ntk import global_ntk as kernel_of
     from foretrain.empirical.global_ntk.summary import summarise
-    from foretrain.report.global_ntk import draw_summary
-    from foretrain.support.loading import load_model, load_samples
+    from foretrain.report.global_ntk import global_ntk_figure
+    from foretrain.support.loading import load_samples
 
     found = load_samples(data)
     count = len(found.x)
     chosen = _chosen(count, samples, seed)
-    network = load_model(model)
+    network = model_from(model, seed)
     inputs = _inputs(found.x[chosen], network)
     check_takes(network, inputs)
-    kernel = kernel_of(network, inputs, _names(states), parameters=_names(parameters))
+    wanted = None if states is None else names_in("--states", states)
+    counted = None if parameters is None else names_in("--parameters", parameters)
+    kernel = kernel_of(network, inputs, wanted, parameters=counted)
     _check_batch(kernel, len(chosen))
     readouts = _readouts(network, inputs, kernel)
     summary = summarise(
@@ -90,7 +93,7 @@ def global_ntk(
         _document(summary, chosen, count, seed),
         _text(summary, chosen, count, seed),
         data=summary.to_dataset().assign_attrs(samples=chosen.tolist()),
-        figure=partial(draw_summary, summary, f"Global-state NTK of {model}"),
+        figure=partial(global_ntk_figure, summary, f"Global-state NTK of {model}"),
     )
 
 
@@ -101,22 +104,9 @@ def _chosen(count: int, wanted: int, seed: int) -> NDArray[np.intp]:
     return np.sort(np.random.default_rng(seed).choice(count, wanted, replace=False))
 
 
-def _names(text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    names = [part.strip() for part in text.split(",")]
-    if not all(names):
-        raise InputError(f"{text!r} has an empty name: separate names by single commas.")
-    return names
-
-
 def _inputs(values: Any, model: nn.Module) -> Tensor:
-    """A recurrent layer alone may take time first; a file has samples first."""
-    import torch
-
     found = as_inputs(values, model)
-    is_time_first = isinstance(model, torch.nn.RNNBase) and not model.batch_first and found.ndim == 3
-    return found.transpose(0, 1) if is_time_first else found
+    return found.transpose(0, 1) if takes_time_first(model, found) else found
 
 
 def _check_batch(kernel: GlobalNTK, count: int) -> None:
@@ -297,7 +287,7 @@ def _view_document(view: View) -> dict[str, Any]:
         "readout": view.readout,
     }
     if view.alignment is not None:
-        aligned = view.alignment.to_xarray()
+        aligned = view.alignment.to_dataset()
         document["alignment"] = {str(name): aligned[name].values for name in aligned.data_vars}
     if view.loss_decrease is not None:
         document["loss_decrease"] = dict(view.loss_decrease.by_parameter)
@@ -322,4 +312,10 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
+    phrases=(
+        (
+            "unfreeze some, or pass a functional model's parameters= as leaf tensors that require grad",
+            "unfreeze some",
+        ),
+    ),
 )

@@ -10,28 +10,29 @@ import numpy as np
 import typer
 
 from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.model_inputs import model_from
 from foretrain.cli.ntk_answer import dataset, document, text
 from foretrain.cli.ntk_work import (
+    PHRASES,
     Work,
     beside,
-    cast,
+    in_precision,
     inputs_of,
     kernel_of,
-    own_words,
     refuse_what_needs_a_store,
 )
-from foretrain.cli.options import Engine, Workers
+from foretrain.cli.options import Engine, Model, Workers, whole_numbers_in
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from foretrain.cli.ntk_work import Found
-    from foretrain.empirical.kernel_regression import KernelRegression
+    from foretrain.empirical.kernel_analysis import KernelRegression
     from foretrain.support.loading import Samples
 
 
 def ntk(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="model.py:make, a function that returns the torch model.")],
+    model: Model,
     data: Annotated[Path, typer.Argument(help="data.npz with x and y, and x_test for --test.")],
     store: Annotated[
         Path | None,
@@ -82,38 +83,36 @@ def ntk(
     times and never holds it whole: leading eigenvalues, spectral density, effective rank, the layers' shares,
     and how the targets y lie in it.
     """
-    from foretrain.empirical.kernel_analysis import checked_ridge
-    from foretrain.empirical.stored_kernel.summary import summarise, trace_shares
-    from foretrain.report.kernels import draw_summary
-    from foretrain.support.loading import load_model, load_samples
+    from foretrain.empirical.kernel_analysis.checks import checked_ridge
+    from foretrain.empirical.kernel_analysis.summary import summarise, trace_shares
+    from foretrain.report.kernels import kernel_figure
+    from foretrain.support.loading import load_samples
 
     work = Work(_outputs(outputs, trace), _by(by), store, engine, workers, batch_size, memory, anew)
     refuse_what_needs_a_store(work)
     _refuse_one_folder_for_both(store, context.params.get("save"))
     if ridge is not None:
-        with own_words():
-            checked_ridge(ridge)
+        checked_ridge(ridge)
     found = load_samples(data)
     if ridge is not None and found.y is None:
         raise InputError(f"{data} has no y: add targets, or leave out --ridge.")
     if test and found.x_test is None:
         raise InputError(f"{data} has no x_test: add it, or leave out --test.")
-    network = cast(load_model(model), dtype)
+    network = in_precision(model_from(model, seed), dtype)
     x = inputs_of(found, "x", network)
     x_test = inputs_of(found, "x_test", network) if test else None
-    with own_words():
-        kernel = kernel_of(network, x, None, work)
-        across = None if x_test is None else kernel_of(network, x_test, x, beside(work))
-        y, misfit = _targets(found.y if outputs is None else _columns(found.y, work.outputs), kernel)
-        shares = None if store is not None or by == "layer" else trace_shares(network, x, work.outputs)
-        summary = summarise(kernel, y, top, seed, layer_shares=shares)
-        fit = None if ridge is None else _regression(kernel, across, y, ridge, misfit)
+    kernel = kernel_of(network, x, None, work)
+    across = None if x_test is None else kernel_of(network, x_test, x, beside(work))
+    y, misfit = _targets(found.y if outputs is None else _columns(found.y, work.outputs), kernel)
+    shares = None if store is not None or by == "layer" else trace_shares(network, x, work.outputs)
+    summary = summarise(kernel, y, top, seed, layer_shares=shares)
+    fit = None if ridge is None else _regression(kernel, across, y, ridge, misfit)
     error = None if fit is None or across is None else _test_error(fit, found, work.outputs)
     return Answer(
         document(summary, kernel, fit, error, misfit, seed),
         text(summary, kernel, fit, error, misfit),
         data=dataset(summary, fit),
-        figure=partial(draw_summary, summary, f"Tangent kernel of {model}"),
+        figure=partial(kernel_figure, summary, f"Tangent kernel of {model}"),
     )
 
 
@@ -122,12 +121,7 @@ def _outputs(text: str | None, trace: bool) -> Any:
         return "trace" if trace else "full"
     if trace:
         raise InputError("--outputs picks outputs and --trace sums over all: leave one out.")
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(
-            f"--outputs is {text!r}: give whole numbers separated by commas, such as 0,1."
-        ) from None
+    return whole_numbers_in("--outputs", text)
 
 
 def _by(text: str | None) -> Literal["layer", "parameter"] | None:
@@ -154,8 +148,8 @@ def _columns(y: Any, chosen: list[int]) -> Any:
 
 def _targets(y: Any, kernel: Found) -> tuple[Any, str | None]:
     """y as it fits the outputs of the kernel, or why it does not: the kernel is worth its summary without."""
-    from foretrain.empirical.kernel_analysis import directed_targets
-    from foretrain.empirical.kernel_matrices import layout_of
+    from foretrain.empirical.kernel_analysis.matrices import layout_of
+    from foretrain.empirical.kernel_analysis.targets import directed_targets
 
     if y is None:
         return None, None
@@ -169,7 +163,7 @@ def _targets(y: Any, kernel: Found) -> tuple[Any, str | None]:
 def _regression(
     kernel: Found, across: Found | None, y: Any, ridge: float, misfit: str | None
 ) -> KernelRegression:
-    from foretrain.empirical.kernel_regression import regression
+    from foretrain.empirical.kernel_analysis import regression
 
     if y is None:
         raise InputError(f"--ridge needs targets that fit the outputs. {misfit}")
@@ -197,4 +191,5 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
+    phrases=PHRASES,
 )

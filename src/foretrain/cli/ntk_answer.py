@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import xarray
 
     from foretrain.cli.ntk_work import Found
-    from foretrain.empirical.kernel_regression import KernelRegression
-    from foretrain.empirical.stored_kernel.summary import KernelSummary
+    from foretrain.empirical.kernel_analysis import KernelRegression
+    from foretrain.empirical.kernel_analysis.summary import KernelSummary
 
 _MOST_LAYERS = 24  # in the table; the picture and --json have all
 
@@ -113,7 +113,7 @@ def document(
     seed: int,
 ) -> dict[str, Any]:
     """The same for machines; what was not asked for is None."""
-    density = summary.density.to_xarray()
+    density = summary.density.to_dataset()
     document: dict[str, Any] = {
         "samples": summary.samples,
         "outputs": list(summary.outputs),
@@ -166,8 +166,8 @@ def dataset(summary: KernelSummary, fit: KernelRegression | None) -> xarray.Data
     if fit is None:
         return found
     fitted = (
-        fit.to_xarray().rename(input="test_input")
+        fit.to_dataset().rename(input="test_input")
         if len(fit.predictions) != summary.samples
-        else fit.to_xarray()
+        else fit.to_dataset()
     )
     return found.merge(fitted.drop_attrs()).assign_attrs(ridge=fit.ridge, fit_residual=fit.residual)

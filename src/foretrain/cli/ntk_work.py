@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from foretrain.cli.model_inputs import as_inputs
-from foretrain.support.errors import ForetrainError, InputError, NotEnoughMemoryError
+from foretrain.cli.model_inputs import as_inputs, check_takes
+from foretrain.support.errors import InputError, NotEnoughMemoryError
 from foretrain.support.memory import parse_bytes
 
 if TYPE_CHECKING:
@@ -22,29 +19,29 @@ if TYPE_CHECKING:
 
     Found = TangentKernel | StoredKernel
 
-# Arguments of ``ntk`` in messages, and what they are called on the command line.
-_WORDS = (
+# What messages say of arguments of ``ntk`` that are other options here, or none.
+PHRASES = (
     (
         "say with output= which tensor is meant, by name, position, or a function of the result",
         "wrap it in a function of your file so that it returns one tensor",
     ),
+    ("pick a real output with output=", "let the model return real numbers"),
+    ("pick or reshape it with output=", "let the model return samples first"),
+    ("ask for fewer parameters with parameters=, for", "ask for"),
+    ("or use ntk_operator(...), or give", "or give"),
     ("'full', 'trace' or a list of numbers", "numbers"),
     ("outputs=, output=, parameters=, rates=, by= or", "--outputs, --trace, --by, --dtype or"),
     ("the same ntk(..., store=)", "the same command"),
     ("ntk(..., store=)", "this command"),
     ("pass overwrite=True", "add --anew"),
     ("outputs='trace'", "--trace"),
-    ("engine='threads'", "--engine threads"),
-    ("workers=1", "--workers 1"),
     ("overwrite=", "--anew"),
     ("store=", "-o"),
-    ("outputs=", "--outputs"),
-    ("by=", "--by"),
-    ("batch_size=", "--batch-size"),
-    ("memory=", "--memory"),
-    ("workers=", "--workers"),
-    ("engine=", "--engine"),
-    ("ridge is", "--ridge is"),
+    (
+        "unfreeze some, or pass a functional model's parameters= as leaf tensors that require grad",
+        "unfreeze some",
+    ),
+    ("or None for all cores", "or left out for all cores"),
 )
 
 
@@ -79,7 +76,7 @@ def refuse_what_needs_a_store(work: Work) -> None:
             raise InputError(f"{option} is for kernels on disk: add -o out.zarr, or leave it out.")
 
 
-def cast(model: nn.Module, dtype: str | None) -> nn.Module:
+def in_precision(model: nn.Module, dtype: str | None) -> nn.Module:
     """The model in the precision that is asked for."""
     import torch
 
@@ -93,36 +90,9 @@ def cast(model: nn.Module, dtype: str | None) -> nn.Module:
 
 def inputs_of(data: Samples, name: str, model: nn.Module) -> Tensor:
     """An array of the data file as the model takes it; what it does not take is refused in one sentence."""
-    import torch
-
-    from foretrain.empirical.tangent_kernel.model import unchanged
-
     x = as_inputs(getattr(data, name), model)
-    try:
-        with unchanged(model), torch.random.fork_rng(devices=[]), torch.no_grad():
-            model(x[:2])
-    except ForetrainError:
-        raise
-    except Exception as error:  # whatever the user's model stumbles over
-        said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise InputError(
-            f"the model does not take samples of shape {tuple(x.shape[1:])}, which {name} of the data has ({said}): "
-            "change the data or the model."
-        ) from error
+    check_takes(model, x[:2], name)
     return x
-
-
-@contextmanager
-def own_words() -> Iterator[None]:
-    """What is said of arguments in Python, said of the command's options."""
-    try:
-        yield
-    except ForetrainError as error:
-        said = str(error)
-        for word, option in _WORDS:
-            # Not inside of longer words, nor before a value, which may be a part of a path.
-            said = re.sub(rf"(?<![\w/-]){re.escape(word)}(?![\w/'\"])", option, said)
-        raise type(error)(said) from error
 
 
 def kernel_of(model: nn.Module, x: Tensor, x2: Tensor | None, work: Work) -> Found:

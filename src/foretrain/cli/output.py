@@ -6,10 +6,10 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import InputError
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 Cell: TypeAlias = str | float | bool | None
 
 _PICTURES = (".png", ".pdf", ".svg")
-_DATA, _DOCUMENT, _TEXT, _PICTURE = DATA, "answer.json", "answer.txt", "figure.png"
+_DATA, _DOCUMENT, _TEXT_FILE, _PICTURE = DATA, "answer.json", "answer.txt", "figure.png"
+_PADDING = 3  # between columns on a terminal
+_TEXT, _WORD = 16, 32  # letters side by side that texts get at least, and that a word keeps together
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,15 @@ def show(parts: Sequence[str | Table]) -> None:
         return
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     for part in parts:
-        console.print(part if isinstance(part, str) else _rich(part), markup=False)
+        if isinstance(part, Table):
+            for block in _blocks(part, console.width):
+                console.print(_rich(block, console.width), crop=False)
+            continue
+        for line in part.split("\n"):
+            # Prose is broken between words; code and columns are left to the terminal, so that they can be copied.
+            console.print(line, soft_wrap=line.startswith(" ") or "  " in line)
 
 
 def plain(parts: Sequence[str | Table]) -> str:
@@ -70,7 +78,7 @@ def refuse_taken_folder(folder: Path, *, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give --save the name of a folder.")
     refuse_unwritable(folder)
-    for name in (_DATA, _DOCUMENT, _TEXT, _PICTURE):
+    for name in (_DATA, _DOCUMENT, _TEXT_FILE, _PICTURE):
         if (folder / name).exists() and not overwrite:
             raise InputError(
                 f"{folder} holds an earlier answer: give --save another folder, or add --overwrite."
@@ -103,7 +111,10 @@ def write_folder(folder: Path, answer: Answer, *, overwrite: bool) -> None:
 
     if answer.data is not None:
         save(answer.data, folder / _DATA, overwrite=overwrite)
-    for name, content in ((_DOCUMENT, f"{json_document(answer.document)}\n"), (_TEXT, plain(answer.text))):
+    for name, content in (
+        (_DOCUMENT, f"{json_document(answer.document)}\n"),
+        (_TEXT_FILE, plain(answer.text)),
+    ):
         with new_file(folder / name, overwrite=overwrite) as path:
             path.write_text(content, encoding="utf-8")
     if answer.figure is not None:
@@ -135,14 +146,53 @@ def _aligned(table: Table) -> str:
     )
 
 
-def _rich(table: Table) -> Any:
+def _blocks(table: Table, width: int) -> Iterator[Table]:
+    """The table; of one that is too wide for the screen some columns at a time, the first with all of them."""
+    needed = [_least_width(table, column) + _PADDING for column in range(len(table.columns))]
+    rest = list(range(1, len(needed)))
+    while True:
+        chosen, room = [0], width - 1 - needed[0]
+        while rest and (len(chosen) == 1 or needed[rest[0]] <= room):
+            room -= needed[rest[0]]
+            chosen.append(rest.pop(0))
+        yield Table(
+            tuple(table.columns[i] for i in chosen), [tuple(row[i] for i in chosen) for row in table.rows]
+        )
+        if not rest:
+            return
+
+
+def _least_width(table: Table, column: int) -> int:
+    """Numbers and words of headings are never broken, texts are, between words."""
+    cells = [row[column] for row in table.texts()]
+    longest = max(map(len, cells), default=1)
+    if not table.numeric(column):
+        word = max((len(word) for cell in cells for word in cell.split()), default=1)
+        longest = max(min(longest, _TEXT), min(word, _WORD))
+    return max(longest, *map(len, table.columns[column].split()))
+
+
+def _widths(table: Table, room: int) -> list[int]:
+    """Of all columns; in a table that is too wide the widest ones give way, as far as they can."""
+    cells = [table.columns, *table.texts()]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(table.columns))]
+    spare = [width - _least_width(table, column) for column, width in enumerate(widths)]
+    while sum(widths) + _PADDING * len(widths) >= room and any(spare):
+        widest = max((column for column, left in enumerate(spare) if left), key=widths.__getitem__)
+        widths[widest] -= 1
+        spare[widest] -= 1
+    return widths
+
+
+def _rich(table: Table, room: int) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
 
     drawn = RichTable(box=SIMPLE_HEAD)
-    for i, column in enumerate(table.columns):
-        drawn.add_column(column, justify="right" if table.numeric(i) else "left", header_style="bold")
+    for i, (column, width) in enumerate(zip(table.columns, _widths(table, room), strict=True)):
+        side: Literal["left", "right"] = "right" if table.numeric(i) else "left"
+        drawn.add_column(column, justify=side, header_style="bold", overflow="fold", width=width)
     for row in table.texts():
         drawn.add_row(*map(Text, row))
     return drawn

@@ -7,16 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from foretrain.cli.activation import find
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.options import BiasVariance, Loss, SkipConnection, WeightVariance
+from foretrain.cli.networks import (
+    ActivationName,
+    BiasVariance,
+    Depth,
+    Settings,
+    SkipConnection,
+    WeightVariance,
+    Width,
+    activation_of,
+    network_of,
+)
+from foretrain.cli.options import spelt
 from foretrain.cli.predict_answer import document, paragraphs
 from foretrain.cli.predict_data import Task, task_from
 
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.activations import Activation
     from foretrain.theory.architecture import MLP
 
 _MANY = 2000  # test inputs from which on covariances between them are not computed
@@ -24,29 +33,30 @@ _SMOOTHING = 0.1
 
 
 def predict(
-    name: Annotated[str, typer.Argument(help="The activation: a name, or file.py:function.")],
+    name: ActivationName,
     data: Annotated[
         Path | None,
         typer.Option(
             "--data", metavar="FILE.npz", help="x, y and perhaps x_test, y_test [default: an example]."
         ),
     ] = None,
-    depth: Annotated[int, typer.Option("--depth", help="Layers of weights, L.")] = 3,
-    width: Annotated[int, typer.Option("--width", help="Hidden width; matters with --regime finite.")] = 100,
+    depth: Depth = 3,
+    width: Width = "100",
     c_b: BiasVariance = None,
     c_w: WeightVariance = None,
     lambda_b: Annotated[
-        float | None, typer.Option("--lambda-b", help="Learning rate of biases [default: balanced].")
+        float | None,
+        typer.Option(
+            "--lambda-b",
+            help="Learning rate of biases [default: balanced, or 1 if --c-b and --c-w are given].",
+        ),
     ] = None,
     lambda_w: Annotated[
         float | None,
-        typer.Option("--lambda-w", help="Learning rate of weights times fan-in [default: balanced]."),
+        typer.Option("--lambda-w", help="The same of weights, times fan-in."),
     ] = None,
     gamma: SkipConnection = 0.0,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=NUMBER", help="A parameter of the activation, such as slope=0.2."),
-    ] = None,
+    settings: Settings = None,
     learner: Annotated[
         str, typer.Option("--learner", help="gradient_descent or bayes.")
     ] = "gradient_descent",
@@ -62,7 +72,12 @@ def predict(
     noise: Annotated[
         float, typer.Option("--noise", help="Variance of the noise on targets, for bayes.")
     ] = 0.0,
-    loss: Loss = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            "--loss", help="squared_error or cross_entropy [default: cross_entropy for whole-number labels]."
+        ),
+    ] = None,
     smoothing: Annotated[
         float | None,
         typer.Option(
@@ -89,17 +104,18 @@ def predict(
 
     Without data an example is used; without x_test every fifth sample is held out. Where test targets are known, the
     loss on them is told, split into what the mean output misses (bias), what the spread adds (variance), and how it
-    differs from network to network. At finite width the cost grows with the fourth power of the training inputs.
+    differs from network to network. The width matters with --regime finite only, where the cost grows with the fourth
+    power of the number of training inputs.
     """
-    from foretrain.report.prediction import draw_prediction
+    from foretrain.report.prediction import prediction_figure
     from foretrain.theory.prediction.entry import predict as run
 
-    act = find(name, settings or [])
-    learner, algorithm, regime = (
-        word.strip().lower().replace("-", "_") for word in (learner, algorithm, regime)
-    )
+    act = activation_of(name, settings)
+    learner, algorithm, regime = map(spelt, (learner, algorithm, regime))
     task = task_from(data, loss, one_hot=one_hot, bayes=learner == "bayes", few=regime == "finite")
-    mlp = _network(act, depth, width, task, c_b, c_w, gamma, {"lambda_b": lambda_b, "lambda_W": lambda_w})
+    sizes = {"n_in": task.x.shape[1], "n_out": task.outputs}
+    rates = {"lambda_b": lambda_b, "lambda_W": lambda_w}
+    mlp = network_of(act, depth, width, c_b, c_w, gamma, **sizes, **rates)
     if smoothing is None and task.loss == "cross_entropy" and time is None:
         smoothing = _SMOOTHING
     found: Any = run(
@@ -124,31 +140,8 @@ def predict(
         document(mlp, task, found, smoothing),
         paragraphs(mlp, task, found, smoothing),
         data=stored,
-        figure=lambda: draw_prediction(stored),
+        figure=lambda: prediction_figure(stored),
     )
-
-
-def _network(
-    act: Activation,
-    depth: int,
-    width: int,
-    task: Task,
-    c_b: float | None,
-    c_w: float | None,
-    gamma: float,
-    rates: dict[str, float | None],
-) -> MLP:
-    """With the variances and rates given, else those of a critical network."""
-    from foretrain.theory.architecture import MLP
-
-    sizes = {"depth": depth, "width": width, "n_in": task.x.shape[1], "n_out": task.outputs}
-    skips = gamma or None
-    if c_b is not None and c_w is not None:
-        plain = MLP(act, C_b=c_b, C_W=c_w, gamma=skips, **sizes)
-    else:
-        plain = MLP.critical(act, gamma=skips, **sizes)
-    given = {"C_b": c_b, "C_W": c_w, **rates}
-    return plain.replace(**{name: value for name, value in given.items() if value is not None})
 
 
 def _dataset(found: xarray.Dataset, task: Task, mlp: MLP) -> xarray.Dataset:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.cli.options import loss_name
+from foretrain.cli.options import predicted_loss
 from foretrain.support.errors import InputError
 from foretrain.support.loading import Data, load_data
 
@@ -36,7 +36,7 @@ class Task:
 
 def task_from(path: Path | None, loss: str | None, *, one_hot: bool, bayes: bool, few: bool) -> Task:
     """What a data file asks for; the example without one, of fewer points where many take minutes."""
-    chosen = None if loss is None else {"mse": "squared_error"}.get(loss_name(loss), "cross_entropy")
+    chosen = None if loss is None else predicted_loss(loss)
     if path is None:
         if chosen == "cross_entropy" or one_hot:
             raise InputError("the example has no classes: give a data file whose y holds whole numbers.")

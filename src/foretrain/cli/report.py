@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foretrain.cli.examination import Batch, Checkpoint, Momentum, Optimizer, Rate, examined
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.options import Loss
+from foretrain.cli.options import BATCH_PHRASES, Loss
 from foretrain.cli.output import refuse_unwritable
 from foretrain.support.errors import InputError
 
@@ -52,16 +52,23 @@ def report(
 
     _refuse(page, overwrite)
     bound = steps if verify else 0
+    training: dict[str, Any] = {
+        "loss": loss,
+        "optimizer": optimizer,
+        "lr": lr,
+        "batch": batch,
+        "checkpoint": checkpoint,
+    }
     if example:
-        _refuse_of_own(model, (loss, optimizer, lr, momentum or None, batch, checkpoint))
-        from foretrain.report.examples import example_patients
+        _refuse_of_own(model, [*training.values(), momentum or None])
+        from foretrain.report.page.examples import example_patients
 
         patients: list[Patient] = example_patients(bound, seed)
         title = title or "Two built-in networks"
     elif model is None or data is None:
         raise InputError("a report needs MODEL.py:FUNCTION and DATA.npz, or --example for built-in ones.")
     else:
-        found = examined(model, data, loss, optimizer, lr, momentum, batch, checkpoint, seed)
+        found = examined(model, data, **training, momentum=momentum, seed=seed)
         patients = [Patient.trained(title or f"{model} on {data.name}", found, bound)]
     return _answer(page, patients, write_page(page, patients, title, overwrite=overwrite))
 
@@ -116,4 +123,5 @@ COMMAND = Command(
         "foretrain report model.py:make data.npz --optimizer adam --lr 0.001 --batch 64 --steps 400",
         "foretrain report model.py:make data.npz --no-verify --overwrite",
     ),
+    phrases=BATCH_PHRASES,
 )

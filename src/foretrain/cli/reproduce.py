@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.output import Table
+from foretrain.cli.output import Table, refuse_unwritable
 from foretrain.cli.reproduce_answer import answer_of
 from foretrain.experiments import registry
 from foretrain.support.errors import InputError
@@ -34,7 +34,8 @@ def reproduce(
         ),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="How many experiments run at a time [default: 2].")
+        int | None,
+        typer.Option("--jobs", min=1, help=f"How many experiments run at a time [default: {_JOBS}]."),
     ] = None,
     seed: Seed = 0,
 ) -> Answer:
@@ -51,23 +52,52 @@ def reproduce(
     chosen = registry.names() if run_all else tuple(dict.fromkeys(names or ()))
     experiments = [registry.get(name) for name in chosen]
     if not experiments:
-        if keep is not None or jobs is not None:
-            raise InputError("--keep and --jobs belong to experiments: name them, or add --all.")
+        _refuse_without_experiments(paper_scale=paper_scale, keep=keep, jobs=jobs)
         return _list()
+    if keep is not None:
+        refuse_unwritable(keep.expanduser())
     if len(experiments) > 1:
         from foretrain.cli.reproduce_many import run_many
 
         return run_many(experiments, scale, seed, keep, jobs or _JOBS)
+    (experiment,) = experiments
     if jobs is not None:
         raise InputError("--jobs is for several experiments: name more, add --all, or leave it out.")
-    return answer_of(experiments[0], scale, seed, experiments[0].run(scale, seed, keep=keep))
+    if keep is not None and not experiment.resumable:
+        raise InputError(
+            f"{experiment.name} has no parts that could be kept: leave out --keep, or use --save."
+        )
+    return answer_of(experiment, scale, seed, experiment.run(scale, seed, keep=keep))
+
+
+def _refuse_without_experiments(*, paper_scale: bool, keep: Path | None, jobs: int | None) -> None:
+    given = {"--paper-scale": paper_scale, "--keep": keep is not None, "--jobs": jobs is not None}
+    told = " and ".join(name for name, is_given in given.items() if is_given)
+    if told:
+        raise InputError(f"there is nothing to run with {told}: name experiments, or add --all.")
 
 
 def _list() -> Answer:
     entries = [registry.get(name) for name in registry.names()]
-    rows = [(entry.name, entry.title, entry.source) for entry in entries]
-    document = [{"name": name, "title": title, "source": source} for name, title, source in rows]
-    return Answer({"experiments": document}, [Table(("name", "what it shows", "source"), rows)])
+    document = [
+        {
+            "name": entry.name,
+            "title": entry.title,
+            "source": entry.source,
+            "seconds": entry.seconds,
+            "resumable": entry.resumable,
+        }
+        for entry in entries
+    ]
+    rows = [(entry.name, entry.title, entry.source, _about(entry.seconds)) for entry in entries]
+    return Answer(
+        {"experiments": document}, [Table(("name", "what it shows", "source", "takes about"), rows)]
+    )
+
+
+def _about(seconds: float) -> str:
+    """The time at quick scale, roughly."""
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
 
 
 COMMAND = Command(

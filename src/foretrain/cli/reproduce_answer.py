@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foretrain.cli.frame import Answer
-from foretrain.cli.output import Table
+from foretrain.cli.output import Cell, Table
 
 if TYPE_CHECKING:
     from foretrain.experiments.registry import Experiment, Result, Scale
 
-KEYS = ("quantity", "expected", "here", "standard_error", "z", "agrees", "note")
+_KEYS = ("quantity", "expected", "here", "standard_error", "z", "agrees", "note")
 COLUMNS = ("quantity", "published or theory", "here", "standard error", "z", "agrees", "note")
+KNOWN = "no, known"  # a claim of the source that is known not to hold
 
 
 def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -> Answer:
@@ -30,8 +32,7 @@ def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -
         for row in result.table
     ]
     facts = {"name": experiment.name, "title": experiment.title, "source": experiment.source}
-    noted = any(row.note for row in result.table)
-    cells = [tuple({**row, "z": _rounded(row["z"])}[key] for key in KEYS) for row in rows]
+    noted, cells = any(row.note for row in result.table), cells_of(rows)
     return Answer(
         {
             **facts,
@@ -53,5 +54,14 @@ def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -
     )
 
 
-def _rounded(z: float | None) -> float | None:
-    return None if z is None else round(z, 2)
+def cells_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Cell, ...]]:
+    """Rows of the document as those of a table, under its columns."""
+    shown = [
+        {
+            **row,
+            "z": None if row["z"] is None else round(row["z"], 2),
+            "agrees": KNOWN if row["disputed"] and row["agrees"] is False else row["agrees"],
+        }
+        for row in rows
+    ]
+    return [tuple(row[key] for key in _KEYS) for row in shown]

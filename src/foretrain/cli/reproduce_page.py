@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +11,15 @@ from urllib.parse import quote
 
 from foretrain._version import __version__
 from foretrain.cli.output import Table
-from foretrain.cli.reproduce_answer import COLUMNS, KEYS
+from foretrain.cli.reproduce_answer import COLUMNS, KNOWN, cells_of
+from foretrain.cli.reproduce_record import ANSWER
 from foretrain.experiments import registry
 from foretrain.report.page.markup import Markup, element, join
 from foretrain.support.atomic import new_file
 
 if TYPE_CHECKING:
-    from foretrain.cli.reproduce_many import Record
+    from foretrain.cli.frame import Answer
+    from foretrain.cli.reproduce_record import Record
 
 _PAGE = "index.html"
 _STYLE = """
@@ -24,14 +27,14 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto
 table { border-collapse: collapse; font-size: 13px; margin: 1rem 0; display: block; overflow-x: auto; }
 th, td { padding: .2rem .7rem; text-align: left; vertical-align: top; border-bottom: 1px solid #e6e6e6; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-tr.wrong td { background: #fdf0e6; }
+tr.known td { background: #fdf6e3; } tr.wrong td { background: #fbe3dc; }
 img { max-width: 100%; border: 1px solid #eee; }
 section { border-top: 2px solid #ddd; margin-top: 2rem; }
 summary { cursor: pointer; } .source { color: #666; } a { color: #0072B2; }
 """
 
 
-def write_index(folder: Path, verdicts: str | Table, records: Sequence[Record]) -> Path:
+def write_index(folder: Path, answer: Answer, records: Sequence[Record]) -> Path:
     """Write index.html beside the folders of the experiments, whose pictures it shows."""
     title = "Experiments of foretrain"
     head = element(
@@ -42,9 +45,15 @@ def write_index(folder: Path, verdicts: str | Table, records: Sequence[Record]) 
         element("title", title),
         element("style", Markup(_STYLE)),
     )
-    overview = _table(verdicts, linked=True) if isinstance(verdicts, Table) else element("p", verdicts)
+    run = f"foretrain {__version__}, scale {answer.document['scale']}, seed {answer.document['seed']}"
+    legend = "Shaded: rows that disagree, darker where no explanation is known."
+    told = [
+        element("p", part) if isinstance(part, str) else _table(part, linked=True) for part in answer.text
+    ]
     sections = [_section(folder, record) for record in records]
-    body = element("body", element("h1", title), overview, sections)
+    body = element(
+        "body", element("h1", title), element("p", run, class_="source"), told, element("p", legend), sections
+    )
     path = folder / _PAGE
     with new_file(path, overwrite=True) as partial:
         partial.write_text(f'<!DOCTYPE html>\n<html lang="en">\n{head}\n{body}\n</html>\n', encoding="utf-8")
@@ -59,11 +68,12 @@ def _section(folder: Path, record: Record) -> Markup:
         return element("section", parts, element("p", record.ending), id=record.name)
     parts.append(element("p", element("strong", record.verdict)))
     if (own / "figure.png").exists():
-        parts.append(Markup(f'<img loading="lazy" src="{quote(record.name)}/figure.png" alt="">'))
-    answer = json.loads((own / "answer.json").read_text(encoding="utf-8"))
-    cells = [tuple(row[key] for key in KEYS) for row in answer["rows"]]
+        place, words = quote(f"{record.name}/figure.png"), html.escape(f"Picture: {experiment.title}")
+        parts.append(Markup(f'<img loading="lazy" src="{place}" alt="{words}">'))
+    answer = json.loads((own / ANSWER).read_text(encoding="utf-8"))
     summary = element("summary", f"{record.rows} rows, {record.agree} agree, {record.disagree} disagree")
-    parts.append(element("details", summary, _table(Table(COLUMNS, cells)), open=bool(record.disagree)))
+    table = _table(Table(COLUMNS, cells_of(answer["rows"])))
+    parts.append(element("details", summary, table, open=bool(record.disagree)))
     data = element("a", f"{record.name}/data.zarr", href=f"{quote(record.name)}/data.zarr")
     return element("section", parts, element("p", "Labelled data: ", data), id=record.name)
 
@@ -76,6 +86,15 @@ def _table(told: Table, *, linked: bool = False) -> Markup:
     for texts in told.texts():
         first = element("a", texts[0], href=f"#{quote(texts[0])}") if linked else texts[0]
         cells = [element("td", cell, class_=k) for cell, k in zip([first, *texts[1:]], classes, strict=True)]
-        wrong = "no" in texts or texts[-1].startswith(("DISAGREES", "FAILED"))
-        body.append(element("tr", cells, class_="wrong" if wrong else None))
+        body.append(element("tr", cells, class_=_shade(told.columns, texts)))
     return join([element("table", element("thead", head), element("tbody", body))])
+
+
+def _shade(columns: Sequence[str], texts: Sequence[str]) -> str | None:
+    """By the cell that says how a row or an experiment ended."""
+    told = dict(zip(columns, texts, strict=True))
+    ending = told.get("verdict", "")
+    if "no" in (told.get("agrees"), told.get("explained")) or ending.startswith(("DISAGREES", "FAILED")):
+        return "wrong"
+    known = told.get("agrees") == KNOWN or told.get("explained") == "yes" or ending.startswith("agrees, but")
+    return "known" if known else None

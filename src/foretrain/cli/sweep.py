@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     import xarray
 
     from foretrain.experiments.sweep import Price, Sweep
-    from foretrain.experiments.sweep.parameters import Parameter
 
 _MOST_ROWS = 24  # of points in the table; the store has all
 _MOST_TOLD = 5  # errors and warnings
 
 
 def sweep(
-    spec: Annotated[Path | None, typer.Argument(help="TOML file that says what is swept over what.")] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Argument(help="TOML file that says what is swept over what; with --list, a name to be shown."),
+    ] = None,
     store: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="STORE", help="Folder of the points [default: SPEC.sweep]."),
@@ -34,7 +36,7 @@ def sweep(
         typer.Option("--example", help="Take the built-in phase diagram of tanh, 527 points, as the file."),
     ] = False,
     list_all: Annotated[
-        bool, typer.Option("--list", help="List what can be swept, with its parameters.")
+        bool, typer.Option("--list", help="List what can be swept; with a name, all its parameters.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say how many points are left and what they will cost.")
@@ -43,7 +45,10 @@ def sweep(
         bool, typer.Option("--retry-failed", help="Compute failed points again.")
     ] = False,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Go on with a store although the axes have grown since.")
+        bool,
+        typer.Option(
+            "--extend", help="Go on with a store although axes have grown or your code has changed."
+        ),
     ] = False,
     engine: Engine = None,
     workers: Workers = None,
@@ -56,10 +61,12 @@ def sweep(
     Points are kept as they finish: the same command goes on after any interruption, a kill included. A point's
     numbers, random ones too, depend on its parameters alone. Failed points are noted with their error (exit code 1).
     """
-    if (spec is not None) + example + list_all != 1:
+    if list_all and not example:
+        from foretrain.cli.sweep_list import described, everything
+
+        return everything() if spec is None else described(str(spec))
+    if (spec is not None) == example or list_all:
         raise InputError("give one of these: the file of a sweep, --example, or --list.")
-    if list_all:
-        return _list()
     from foretrain.experiments.sweep import EXAMPLE, price
     from foretrain.experiments.sweep import sweep as run
 
@@ -71,54 +78,27 @@ def sweep(
     return _answer(run(spec, store, extend=extend, **options), quantity)
 
 
-def _list() -> Answer:
-    from foretrain.experiments.sweep import observables
-
-    entries = [observables.get(name) for name in observables.names()]
-    text: list[str | Table] = []
-    for entry in entries:
-        rows = [(item.name, item.type_words, item.default_words, item.help) for item in entry.parameters]
-        text += [
-            f'observable = "{entry.name}": {entry.title}',
-            Table(("parameter", "type", "default", "help"), rows),
-        ]
-    text += [
-        'observable = "file.py:function": any function; its parameters are those of its signature, and it returns '
-        "numbers, arrays or a dict of these",
-        'experiment = "name": those of foretrain reproduce, with the parameters scale and seed and what their '
-        "functions declare besides",
-    ]
-    document = [
-        {
-            "name": entry.name,
-            "title": entry.title,
-            "parameters": [_declared(item) for item in entry.parameters],
-        }
-        for entry in entries
-    ]
-    return Answer({"observables": document}, text)
-
-
-def _declared(item: Parameter) -> dict[str, Any]:
-    return {"name": item.name, "type": item.type_words, "default": item.default_words, "help": item.help}
-
-
 def _estimate(found: Price) -> Answer:
     from foretrain.support.memory import available_bytes, human_bytes
 
     seconds = found.seconds_per_point
     used = min(found.workers, max(found.left, 1))
     needed, room = found.bytes_per_worker * used, available_bytes()
-    text = [
-        f"{found.count} points: {found.done} done, {found.failed} failed, {found.left} to compute.",
-        f"Memory: about {human_bytes(found.bytes_per_worker)} for each of {used} workers, {human_bytes(needed)} in "
-        f"all; {human_bytes(room)} are available{'' if needed <= room else ', so use fewer --workers'}.",
-    ]
-    if found.left and seconds:
-        text.insert(
-            1,
+    text = [f"{found.count} points: {found.done} done, {found.failed} failed, {found.left} to compute."]
+    if found.left and found.at_least:
+        text.append(
+            f"Time: more than {_duration(found.seconds)} on {used} workers; the point that was tried was not "
+            f"finished after {seconds[0]:.0f} s."
+        )
+    elif found.left and seconds:
+        text.append(
             f"Time: about {_duration(found.seconds)} on {used} workers; {min(seconds):.3g} to {max(seconds):.3g} s "
-            f"for a point, from {found.measured}.",
+            f"for a point, from {found.measured}."
+        )
+    if needed:
+        text.append(
+            f"Memory: about {human_bytes(found.bytes_per_worker)} for each of {used} workers, {human_bytes(needed)} "
+            f"in all; {human_bytes(room)} are available{'' if needed <= room else ', so use fewer --workers'}."
         )
     text += [f"A point that was tried fails: {error}" for error in dict.fromkeys(found.errors)]
     document = {
@@ -128,6 +108,7 @@ def _estimate(found: Price) -> Answer:
         "left": found.left,
         "workers": found.workers,
         "seconds": found.seconds,
+        "at_least": found.at_least,
         "seconds_per_point": list(seconds[:_MOST_ROWS]),
         "bytes_per_worker": found.bytes_per_worker,
         "errors": list(found.errors),
@@ -149,7 +130,8 @@ def _answer(found: Sweep, quantity: str | None) -> Answer:
     if errors:
         rest = len(errors) - _MOST_TOLD
         more = f"{rest} more have failed; the store names them all. " if rest > 0 else ""
-        text.append(f"{more}Mend the cause and add --retry-failed.")
+        own = ", and --extend if your function changes" if spec.target.code else ""
+        text.append(f"{more}Mend the cause and add --retry-failed{own}.")
     text += [f"Warning at {where}: {said}" for where, said in list(found.warnings.items())[:_MOST_TOLD]]
     if len(found.warnings) > _MOST_TOLD:
         text.append(f"{len(found.warnings) - _MOST_TOLD} more points have warnings.")
@@ -192,8 +174,8 @@ def _table(data: xarray.Dataset, quantity: str | None) -> list[str | Table]:
     axes = [str(dim) for dim in data[STATUS].dims]
     shown = [name for name in _quantities(data, quantity) if data[name].dims == data[STATUS].dims]
     if not shown:
-        found = ", ".join(_quantities(data, quantity)) or "nothing"
-        return [f"Found, with axes of its own, to be read from the store: {found}."]
+        found = ", ".join(_quantities(data, quantity))
+        return [f"Found, with axes of its own, to be read from the store: {found}."] if found else []
     places = list(product(*(range(data.sizes[axis]) for axis in axes)))
     step = -(-len(places) // _MOST_ROWS)
     rows = [
@@ -218,6 +200,7 @@ COMMAND = Command(
     sweep,
     examples=(
         "foretrain sweep --list",
+        "foretrain sweep saddle-modes --list",
         "foretrain sweep --example --dry-run",
         "foretrain sweep mine.toml -o mine.sweep --engine dask://192.168.0.7:8786 --plot mine.png",
     ),

@@ -1,4 +1,4 @@
-"""Theory beside measurement: real random torch networks against the flow, entry by entry, with standard errors.
+"""Theory beside measurement: real torch networks against predictions, entry by entry, with standard errors.
 
 ``foretrain.compare(mlp, X)`` compares networks at initialisation, ``foretrain.compare(mlp, X_train, Y_train, X_test,
 trained=True)`` trained ones, because this package can be called like the function
@@ -6,11 +6,12 @@ trained=True)`` trained ones, because this package can be called like the functi
 
 ``build``       the torch network and the optimizer groups that the theory speaks of
 ``ensembles``   many random networks at once
-``estimators``  kernel, vertex, next-to-leading metric, NTK and its differentials from an ensemble, with error bars
-``comparison``  several widths, the limit of infinite width, z-scores and a verdict
+``initial``     networks at initialisation: kernel, vertex, NTK and its differentials, beside the flow
 ``trained``     ensembles that are really trained, beside the prediction for their outputs
+``comparison``  what every comparison holds; it rests on ``judging``: several widths, their limit, scores, a verdict
 ``effective_kernel``  the tangent kernel after real training beside its prediction at initialisation
 ``plateau``     how long a real network is stuck at small weights, why, and the rescaling that removes it
+``task``        data and loss as a torch model takes them
 
 Importing this package does not import torch.
 """
@@ -24,40 +25,43 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foretrain.compare import (
-        agreement,
         build,
         comparison,
         effective_kernel,
         ensembles,
-        estimators,
+        initial,
+        judging,
         plateau,
+        task,
         trained,
     )
     from foretrain.compare.comparison import Comparison
     from foretrain.compare.entry import compare
 
 _ROOMS = (
-    "agreement",
     "build",
     "comparison",
     "effective_kernel",
     "ensembles",
-    "estimators",
+    "initial",
+    "judging",
     "plateau",
+    "task",
     "trained",
 )
 _NAMES = {"Comparison": "comparison", "compare": "entry"}
 
 __all__ = [
     "Comparison",
-    "agreement",
     "build",
     "compare",
     "comparison",
     "effective_kernel",
     "ensembles",
-    "estimators",
+    "initial",
+    "judging",
     "plateau",
+    "task",
     "trained",
 ]
 

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from foretrain.compare.torch_activation import torch_activation
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, torch_generator
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_learning_rate
-from foretrain.theory.flow.entry import check_network
 
 
 class Network(nn.Module):

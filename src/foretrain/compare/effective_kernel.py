@@ -20,22 +20,16 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from foretrain.compare.build import Network, build, parameter_groups
-from foretrain.compare.joint_training import (
-    MOST_STEPS,
-    TOLERANCE,
-    Learner,
-    diverged,
-    not_ended,
-    train_together,
-)
-from foretrain.compare.slope import Slope
+from foretrain.compare.judging.powers import Slope, slope_of
+from foretrain.compare.trained.networks import Networks, group_size, groups_of, stacked
+from foretrain.compare.trained.training import MOST_STEPS, Training, train
 from foretrain.empirical.differentials.entry import ddntk, dntk
 from foretrain.empirical.tangent_kernel.entry import ntk
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
-from foretrain.theory.architecture import MLP
-from foretrain.theory.flow.entry import check_network
+from foretrain.support.threads import torch_over_cores
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.prediction.nearly_kernel import QuadraticModel, solve
 
 if TYPE_CHECKING:
@@ -43,7 +37,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-PREDICTIONS = ("frozen", "first", "second")
+TOLERANCE = 1e-10  # of the residual at which training ends: changes of 1e-6 of the kernel are still resolved
 
 
 class Differentials(NamedTuple):
@@ -68,7 +62,7 @@ class EffectiveKernels:
     data: xarray.Dataset
 
     def slope(self, name: str, over: str | None = None) -> Slope:
-        """The power of n with which a size falls, or its share of another one, see :func:`slope_of`."""
+        """The power of n with which a size falls, or its share of another one (``judging.powers.slope_of``)."""
         return slope_of(self.data[name], None if over is None else self.data[over])
 
     def typical(self) -> xarray.Dataset:
@@ -105,37 +99,6 @@ class EffectiveKernels:
 
 
 EXPECTED = (("change",), ("odd_left", "odd_change"), ("left_second", "change"))  # all fall as 1/n
-
-
-def root_mean_square(sizes: Array, over: Array | None = None) -> tuple[Array, Array]:
-    """The logarithm of the root mean square over the last axis, or of a ratio of two, and its standard error.
-
-    Sizes are sums of products of several Gaussian numbers, whose typical value is much slower to reach its power of
-    1/n than its root mean square is.
-    """
-    squares = [sizes**2] if over is None else [sizes**2, over**2]
-    means = [each.mean(axis=-1) for each in squares]
-    signs = (0.5, -0.5)
-    value = sum(sign * np.log(mean) for sign, mean in zip(signs, means))
-    influence = sum(sign * each / mean[..., None] for sign, each, mean in zip(signs, squares, means))
-    return np.asarray(value), np.std(influence, axis=-1, ddof=1) / np.sqrt(sizes.shape[-1])
-
-
-def slope_of(sizes: xarray.DataArray, over: xarray.DataArray | None = None) -> Slope:
-    """The power p of n in a root mean square, or in a ratio of two, fitted by a + p log n + b / n."""
-    known = sizes.dropna("width")
-    n = known.width.values.astype(float)
-    both = [
-        each.sel(width=known.width).transpose("width", "draw").values
-        for each in (sizes, over)
-        if each is not None
-    ]
-    values, errors = root_mean_square(*both)
-    # One error for all widths: an own one is small where large sizes happened not to be drawn, and would pull there.
-    error = max(float(np.sqrt(np.mean(errors**2))), 1e-12)
-    design = np.stack([np.ones_like(n), np.log(n / n[0]), n[0] / n], axis=1)
-    inverse = np.linalg.pinv(design)[1]
-    return Slope(float(inverse @ values), error * float(np.linalg.norm(inverse)))
 
 
 def compare_effective_kernels(
@@ -204,33 +167,60 @@ def measured_networks(
     whole, x, seeds = mlp.replace(n_in=inputs.shape[1]), torch.from_numpy(inputs), spawn(seed, draws)
     starts = [differentials(build(whole, seed=own), x) for own in track(seeds, "kernels before training")]
     rows = len(wanted)
-    etas = [_rate(start.kernel[:rows, :rows], step) for start in starts]
-    learners = [
-        Learner(build(whole, seed=own), start.outputs[:rows] + sign * wanted, eta)
-        for own, start, eta in zip(seeds, starts, etas, strict=True)
-        for sign in (1.0, -1.0)
+    etas = np.array([_rate(start.kernel[:rows, :rows], step) for start in starts])
+    # Every network learns twice: towards y, and towards its mirror image.
+    targets = np.stack([start.outputs[:rows] + sign * wanted for start in starts for sign in (1.0, -1.0)])
+
+    def trained(numbers: range) -> tuple[Array, Array]:
+        networks = stacked([build(whole, seed=seeds[number // 2]) for number in numbers])
+        own = slice(numbers.start, numbers.stop)
+        return trained_kernels(networks, inputs, targets[own], np.repeat(etas, 2)[own])
+
+    groups = groups_of(range(2 * draws), group_size(whole))
+    parts = torch_over_cores(trained, groups, "training", uses_blas=True)
+    kernels, steps = (np.concatenate(column) for column in zip(*parts, strict=True))
+    found = [
+        _sizes(start, targets[2 * place], etas[place], *kernels[2 * place : 2 * place + 2])
+        for place, start in enumerate(starts)
     ]
-    steps = train_together(learners, x)
-    pairs = zip(learners[::2], learners[1::2], strict=True)
-    found = [_sizes(start, *pair, x) for start, pair in zip(starts, track(list(pairs), "kernels after"))]
     return {name: np.array([row[name] for row in found]) for name in found[0]} | {
         "steps": steps.reshape(-1, 2).mean(axis=1)
     }
+
+
+def trained_kernels(networks: Networks, X: Array, targets: Array, etas: Array) -> tuple[Array, Array]:
+    """Kernels on X after training each network to its own targets at its own rate, and how many steps it took.
+
+    Training inputs come first in X; targets are (networks, training rows), kernels (networks, rows, rows), and rows
+    are pairs (sample, output).
+    """
+    count, outputs = len(networks), networks.mlp.n_out
+    wanted = torch.from_numpy(targets.reshape(count, -1, outputs)).mT.contiguous()
+    how = Training(np.zeros((wanted.shape[2], outputs)), eta=1.0, tolerance=TOLERANCE)
+    with torch.no_grad():
+        course = train(networks, X[: wanted.shape[2]], how, offsets=-wanted, rates=etas)
+        if course.diverged.any():
+            raise _diverged()
+        if not course.ended.all():
+            raise _not_ended()
+        kernel = networks.kernel(X).permute(0, 3, 1, 4, 2)  # (networks, sample, output, sample, output)
+    rows = len(X) * outputs
+    return kernel.reshape(count, rows, rows).numpy(), course.steps
 
 
 def _rate(kernel: Array, step: float) -> float:
     """η = step / w_max, if descent then ends; the smallest eigenvalue says how long it takes."""
     values = np.linalg.eigvalsh(kernel)
     if step * values[0] * MOST_STEPS < -np.log(TOLERANCE) * values[-1]:
-        raise not_ended()
+        raise _not_ended()
     return step / float(values[-1])
 
 
-def _sizes(start: Differentials, learner: Learner, mirror: Learner, x: Tensor) -> dict[str, float]:
+def _sizes(start: Differentials, targets: Array, eta: float, end: Array, mirror: Array) -> dict[str, float]:
     """Sizes of changes, and of what predictions leave of them, for one random network trained both ways."""
-    change, mirrored = (kernel_of(each.network, x) - start.kernel for each in (learner, mirror))
-    first = _predicted(start, learner.targets) - start.kernel
-    second = descended_kernel(start, learner.targets, learner.eta) - start.kernel
+    change, mirrored = end - start.kernel, mirror - start.kernel
+    first = _predicted(start, targets) - start.kernel
+    second = descended_kernel(start, targets, eta) - start.kernel
     odd, even = (change - mirrored) / 2, (change + mirrored) / 2
     sizes = {
         "change": change,
@@ -271,7 +261,7 @@ def _predicted(start: Differentials, targets: Array) -> Array:
 
 
 def descended_kernel(start: Differentials, targets: Array, eta: float) -> Array:
-    """The kernel at the end of gradient descent in sample space, with frozen ddNTKs (∞.4)-(∞.6)."""
+    """The kernel at the end of gradient descent in sample space, with frozen ddNTKs (∞.4), (∞.6), (∞.9)."""
     A = slice(0, len(targets))
     z, H, dH = start.outputs, start.kernel, start.first
     ddI, ddII = start.third[..., A], start.second[..., A]
@@ -281,14 +271,14 @@ def descended_kernel(start: Differentials, targets: Array, eta: float) -> Array:
     for _ in range(MOST_STEPS):
         e = z[A] - targets
         if not np.isfinite(e).all():
-            raise diverged()
+            raise _diverged()
         if np.abs(e).max() <= goal:
             return H
         along = dH[..., A] @ e
         z = z - eta * H[:, A] @ e + eta**2 / 2 * along[:, A] @ e - eta**3 / 6 * ddI[:, A, A] @ e @ e @ e
         H = H - eta * (along + along.T) + eta**2 / 2 * bent @ e @ e
         dH = dH - eta * moving @ e
-    raise not_ended()
+    raise _not_ended()
 
 
 def _checked(mlp: MLP, X: ArrayLike, Y: ArrayLike, X_test: ArrayLike | None) -> tuple[Array, Array]:
@@ -316,3 +306,13 @@ def _checked(mlp: MLP, X: ArrayLike, Y: ArrayLike, X_test: ArrayLike | None) -> 
     if not (np.isfinite(inputs).all() and np.isfinite(wanted).all()):
         raise InputError("X, Y or X_test has entries that are nan or infinite: remove or replace them first.")
     return inputs, wanted.reshape(-1)
+
+
+def _diverged() -> InputError:
+    return InputError("gradient descent diverges: give a smaller step, or smaller Y.")
+
+
+def _not_ended() -> InputError:
+    return InputError(
+        f"gradient descent did not end in {MOST_STEPS} steps: give fewer or more different samples, or smaller Y."
+    )

@@ -11,10 +11,11 @@ deviations; everything after that is float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +26,10 @@ from foretrain.compare.torch_activation import torch_activation
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, spawn, torch_generator
+from foretrain.support.threads import torch_over_cores
 from foretrain.theory.architecture import MLP, FloatArray, Layer
+
+T = TypeVar("T")
 
 METHODS = ("weights", "conditional")
 
@@ -98,9 +102,7 @@ class Ensemble:
     method: str
     seed: Seed
     output: bool = False  # whether to draw the last layer's preactivations too, not only its metric
-    reader_bytes: int = (
-        0  # what the reader of the layers holds for each network: fewer are then walked at once
-    )
+    reader_bytes: int = 0  # held by the reader of the layers for each network: fewer are then walked at once
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -128,6 +130,10 @@ class Ensemble:
         size = self.chunk_size
         for start in range(0, self.draws_per_batch, size):
             yield self._walk(min(size, self.draws_per_batch - start), source)
+
+    def each_batch(self, read: Callable[[int], T]) -> list[T]:
+        """What ``read`` finds in the batch of each number, in their order, on all cores."""
+        return torch_over_cores(read, range(self.batches), f"networks of width {max(self.mlp.widths[1:])}")
 
     def probe_source(self, number: int) -> torch.Generator:
         """Random numbers that belong to a batch and are independent of its networks."""

@@ -12,12 +12,12 @@ from foretrain.support.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from foretrain.compare.comparison import Comparison
     from foretrain.compare.trained.comparison import TrainedComparison
-    from foretrain.compare.trained.finite_comparison import FiniteComparison
-    from foretrain.compare.trained.finite_goal import FiniteAlgorithm
-    from foretrain.compare.trained.goal import Learner
-    from foretrain.compare.trained.training import Algorithm, LossName
+    from foretrain.compare.trained.finite.comparison import FiniteComparison
+    from foretrain.compare.trained.finite.goal import FiniteAlgorithm
+    from foretrain.compare.trained.training import Algorithm
     from foretrain.support.seeds import Seed
     from foretrain.theory.architecture import MLP
+    from foretrain.theory.prediction.entry import Learner, LossName
 
 
 @overload
@@ -49,6 +49,7 @@ def compare(
     eta: float | None = None,
     time: float | None = None,
     loss: LossName = "squared_error",
+    label_smoothing: float | None = None,
     noise: float = 0.0,
     widths: Sequence[int] | None = None,
     scales: Sequence[float] | None = None,
@@ -79,10 +80,10 @@ def compare(
 def compare(mlp: MLP, *arguments: Any, trained: bool = False, **options: Any) -> Comparison:
     """Networks beside theory: at initialisation, or with ``trained=True`` after training on data.
 
-    ``compare(mlp, X, observables, draws)`` is :func:`foretrain.compare.comparison.compare`, and
+    ``compare(mlp, X, observables, draws)`` is :func:`foretrain.compare.initial.entry.compare_initial`, and
     ``compare(mlp, X_train, Y_train, X_test, trained=True)`` is
     :func:`foretrain.compare.trained.comparison.compare_trained`, or with ``regime="finite"``, for the prediction to
-    order 1/n, :func:`foretrain.compare.trained.finite.compare_trained_finite`; their options are told there.
+    order 1/n, :func:`foretrain.compare.trained.finite.entry.compare_trained_finite`; their options are told there.
 
     Examples
     --------
@@ -94,9 +95,9 @@ def compare(mlp: MLP, *arguments: Any, trained: bool = False, **options: Any) ->
         return _compare_trained(mlp, *arguments, **options)
     if trained is not False:
         raise InputError(f"trained is {trained!r}: give True or False.")
-    from foretrain.compare.comparison import compare as compare_at_initialisation
+    from foretrain.compare.initial import compare_initial
 
-    return compare_at_initialisation(mlp, *arguments, **options)
+    return compare_initial(mlp, *arguments, **options)
 
 
 def _compare_trained(mlp: MLP, *arguments: Any, regime: str = "infinite", **options: Any) -> Comparison:

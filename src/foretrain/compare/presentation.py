@@ -76,13 +76,12 @@ def last_layer_rows(found: Comparison) -> list[tuple[str, float, float, float, f
 
 def score_rows(found: Comparison) -> list[tuple[str | float | None, ...]]:
     """For each observable the root mean square of z in each layer; None where nothing fluctuates."""
-    names = list(dict.fromkeys(entry.observable for entry in found.entries))
     rows: list[tuple[str | float | None, ...]] = []
-    for name in names:
+    for name in found.observables:
         cells: list[float | None] = []
         for layer in range(2, found.mlp.depth + 1):
-            chosen = [e.observable == name and e.layer == layer for e in found.entries]
-            z = found.z[np.array(chosen) & found.fluctuates]
+            here = np.array([entry.layer == layer for entry in found.entries])
+            z = found.z[here & found.of(name) & found.fluctuates]
             cells.append(round(float(np.sqrt(np.mean(z**2))), 2) if z.size else None)
         rows.append((name, *cells))
     return rows
@@ -119,8 +118,7 @@ def ladder_text(found: Comparison) -> str:
 
 def notes(found: Comparison) -> list[str]:
     """What the numbers leave out."""
-    measured = {entry.observable for entry in found.entries}
-    kinked = [name for name in ("P", "Q") if name in measured and found.mlp.activation.kinks]
+    kinked = [name for name in ("P", "Q") if name in found.observables and found.mlp.activation.kinks]
     if not kinked:
         return []
     return [

@@ -52,7 +52,7 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """One sentence: how many findings, and the worst."""
-        from foretrain.doctor.presentation import headline
+        from foretrain.doctor.presentation.text import headline
 
         return headline(self)
 
@@ -92,18 +92,18 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """All findings for machines: texts and numbers only; a number that is not finite becomes None."""
-        from foretrain.doctor.records import as_record
+        from foretrain.doctor.presentation.records import as_record
 
         return as_record(self)
 
     def to_dataset(self) -> xarray.Dataset:
         """All measurements in one dataset; names and axes have the check in front, as in "inputs.scale"."""
-        from foretrain.doctor.records import as_dataset
+        from foretrain.doctor.presentation.records import as_dataset
 
         return as_dataset(self)
 
     def __repr__(self) -> str:
-        from foretrain.doctor.presentation import told
+        from foretrain.doctor.presentation.text import told
 
         return told(self)
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from foretrain.compare.plateau.levels import Loss
+from foretrain.compare.task import Loss
 from foretrain.doctor.checks import CHECKS, Check
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.finding import Examination, Finding, Severity
-from foretrain.doctor.intake import fitted_task, gathered, private_copy, samples_first
-from foretrain.doctor.learned import sparing
-from foretrain.doctor.output_choice import Output
-from foretrain.doctor.recipe import Recipe, descent, recipe_of
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.threads import suited_threads
+from foretrain.doctor.setup.intake import fitted_task, gathered, private_copy, samples_first
+from foretrain.doctor.setup.output_choice import Output
+from foretrain.doctor.setup.recipe import Recipe, descent, recipe_of
+from foretrain.doctor.setup.threads import suited_threads
+from foretrain.doctor.trials.best_rate import with_chosen_rate
+from foretrain.doctor.trials.learned import sparing
+from foretrain.doctor.trials.proof import proved
+from foretrain.doctor.trials.trial import shortened_trials
 from foretrain.support.errors import ForetrainError, InputError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer
@@ -110,7 +114,7 @@ def examined(case: Case, check: Check) -> Examination:
     """One check."""
     try:
         with suited_threads(case.setup):
-            return sparing(case, check.function(case))
+            return proved(case, sparing(case, check.function(case)))
     except (ForetrainError, MemoryError) as error:
         return Examination(skipped=str(error))
     except Exception as error:  # one check that fails on an unusual model must not hide what the others found
@@ -152,23 +156,11 @@ def make_setup(
     size = samples.batch_size if batch_size is None else _checked_size(batch_size, len(task.x))
     untrained = _is_fresh(model, optimizer) if fresh is None else bool(fresh)
     setup = Setup(private, task, recipe, size, number, untrained, samples.notes)
+    setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
     if recipe.chosen:
         return with_chosen_rate(setup)
     _check_builds(recipe, private)
     return setup
-
-
-def with_chosen_rate(setup: Setup) -> Setup:
-    """With descent at the rate that the doctor recommends for this network; ratios of rates stay as they are."""
-    from foretrain.doctor.stability import edge
-
-    if not setup.recipe.is_descent:
-        return setup
-    with suited_threads(setup):
-        rate = edge(Case(setup)).recommended
-    # Where no weight moves any output there is no edge, and any rate does as little.
-    factor = rate / setup.recipe.rate if 0 < rate < math.inf else 1.0
-    return setup.with_recipe(setup.recipe.scaled(factor))
 
 
 def _fixed(seed: Seed) -> int:

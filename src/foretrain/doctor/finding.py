@@ -29,10 +29,18 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Treatment:
-    """Advice that can be carried out: ``apply`` takes a setup to a better one and leaves the given one as it is."""
+    """Advice that can be carried out: ``change`` takes a setup to a better one and leaves the given one as it is."""
 
     name: str
-    apply: Callable[[Setup], Setup]
+    change: Callable[[Setup], Setup]
+
+    def apply(self, setup: Setup) -> Setup:
+        """The treated setup: always the same one, so that what is measured of it is kept with it."""
+        key = (self, repr(setup.recipe))
+        if key not in setup.known:
+            setup.known[key] = self.change(setup)
+        treated: Setup = setup.known[key]
+        return treated
 
 
 @dataclass(frozen=True)

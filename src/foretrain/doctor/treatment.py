@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from foretrain.doctor.checks import CHECKS, Check, Stage
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.trials.best_rate import with_chosen_rate
 from foretrain.support.progress import track
 
 if TYPE_CHECKING:
@@ -64,14 +65,14 @@ class Plan:
         return "\n\n".join(step.finding.code for step in self.steps if step.finding.code)
 
     def __repr__(self) -> str:
-        from foretrain.doctor.presentation import plan_text
+        from foretrain.doctor.presentation.text import plan_text
 
         return plan_text(self)
 
 
 def make_plan(diagnosis: Diagnosis) -> Plan:
     """From the data over the weights to the optimizer. A check looks again once something before it was treated."""
-    from foretrain.doctor.entry import examined, with_chosen_rate
+    from foretrain.doctor.entry import examined
 
     setup, steps = diagnosis.setup, list[Step]()
     case, seen = Case(setup), dict(diagnosis.examinations)
@@ -87,7 +88,7 @@ def make_plan(diagnosis: Diagnosis) -> Plan:
         for step in found:
             setup = step.treatment.apply(setup)
             steps.append(step)
-        setup = with_chosen_rate(setup) if setup.recipe.chosen else setup
+        setup = with_chosen_rate(setup)
         case, seen = Case(setup), {}
     return Plan(diagnosis.setup, tuple(steps), setup, tuple(diagnosis.examinations), seen)
 

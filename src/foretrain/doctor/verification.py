@@ -15,13 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretrain.doctor.held_out import divided
-from foretrain.doctor.records import finite
+from foretrain.doctor.presentation.records import finite
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.threads import suited_threads
+from foretrain.doctor.setup.threads import suited_threads
+from foretrain.doctor.setup.work import STEP_PASSES, affordable_samples
 from foretrain.doctor.treatment import Plan
-from foretrain.doctor.trial import descend
-from foretrain.doctor.units import Units, units_between
+from foretrain.doctor.trials.held_out import divided
+from foretrain.doctor.trials.trial import descend
+from foretrain.doctor.trials.units import Units, units_between
 from foretrain.empirical.tangent_kernel.model import unchanged
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
@@ -34,6 +35,9 @@ _RECORDS = 60  # points of a curve
 _JUDGED = 512  # samples over which the loss is recorded; more would take longer than the training itself
 _BLOWN_UP = 1e6  # times the loss at the start: never comes back
 _LAST = 0.1  # part of the curve whose median is its final loss: single spikes do not count
+_SPEED = 1e10  # multiplications in a second
+_LEAST_STEPS = 50  # that should fit into the time, with fewer samples in each if need be
+_RECORD_WORK = 1e12  # multiplications of all records of one network
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,9 @@ class Verification:
     curves: Mapping[str, Curve]
     loss_name: str
     samples: int  # over which the loss is recorded
-    stopped: str = ""  # why training ended before the steps that were asked for
+    stopped: str = (
+        ""  # why training ended before the steps that were asked for, or took fewer samples in each
+    )
     unseen: bool = False  # whether these samples were held out of the training
 
     @property
@@ -105,7 +111,7 @@ class Verification:
     @property
     def verdict(self) -> str:
         """One honest sentence."""
-        from foretrain.doctor.presentation import verdict
+        from foretrain.doctor.presentation.text import verdict
 
         return verdict(self)
 
@@ -166,37 +172,49 @@ def verify(plan: Plan, steps: int = 200, *, seconds: float = 60.0) -> Verificati
     units = units_between(plan.treated.task, plan.given.task)
     unseen = any("held_out_loss" in step.finding.numbers for step in plan.steps)
     parts = divided(len(plan.given.task.x), plan.given.seed) if unseen else None
-    trainings = {"given": _Training(plan.given, Units(), parts)}
+    runs = {"given": _Run(plan.given, Units(), parts)}
     if plan.steps:
-        trainings["treated"] = _Training(plan.treated, units, parts)
+        runs["treated"] = _Run(plan.treated, units, parts)
     with suited_threads(plan.given):
-        stopped = _train(list(trainings.values()), plan.given, steps, seconds)
-    curves = {name: training.curve() for name, training in trainings.items()}
-    count = len(trainings["given"].judged)
-    return Verification(plan, curves, plan.given.task.loss_name, count, stopped, unseen)
+        size, cut = _batch_size(plan.given, len(runs["given"].task.x), steps, seconds)
+        stopped = _train(list(runs.values()), plan.given, size, steps, seconds)
+    curves = {name: run.curve() for name, run in runs.items()}
+    count = len(runs["given"].judged)
+    told = "; ".join(reason for reason in (cut, stopped) if reason)
+    return Verification(plan, curves, plan.given.task.loss_name, count, told, unseen)
 
 
-def _train(trainings: list[_Training], given: Setup, steps: int, seconds: float) -> str:
+def _batch_size(given: Setup, total: int, steps: int, seconds: float) -> tuple[int | None, str]:
+    """As given, or so few samples in a step that some steps of both networks fit into the time, and why."""
+    asked = min(given.batch_size or total, total)
+    passes = 2 * STEP_PASSES * min(steps, _LEAST_STEPS)
+    size = affordable_samples(given, asked, passes, seconds * _SPEED)
+    if size == asked:
+        return given.batch_size, ""
+    return size, f"with {size} samples in a step instead of {asked}, because steps of this model are long"
+
+
+def _train(runs: list[_Run], given: Setup, size: int | None, steps: int, seconds: float) -> str:
     """Steps of all in turn, so that they have made equally many when the time is over."""
     recorded = set(np.unique(np.linspace(0, steps, min(steps, _RECORDS) + 1).astype(int)).tolist())
     end = time.monotonic() + seconds
     order, dice = spawn(given.seed, 2)
     first = integer(dice) % 2**62
-    batches = _batches(len(trainings[0].task.x), given.batch_size, order)
+    batches = _batches(len(runs[0].task.x), size, order)
     with torch.random.fork_rng(devices=[]):
-        for training in trainings:
-            training.record(0)
+        for run in runs:
+            run.record(0)
         for step in track(range(1, steps + 1), "training with and without the advice"):
             batch = next(batches)
             late = time.monotonic() > end
-            for training in (one for one in trainings if one.diverged_at is None):
+            for run in (one for one in runs if one.diverged_at is None):
                 torch.manual_seed(first + step)  # the same dropout in both
-                training.step(batch)
+                run.step(batch)
                 if step in recorded or late:
-                    training.record(step)
+                    run.record(step)
             if late:
                 return f"stopped after {step} of {steps} steps, because {seconds:g} seconds were over"
-            if all(training.diverged_at is not None for training in trainings):
+            if all(run.diverged_at is not None for run in runs):
                 break
     return ""
 
@@ -212,14 +230,15 @@ def _batches(total: int, size: int | None, seed: Seed) -> Iterator[Tensor | None
         yield from (order[start : start + size] for start in range(0, total - size + 1, size))
 
 
-class _Training:
+class _Run:
     """One network on its way."""
 
     def __init__(self, setup: Setup, units: Units, parts: tuple[Tensor, Tensor] | None = None) -> None:
         self.model = copy.deepcopy(setup.model).train()
-        self.task, judged = setup.task, Case(setup).chosen(_JUDGED)
+        most = affordable_samples(setup, _JUDGED, _RECORDS + 1, _RECORD_WORK)
+        self.task, judged = setup.task, Case(setup).chosen(most)
         if parts is not None:  # places to train on, and those held out
-            self.task, judged = setup.task.taken(parts[0]), setup.task.taken(parts[1][:_JUDGED])
+            self.task, judged = setup.task.taken(parts[0]), setup.task.taken(parts[1][:most])
         self.optimizer = setup.recipe.build(self.model)
         self.units = units
         self.judged = judged.x

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk import global_ntk
 from foretrain.empirical.global_ntk.readout import find_readout
-from foretrain.empirical.kernel_blocks import BlockKrylov
-from foretrain.empirical.kernel_products import NTKOperator, ntk_operator
+from foretrain.empirical.kernel_analysis.block_lanczos import BlockKrylov
+from foretrain.empirical.kernel_operator import NTKOperator, ntk_operator
 from foretrain.empirical.target_modes import TargetModes, target_modes
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import available_bytes
@@ -79,7 +79,7 @@ class ModePrediction:
         """By predictor: whether less than the threshold is left, (modes, budgets)."""
         return {name: np.abs(left) < self.threshold for name, left in self.residual.items()}
 
-    def to_xarray(self) -> xarray.Dataset:
+    def to_dataset(self) -> xarray.Dataset:
         """All of it, by predictor, mode, budget and parameter."""
         import xarray
 

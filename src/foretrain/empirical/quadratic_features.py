@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.empirical.differentials.entry import dntk
-from foretrain.empirical.kernel_passes import Linearised, Values, Ways, find_ways, pull_one
-from foretrain.empirical.second_changes import Way, hessian_product, right_way
+from foretrain.empirical.differentials.second_changes import Way, hessian_product, right_way
+from foretrain.empirical.kernel_operator.passes import Linearised, Values, Ways, find_ways, pull_one
 from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.entry import ntk, prepare
 from foretrain.empirical.tangent_kernel.model import Output, unchanged

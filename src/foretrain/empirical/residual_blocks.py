@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from foretrain.empirical.tangent_kernel.calls import explained
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, integer, spawn
@@ -142,20 +143,11 @@ def _moments(make: Factory, z: torch.Tensor, seed: Seed) -> tuple[float, float]:
         module = make()
         _check_fits(module, z)
         # A copy, because modules that work in place would change z.
-        out = _output(module, z.detach().clone())
+        with explained(z, module.parameters(), "z"):
+            out = module(z.detach().clone())
     _check_output(out, z)
     signal, branch = (tensor.detach().cpu().double() for tensor in (z, out))
     return float((branch**2).mean()), float((branch * signal).mean())
-
-
-def _output(module: nn.Module, z: torch.Tensor) -> torch.Tensor:
-    try:
-        return module(z)  # type: ignore[no-any-return]
-    except (TypeError, RuntimeError) as error:
-        raise InputError(
-            f"the block cannot be called on z of shape {tuple(z.shape)} ({' '.join(str(error).split())[:200]}): give "
-            "what enters it, and wrap a module that takes more than one tensor."
-        ) from error
 
 
 def _jackknife(moments: Array, G_zz: float, gamma: float) -> float:

@@ -99,4 +99,7 @@ class Experiment:
         from foretrain.experiments.parts import Parts
 
         parts = Parts(keep, {"experiment": self.name, "scale": str(scale), "seed": seed})
-        return self.load()(Scale(scale), seed, parts)
+        try:
+            return self.load()(Scale(scale), seed, parts)
+        finally:
+            parts.close()

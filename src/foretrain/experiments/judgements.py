@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compare.agreement import LARGEST_SPREAD, Judgement, largest_score_allowed
+from foretrain.compare.judging.agreement import LARGEST_SPREAD, Judgement, largest_score_allowed
 from foretrain.experiments.registry import Row
 
 
@@ -28,3 +28,15 @@ def judgement_rows(judgement: Judgement, subject: str) -> list[Row]:
         ),
         Row("largest |z| (bound)", judgement.bound, judgement.largest, agrees=bool(largest)),
     ]
+
+
+def measured_row(
+    quantity: str, expected: float, here: float, error: float, bound: float, note: str = ""
+) -> Row:
+    """One measured number, which agrees within so many standard errors."""
+    return Row(quantity, expected, here, error, bool(abs(here - expected) <= bound * error), note)
+
+
+def computed_row(quantity: str, expected: float, here: float, allowed: float, note: str = "") -> Row:
+    """One computed number, which agrees up to an absolute difference."""
+    return Row(quantity, expected, here, None, bool(abs(here - expected) <= allowed), note)

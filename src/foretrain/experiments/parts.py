@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from foretrain._version import __version__
 from foretrain.support.errors import FileError
@@ -18,22 +19,26 @@ from foretrain.support.errors import FileError
 if TYPE_CHECKING:
     import xarray
 
-_SAYS = "experiment.json"
+_SAYS, _LOCK = "experiment.json", ".lock"
 
 
 class Parts:
     """Where the finished parts of one run of an experiment are kept.
 
     ``folder`` is made if it is not there; ``identity`` says what runs (name, scale, seed), and a folder that
-    belongs to something else is refused. Without a folder every part is computed and nothing is kept.
+    belongs to something else, or in which another process is at work, is refused. Without a folder every part is
+    computed and nothing is kept.
     """
 
     def __init__(
         self, folder: str | Path | None = None, identity: Mapping[str, str | int] | None = None
     ) -> None:
         self._folder = None if folder is None else Path(folder).expanduser()
+        self._lock: IO[str] | None = None
         if self._folder is not None:
             _claim(self._folder, {"version": __version__, **(identity or {})})
+            self._lock = _locked(self._folder)
+            weakref.finalize(self, self._lock.close)
 
     def get(self, name: str, compute: Callable[[], xarray.Dataset]) -> xarray.Dataset:
         """The part of this name: read back if it was finished before, else computed now and kept."""
@@ -50,6 +55,11 @@ class Parts:
         if not isinstance(found, xarray.Dataset):
             raise FileError(f"{path} holds no finished part of an experiment: remove it and run again.")
         return found
+
+    def close(self) -> None:
+        """Let others work in the folder; the end of the process does so too."""
+        if self._lock is not None:
+            self._lock.close()
 
 
 def _claim(folder: Path, identity: Mapping[str, str | int]) -> None:
@@ -74,3 +84,19 @@ def _claim(folder: Path, identity: Mapping[str, str | int]) -> None:
     if there != dict(identity):
         told = ", ".join(f"{key} {value}" for key, value in there.items())
         raise FileError(f"{folder} keeps parts of another run ({told}): choose another folder.")
+
+
+def _locked(folder: Path) -> IO[str]:
+    """The open file whose lock makes this process the only one that works in the folder."""
+    from foretrain.support.processes import lock
+
+    try:
+        file = (folder / _LOCK).open("w", encoding="utf-8")
+    except OSError as error:
+        raise FileError(
+            f"{folder} cannot be written to ({error.strerror}): choose another place for the finished parts."
+        ) from error
+    if not lock(file):
+        file.close()
+        raise FileError(f"another process is at work in {folder}: wait for it, or choose another folder.")
+    return file

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.covariance import check_covariance
-from foretrain.gaussian.observable import Observable, lattice_mean
+from foretrain.gaussian.lattice_mean import Observable, lattice_mean
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.wick import gaussian_moment, pairings
 from foretrain.support.errors import InputError, NotSupportedError

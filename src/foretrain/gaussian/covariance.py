@@ -24,7 +24,14 @@ def _tolerance(K: NDArray[Any]) -> float:
     return 1e-5 if K.dtype == np.float32 else 1e-8
 
 
+def _refuse_masked(name: str, values: object) -> None:
+    """Masked entries would count as numbers."""
+    if np.ma.is_masked(values):
+        raise InputError(f"{name} is masked: fill its masked entries, or leave them out.")
+
+
 def _square(K: ArrayLike) -> NDArray[Any]:
+    _refuse_masked("the covariance", K)
     try:
         raw = np.asarray(K)
     except ValueError:
@@ -92,7 +99,12 @@ def check_gram(K: ArrayLike) -> NDArray[Any]:
 
     Small ones are checked fully. Of large ones every 2 x 2 block is, which is all that expectations of pairs rely on.
     """
-    raw = _square(K) if not isinstance(K, np.ndarray) or K.ndim != 2 or len(K) <= _FULLY_CHECKED else K
+    _refuse_masked("the covariance", K)
+    raw = (
+        _square(K)
+        if not isinstance(K, np.ndarray) or K.ndim != 2 or len(K) <= _FULLY_CHECKED
+        else np.asarray(K)
+    )
     if raw.ndim != 2:
         raise InputError(f"one covariance matrix (N, N) is needed here, but the shape is {raw.shape}.")
     if raw.dtype not in (np.float32, np.float64):
@@ -154,6 +166,7 @@ def check_cross(
 
 def _numbers(values: ArrayLike) -> NDArray[Any]:
     """An array of finite real numbers, float32 or float64."""
+    _refuse_masked("an array of covariances or variances", values)
     try:
         raw = np.asarray(values)
     except ValueError:

@@ -13,7 +13,8 @@ from numpy.polynomial import Polynomial
 from numpy.polynomial import polynomial as poly
 from numpy.typing import NDArray
 
-from foretrain.activations import Activation, activation
+from foretrain.activations import Activation
+from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError, NotSupportedError
 
 Array = NDArray[np.float64]
@@ -315,7 +316,7 @@ def _weight_across_jump(
     return (high ** (power + 1) - low ** (power + 1)) / (power + 1), others
 
 
-def factor(spec: Any, order: int = 0, power: int = 1) -> Factor:
+def factor(activation: Any, order: int = 0, power: int = 1) -> Factor:
     """The ``order``-th derivative of an activation, to the ``power``, as a factor of an expectation.
 
     >>> factor("tanh", order=1) * factor("tanh")
@@ -325,7 +326,7 @@ def factor(spec: Any, order: int = 0, power: int = 1) -> Factor:
         raise InputError(
             f"order must be 0, 1, ... and power 1, 2, ..., but they are {order!r} and {power!r}."
         )
-    return Factor((Term(activation(spec), order, power),))
+    return Factor((Term(find_activation(activation), order, power),))
 
 
 def as_factor(spec: Any) -> Factor:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.gaussian.closed_pairs import closed_pair, own_values
+from foretrain.gaussian.all_pairs.closed_forms import closed_pair, own_values
+from foretrain.gaussian.all_pairs.engine import AllPairs, Pair
 from foretrain.gaussian.covariance import check_cross, check_gram
 from foretrain.gaussian.expectation import check_tolerance
 from foretrain.gaussian.factors import Factor, as_factor
-from foretrain.gaussian.pairs import Pair, Pairs
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.stack import Stack
 from foretrain.support.errors import InputError
@@ -52,7 +52,7 @@ def gram(
     K = _in_precision(check_gram(K), dtype)
     tolerance = _tolerance_of(K, tolerance)
     _require_memory(K, len(pairs))
-    results = Pairs(K, np.diagonal(K), tolerance).all(pairs)
+    results = AllPairs(K, np.diagonal(K), tolerance).all(pairs)
     return results[0] if single else results
 
 
@@ -89,7 +89,7 @@ def cross_gram(
     tolerance = _tolerance_of(K, tolerance)
     _require_memory(K, len(pairs))
     variance = np.concatenate(variances).astype(K.dtype, copy=False)
-    results = Pairs(K, variance, tolerance, first_column=len(K)).all(pairs)
+    results = AllPairs(K, variance, tolerance, first_column=len(K)).all(pairs)
     return results[0] if single else results
 
 

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.gaussian.covariance import check_covariance
-from foretrain.gaussian.directions import (
+from foretrain.gaussian.closed_forms.directions import (
     EPS,
     Array,
     Projection,
@@ -30,6 +29,7 @@ from foretrain.gaussian.directions import (
     start,
     unit_vectors,
 )
+from foretrain.gaussian.covariance import check_covariance
 from foretrain.gaussian.wick import lowered
 from foretrain.support.errors import InputError, NotSupportedError
 

@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import Tensor
 
-from foretrain.operators.spaces import Vector, VectorSpace
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.operators.linear_map import LinearMap
+from foretrain.operators.spaces import VectorSpace
+from foretrain.operators.vectors import adopt, holds_one_vector
+from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 
 if TYPE_CHECKING:
@@ -40,10 +41,8 @@ if TYPE_CHECKING:
     from foretrain.operators.comparison import Comparison
     from foretrain.operators.estimators import Estimate, Modes, SpectralDensity
 
-_DTYPES = (torch.float32, torch.float64)
 
-
-class Operator:
+class Operator(LinearMap):
     """A linear map from ``domain`` to ``codomain`` (the same space unless given), real, in one dtype on one device.
 
     ``symmetric`` and ``positive`` (symmetric and positive semi-definite) are declarations that choose algorithms:
@@ -51,90 +50,8 @@ class Operator:
     """
 
     __array_ufunc__ = None  # numpy scalars leave products with an operator to the operator
-
-    def __init__(
-        self,
-        domain: VectorSpace,
-        codomain: VectorSpace | None = None,
-        *,
-        dtype: torch.dtype,
-        device: str | torch.device = "cpu",
-        symmetric: bool = False,
-        positive: bool = False,
-        best_block: int = 16,
-    ) -> None:
-        self.domain = domain
-        self.codomain = domain if codomain is None else codomain
-        self.dtype = dtype
-        self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0", as tensors say it
-        self.positive = positive
-        self.symmetric = symmetric or positive
-        self.best_block = best_block
-        self._check_declarations()
-        self._adjoint_of: Operator | None = None
-        self._adjoint_made: weakref.ref[Operator] | None = None
-
-    def _check_declarations(self) -> None:
-        if self.dtype not in _DTYPES:
-            raise NotSupportedError(
-                f"an operator in {self.dtype} is not offered: use torch.float64 or torch.float32."
-            )
-        if self.symmetric and self.domain != self.codomain:
-            raise InputError(
-                f"an operator from {self.domain.describe()} to {self.codomain.describe()} cannot be symmetric: "
-                "symmetric operators stay in one space."
-            )
-        if self.best_block < 1:
-            raise InputError(f"best_block is {self.best_block}, but an operator takes at least one vector.")
-
-    @property
-    def size(self) -> int:
-        """The dimension of the domain."""
-        return self.domain.size
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of the dense form: (codomain size, domain size)."""
-        return self.codomain.size, self.domain.size
-
-    @property
-    def has_adjoint(self) -> bool:
-        """Whether products with the adjoint can be taken."""
-        return self.symmetric or type(self)._apply_adjoint is not Operator._apply_adjoint
-
-    def _apply(self, flat: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} must define _apply(flat).")
-
-    def _apply_adjoint(self, flat: Tensor) -> Tensor:
-        raise NotSupportedError(
-            f"this {type(self).__name__} was made without an adjoint: give its adjoint function, "
-            "or declare it symmetric if it is."
-        )
-
-    def apply(self, flat: Tensor) -> Tensor:
-        """Products with a flat block: (k, domain size) to (k, codomain size). No gradient flows through them."""
-        return self._in_blocks(self._apply, flat, self.domain, self.codomain)
-
-    def apply_adjoint(self, flat: Tensor) -> Tensor:
-        """Products of the adjoint with a flat block: (k, codomain size) to (k, domain size)."""
-        function = self._apply if self.symmetric else self._apply_adjoint
-        return self._in_blocks(function, flat, self.codomain, self.domain)
-
-    def matvec(self, vector: Vector) -> Vector:
-        """The product with one vector, structured or flat; the result is structured."""
-        return self.codomain.unflatten(self.apply(self._flat_vector(vector, self.domain)))
-
-    def matmat(self, block: Vector) -> Vector:
-        """The products with k vectors, (k, *shape) or (k, size), at once; the result is structured."""
-        return self.codomain.unflatten_block(self.apply(self._flat_block(block, self.domain)))
-
-    def rmatvec(self, vector: Vector) -> Vector:
-        """The product of the adjoint with one vector of the codomain."""
-        return self.domain.unflatten(self.apply_adjoint(self._flat_vector(vector, self.codomain)))
-
-    def rmatmat(self, block: Vector) -> Vector:
-        """The products of the adjoint with k vectors of the codomain at once."""
-        return self.domain.unflatten_block(self.apply_adjoint(self._flat_block(block, self.codomain)))
+    _adjoint_of: Operator | None = None
+    _adjoint_made: weakref.ref[Operator] | None = None
 
     def __matmul__(self, other: Any) -> Any:
         """Composition with an operator, or the product with a vector or a block (vectors along the first axis).
@@ -142,7 +59,6 @@ class Operator:
         What can be read as one vector is one vector.
         """
         from foretrain.operators.algebra import compose
-        from foretrain.operators.vectors import adopt, holds_one_vector
 
         if isinstance(other, Operator):
             return compose(self, other)
@@ -388,51 +304,8 @@ class Operator:
 
         return spectral_density(self, points=points, products=products, width=width, seed=seed)
 
-    def _in_blocks(
-        self, function: Callable[[Tensor], Tensor], flat: Tensor, source: VectorSpace, target: VectorSpace
-    ) -> Tensor:
-        if flat.ndim != 2 or flat.shape[1] != source.size:
-            raise InputError(
-                f"a flat block of {source.describe()} has shape (k, {source.size}), "
-                f"but this one has shape {tuple(flat.shape)}."
-            )
-        self._check_kind(flat)
-        if not flat.shape[0]:
-            return flat.new_empty(0, target.size)
-        products = []
-        for part in torch.split(flat.detach(), self.best_block):
-            product = function(part)
-            self._check_product(product, (part.shape[0], target.size))
-            products.append(product.detach())
-        return products[0] if len(products) == 1 else torch.cat(products)
-
-    def _check_kind(self, tensor: Tensor) -> None:
-        if tensor.dtype != self.dtype or tensor.device != self.device:
-            raise InputError(
-                f"the operator works in {self.dtype} on {self.device}, but the vector is {tensor.dtype} on "
-                f"{tensor.device}: convert it with tensor_like(operator, vector)."
-            )
-
-    def _check_product(self, product: Any, shape: tuple[int, int]) -> None:
-        found = (tuple(product.shape), product.dtype) if isinstance(product, Tensor) else type(product)
-        if found != (shape, self.dtype):
-            raise InputError(
-                f"the function behind this {type(self).__name__} must return a tensor of shape {shape} and "
-                f"{self.dtype}, but it returned {found}: k flat vectors go in, k flat vectors come out."
-            )
-
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_adjoint_made": None}  # weak references cannot be sent to other processes
-
-    def _flat_vector(self, vector: Vector, space: VectorSpace) -> Tensor:
-        from foretrain.operators.vectors import adopt
-
-        return space.flatten(adopt(self, vector, space))
-
-    def _flat_block(self, block: Vector, space: VectorSpace) -> Tensor:
-        from foretrain.operators.vectors import adopt
-
-        return space.flatten_block(adopt(self, block, space))
 
     def __repr__(self) -> str:
         if self.domain == self.codomain:

@@ -12,7 +12,6 @@ in place of the basis give T on average; the probes are drawn once, so that the 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -277,7 +276,7 @@ def _full_trace(
         seed=seed,
     )
     share = 1 / operator.size if normalize else 1.0
-    return dataclasses.replace(found, value=found.value * share, standard_error=found.standard_error * share)
+    return found.times(share)
 
 
 def _probes_needed(operator: Operator, over: tuple[str, ...], accuracy: float, seed: Seed) -> int | None:

@@ -14,6 +14,7 @@ from foretrain.operators.spaces import Space, SumSpace, Vector, VectorSpace, lea
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
+    from foretrain.operators.linear_map import LinearMap
     from foretrain.operators.operator import Operator
 
 
@@ -47,7 +48,7 @@ def holds_one_vector(space: VectorSpace, value: Vector) -> bool:
     return tuple(np.shape(value)) in shapes
 
 
-def adopt(operator: Operator, value: Vector, space: VectorSpace) -> Vector:
+def adopt(operator: LinearMap, value: Vector, space: VectorSpace) -> Vector:
     """Tensors as they are; anything else becomes a tensor of the operator's dtype on its device."""
     if all(isinstance(leaf, Tensor) for leaf in leaves(value)):
         return value

@@ -1,1 +1,20 @@
-"""Pictures of results, and the report that puts them together."""
+"""Pictures of results, one file for each kind, and ``page``, the report that puts those of a diagnosis together.
+
+A function whose name ends in ``_figure`` returns a figure of matplotlib:
+
+``advice``      ``advice_figure``: how deep a network of a given width may be
+``comparison``  ``comparison_figure``: theory beside random networks
+``doctor``      ``doctor_figure``: what a diagnosis found
+``escape``      ``escape_figure``, ``trajectory_figure``: how long the plateau of a small initialisation is
+``fields``      ``training_figure``, ``layer_contributions_figure``, ``alignment_figure``, ``coactivation_figure``,
+                ``step_report_figure``: collective fields
+``flow``        ``flow_figure``: statistics of a random network, layer by layer
+``global_ntk``  ``global_ntk_figure``: what gradient descent can change in a model's states
+``kernels``     ``kernel_figure``: spectrum of a tangent kernel
+``phases``      ``phase_figure``: where signals explode, vanish or pass
+``plateau``     ``plateau_figure``: the plateau of a real network
+``prediction``  ``prediction_figure``: what trained networks answer
+``recording``   ``recording_figure``: what a recorder saw
+``sweep``       ``sweep_figure``: an observable over a grid of parameters
+``trained``     ``trained_figure``, ``finite_figure``: predictions beside networks that are really trained
+"""

@@ -37,7 +37,7 @@ _OF_PAIRS = ("V", "A")  # symmetric in both pairs of indices and under their exc
 _MOST_CURVES = len(PALETTE)
 
 
-def draw(datasets: Sequence[xarray.Dataset]) -> Figure:
+def comparison_figure(datasets: Sequence[xarray.Dataset]) -> Figure:
     """One row of panels for each activation; the datasets are those of ``Comparison.to_dataset``."""
     observables = list(dict.fromkeys(name for data in datasets for name in data.observable.values.tolist()))
     columns = len(observables) + 2

@@ -13,12 +13,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from foretrain.saddle.escape.entry import Method
+
+METHODS: dict[Method, str] = {
+    "leading": "leading order",
+    "corrected": "first correction",
+    "reduced": "exact scalar flow",
+}
+"""Ways to an escape time, from the roughest on, and what tables and legends call them."""
+
 _STYLES: dict[str, dict[str, Any]] = {
     "leading": {"linestyle": "--", "linewidth": 1.3},
     "corrected": {"linestyle": "-", "linewidth": 1.6},
     "reduced": {"linestyle": "none", "marker": "o", "markersize": 5, "markerfacecolor": "white"},
 }
-_WORDS = {"leading": "leading order", "corrected": "first correction", "reduced": "exact scalar flow"}
 
 
 def escape_figure(table: xarray.DataArray, rate: float | None = None) -> Figure:
@@ -31,8 +39,9 @@ def escape_figure(table: xarray.DataArray, rate: float | None = None) -> Figure:
     for place, (depth, bottleneck) in enumerate(drawn):
         own = table.sel(depth=depth, bottleneck=bottleneck) / (rate or 1.0)
         _draw_network(panel, own, depth, bottleneck, PALETTE[place % len(PALETTE)])
-    for method in map(str, table.formula.values):
-        panel.plot([], [], color=INK, label=_WORDS[method], **_STYLES[method])
+    for method, word in METHODS.items():
+        if method in table.formula:
+            panel.plot([], [], color=INK, label=word, **_STYLES[method])
     unit = "steps of gradient descent" if rate else _unit(str(table.attrs["time"]))
     panel.set(xscale="log", yscale="log", xlabel="initial scale ε")
     panel.set_ylabel(f"until $X_1$ = {table.attrs['threshold']:g}, {unit}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-def draw_training(record: xr.Dataset, title: str = "Fields during training") -> Figure:
+def training_figure(record: xr.Dataset, title: str = "Fields during training") -> Figure:
     """What ``record_fields`` saw: loss, layer shares of the kernel, their effect on the residual, alignment."""
     panels = (_loss, _shares, _drives, _alignments)
     figure, axes = new_figure(title, 2, 2, (10.0, 7.2))
@@ -29,7 +29,9 @@ def draw_training(record: xr.Dataset, title: str = "Fields during training") -> 
     return figure
 
 
-def draw_layer_contributions(record: xr.Dataset, title: str = "Layer contributions to the kernel") -> Figure:
+def layer_contributions_figure(
+    record: xr.Dataset, title: str = "Layer contributions to the kernel"
+) -> Figure:
     """Shares of tr K by layer over training, stacked, as ``record_fields`` saw them."""
     figure, (axis,) = new_figure(title, 1, 1, (6.4, 4.2))
     _shares(axis, record)
@@ -37,7 +39,7 @@ def draw_layer_contributions(record: xr.Dataset, title: str = "Layer contributio
     return figure
 
 
-def draw_alignment(record: xr.Dataset, title: str = "Metric and gradient") -> Figure:
+def alignment_figure(record: xr.Dataset, title: str = "Metric and gradient") -> Figure:
     """Alignment of G_l with the gradient of the loss by u_l over training: one line for each layer."""
     figure, (axis,) = new_figure(title, 1, 1, (6.4, 4.2))
     _alignments(axis, record)
@@ -50,7 +52,7 @@ def _along_training(axis: Axes, record: xr.Dataset) -> None:
     axis.set_xlim(float(record["step"][0]), float(record["step"][-1]))
 
 
-def draw_coactivation(found: Fields, title: str = "Co-activation of inputs") -> Figure:
+def coactivation_figure(found: Fields, title: str = "Co-activation of inputs") -> Figure:
     """A^l of all pairs of inputs, one panel for each layer: the mean over units of the product of slopes."""
     from matplotlib.ticker import MaxNLocator
 
@@ -81,7 +83,7 @@ def draw_coactivation(found: Fields, title: str = "Co-activation of inputs") -> 
     return figure
 
 
-def draw_step_report(report: StepReport, title: str = "One step: predicted against real") -> Figure:
+def step_report_figure(report: StepReport, title: str = "One step: predicted against real") -> Figure:
     """Change, error, error with frozen masks and flip part against eta: residuals, activations, conjugate fields."""
     figure, axes = new_figure(title, 1, 3, (13.0, 4.0))
     data = report.data.sel(norm="rms")

@@ -95,7 +95,7 @@ def with_laws(summary: xr.Dataset, mlp: MLP, x: Array) -> xr.Dataset:
     try:
         laws = asymptotics(mlp, x)
     except (NotSupportedError, InputError) as error:
-        return summary.assign_attrs(statement=f"no law is known ({str(error).rstrip('.')})")
+        return summary.assign_attrs(statement=f"no law is known ({str(error).partition(': ')[0]})")
     fan_in = float(mlp.hidden_widths[-1])
     sources = {"kernel": ("K", 1.0), "fluctuation": ("fluctuation", 1.0), "correction": ("G1", fan_in)}
     added = {
@@ -113,7 +113,7 @@ def with_laws(summary: xr.Dataset, mlp: MLP, x: Array) -> xr.Dataset:
     )
 
 
-def draw_flow(summary: xr.Dataset, title: str) -> Figure:
+def flow_figure(summary: xr.Dataset, title: str) -> Figure:
     """Kernels of all inputs, their correlations, V / (n K^2), and the first kernel with its 1/n band."""
     panels = [_kernels]
     panels += [_correlations] if summary.sizes["input"] > 1 else []

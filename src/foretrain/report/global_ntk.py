@@ -21,7 +21,7 @@ _MOST_BARS = 12  # parameters; the smaller ones of more are drawn together
 _MOST_SAMPLES = 24  # thin lines of one mode
 
 
-def draw_summary(summary: GlobalSummary, title: str = "Global-state NTK") -> Figure:
+def global_ntk_figure(summary: GlobalSummary, title: str = "Global-state NTK") -> Figure:
     """Spectrum, ranks and weights, then for every member of the states its modes in time and its target's modes."""
     layout: list[Any] = [["spectrum", "ranks", "weights"]]
     for number, view in enumerate(summary.views.values()):

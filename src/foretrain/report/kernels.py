@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,21 +12,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretrain.empirical.stored_kernel.reading import StoredKernel
-    from foretrain.empirical.stored_kernel.summary import KernelSummary
-    from foretrain.empirical.tangent_kernel import TangentKernel
+    from foretrain.empirical.kernel_analysis.summary import KernelSummary
 
 _MOST_BARS = 16  # layers; the smaller ones of more are drawn together
 
 
-def draw_kernel(kernel: StoredKernel | TangentKernel, y: Any = None, title: str = "Tangent kernel") -> Figure:
-    """Summarise a kernel on disk or in memory, with targets if there are any, and draw it."""
-    from foretrain.empirical.stored_kernel.summary import summarise
-
-    return draw_summary(summarise(kernel, y), title)
-
-
-def draw_summary(summary: KernelSummary, title: str = "Tangent kernel") -> Figure:
+def kernel_figure(summary: KernelSummary, title: str = "Tangent kernel") -> Figure:
     """Spectrum and density, and where they are known the layers' shares of the trace and the targets' energy."""
     panels = [_spectrum, _density]
     panels += [_layers] if summary.layer_shares else []
@@ -69,7 +60,7 @@ def _spectrum(axis: Axes, summary: KernelSummary) -> None:
 
 
 def _density(axis: Axes, summary: KernelSummary) -> None:
-    data = summary.density.to_xarray()
+    data = summary.density.to_dataset()
     lower, upper, count = data["lower"].values, data["upper"].values, data["count"].values
     axis.bar(lower, count, width=upper - lower, align="edge", color=BLUE, alpha=0.75)
     error = data["count_error"].values

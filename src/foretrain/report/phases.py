@@ -23,7 +23,7 @@ _LINES = {"perpendicular": ("-", r"$\chi_\perp = 1$"), "parallel": ((0, (5, 2)),
 
 
 def phase_figure(diagram: xarray.Dataset) -> Figure:
-    """Draw what :func:`foretrain.theory.phase_diagram.phase_diagram` returns.
+    """Draw what :func:`foretrain.theory.criticality.phase_diagram.phase_diagram` returns.
 
     Blue: nearby inputs merge; orange: they part; the darker, the fewer layers it takes. Hatched: the kernel grows
     without bound. White between them is the edge, with the critical point on it.

@@ -22,7 +22,7 @@ _TERMS = ("term_", "mean_wiring", "mean_rest")  # names of what finite width add
 _BARS = 60  # test inputs drawn one by one
 
 
-def draw_prediction(data: xr.Dataset) -> Figure:
+def prediction_figure(data: xr.Dataset) -> Figure:
     """The picture of a prediction with its data, as ``foretrain predict --save`` writes it.
 
     Needs ``mean`` (test, output), ``x`` and ``x_test``; uses ``variance``, ``probabilities``, ``y`` and ``y_test``.

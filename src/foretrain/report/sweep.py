@@ -32,8 +32,9 @@ def sweep_figure(data: xarray.Dataset, quantity: str | None = None) -> Figure:
 
     Axes with one value do not count; "repeat" and "seed" are averaged, with standard errors on lines.
     """
-    panels = _panels(data, quantity)
     axes = drawn_axes(data)
+    data = data.sortby([axis for axis in axes if _is_numeric(data[axis])])  # lines join neighbours
+    panels = _panels(data, quantity)
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     size = (7.2, 5.0) if len(panels) == 1 else (4.6 * columns, 3.9 * rows)

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from foretrain.activations import Activation, activation
+from foretrain.activations import Activation
+from foretrain.activations import activation as find_activation
 from foretrain.gaussian import Factor, expectation, factor, z
 from foretrain.support.errors import NotSupportedError
 
@@ -95,24 +96,24 @@ class _Shape:
     reason: str
 
 
-def classify(spec: Any) -> SaddleClass:
+def classify(activation: Any) -> SaddleClass:
     """The class of an activation (a name, an Activation, any callable), with q, alpha, h and kappa.
 
     >>> classify("gelu").letter, classify("gelu").q
     ('C', 2)
     """
-    return _classify(activation(spec))
+    return _classify(find_activation(activation))
 
 
-def centred(spec: Any) -> Activation:
+def centred(activation: Any) -> Activation:
     """sigma - sigma(0): what class D becomes when it is centred."""
-    act = activation(spec)
+    act = find_activation(activation)
     offset = float(act.value(0.0))
     if offset == 0.0:
         return act
     derivatives = [_Derivative(act, order) for order in range(1, act.max_order + 1)]
     places = tuple(kink.location for kink in act.kinks)
-    return activation(
+    return find_activation(
         _Shifted(act, offset), derivatives=derivatives, kinks=places, name=f"centred {act.label}"
     )
 

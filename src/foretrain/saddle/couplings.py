@@ -14,14 +14,14 @@ from foretrain.saddle.parameters import check_beta, check_depth, check_width, ma
 from foretrain.support.errors import InputError
 
 
-def coupling(spec: Any, depth: int, width: int = 64, beta: float = 1.0, time: str = "matrix") -> float:
+def coupling(activation: Any, depth: int, width: int = 64, beta: float = 1.0, time: str = "matrix") -> float:
     """K of dX_l/ds = K prod_{m != l} X_m (7), per unit of matrix time s or of reduced time t; of any sign.
 
     >>> round(coupling("tanh", depth=4, width=64), 9)
     0.075713189
     """
     layers, neurons = check_depth(depth), check_width(width)
-    strength = check_beta(beta) * classify(spec).signal(layers) / math.sqrt(neurons)
+    strength = check_beta(beta) * classify(activation).signal(layers) / math.sqrt(neurons)
     return strength * matrix_times(neurons, time)
 
 

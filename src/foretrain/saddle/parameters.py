@@ -36,6 +36,8 @@ def check_scales(scales: ArrayLike) -> Array:
 
 def check_state(scales: ArrayLike) -> Array:
     """One finite number for each of at least two layers, of any sign."""
+    if np.ma.is_masked(scales):
+        raise InputError("scales are masked: fill the masked ones, or leave those layers out.")
     try:
         found = np.array(scales, dtype=float)
     except (TypeError, ValueError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from foretrain.activations import activation as make_activation
+from foretrain.activations import activation as find_activation
 from foretrain.saddle.chain_field import ChainField
 from foretrain.saddle.couplings import coupling
 from foretrain.saddle.escape.entry import escape_time
@@ -56,7 +56,7 @@ def reduced_flow(
     >>> path["X"].sel(layer=1).values.round(4)
     array([0.03  , 0.0473, 0.078 , 0.2038])
     """
-    act, X, neurons = make_activation(activation), check_state(scales), check_width(width)
+    act, X, neurons = find_activation(activation), check_state(scales), check_width(width)
     unit, strength = matrix_times(neurons, time), check_beta(beta)
     if sum(end is not None for end in (until, times, threshold)) != 1:
         raise InputError(

@@ -1,1 +1,1 @@
-"""What every room needs: errors, progress, memory, seeds, the labelled store, engines, user files."""
+"""What every room needs: errors, progress, memory, seeds, threads, processes, stores, logs, engines, user files."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from foretrain.support.errors import EngineError, InputError, NotSupportedError
+from foretrain.support.processes import end_with
 from foretrain.support.progress import track
 
 T = TypeVar("T")
@@ -30,6 +32,10 @@ R = TypeVar("R")
 Execute = Callable[[Iterable[Any]], Iterable[Any]]  # delayed calls in, results out
 
 _ANSWER_SECONDS = 5.0  # how long a cluster may take to answer before it counts as absent
+
+
+class WorkerDiedError(EngineError):
+    """A worker died at a task, which may be the cause: the engine itself is there."""
 
 
 def run(
@@ -135,16 +141,21 @@ def _local_session(backend: str, workers: int | None, count: int, return_as: str
     if used <= 1:
         yield _in_this_process
         return
-    inner = {"inner_max_num_threads": max(1, cores // used)} if backend == "loky" else {}
+    inner = _for_processes(max(1, cores // used)) if backend == "loky" else {}
     # The configuration is left before results are awaited, so that it does not reach the caller's own joblib.
     with joblib.parallel_config(backend=backend, **inner):
         execute = joblib.Parallel(n_jobs=used, return_as=return_as)
     try:
         yield execute
     except BrokenProcessPool as error:
-        raise EngineError(
+        raise WorkerDiedError(
             "a worker process was killed, most likely for lack of memory: use fewer workers or smaller tasks."
         ) from error
+
+
+def _for_processes(threads: int) -> dict[str, Any]:
+    """A worker that was started, but given no task before its parent was killed, would wait for minutes."""
+    return {"inner_max_num_threads": threads, "initializer": end_with, "initargs": (os.getpid(),)}
 
 
 def _in_this_process(calls: Iterable[Any]) -> Iterator[Any]:
@@ -204,7 +215,7 @@ def _dask_session(client: Any, return_as: str) -> Iterator[Execute]:
     try:
         yield execute
     except _extra("distributed").KilledWorker as error:
-        raise EngineError(
+        raise WorkerDiedError(
             "workers of the Dask cluster were killed, most likely for lack of memory: use smaller tasks."
         ) from error
 
@@ -220,7 +231,7 @@ def _ray_session(engine: str, workers: int | None) -> Iterator[Execute]:
         try:
             yield execute
         except _lost_on_ray() as error:
-            raise EngineError(
+            raise WorkerDiedError(
                 "workers of the Ray cluster were killed, most likely for lack of memory: use smaller tasks."
             ) from error
 

@@ -91,25 +91,45 @@ class Log:
 
     def append(self, data: bytes) -> None:
         """Write and wait until it is on disk; if that fails nothing of it remains."""
+        before = self._end
+        self.write(data)
+        try:
+            self.sync()
+        except FileError:
+            self._take_back(before)
+            raise
+
+    def write(self, data: bytes) -> None:
+        """Hand it to the system, so that the end of this process cannot harm it; if that fails nothing remains."""
         try:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            self._take_back(self._end)
+            raise self._failure(error) from error
+        self._end += len(data)
+
+    def sync(self) -> None:
+        """Wait until all that was written is on disk, so that the end of the machine cannot harm it."""
+        try:
             os.fsync(self._descriptor)
         except OSError as error:
-            self._take_back()
-            raise FileError(
-                f"{self.path} could not be written ({error.strerror or error}): make room on its disk."
-            ) from error
-        self._end += len(data)
+            raise self._failure(error) from error
 
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._descriptor)
 
-    def _take_back(self) -> None:
+    def _failure(self, error: OSError) -> FileError:
+        return FileError(
+            f"{self.path} could not be written ({error.strerror or error}): make room on its disk."
+        )
+
+    def _take_back(self, end: int) -> None:
+        self._end = end
         try:
-            os.ftruncate(self._descriptor, self._end)
-            os.lseek(self._descriptor, self._end, os.SEEK_SET)
+            os.ftruncate(self._descriptor, end)
+            os.lseek(self._descriptor, end, os.SEEK_SET)
         except OSError:  # then the next reader ignores the torn frame
             return

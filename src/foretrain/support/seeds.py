@@ -56,6 +56,11 @@ def integer(seed: Seed) -> int:
     return int(_sequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def seed_text(seed: Seed) -> str:
+    """A seed on one line, as results keep it."""
+    return " ".join(repr(seed).split())
+
+
 def _sequence(seed: int | np.integer | np.random.SeedSequence | None) -> np.random.SeedSequence:
     if isinstance(seed, np.random.SeedSequence):
         return seed

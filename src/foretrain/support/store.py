@@ -209,12 +209,12 @@ def _marked(
     dataset = dataset.reset_coords(spaced).drop_encoding()
     for where, attributes in _all_attributes(dataset):
         for key, value in attributes.items():
-            attributes[key] = _json_safe(value, f"attribute {key!r} of {where}")
-    stored = _json_safe(dict(metadata or {}), "metadata")
+            attributes[key] = json_safe(value, f"attribute {key!r} of {where}")
+    stored = json_safe(dict(metadata or {}), "metadata")
     marks = {
         _VERSION: __version__,
         _KIND: kind,
-        _NAME: _json_safe(name, "the name"),
+        _NAME: json_safe(name, "the name"),
         _COORDINATES: spaced,
         _METADATA: json.dumps(stored),
     }
@@ -249,16 +249,16 @@ def _all_attributes(dataset: xarray.Dataset) -> Iterator[tuple[str, dict[Hashabl
         yield f"{name!r}", variable.attrs
 
 
-def _json_safe(value: Any, what: str) -> Any:
+def json_safe(value: Any, what: str) -> Any:
     """The value with numpy's types replaced by Python's, or an error that names what JSON cannot hold."""
     if isinstance(value, np.generic | np.ndarray):
-        return _json_safe(value.tolist(), what)
+        return json_safe(value.tolist(), what)
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise InputError(f"{what} has keys that are not text: turn them into text before saving.")
-        return {key: _json_safe(item, f"{what} at {key!r}") for key, item in value.items()}
+        return {key: json_safe(item, f"{what} at {key!r}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json_safe(item, what) for item in value]
+        return [json_safe(item, what) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise InputError(

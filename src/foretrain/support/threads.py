@@ -1,4 +1,4 @@
-"""Threads for work that numpy does outside the interpreter lock: one pool, one core each."""
+"""Threads for work that numpy and torch do outside the interpreter lock: one pool, one core each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from foretrain.support.progress import Progress
+
 T = TypeVar("T")
 R = TypeVar("R")
+
+PARTS_AT_ONCE = 8  # between two looks at the progress bar
 
 
 @lru_cache(maxsize=1)
@@ -36,6 +40,26 @@ def over_cores(function: Callable[[T], R], parts: Sequence[T], *, uses_blas: boo
         return list(_pool().map(function, parts))
     with _libraries().limit(limits=1, user_api="blas"):
         return list(_pool().map(function, parts))
+
+
+def torch_over_cores(
+    function: Callable[[T], R], parts: Sequence[T], description: str, *, uses_blas: bool = False
+) -> list[R]:
+    """``over_cores`` for work of torch that may take long: one thread of torch each, and a progress bar."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found: list[R] = []
+    try:
+        with Progress(description, total=len(parts)) as bar:
+            for first in range(0, len(parts), PARTS_AT_ONCE):
+                some = parts[first : first + PARTS_AT_ONCE]
+                found += over_cores(function, some, uses_blas=uses_blas)
+                bar.advance(len(some))
+    finally:
+        torch.set_num_threads(threads)
+    return found
 
 
 def forget_threads() -> None:

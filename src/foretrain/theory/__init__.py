@@ -19,8 +19,8 @@ Initialisation
 ``criticality``        critical points and universality classes (``ft.criticality``, ``ft.susceptibility``)
 ``critical_initialisation``  hyperparameters of a critical network, and on which side of K* its inputs lie
 ``fixed_points``       all fixed points of the kernel, their stability and depth scales
-``advice``             depth, initialisation and learning rates for a width, with code to paste
 ``phase_diagram``      the plane of C_b and C_W, with its critical lines
+``advice``             depth, initialisation and learning rates for a width, with code to paste
 ``residual_networks``  how fast fluctuations grow with skip connections; best aspect ratio and best skip
 
 Training
@@ -36,6 +36,9 @@ Depth
 ``angles``             two inputs at any angle
 ``asymptotics``        the law of every class at large depth, beside the exact recursion
 ``kernel_functions``   g, chi, h, j: what all of these are made of
+
+Where a name stands for one module of a folder, as fixed_points of criticality, ft.theory.fixed_points leads there.
+The rest is for the inside: recursions from layer to layer, driven by flow, and arguments, what users give, checked.
 """
 
 from importlib import import_module
@@ -43,32 +46,37 @@ from typing import Any
 
 from foretrain.theory.architecture import MLP
 
+_FOLDERS = {
+    "angles": "two_inputs",
+    "couplings": "finite_width",
+    "critical_initialisation": "criticality",
+    "dntk_correlations": "correlations",
+    "fixed_points": "criticality",
+    "nearby": "two_inputs",
+    "ntk_correlations": "correlations",
+    "phase_diagram": "criticality",
+}
 _ROOMS = (
     "advice",
-    "angles",
     "architecture",
     "asymptotics",
     "complexity",
-    "couplings",
-    "critical_initialisation",
+    "correlations",
     "criticality",
-    "dntk_correlations",
     "ensembles",
     "finite_width",
-    "fixed_points",
     "flow",
     "gradient_step",
     "information",
     "kernel_functions",
     "learning_rates",
     "linear",
-    "nearby",
     "network_tangent_kernel",
-    "ntk_correlations",
     "ntk_shares",
-    "phase_diagram",
     "prediction",
     "residual_networks",
+    "two_inputs",
+    *_FOLDERS,
 )
 
 __all__ = ["MLP", *_ROOMS]
@@ -77,7 +85,8 @@ __all__ = ["MLP", *_ROOMS]
 def __getattr__(name: str) -> Any:
     if name not in _ROOMS:
         raise AttributeError(f"module 'foretrain.theory' has no attribute {name!r}")
-    return import_module(f"foretrain.theory.{name}")
+    folder = f"{_FOLDERS[name]}." if name in _FOLDERS else ""
+    return import_module(f"foretrain.theory.{folder}{name}")
 
 
 def __dir__() -> list[str]:

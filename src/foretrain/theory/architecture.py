@@ -7,11 +7,10 @@ lambda_b and lambda_W / n_{l-1}; a residual layer adds gamma times the previous 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, SupportsFloat, TypeGuard, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,11 +19,10 @@ from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
+from foretrain.theory.arguments import PerLayer, is_list, per_layer, real_array, whole_number
 
 FloatArray = NDArray[np.float64]
 _BYTES_PER_LAYER = 400
-
-PerLayer = float | Sequence[float] | FloatArray
 
 
 class Layer(NamedTuple):
@@ -73,19 +71,19 @@ class MLP:
         lambda_W: PerLayer = 1.0,
         gamma: PerLayer | None = None,
     ) -> None:
-        layers = _positive_integer("depth", depth)
+        layers = whole_number("depth", depth)
         require_memory(_BYTES_PER_LAYER * layers, f"a network of {layers:,} layers", "use fewer layers")
         hidden = _hidden_widths(width, layers)
         fields: dict[str, object] = {
             "activation": find_activation(activation),
             "depth": layers,
             "hidden_widths": hidden,
-            "n_in": None if n_in is None else _positive_integer("n_in", n_in),
-            "n_out": _positive_integer("n_out", n_out),
-            "C_b": _not_negative("C_b", _per_layer("C_b", C_b, layers)),
-            "C_W": _not_negative("C_W", _per_layer("C_W", C_W, layers)),
-            "lambda_b": _not_negative("lambda_b", _per_layer("lambda_b", lambda_b, layers)),
-            "lambda_W": _not_negative("lambda_W", _per_layer("lambda_W", lambda_W, layers)),
+            "n_in": None if n_in is None else whole_number("n_in", n_in),
+            "n_out": whole_number("n_out", n_out),
+            "C_b": _not_negative("C_b", per_layer("C_b", C_b, layers)),
+            "C_W": _not_negative("C_W", per_layer("C_W", C_W, layers)),
+            "lambda_b": _not_negative("lambda_b", per_layer("lambda_b", lambda_b, layers)),
+            "lambda_W": _not_negative("lambda_W", per_layer("lambda_W", lambda_W, layers)),
             "gamma": _skip_couplings(gamma, layers, hidden),
         }
         for name, value in fields.items():
@@ -123,7 +121,7 @@ class MLP:
             2     100    100    0    1       0.5         1
             3     100      1    0    1  0.333333         1
         """
-        from foretrain.theory.critical_initialisation import critical_network
+        from foretrain.theory.criticality.critical_initialisation import critical_network
 
         return critical_network(activation, depth, width, n_in, n_out, gamma, X, tuned, lambda_b, lambda_W)
 
@@ -196,15 +194,7 @@ class MLP:
 
     def check_inputs(self, X: ArrayLike) -> FloatArray:
         """``X`` as a float64 array of shape (inputs, n_in), or an error that says what is wrong with it."""
-        try:
-            given = np.asarray(X)
-            inputs = np.asarray(given.real if np.iscomplexobj(given) else given, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError("X is not a real array: give numbers of shape (inputs, n_in).") from error
-        except RuntimeError as error:  # a tensor that carries a gradient, or lies on a device
-            raise InputError(f"X cannot be read ({error}): give an array.") from None
-        if np.iscomplexobj(given):
-            raise InputError("X is complex: give real numbers of shape (inputs, n_in).")
+        inputs = real_array("X", X)
         if inputs.ndim != 2:
             raise InputError(
                 f"X has shape {inputs.shape}: give shape (inputs, n_in), for one input x the row x[None, :]."
@@ -213,13 +203,19 @@ class MLP:
             raise InputError(
                 f"X has shape {inputs.shape}: give at least one input with at least one component."
             )
-        if not np.isfinite(inputs).all():
-            raise InputError("X contains values that are not finite: remove or replace them.")
         if self.n_in is not None and inputs.shape[1] != self.n_in:
             raise InputError(
                 f"X has {inputs.shape[1]} components per input but n_in is {self.n_in}: change one of them."
             )
         return inputs
+
+    def check_layer(self, layer: int | None = None) -> int:
+        """The number of a layer, the output by default, or an error if there is none such."""
+        if layer is None:
+            return self.depth
+        if isinstance(layer, bool) or not isinstance(layer, int | np.integer) or not 1 <= layer <= self.depth:
+            raise InputError(f"layer is {layer!r}: choose from 1 to {self.depth}.")
+        return int(layer)
 
     def first_kernel(self, X: ArrayLike) -> FloatArray:
         """Covariance of the first layer's preactivations over inputs, C_b + C_W x·x' / n_0 (4.8)."""
@@ -238,6 +234,12 @@ class MLP:
         kind = "residual MLP" if self.is_residual else "MLP"
         shape = f"depth {self.depth}, {size}, depth/width {self.depth_to_width:.4g}"
         return "\n".join([f"{kind} {self.activation.label}, {shape}", *_layer_table(self)])
+
+
+def check_network(mlp: object) -> None:
+    """An error if the network is no MLP."""
+    if not isinstance(mlp, MLP):
+        raise InputError(f"the network is {mlp!r}: give an MLP, such as ft.MLP('tanh', depth=5, width=100).")
 
 
 def _layer_table(mlp: MLP) -> list[str]:
@@ -259,57 +261,20 @@ def _layer_table(mlp: MLP) -> list[str]:
     return ["  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True)) for row in rows]
 
 
-def _positive_integer(name: str, value: object) -> int:
-    try:
-        number = operator.index(cast("int", value))
-    except TypeError:
-        number = 0
-    if isinstance(value, bool | np.bool_) or number < 1:
-        raise InputError(f"{name} is {value!r}: give a positive whole number.")
-    return number
-
-
-def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    """Whether a hyperparameter was given layer by layer; numbers wrapped in 0-d arrays are single."""
-    return hasattr(value, "__len__") and not isinstance(value, str) and getattr(value, "ndim", 1) > 0
-
-
 def _hidden_widths(width: int | Sequence[int] | None, depth: int) -> tuple[int, ...]:
     hidden = depth - 1
     if width is None:
         if hidden:
             raise InputError(f"width is missing: depth {depth} has {hidden} hidden layers that need one.")
         return ()
-    if not _is_list(width):
-        return (_positive_integer("width", width),) * hidden
-    widths = tuple(_positive_integer("width", value) for value in width)
+    if not is_list(width):
+        return (whole_number("width", width),) * hidden
+    widths = tuple(whole_number("width", value) for value in width)
     if len(widths) != hidden:
         raise InputError(
             f"width lists {len(widths)} layers but depth {depth} has {hidden} hidden layers: give one each."
         )
     return widths
-
-
-def _per_layer(name: str, value: PerLayer, depth: int) -> tuple[float, ...]:
-    """One finite number per layer, from one number or a list of them."""
-    if not _is_list(value):
-        return (_finite_number(name, value),) * depth
-    if len(value) != depth:
-        raise InputError(
-            f"{name} lists {len(value)} values but depth is {depth}: give one per layer or one number."
-        )
-    return tuple(_finite_number(name, entry) for entry in value)
-
-
-def _finite_number(name: str, value: object) -> float:
-    real = (
-        isinstance(value, SupportsFloat)
-        and not isinstance(value, bool | complex)
-        and not np.ndim(cast("Any", value))
-    )
-    if not real or not np.isfinite(float(cast("float", value))):
-        raise InputError(f"{name} contains {value!r}: give finite real numbers.")
-    return float(cast("float", value))
 
 
 def _not_negative(name: str, values: tuple[float, ...]) -> tuple[float, ...]:
@@ -323,8 +288,8 @@ def _skip_couplings(gamma: PerLayer | None, depth: int, hidden: tuple[int, ...])
     """Couplings of layers 1..L; a single number is spread over layers 2..L-1 (B.3)."""
     if gamma is None:
         return (0.0,) * depth
-    couplings = _per_layer("gamma", gamma, depth)
-    if not _is_list(gamma):
+    couplings = per_layer("gamma", gamma, depth)
+    if not is_list(gamma):
         if couplings[0] and depth < 3:
             raise InputError(
                 f"gamma is {couplings[0]:g} but depth {depth} has no hidden layer after the first: "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsFloat, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.errors import InputError
 
 Array = NDArray[np.float64]
+PerLayer = float | Sequence[float] | Array
+
+MOST_DRAWS = 10**8
+"""Of networks or samples: more would take days, and their seeds alone more memory than there is."""
 
 
 def check_learning_rate(eta: Any) -> float:
@@ -24,20 +30,41 @@ def check_learning_rate(eta: Any) -> float:
     return number
 
 
-def real_array(name: str, values: ArrayLike) -> Array:
-    """Values as float64, or an error if they are no real numbers, or not finite."""
+def real_array(name: str, values: ArrayLike | None) -> Array:
+    """Values as float64, or an error if they are no real numbers, not finite, or masked."""
+    if np.ma.is_masked(values):
+        raise InputError(f"{name} is a masked array: fill its masked entries, or leave them out.")
     try:
         given = np.asarray(values)
-        if np.iscomplexobj(given):
+        if values is None:
             raise TypeError
-        found = np.asarray(given, dtype=np.float64)
+        found = np.asarray(given.real if np.iscomplexobj(given) else given, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} is not a real array: give numbers.") from None
+        raise InputError(f"{name} is not a real array: give numbers, as many in every row.") from None
     except RuntimeError as error:  # a tensor that carries a gradient, or lies on a device
         raise InputError(f"{name} cannot be read ({error}): give an array.") from None
+    if np.iscomplexobj(given):
+        raise InputError(f"{name} is complex: give real numbers.")
     if not np.isfinite(found).all():
         raise InputError(f"{name} contains values that are not finite: remove or replace them.")
     return found
+
+
+def one_input(x: ArrayLike) -> Array:
+    """One input as a vector (n_in,); a single number is an input with one component."""
+    vector = np.atleast_1d(real_array("x", x))
+    if vector.ndim != 1:
+        raise InputError(f"x has shape {vector.shape}: give one input, a list of n_in numbers.")
+    return vector
+
+
+def two_inputs(x_1: ArrayLike, x_2: ArrayLike) -> Array:
+    """Two inputs as rows (2, n_in)."""
+    rows = [np.atleast_1d(real_array("an input", x)) for x in (x_1, x_2)]
+    if rows[0].ndim != 1 or rows[0].shape != rows[1].shape:
+        shapes = " and ".join(str(row.shape) for row in rows)
+        raise InputError(f"the two inputs have shapes {shapes}: give two lists of n_in numbers.")
+    return np.stack(rows)
 
 
 def check_targets(Y: ArrayLike, inputs: int, outputs: int, name: str = "targets") -> Array:
@@ -85,3 +112,42 @@ def whole(step: float) -> int:
             f"time is {step!r}: steps are whole numbers; for continuous time use algorithm='flow'."
         )
     return round(number)
+
+
+def whole_number(name: str, value: object, least: int = 1) -> int:
+    """A whole number that is not below ``least``, or an error."""
+    try:
+        number = operator.index(cast("int", value))
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool | np.bool_) or number < least:
+        wanted = "a positive whole number" if least == 1 else f"a whole number, at least {least}"
+        raise InputError(f"{name} is {value!r}: give {wanted}.")
+    return number
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether something was given layer by layer; numbers wrapped in 0-d arrays are single."""
+    return hasattr(value, "__len__") and not isinstance(value, str) and getattr(value, "ndim", 1) > 0
+
+
+def per_layer(name: str, value: PerLayer, depth: int) -> tuple[float, ...]:
+    """One finite number per layer, from one number or a list of them."""
+    if not is_list(value):
+        return (_finite_number(name, value),) * depth
+    if len(value) != depth:
+        raise InputError(
+            f"{name} lists {len(value)} values but depth is {depth}: give one per layer or one number."
+        )
+    return tuple(_finite_number(name, entry) for entry in value)
+
+
+def _finite_number(name: str, value: object) -> float:
+    real = (
+        isinstance(value, SupportsFloat)
+        and not isinstance(value, bool | complex)
+        and not np.ndim(cast("Any", value))
+    )
+    if not real or not np.isfinite(float(cast("float", value))):
+        raise InputError(f"{name} contains {value!r}: give finite real numbers.")
+    return float(cast("float", value))

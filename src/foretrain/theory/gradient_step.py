@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_learning_rate, check_targets, real_array
 from foretrain.theory.ensembles.networks import Parameters, forward
 from foretrain.theory.flow import flow
-from foretrain.theory.flow.entry import check_network
 from foretrain.theory.network_tangent_kernel import LayerRates, output_kernel
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import whole_number
 from foretrain.theory.criticality import Criticality, criticality
 from foretrain.theory.ntk_shares import diagonal
 
@@ -69,9 +70,7 @@ def recommended(
                 "for a Criticality give depth= and no X; to balance inputs give the network, such as "
                 "MLP.critical(..., depth, width)."
             )
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise InputError(f"depth is {depth!r}: give a positive whole number.")
-        return class_rates(network, depth, lambda_b, lambda_W)
+        return class_rates(network, whole_number("depth", depth), lambda_b, lambda_W)
     if not isinstance(network, MLP):
         raise InputError(f"the network is {network!r}: give an MLP, or ft.criticality(...) with a depth.")
     if depth not in (None, network.depth):

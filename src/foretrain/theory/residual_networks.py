@@ -19,8 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
-from foretrain.activations import Activation, activation
+from foretrain.activations import Activation
+from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.theory.arguments import whole_number
 from foretrain.theory.criticality import CriticalPoint, criticality
 
 Array = NDArray[np.float64]
@@ -30,7 +32,7 @@ _MOST_TERMS = 2_000_000
 _DIGITS = 38.0  # e^-38 is below the rounding of one
 
 
-def fluctuation_rate(spec: Any, gamma: float = 0.0, method: str = "complete") -> float:
+def fluctuation_rate(activation: Any, gamma: float = 0.0, method: str = "complete") -> float:
     """The nu of V / (n K^2) = nu L / n for deep networks at criticality; gamma = 0 is the plain MLP (A.69), (A.70).
 
     Scale-invariant: (1-g^2) [(1-g^2) (3 A_4/A_2^2 - 1) + 4 g^2] (B.29), and with the whole memory of the neurons
@@ -43,11 +45,13 @@ def fluctuation_rate(spec: Any, gamma: float = 0.0, method: str = "complete") ->
     >>> fluctuation_rate("relu"), round(fluctuation_rate("relu", 0.6), 6)
     (5.0, 6.196091)
     """
-    point = _critical_point(activation(spec))
+    point = _critical_point(find_activation(activation))
     return _rate(point, _check_gamma(gamma), _check_method(method))
 
 
-def optimal_aspect_ratio(spec: Any, gamma: float = 0.0, *, n_out: int, method: str = "complete") -> float:
+def optimal_aspect_ratio(
+    activation: Any, gamma: float = 0.0, *, n_out: int, method: str = "complete"
+) -> float:
     """r* = L/n at which the leading terms of the mutual information of two halves of the output peak (A.73), (B.36).
 
     Examples
@@ -55,10 +59,10 @@ def optimal_aspect_ratio(spec: Any, gamma: float = 0.0, *, n_out: int, method: s
     >>> round(optimal_aspect_ratio("tanh", n_out=10), 12)
     0.12
     """
-    return _best_fluctuation(n_out) / fluctuation_rate(spec, gamma, method)
+    return _best_fluctuation(n_out) / fluctuation_rate(activation, gamma, method)
 
 
-def optimal_skip(spec: Any, r: float, *, n_out: int, method: str = "complete") -> float:
+def optimal_skip(activation: Any, r: float, *, n_out: int, method: str = "complete") -> float:
     """gamma* >= 0 that makes a network of aspect ratio r = L/n optimal, nu(gamma*) r = 4 / (20 + 3 n_L) (B.36).
 
     0 if the plain network is not too deep, r <= r*(0). Otherwise there is one root. The complete nu of activations
@@ -72,7 +76,7 @@ def optimal_skip(spec: Any, r: float, *, n_out: int, method: str = "complete") -
     """
     if not (math.isfinite(r) and r > 0):
         raise InputError(f"the aspect ratio is {r!r}: give a positive number, depth over width.")
-    point, way = _critical_point(activation(spec)), _check_method(method)
+    point, way = _critical_point(find_activation(activation)), _check_method(method)
     target = _best_fluctuation(n_out) / r
     if target >= _rate(point, 0.0, way):
         return 0.0
@@ -89,7 +93,7 @@ def optimal_skip(spec: Any, r: float, *, n_out: int, method: str = "complete") -
 
 def largest_mutual_information(n_out: int) -> float:
     """(1/6) (n_L / (20 + 3 n_L))^2: the information at r*, whatever the activation and gamma (A.74), (B.36)."""
-    return (_check_outputs(n_out) / (20 + 3 * n_out)) ** 2 / 6
+    return (whole_number("n_out", n_out) / (20 + 3 * n_out)) ** 2 / 6
 
 
 def odd_overlap(c: ArrayLike) -> Array:
@@ -164,13 +168,7 @@ def _critical_point(act: Activation) -> CriticalPoint:
 
 def _best_fluctuation(n_out: int) -> float:
     """nu r at the maximum."""
-    return 4 / (20 + 3 * _check_outputs(n_out))
-
-
-def _check_outputs(n_out: int) -> int:
-    if isinstance(n_out, bool) or not isinstance(n_out, int | np.integer) or n_out < 1:
-        raise InputError(f"n_out is {n_out!r}: give a positive whole number of outputs.")
-    return int(n_out)
+    return 4 / (20 + 3 * whole_number("n_out", n_out))
 
 
 def _check_gamma(gamma: float) -> float:

@@ -5,11 +5,22 @@
 ``gradient_flow``        the flow of whole networks, and of any torch model, with adaptive steps
 ``tasks``                Memory-Pro, student and teacher, Gaussian sequences
 ``two_step``             a network trained in two updates, a giant leap and a small step
-``fixed_points``, ``gru_fixed_points``, ``optimizers``   initialisation with memories (17), and Shampoo
+``fixed_points``         recurrent networks that start with memories (17), and the fixed points of any
+``optimizers``           Shampoo
 """
 
-from foretrain.training import gradient_flow, observables, tasks
+from foretrain.training import fixed_points, gradient_flow, observables, optimizers, tasks
 from foretrain.training.recorder import Recorder, RecorderSummary, read
 from foretrain.training.two_step import two_step
 
-__all__ = ["Recorder", "RecorderSummary", "gradient_flow", "observables", "read", "tasks", "two_step"]
+__all__ = [
+    "Recorder",
+    "RecorderSummary",
+    "fixed_points",
+    "gradient_flow",
+    "observables",
+    "optimizers",
+    "read",
+    "tasks",
+    "two_step",
+]

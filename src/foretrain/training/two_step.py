@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.kernel_passes import Linearised, pull_one
+from foretrain.empirical.kernel_operator.passes import Linearised, pull_one
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.entry import prepare

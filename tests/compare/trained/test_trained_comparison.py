@@ -10,7 +10,6 @@ import foretrain as ft
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.trained import TrainedComparison, compare_trained, train_ensemble
 from foretrain.compare.trained.columns import Columns, entries_of, pseudo_values
-from foretrain.compare.trained.deviations import Sizes, power_of, sizes_of
 from foretrain.compare.trained.goal import goal_of
 from foretrain.compare.trained.statistics import measure
 from foretrain.support.errors import InputError
@@ -107,7 +106,7 @@ def test_control_variates_change_the_noise_and_not_the_value() -> None:
     goal = goal_of(MLP.replace(n_in=3), *DATA)
     entries = entries_of(goal.law, 3)
     network = goal.mlp.replace(width=48)
-    careful, _ = measure(goal, network, 400, 100, 3, entries)
+    careful, _ = measure(goal, entries, network, 400, 100, 3)
     plain = train_ensemble(network, X[:3], X[3:], goal.training, 2000, seed=9, mirrored=True)
     columns = Columns.of(plain.end[:, 3:] - goal.law.mean, entries).by_batch(100)
     raw = pseudo_values(goal.law, columns, entries)
@@ -168,6 +167,20 @@ def test_classes_may_be_named_by_numbers() -> None:
         goal_of(MLP, X[:3], labels[:2], X[3:], **options)
 
 
+def test_labels_are_smoothed_as_they_are_in_predictions() -> None:
+    labels, options = np.array([0, 1, 0]), {"loss": "cross_entropy", "label_smoothing": 0.1}
+    smoothed = goal_of(MLP, X[:3], labels, X[3:], **options)  # type: ignore[arg-type]
+    given = goal_of(MLP, X[:3], 0.8 * np.eye(2)[labels] + 0.1, X[3:], loss="cross_entropy")
+    np.testing.assert_allclose(smoothed.training.targets, given.training.targets, rtol=1e-14)
+    np.testing.assert_allclose(smoothed.law.mean, given.law.mean, rtol=1e-12)
+    predicted = ft.predict(MLP, X[:3], labels, X[3:], draws=50, **options)  # type: ignore[arg-type]
+    np.testing.assert_allclose(smoothed.law.mean, predicted.mean.values, rtol=1e-10)
+    found = ft.compare(MLP, X[:3], labels, X[3:], trained=True, **options, **SMALL)
+    np.testing.assert_allclose(found.theory[:4], smoothed.law.mean.ravel(), rtol=1e-12)
+    with pytest.raises(InputError, match="loss='cross_entropy'"):
+        goal_of(MLP, *DATA, label_smoothing=0.1)
+
+
 def test_a_law_that_is_sampled_counts_with_its_own_error() -> None:
     found = compare_trained(MLP, X[:3], P, X[3:], loss="cross_entropy", time=5, **SMALL)
     assert found.sampled_theory is not None
@@ -189,30 +202,6 @@ def test_a_wrong_prediction_is_seen(found: TrainedComparison) -> None:
     wrong = replace(found, theory=found.theory + 6 * found.standard_error * (np.arange(10) == 4))
     assert not wrong.agrees
     assert "does NOT agree" in wrong.verdict
-
-
-def test_powers_of_the_width() -> None:
-    widths = np.array([32.0, 64.0, 128.0, 256.0])
-    exact = Sizes((3.0 / widths) ** 2, 1e-3 * (3.0 / widths) ** 2)
-    power = power_of(widths, exact)
-    assert power is not None
-    assert power.value == pytest.approx(-1.0, abs=1e-6)
-    bent = Sizes((3.0 / widths * (1 - 8 / widths)) ** 2, 1e-3 / widths**2)
-    power = power_of(widths, bent)
-    assert power is not None
-    assert power.value == pytest.approx(-1.0, abs=1e-3)
-    assert power_of(widths[:3], Sizes(np.array([1.0, -0.2, 0.1]), np.array([0.1, 0.2, 0.2]))) is None
-
-
-def test_sizes_are_freed_of_noise() -> None:
-    source = np.random.default_rng(0)
-    covariance = np.array([[0.5, 0.2], [0.2, 0.3]])
-    true = np.array([0.4, -0.7])
-    noisy = source.multivariate_normal(true, covariance, 4000)
-    found = sizes_of(noisy, [covariance] * 4000)
-    error = found.square.std() / np.sqrt(4000)
-    assert abs(found.square.mean() - np.mean(true**2)) < 4 * error
-    assert np.sqrt(np.mean(found.standard_error**2)) == pytest.approx(found.square.std(), rel=0.3)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
+from drawn_networks import loaded
 from scipy.linalg import expm
 
 import foretrain as ft
-from foretrain.compare.build import Network, build, parameter_groups
+from foretrain.compare.build import Network, parameter_groups
 from foretrain.compare.trained import Training, draw_ensemble, train_ensemble
-from foretrain.compare.trained.networks import draw_networks
 from foretrain.support.errors import InputError, NotEnoughMemoryError
 
 X = 1.3 * np.array([(1, 0.2, -0.5), (-0.4, 1.1, 0.3), (0.1, -0.6, 1.2), (0.8, 0.7, 0.1), (-0.9, 0.3, 0.8)])
@@ -32,16 +30,6 @@ GELU = ft.MLP("gelu", depth=4, width=9, n_in=3, n_out=2, C_b=0.3, C_W=1.4, gamma
 RELU = ft.MLP("relu", depth=3, width=[6, 12], n_in=3, n_out=2, C_W=2.0)
 LAST = TANH.replace(lambda_b=(0, 0, 0.1), lambda_W=(0, 0, 0.5))
 UPPER = TANH.replace(lambda_b=(0, 0.2, 0.1), lambda_W=(0, 0, 0.5))
-
-
-def loaded(mlp: ft.MLP, draws: int, seed: int, **options: Any) -> list[Network]:
-    """Plain torch networks with the parameters of the ensemble."""
-    stack = draw_networks(mlp, range(draws), np.random.SeedSequence(seed, spawn_key=(0,)), **options)
-    found = []
-    for place in range(draws):
-        found.append(build(mlp))
-        found[-1].load_state_dict(stack.parameters.state_dict(place))
-    return found
 
 
 def trained_alone(network: Network, mlp: ft.MLP, eta: float, steps: int, loss: str) -> np.ndarray:
@@ -96,6 +84,18 @@ def test_ends_do_not_depend_on_when_others_end() -> None:
     first = np.abs(together.start[:, :A] - Y).max(axis=(1, 2))
     left = np.abs(together.end[:, :A] - Y).max(axis=(1, 2)) / first
     assert left.max() <= 1e-5 < 10 * left.max()
+
+
+def test_steps_are_those_that_it_took_to_the_end() -> None:
+    found = train_ensemble(TANH, X[:A], None, Training(Y, 0.4, tolerance=1e-3), draws=4)
+    assert len(set(found.steps)) > 1
+    first = np.abs(found.start - Y).max(axis=(1, 2))
+    for place, steps in enumerate(found.steps):
+        before, there = (
+            train_ensemble(TANH, X[:A], None, Training(Y, 0.4, time=steps - 1 + more), draws=4).end[place]
+            for more in (0, 1)
+        )
+        assert np.abs(there - Y).max() <= 1e-3 * first[place] < np.abs(before - Y).max()
 
 
 def test_mirrored_networks_start_with_opposite_outputs() -> None:

@@ -7,9 +7,9 @@ import pytest
 from mlp_networks import network, only, setup_of, task
 from torch import nn
 
-from foretrain.doctor.chain import chain_of
 from foretrain.doctor.checks.aspect_ratio import check
 from foretrain.doctor.finding import Severity
+from foretrain.doctor.mlp.chain import chain_of
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import NotSupportedError
 

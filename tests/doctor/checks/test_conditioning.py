@@ -48,8 +48,8 @@ def test_half_of_the_error_is_gone_when_it_says():
     y = x @ torch.tensor([[1.0], [2.0], [-1.0], [2.0]]).double()
     case = case_of(model, x, y, 0.05)
     (finding,) = check(case).findings
-    from foretrain.doctor.stability import edge
-    from foretrain.doctor.trial import trial
+    from foretrain.doctor.trials.stability import edge
+    from foretrain.doctor.trials.trial import trial
 
     losses = trial(case.setup.with_recipe(case.recipe.scaled(edge(case).recommended / 0.05)), 200).losses
     ninety = int(np.argmax(losses < 0.1 * losses[0]))

@@ -11,11 +11,11 @@ import torch
 from mlp_networks import Erf, Sine, network, only, run_code, same_weights, setup_of, task, with_and_without
 from torch import nn
 
-from foretrain.doctor.chain import chain_of
-from foretrain.doctor.chain_signals import measure, predict
 from foretrain.doctor.checks.initialisation import check
-from foretrain.doctor.critical_scales import find_wanted
 from foretrain.doctor.finding import Severity
+from foretrain.doctor.mlp.chain import chain_of
+from foretrain.doctor.mlp.critical_scales import find_wanted
+from foretrain.doctor.mlp.signals import measure, predict
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.errors import NotSupportedError
 

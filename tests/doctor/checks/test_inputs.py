@@ -8,12 +8,19 @@ from torch import nn
 
 import foretrain as ft
 from foretrain.doctor.checks.inputs import check
-from foretrain.doctor.entry import make_setup, with_chosen_rate
-from foretrain.doctor.features import feature_axis, linear_steps, measure, standardised, standardising_code
+from foretrain.doctor.data.features import (
+    feature_axis,
+    linear_steps,
+    measure,
+    standardised,
+    standardising_code,
+)
+from foretrain.doctor.data.targets import output_bias
+from foretrain.doctor.entry import make_setup
 from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case
-from foretrain.doctor.targets import output_bias
-from foretrain.doctor.trial import trial
+from foretrain.doctor.trials.best_rate import with_chosen_rate
+from foretrain.doctor.trials.trial import trial
 from foretrain.support.errors import NotSupportedError
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}

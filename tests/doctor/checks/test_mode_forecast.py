@@ -8,8 +8,8 @@ from torch import nn
 from foretrain.doctor.checks.modes import check
 from foretrain.doctor.entry import make_setup
 from foretrain.doctor.finding import Severity
-from foretrain.doctor.mode_forecast import forecast_modes
-from foretrain.doctor.output_kernel import output_kernel
+from foretrain.doctor.kernels.mode_forecast import forecast_modes
+from foretrain.doctor.kernels.output_kernel import output_kernel
 from foretrain.doctor.setup import Case
 from foretrain.empirical.mode_prediction import predict_modes
 from foretrain.support.errors import NotSupportedError

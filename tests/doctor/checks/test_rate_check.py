@@ -9,8 +9,8 @@ from foretrain.doctor.checks.learning_rate import check
 from foretrain.doctor.entry import make_setup
 from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case
-from foretrain.doctor.stability import edge
-from foretrain.doctor.trial import trial
+from foretrain.doctor.trials.stability import edge
+from foretrain.doctor.trials.trial import trial
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
 

@@ -13,8 +13,8 @@ from trained_networks import trained_loss
 from foretrain.doctor.checks.states import check
 from foretrain.doctor.entry import make_setup
 from foretrain.doctor.finding import Examination, Severity
-from foretrain.doctor.memory_treatment import adaptive_rate
-from foretrain.doctor.recurrent_memory import Memory, measure_memory, run
+from foretrain.doctor.recurrence.longer_memory import adaptive_rate
+from foretrain.doctor.recurrence.memory import Memory, measure_memory, run
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.errors import NotSupportedError
 from foretrain.training.tasks import MemoryPro, Recurrent

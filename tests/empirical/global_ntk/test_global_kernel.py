@@ -129,7 +129,7 @@ def test_alignment(x: Tensor) -> None:
     through = kernel.alignment(target, readout)
     mode = torch.outer(left[:, 1], right[1] @ readout).flatten()
     assert through.rayleigh[1] == pytest.approx(float(mode @ D @ mode / (mode @ mode) / mean), rel=1e-8)
-    assert list(found.to_xarray()["mode"]) == [1, 2]
+    assert list(found.to_dataset()["mode"]) == [1, 2]
     with pytest.raises(InputError, match="begin with"):
         kernel.alignment(torch.randn(4, 5, 2))
     with pytest.raises(InputError, match="readout="):

@@ -108,7 +108,7 @@ def test_repr_and_dataset(gru: tuple[nn.Module, Tensor, Tensor, GlobalNTK, Globa
         "effective rank",
         "in time",
         "concatenated core",
-        "draw_summary",
+        "global_ntk_figure",
         "LossDecrease",
     ):
         assert part in text

@@ -13,7 +13,7 @@ import torch
 from tiled_stores import Array, dense, inputs, network, stored, write
 
 from foretrain.empirical import TangentKernel, alignment, condition_number, ntk, regression, spectrum
-from foretrain.empirical.kernel_krylov import conjugate_gradients
+from foretrain.empirical.kernel_analysis.matrix_functions import conjugate_gradients
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.support.errors import AccuracyWarning, InputError
 

@@ -56,7 +56,7 @@ def test_pieces_smaller_than_tiles(
     kernel, expected = stored(tmp_path / "k.zarr", side=10, **options)
     matrix = dense(expected)
     columns = np.random.default_rng(0).normal(size=(len(matrix), 3))
-    monkeypatch.setattr(products, "_PIECE_BYTES", 3.5 * (2 * kernel.chunks.row_bytes))
+    monkeypatch.setattr(products, "_PIECE_BYTES", 3.5 * (2 * kernel.files.row_bytes))
     sizes = {piece.rows.stop - piece.rows.start for piece in pieces(kernel)}
     assert sizes == {3 * kernel.width, 1 * kernel.width}
     assert kernel @ columns == pytest.approx(matrix @ columns, rel=1e-12, abs=1e-13 * np.abs(matrix).max())

@@ -12,8 +12,8 @@ from tiled_stores import Array, dense, inputs, network, stored
 
 import foretrain as ft
 from foretrain.empirical import alignment, ntk
+from foretrain.empirical.kernel_analysis.summary import summarise, trace_shares
 from foretrain.empirical.stored_kernel.reading import StoredKernel
-from foretrain.empirical.stored_kernel.summary import summarise, trace_shares
 from foretrain.support.errors import InputError
 
 OPTIONS: list[dict[str, Any]] = [{}, {"outputs": "trace"}, {"by": "layer"}]

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from foretrain.compare.agreement import largest_score_allowed
+from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments import Result, Scale, get
 from foretrain.experiments.effective_theory.deep_linear.log_variance import _Plan as LogPlan
 from foretrain.experiments.effective_theory.deep_linear.vertex import _Plan as VertexPlan

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretrain.compare.comparison import Comparison, compare
+from foretrain.compare.comparison import Comparison
+from foretrain.compare.initial import compare_initial
 from foretrain.experiments import Result, Scale, get
 from foretrain.experiments.effective_theory import depth_laws
 from foretrain.experiments.effective_theory.angle_flow import _first_order, infinite_width
@@ -114,10 +115,10 @@ def test_networks_refute_the_printed_residual_vertex(monkeypatch: pytest.MonkeyP
 
 def test_wrong_recursions_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def scaled(*arguments: Any, **options: Any) -> Comparison:
-        found = compare(*arguments, **options)
+        found = compare_initial(*arguments, **options)
         return dataclasses.replace(found, theory=1.1 * found.theory)
 
-    monkeypatch.setattr(module_of("layer-statistics"), "compare", scaled)
+    monkeypatch.setattr(module_of("layer-statistics"), "compare_initial", scaled)
     result = tiny_run("layer-statistics", monkeypatch)
     assert not result.agrees
     assert "do not agree" in result.verdict

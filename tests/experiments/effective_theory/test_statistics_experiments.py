@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretrain.compare.comparison import Comparison, compare
+from foretrain.compare.comparison import Comparison
+from foretrain.compare.initial import compare_initial
 from foretrain.experiments import Result, Scale, get
 from foretrain.experiments.effective_theory import (
     dntk_statistics,
@@ -69,10 +70,10 @@ def test_seeds_decide_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_tensors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def scaled(*arguments: Any, **options: Any) -> Comparison:
-        found = compare(*arguments, **options)
+        found = compare_initial(*arguments, **options)
         return dataclasses.replace(found, theory=1.5 * found.theory)
 
-    monkeypatch.setattr(tensor_statistics, "compare", scaled)
+    monkeypatch.setattr(tensor_statistics, "compare_initial", scaled)
     result = get("ntk-statistics").run("quick", seed=0)
     assert not result.agrees
     assert "do NOT all agree" in result.verdict

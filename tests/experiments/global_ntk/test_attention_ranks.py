@@ -18,7 +18,7 @@ from foretrain.experiments.global_ntk.attention_ranks.training import Course, tr
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.seeds import spawn
-from foretrain.training.tasks.gaussian_sequences import AttentionBlock, GaussianSequences, GlobalState
+from foretrain.training.tasks import AttentionBlock, GaussianSequences, GlobalState
 
 TINY = Cell(2, n_x=2, attention=4, heads=2, mlp=3, steps=3)
 

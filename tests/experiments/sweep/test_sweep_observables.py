@@ -12,7 +12,6 @@ from swept import write_spec
 
 import foretrain as ft
 from foretrain.experiments import registry
-from foretrain.experiments.registry import Experiment, Result, Row, Scale
 from foretrain.experiments.sweep import observables, sweep
 from foretrain.experiments.sweep.parameters import declared
 from foretrain.gaussian import gram
@@ -114,31 +113,6 @@ def test_global_kernel_is_that_of_the_layer() -> None:
     values = torch.linalg.eigvalsh(ft.global_ntk(model.recurrent, x).dense())
     assert found["trace"] == pytest.approx(float(values.sum()))
     assert found["effective_rank"] == pytest.approx(float(values.sum() ** 2 / (values**2).sum()))
-
-
-def made_up(scale: Scale, seed: int, *, width: int = 8) -> Result:
-    import xarray
-
-    rows = (
-        Row("slope", 1.0, width + 0.1 * seed, standard_error=0.5, agrees=width < 10),
-        Row("trend", "falls", "rises"),
-        Row("slope", 2.0, 3.0),
-    )
-    return Result("", rows, xarray.Dataset())
-
-
-def test_experiments_are_swept_over_what_they_declare(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = Experiment("made-up", "Made up", "nobody", f"{__name__}:made_up")
-    monkeypatch.setattr(registry, "_BY_NAME", {"made-up": entry})
-    spec = write_spec(tmp_path, 'experiment = "made-up"\n[axes]\nwidth = [8, 16]\nseed = [0, 5]')
-    data = sweep(spec, workers=1).data
-    assert data["agrees"].values.tolist() == [[1, 1], [0, 0]]
-    assert data["quantity"].values.tolist() == ["slope", "trend", "slope (2)"]
-    assert data["here"].sel(quantity="slope").values.tolist() == [[8, 8.5], [16, 16.5]]
-    assert np.isnan(data["expected"].sel(quantity="trend")).all()
-    assert data.attrs["experiment"] == "made-up"
 
 
 def test_a_real_experiment(tmp_path: Path) -> None:

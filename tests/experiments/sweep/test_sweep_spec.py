@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from swept import write_spec
 
 from foretrain.experiments.sweep import EXAMPLE
 from foretrain.experiments.sweep.lines import line_of
+from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.spec import read_spec
 from foretrain.support.errors import FileError, InputError
 
@@ -54,9 +56,19 @@ def test_the_example_can_be_run() -> None:
         ("title = 'x'\n[axes]\na = [1]", 1, "name either an observable or an experiment"),
         (f"{START}epsilon = [0.1]\n[other]\n", 6, "other is not known here"),
         (f"repeat = 3\n{START}epsilon = [0.1]", 1, "repeat is not known here: known are .*repeats"),
+        (f"seed = true\n{START}epsilon = [0.1]", 1, "seed: Input should be a valid integer"),
+        (f"repeats = '3'\n{START}epsilon = [0.1]", 1, "repeats: Input should be a valid integer"),
+        ("axes = [1]\nobservable = 'phase'", 1, r"axes is not a table: write \[axes\] on a line of its own"),
+        ("observable = 'phase'\n[[axes]]\nC_W = [1]", 2, "axes is not a table"),
+        (f"{START}epsilon = [" + "1" * 5000 + "]", 5, "this is not TOML"),
         (f"seed = -1\n{START}epsilon = [0.1]", 1, "seed: Input should be greater than or equal to 0"),
         (f"{START}epsilom = [0.1]", 5, "unknown parameter 'epsilom': did you mean 'epsilon'"),
-        (f"{START}epsilon = [nan]", 5, "epsilon has a value that is not a number"),
+        (f"{START}epsilon = [nan]", 5, "epsilon takes a number, not nan: give a number"),
+        (f"{START}epsilon = [0.1]\nbeta = [1, 1.0]", 6, "beta has 1.0 twice"),
+        (f"{START}epsilon = [0.1]\ndepth = [100000000000000000000]", 6, "give a number below 2\\*\\*63"),
+        (f"{START}epsilon = [2020-01-01]", 5, "epsilon takes a number, not datetime"),
+        (START.replace('"tanh"', "nan") + "epsilon = [0.1]", 3, "activation takes text, not nan"),
+        (START + "epsilon = [0.1]\n[fixed.beta]\nx = 1", 6, "beta takes a number, not"),
         (f"{START}epsilon = []", 5, "axes.epsilon: give a list of values, or"),
         (f"{START}epsilon = 0.1", 5, "axes.epsilon: give a list of values, or"),
         (f"{START}epsilon = [[0.1]]", 5, "let every value be a number"),
@@ -67,7 +79,7 @@ def test_the_example_can_be_run() -> None:
         (f"{START}epsilon = {{ from = 1, to = 0, points = 3 }}", 5, "let from be below to"),
         (f"{START}epsilon = {{ from = 0, to = 1 }}", 5, "give either points or step"),
         (f"{START}epsilon = {{ from = 0, to = 1, points = 3, spacing = 'log' }}", 5, "let from be above 0"),
-        (f"{START}epsilon = {{ from = 0, to = 1, point = 3 }}", 5, "point is not known here"),
+        (f"{START}epsilon = {{ from = 0, to = 1, point = 3 }}", 5, "not known here: known are from, to"),
         (f"{START}epsilon = [0.1]\nactivation = ['relu']", 3, "activation is an axis as well"),
         (f"{START}depth = [3]", 1, "observable escape_time needs epsilon: add it to"),
         ('observable = "escape_time"\n[fixed]\nactivation = "tanh"\nepsilon = 0.1', 1, "nothing to sweep over"),
@@ -124,3 +136,24 @@ w = { from = 1 }
 )
 def test_lines_of_entries(path: tuple[str | int, ...], line: int) -> None:
     assert line_of(TEXT, path) == line
+
+
+@pytest.mark.parametrize("change", [lambda t: t.replace("\n", "\r\n"), lambda t: "\ufeff" + t, str])
+def test_files_of_other_editors(change: Callable[[str], str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(change(f'title = "ε\u2028größer"\n{START}epsilom = [0.1]\n').encode())
+    with pytest.raises(InputError, match="line 6: unknown parameter 'epsilom'"):
+        read_spec(path)
+
+
+@pytest.mark.parametrize("path", [".", "/", ""])
+def test_a_folder_is_no_file(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileError, match="cannot be read"):
+        Plan.of(path, None)
+
+
+def test_long_axes_are_checked_fast(tmp_path: Path) -> None:
+    """With all pairs of values compared this would take an hour."""
+    spec = read_spec(write_spec(tmp_path, f"{START}epsilon = {{ from = 0.1, to = 1, points = 500000 }}"))
+    assert spec.count == 500_000

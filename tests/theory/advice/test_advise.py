@@ -229,16 +229,16 @@ def test_curves_of_scale_invariant_and_other_networks() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"spec": "sigmoid", "width": 10}, NotSupportedError, "subtract its value 0.5 at 0"),
-        ({"spec": "tanh", "width": 0}, InputError, "width is 0"),
-        ({"spec": "tanh", "width": [3, 4]}, InputError, "one whole number"),
-        ({"spec": "tanh", "width": 10, "depth": 1}, InputError, "at least 2"),
-        ({"spec": "tanh", "width": 10, "depth": 2, "gamma": 0.5}, InputError, "at least 3"),
-        ({"spec": "tanh", "width": 10, "gamma": 1.0}, InputError, "gamma"),
-        ({"spec": "tanh", "width": 10, "n_out": 0}, InputError, "n_out is 0"),
-        ({"spec": "tanh", "width": 10, "loss": "msee"}, InputError, "did you mean 'mse'"),
-        ({"spec": "tanh", "width": 10, "loss": "cross_entropy"}, InputError, "two outputs"),
-        ({"spec": "tanh", "width": 10, "X": np.zeros((3, 2))}, InputError, "no signal"),
+        ({"activation": "sigmoid", "width": 10}, NotSupportedError, "subtract its value 0.5 at 0"),
+        ({"activation": "tanh", "width": 0}, InputError, "width is 0"),
+        ({"activation": "tanh", "width": [3, 4]}, InputError, "one whole number"),
+        ({"activation": "tanh", "width": 10, "depth": 1}, InputError, "at least 2"),
+        ({"activation": "tanh", "width": 10, "depth": 2, "gamma": 0.5}, InputError, "at least 3"),
+        ({"activation": "tanh", "width": 10, "gamma": 1.0}, InputError, "gamma"),
+        ({"activation": "tanh", "width": 10, "n_out": 0}, InputError, "n_out is 0"),
+        ({"activation": "tanh", "width": 10, "loss": "msee"}, InputError, "did you mean 'mse'"),
+        ({"activation": "tanh", "width": 10, "loss": "cross_entropy"}, InputError, "two outputs"),
+        ({"activation": "tanh", "width": 10, "X": np.zeros((3, 2))}, InputError, "no signal"),
     ],
 )
 def test_bad_input(arguments: dict[str, object], error: type[Exception], message: str) -> None:

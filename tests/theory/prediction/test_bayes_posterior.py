@@ -16,13 +16,13 @@ from foretrain.theory.prediction.bayes import (
     condition,
     log_evidence,
 )
-from foretrain.theory.prediction.factor import factorise
+from foretrain.theory.prediction.cholesky import factorise
 from foretrain.theory.prediction.kernels import (
     cross_kernel,
     cross_tangent_kernel,
     kernel,
-    kernel_diagonal,
     tangent_kernel,
+    training_blocks,
 )
 
 X = 1.3 * np.array(
@@ -155,7 +155,9 @@ def test_blocks_are_those_of_the_whole_matrix() -> None:
     np.testing.assert_allclose(
         cross_tangent_kernel(TANH, inputs[:9], inputs[9:]), tangent[:9, 9:], atol=1e-10
     )
-    np.testing.assert_allclose(kernel_diagonal(TANH, inputs), np.diagonal(whole), atol=1e-12)
+    np.testing.assert_allclose(
+        training_blocks(TANH, inputs, inputs, "variance").test, np.diagonal(whole), atol=1e-12
+    )
 
 
 def test_many_inputs_go_in_tiles_and_agree_with_the_whole() -> None:

@@ -14,6 +14,7 @@ from scipy.stats import chi2
 import foretrain as ft
 from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.theory.prediction.bayes import (
+    FiniteEvidence,
     finite_bayes_factor,
     finite_evidence_scan,
     finite_log_evidence,
@@ -31,6 +32,7 @@ def test_number_of_the_reference() -> None:
     assert 64 * found.expansion == pytest.approx(7.1334549, abs=1e-6)
     assert float(found) == found.value
     assert "order 1/n" in repr(found)
+    assert "= -1.5 - 0.25 of order" in repr(FiniteEvidence(-1.5, -0.25, 0.1, 0.0))
 
 
 def extrapolated(exact: dict[int, float], infinite: float) -> float:

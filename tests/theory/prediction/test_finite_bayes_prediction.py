@@ -22,8 +22,8 @@ from scipy.stats import multivariate_normal
 
 import foretrain as ft
 from foretrain.support.errors import AccuracyWarning, InputError, NotEnoughMemoryError, NotSupportedError
-from foretrain.theory.pairs import Pairs
 from foretrain.theory.prediction.bayes import bayes_prediction, book_posterior_mean, finite_bayes_prediction
+from foretrain.theory.recursions.pairs import Pairs
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(5, 4))

@@ -15,9 +15,9 @@ from foretrain.theory.prediction import pair_recursion
 from foretrain.theory.prediction.kernels import (
     cross_kernel,
     cross_tangent_kernel,
-    kernel_diagonal,
     last_layer,
     tangent_blocks,
+    training_blocks,
 )
 
 NAMES = ["relu", "leaky_relu(slope=0.3)", "erf", "gelu", "sin", "tanh", "selu"]
@@ -71,7 +71,7 @@ def test_tiles_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_allclose(
         cross_tangent_kernel(mlp, X[:14], X[14:]), whole[1][:14, 14:], rtol=0, atol=1e-9
     )
-    np.testing.assert_allclose(kernel_diagonal(mlp, X), np.diagonal(whole[0]), rtol=1e-10)
+    np.testing.assert_allclose(training_blocks(mlp, X, X, "variance").test, np.diagonal(whole[0]), rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ from torch import nn
 
 import foretrain as ft
 from foretrain.support.errors import InputError
-from foretrain.training.tasks.gaussian_sequences import (
+from foretrain.training.tasks import (
     AttentionBlock,
     FourierFeatures,
     GaussianSequences,

@@ -15,11 +15,12 @@ from foretrain.compare.plateau.layers import (
     is_chain,
     read_layers,
 )
-from foretrain.compare.plateau.levels import Loss, Task, escape_level, plateau_level, prepare
+from foretrain.compare.plateau.levels import escape_level, plateau_level
 from foretrain.compare.plateau.prediction import Forecast, forecast
 from foretrain.compare.plateau.rates import Descent, descent_of
 from foretrain.compare.plateau.rescaling import ScalingLaw, factors_to_natural, rescaled
 from foretrain.compare.plateau.result import Plateau
+from foretrain.compare.task import Loss, Task, prepare
 from foretrain.empirical.layer_scales import LayerScales, layer_scales
 from foretrain.support.errors import InputError, NotSupportedError
 

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretrain.compare.plateau.levels import FLAT, Task
+from foretrain.compare.plateau.levels import FLAT
 from foretrain.compare.plateau.rates import Descent
+from foretrain.compare.task import Task
 from foretrain.support.memory import require_memory
 from foretrain.training.gradient_flow import gradient_flow
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from foretrain.compare.plateau.layers import Bottleneck, LayerScale, has_normalisation
-from foretrain.compare.plateau.levels import Task
 from foretrain.compare.plateau.prediction import Forecast, step_text
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.plateau.rescaling import ScalingLaw, code_for, rescaled
 from foretrain.compare.plateau.verification import Verification, train_runs
+from foretrain.compare.task import Task
 from foretrain.support.seeds import Seed, spawn
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from foretrain.compare.plateau.levels import Task
 from foretrain.compare.plateau.prediction import first_below, step_text
 from foretrain.compare.plateau.rates import Descent
+from foretrain.compare.task import Task
 from foretrain.support.errors import InputError
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn, torch_generator
@@ -30,7 +30,7 @@ _GRACE = 50  # steps on top, for networks that escape at once
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedRuns:
     """Runs of one network: ``steps`` where the loss over all data was looked at, ``losses`` (runs, steps)."""
 
     steps: Array
@@ -78,7 +78,7 @@ class Trained:
 class Verification:
     """Real descent of the given and, where there is advice, of the rescaled network."""
 
-    networks: dict[str, Trained]
+    networks: dict[str, TrainedRuns]
     batch_size: int | None
 
     @property
@@ -124,7 +124,7 @@ def train_runs(
     runs: int,
     max_steps: int,
     seed: Seed,
-) -> Trained:
+) -> TrainedRuns:
     """Descend from the same weights with several orders of the batches, until the loss is below the threshold."""
     if runs < 1 or max_steps < 1:
         raise InputError("runs and max_steps must be positive.")
@@ -139,7 +139,7 @@ def train_runs(
     losses = np.stack([_filled(np.asarray(curve), longest) for curve in curves])
     escapes = [first_below(steps[: len(curve)], np.asarray(curve), threshold) for curve in curves]
     diverged = any(not math.isfinite(curve[-1]) for curve in curves)
-    return Trained(steps, losses, predicted, np.asarray(escapes), diverged)
+    return TrainedRuns(steps, losses, predicted, np.asarray(escapes), diverged)
 
 
 def _run(

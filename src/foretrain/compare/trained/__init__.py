@@ -14,8 +14,7 @@ from foretrain.compare.trained.ensemble import (
     draw_ensemble,
     train_ensemble,
 )
-from foretrain.compare.trained.finite import compare_trained_finite
-from foretrain.compare.trained.finite_comparison import FiniteComparison
+from foretrain.compare.trained.finite import FiniteComparison, compare_trained_finite
 from foretrain.compare.trained.training import Training
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compare.estimators import BatchValues, Entry
+from foretrain.compare.judging.entries import BatchValues, Entry
 from foretrain.compare.trained.goal import Law, moments
 
 Array = NDArray[np.float64]
@@ -105,12 +105,8 @@ class Columns:
 
 
 def pseudo_values(law: Law, batches: Columns, entries: Entries) -> BatchValues:
-    """Jackknife pseudo-values of the entries: of all batches, and with each left out once."""
-    count = len(batches.shift)
-    everything = batches.each(lambda values: values.mean(axis=0)[None])
-    without_one = batches.each(lambda values: (values.sum(axis=0) - values) / (count - 1))
-    whole, partial = (_estimates(law, columns, entries) for columns in (everything, without_one))
-    return BatchValues(count * whole - (count - 1) * partial)
+    """Of the entries, by the jackknife."""
+    return BatchValues.jackknife(lambda means: _estimates(law, Columns(**means), entries), vars(batches))
 
 
 def _estimates(law: Law, columns: Columns, entries: Entries) -> Array:

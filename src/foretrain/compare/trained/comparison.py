@@ -6,37 +6,35 @@ Entries are extrapolated to infinite width with a quadratic in 1/n and judged as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.compare.comparison import Comparison
-from foretrain.compare.estimators import BatchValues
-from foretrain.compare.ladder import Ladder, warn_if_too_deep
-from foretrain.compare.slope import Slope
+from foretrain.compare.judging.entries import BatchValues
+from foretrain.compare.judging.ladder import Ladder, draws_by_width, rounded_up, rungs_of, scales_of_widths
+from foretrain.compare.judging.powers import Slope, power_of
 from foretrain.compare.trained.columns import Entries, TrainedEntry, entries_of, values_of
-from foretrain.compare.trained.deviations import Sizes, power_of, sizes_of
-from foretrain.compare.trained.goal import Goal, Learner, goal_of
+from foretrain.compare.trained.goal import Goal, goal_of
+from foretrain.compare.trained.parts import Keeper, measured_widths
 from foretrain.compare.trained.statistics import measure, sampled_law
-from foretrain.compare.trained.training import Algorithm, LossName
-from foretrain.compare.widths import check_scales, inverse_widths, scaled, share_draws
+from foretrain.compare.trained.training import Algorithm
 from foretrain.support.errors import InputError
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, seed_text, spawn
 from foretrain.theory.architecture import MLP
+from foretrain.theory.prediction.entry import Learner, LossName
 
 if TYPE_CHECKING:
     import xarray
 
 Array = NDArray[np.float64]
-Keeper: TypeAlias = "Callable[[str, Callable[[], xarray.Dataset]], xarray.Dataset]"
 
 _BATCHES = 200
 _FEWEST_BATCHES = 20
-_STILL = 1e-6  # relative: what fluctuates less, such as outputs on training inputs at the end, does not
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,6 +43,8 @@ class TrainedComparison(Comparison):
 
     ``theory``, ``measured``, ``limit``, ``standard_error`` and ``z`` belong to ``entries``, see ``rows()``.
     """
+
+    still: ClassVar[float] = 1e-6  # outputs on training inputs at the end fluctuate less
 
     goal: Goal
     learner: str
@@ -63,11 +63,6 @@ class TrainedComparison(Comparison):
         own = super().covariance
         return own if sampled is None else own + sampled.covariance
 
-    @cached_property
-    def fluctuates(self) -> NDArray[np.bool_]:
-        """Entries with noise; the others are compared exactly."""
-        return np.asarray(self.standard_error > _STILL * self.unit)
-
     @property
     def scaled_deviation(self) -> Array:
         """n (measured − theory), constant for wide networks: (widths, entries)."""
@@ -77,22 +72,6 @@ class TrainedComparison(Comparison):
     def scaled_deviation_error(self) -> Array:
         """Standard errors of it: (widths, entries)."""
         return np.asarray(self.widths[:, None] * self.measured_error)
-
-    def of(self, observable: str) -> NDArray[np.bool_]:
-        """Which entries belong to ``mean``, ``covariance`` or ``between``."""
-        return np.array([entry.observable == observable for entry in self.entries])
-
-    @property
-    def observables(self) -> list[str]:
-        """Those of the entries, in their order."""
-        return list(dict.fromkeys(entry.observable for entry in self.entries))
-
-    def sizes(self, observable: str) -> Sizes:
-        """Root mean square deviation from theory at each width, its noise taken out."""
-        chosen = self.of(observable)
-        deviations = (self.measured - self.theory)[:, chosen]
-        covariances = [batch.covariance[np.ix_(chosen, chosen)] for batch in self.batches]
-        return sizes_of(deviations, covariances)
 
     def power(self, observable: str) -> Slope | None:
         """The power of n with which the deviation falls: −1 for wide networks; None if noise hides it."""
@@ -142,6 +121,7 @@ def compare_trained(
     eta: float | None = None,
     time: float | None = None,
     loss: LossName = "squared_error",
+    label_smoothing: float | None = None,
     noise: float = 0.0,
     widths: Sequence[int] | None = None,
     scales: Sequence[float] | None = None,
@@ -164,7 +144,10 @@ def compare_trained(
         Steps or flow time; None is the end. The prediction is exact at any time, so give one if the end is far.
     loss
         ``squared_error`` (half the SUM over samples) or ``cross_entropy``, with probabilities as targets, or with
-        whole numbers 0, 1, ... that name classes, for which training has no end: give a time.
+        whole numbers 0, 1, ... that name classes.
+    label_smoothing
+        Share of a class's probability that goes to the others: training on hard labels has no end without it, so
+        give a time there.
     noise
         Variance of noise on the targets, for ``bayes``.
     widths, scales
@@ -185,40 +168,38 @@ def compare_trained(
     True
     """
     theory_seed, *seeds = spawn(seed, 2)
-    goal = goal_of(mlp, X_train, Y_train, X_test, learner, algorithm, eta, time, loss, noise, theory_seed)
+    goal = goal_of(
+        mlp,
+        X_train,
+        Y_train,
+        X_test,
+        learner=learner,
+        algorithm=algorithm,
+        eta=eta,
+        time=time,
+        loss=loss,
+        label_smoothing=label_smoothing,
+        noise=noise,
+        seed=theory_seed,
+    )
     ladder = _ladder(goal.mlp, widths, scales, draws)
-    warn_if_too_deep(ladder)
+    ladder.warn_if_too_deep()
     entries = entries_of(goal.law, goal.mlp.depth)
-    own_seeds = spawn(seeds[0], len(ladder.networks))
-    keeper = keeper or (lambda name, compute: compute())
-    found = [
-        keeper(
-            f"width {network.hidden_widths[0]}", partial(_measured, goal, network, count, ladder.batches, own)
-        )
-        for network, count, own in zip(ladder.networks, ladder.draws, own_seeds, strict=True)
-    ]
+    batches, steps = measured_widths(partial(measure, goal, entries), ladder, seeds[0], keeper)
     return TrainedComparison(
         goal.mlp,
         tuple(entries),
         ladder,
         "control variates" if goal.law.weights is not None else "plain",
-        " ".join(repr(seed).split()),
+        seed_text(seed),
         values_of(goal.law, entries),
         _units(goal, entries),
-        tuple(BatchValues(each["values"].values) for each in found),
+        batches,
         goal,
         learner,
-        np.array([float(each["steps"]) for each in found]),
+        steps,
         sampled_law(goal.law, _BATCHES, entries),
     )
-
-
-def _measured(goal: Goal, network: MLP, draws: int, batches: int, seed: Seed) -> xarray.Dataset:
-    """Batch values and the number of steps of networks of one width, as a part that can be kept."""
-    import xarray
-
-    found, steps = measure(goal, network, draws, batches, seed, entries_of(goal.law, network.depth))
-    return xarray.Dataset({"values": (("batch", "entry"), found.values), "steps": ((), steps)})
 
 
 def _units(goal: Goal, entries: Entries) -> Array:
@@ -234,24 +215,15 @@ def _ladder(
     mlp: MLP, widths: Sequence[int] | None, scales: Sequence[float] | None, draws: int | Sequence[int]
 ) -> Ladder:
     """Widths, and mirrored pairs of networks of each, in batches."""
-    if widths is not None:
-        if scales is not None or len(set(mlp.hidden_widths)) > 1:
-            raise InputError(
-                "widths are for networks with equal hidden layers, without scales: give either widths or scales."
-            )
-        scales = [float(width) / own for width in widths for own in mlp.hidden_widths[:1]]
-    chosen = check_scales(mlp, scales)
-    networks = tuple(scaled(mlp, scale) for scale in chosen)
-    inverse = inverse_widths(mlp, chosen)
-    counts = _counts(networks, inverse, draws)
+    rungs = rungs_of(mlp, scales_of_widths(mlp, widths, scales))
+    counts = _counts(rungs.networks, rungs.inverse, draws)
     batches = min(_BATCHES, min(counts) // 2)
     if batches < _FEWEST_BATCHES:
         raise InputError(
             f"draws is {draws}, but standard errors need more networks: give at least {2 * _FEWEST_BATCHES} for "
             "each width."
         )
-    rounded = tuple(-(-count // (2 * batches)) * 2 * batches for count in counts)
-    return Ladder(chosen, inverse, networks, rounded, "weights", batches)
+    return Ladder(*rungs, rounded_up(counts, 2 * batches), "weights", batches)
 
 
 def _counts(networks: Sequence[MLP], inverse: Array, draws: int | Sequence[int]) -> list[int]:
@@ -259,13 +231,9 @@ def _counts(networks: Sequence[MLP], inverse: Array, draws: int | Sequence[int])
 
     A wide network takes longer, by its parameters, but differs less from the others, by 1 / √n.
     """
-    if isinstance(draws, int | np.integer) and not isinstance(draws, bool):
-        costs = np.array([network.parameter_count / own for network, own in zip(networks, inverse)])
+    costs = np.array([network.parameter_count / own for network, own in zip(networks, inverse)])
+    counts = draws_by_width(draws, inverse, costs)
+    if isinstance(draws, int | np.integer):
         fewest = min(int(draws), 2 * _FEWEST_BATCHES)
-        return [max(fewest, count) for count in share_draws(inverse, costs, int(draws))]
-    counts = [] if isinstance(draws, bool | float | str) else [int(count) for count in draws]
-    if len(counts) != len(networks):
-        raise InputError(
-            f"draws is {draws!r}: give a whole number, or one for each of {len(networks)} widths."
-        )
+        return [max(fewest, count) for count in counts]
     return counts

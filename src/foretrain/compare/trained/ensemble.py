@@ -20,16 +20,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from foretrain.compare.trained.networks import Networks, draw_networks
-from foretrain.compare.trained.training import Training, train
+from foretrain.compare.trained.networks import Networks, draw_networks, group_size, groups_of
+from foretrain.compare.trained.training import Course, Training, train
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
-from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn, torch_generator
-from foretrain.support.threads import over_cores
-from foretrain.theory.architecture import MLP
+from foretrain.support.threads import PARTS_AT_ONCE, torch_over_cores
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets, whole
-from foretrain.theory.flow.entry import check_network
 
 Array = NDArray[np.float64]
 
@@ -37,8 +35,6 @@ Columns = dict[str, NDArray[Any]]
 
 KEPT_BEFORE = ("kernel_before", "free", "metric")
 KEPT = (*KEPT_BEFORE, "kernel_after")
-_GROUP_BYTES = 4e6  # of parameters trained together: about a processor's cache
-_GROUPS_AT_ONCE = 8  # between two looks at the progress bar
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -170,24 +166,14 @@ def _groups(
     numbers = draws if isinstance(draws, range) else range(draws)
     if not numbers or (mirrored and (len(numbers) % 2 or numbers.start % 2)):
         raise InputError(f"draws is {draws}: give a positive number, an even one for mirrored networks.")
-    size = max(1, int(_GROUP_BYTES / (8 * mlp.parameter_count))) if group is None else group
+    size = group_size(mlp) if group is None else group
     _require(mlp, inputs, len(numbers), size, keep)
-    return [numbers[first : first + size] for first in range(0, len(numbers), size)]
+    return groups_of(numbers, size)
 
 
 def _each(read: Callable[[range], Columns], groups: Sequence[range], what: str) -> Any:
-    """What is read of all groups, on all cores, one thread of torch each."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    found: list[Columns] = []
-    try:
-        with Progress(f"{what} networks", total=groups[-1].stop - groups[0].start) as bar:
-            for first in range(0, len(groups), _GROUPS_AT_ONCE):
-                some = groups[first : first + _GROUPS_AT_ONCE]
-                found += over_cores(read, some, uses_blas=True)
-                bar.advance(sum(map(len, some)))
-    finally:
-        torch.set_num_threads(threads)
+    """What is read of all groups, on all cores."""
+    found = torch_over_cores(read, groups, f"{what} networks", uses_blas=True)
     return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 
 
@@ -214,10 +200,20 @@ class _Work:
             found = self._before(networks, offsets)
             X = self.inputs[: len(self.training.targets)]
             course = train(networks, X, self.training, offsets)
+            self._require_end(course)
             found |= {"end": self._outputs(networks), "steps": course.steps, "diverged": course.diverged}
             if "kernel_after" in self.keep:
                 found["kernel_after"] = networks.kernel(self.inputs).numpy()
         return found
+
+    def _require_end(self, course: Course) -> None:
+        late = int((~course.ended & ~course.diverged).sum())
+        if late:
+            raise InputError(
+                f"{late} of {len(course.ended)} networks have not reached the end of training in "
+                f"{self.training.most_steps:,} steps: give a time, since the prediction holds at any, or fewer "
+                "or more different training inputs."
+            )
 
     def _drawn(self, numbers: range) -> tuple[Networks, Tensor | None]:
         networks = draw_networks(self.mlp, numbers, self.seeds[0], mirrored=self.mirrored)
@@ -304,5 +300,5 @@ def _require(mlp: MLP, inputs: int, draws: int, size: int, keep: Sequence[str]) 
     each = 2 * inputs * outputs + ("metric" in keep) * inputs**2 + ("free" in keep) * inputs * outputs
     each += sum(name in keep for name in ("kernel_before", "kernel_after")) * (inputs * outputs) ** 2
     working = 6 * mlp.parameter_count + 4 * inputs * sum(mlp.widths) + 4 * (inputs * outputs) ** 2
-    needed = 8.0 * (draws * 2 * each + _GROUPS_AT_ONCE * size * working)
+    needed = 8.0 * (draws * 2 * each + PARTS_AT_ONCE * size * working)
     require_memory(needed, f"training {draws:,} networks of width {max(mlp.widths[1:])}", "use fewer draws")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.compare.trained.training import Algorithm, LossName, Training
+from foretrain.compare.trained.training import Algorithm, Training
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets, positive, whole
-from foretrain.theory.flow.entry import check_network
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, condition
-from foretrain.theory.prediction.entry import class_probabilities
-from foretrain.theory.prediction.factor import check_noise
+from foretrain.theory.prediction.cholesky import check_noise
+from foretrain.theory.prediction.entry import Learner, LossName, class_probabilities
 from foretrain.theory.prediction.infinite_width import (
     GradientDescent,
     OutputKernels,
@@ -31,7 +30,6 @@ from foretrain.theory.prediction.infinite_width.cross_entropy import (
 )
 
 Array = NDArray[np.float64]
-Learner = Literal["gradient_descent", "bayes"]
 
 _STRIDE = 0.25  # of the integrator of the flow, in units of 1 / λ_max: the fastest error is right to 1e-5
 _SAMPLES = 40_000  # of networks of infinite width, where their law has no closed form
@@ -82,38 +80,46 @@ def goal_of(
     eta: float | None = None,
     time: float | None = None,
     loss: LossName = "squared_error",
+    label_smoothing: float | None = None,
     noise: float = 0.0,
     seed: Seed = 0,
 ) -> Goal:
     """The prediction at infinite width and the training that it is about; arguments as in ``compare_trained``."""
     check_network(mlp)
-    if learner not in get_args(Learner):
-        raise unknown_name("learner", str(learner), get_args(Learner))
+    check_learner(learner, noise)
     if learner == "bayes" and (time is not None or loss != "squared_error"):
         raise InputError(
             "Bayesian learning is the end of training on squared errors: leave time and loss out."
         )
-    if learner != "bayes" and noise:
-        raise InputError("noise is a matter of Bayesian learning: use learner='bayes', or leave it out.")
     train, test = mlp.check_inputs(X_train), mlp.check_inputs(X_test)
     mlp = mlp.with_inputs(train)
     trained = bayes_equivalent_rates(mlp) if learner == "bayes" else mlp
     kernels, noise = output_kernels(trained, train, test), check_noise(noise)
-    targets = check_targets(_probabilities(Y_train, mlp, loss), len(train), mlp.n_out)
+    targets = check_targets(_probabilities(Y_train, mlp, loss, label_smoothing), len(train), mlp.n_out)
     training = _training(kernels, targets, algorithm, eta, time, loss, noise)
     law = _law(kernels, training, seed)
     return Goal(trained, train, test, training, law)
 
 
-def _probabilities(Y: ArrayLike, mlp: MLP, loss: LossName) -> ArrayLike:
+def check_learner(learner: Learner, noise: float) -> None:
+    """Refuse names that mean nothing, and noise where no learner makes use of it."""
+    if learner not in get_args(Learner):
+        raise unknown_name("learner", str(learner), get_args(Learner))
+    if learner != "bayes" and noise:
+        raise InputError("noise is a matter of Bayesian learning: use learner='bayes', or leave it out.")
+
+
+def _probabilities(Y: ArrayLike, mlp: MLP, loss: LossName, smoothing: float | None) -> ArrayLike:
     """Targets as they are given; for the cross-entropy probabilities, from numbers of classes too."""
     if loss != "cross_entropy":
+        if smoothing is not None:
+            raise InputError("label_smoothing is for classes: add loss='cross_entropy', or leave it out.")
         return Y
     if mlp.n_out < 2:
         raise InputError(
             "the network has one output: the cross-entropy needs n_out >= 2, one for each class."
         )
-    return class_probabilities(Y, mlp.n_out)
+    return class_probabilities(Y, mlp.n_out, smoothing)
 
 
 def _training(

@@ -7,7 +7,7 @@ and the sum of δ over samples in its biases.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
 
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foretrain.compare.build import Network, linear_layers
 from foretrain.compare.ensembles import Parameters, sample_parameters
 from foretrain.compare.torch_activation import torch_activation
 from foretrain.support.seeds import Seed, spawn
@@ -26,6 +27,7 @@ Array = NDArray[np.float64]
 SignalAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _BLOCK = 4  # networks that share a stream of random numbers: a seed gives the same networks however they are grouped
+_GROUP_BYTES = 4e6  # of parameters trained together: about a processor's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +90,7 @@ class Networks:
         return Trace(signals, slopes, z)
 
     def sensitivities(self, trace: Trace, error: Tensor, down_to: int = 0) -> list[Tensor]:
-        """dL/dz^(l) from the output (first in the list) down to a layer, for the error factor dL/dz^(L) (10.4)."""
+        """dL/dz^(l) (8.3), (8.4) from the output (first in the list) down to a layer; the error is dL/dz^(L)."""
         found = [error]
         for number in range(self.mlp.depth - 1, down_to, -1):
             slope, skip = trace.slopes[number - 1], self.mlp.gamma[number]
@@ -97,7 +99,7 @@ class Networks:
         return found
 
     def kernel(self, X: Array) -> Tensor:
-        """Ĥ_ij;ab of each network (8.9): (networks, outputs, outputs, samples, samples).
+        """Ĥ_ij;ab of each network (8.16)-(8.18): (networks, outputs, outputs, samples, samples).
 
         The sum over layers of (λ_b + λ_W / n s_a · s_b) times the overlap of the sensitivities of outputs i and j.
         """
@@ -148,6 +150,24 @@ _OWN_SLOPES: dict[str, SignalAndSlope] = {
     "relu": _relu,
     "sin": lambda z: (torch.sin(z), torch.cos(z)),
 }
+
+
+def group_size(mlp: MLP) -> int:
+    """How many networks to train together: as many as fit a processor's cache."""
+    return max(1, int(_GROUP_BYTES / (8 * mlp.parameter_count)))
+
+
+def groups_of(numbers: range, size: int) -> list[range]:
+    """Numbers of networks, so many at a time."""
+    return [numbers[first : first + size] for first in range(0, len(numbers), size)]
+
+
+def stacked(networks: Sequence[Network]) -> Networks:
+    """Copies of torch networks of one shape, to be trained together."""
+    layers = list(zip(*(linear_layers(network) for network in networks), strict=True))
+    weights = tuple(torch.stack([each.weight.detach() for each in layer]) for layer in layers)
+    biases = tuple(torch.stack([each.bias.detach()[:, None] for each in layer]) for layer in layers)
+    return Networks(Parameters(networks[0].mlp, weights, biases))
 
 
 def draw_networks(mlp: MLP, numbers: range, seed: Seed, *, mirrored: bool = False) -> Networks:

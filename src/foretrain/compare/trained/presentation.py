@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from foretrain.compare.presentation import comparison_dataset, ladder_text
+from foretrain.compare.presentation import comparison_dataset, ladder_text, last_layer_rows
 from foretrain.compare.trained.columns import TrainedEntry
 
 if TYPE_CHECKING:
@@ -73,15 +73,6 @@ def _with_error(value: float, error: float) -> str:
     return f"{value:.3g} ± {error:.1g}" if value > 0 else f"0 ± {error:.1g}"
 
 
-def entry_rows(found: TrainedComparison) -> list[tuple[str, float, float, float, float | None]]:
-    """Entry, theory, limit of infinite width, standard error and z."""
-    columns = zip(found.entries, found.theory, found.limit, found.standard_error, found.z)
-    return [
-        (e.label, float(theory), float(limit), float(error), None if np.isnan(z) else round(float(z), 2))
-        for e, theory, limit, error, z in columns
-    ]
-
-
 def power_text(found: TrainedComparison) -> str:
     """With which power of n deviations fall."""
     powers = {name: found.power(name) for name in found.observables}
@@ -105,7 +96,7 @@ def trained_text(found: TrainedComparison) -> str:
     ]
     for width, networks, steps, *cells in size_rows(found):
         lines.append(f"  {width:>6}{networks:>10}{steps:>8}" + "".join(f"{cell:>18}" for cell in cells))
-    rows = entry_rows(found)
+    rows = last_layer_rows(found)
     lines.append(f"  {'':<26}{'theory':>12}{'limit':>12}{'std. error':>12}{'z':>8}")
     for label, theory, limit, error, z in rows[:_SHOWN]:
         score = "exact" if z is None else f"{z:.2f}"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compare.estimators import BatchValues
+from foretrain.compare.judging.entries import BatchValues
 from foretrain.compare.trained.columns import Columns, Entries, pseudo_values
 from foretrain.compare.trained.ensemble import (
     InitialEnsemble,
@@ -40,7 +40,7 @@ _CHUNK_BYTES = 1e8  # of kernels and metrics held at once
 
 
 def measure(
-    goal: Goal, mlp: MLP, draws: int, batches: int, seed: Seed, entries: Entries
+    goal: Goal, entries: Entries, mlp: MLP, draws: int, batches: int, seed: Seed
 ) -> tuple[BatchValues, float]:
     """Train networks of one width, and read them: batch values, and the mean number of steps."""
     first, second = spawn(seed, 2)

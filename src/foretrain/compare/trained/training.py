@@ -14,10 +14,10 @@ from torch import Tensor
 from foretrain.compare.trained.networks import Networks, Trace
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.arguments import not_negative, positive, whole
+from foretrain.theory.prediction.entry import LossName
 
 Array = NDArray[np.float64]
 Algorithm = Literal["gradient_descent", "flow"]
-LossName = Literal["squared_error", "cross_entropy"]
 
 TOLERANCE = 1e-8  # of the largest error factor, relative to its start: training has then ended
 MOST_STEPS = 200_000
@@ -93,16 +93,25 @@ class Course:
 
     steps: Array
     diverged: NDArray[np.bool_]
+    ended: NDArray[np.bool_]  # whether it was done within the steps that were allowed
 
 
-def train(networks: Networks, X: Array, training: Training, offsets: Tensor | None = None) -> Course:
+def train(
+    networks: Networks,
+    X: Array,
+    training: Training,
+    offsets: Tensor | None = None,
+    rates: Array | None = None,
+) -> Course:
     """Train networks in place on inputs X (training inputs, n_in); each stops when it has ended or runs away.
 
-    ``offsets`` (networks, outputs, training inputs) are added to training outputs and trained at rate ``noise``.
+    ``offsets`` (networks, outputs, training inputs) are added to training outputs and trained at rate ``noise``:
+    without noise they stay, and give every network targets of its own. ``rates`` (networks,) are multiples of eta.
     """
     count = len(networks)
     steps, diverged = np.zeros(count), np.zeros(count, dtype=bool)
-    places, descent = torch.arange(count), _Descent(networks, X, training, offsets)
+    places = torch.arange(count)
+    descent = _Descent(networks, X, training, offsets, None if rates is None else torch.from_numpy(rates))
     first: Tensor | None = None
     wanted = training.steps
     for number in range(1 + (training.most_steps if wanted is None else wanted)):
@@ -114,35 +123,43 @@ def train(networks: Networks, X: Array, training: Training, offsets: Tensor | No
         descent.alive &= ~gone
         if wanted is None:
             descent.alive &= sizes > training.tolerance * first
-        steps[places[descent.alive].numpy()] = number
         alive = descent.alive.nonzero()[:, 0]
         if not len(alive) or number == wanted:
             networks.write(places, descent.networks)
-            return Course(steps, diverged)
+            return Course(steps, diverged, ~diverged)
         descent.step(trace, error)
+        steps[places[alive].numpy()] = number + 1
         if 2 * len(alive) <= len(places):  # those that have ended need not be carried along
             networks.write(places, descent.networks)
             places, first, descent = places[alive], first[alive], descent.chosen(alive)
-    raise InputError(
-        f"{len(alive)} of {count} networks have not reached the end of training in {training.most_steps:,} steps: "
-        "give a time, since the prediction holds at any, or fewer or more different training inputs."
-    )
+    networks.write(places, descent.networks)
+    ended = ~diverged
+    ended[places[descent.alive].numpy()] = False
+    return Course(steps, diverged, ended)
 
 
 class _Descent:
     """Networks on their way, and those of them that still learn."""
 
-    def __init__(self, networks: Networks, X: Array, training: Training, offsets: Tensor | None) -> None:
+    def __init__(
+        self,
+        networks: Networks,
+        X: Array,
+        training: Training,
+        offsets: Tensor | None,
+        rates: Tensor | None,
+    ) -> None:
         self.networks, self.alive = networks, torch.ones(len(networks), dtype=torch.bool)
-        self._X, self._training, self._offsets = X, training, offsets
+        self._X, self._training = X, training
+        self._offsets, self._rates = offsets, rates
         self._targets = torch.from_numpy(np.ascontiguousarray(training.targets.T))
         self._entry = networks.entry(X)
         self._lowest = len(self._entry.signals)  # layer that learns
 
     def chosen(self, places: Tensor) -> _Descent:
         """Copies of some of them."""
-        offsets = None if self._offsets is None else self._offsets[places]
-        return _Descent(self.networks.chosen(places), self._X, self._training, offsets)
+        own = (None if each is None else each[places] for each in (self._offsets, self._rates))
+        return _Descent(self.networks.chosen(places), self._X, self._training, *own)
 
     def errors(self) -> tuple[Trace, Tensor]:
         """The forward pass on training inputs, and the error factors ε = dL/dz (10.5), (10.6)."""
@@ -172,7 +189,9 @@ class _Descent:
             values.copy_(found)
 
     def _learning(self, error: Tensor) -> Tensor:
-        return torch.where(self.alive[:, None, None], error, 0.0)
+        """The error factors by which networks still learn, times the rates of their own."""
+        error = torch.where(self.alive[:, None, None], error, 0.0)
+        return error if self._rates is None else error * self._rates[:, None, None]
 
     def _move(self, trace: Trace, error: Tensor, rate: float) -> None:
         """θ − η λ dL/dθ, in place."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.doctor.chain import MlpChain, chain_of
 from foretrain.doctor.finding import Examination, Finding, Severity
+from foretrain.doctor.mlp.chain import MlpChain, chain_of
 from foretrain.doctor.setup import Case
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.theory.flow import flow

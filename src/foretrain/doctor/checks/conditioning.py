@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.doctor.finding import Examination, Finding, Severity
-from foretrain.doctor.output_kernel import Forecast, OutputKernel, output_kernel, reference
+from foretrain.doctor.kernels.output_kernel import Forecast, OutputKernel, output_kernel, reference
+from foretrain.doctor.presentation.step_counts import counted
 from foretrain.doctor.setup import Case
-from foretrain.doctor.stability import edge
-from foretrain.doctor.step_counts import counted
+from foretrain.doctor.trials.stability import edge
 from foretrain.empirical.fields.spectra import effective_rank, participation_ratio
 from foretrain.support.errors import NotSupportedError
 

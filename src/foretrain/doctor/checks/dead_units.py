@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
-from foretrain.doctor.code_text import table
+from foretrain.doctor.blocks.unit_responses import Response, responses, units_last
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.presentation.code import table
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.unit_responses import Response, responses, units_last
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:

@@ -23,16 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.plateau.layers import has_normalisation
-from foretrain.doctor.block_scales import unit_factors
-from foretrain.doctor.blocks import Passage, passage, without_in_place
-from foretrain.doctor.branches import Branch, branches_of, shrinking_factors
-from foretrain.doctor.chain import chain_of
-from foretrain.doctor.code_text import scaling_code
-from foretrain.doctor.data_trials import LEARNED, STEPS, at_its_best, constant_loss, speed_up
+from foretrain.doctor.blocks.branches import Branch, branches_of, shrinking_factors
+from foretrain.doctor.blocks.passage import Passage, passage, without_in_place
+from foretrain.doctor.blocks.unit_scales import unit_factors
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.mlp.chain import chain_of
+from foretrain.doctor.presentation.code import scaling_code
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.stability import edge
-from foretrain.doctor.trial import Trial, trial
+from foretrain.doctor.trials.best_rate import LEARNED, at_its_best, speed_up
+from foretrain.doctor.trials.constant import constant_loss
+from foretrain.doctor.trials.stability import edge
+from foretrain.doctor.trials.trial import Trial, trial
 from foretrain.support.errors import ForetrainError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def _drowned(case: Case, branches: list[Branch]) -> Finding | None:
         Severity.WARNING,
         f"Residual branches are up to {largest.ratio:.2g} times as large as what they are added to, which holds "
         "learning back.",
-        f"Largest at {largest.weights[0]!r}, of {len(branches)} branches. In {STEPS} steps at its best rate the loss "
-        f"went from {given.start:.3g} to {given.end:.3g}; with branches that add equal shares, from "
+        f"Largest at {largest.weights[0]!r}, of {len(branches)} branches. In {given.steps} steps at its best rate "
+        f"the loss went from {given.start:.3g} to {given.end:.3g}; with branches that add equal shares, from "
         f"{better.start:.3g} to {better.end:.3g}.",
         _BRANCH_SOURCE,
         "Multiply the last weights of the branches so that all of them together add about as much as the stream has.",

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.doctor.chain import MlpChain, chain_of
-from foretrain.doctor.chain_signals import INPUTS, Kernels, Signals, measure, predict
-from foretrain.doctor.critical_scales import LayerPlan, Wanted, carry_out, code_for, find_wanted
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.held_out import FEWEST, HeldOut, held_out
-from foretrain.doctor.learned import has_learned
+from foretrain.doctor.mlp.chain import MlpChain, chain_of
+from foretrain.doctor.mlp.critical_scales import LayerPlan, Wanted, carry_out, code_for, find_wanted
+from foretrain.doctor.mlp.signals import INPUTS, Kernels, Signals, measure, predict
 from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.trials.held_out import FEWEST, HeldOut, held_out
+from foretrain.doctor.trials.learned import has_learned
 from foretrain.support.errors import ForetrainError, NotSupportedError
 
 if TYPE_CHECKING:

@@ -19,29 +19,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor, nn
 
-from foretrain.doctor.data_trials import (
-    FASTER,
-    LEARNED,
-    SOURCE,
-    STEPS,
-    UNEVEN,
-    at_its_best,
-    constant_loss,
-    speed_up,
-)
-from foretrain.doctor.features import (
+from foretrain.doctor.data.features import (
     CONSTANT,
+    SOURCE,
+    UNEVEN,
     Features,
     feature_axis,
     measure,
     standardised,
     standardising_code,
 )
+from foretrain.doctor.data.targets import conflict_findings, label_findings, target_findings
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.stability import edge, rate_code
-from foretrain.doctor.targets import conflict_findings, label_findings, target_findings
-from foretrain.doctor.trial import Trial
+from foretrain.doctor.trials.best_rate import FASTER, LEARNED, at_its_best, speed_up
+from foretrain.doctor.trials.constant import constant_loss
+from foretrain.doctor.trials.stability import edge, rate_code
+from foretrain.doctor.trials.trial import Trial
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -109,7 +103,7 @@ def _inputs(case: Case, features: Features) -> tuple[Finding, dict[str, Trial]]:
     tried = {"as given": given, "standardised": better}
     faster = speed_up(given, better)
     told += (
-        f" In {STEPS} steps at its best rate the loss went from {given.start:.3g} to {given.end:.3g}; with "
+        f" In {given.steps} steps at its best rate the loss went from {given.start:.3g} to {given.end:.3g}; with "
         f"standardised inputs from {better.start:.3g} to {better.end:.3g}."
     )
     worse = faster >= FASTER or (_extreme(features) and better.end < given.end / 2)
@@ -217,5 +211,5 @@ def _data(features: Features, tried: dict[str, Trial]) -> xarray.Dataset:
     if tried:
         losses = np.stack([one.losses for one in tried.values()])
         found["loss"] = (("data", "step"), losses)
-        found = found.assign_coords(data=list(tried), step=np.arange(STEPS + 1))
+        found = found.assign_coords(data=list(tried), step=np.arange(losses.shape[1]))
     return found

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from foretrain.doctor.chain import chain_of
-from foretrain.doctor.code_text import table
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.mlp.chain import chain_of
+from foretrain.doctor.presentation.code import table
 from foretrain.doctor.setup import Case
-from foretrain.doctor.stability import edge
-from foretrain.empirical.kernel_passes import differentiable_kernels
+from foretrain.doctor.trials.stability import edge
+from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.theory.ntk_shares import contributions, diagonal
@@ -85,12 +84,8 @@ class _Shares:
 def check(case: Case) -> Examination:
     """Shares of all weight matrices against equal ones."""
     seen = _measured(case)
-    finding = _by_rates(case, seen) if _is_adaptive(case) else _by_shares(case, seen)
+    finding = _by_rates(case, seen) if case.recipe.is_adaptive else _by_shares(case, seen)
     return Examination((finding,), _dataset(case, seen))
-
-
-def _is_adaptive(case: Case) -> bool:
-    return not issubclass(case.recipe.kind, torch.optim.SGD)
 
 
 def _measured(case: Case) -> _Shares:

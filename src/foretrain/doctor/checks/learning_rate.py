@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.doctor.data_trials import constant_loss
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.output_kernel import output_kernel
+from foretrain.doctor.kernels.output_kernel import output_kernel
+from foretrain.doctor.presentation.step_counts import counted
 from foretrain.doctor.setup import Case
-from foretrain.doctor.stability import Edge, edge, rate_code
-from foretrain.doctor.step_counts import counted
-from foretrain.doctor.trial import Trial, best_of, trial
+from foretrain.doctor.trials.constant import constant_loss
+from foretrain.doctor.trials.stability import Edge, edge, rate_code
+from foretrain.doctor.trials.trial import LONG, Trial, best_of, trial
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ _MUCH_LESS = 0.5  # of what the recommended rate learns in a trial: much slower 
 _FAR_ABOVE = 2.0  # times the edge: beyond it a rate that learns less than the recommended one is no accident
 _FAR_BELOW = 1 / 15  # of the recommended rate, about 1/30 of the edge
 _HARDLY = 0.1  # of what the recommended rate learns in a trial
-_LONG = 240  # steps of a real training
 _LEARNS = 0.2  # of what there is to learn: a rate that takes so much in them is not small
 _SLOW = 2000.0  # steps until half of the error is gone: longer than people wait for a first look
 _HOPELESS = 2e5
@@ -94,7 +93,7 @@ def _catches_up(case: Case, found: Edge) -> bool:
     """Whether a longer training ends lower at the given rate: rectifiers may leap to where the loss is flat."""
     setup = case.setup
     better = setup.with_recipe(setup.recipe.scaled(found.recommended / found.rate))
-    return trial(setup, _LONG).end < trial(better, _LONG).end
+    return trial(setup, LONG).end < trial(better, LONG).end
 
 
 def _climbs(given: Trial) -> bool:
@@ -149,7 +148,7 @@ def _below(case: Case, found: Edge, given: Trial, best: Trial, half: float) -> F
 
 def _learns(case: Case, best: Trial) -> bool:
     """Whether a real training at the given rate gets on; kernels grow, so that forecasts may be too slow."""
-    longer = trial(case.setup, _LONG)
+    longer = trial(case.setup, LONG)
     return longer.drop > _LEARNS * (longer.start - min(best.end, longer.end))
 
 

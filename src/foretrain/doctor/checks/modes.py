@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.mode_forecast import ModeForecast, forecast_modes, pictures
-from foretrain.doctor.output_kernel import output_kernel, reference
-from foretrain.doctor.recipe import Group, Recipe, descent
+from foretrain.doctor.kernels.mode_forecast import ModeForecast, forecast_modes, pictures
+from foretrain.doctor.kernels.output_kernel import output_kernel, reference
+from foretrain.doctor.presentation.step_counts import counted
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.stability import edge
-from foretrain.doctor.step_counts import counted
-from foretrain.doctor.trial import Trial, trial
+from foretrain.doctor.setup.recipe import Group, Recipe, descent
+from foretrain.doctor.trials.stability import edge
+from foretrain.doctor.trials.trial import Trial, trial
 
 if TYPE_CHECKING:
     import xarray

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -28,14 +27,15 @@ from foretrain.compare.plateau.layers import (
     has_normalisation,
     read_layers,
 )
-from foretrain.compare.plateau.levels import FLAT, Task, plateau_level
+from foretrain.compare.plateau.levels import FLAT, plateau_level
 from foretrain.compare.plateau.rescaling import ScalingLaw, factors_to_natural
-from foretrain.doctor.code_text import scaling_code
+from foretrain.compare.task import Task
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.recipe import descent
+from foretrain.doctor.presentation.code import scaling_code
+from foretrain.doctor.presentation.step_counts import counted
 from foretrain.doctor.setup import Case
-from foretrain.doctor.stability import edge
-from foretrain.doctor.step_counts import counted
+from foretrain.doctor.setup.recipe import descent
+from foretrain.doctor.trials.stability import edge
 from foretrain.empirical.imbalance import imbalance
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.training.gradient_flow import ModelFlow, gradient_flow
@@ -87,9 +87,11 @@ def check(case: Case) -> Examination:
     level = plateau_level(case.model, task)
     if not level > 0:
         raise NotSupportedError("the loss has no level of a saddle above zero, from which a plateau is told.")
-    given = _followed(case, task, level)
     factors = factors_to_natural(small) if small.count else {}
-    after = _followed(Case(case.setup.rescaled(factors)), task, level) if factors else None
+    after = _followed(Case(case.setup.rescaled(factors)), task, level, _EVALUATIONS) if factors else None
+    # Where larger layers do not help, it is not worth much how long the given ones wait.
+    counts = after is None or after.left
+    given = _followed(case, task, level, _EVALUATIONS if counts else _FIRST_EVALUATIONS)
     found = _judged(case, small, given, after, level)
     return Examination((found,), _dataset(case, task, layers, factors, given, after, level))
 
@@ -106,22 +108,22 @@ def _refuse(model: nn.Module) -> None:
         )
 
 
-def _followed(case: Case, task: Task, level: float) -> _Wait:
+def _followed(case: Case, task: Task, level: float, evaluations: int) -> _Wait:
     """The flow at rates in the proportions of the optimizer, in steps that follow it."""
     largest = max(case.recipe.rates.values())
-    times, losses, left, model = _flow(case, task, (1 - FLAT) * level)
+    times, losses, left, model = _flow(case, task, (1 - FLAT) * level, evaluations)
     bound = min(_stable_rate(case), _stable_rate(Case(case.setup.with_model(model))))
     bound = bound if math.isfinite(bound) else largest
-    step = bound if _is_adaptive(case) else min(largest, bound)
+    step = bound if case.recipe.is_adaptive else min(largest, bound)
     return _Wait(times / step, losses, left, step, bound)
 
 
-def _flow(case: Case, task: Task, below: float) -> tuple[Array, Array, bool, nn.Module]:
+def _flow(case: Case, task: Task, below: float, evaluations: int) -> tuple[Array, Array, bool, nn.Module]:
     """Times, losses, whether the loss fell so far, and the model there; in two parts, the second if it may leave."""
     rates = case.recipe.rates
     largest = max(rates.values())
     size = sum(parameter.numel() for parameter in case.model.parameters())
-    most = int(min(_EVALUATIONS, max(30, _WORK / (size * len(task.x)))))
+    most = int(min(evaluations, max(30, _WORK / (size * len(task.x)))))
 
     def followed(model: nn.Module, evaluations: int) -> ModelFlow:
         return gradient_flow(
@@ -169,10 +171,6 @@ def _stable_rate(case: Case) -> float:
     return found.start if not found.reason and found.product > 0 else math.inf
 
 
-def _is_adaptive(case: Case) -> bool:
-    return not issubclass(case.recipe.kind, torch.optim.SGD)
-
-
 def _only_training(case: Case, rates: dict[str, float]) -> nn.Module:
     """What the optimizer leaves alone stays."""
     model = Case(case.setup).model
@@ -201,14 +199,16 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
     law = "" if given.left else f", for which the law says {_by_law(small):.2g} times longer than without"
     evidence = (
         f"{_course(case, given, level)}; {small.count} weight matrices sit at {small.epsilon:.2g} of their natural "
-        f"scale{law}. Rescaled, it leaves after {counted(after.length)} steps."
+        f"scale{law}. Rescaled, it {'leaves' if after.left else 'has not left'} after {counted(after.length)} steps."
     )
     if wait < _LONG or gain < _FASTER or not after.left:
         title = f"No long plateau: learning begins within about {counted(max(1.0, wait))} steps."
-        if wait >= _LONG:
+        if not (given.left or after.left):
+            title = "The scale of the layers is not why the loss waits: it does so with larger ones too."
+        elif wait >= _LONG:
             title = f"Learning begins after about {counted(wait)} steps; larger layers would not change that much."
         return Finding(Severity.GOOD, title, evidence, _SOURCE, numbers=numbers)
-    if _is_adaptive(case) and small.epsilon > _TINY:
+    if case.recipe.is_adaptive and small.epsilon > _TINY:
         title = f"Plain descent would wait for {counted(wait)} steps here; {case.recipe.kind.__name__} waits less."
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers)
     return _waiting(case, small, given, numbers, evidence)
@@ -227,7 +227,7 @@ def _waiting(
     case: Case, small: Bottleneck, given: _Wait, numbers: dict[str, float], evidence: str
 ) -> Finding:
     factors = {name: float(f"{factor:.4g}") for name, factor in factors_to_natural(small).items()}
-    adaptive, wait = _is_adaptive(case), numbers["predicted_steps"]
+    adaptive, wait = case.recipe.is_adaptive, numbers["predicted_steps"]
     return Finding(
         Severity.CRITICAL if wait >= _HOPELESS and not adaptive else Severity.WARNING,
         f"The loss will wait on a plateau for {_amount(given, wait)}{' by plain descent' if adaptive else ''}: "

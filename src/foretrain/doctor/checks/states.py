@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
-from foretrain.compare.plateau.levels import Task
+from foretrain.compare.task import Task
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.memory_treatment import (
+from foretrain.doctor.presentation.step_counts import counted
+from foretrain.doctor.recurrence.longer_memory import (
     Change,
     adaptive,
     adaptive_code,
@@ -28,10 +28,9 @@ from foretrain.doctor.memory_treatment import (
     changed,
     changes_for,
 )
-from foretrain.doctor.recurrent_memory import Memory, Pass, measure_memory, recurrent_layers, run
+from foretrain.doctor.recurrence.memory import Memory, Pass, measure_memory, recurrent_layers, run
+from foretrain.doctor.recurrence.state_kernel import Modes, Ranks, measure_modes, measure_ranks
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.state_kernel import Modes, Ranks, measure_modes, measure_ranks
-from foretrain.doctor.step_counts import counted
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def check(case: Case) -> Examination:
         memory = measure_memory(seen, task)
     except NotSupportedError as error:
         return Examination((_unjudged(str(error), ranks, modes),), _dataset(seen, None, ranks, modes))
-    if memory.retention >= (_FAINT if _descends(case) else _FAINT_FOR_ADAPTIVE):
+    if memory.retention >= (_FAINT_FOR_ADAPTIVE if case.recipe.is_adaptive else _FAINT):
         findings = [_remembers(memory, ranks, modes)]
     else:
         findings = _forgets(case, task, seen, memory, ranks, modes)
@@ -125,11 +124,7 @@ def _forgets(case: Case, task: Task, seen: Pass, memory: Memory, ranks: Ranks, m
         numbers | ({} if change is None else {"retention_after": after}),
         names,
     )
-    return [found, _slow(seen, modes)] if _descends(case) else [found]
-
-
-def _descends(case: Case) -> bool:
-    return issubclass(case.recipe.kind, torch.optim.SGD)
+    return [found] if case.recipe.is_adaptive else [found, _slow(seen, modes)]
 
 
 def _best_change(

@@ -25,7 +25,7 @@ from foretrain.empirical.differentials.backward import (
     repeated_along,
 )
 from foretrain.empirical.differentials.written_out import differentiable_often
-from foretrain.empirical.kernel_passes import Linearised, Values
+from foretrain.empirical.kernel_operator.passes import REFUSALS, Linearised, Values, agreement
 from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.memory import available_bytes
@@ -33,9 +33,6 @@ from foretrain.support.progress import Progress
 
 Function = Callable[[Values], Tensor]
 BACKWARD = "nested backward passes"
-_TRIED = (NotImplementedError, RuntimeError)  # torch refuses a derivative or a batched one with these
-_AGREES = {torch.float64: 1e-9, torch.float32: 1e-3}  # relative to the sum of the sizes of all terms
-_AGREES_HALF = 0.05
 _CHUNK_BYTES = 2.0**28
 _SHARE = 0.25  # of the available memory that one pass may take
 
@@ -103,7 +100,7 @@ def derivative(directions: Directions, order: int) -> tuple[Tensor, str]:
         for route, way in routes:
             try:
                 found = _symmetric(way(directions, order), directions.legs, order)
-            except _TRIED:
+            except REFUSALS:
                 continue
             if _holds(directions, found, order):
                 return found, route
@@ -138,7 +135,7 @@ def _holds(directions: Directions, found: Tensor, order: int) -> bool:
     contracted, size = found, found.abs()
     for _ in range(order):
         contracted, size = contracted @ along, size @ along.abs()
-    allowed = _AGREES.get(found.dtype, _AGREES_HALF) * float(size @ weights.abs())
+    allowed = agreement(found.dtype) * float(size @ weights.abs())
     return abs(float(contracted @ weights) - expected) <= allowed
 
 

@@ -11,10 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from foretrain.empirical.kernel_passes import Values
+from foretrain.empirical.kernel_operator.passes import REFUSALS, Values
 from foretrain.support.errors import NotSupportedError
-
-_TRIED = (NotImplementedError, RuntimeError)  # torch refuses a derivative or a batched one with these
 
 
 def gradients(value: Tensor, parameters: Mapping[str, Tensor]) -> Values:
@@ -54,7 +52,7 @@ def pushed_many(value: Tensor, parameters: Mapping[str, Tensor], steps: Values) 
         if not kept:
             return nothing
         (change,) = _many(list(kept.values()), [u], [steps[name] for name in kept], graph=True)
-    except _TRIED as error:
+    except REFUSALS as error:
         told = " ".join(str(error).splitlines()[:1])[:160]
         raise NotSupportedError(
             f"an operation of the model cannot be differentiated often enough ({told}): write it with plain torch "
@@ -116,7 +114,7 @@ def _many(
                     is_grads_batched=True,
                 )
             )
-        except _TRIED:
+        except REFUSALS:
             pass
     rows = [
         torch.autograd.grad(

@@ -16,7 +16,7 @@ from foretrain.empirical.differentials.kinks import kink_notes
 from foretrain.empirical.differentials.layered import Stack
 from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
 from foretrain.empirical.differentials.result import Differential, SecondDifferentials, by_index
-from foretrain.empirical.kernel_passes import Linearised
+from foretrain.empirical.kernel_operator.passes import Linearised
 from foretrain.empirical.tangent_kernel.batches import as_batch
 from foretrain.empirical.tangent_kernel.entry import prepare
 from foretrain.empirical.tangent_kernel.model import Output, unchanged

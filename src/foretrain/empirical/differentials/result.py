@@ -88,16 +88,6 @@ class SecondDifferentials:
     dd_I: Differential
     dd_II: Differential
 
-    @property
-    def first(self) -> Differential:
-        """dd_I."""
-        return self.dd_I
-
-    @property
-    def second(self) -> Differential:
-        """dd_II."""
-        return self.dd_II
-
     def to_dataset(self) -> xr.Dataset:
         """What ``ft.save`` writes."""
         import xarray as xr

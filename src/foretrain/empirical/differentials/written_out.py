@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from foretrain.empirical.kernel_passes import differentiable_kernels
+from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 
 
 @contextmanager

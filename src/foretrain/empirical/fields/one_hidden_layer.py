@@ -167,7 +167,7 @@ def simulate(
     evolve: Field = "preactivation",
     keep_fields: bool = False,
 ) -> xr.Dataset:
-    """Train a one-hidden-layer network without its weights: ``output`` and ``loss`` over ``step`` (0..steps).
+    """Train a one-hidden-layer network without its weights: ``outputs`` and ``loss`` over ``step`` (0..steps).
 
     ``keep_fields`` adds the evolved field (step, input, unit). The loss is loss_scale times the sum of squares, 1/M
     if None.

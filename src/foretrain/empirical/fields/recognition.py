@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from foretrain.empirical.fields.chain import Chain, Layer
+from foretrain.empirical.tangent_kernel.calls import explained
 from foretrain.support.errors import InputError, NotSupportedError
 
 _ELSEWHERE = "the tangent kernel of any model is foretrain.ntk(model, x)"
@@ -103,13 +104,8 @@ def _run(model: nn.Module, x: Tensor) -> tuple[list[_Call], Tensor, Tensor]:
 
 
 def _output(model: nn.Module, x: Tensor) -> Tensor:
-    try:
+    with explained(x, model.parameters()):
         output = model(x)
-    except (TypeError, RuntimeError) as error:
-        raise InputError(
-            f"the model cannot be called on x of shape {tuple(x.shape)} ({' '.join(str(error).split())[:200]}): "
-            "give a batch of inputs, first axis the batch."
-        ) from error
     if not isinstance(output, Tensor):
         raise InputError(
             f"the model returned {type(output).__name__}: wrap it in a module that returns one tensor."

@@ -50,7 +50,7 @@ class StateAlignment:
     proxy_cosine: Array
     standard_error: Array  # of the Rayleigh quotients; 0 where they are exact
 
-    def to_xarray(self) -> xarray.Dataset:
+    def to_dataset(self) -> xarray.Dataset:
         """All of it, by mode."""
         import xarray
 

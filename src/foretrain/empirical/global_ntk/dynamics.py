@@ -78,6 +78,12 @@ class Dynamics(ABC):
         """The weight sites (Thm 1); parameters that enter otherwise have none."""
         return ()
 
+    @property
+    def without_site(self) -> tuple[str, ...]:
+        """Counted parameters that enter otherwise than by a matrix product."""
+        known = {name for site in self.sites() for name in site.parameters}
+        return tuple(name for name in self.parameters if name not in known)
+
 
 class Site(ABC):
     """Where a weight matrix acts as q = W v: the rows v of all samples, steps and uses, and dh/dq.

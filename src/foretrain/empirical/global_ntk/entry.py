@@ -13,6 +13,7 @@ from foretrain.empirical.global_ntk.implicit import ImplicitDynamics
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.recurrent import RecurrentDynamics, as_samples_first
 from foretrain.empirical.tangent_kernel.batches import as_batch
+from foretrain.empirical.tangent_kernel.calls import call_with, explained
 from foretrain.empirical.tangent_kernel.model import unchanged
 from foretrain.empirical.tangent_kernel.parameters import chosen, trainable
 from foretrain.empirical.tangent_kernel.refusals import refuse_ill_defined
@@ -193,13 +194,8 @@ def _refuse_time_first(model: nn.Module, recurrent: Mapping[str, nn.RNNBase], x:
 
 def _run(model: nn.Module, x: Any) -> None:
     """One pass, with gradients, whatever the model returns."""
-    with torch.enable_grad():
-        if isinstance(x, tuple):
-            model(*x)
-        elif isinstance(x, Mapping):
-            model(**x)
-        else:
-            model(x)
+    with torch.enable_grad(), explained(x, model.parameters()):
+        call_with(model, x)
 
 
 def _refuse_earlier(

@@ -117,8 +117,7 @@ class GlobalNTK(Operator):
     @property
     def without_site(self) -> tuple[str, ...]:
         """Counted parameters that enter otherwise than by a matrix product."""
-        known = {name for site in self.sites.values() for name in site.parameters}
-        return tuple(name for name in self.dynamics.parameters if name not in known)
+        return self.dynamics.without_site
 
     @cached_property
     def core(self) -> Operator:

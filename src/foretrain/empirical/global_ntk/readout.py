@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from foretrain.empirical.tangent_kernel.calls import call_with
 from foretrain.empirical.tangent_kernel.refusals import close
 from foretrain.operators import Space
 from foretrain.support.errors import InputError
@@ -60,7 +60,7 @@ def find_readout(model: nn.Module, x: Any, kernel: GlobalNTK) -> Readout | None:
     if not isinstance(states, Tensor) or not isinstance(kernel.domain, Space):
         return None
     with torch.no_grad():
-        outputs = _first_tensor(_run(model, x))
+        outputs = _first_tensor(call_with(model, x))
     if outputs is None:
         return None
     if outputs.shape == states.shape and close(outputs, states):
@@ -84,12 +84,6 @@ def _gives(readout: Readout, states: Tensor, outputs: Tensor) -> bool:
 
 def _detached(value: Tensor | None) -> Tensor | None:
     return None if value is None else value.detach()
-
-
-def _run(model: nn.Module, x: Any) -> Any:
-    if isinstance(x, tuple):
-        return model(*x)
-    return model(**x) if isinstance(x, Mapping) else model(x)
 
 
 def _first_tensor(found: Any) -> Tensor | None:

@@ -89,7 +89,7 @@ class View:
             if estimate is not None:
                 found[key], found[f"{key}_error"] = estimate.value, estimate.standard_error
         if self.alignment is not None:
-            aligned = self.alignment.to_xarray()
+            aligned = self.alignment.to_dataset()
             names = {key: f"target_{key}" for key in (*aligned.variables, "mode")}
             found = found.merge(aligned.rename(names))
         if self.loss_decrease is not None:
@@ -182,7 +182,7 @@ class GlobalSummary:
             own = f"{name}: " if len(self.views) > 1 else ""
             lines += [f"  {own}{line}" for line in view.lines()]
         lines += [f"  {note}" for note in self.notes]
-        return "\n".join([*lines, "  foretrain.report.global_ntk.draw_summary(this) draws it"])
+        return "\n".join([*lines, "  foretrain.report.global_ntk.global_ntk_figure(this) draws it"])
 
 
 def summarise(

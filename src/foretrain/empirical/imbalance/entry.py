@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foretrain.empirical.fields.state import check_rate
 from foretrain.empirical.imbalance.identity import PairState, pair_states
-from foretrain.empirical.imbalance.pairs import Loss, Pair, find_pairs, network
+from foretrain.empirical.imbalance.pairs import Loss, Network, Pair, find_pairs, network
 from foretrain.empirical.imbalance.result import Imbalance
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
@@ -73,51 +74,60 @@ def record_imbalance(
     model: nn.Module,
     batches: Iterable[tuple[Any, Any]],
     loss: Loss,
-    learning_rate: float,
+    eta: float,
     rates: Mapping[str, float] | None = None,
 ) -> xr.Dataset:
-    """Descend with a copy of the model, one step for each batch (x, y), and hold every Δ against the identity.
+    """Descend with a copy of the model, one step of η for each batch (x, y), and hold every Δ against the identity.
 
     By (step, pair): ``delta``; ``change`` since the start, as measured; ``first_order``, the sum of η times the
     identity; ``second_order``, the sum of η²(ρ_{l+1}‖∇_{l+1}‖² - ρ_l‖∇_l‖²); ``difference``, what is left: round-off.
     """
-    import xarray as xr
-
-    if not learning_rate > 0:
-        raise InputError(f"learning_rate is {learning_rate}: give a positive number.")
+    check_rate(eta)
     moved = copy.deepcopy(model)
-    names: list[str] = []
     pairs: list[Pair] | None = None
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, list[float]]] = []
     for batch in track(batches, "training steps"):
         found = network(moved, *_inputs_and_targets(batch), loss, None)
         if pairs is None:
             pairs, _ = _chosen(*find_pairs(found), None)
-            names = [pair.name for pair in pairs]
-        states = pair_states(found, pairs)
-        given = _rates(states, rates, found.parameters)
-        before = [state.delta(given) for state in states]
-        first = [learning_rate * state.identity() for state in states]
-        second = [learning_rate**2 * state.second_order(given) for state in states]
-        _descend(found.parameters, states[0].gradients, learning_rate, given)
-        after = [_moved_delta(state, found.parameters, given) for state in states]
-        rows.append({"before": before, "delta": after, "first_order": first, "second_order": second})
-    if not rows:
+        rows.append(_descended(found, pairs, eta, rates))
+    if pairs is None:
         raise InputError("there are no batches: give at least one (x, y).")
+    return _over_steps(rows, [pair.name for pair in pairs], eta)
+
+
+def _descended(
+    found: Network, pairs: Sequence[Pair], eta: float, rates: Mapping[str, float] | None
+) -> dict[str, list[float]]:
+    """One step of descent: Δ of all pairs before and after it, and what the identity says of its change."""
+    states = pair_states(found, pairs)
+    given = _rates(states, rates, found.parameters)
+    before = [state.delta(given) for state in states]
+    first = [eta * state.identity() for state in states]
+    second = [eta**2 * state.second_order(given) for state in states]
+    with torch.no_grad():
+        for name, gradient in states[0].gradients.items():
+            found.parameters[name].sub_(eta * given[name] * gradient)
+    after = [_moved_delta(state, found.parameters, given) for state in states]
+    return {"before": before, "delta": after, "first_order": first, "second_order": second}
+
+
+def _over_steps(rows: Sequence[Mapping[str, list[float]]], names: list[str], eta: float) -> xr.Dataset:
+    import xarray as xr
+
     start = np.array(rows[0]["before"])
-    table = {name: np.array([row[name] for row in rows]) for name in ("delta", "first_order", "second_order")}
+    delta = np.vstack([start, [row["delta"] for row in rows]])
     sums = {
-        name: np.vstack([0 * start, np.cumsum(table[name], axis=0)])
+        name: np.vstack([0 * start, np.cumsum([row[name] for row in rows], axis=0)])
         for name in ("first_order", "second_order")
     }
-    delta = np.vstack([start, table["delta"]])
     change = delta - start
     difference = change - sums["first_order"] - sums["second_order"]
     variables = {"delta": delta, "change": change, **sums, "difference": difference}
     return xr.Dataset(
         {name: (("step", "pair"), values) for name, values in variables.items()},
         coords={"step": np.arange(len(delta)), "pair": names},
-        attrs={"learning_rate": learning_rate},
+        attrs={"eta": eta},
     )
 
 
@@ -152,17 +162,6 @@ def _rates(
             if site.bias is not None and site.bias not in given:
                 known[site.bias] = known[site.weight]
     return known
-
-
-def _descend(
-    parameters: Mapping[str, Tensor],
-    gradients: Mapping[str, Tensor],
-    learning_rate: float,
-    rates: Mapping[str, float],
-) -> None:
-    with torch.no_grad():
-        for name, gradient in gradients.items():
-            parameters[name].sub_(learning_rate * rates[name] * gradient)
 
 
 def _moved_delta(state: PairState, parameters: Mapping[str, Tensor], rates: Mapping[str, float]) -> float:

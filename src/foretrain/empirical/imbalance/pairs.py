@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.imbalance.sites import Site, Watch
+from foretrain.empirical.tangent_kernel.calls import call_with, explained
 from foretrain.support.errors import InputError, NotSupportedError
 
 Loss = Callable[[Any, Any], Tensor]
@@ -28,7 +30,9 @@ class Network:
     def run(self, cut: bool) -> tuple[list[Site], Tensor]:
         """All sites of one run, and the loss."""
         with torch.enable_grad(), Watch(self.parameters, cut) as watch:
-            value = self.loss(self._outputs(), self.y)
+            with explained(self.x, self.parameters.values()):
+                outputs = call_with(self.call, self.x)
+            value = self.loss(outputs, self.y)
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise InputError(
                 "loss(model(x), y) must be a tensor with one number: average or sum over the data."
@@ -36,11 +40,6 @@ class Network:
         if not bool(torch.isfinite(value).all()):
             raise InputError("the loss is not finite: check the inputs and the weights.")
         return watch.sites, value.reshape(())
-
-    def _outputs(self) -> Any:
-        if isinstance(self.x, Mapping):
-            return self.call(**self.x)
-        return self.call(*(self.x if isinstance(self.x, tuple | list) else (self.x,)))
 
 
 def network(model: Any, x: Any, y: Any, loss: Loss, parameters: Mapping[str, Tensor] | None) -> Network:
@@ -51,7 +50,7 @@ def network(model: Any, x: Any, y: Any, loss: Loss, parameters: Mapping[str, Ten
                 f"the model is {type(model).__name__}: with parameters= give a function of them and x."
             )
         leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-        return Network(lambda *args, **named: model(leaves, *args, **named), leaves, x, y, loss)
+        return Network(partial(model, leaves), leaves, x, y, loss)
     if not isinstance(model, nn.Module):
         raise InputError(
             f"the model is {type(model).__name__}: give a torch module, or a function with parameters=."
@@ -62,6 +61,7 @@ def network(model: Any, x: Any, y: Any, loss: Loss, parameters: Mapping[str, Ten
 def _with_copied_buffers(model: nn.Module) -> Callable[..., Any]:
     """The model, whose running statistics do not notice that it is called."""
 
+    @wraps(model.forward)  # with its signature, by which dicts of arguments are understood
     def call(*args: Any, **named: Any) -> Any:
         buffers = {name: value.detach().clone() for name, value in model.named_buffers()}
         return torch.func.functional_call(model, buffers, args, named)

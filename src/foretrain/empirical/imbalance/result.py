@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from foretrain.empirical.fields.state import check_rate
 from foretrain.empirical.imbalance.identity import PairState
 from foretrain.support.errors import InputError, unknown_name
 
@@ -87,14 +88,13 @@ class Imbalance:
             {name: (dims, matrix) for name, matrix in variables.items()}, coords=dict.fromkeys(dims, units)
         )
 
-    def step(self, learning_rate: float) -> xr.Dataset:
+    def step(self, eta: float) -> xr.Dataset:
         """How a step of gradient descent changes Δ, exactly: η times the identity, and a part of order η²."""
         import xarray as xr
 
-        if not learning_rate > 0:
-            raise InputError(f"learning_rate is {learning_rate}: give a positive number.")
-        first = [learning_rate * state.identity() for state in self._states]
-        second = [learning_rate**2 * state.second_order(self._rates) for state in self._states]
+        check_rate(eta)
+        first = [eta * state.identity() for state in self._states]
+        second = [eta**2 * state.second_order(self._rates) for state in self._states]
         return xr.Dataset(
             {"first_order": ("pair", first), "second_order": ("pair", second)}, {"pair": self.pairs}
         )
@@ -110,7 +110,7 @@ class Imbalance:
             )
             lines.append(f"           {name:<{width}}{numbers}{float(row['difference']):>12.1e}")
         lines += [f"  no pair: {name}: {reason}" for name, reason in self.refused.items()]
-        return "\n".join([*lines, "  ask: .data .neurons(pair) .matrix(pair) .step(learning_rate)"])
+        return "\n".join([*lines, "  ask: .data .neurons(pair) .matrix(pair) .step(eta)"])
 
     def _matrices(self, pair: str | int) -> tuple[Any, ...]:
         if isinstance(pair, str):

@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from foretrain.empirical.stored_kernel import tasks
+from foretrain.empirical.stored_kernel.crew import Crew
 from foretrain.empirical.stored_kernel.estimate import Estimate, Watch, samples_to_run
 from foretrain.empirical.stored_kernel.fingerprint import (
     fingerprint,
@@ -43,11 +43,8 @@ from foretrain.support import engines
 from foretrain.support.errors import (
     EngineError,
     FileError,
-    InputError,
-    NotEnoughMemoryError,
     NotSupportedError,
 )
-from foretrain.support.memory import available_bytes, human_bytes, parse_bytes, require_memory
 from foretrain.support.store import RECORDS
 
 if TYPE_CHECKING:
@@ -55,11 +52,6 @@ if TYPE_CHECKING:
 
 Prepared = tuple[Engine, Batch, Batch | None]
 
-_MEMORY_SHARE = 0.8  # of what is available, for all workers
-_PROCESS_BYTES = 3.5e8  # of a worker process before it does anything: interpreter and libraries
-_MOST_ROOM = 4e9  # bytes per worker; more would not be faster
-_CLUSTER_ROOM = 1e9  # bytes per worker of a cluster, whose machines are not known
-_TASKS_PER_WORKER = 4  # of a cluster; each takes all the work it can get
 _PATIENCE = 3  # times in a row that workers may die without finishing a tile
 _TRIAL_SAMPLES = 8
 
@@ -85,7 +77,7 @@ def run(
     from foretrain.empirical.stored_kernel.reading import StoredKernel
 
     path = local_folder(store)
-    crew = _Crew(engine, workers, memory)
+    crew = Crew(engine, workers, memory)
     tangents, first, second = prepared
     print_of = fingerprint(tangents, first, second, by)
     needs = _needs(tangents, first)
@@ -113,64 +105,6 @@ def _is_finished(folder: Folder) -> bool:
     )
 
 
-class _Crew:
-    """Where the work is done, by how many, and with how much memory each."""
-
-    def __init__(self, engine: object, workers: int | None, memory: float | str | None) -> None:
-        self.engine, self.workers = engine, workers
-        self.is_local = engine is None or engine in ("local", "threads")
-        self.count = max(1, engines.capacity(engine, workers))
-        self._memory = None if memory is None else _checked_bytes(memory)
-        if workers is None and engine in (None, "local"):
-            self._leave_out_processes()
-
-    @property
-    def in_this_process(self) -> bool:
-        """Whether workers share the memory of this process."""
-        return self.engine == "threads" or (self.is_local and self.count == 1)
-
-    @property
-    def room(self) -> float:
-        """Bytes that each worker may fill."""
-        if self._memory is None and not self.is_local:
-            return _CLUSTER_ROOM
-        own = 0.0 if self.in_this_process else _PROCESS_BYTES
-        room = self._each - own if self._memory is not None else min(_MOST_ROOM, self._each - own)
-        return max(0.0, room)
-
-    @property
-    def _each(self) -> float:
-        """Bytes that each worker may take in all."""
-        return _MEMORY_SHARE * available_bytes() / self.count if self._memory is None else self._memory
-
-    def _leave_out_processes(self) -> None:
-        """As many workers as the memory has room for; one needs no process of its own."""
-        while self.count > 1 and self.room <= 0:
-            self.count -= 1
-            self.workers = self.count
-
-    def require_processes(self) -> None:
-        """Refuse processes that have no memory left once they have started."""
-        if self.room <= 0 and not self.in_this_process:
-            way_out = "pass workers=1, which needs no other process, or " if self.is_local else ""
-            raise NotEnoughMemoryError(
-                f"a worker process takes about {human_bytes(_PROCESS_BYTES)} before it computes anything, but each "
-                f"of {self.count} may take only {human_bytes(self._each)}: {way_out}allow more memory."
-            )
-
-    def tasks(self, parts: int) -> int:
-        """How many tasks are handed out: one for each worker, and more for those that join a cluster later."""
-        return max(1, min(parts, self.count * (1 if self.is_local else _TASKS_PER_WORKER)))
-
-
-def _checked_bytes(memory: object) -> float:
-    if isinstance(memory, str):
-        memory = parse_bytes(memory, "memory=")
-    if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) > 0:
-        raise InputError(f"memory={memory!r} is no size: give bytes above 0, or text such as '1GB'.")
-    return float(memory)
-
-
 def _needs(tangents: Engine, first: Batch) -> Needs:
     """Bytes per sample as a small chunk shows them, and per pair of samples."""
     few = first.pick([k % first.count for k in range(_TRIAL_SAMPLES)])
@@ -195,7 +129,7 @@ def _layout(
     by: str | None,
     print_of: dict[str, str],
     needs: Needs,
-    crew: _Crew,
+    crew: Crew,
     side: int | None,
     threads: int | None,
 ) -> Layout:
@@ -208,7 +142,7 @@ def _layout(
         else (min(side, samples[0]), min(side, samples[1]))
     )
     grid = Grid(samples, sides, second is None)
-    _require_room(grid, needs, crew)
+    crew.require_room(grid, needs)
     return Layout(
         grid,
         tuple(tangents.outputs),
@@ -236,17 +170,6 @@ def _refuse_another(
     refuse_other(folder.layout, print_of, folder.path)
     _refuse_other_cut(folder, side, threads)
     refuse_other_function(folder.layout, _witness(prepared, folder.layout.threads), folder.path)
-
-
-def _require_room(grid: Grid, needs: Needs, crew: _Crew) -> None:
-    side = max(grid.sides)
-    require_memory(
-        needs.working(side) + needs.factors * side,
-        f"a worker with tiles of {grid.sides[0]} x {grid.sides[1]} samples",
-        "use fewer workers, or a new store with a smaller batch_size=, outputs='trace' or a list of fewer outputs",
-        share=1.0,
-        available=int(crew.room),
-    )
 
 
 def _refuse_other_cut(folder: Folder, side: int | None, threads: int | None) -> None:
@@ -286,12 +209,12 @@ def _mend(folder: Folder) -> None:
 class _Driver:
     """Sends tasks out in rounds until no tile is missing."""
 
-    def __init__(self, folder: Folder, prepared: Prepared, by: str | None, needs: Needs, crew: _Crew) -> None:
+    def __init__(self, folder: Folder, prepared: Prepared, by: str | None, needs: Needs, crew: Crew) -> None:
         self._folder, self._prepared, self._by = folder, prepared, by
         self._needs, self._crew = needs, crew
         grid = folder.layout.grid
         crew.require_processes()
-        _require_room(grid, needs, crew)
+        crew.require_room(grid, needs)
         self._grid, self._all = grid, set(grid.tiles)
         self._height = strip_height(grid, needs, crew.room, crew.count)
         self._kept = crew.room - needs.working(max(grid.sides))

@@ -74,7 +74,7 @@ def read_tile(kernel: StoredKernel, tile: Tile) -> Array:
     """One tile as a matrix."""
     height, columns = kernel.grid.shape(tile)
     require_memory(
-        height * (kernel.chunks.row_bytes + 8 * kernel.chunks.side[1] * kernel.width**2),
+        height * (kernel.files.row_bytes + 8 * kernel.files.side[1] * kernel.width**2),
         f"tile {tile}",
         "read parts of .to_xarray() instead",
     )
@@ -118,9 +118,9 @@ def _jobs(kernel: StoredKernel, height: int) -> Sequence[_Job]:
 
 def _rows_together(kernel: StoredKernel) -> int:
     """Rows of samples in a piece."""
-    row = kernel.chunks.row_bytes + 8 * kernel.chunks.side[1] * kernel.width**2
+    row = kernel.files.row_bytes + 8 * kernel.files.side[1] * kernel.width**2
     room = min(_PIECE_BYTES, _SHARE * available_bytes())
-    return int(max(1, min(room / row, kernel.chunks.side[0])))
+    return int(max(1, min(room / row, kernel.files.side[0])))
 
 
 class _Buffer:
@@ -128,8 +128,8 @@ class _Buffer:
 
     def __init__(self, kernel: StoredKernel, height: int) -> None:
         self._kernel = kernel
-        self._raw = np.empty(height * kernel.chunks.row_bytes, np.uint8)
-        self._matrix = np.empty(height * kernel.width * kernel.chunks.side[1] * kernel.width)
+        self._raw = np.empty(height * kernel.files.row_bytes, np.uint8)
+        self._matrix = np.empty(height * kernel.width * kernel.files.side[1] * kernel.width)
 
     def piece(self, job: _Job) -> Piece:
         kernel, (i, j) = self._kernel, job.tile
@@ -151,7 +151,7 @@ class _Buffer:
         matrix = self._matrix[: count * width * columns * width].reshape(count, width, columns, width)
         target = torch.from_numpy(matrix).permute(0, 2, 1, 3)
         for number, label in enumerate(self._kernel.contributions):
-            found = self._kernel.chunks.read(tile, label, rows, self._raw)[:, :columns]
+            found = self._kernel.files.read(tile, label, rows, self._raw)[:, :columns]
             # torch permutes and converts at the speed of the memory, numpy at a third of it.
             source = torch.from_numpy(found.astype(found.dtype.newbyteorder("="), copy=False))
             target.copy_(source) if number == 0 else target.add_(source)

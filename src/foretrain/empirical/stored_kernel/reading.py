@@ -6,9 +6,7 @@ directly: they are uncompressed, and one chunk is one tile.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -21,8 +19,8 @@ from numpy.typing import NDArray
 from foretrain.empirical.stored_kernel.folder import Folder
 from foretrain.empirical.stored_kernel.grid import Grid, Tile
 from foretrain.empirical.stored_kernel.layout import Layout
-from foretrain.empirical.stored_kernel.skeleton import ARRAY
-from foretrain.support.errors import FileError, InputError
+from foretrain.empirical.stored_kernel.tile_files import TileFiles, files_of
+from foretrain.support.errors import InputError
 from foretrain.support.memory import human_bytes, require_memory
 from foretrain.support.store import load
 
@@ -30,66 +28,14 @@ if TYPE_CHECKING:
     import xarray as xr
     from scipy.sparse.linalg import LinearOperator
 
-    from foretrain.empirical.kernel_analysis import KernelAlignment, KernelSpectrum
-    from foretrain.empirical.kernel_density import SpectralDensity
-    from foretrain.empirical.kernel_regression import KernelRegression
-    from foretrain.empirical.stored_kernel.summary import KernelSummary
+    from foretrain.empirical.kernel_analysis import (
+        KernelAlignment,
+        KernelRegression,
+        KernelSpectrum,
+        KernelSummary,
+        SpectralDensity,
+    )
     from foretrain.support.seeds import Seed
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """The array of a store as files: which holds what, and at which byte.
-
-    Axes are ([label,] input_1, input_2[, output_1, output_2]); all files have the size of a whole chunk.
-    """
-
-    folder: Path
-    shape: tuple[int, ...]
-    chunk: tuple[int, ...]
-    dtype: np.dtype[Any]
-    separator: str
-    labelled: bool
-
-    @property
-    def side(self) -> tuple[int, int]:
-        """Samples of a whole tile along both sides."""
-        first = int(self.labelled)
-        return self.chunk[first], self.chunk[first + 1]
-
-    @property
-    def width(self) -> int:
-        """Outputs; 1 of a trace."""
-        return self.shape[-1] if len(self.shape) - self.labelled == 4 else 1
-
-    @property
-    def row_bytes(self) -> int:
-        """One sample's row of a tile."""
-        return self.side[1] * self.width**2 * self.dtype.itemsize
-
-    def read(self, tile: tuple[int, int], label: int, rows: slice, into: NDArray[np.uint8]) -> NDArray[Any]:
-        """Rows of a tile as (rows, columns of a whole tile, outputs, outputs), in the buffer given."""
-        whole, part = divmod(label, self.chunk[0]) if self.labelled else (0, 0)
-        key = (*((whole,) if self.labelled else ()), *tile, *((0, 0) if self._has_outputs else ()))
-        path = self.folder / self.separator.join(map(str, key))
-        count = rows.stop - rows.start
-        buffer = into[: count * self.row_bytes]
-        try:
-            with path.open("rb", buffering=0) as file:
-                file.seek((part * self.side[0] + rows.start) * self.row_bytes)
-                found = file.readinto(buffer.data)
-        except FileNotFoundError:
-            found = 0
-        if found != len(buffer):
-            raise FileError(
-                f"{path} is damaged or lost (tile {tile[0]}-{tile[1]}): run the same ntk(..., store=) again, which "
-                "computes what is missing."
-            )
-        return buffer.view(self.dtype).reshape(count, self.side[1], self.width, self.width)
-
-    @property
-    def _has_outputs(self) -> bool:
-        return len(self.shape) - self.labelled == 4
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -114,7 +60,7 @@ class StoredKernel:
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the axes."""
-        return self.chunks.shape if self.by is not None else self.chunks.shape[int(self.chunks.labelled) :]
+        return self.files.shape if self.by is not None else self.files.shape[int(self.files.labelled) :]
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -126,7 +72,7 @@ class StoredKernel:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the numbers on disk; products are in double precision."""
-        return self.chunks.dtype
+        return self.files.dtype
 
     @property
     def nbytes(self) -> int:
@@ -311,7 +257,7 @@ class StoredKernel:
 
     def spectral_density(self, probes: int = 16, steps: int = 16, seed: Seed = 0) -> SpectralDensity:
         """How many eigenvalues lie where, with standard errors, in ``steps`` readings."""
-        from foretrain.empirical.kernel_density import spectral_density
+        from foretrain.empirical.kernel_analysis import spectral_density
 
         return spectral_density(self, probes, steps, seed)
 
@@ -322,7 +268,7 @@ class StoredKernel:
         return condition_number(self, ridge, seed)
 
     def alignment(self, y: Any, top: int | None = None, seed: Seed = 0) -> KernelAlignment:
-        """How targets lie in the kernel: one reading more than ``spectrum``."""
+        """How targets lie in the kernel: two readings more than ``spectrum``."""
         from foretrain.empirical.kernel_analysis import alignment
 
         return alignment(self, y, top, seed=seed)
@@ -339,7 +285,7 @@ class StoredKernel:
         iterations: int = 1000,
     ) -> KernelRegression:
         """Where gradient flow of the linearised model ends, or is at a time, in ``.iterations`` + 1 readings."""
-        from foretrain.empirical.kernel_regression import regression
+        from foretrain.empirical.kernel_analysis import regression
 
         return regression(
             self, y, ridge, test, initial_outputs, time=time, tolerance=tolerance, iterations=iterations
@@ -347,7 +293,7 @@ class StoredKernel:
 
     def summary(self, y: Any = None, top: int = 10, seed: Seed = 0) -> KernelSummary:
         """What there is to know at a glance, in about 16 readings."""
-        from foretrain.empirical.stored_kernel.summary import summarise
+        from foretrain.empirical.kernel_analysis import summarise
 
         return summarise(self, y, top, seed)
 
@@ -372,7 +318,7 @@ class StoredKernel:
         return "\n".join(
             [
                 f"StoredKernel{part} ({sizes}; {self.dtype}; {human_bytes(self.nbytes)}) at {self.path}",
-                f"  {len(self.grid.tiles)} tiles of up to {self.chunks.side[0]} x {self.chunks.side[1]} samples"
+                f"  {len(self.grid.tiles)} tiles of up to {self.files.side[0]} x {self.files.side[1]} samples"
                 f"{', upper triangle' if self.symmetric else ''}: {state}; model {self._layout.model}",
                 "  K @ V and .tile(i, j) read tiles; .to_xarray() is lazy; "
                 ".summary(), .spectrum(), .spectral_density(), .alignment(y), .regression(y) stream",
@@ -380,23 +326,9 @@ class StoredKernel:
         )
 
     @cached_property
-    def chunks(self) -> Chunks:
+    def files(self) -> TileFiles:
         """How the entries lie in files."""
-        folder = self.path / ARRAY
-        with _readable(self.path):
-            said = json.loads((folder / ".zarray").read_text(encoding="utf-8"))
-            if said.get("compressor") is not None or said.get("filters") or said["order"] != "C":
-                raise FileError(
-                    f"{self.path} was written anew with other settings: use the store that ntk(..., store=) wrote."
-                )
-            return Chunks(
-                folder,
-                tuple(said["shape"]),
-                tuple(said["chunks"]),
-                np.dtype(said["dtype"]),
-                said.get("dimension_separator", "."),
-                labelled=self._layout.by is not None,
-            )
+        return files_of(self.path, labelled=self._layout.by is not None)
 
     @cached_property
     def _folder(self) -> Folder:
@@ -405,16 +337,3 @@ class StoredKernel:
     @property
     def _layout(self) -> Layout:
         return self._folder.layout
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, FileError | InputError):
-            raise
-        raise FileError(
-            f"{path} is damaged ({type(error).__name__}: {error}): run the same ntk(..., store=) again, which "
-            "mends it."
-        ) from error

@@ -77,20 +77,20 @@ def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch
     common = _are_shared(arguments, shared)
     lengths = [
         v.shape[axis]
-        for v, of_all in zip(_leaves(arguments), common)
+        for v, of_all in zip(leaves(arguments), common)
         if isinstance(v, Tensor) and v.ndim > axis and not of_all
     ]
     if not lengths:
         raise InputError("x holds no tensor with samples along its first axis: pass at least one.")
     if not lengths[0]:
         raise InputError("x holds no sample: pass at least one.")
-    for value in _leaves(arguments):
+    for value in leaves(arguments):
         if isinstance(value, Tensor) and value.is_floating_point() and _has_nan_or_infinity(value):
             raise InputError("x has entries that are nan or infinite: remove or replace them first.")
     count = lengths[0]
     holders = tuple(
         isinstance(value, Tensor) and value.ndim > axis and value.shape[axis] == count and not of_all
-        for value, of_all in zip(_leaves(arguments), common)
+        for value, of_all in zip(leaves(arguments), common)
     )
     return Batch(_mapped(_usable, arguments), count, holders, axis, object())
 
@@ -108,7 +108,7 @@ def _are_shared(arguments: Any, shared: Collection[str | int]) -> list[bool]:
         if key not in known:
             names = ", ".join(repr(name) for name in known)
             raise InputError(f"shared= names the argument {key!r}, which x does not have: it has {names}.")
-    return [key in shared for key, part in parts for _ in _leaves(part)]
+    return [key in shared for key, part in parts for _ in leaves(part)]
 
 
 def _has_nan_or_infinity(value: Tensor) -> bool:
@@ -154,11 +154,12 @@ def _joined(parts: Sequence[Any], axis: int) -> Any:
     return first
 
 
-def _leaves(value: Any) -> list[Any]:
+def leaves(value: Any) -> list[Any]:
+    """All that is inside tuples, lists and dicts, in their order."""
     if isinstance(value, Mapping):
-        return [leaf for part in value.values() for leaf in _leaves(part)]
+        return [leaf for part in value.values() for leaf in leaves(part)]
     if isinstance(value, tuple | list):
-        return [leaf for part in value for leaf in _leaves(part)]
+        return [leaf for part in value for leaf in leaves(part)]
     return [value]
 
 

@@ -14,6 +14,7 @@ from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
 from foretrain.empirical.tangent_kernel.model import Model
 from foretrain.empirical.tangent_kernel.per_sample import sample_gradients
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError, Plan, Planner, routes
+from foretrain.empirical.tangent_kernel.probing import Probe
 from foretrain.empirical.tangent_kernel.refusals import (
     close,
     refuse_checkpoints,
@@ -24,7 +25,6 @@ from foretrain.empirical.tangent_kernel.refusals import (
 )
 from foretrain.empirical.tangent_kernel.routes import Job, Route
 from foretrain.empirical.tangent_kernel.sites import UnreadableError
-from foretrain.empirical.tangent_kernel.structure import Probe
 from foretrain.empirical.tangent_kernel.tape import Tape, read
 from foretrain.support.collection import without_collection
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from foretrain.empirical.tangent_kernel.assembly import Samples, assemble
 from foretrain.empirical.tangent_kernel.batches import Batch, as_batch
+from foretrain.empirical.tangent_kernel.calls import explained
 from foretrain.empirical.tangent_kernel.engine import Engine, probe
 from foretrain.empirical.tangent_kernel.model import Model, Output, unchanged
 from foretrain.empirical.tangent_kernel.parameters import (
@@ -186,8 +187,11 @@ def prepare(
     counted = chosen(everything, choice)
     wrapped = Model(model, everything, output, given)
     few = probe(first)
-    with refused_checkpoints():
+    with refused_checkpoints(), explained(first.arguments, everything.values()):
         shown = wrapped(few)
+    if second is not None:
+        with explained(second.arguments, everything.values(), "x2"):
+            wrapped(probe(second), differentiable=False)
     wanted, trace = _wanted(outputs, shown.shape[1])
     if by not in (None, "layer", "parameter"):
         raise unknown_name("grouping", str(by), ["layer", "parameter"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.empirical.tangent_kernel.calls import call_with, with_values
 from foretrain.support.errors import InputError, NotSupportedError
 
 Output = Callable[[Any], Tensor] | str | int | None
@@ -51,11 +51,6 @@ class Model:
     given_parameters: Any = None  # what a functional model takes first
     unfused: bool = field(default=False)
     channels_last: bool = field(default=False)  # images go in with the channels of a pixel side by side
-    signature: Callable[..., Any] | None = None  # whose arguments count, where the function only wraps it
-
-    def __post_init__(self) -> None:
-        if self.signature is None:
-            self.signature = self.function.forward if isinstance(self.function, nn.Module) else self.function
 
     def __call__(self, batch: Batch, differentiable: bool = True) -> Tensor:
         """Outputs of all samples, (samples, outputs), flattened after the batch axis."""
@@ -77,31 +72,12 @@ class Model:
             name: (value + torch.randn_like(value) * _noise(value)).detach().requires_grad_()
             for name, value in self.parameters.items()
         }
-        module = self.function
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            return torch.func.functional_call(module, values, arguments, named)
-
-        return Model(
-            call, values, self.output, None, self.unfused, self.channels_last, signature=self.signature
-        )
+        function = with_values(self.function, values)
+        return Model(function, values, self.output, None, self.unfused, self.channels_last)
 
     def _call(self, arguments: Any) -> Any:
         first = () if self.given_parameters is None else (self.given_parameters,)
-        if isinstance(arguments, tuple):
-            return self.function(*first, *arguments)
-        if isinstance(arguments, Mapping) and self._takes_keywords(first, arguments):
-            return self.function(*first, **arguments)
-        return self.function(*first, arguments)
-
-    def _takes_keywords(self, first: tuple[Any, ...], arguments: Mapping[str, Any]) -> bool:
-        """Whether the entries of a dict are names of the model's arguments, or the dict itself is the argument."""
-        assert self.signature is not None
-        try:
-            inspect.signature(self.signature).bind(*first, **arguments)
-        except TypeError:
-            return False
-        return True
+        return call_with(self.function, arguments, first)
 
 
 def _noise(value: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, Share
 from foretrain.empirical.tangent_kernel.collectors import FormedGradients
+from foretrain.empirical.tangent_kernel.probing import Probe
 from foretrain.empirical.tangent_kernel.routes import Job, Route, Site, Way, cheapest
 from foretrain.empirical.tangent_kernel.sites import UnreadableError
-from foretrain.empirical.tangent_kernel.structure import Block, Probe, Structure, analyse
+from foretrain.empirical.tangent_kernel.structure import Block, Structure, analyse
 
 Place = tuple[str, int | None]  # a parameter, and which part of it
 

@@ -16,8 +16,7 @@ from foretrain.support.memory import human_bytes
 if TYPE_CHECKING:
     import xarray as xr
 
-    from foretrain.empirical.kernel_analysis import KernelAlignment, KernelSpectrum
-    from foretrain.empirical.kernel_regression import KernelRegression
+    from foretrain.empirical.kernel_analysis import KernelAlignment, KernelRegression, KernelSpectrum
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -95,7 +94,7 @@ class TangentKernel:
         time: float | None = None,
     ) -> KernelRegression:
         """Where gradient flow of the linearised model ends, or is at a time."""
-        from foretrain.empirical.kernel_regression import regression
+        from foretrain.empirical.kernel_analysis import regression
 
         return regression(self, y, ridge, test, initial_outputs, time=time)
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.compare.agreement import largest_score_allowed
-from foretrain.compare.widths import extrapolation_weights
+from foretrain.compare.judging.agreement import largest_score_allowed
+from foretrain.compare.judging.widths import extrapolation_weights
 from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
 from foretrain.experiments.judgements import agreement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, new_figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
-from foretrain.theory.angles import angle_flow
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.criticality import criticality
 from foretrain.theory.ensembles import sample_metric
 from foretrain.theory.flow import flow
+from foretrain.theory.two_inputs.angles import angle_flow as exact_angles
 
 if TYPE_CHECKING:
     import xarray
@@ -54,7 +54,7 @@ _PLANS = {
 }
 
 
-def angles(scale: Scale, seed: int) -> Result:
+def angle_flow(scale: Scale, seed: int) -> Result:
     """Angle against depth from several starts, exact, asymptotic and measured."""
     import xarray
 
@@ -90,7 +90,7 @@ def _curves(depth: int) -> xarray.Dataset:
     chosen = np.unique(np.append(layers, [layer for row in _PUBLISHED.values() for layer in row])).astype(int)
     starts = [(name, first) for name in _ACTIVATIONS for first in _FIRST]
     found = [
-        angle_flow(_network(name, depth, 1), *_pair(first)).sel(layer=chosen)
+        exact_angles(_network(name, depth, 1), *_pair(first)).sel(layer=chosen)
         for name, first in track(starts, "angle recursions")
     ]
     shape = (len(_ACTIVATIONS), len(_FIRST))
@@ -199,7 +199,7 @@ def _crossover_row() -> Row:
     first = _FIRST[0]
     rho = 1 / np.pi
     crossover = round(3 / (rho * first))
-    psi = angle_flow(_network("relu", crossover + 1, 1), *_pair(first)).psi.values
+    psi = exact_angles(_network("relu", crossover + 1, 1), *_pair(first)).psi.values
     here = float(psi[-1] / first)
     close = bool(abs(2 * here - 1) <= rho * first)
     return Row(f"relu: ψ / ψ⁽¹⁾ after the crossover, {crossover} layers", 0.5, here, agrees=close)

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foretrain.activations import activation
+from foretrain.experiments.judgements import computed_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, new_figure
-from foretrain.theory.architecture import FloatArray
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.criticality import criticality
+from foretrain.theory.criticality.fixed_points import fixed_points
+from foretrain.theory.flow import flow
 from foretrain.theory.kernel_functions import KernelFunctions
 
 if TYPE_CHECKING:
@@ -42,7 +46,7 @@ def critical_lines(scale: Scale, seed: int) -> Result:
     rows = (
         Row("C_W where the lines meet", 1.0, meeting[0], agrees=abs(meeting[0] - 1) < 1e-3),
         Row("C_b where the lines meet", 0.0, meeting[1], agrees=abs(meeting[1]) < 1e-3),
-        *_rows("tanh", {0.1: 1.185962, 1.0: 2.554504, 3.0: 5.316211}),
+        *_rows("tanh", {0.0: 1.0, 0.1: 1.185962, 1.0: 2.554504, 3.0: 5.316211}),
     )
     verdict = "The two lines of tanh meet in one point only, (C_W, C_b) = (1, 0), where the kernel vanishes."
     return Result(verdict, rows, data, partial(_draw_lines, data))
@@ -55,6 +59,8 @@ def ratio_without_criticality(scale: Scale, seed: int) -> Result:
     rows = (
         *_rows("sigmoid", {0.0: 1.0}),
         *_rows("softplus", {0.1: 0.598047, 1.0: 0.647204, 3.0: 0.707595}),
+        _negative_bias_row(),
+        *_monomial_rows(),
         Row("sigmoid has a critical point", 0.0, float(sigmoid.exists), agrees=not sigmoid.exists),
         Row("softplus has a critical point", 0.0, float(softplus.exists), agrees=not softplus.exists),
     )
@@ -65,7 +71,7 @@ def ratio_without_criticality(scale: Scale, seed: int) -> Result:
 def ratio_half_stable(scale: Scale, seed: int) -> Result:
     """SWISH and GELU: the ratio is one at K = 0, an unstable point, and at a half-stable K* > 0."""
     data = _ratios(("swish", "gelu"), np.linspace(0.0, 20.0, _POINTS[scale]))
-    rows = [*_rows("swish", {10.0: 0.989497}), *_rows("gelu", {10.0: 1.018514})]
+    rows = [*_rows("swish", {0.0: 1.0, 10.0: 0.989497}), *_rows("gelu", {0.0: 1.0, 10.0: 1.018514})]
     published = {
         "swish": (14.320173618, 0.5551431707, 1.9880046783),
         "gelu": (None, 0.1729223908, 1.9830582574),
@@ -80,8 +86,66 @@ def ratio_half_stable(scale: Scale, seed: int) -> Result:
         ):
             assert here is not None
             rows.append(Row(f"{name}: {label}", value, here, agrees=bool(abs(here / value - 1) < 1e-8)))
+        rows += _neighbour_rows(name)
     verdict = "Both have a half-stable critical point at K* > 0 besides the unstable one at K = 0."
     return Result(verdict, tuple(rows), data, partial(_draw_ratios, data, "Half-stable criticality"))
+
+
+def _negative_bias_row() -> Row:
+    """At K = 0 sigmoid would need C_b = -(sigma_0 / sigma_1)^2."""
+    values = KernelFunctions("sigmoid").at(np.array([1e-9]))
+    here = float(-values.square[0] / values.slope_square[0])
+    return computed_row("sigmoid: C_b that criticality at K = 0 needs", -4.0, here, 1e-6)
+
+
+def _monomial_rows() -> list[Row]:
+    """z^p: the ratio is p / (2p - 1) at any K (5.78), and kernels of z^2 have a closed recursion (5.3)."""
+    rows = []
+    for power in (2, 3, 4):
+        monomial = activation(partial(_power, power), name=f"z^{power}")
+        for K in (0.3, 2.0):
+            here = 1 / float(KernelFunctions(monomial).ratio(np.array([K]))[0])
+            rows.append(computed_row(f"z^{power}: ratio at K = {K:g}", power / (2 * power - 1), here, 1e-9))
+    first = np.array([[1.0, 0.4], [0.4, 0.7]])
+    mlp = MLP(activation(partial(_power, 2), name="z^2"), 2, 1, C_b=0.1, C_W=0.5)
+    inputs = np.sqrt(2) * np.linalg.cholesky((first - 0.1) / 0.5)
+    here = flow(mlp, inputs, ["K"])["K"].sel(layer=2).values
+    expected = 0.1 + 0.5 * (np.outer(np.diagonal(first), np.diagonal(first)) + 2 * first**2)
+    worst = float(np.abs(here - expected).max())
+    return [*rows, computed_row("z^2: two inputs, distance of the kernel from (5.3)", 0.0, worst, 1e-10)]
+
+
+def _power(exponent: int, points: FloatArray) -> FloatArray:
+    return np.asarray(np.asarray(points, dtype=np.float64) ** exponent)
+
+
+_NEIGHBOURS = {"swish": (14.5931, 14.5, 0.1), "gelu": (3.03498, 3.2, 0.05)}  # found, printed, its digits
+
+
+def _neighbour_rows(name: str) -> list[Row]:
+    """The trivial fixed point that the critical C_b and C_W have besides K*."""
+    found = criticality(name)
+    assert found.C_b is not None
+    assert found.C_W is not None
+    assert found.K_star is not None
+    known, printed, digits = _NEIGHBOURS[name]
+    others = [
+        point.K
+        for point in fixed_points(name, found.C_b, found.C_W)
+        if abs(point.K / found.K_star - 1) > 1e-3
+    ]
+    here = min(others, key=lambda K: abs(K - known), default=float("nan"))
+    return [
+        computed_row(f"{name}: trivial fixed point nearby", known, here, 6e-5),
+        Row(
+            f"{name}: trivial fixed point nearby, as in the footnote",
+            printed,
+            here,
+            agrees=abs(here - printed) <= digits,
+            note="K = C_b + C_W g(K) has no other solution there",
+            disputed=True,
+        ),
+    ]
 
 
 def _ratio(name: str, K: FloatArray) -> FloatArray:

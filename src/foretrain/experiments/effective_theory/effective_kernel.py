@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretrain.compare.slope import Slope
+    from foretrain.compare.judging.powers import Slope
 
 _NETWORKS = (("tanh", 2), ("gelu", 2), ("tanh", 3))  # activation and depth
 # Nearly orthogonal inputs: a well-conditioned kernel, in which large inverses do not hide the powers of 1/n.
@@ -102,7 +102,7 @@ def _measured(
 
 
 def _slope(data: xarray.Dataset, name: str, over: str | None = None) -> Slope:
-    from foretrain.compare.effective_kernel import slope_of
+    from foretrain.compare.judging.powers import slope_of
 
     return slope_of(data[name], None if over is None else data[over])
 
@@ -211,9 +211,9 @@ _LINES = (
 
 def _points(panel: Axes, x: np.ndarray, values: np.ndarray, color: str, style: str, label: str) -> None:
     """Root mean squares over networks, with their standard errors; open squares show what lies below them."""
-    from foretrain.compare.effective_kernel import root_mean_square
+    from foretrain.compare.judging.powers import log_root_mean_square
 
-    logs, error = root_mean_square(values)
+    logs, error = log_root_mean_square(values)
     centre = np.exp(logs)
     bars = np.stack([centre - np.exp(logs - error), np.exp(logs + error) - centre])
     filling, size = ("none", 8) if style.startswith("s") else (color, 5)

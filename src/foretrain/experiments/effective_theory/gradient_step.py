@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compare.agreement import decorrelated, judge
-from foretrain.compare.widths import extrapolation_weights
+from foretrain.compare.judging.agreement import decorrelated, judge
+from foretrain.compare.judging.widths import extrapolation_weights
 from foretrain.experiments.judgements import judgement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure

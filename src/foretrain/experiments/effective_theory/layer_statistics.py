@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.compare.agreement import LARGEST_SPREAD, Judgement, judge, largest_score_allowed
-from foretrain.compare.comparison import Comparison, compare
+from foretrain.compare.comparison import Comparison
+from foretrain.compare.initial import compare_initial
+from foretrain.compare.judging.agreement import LARGEST_SPREAD, Judgement, judge, largest_score_allowed
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import FAINT, INK, PALETTE, SKY, new_mosaic
 from foretrain.support.progress import track
@@ -51,7 +52,7 @@ def layer_statistics(scale: Scale, seed: int) -> Result:
     found = {}
     for name, own_seed in track(tasks, "networks"):
         mlp = MLP.critical(name, depth=_DEPTH, width=_WIDTH, n_in=_INPUTS.shape[1])
-        found[name] = compare(
+        found[name] = compare_initial(
             mlp, _INPUTS, draws=plan.draws, scales=_SCALES, method=plan.method, seed=own_seed
         )
     data = _dataset(found)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compare.agreement import largest_score_allowed
-from foretrain.compare.widths import extrapolation_weights
+from foretrain.compare.judging.agreement import largest_score_allowed
+from foretrain.compare.judging.widths import extrapolation_weights
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import BLUE, INK, ORANGE, RED, new_figure
 from foretrain.support.progress import track

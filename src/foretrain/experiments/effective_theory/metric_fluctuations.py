@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.compare.agreement import largest_score_allowed
+from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.judgements import agreement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.gaussian import expectations_at

@@ -19,7 +19,7 @@ from foretrain.experiments.registry import Result, Scale
 from foretrain.theory.asymptotics import ntk_laws
 
 _NAMES = ("Theta", "H1", "D", "F", "A", "B")
-_CLASSES = ("relu", "tanh", "sin")
+_CLASSES = ("linear", "relu", "tanh", "sin")
 _PLANS = {
     Scale.QUICK: Plan(dict.fromkeys(("relu", "tanh", "gelu"), _NAMES), 4, 32, 7_000, 3_000),
     Scale.PAPER: Plan(dict.fromkeys(("relu", "tanh", "sin", "gelu", "swish"), _NAMES), 5, 48, 60_000, 10_000),

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import Activation, activation
-from foretrain.compare.agreement import largest_score_allowed
-from foretrain.compare.widths import extrapolation_weights
+from foretrain.compare.judging.agreement import largest_score_allowed
+from foretrain.compare.judging.widths import extrapolation_weights
 from foretrain.experiments.judgements import agreement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import INK, PALETTE, new_figure

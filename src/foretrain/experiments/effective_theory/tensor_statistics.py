@@ -1,8 +1,8 @@
 """Tensors of random networks against their recursions, and their ratios against depth: what two experiments share.
 
-A measurement is a :func:`foretrain.compare.comparison.compare` per activation. The ratios of one input are carried to
-great depth by the recursions; their growth per layer, fitted with the corrections log(l)/l and 1/l, is put beside the
-law of the universality class.
+A measurement is a :func:`foretrain.compare.initial.entry.compare_initial` per activation. The ratios of one input are
+carried to great depth by the recursions; their growth per layer, fitted with the corrections log(l)/l and 1/l, is put
+beside the law of the universality class.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.compare.agreement import Judgement, judge
-from foretrain.compare.comparison import Comparison, compare
+from foretrain.compare.comparison import Comparison
+from foretrain.compare.initial import compare_initial
+from foretrain.compare.judging.agreement import Judgement, judge
 from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
 from foretrain.experiments.judgements import judgement_rows
 from foretrain.experiments.registry import Result, Row
@@ -53,7 +54,7 @@ def measure(plan: Plan, seed: int) -> dict[str, Comparison]:
     found = {}
     for (activation, names), own_seed in track(tasks, "random networks"):
         mlp = MLP.critical(activation, plan.layers, plan.width, n_in=_INPUTS.shape[1]).replace(**_RATES)
-        found[activation] = compare(mlp, _INPUTS, names, plan.draws, seed=own_seed)
+        found[activation] = compare_initial(mlp, _INPUTS, names, plan.draws, seed=own_seed)
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compare.agreement import largest_score_allowed
+from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.saddle import escape_time, reduced_flow
 from foretrain.support.drawing import INK, PALETTE, new_figure

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 STATUS, ERROR, REPEAT = "status", "error", "repeat"
 RESERVED = (STATUS, ERROR, REPEAT)
 _VALUE = "value"  # of a function that returns one number
+_LONGEST_NAME = 60  # which, with any letters, names a folder too
 
 
 def labelled(result: Any, taken: Collection[str]) -> xarray.Dataset:
@@ -92,9 +93,9 @@ def unpacked(entry: Mapping[str, Any], body: bytes) -> Iterator[Variable]:
 
 
 def _checked(name: Any, taken: Collection[str]) -> str:
-    if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or "/" in name or name.startswith("."):
         raise InputError(
-            f"{name!r} cannot name a part of an answer: use text without '/' and no dot at its start."
+            f"{name!r:.200} cannot name a part of an answer: use short text without '/' and no dot at its start."
         )
     if name in taken or name in RESERVED:
         raise InputError(

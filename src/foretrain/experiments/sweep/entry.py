@@ -15,11 +15,11 @@ from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.spec import Spec
 from foretrain.support import engines
 from foretrain.support.errors import FileError
-from foretrain.support.store import DATA, save
 
 if TYPE_CHECKING:
     import xarray
 
+    from foretrain.experiments.sweep.evaluation import Outcome
     from foretrain.experiments.sweep.journal import Contents
 
 
@@ -72,9 +72,10 @@ def sweep(
     """Compute what is missing of the sweep that a file describes, and give back everything.
 
     ``store`` is a folder, by default called like the file. A point is kept there as soon as it is finished, so that
-    the same call goes on after any interruption; ``ft.load(store)`` reads the data once a run is through. A point's
-    numbers depend on its parameters alone, not on engine, order or interruptions. Failed points stay failed, with
-    their error, until ``retry_failed``; ``extend`` allows a file whose axes have grown since the store was begun.
+    the same call goes on after any interruption; ``ft.load(store)`` reads the data, brought up to date while it runs
+    and when it ends. A point's numbers depend on its parameters alone, not on engine, order or interruptions.
+    Failed points stay failed, with their error, until ``retry_failed``; ``extend`` allows axes that have grown, or
+    another code of your own function, since the store was begun.
 
     Examples
     --------
@@ -82,18 +83,22 @@ def sweep(
     >>> sweep("phases.toml", workers=2).data["correlation"].plot()  # doctest: +SKIP
     """
     from foretrain.experiments.sweep import journal
+    from foretrain.experiments.sweep.snapshots import Snapshots
 
     engines.check(engine, workers)
     plan = Plan.of(spec, store)
+    snapshots = Snapshots(plan)
     with journal.opened(plan, extend=extend) as book:
-        driver = Driver(plan.spec, book, engine, workers)
+
+        def write(outcome: Outcome) -> None:
+            book.write(outcome)
+            snapshots.refresh()
+
+        driver = Driver(plan.spec, write, engine, workers)
         try:
             driver.finish(plan.wanted(book.contents, retry_failed=retry_failed))
         finally:  # after an interruption too there are data to load
-            contents = journal.read_log(plan.store)
-            assert contents is not None
-            data = plan.dataset(contents)
-            save(data, plan.store / DATA, overwrite=True)
+            contents, data = snapshots.write()
     return Sweep(plan, data, driver.written, _errors(data), _warnings(contents, plan))
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
 import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from foretrain.experiments.sweep.answers import labelled, packed
@@ -18,6 +22,9 @@ from foretrain.support.errors import ForetrainError
 from foretrain.support.processes import end_with
 
 _THREADS = "OMP_NUM_THREADS"
+_LONGEST = 500  # characters of an error or a warning: the store gives all points room for the longest
+_MOST_WARNINGS = 5  # of one point
+_PEAK = re.compile(r"^VmHWM:\s*(?P<size>\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -40,30 +47,54 @@ class Outcome:
     body: bytes = b""
     error: str = ""
     warnings: tuple[str, ...] = ()
+    peak: int = 0  # bytes, the most that its process has had
 
 
 def evaluate(task: Task) -> Outcome:
-    """Whatever a point raises is an outcome too: the others go on."""
+    """Whatever a point raises, a call of ``exit`` included, is an outcome too: the others go on."""
     if task.parent is not None:
         end_with(task.parent)
     start = time.perf_counter()
     try:
-        with _one_thread(), _heard() as told:
+        with _one_thread(), _heard() as told, _printing_aside(task):
             found = labelled(task.function(**task.arguments), task.arguments)
         entry, body = packed(found)
-    except Exception as error:
-        return Outcome(task.key, time.perf_counter() - start, error=_words(error))
-    heard = tuple(dict.fromkeys(" ".join(str(item.message).split()) for item in told if _matters(item)))
-    return Outcome(task.key, time.perf_counter() - start, entry, body, warnings=heard)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return Outcome(task.key, time.perf_counter() - start, error=_words(error, task.function))
+    heard = dict.fromkeys(_cut(str(item.message)) for item in told if _matters(item))
+    seconds = time.perf_counter() - start
+    return Outcome(task.key, seconds, entry, body, "", tuple(heard)[:_MOST_WARNINGS], _peak_bytes())
 
 
-def _words(error: Exception) -> str:
-    """In one line; what nobody raised on purpose says where it happened."""
-    said = " ".join(str(error).split())
+def _words(error: BaseException, function: Callable[..., Any]) -> str:
+    """In one line; what nobody raised on purpose says where in the function's own file it happened."""
+    try:
+        said = _cut(str(error))
+    except Exception:  # some errors cannot be told
+        said = "an error without words"
     if isinstance(error, ForetrainError):
         return said
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {said} ({os.path.basename(last.filename)}, line {last.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    last = [frame for frame in frames if code is not None and frame.filename == code.co_filename] or frames
+    return f"{type(error).__name__}: {said} ({os.path.basename(last[-1].filename)}, line {last[-1].lineno})"
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+
+
+@contextmanager
+def _printing_aside(task: Task) -> Iterator[None]:
+    """Workers share the standard output of the process that started them, which is for its answer alone."""
+    if task.parent is None or task.parent == os.getpid():
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 @contextmanager
@@ -122,17 +153,37 @@ class _Process:
 @contextmanager
 def _limited() -> Iterator[None]:
     import scipy.linalg  # noqa: F401  # brings a BLAS of its own, which must be there to be limited
-    from threadpoolctl import threadpool_limits
 
     before = os.environ.get(_THREADS)
     os.environ[_THREADS] = "1"
     try:
-        with threadpool_limits(1):
+        with _pools(len(sys.modules)).limit(limits=1):
             yield
     finally:
-        del os.environ[_THREADS]
+        os.environ.pop(_THREADS, None)
         if before is not None:
             os.environ[_THREADS] = before
+
+
+@lru_cache(maxsize=1)
+def _pools(modules: int) -> Any:
+    """Libraries with threads of their own; looking for them takes time, and is done when modules were imported."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has had; the system's usual count begins with that of the parent."""
+    try:
+        found = _PEAK.search(Path("/proc/self/status").read_text())
+    except OSError:
+        found = None
+    if found is not None:
+        return 1024 * int(found["size"])
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
 
 
 _process = _Process()

@@ -1,12 +1,13 @@
 """The folder of a sweep: an append-only log of points, one writer at a time, and the labelled data made from it.
 
-A point is on disk before the next one is written, so a kill costs the points that were at work. The log begins with
-what is swept; a sweep that asks for something else is refused, unless it only adds points and is allowed to.
+A point is written before the next one, so a kill costs the points that were at work; the disk is waited for a few
+times a second, which is what a failure of power can cost. The log begins with what is swept; a sweep that asks for
+something else is refused, unless it only adds points and is allowed to.
 """
 
 from __future__ import annotations
 
-import shutil
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,12 +22,12 @@ from foretrain.experiments.sweep.spec import Spec
 from foretrain.support.errors import FileError
 from foretrain.support.frame_log import Frame, Log, create, damage, frame, scan
 from foretrain.support.processes import lock
-from foretrain.support.store import DATA
 
 LOG = "points.log"
 _LOCK = ".lock"
 _FORMAT = 1
 _ENDS = 3  # values that a message names
+_SYNC_SECONDS = 0.2  # between waits for the disk, which take longer than many a point
 
 
 @dataclass
@@ -44,6 +45,11 @@ class Contents:
         """That finished points took."""
         return [float(found.entry["seconds"]) for found in self.done.values()]
 
+    @property
+    def peak(self) -> int:
+        """The most memory in bytes that a process had at them."""
+        return max((int(found.entry.get("peak", 0)) for found in self.done.values()), default=0)
+
 
 def read_log(folder: Path) -> Contents | None:
     """All that a log says, also while it is written; None if there is no log."""
@@ -52,6 +58,10 @@ def read_log(folder: Path) -> Contents | None:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise FileError(
+            f"{path} cannot be read ({error.strerror or error}): choose another store."
+        ) from error
     frames = list(scan(data))
     if not frames or frames[0].start or frames[0].entry.get("kind") != "header":
         raise FileError(
@@ -88,27 +98,30 @@ class Journal:
     def __init__(self, path: Path, contents: Contents) -> None:
         self.path, self.contents = path, contents
         self._log = Log(path / LOG, contents.end)
-        self._is_ahead = False  # of the data
+        self._due = 0.0  # when the disk is waited for
 
     def write(self, outcome: Outcome) -> None:
-        """It is on disk when this returns; data that were made before are removed, as they lack it."""
-        if not self._is_ahead:
-            shutil.rmtree(self.path / DATA, ignore_errors=True)
-            self._is_ahead = True
-        common = {"key": outcome.key, "seconds": round(outcome.seconds, 6)}
+        """When this returns the end of this process cannot harm it."""
+        common = {"key": outcome.key, "seconds": round(outcome.seconds, 6), "peak": outcome.peak}
         if outcome.entry is not None:
             found = {**outcome.entry, "warnings": outcome.warnings}
-            self._log.append(frame({"kind": "point", **common, **found}, outcome.body))
+            self._log.write(frame({"kind": "point", **common, **found}, outcome.body))
         else:
-            self._log.append(frame({"kind": "failure", **common, "error": outcome.error}))
+            self._log.write(frame({"kind": "failure", **common, "error": outcome.error}))
+        if time.monotonic() > self._due:
+            self._log.sync()
+            self._due = time.monotonic() + _SYNC_SECONDS
 
     def extend(self, spec: Spec) -> None:
         """From now on the sweep is this larger one."""
         self._log.append(frame(_beginning("extended", spec)))
 
     def close(self) -> None:
-        """Let go of the log."""
-        self._log.close()
+        """Wait for the disk and let go of the log."""
+        try:
+            self._log.sync()
+        finally:
+            self._log.close()
 
 
 @contextmanager
@@ -144,15 +157,17 @@ def has_grown(plan: Plan, contents: Contents, *, extend: bool) -> bool:
         return False
     told = "; ".join(_differences(before, now))
     known = contents.done.keys() | contents.failed.keys()
-    same = all(before[key] == now[key] for key in ("target", "code", "seed"))
+    same = all(before[key] == now[key] for key in ("target", "seed"))
     if not same or not known <= plan.points.keys() or not _covers(before, now):
         raise FileError(
             f"{path} was begun for another sweep ({told}): restore that, or choose another store for this one."
         )
-    if not extend:
+    same_code = before["code"] == now["code"]
+    if not extend and not (same_code and _covers(now, before)):
+        how = "for a smaller sweep" if same_code else "with other code"
         raise FileError(
-            f"{path} was begun for a smaller sweep ({told}): add --extend to keep its {len(contents.done)} points "
-            f"and compute {len(plan.points) - len(known)} more, or choose another store."
+            f"{path} was begun {how} ({told}): add --extend to keep its {len(contents.done)} points and compute "
+            f"{len(plan.points) - len(known)} more, or choose another store."
         )
     return True
 
@@ -166,7 +181,7 @@ def _covers(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def _within(few: list[Any], many: list[Any]) -> bool:
-    return all(value in many for value in few)
+    return set(few) <= set(many)
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,13 +39,13 @@ def as_dataset(
     shape = tuple(len(values) for values in axes.values())
     status, error = np.full(shape, MISSING, dtype=object), np.full(shape, "", dtype=object)
     found: dict[str, _Found] = {}
-    shapes: dict[str, Any] = {}
+    forms: dict[str, _Form] = {}
     for point in points:
         place = point.place
         if point.key in contents.done:
             frame = contents.done[point.key]
             answer = list(unpacked(frame.entry, frame.body))
-            error[place] = _misfit(answer, shapes)
+            error[place] = _misfit(answer, forms)
             status[place] = FAILED if error[place] else DONE
             for variable in answer if not error[place] else ():
                 found.setdefault(variable.name, []).append((place, variable))
@@ -60,28 +60,38 @@ def as_dataset(
     return xarray.Dataset(data, coordinates, _attributes(spec))
 
 
-def _misfit(answer: list[Variable], known: dict[str, Any]) -> str:
+def _misfit(answer: list[Variable], known: dict[str, _Form]) -> str:
     """Why an answer cannot stand beside those of earlier points, else nothing; ``known`` grows by what is new."""
-    new: dict[str, Any] = {}
+    new: dict[str, _Form] = {}
     for variable in answer:
-        new[variable.name] = variable.dims, "text" if variable.values.dtype.kind == "U" else "numbers"
-        for dim, labels in zip(variable.dims, variable.labels):
-            new[dim] = "text" if any(isinstance(label, str) for label in labels) else "numbers"
-    for name, shape in new.items():
-        if known.get(name, shape) != shape:
+        new[variable.name] = _Form(variable.dims, _kind(variable.values.ravel()[:1]))
+        new |= {dim: _Form(None, _kind(labels)) for dim, labels in zip(variable.dims, variable.labels)}
+    for name, form in new.items():
+        before = known.get(name, form)
+        if before.dims != form.dims or (before.kind and form.kind and before.kind != form.kind):
             return (
-                f"{name} is {_told(shape)} here, but {_told(known[name])} at an earlier point: return the same kind "
-                "at every point, and use a new store."
+                f"{name} is {form} here, but {before} at an earlier point: return the same kind at every point, and "
+                "use a new store."
             )
-    known.update(new)
+    known.update({name: form for name, form in new.items() if form.kind or name not in known})
     return ""
 
 
-def _told(shape: Any) -> str:
-    if isinstance(shape, str):
-        return f"an axis labelled by {shape}"
-    dims, kind = shape
-    return f"{kind} over ({', '.join(dims)})" if dims else f"{kind} without axes"
+class _Form(NamedTuple):
+    """Of a variable, with its dimensions, or of the labels of an axis, without."""
+
+    dims: tuple[str, ...] | None
+    kind: str
+
+    def __str__(self) -> str:
+        if self.dims is None:
+            return f"an axis labelled by {self.kind}"
+        return f"{self.kind} over ({', '.join(self.dims)})" if self.dims else f"{self.kind} without axes"
+
+
+def _kind(values: Iterable[Any]) -> str:
+    """Empty lists may become either."""
+    return next(("text" if isinstance(value, str) else "numbers" for value in values), "")
 
 
 def _all_labels(found: Iterable[tuple[_Place, Variable]]) -> dict[str, dict[Any, int]]:
@@ -106,8 +116,13 @@ def _stacked(
     """One variable over all points: dimensions, values, attributes."""
     name, dims, _, _, attributes = own[0][1]
     whole = (*shape, *(len(labels[dim]) for dim in dims))
-    require_memory(8 * np.prod(whole, dtype=float), f"{name} of all points", "sweep over fewer points")
-    is_text = any(variable.values.dtype.kind == "U" for _, variable in own)
+    is_text = any(_kind(variable.values.ravel()[:1]) == "text" for _, variable in own)
+    size = max(variable.values.dtype.itemsize for _, variable in own)
+    require_memory(
+        size * np.prod(whole, dtype=float),
+        f"{name} of all points and labels",
+        "sweep over fewer points, or return arrays that have the same labels at every point",
+    )
     values = np.full(whole, "" if is_text else np.nan, dtype=object if is_text else np.float64)
     for place, variable in own:
         spots = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _NAME = rf"{_PART}(?:\s*\.\s*{_PART})*"
-_TABLE = re.compile(rf"\s*\[\s*(?P<name>{_NAME})\s*\]\s*(?:#.*)?$")
+_TABLE = re.compile(rf"\s*\[\[?\s*(?P<name>{_NAME})\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(rf"\s*(?P<name>{_NAME})\s*=")
 
 
@@ -27,7 +27,7 @@ def _places(text: str) -> dict[int, tuple[list[str], bool]]:
     """Line by line, the full names of tables and keys."""
     table: list[str] = []
     found: dict[int, tuple[list[str], bool]] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # as the parser counts them
         if header := _TABLE.match(line):
             table = _parts(header["name"])
             found[number] = (table, False)

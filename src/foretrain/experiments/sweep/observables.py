@@ -122,7 +122,7 @@ def phase(
 ) -> dict[str, Any]:
     """Where the kernel and the correlation of two inputs end at infinite depth, and how fast."""
     from foretrain.theory.criticality import susceptibility as slopes
-    from foretrain.theory.fixed_points import correlation_depth, flows_to
+    from foretrain.theory.criticality.fixed_points import correlation_depth, flows_to
 
     K = flows_to(activation, C_b, C_W, start, gamma)
     if not math.isfinite(K):
@@ -172,7 +172,7 @@ def compare(
     seed: Annotated[int, "of the random networks"] = 0,
 ) -> dict[str, Any]:
     """Theory beside real random networks: root mean square and largest z, and the verdict."""
-    from foretrain.compare.comparison import compare as run
+    from foretrain.compare.initial import compare_initial as run
 
     network = _network(activation, depth, width, C_b, C_W, gamma)
     names = [part.strip() for part in tensors.split(",")]

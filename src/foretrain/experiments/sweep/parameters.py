@@ -6,7 +6,7 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from foretrain.support.errors import InputError, NotSupportedError
 
@@ -16,6 +16,8 @@ SEED = "seed"
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _SCALARS = (bool, int, float, str)
+_ANY = "a number, text, true or false"
+_HUGE = 2**63  # whole numbers of labelled axes are below
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Parameter:
     @property
     def type_words(self) -> str:
         """What it takes, for people."""
-        return "any" if self.kind is None else _WORDS[self.kind]
+        return _ANY if self.kind is None else _WORDS[self.kind]
 
     @property
     def default_words(self) -> str:
@@ -40,21 +42,28 @@ class Parameter:
 
     def converted(self, value: Any) -> Scalar:
         """The value in the parameter's type, so that 1 and 1.0 are one point; refused if it is of another."""
+        if isinstance(value, int) and not -_HUGE <= value < _HUGE:
+            raise InputError(f"{self.name} is {value}, but labels have 64 bits: give a number below 2**63")
         if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        if self.kind is int and isinstance(value, float) and value.is_integer():
+        if self.kind is int and isinstance(value, float) and value.is_integer() and abs(value) < _HUGE:
             return int(value)
         wrong = self.kind is not None and (
             not isinstance(value, self.kind) or (isinstance(value, bool) and self.kind is not bool)
         )
-        if wrong or not isinstance(value, _SCALARS):
-            raise InputError(f"{self.name} takes {self.type_words}, not {value!r}")
-        return value
+        if wrong or not _is_plain(value):
+            raise InputError(f"{self.name} takes {self.type_words}, not {value!r}: give {self.type_words}")
+        return cast("Scalar", value)
 
 
-def declared(function: Callable[..., Any], *, only_keywords: bool = False) -> tuple[Parameter, ...]:
+def declared(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     """Of a function: help is the text of ``Annotated[float, "…"]``."""
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some that are written in C do not say
+        raise NotSupportedError(
+            f"{_name(function)} does not tell its parameters: wrap it in a function that does."
+        ) from None
     found = []
     for name, item in signature.parameters.items():
         if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
@@ -63,17 +72,19 @@ def declared(function: Callable[..., Any], *, only_keywords: bool = False) -> tu
             raise NotSupportedError(
                 f"{_name(function)} takes {name} by position only: let it be given by name."
             )
-        if not only_keywords or item.kind is item.KEYWORD_ONLY:
-            found.append(_parameter(name, _hint(function, item.annotation), item.default))
+        found.append(_parameter(name, _hint(function, item.annotation), item.default))
     return tuple(found)
 
 
 def resolved(parameters: tuple[Parameter, ...], given: Mapping[str, Scalar]) -> dict[str, Any]:
-    """Every parameter but the seed with its value, in the order of their declaration."""
+    """Every parameter but the seed with its value, in the order of their declaration.
+
+    Defaults that a file could not say, such as arrays, are left to the function.
+    """
     found = {}
     for parameter in parameters:
         value = given.get(parameter.name, parameter.default)
-        if value is not REQUIRED and (parameter.name != SEED or parameter.name in given):
+        if (value is None or _is_plain(value)) and (parameter.name != SEED or parameter.name in given):
             found[parameter.name] = value
     return found
 
@@ -81,6 +92,11 @@ def resolved(parameters: tuple[Parameter, ...], given: Mapping[str, Scalar]) -> 
 def missing(parameters: tuple[Parameter, ...], given: Collection[str]) -> list[str]:
     """Names of those without a default that nobody gave."""
     return [p.name for p in parameters if p.default is REQUIRED and p.name not in given and p.name != SEED]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON gives it back equal: not so for nan."""
+    return type(value) in _SCALARS and value == value
 
 
 def _hint(function: Callable[..., Any], annotation: Any) -> Any:

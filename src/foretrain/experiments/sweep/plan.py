@@ -26,8 +26,9 @@ class Plan:
     @staticmethod
     def of(spec: str | Path, store: str | Path | None) -> Plan:
         """The store is beside the file, unless it is named."""
+        found = read_spec(spec)
         chosen = Path(spec).with_suffix(".sweep") if store is None else Path(store)
-        return Plan(read_spec(spec), chosen.expanduser().absolute())
+        return Plan(found, chosen.expanduser().absolute())
 
     @cached_property
     def points(self) -> dict[str, Point]:

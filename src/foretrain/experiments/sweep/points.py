@@ -14,7 +14,6 @@ import numpy as np
 from foretrain.experiments.sweep.answers import REPEAT
 from foretrain.experiments.sweep.parameters import SEED
 from foretrain.experiments.sweep.spec import Spec
-from foretrain.support.seeds import integer
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,18 @@ def _point(spec: Spec, place: tuple[int, ...], coordinates: dict[str, Any]) -> P
 
 def _digest(identity: Mapping[str, Any]) -> bytes:
     """Whether a value was on an axis or fixed makes no difference: axes can be added to a store."""
-    text = json.dumps(identity, sort_keys=True)
+    text = json.dumps(_canonical(identity), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
+def _canonical(value: Any) -> Any:
+    """Where a function does not say its type, 1 becomes 1.0 if an axis gets 1.5 as well; it stays the same point."""
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _seed(spec: Spec, digest: bytes) -> int:
+    """Below 2**32, which all libraries take."""
     words = np.frombuffer(digest, dtype="<u4").tolist()
-    return integer(np.random.SeedSequence([spec.seed, *words]))
+    return int(np.random.SeedSequence([spec.seed, *words]).generate_state(1)[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from foretrain.experiments.sweep.evaluation import Outcome, Task, evaluate
+from foretrain.experiments.sweep.evaluation import Outcome, Task
+from foretrain.experiments.sweep.isolation import LoneWorker, refuse_unsendable
 from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.points import Point
 from foretrain.support import engines
 
 _PROBES = 3
-_PROBE_SECONDS = 20.0
+_PROBE_SECONDS = 60.0  # for all of them
+_WARM = 2.0  # seconds from which on what a process does once does not matter
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,9 @@ class Price:
     seconds_per_point: tuple[float, ...]  # of the points that were tried
     measured: str  # which points those were
     workers: int
-    bytes_per_worker: float
+    bytes_per_worker: float  # 0 if no point was finished
     errors: tuple[str, ...]
+    at_least: bool = False  # no point was finished in the time that trials may take
 
     @property
     def seconds(self) -> float:
@@ -48,48 +51,50 @@ def price(
     workers: int | None = None,
     retry_failed: bool = False,
 ) -> Price:
-    """How many points are left, and how long they take: from finished ones, else from a few that are tried now."""
+    """How many points are left, and how long they take: from finished ones, else from a few that are tried now.
+
+    They are tried in a process of their own, for a minute at most, and nothing of them is kept.
+    """
     from foretrain.experiments.sweep import journal
 
     plan = Plan.of(spec, store)
+    workers = engines.capacity(engine, workers)
     contents = journal.read_log(plan.store) or journal.Contents()
     if contents.identity:
         journal.has_grown(plan, contents, extend=True)
     left = plan.wanted(contents, retry_failed=retry_failed)
     tried = [] if contents.done or not left else _tried(plan, left)
-    seconds = contents.seconds or [outcome.seconds for outcome in tried]
+    finished = [outcome for outcome in tried if outcome is not None]
+    seconds = contents.seconds or [outcome.seconds for outcome in finished]
+    at_least = bool(tried) and not finished
     return Price(
         plan.spec.count,
         len(contents.done),
         len(contents.failed),
         len(left),
-        tuple(seconds),
+        (_PROBE_SECONDS,) if at_least else tuple(seconds),
         f"{len(contents.done)} finished points" if contents.done else f"{len(tried)} points tried now",
-        engines.capacity(engine, workers),
-        _peak_bytes(),
-        tuple(outcome.error for outcome in tried if outcome.entry is None),
+        workers,
+        max([contents.peak, *(outcome.peak for outcome in finished)]),
+        tuple(outcome.error for outcome in finished if outcome.entry is None),
+        at_least,
     )
 
 
-def _tried(plan: Plan, left: Sequence[Point]) -> list[Outcome]:
-    """A few points from both ends and the middle, as long as that does not take too long; the first one warms up."""
+def _tried(plan: Plan, left: Sequence[Point]) -> list[Outcome | None]:
+    """A few points from both ends and the middle, as long as that does not take too long; None for a longer one."""
+    target = plan.spec.target
+    refuse_unsendable(target.function, target.name)
     places = sorted({0, len(left) // 2, len(left) - 1})[:_PROBES]
     deadline = time.monotonic() + _PROBE_SECONDS
-    function, found = plan.spec.target.function, []
-    for place in [places[0], *places]:
-        found.append(evaluate(Task(left[place].key, function, left[place].arguments)))
-        if time.monotonic() > deadline:
-            break
-    return found[1:] or found
-
-
-def _peak_bytes() -> float:
-    """The most memory that this process has had, which a worker will need too."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        import psutil
-
-        return float(psutil.Process().memory_info().rss)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+    found: list[Outcome | None] = []
+    with LoneWorker() as worker:
+        for place in places:
+            task = Task(left[place].key, target.function, left[place].arguments, os.getpid())
+            outcome = worker.outcome(task, deadline - time.monotonic())
+            if place == places[0] and outcome is not None and outcome.seconds < _WARM:
+                outcome = worker.outcome(task, deadline - time.monotonic())
+            found.append(outcome)
+            if outcome is None:
+                break
+    return found

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ _LINE = re.compile(r"\(at line (?P<line>\d+), column \d+\)|\(at end of document\
 class Range(BaseModel):
     """Values from one number to another."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     start: float = Field(alias="from", allow_inf_nan=False)
     stop: float = Field(alias="to", allow_inf_nan=False)
@@ -56,6 +57,8 @@ class Range(BaseModel):
             raise ValueError("give either points or step")
         if self.start >= self.stop:
             raise ValueError("let from be below to")
+        if not np.isfinite(self.stop - self.start):
+            raise ValueError("let from and to be nearer to each other")
         if self.spacing == "log" and (self.start <= 0 or self.step is not None):
             raise ValueError("with spacing = 'log' give points, and let from be above 0")
         if self.step is not None and (self.stop - self.start) / self.step > _MOST_POINTS:
@@ -75,6 +78,9 @@ class Range(BaseModel):
         return [float(f"{value:.{_DECIMALS}g}") for value in found]
 
 
+_RANGE_KEYS = tuple(item.alias or name for name, item in Range.model_fields.items())
+
+
 def _range_or_list(value: Any) -> Any:
     """Said in the file's words: pydantic would complain of both kinds at once."""
     if isinstance(value, dict):
@@ -89,7 +95,7 @@ def _range_or_list(value: Any) -> Any:
 class File(BaseModel):
     """What may stand in the file; names of parameters are checked later, against what is swept."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     observable: str | None = None
     experiment: str | None = None
@@ -140,7 +146,7 @@ def read_spec(path: str | Path) -> Spec:
     """Read and check a file."""
     source = Path(path).expanduser()
     try:
-        text = source.read_text(encoding="utf-8")
+        text = source.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise FileError(
@@ -182,15 +188,21 @@ class _Checker:
     def _file(self) -> File:
         try:
             return File.model_validate(tomllib.loads(self._text))
-        except tomllib.TOMLDecodeError as error:
+        except ValidationError as error:
+            found = error.errors(include_url=False)
+            first = next(
+                (item for item in found if item["type"] == "extra_forbidden"), found[0]
+            )  # most likely a slip
+            raise self._refusal(_place(first["loc"]), _words(first)) from None
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # the parser's own, and those of endless numbers and nesting
             place = _LINE.search(str(error))
-            line = int(place["line"]) if place and place["line"] else len(self._text.splitlines())
+            line = int(place["line"]) if place and place["line"] else len(self._text.splitlines()) or 1
             raise self._at(
                 line, f"this is not TOML ({_LINE.sub('', str(error)).strip()}): mend the line"
             ) from None
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise self._refusal(_place(first["loc"]), _words(first)) from None
 
     def _target(self, file: File) -> Target:
         kind = "observable" if file.observable is not None else "experiment"
@@ -206,25 +218,25 @@ class _Checker:
         found = tuple(self._value(("axes", name), by_name, value) for value in values)
         if name in RESERVED:
             raise self._refusal(("axes", name), f"{name} names a part of the store: rename the parameter")
-        if any(value != value for value in found):
-            raise self._refusal(("axes", name), f"{name} has a value that is not a number: leave it out")
         if {type(value) for value in found} == {int, float}:
             found = tuple(map(float, found))
         if len({type(value) for value in found}) > 1:
             raise self._refusal(("axes", name), f"the values of {name} are of several types: give one type")
-        twice = next((value for place, value in enumerate(found) if value in found[:place]), None)
-        if twice is not None:
+        if len(set(found)) < len(found):
+            twice = next(value for value, count in Counter(found).items() if count > 1)
             raise self._refusal(("axes", name), f"{name} has {twice!r} twice: leave out one of them")
         return found
 
     def _value(self, place: tuple[str, str], by_name: dict[str, Parameter], value: Any) -> Scalar:
         name = place[1]
+        if not by_name:
+            raise self._refusal(place, f"the function declares no parameters: let it take {name} by its name")
         if name not in by_name:
             raise self._refusal(place, str(unknown_name("parameter", name, by_name)).rstrip("."))
         try:
             return by_name[name].converted(value)
         except InputError as error:
-            raise self._refusal(place, f"{error}: give {by_name[name].type_words}") from None
+            raise self._refusal(place, str(error)) from None
 
     def _check_repeats(self, target: Target, given: set[str]) -> None:
         if not target.is_random:
@@ -252,7 +264,11 @@ def _words(error: Any) -> str:
     """What is wrong and what to do, in the words of the file."""
     where = ".".join(str(part) for part in _place(error["loc"]))
     kind, message = error["type"], str(error["msg"]).removeprefix("Value error, ")
+    if kind == "extra_forbidden" and error["loc"][0] == "axes":
+        return f"{where} is not known here: known are {', '.join(_RANGE_KEYS)}"
     if kind == "extra_forbidden":
         known = ", ".join(File.model_fields)
         return f"{where} is not known here: known are {known}; parameters go to [fixed] or [axes]"
+    if kind == "dict_type":
+        return f"{where} is not a table: write [{where}] on a line of its own, and its parameters below"
     return f"{where}: {message}" if where else message

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from foretrain.experiments.sweep.parameters import SEED, Parameter, declared
+from foretrain.experiments.experiment import Scale
+from foretrain.experiments.parts import Parts
+from foretrain.experiments.sweep.answers import RESERVED
+from foretrain.experiments.sweep.parameters import SEED, Parameter, Scalar, declared
+from foretrain.experiments.sweep.settings import Settings
+from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    from foretrain.experiments.registry import Experiment, Result
+    from foretrain.experiments.experiment import Experiment, Result
+
+_TAKEN = (*RESERVED, "scale", SEED)
 
 
 @dataclass(frozen=True)
@@ -39,21 +46,20 @@ def of_observable(name: str, folder: Path) -> Target:
 
     if ".py:" in name:
         return _of_file(name, folder)
+    if ":" in name or name.endswith(".py"):
+        raise InputError(f"{name!r} names no function of a file: write it like 'mine.py:function'.")
     found = observables.get(name)
     return Target(f"observable {name}", found.parameters, found.function)
 
 
 def of_experiment(name: str) -> Target:
-    """One of those that ``foretrain reproduce`` lists.
-
-    Its parameters are the scale, the seed, and whatever keyword-only parameters its function declares.
-    """
+    """One of those that ``foretrain reproduce`` lists: its parameters are the scale, the seed and its settings."""
     from foretrain.experiments.registry import get
 
     experiment = get(name)
     own = declared(_experiment_parameters)
-    extra = declared(experiment.load(), only_keywords=True)
-    return Target(f"experiment {name}", (*own, *extra), _Run(experiment))
+    settings = [item for item in Settings(experiment.load()).parameters() if item.name not in _TAKEN]
+    return Target(f"experiment {name}", (*own, *settings), _Run(experiment))
 
 
 @dataclass(frozen=True)
@@ -62,14 +68,12 @@ class _Run:
 
     experiment: Experiment
 
-    def __call__(self, *, scale: str, seed: int, **overrides: Any) -> dict[str, Any]:
-        if not overrides:
+    def __call__(self, *, scale: str, seed: int, **settings: Scalar | None) -> dict[str, Any]:
+        changes = {name: value for name, value in settings.items() if value is not None}
+        if not changes or scale not in tuple(Scale):  # which is refused there
             return _numbers(self.experiment.run(scale, seed))
-        from foretrain.experiments.parts import Parts
-        from foretrain.experiments.registry import Scale
-
-        parts = (Parts(),) if self.experiment.resumable else ()
-        return _numbers(self.experiment.load()(Scale(scale), seed, *parts, **overrides))
+        function = Settings(self.experiment.load()).function(Scale(scale), changes)
+        return _numbers(function(Scale(scale), seed, *([Parts()] if self.experiment.resumable else [])))
 
 
 def _experiment_parameters(

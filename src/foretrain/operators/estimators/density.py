@@ -46,7 +46,7 @@ class SpectralDensity:
     products: int
     seed: Seed
 
-    def to_xarray(self) -> xarray.Dataset:
+    def to_dataset(self) -> xarray.Dataset:
         """Both curves and their errors over the coordinate ``value``."""
         import xarray as xr
 
@@ -62,7 +62,7 @@ class SpectralDensity:
             f"SpectralDensity({self.size} values seen by {self.probes} probes with {self.products} products, seed "
             f"{self.seed}; {len(self.points)} points from {self.points[0]:.4g} to {self.points[-1]:.4g}, smoothed "
             f"over {self.width:.2g})\n"
-            "  .points, .density ± .standard_error, .count_above ± .count_error, .to_xarray()"
+            "  .points, .density ± .standard_error, .count_above ± .count_error, .to_dataset()"
         )
 
 

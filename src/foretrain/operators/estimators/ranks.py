@@ -11,14 +11,14 @@ from foretrain.operators.estimators.estimate import SMALL, Estimate, Target, exa
 from foretrain.operators.estimators.moments import tested_moments
 from foretrain.operators.estimators.nystrom import Array
 from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, OperatorLike, dense
-from foretrain.operators.estimators.spectra import (
+from foretrain.operators.estimators.rank_functions import (
     Entropy,
     Measure,
     Participation,
     RankFunction,
     Share,
-    measured,
 )
+from foretrain.operators.estimators.spectra import measured
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 

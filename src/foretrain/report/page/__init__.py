@@ -4,6 +4,7 @@
 
 ``sections``  what the page tells, section by section; one is left out when its data are missing
 ``plots``     the pictures: what plotly draws, with caption and numbers
+``examples``  two built-in networks to show it on
 ``document``  the file as a whole; ``style.css`` and ``behaviour.js`` are put into it
 """
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import xarray
 
     from foretrain.doctor.diagnosis import Diagnosis
-    from foretrain.doctor.learning_curve import LearningCurve
+    from foretrain.doctor.kernels.learning_curve import LearningCurve
     from foretrain.doctor.verification import Verification
 
 
@@ -28,7 +28,7 @@ class Patient:
     @classmethod
     def trained(cls, name: str, diagnosis: Diagnosis, steps: int, seconds: float = 60.0) -> Patient:
         """With its predicted and real learning curve and its verification; without them for 0 steps."""
-        from foretrain.doctor.learning_curve import learning_curve
+        from foretrain.doctor.kernels.learning_curve import learning_curve
         from foretrain.doctor.setup import Case
 
         if not steps:

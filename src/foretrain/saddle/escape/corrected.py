@@ -87,7 +87,7 @@ def balanced_coefficient(found: SaddleClass, depth: int) -> float:
 
 
 def balanced_expansion(
-    spec: Any, epsilon: float, depth: int, *, width: int = 64, beta: float = 1.0, threshold: float = 1.0
+    activation: Any, epsilon: float, depth: int, *, width: int = 64, beta: float = 1.0, threshold: float = 1.0
 ) -> BalancedExpansion:
     """The first two terms from balanced scales, corrected forms of (30), (31).
 
@@ -95,7 +95,7 @@ def balanced_expansion(
     logarithm; for L < q + 1 it tends to a constant that depends on the threshold, and is all that the integral over
     the first-order flow has beside the leading term. That is log(X*/eps) for L = 2, otherwise eps^-(L-2) / (L-2).
     """
-    layers, found = check_depth(depth), classify(spec)
+    layers, found = check_depth(depth), classify(activation)
     scales = bottleneck_scales(epsilon, layers, layers)
     level = check_threshold(threshold, scales)
     K = escape_coupling(found, layers, check_width(width), beta)

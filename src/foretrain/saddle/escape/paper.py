@@ -18,9 +18,9 @@ from foretrain.saddle.parameters import Array, check_depth, check_positive
 from foretrain.support.errors import NotSupportedError
 
 
-def printed_lambda(spec: Any) -> float:
+def printed_lambda(activation: Any) -> float:
     """The paper's lambda (classes B, and D over B) or gamma_C = 6 a_2^2 / (alpha h) (classes C, and D over C)."""
-    return _lambda(classify(spec))
+    return _lambda(classify(activation))
 
 
 def _lambda(found: SaddleClass) -> float:
@@ -63,9 +63,9 @@ def _integral(strength: float, q: int, epsilon: float, threshold: float, layers:
     return float(value * threshold ** (2 - layers))
 
 
-def printed_expansion(spec: Any, epsilon: float, depth: int) -> float:
+def printed_expansion(activation: Any, epsilon: float, depth: int) -> float:
     """K t of (30) for L > q + 1 and of (31) at L = q + 1, with the printed coefficient and the sign of Cor. 17."""
-    found, layers, eps = classify(spec), check_depth(depth), check_positive(epsilon, "epsilon")
+    found, layers, eps = classify(activation), check_depth(depth), check_positive(epsilon, "epsilon")
     strength = _lambda(found)
     if layers == 2 or (found.q is not None and layers < found.q + 1):
         raise NotSupportedError(

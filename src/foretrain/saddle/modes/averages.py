@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from foretrain.activations import activation
+from foretrain.activations import activation as find_activation
 from foretrain.saddle.chain_field import ChainField
 from foretrain.saddle.classes import classify
 from foretrain.saddle.gaussian_rule import gaussian_rule
@@ -33,11 +33,11 @@ class DriveAndDamping:
 
 
 def product_coefficients(
-    spec: Any, scales: ArrayLike, betas: ArrayLike, block_width: int, layer: int
+    activation: Any, scales: ArrayLike, betas: ArrayLike, block_width: int, layer: int
 ) -> DriveAndDamping:
     """The drive of the off-diagonal entries of A_layer, and E[(df/do)^2], their damping at a small misfit."""
     X, strengths = np.asarray(scales, dtype=float), np.asarray(betas, dtype=float)
-    act = activation(spec)
+    act = find_activation(activation)
     if act.parity != "odd":
         raise NotSupportedError(f"{act.label} is not odd: take coefficients(), which needs no symmetry.")
     if X.ndim != 2 or X.shape[1:] != strengths.shape or not 1 <= layer < len(X):
@@ -57,9 +57,9 @@ def product_coefficients(
     return DriveAndDamping(_between(drive / width), _between(damping / width))
 
 
-def printed_damping(spec: Any, scales: ArrayLike, layer: int) -> Array:
+def printed_damping(activation: Any, scales: ArrayLike, layer: int) -> Array:
     """The paper's damping of entries (k, m) per matrix time: of rotations (64) for layer 1, of C (62) for layer 2."""
-    X, act, alpha = np.asarray(scales, dtype=float), activation(spec), classify(spec).alpha
+    X, act, alpha = np.asarray(scales, dtype=float), find_activation(activation), classify(activation).alpha
     if layer not in (1, 2) or X.ndim != 2 or len(X) < 3:
         raise InputError(f"layer is {layer}: the paper has dampings for layers 1 and 2 of three or more.")
     rule, (depth, modes) = gaussian_rule(act, refinement=1), X.shape

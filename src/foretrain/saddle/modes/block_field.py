@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretrain.activations import Activation, activation
+from foretrain.activations import Activation
+from foretrain.activations import activation as find_activation
 from foretrain.saddle.modes.block_state import BlockLayout
 from foretrain.saddle.modes.gaussian_grid import GaussianGrid, gaussian_grid
 from foretrain.saddle.parameters import Array, check_beta, check_depth, check_width
@@ -109,7 +110,7 @@ class BlockField:
 
 
 def block_field(
-    spec: Any, depth: int, betas: Sequence[float], block_width: int, grid: GaussianGrid | None = None
+    activation: Any, depth: int, betas: Sequence[float], block_width: int, grid: GaussianGrid | None = None
 ) -> BlockField:
     """The flow of a network of K = len(betas) blocks of ``block_width`` neurons, on the usual grid unless given.
 
@@ -117,7 +118,7 @@ def block_field(
     >>> field.layout.size
     30
     """
-    act, strengths = activation(spec), tuple(check_beta(beta) for beta in betas)
+    act, strengths = find_activation(activation), tuple(check_beta(beta) for beta in betas)
     if not strengths:
         raise InputError("betas are empty: give the strength of at least one mode of the teacher.")
     chosen = gaussian_grid(act, len(strengths)) if grid is None else grid

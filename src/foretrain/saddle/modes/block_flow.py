@@ -27,7 +27,7 @@ OBSERVABLES = {
 
 
 def block_escape(
-    spec: Any,
+    activation: Any,
     scales: ArrayLike,
     betas: Sequence[float],
     block_width: int,
@@ -53,7 +53,7 @@ def block_escape(
         raise InputError(f"until is {until}: give a positive time at which to stop.")
     if X.ndim not in (2, 3):
         raise InputError(f"scales have shape {X.shape}: give (layers, modes) or (flows, layers, modes).")
-    field = block_field(spec, X.shape[-2], betas, block_width, grid)
+    field = block_field(activation, X.shape[-2], betas, block_width, grid)
     starts = field.layout.from_scales(X if X.ndim == 3 else X[None])
     watch = watcher(field, observable)
     levels = np.full(len(field.betas), check_positive(threshold, "threshold"))
@@ -71,7 +71,7 @@ def block_escape(
 
 
 def block_flow(
-    spec: Any,
+    activation: Any,
     scales: ArrayLike,
     betas: Sequence[float],
     block_width: int,
@@ -88,7 +88,7 @@ def block_flow(
     X = _scales(scales)
     if X.ndim != 2:
         raise InputError(f"scales have shape {X.shape}: give one number for each layer and mode.")
-    field = block_field(spec, X.shape[0], betas, block_width, grid)
+    field = block_field(activation, X.shape[0], betas, block_width, grid)
     start = field.layout.from_scales(X)
     levels = np.full(len(field.betas), math.inf)
     path = flow_in_matrix_time(field, start, float(record[-1]), watch=field.alignments, levels=levels)

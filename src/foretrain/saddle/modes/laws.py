@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import hyp2f1
 
-from foretrain.activations import activation
+from foretrain.activations import activation as find_activation
 from foretrain.saddle.chain_field import ChainField
 from foretrain.saddle.classes import classify
 from foretrain.saddle.couplings import escape_coupling
@@ -49,9 +49,9 @@ def transit_integral(depth: int, theta: ArrayLike) -> Array:
     return np.where(ends, np.sign(reach) * whole, inside * hyp2f1(0.5, power, 1.5, -(inside**2)))
 
 
-def chain_moment(spec: Any, depth: int, rho: float) -> float:
+def chain_moment(activation: Any, depth: int, rho: float) -> float:
     """T_L(rho) = E[prod_{j=1..L-1} sigma'(c_j)], c_1 = rho g, c_{j+1} = rho sigma(c_j); alpha^(L-1) at rho = 0."""
-    act, layers = activation(spec), check_depth(depth)
+    act, layers = find_activation(activation), check_depth(depth)
     rule = gaussian_rule(act, refinement=1)
     signal, product = rho * rule.points, np.ones_like(rule.points)
     for _ in range(layers - 1):
@@ -60,14 +60,14 @@ def chain_moment(spec: Any, depth: int, rho: float) -> float:
     return float(product @ rule.weights)
 
 
-def mode_coupling(spec: Any, depth: int, rho: float, block_width: int, beta: float) -> float:
+def mode_coupling(activation: Any, depth: int, rho: float, block_width: int, beta: float) -> float:
     """K_L^k = beta_k h T_L(rho_k) / sqrt(N_B) (52), per matrix time s; the paper prints N for the block's N_B."""
-    moment = chain_moment(spec, depth, rho)
-    return check_beta(beta) * classify(spec).h * moment / math.sqrt(check_width(block_width))
+    moment = chain_moment(activation, depth, rho)
+    return check_beta(beta) * classify(activation).h * moment / math.sqrt(check_width(block_width))
 
 
 def mode_times(
-    spec: Any,
+    activation: Any,
     betas: Sequence[float],
     rhos: Sequence[float],
     *,
@@ -94,7 +94,7 @@ def mode_times(
         )
     if not ((scales > 0).all() and np.isfinite(scales).all()):
         raise InputError("the scales rho must be positive: with all layers at zero a mode never escapes.")
-    K = np.array([mode_coupling(spec, depth, r, block_width, b) for r, b in zip(scales, strengths)])
+    K = np.array([mode_coupling(activation, depth, r, block_width, b) for r, b in zip(scales, strengths)])
     if not (K > 0).all():
         raise InputError(
             f"K of the modes is {K.tolist()}: only modes with K > 0 escape along positive scales."
@@ -140,20 +140,20 @@ def critical_scale(bottleneck: float, epsilon: float, depth: int) -> float:
     return float(small ** ((bottleneck - 2) / (layers - 2)))
 
 
-def fitted_product(spec: Any, depth: int, beta: float, block_width: int) -> float:
+def fitted_product(activation: Any, depth: int, beta: float, block_width: int) -> float:
     """prod_l X_l = beta h / (sqrt(N_B) alpha^(L-1)), where a mode settles at leading order in small scales."""
-    found, layers = classify(spec), check_depth(depth)
+    found, layers = classify(activation), check_depth(depth)
     return check_beta(beta) * found.h / (math.sqrt(check_width(block_width)) * found.alpha ** (layers - 1))
 
 
-def fitted_scales(spec: Any, scales: ArrayLike, *, beta: float, block_width: int) -> Array:
+def fitted_scales(activation: Any, scales: ArrayLike, *, beta: float, block_width: int) -> Array:
     """Where a mode settles: the least loss among X with the start's X_l^2 - X_1^2, which the escape conserves.
 
     The averages are exact. (The scalar flow (4) itself then creeps on along a valley of almost equal loss.)
     """
     X = check_scales(scales)
-    escape_coupling(classify(spec), len(X), check_width(block_width), beta)
-    field = ChainField(activation(spec), block_width, beta)
+    escape_coupling(classify(activation), len(X), check_width(block_width), beta)
+    field = ChainField(find_activation(activation), block_width, beta)
     gaps = X**2 - X[0] ** 2
     least = math.sqrt(max(0.0, float(-gaps.min())))
 

@@ -52,7 +52,7 @@ class Stage:
         return min(self.rate(float(np.clip(place, start, level))) for place in places)
 
 
-def stage(spec: Any, depth: int, *, beta: float, rho: float, block_width: int) -> Stage:
+def stage(activation: Any, depth: int, *, beta: float, rho: float, block_width: int) -> Stage:
     """The stage of a mode whose other layers are at rho: F = K rho^(L-1), H = (alpha rho)^(2(L-1)), K of (7).
 
     Both come from the scalar flow (4) at leading order: the teacher drives X_1 at K prod X_l, and the network's own
@@ -62,6 +62,6 @@ def stage(spec: Any, depth: int, *, beta: float, rho: float, block_width: int) -
     >>> round(found.drive / found.growth, 12)
     0.001
     """
-    layers, found, scale = check_depth(depth), classify(spec), check_positive(rho, "rho")
+    layers, found, scale = check_depth(depth), classify(activation), check_positive(rho, "rho")
     K = escape_coupling(found, layers, check_width(block_width), beta)
     return Stage(layers, K * scale ** (layers - 1), (found.alpha * scale) ** (2 * (layers - 1)), K)

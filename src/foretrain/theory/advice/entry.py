@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from foretrain.activations import Activation, activation
+from foretrain.activations import Activation
+from foretrain.activations import activation as find_activation
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.theory.advice.depths import perturbative_depths
 from foretrain.theory.advice.result import Advice
 from foretrain.theory.advice.stability import check_loss, stable_step
 from foretrain.theory.architecture import MLP
-from foretrain.theory.critical_initialisation import critical_side
 from foretrain.theory.criticality import Criticality, CriticalPoint, criticality
+from foretrain.theory.criticality.critical_initialisation import critical_side
 from foretrain.theory.information import next_coefficient, turning_point
 from foretrain.theory.residual_networks import fluctuation_rate, optimal_skip
 
@@ -24,7 +25,7 @@ _DEEPEST = 100_000  # layers of the network that is handed back, each with its r
 
 
 def advise(
-    spec: Any,
+    activation: Any,
     width: int,
     *,
     n_out: int = 1,
@@ -56,7 +57,7 @@ def advise(
     >>> found.best_depth, found.depths.small, found.depths.large
     (30, 40, 118)
     """
-    act = activation(spec)
+    act = find_activation(activation)
     if isinstance(width, bool) or not isinstance(width, int | np.integer):
         raise InputError(f"width is {width!r}: give one whole number, the width of all hidden layers.")
     check_loss(loss, n_out)

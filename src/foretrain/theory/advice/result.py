@@ -76,9 +76,9 @@ class Advice:
         if self.position == "inside":
             return f"{told}, below {SMALL:g}."
         limit = f"not below {SMALL:g}" if self.position == "at the edge" else f"above {LARGE:g}"
-        return f"{told}, {limit}; {self._remedy(name, size)}."
+        return f"{told}, {limit}; {self._remedy(size)}."
 
-    def _remedy(self, name: str, size: float) -> str:
+    def _remedy(self, size: float) -> str:
         wide = math.ceil(self.width * size / SMALL)
         words = (
             f"take width {wide}, or depth {self.depths.small}"

@@ -106,7 +106,7 @@ def _uniform_coefficients(constants: dict[str, float], *, linear: bool) -> dict[
 
 def _own_rates(mlp: MLP, constants: dict[str, float]) -> tuple[dict[str, Law], dict[str, float]]:
     """Rates (11.91): b = lambda_b l^p, w = lambda_W l^(p-1) sigma_1^2 / (-a_1), t = b + w, m = p t - w."""
-    a, p, w, t, m = (constants[name] for name in ("a_1", "p_perp", "w", "t", "m"))
+    a, p, w, t, m = (constants[name] for name in ("a_1", "p_perpendicular", "w", "t", "m"))
     a, rest = -a, 5 - p
     bent = w + 4 * (1 - p) * t  # of lambda_W <s' s'> + C_W Theta <s'' s''>, over (-a_1) l^(1-p)
     coefficients = {
@@ -132,7 +132,7 @@ def _own_rates(mlp: MLP, constants: dict[str, float]) -> tuple[dict[str, Law], d
 
 def _constant_rates(mlp: MLP, constants: dict[str, float]) -> tuple[dict[str, Law], dict[str, float]]:
     """Uniform rates: biases win, Theta = t l with t = lambda_b / (1 + p)."""
-    a, p, t = -constants["a_1"], constants["p_perp"], constants["t"]
+    a, p, t = -constants["a_1"], constants["p_perpendicular"], constants["t"]
     odd = 1 - p <= _ODD
     # Where p = 1, what is left of lambda_W <s' s'> + C_W Theta <s'' s''> does not grow with the layer.
     left = mlp.lambda_W[0] / mlp.C_W[0] + a * t

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.activations import Activation
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import one_input, real_array
 from foretrain.theory.asymptotics.fine_tuned import fine_tuned_laws, leading_term
 from foretrain.theory.asymptotics.half_stable import half_stable_laws
 from foretrain.theory.asymptotics.laws import LawSet, Uniform
@@ -18,10 +19,10 @@ from foretrain.theory.asymptotics.off_critical import off_critical_laws
 from foretrain.theory.asymptotics.scale_invariant import scale_invariant_laws
 from foretrain.theory.asymptotics.zero_fixed_point import zero_fixed_point_laws
 from foretrain.theory.criticality import CriticalPoint, criticality, taylor_coefficients
-from foretrain.theory.fixed_points import flows_to
+from foretrain.theory.criticality.fixed_points import flows_to
 from foretrain.theory.kernel_functions import shared_functions
-from foretrain.theory.nearby import Nearby, first_layer, propagate
 from foretrain.theory.recursions.single_input import single_input_flow
+from foretrain.theory.two_inputs.nearby import Nearby, first_layer, propagate
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -58,9 +59,9 @@ def asymptotics(mlp: MLP, x: ArrayLike, delta_x: ArrayLike | None = None) -> xr.
     >>> laws.attrs["universality_class"], round(laws.attrs["l_0"], 4)
     ('K*=0', 0.3439)
     """
-    vector = np.atleast_1d(np.asarray(x, dtype=float))
+    vector = one_input(x)
     common = _uniform(mlp)
-    gap = np.zeros_like(vector) if delta_x is None else np.asarray(delta_x, dtype=float)
+    gap = np.zeros_like(vector) if delta_x is None else real_array("delta_x", delta_x)
     start = first_layer(mlp, vector, gap)
     if start.K00 <= 0:
         raise InputError(

@@ -16,7 +16,7 @@ from foretrain.activations import Activation
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.asymptotics.constants import FIT_DEPTH, extrapolated
 from foretrain.theory.asymptotics.laws import Law, LawSet, Uniform
-from foretrain.theory.nearby import Nearby, propagate
+from foretrain.theory.two_inputs.nearby import Nearby, propagate
 
 Array = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from foretrain.activations import Activation
 from foretrain.theory.asymptotics.laws import Law, LawSet, Uniform
 from foretrain.theory.criticality import CriticalPoint
 from foretrain.theory.kernel_functions import shared_functions
-from foretrain.theory.nearby import Nearby
+from foretrain.theory.two_inputs.nearby import Nearby
 
 Array = NDArray[np.float64]
 

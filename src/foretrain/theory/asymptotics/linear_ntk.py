@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import NotSupportedError
 from foretrain.theory.architecture import MLP, Layer
+from foretrain.theory.arguments import one_input
 from foretrain.theory.flow import MEANINGS
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ def exact_linear_ntk(mlp: MLP, x: ArrayLike) -> xr.Dataset:
     """
     import xarray as xr
 
-    vector = np.atleast_1d(np.asarray(x, dtype=float))
-    if vector.ndim != 1:
-        raise InputError(f"x has shape {vector.shape}: give one input, a list of n_in numbers.")
+    vector = one_input(x)
     slopes = mlp.activation.slopes
     if slopes is None or slopes[0] != slopes[1] or any(mlp.C_b) or mlp.is_residual:
         raise NotSupportedError(

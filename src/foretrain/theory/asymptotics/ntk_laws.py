@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.activations import Activation
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics.laws import Law, LawSet
 from foretrain.theory.criticality import taylor_coefficients
 from foretrain.theory.flow import MEANINGS, flow
@@ -71,9 +72,7 @@ def ntk_laws(mlp: MLP, x: ArrayLike) -> xr.Dataset:
 
 def checked_input(mlp: MLP, x: ArrayLike) -> Array:
     """The input as a vector, or an error if it or the network has no laws."""
-    vector = np.atleast_1d(np.asarray(x, dtype=float))
-    if vector.ndim != 1:
-        raise InputError(f"x has shape {vector.shape}: give one input, a list of n_in numbers.")
+    vector = one_input(x)
     _require_equal_layers(mlp)
     if not mlp.check_inputs(vector[None]).any():
         raise InputError("the input is zero, and with C_b = 0 there is no flow to describe.")
@@ -203,7 +202,7 @@ def _zero_fixed_point(mlp: MLP, square: float, a_1: float, b_1: float) -> LawSet
         "K": Law(1 / (a * layer), "1 / (-a_1 l)", "(9.65)", rest),
         "V": Law(2 / (3 * a**2 * layer), "2 / (3 a_1^2 l)", "(9.66)", rest),
     }
-    constants = {"a_1": a_1, "b_1": b_1, "p_perp": p, "V/(nK^2)": 2 / 3}
+    constants = {"a_1": a_1, "b_1": b_1, "p_perpendicular": p, "V/(nK^2)": 2 / 3}
     if _constant(biases) and _constant(weights):
         b, w = float(biases[-1]), float(weights[-1]) * square / a
         found, more = _own_rates(layer, p, a, b, w, rest)

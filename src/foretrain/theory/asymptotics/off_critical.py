@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from foretrain.activations import Activation
 from foretrain.theory.asymptotics.laws import Law, LawSet, Uniform
-from foretrain.theory.fixed_points import correlation_depth
+from foretrain.theory.criticality.fixed_points import correlation_depth
 from foretrain.theory.kernel_functions import KernelValues, shared_functions
-from foretrain.theory.nearby import Nearby, propagate
+from foretrain.theory.two_inputs.nearby import Nearby, propagate
 
 Array = NDArray[np.float64]
 
@@ -27,9 +27,9 @@ def off_critical_laws(act: Activation, K_star: float, common: Uniform, start: Ne
     constants = {
         "K_star": K_star,
         "chi_parallel": parallel,
-        "chi_perp": perpendicular,
-        "correlation_depth": float(correlation_depth(parallel)),
-        "correlation_depth_perp": float(correlation_depth(perpendicular)),
+        "chi_perpendicular": perpendicular,
+        "depth_parallel": float(correlation_depth(parallel)),
+        "depth_perpendicular": float(correlation_depth(perpendicular)),
     }
     amplitudes = _amplitudes(act, common, start, K_star, constants)
     constants |= amplitudes
@@ -44,7 +44,7 @@ def off_critical_laws(act: Activation, K_star: float, common: Uniform, start: Ne
         laws |= _finite_width(at, common, parallel, K_star, gap, layer)
     statement = (
         f"off-critical: K tends to {K_star:.8g}, its rest falls by 1/e every "
-        f"{constants['correlation_depth']:.4g} layers"
+        f"{constants['depth_parallel']:.4g} layers"
     )
     return LawSet("off-critical", statement, laws, constants)
 
@@ -53,7 +53,7 @@ def _amplitudes(
     act: Activation, common: Uniform, start: Nearby, K_star: float, constants: dict[str, float]
 ) -> dict[str, float]:
     """Prefactors of the exponentials, read off the exact flow where the gap is small but well above rounding."""
-    parallel, perpendicular = constants["chi_parallel"], constants["chi_perp"]
+    parallel, perpendicular = constants["chi_parallel"], constants["chi_perpendicular"]
     depth = (
         4 + math.ceil(math.log(1e6) * max(float(correlation_depth(parallel)), 0)) if abs(parallel) < 1 else 4
     )

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics.dntk_laws import DNTK_MEASURES
 from foretrain.theory.asymptotics.ntk_laws import NTK_MEASURES
 from foretrain.theory.flow import flow
@@ -37,9 +38,7 @@ def dimensionless_ratios(mlp: MLP, x: ArrayLike, target_square: float = 0.0) -> 
     >>> found["SK/(nTheta^3)"].values[-1].round(8)  # 3.3 / (100 * 2^3)
     np.float64(0.004125)
     """
-    vector = np.atleast_1d(np.asarray(x, dtype=float))
-    if vector.ndim != 1:
-        raise InputError(f"x has shape {vector.shape}: give one input, a list of n_in numbers.")
+    vector = one_input(x)
     if not (math.isfinite(target_square) and target_square >= 0):
         raise InputError(f"target_square is {target_square!r}: give a mean square, zero or more.")
     absent = set("RSTU") if slope_jumps(mlp.activation) else set()

@@ -11,7 +11,7 @@ from foretrain.activations import Activation
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.asymptotics.laws import Law, LawSet, Uniform
-from foretrain.theory.nearby import Nearby
+from foretrain.theory.two_inputs.nearby import Nearby
 
 Array = NDArray[np.float64]
 

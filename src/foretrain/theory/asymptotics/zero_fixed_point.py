@@ -20,7 +20,7 @@ from foretrain.theory.asymptotics.constants import (
     reference_start,
 )
 from foretrain.theory.asymptotics.laws import Law, LawSet, Uniform
-from foretrain.theory.nearby import Nearby, propagate
+from foretrain.theory.two_inputs.nearby import Nearby, propagate
 
 Array = NDArray[np.float64]
 

@@ -6,11 +6,14 @@ nearby inputs neither merge nor part, exponentially in depth. A skip connection 
 susceptibilities and gamma^2 K to the kernel (B.11), (B.15), (B.16): all conditions hold again if C_b and C_W are
 multiplied by 1 - gamma^2.
 
-``search``        finds the critical point; ``small_kernel``  expands around K = 0; ``result``  what is found
+``criticality``              the critical points of an activation; ``susceptibility`` at any kernel
+``critical_initialisation``  the hyperparameters of a critical network, and on which side of K* its inputs lie
+``fixed_points``             all fixed points for given C_b and C_W, their stability and depth scales
+``phase_diagram``            the plane of C_b and C_W, with its critical lines
 """
 
 from foretrain.theory.criticality.result import Criticality, CriticalPoint, UniversalityClass
-from foretrain.theory.criticality.search import Susceptibility, check_skip, criticality, susceptibility
+from foretrain.theory.criticality.search import Susceptibility, criticality, susceptibility
 from foretrain.theory.criticality.small_kernel import taylor_coefficients
 
 __all__ = [
@@ -18,7 +21,6 @@ __all__ = [
     "Criticality",
     "Susceptibility",
     "UniversalityClass",
-    "check_skip",
     "criticality",
     "susceptibility",
     "taylor_coefficients",

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from foretrain.activations import Activation, activation
+from foretrain.activations import Activation
+from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError
-from foretrain.theory.coarse_means import coarse_means, is_for
 from foretrain.theory.criticality.result import Criticality, CriticalPoint
 from foretrain.theory.criticality.small_kernel import Sides, SmallKernel, expand, sides
-from foretrain.theory.kernel_functions import KernelFunctions
+from foretrain.theory.kernel_functions import KernelFunctions, is_measured
+from foretrain.theory.kernel_functions.means import coarse_means
 
 Array = NDArray[np.float64]
 
@@ -34,7 +35,7 @@ class Susceptibility:
     perpendicular: Any
 
 
-def susceptibility(spec: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: float = 0.0) -> Susceptibility:
+def susceptibility(activation: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: float = 0.0) -> Susceptibility:
     """chi_parallel = gamma^2 + C_W g'(K) and chi_perp = gamma^2 + C_W <s'^2> (5.50), (5.51), (B.15), (B.16).
 
     Examples
@@ -48,12 +49,12 @@ def susceptibility(spec: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: float =
         raise InputError("K and C_W must be real numbers or arrays of them.") from error
     if not (np.isfinite(weight).all() and (weight >= 0).all()):
         raise InputError("C_W must be finite and not negative: it is a variance.")
-    values = KernelFunctions(spec).at(variance)
+    values = KernelFunctions(activation).at(variance)
     both = (gamma**2 + weight * values.square_slope, gamma**2 + weight * values.slope_square)
     return Susceptibility(*(float(c) if np.ndim(c) == 0 else c for c in both))
 
 
-def check_skip(gamma: float) -> float:
+def weight_share(gamma: float) -> float:
     """1 - gamma^2, the share of the variance that a residual layer takes from its weights at criticality (B.20)."""
     share = 1 - float(gamma) ** 2
     if not share > 0:
@@ -64,7 +65,7 @@ def check_skip(gamma: float) -> float:
     return share
 
 
-def criticality(spec: Any, gamma: float = 0.0) -> Criticality:
+def criticality(activation: Any, gamma: float = 0.0) -> Criticality:
     """Find the critical (C_b, C_W, K*) of an activation, or show that there is none (section 5.3.1).
 
     Returned is the scale-invariant point if every K is critical, else the stable one at K* = 0, else a half-stable
@@ -78,7 +79,7 @@ def criticality(spec: Any, gamma: float = 0.0) -> Criticality:
       C_b = 0, C_W = 1, K* = 0
       exponents p_0 = 1, p_parallel = 2, p_perpendicular = 1, p_V = 1, p_1 = 0, p_1_tuned = 1
     """
-    act, share = activation(spec), check_skip(gamma)
+    act, share = find_activation(activation), weight_share(gamma)
     if act.slopes is not None and any(act.slopes):
         return Criticality(act, _scale_invariant(act.slopes, share), (), "", float(gamma))
     functions = KernelFunctions(act)
@@ -209,7 +210,7 @@ def _equal_susceptibilities(act: Activation) -> tuple[float, ...]:
 
     kernels, curve = _excess_over_scan(act)
     # Where the ratio only tends to one the difference drowns in rounding: that is no root.
-    clear = np.flatnonzero(np.abs(curve) > (_COARSELY_EQUAL if is_for(act) else _EQUAL))
+    clear = np.flatnonzero(np.abs(curve) > (_COARSELY_EQUAL if is_measured(act) else _EQUAL))
     brackets = [(i, j) for i, j in pairwise(clear) if curve[i] * curve[j] < 0 and j - i <= 2]
     return tuple(
         float(np.exp(brentq(excess, np.log(kernels[i]), np.log(kernels[j]), xtol=1e-14, rtol=1e-14)))
@@ -220,7 +221,7 @@ def _equal_susceptibilities(act: Activation) -> tuple[float, ...]:
 @lru_cache(maxsize=64)
 def _excess_over_scan(act: Activation) -> tuple[Array, Array]:
     """Kernels and chi_parallel / chi_perp - 1 there; for a user's function as far as it is resolved."""
-    if not is_for(act):
+    if not is_measured(act):
         return _SCANNED, KernelFunctions(act, tolerance=1e-10).ratio(_SCANNED) - 1
     means = coarse_means(act, _SCANNED)
     with np.errstate(divide="ignore", invalid="ignore"):

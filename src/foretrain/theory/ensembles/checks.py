@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import cast
 
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import MOST_DRAWS, whole_number
 
 
 def check_draws(draws: object) -> int:
     """The number of networks as a whole number of at least 2, since a standard error needs two."""
-    try:
-        count = operator.index(cast("int", draws))
-    except TypeError:
-        count = 0
-    if isinstance(draws, bool) or count < 2:
-        raise InputError(f"draws is {draws!r}: give a whole number of networks, at least 2.")
+    count = whole_number("draws", draws, least=2)
+    if count > MOST_DRAWS:
+        raise InputError(f"draws is {count:,}: give at most {MOST_DRAWS:,}.")
     return count
 
 

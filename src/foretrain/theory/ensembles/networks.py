@@ -14,13 +14,16 @@ from foretrain.theory.ensembles.checks import check_draws
 from foretrain.theory.ensembles.laws import WeightLaw, weight_law
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Parameters:
     """Weights (draws, n_l, n_{l-1}) and biases (draws, n_l) of layers 1..L of many networks."""
 
     mlp: MLP
     weights: tuple[FloatArray, ...]
     biases: tuple[FloatArray, ...]
+
+    def __repr__(self) -> str:
+        return f"Parameters of {len(self.biases[0]):,} networks: {self.mlp!r}"
 
 
 def sample_parameters(mlp: MLP, draws: int, law: str = "gaussian", seed: Seed = 0) -> Parameters:

@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 # A constant, not a share of the free memory: the same seed must give the same numbers on every machine.
 _CHUNK_BYTES = 2**24
+_BYTES_PER_SEED = 500
 _METHODS = ("conditional", "weights")
 
 
-@dataclass(frozen=True, init=False, eq=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Ensemble:
     """What to sample: networks of one architecture, evaluated on the rows of ``X``, all from one seed."""
 
@@ -75,6 +76,13 @@ class Ensemble:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {value}" for name, value in self.labels.items() if name != "draws")
+        return (
+            f"Ensemble of {self.draws:,} networks ({self.mlp.activation.label}, depth {self.mlp.depth}) on "
+            f"{len(self.X)} input{'s' * (len(self.X) != 1)}: {told}"
+        )
+
     @property
     def labels(self) -> dict[str, str | int]:
         """How the networks were drawn, to be stored beside results."""
@@ -94,6 +102,7 @@ class Ensemble:
     ) -> Iterator[dict[int, FloatArray]]:
         size = self._chunk_size()
         chunks = -(-self.draws // size)
+        require_memory(_BYTES_PER_SEED * chunks, f"the seeds of {self.draws:,} draws", "use fewer draws")
         for index, seeds in enumerate(spawn(self.seed, chunks)):
             count = min(size, self.draws - index * size)
             yield {

@@ -7,6 +7,12 @@ Taylor expansions in the metric, (4.61), (4.64) and (4.112).
 
 An observable is a list of factors, one per input (``["tanh", z**2]``; a single factor for a single input), or
 any function of an array (points, inputs) that gives one number per point.
+
+``mean_of``, ``covariance_of``, ``covariance_within_neuron``  of observables, with their parts
+``expansion_parameter``  whether 1/n is small for a network
+``layer_statistics``     K, V and G1 of one layer, from which all of this follows
+``second_moment``, ``excess_kurtosis``, ``fluctuation``, ``neuron_covariance``, ``connected_four_point``  by layer
+``couplings``            the action of a layer, its couplings, and how they run with the neurons kept
 """
 
 from foretrain.theory.finite_width.expansion import (
@@ -17,7 +23,7 @@ from foretrain.theory.finite_width.expansion import (
     verdict_on,
 )
 from foretrain.theory.finite_width.predictions import (
-    FiniteWidth,
+    FirstOrder,
     covariance_of,
     covariance_within_neuron,
     mean_of,
@@ -35,7 +41,7 @@ __all__ = [
     "LARGE",
     "SMALL",
     "ExpansionParameter",
-    "FiniteWidth",
+    "FirstOrder",
     "LayerStatistics",
     "connected_four_point",
     "covariance_of",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,10 +11,6 @@ from foretrain.support.errors import AccuracyWarning
 from foretrain.theory.architecture import MLP
 from foretrain.theory.criticality import criticality
 from foretrain.theory.residual_networks import fluctuation_rate
-
-if TYPE_CHECKING:
-    pass
-
 
 SMALL, LARGE = 0.1, 0.3
 """V / (n K^2) below which the next order in 1/n hardly shows, and from which on the first is not enough."""

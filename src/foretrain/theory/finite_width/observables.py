@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -24,10 +24,6 @@ from foretrain.gaussian.factors import as_factor
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.finite_width.statistics import LayerStatistics, layer_statistics
-
-if TYPE_CHECKING:
-    pass
-
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,12 +17,9 @@ from foretrain.theory.finite_width.expansion import LARGE, too_deep
 from foretrain.theory.finite_width.observables import Observable, prepare, times
 from foretrain.theory.finite_width.statistics import LayerStatistics
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
-class FiniteWidth:
+class FirstOrder:
     """A prediction to order 1/n: ``value`` = ``leading`` (infinite width) + ``correction`` (1/n included).
 
     ``error`` is the estimated error of the integrals; what the expansion leaves out is of order n^-2, about
@@ -45,15 +42,17 @@ class FiniteWidth:
         return self.value
 
     def __repr__(self) -> str:
+        sign = "-" if self.correction < 0 else "+"
         return (
-            f"FiniteWidth({self.value:.10g} = {self.leading:.10g} + {self.correction:.6g}, layer {self.layer}, "
-            f"fan-in {self.fan_in}, integrals ± {self.error:.1e}, V/(nK²) = {self.fluctuation:.3g})"
+            f"FirstOrder({self.value:.10g} = {self.leading:.10g} {sign} {abs(self.correction):.6g}, "
+            f"layer {self.layer}, fan-in {self.fan_in}, integrals ± {self.error:.1e}, "
+            f"V/(nK²) = {self.fluctuation:.3g})"
         )
 
 
 def mean_of(
     F: Any, mlp: MLP, X: ArrayLike, layer: int | None = None, *, kinks: Sequence[Any] = ()
-) -> FiniteWidth:
+) -> FirstOrder:
     """E[F] = <F>_K + (1/n) [dK<F> · G1 + dK²<F> · V / 2] for one neuron of a layer (4.61), (4.112).
 
     Parameters
@@ -80,7 +79,7 @@ def mean_of(
 
 def covariance_of(
     F: Any, H: Any, mlp: MLP, X: ArrayLike, layer: int | None = None, *, kinks: Sequence[Any] = ()
-) -> FiniteWidth:
+) -> FirstOrder:
     """Cov[F(z_i), H(z_j)] = (1/n) dK<F> · V · dK<H> for two different neurons of a layer (4.64).
 
     At infinite width it is zero. For i = j use :func:`covariance_within_neuron`.
@@ -96,7 +95,7 @@ def covariance_of(
 
 def covariance_within_neuron(
     F: Any, H: Any, mlp: MLP, X: ArrayLike, layer: int | None = None, *, kinks: Sequence[Any] = ()
-) -> FiniteWidth:
+) -> FirstOrder:
     """E[F H] - E[F] E[H] for two functions of the same neuron, strictly to order 1/n."""
     both = times(F, H, len(mlp.check_inputs(X)))
     statistics, observables = prepare([both, F, H], mlp, X, layer, kinks)
@@ -113,10 +112,10 @@ def _orders(observable: Observable, statistics: LayerStatistics) -> tuple[Expect
     return observable.mean(statistics.K), observable.shift(statistics)
 
 
-def _finish(statistics: LayerStatistics, leading: float, shift: float, error: float) -> FiniteWidth:
+def _finish(statistics: LayerStatistics, leading: float, shift: float, error: float) -> FirstOrder:
     size = statistics.fluctuation
     if size >= LARGE:  # the caller's caller is the user
         warnings.warn(too_deep(size), AccuracyWarning, stacklevel=3)
-    return FiniteWidth(
+    return FirstOrder(
         leading, shift / statistics.fan_in, error, statistics.layer, statistics.fan_in, float(size)
     )

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import Flow, flow
-
-if TYPE_CHECKING:
-    pass
-
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LayerStatistics:
     """Kernel K (N, N), vertex V (N, N, N, N) and correction G1 (N, N) of one layer; n = ``fan_in``."""
 
@@ -37,11 +31,18 @@ class LayerStatistics:
         K, V = np.diagonal(self.K), np.einsum("aaaa->a", self.V)
         return float(np.max(np.where(K > 0, V / np.where(K > 0, K, 1.0) ** 2, 0.0))) / self.fan_in
 
+    def __repr__(self) -> str:
+        inputs = f"{len(self.K)} input{'s' * (len(self.K) != 1)}"
+        return (
+            f"LayerStatistics of layer {self.layer} (fan-in {self.fan_in}) over {inputs}: .K, .V, .G1; "
+            f"V/(nK²) at most {self.fluctuation:.3g}"
+        )
+
 
 def layer_statistics(mlp: MLP, X: ArrayLike, layer: int | None = None) -> LayerStatistics:
     """K, V and G1 of one layer (the output by default) over the rows of X."""
     inputs = mlp.check_inputs(X)
-    number = check_layer(mlp, layer)
+    number = mlp.check_layer(layer)
     refuse_residual(mlp, "the expansion of observables in 1/n")
     found = _whole_flow(mlp, tuple(map(tuple, inputs.tolist())))
     K, V, G1 = (found[name].sel(layer=number).values.copy() for name in ("K", "V", "G1"))
@@ -61,16 +62,3 @@ def refuse_residual(mlp: MLP, what: str) -> None:
             f"{what} is known for networks without skip connections only: leave gamma out, or sample networks "
             "with foretrain.theory.ensembles."
         )
-
-
-def check_layer(mlp: MLP, layer: int | None) -> int:
-    """The number of a layer of the network, the output by default."""
-    if layer is None:
-        return mlp.depth
-    try:
-        number = operator.index(layer)
-    except TypeError:
-        number = 0
-    if not 1 <= number <= mlp.depth:
-        raise InputError(f"layer is {layer!r}: choose from 1 to {mlp.depth}.")
-    return number

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.finite_width.statistics import check_layer, refuse_residual
+from foretrain.theory.finite_width.statistics import refuse_residual
 from foretrain.theory.flow import flow
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def connected_four_point(
     0.08
     """
     rows = mlp.check_inputs(X)
-    number = check_layer(mlp, layer)
+    number = mlp.check_layer(layer)
     refuse_residual(mlp, "the connected four-point correlator")
     widths = mlp.with_inputs(rows).widths
     legs = _check_legs("neurons", neurons, widths[number])

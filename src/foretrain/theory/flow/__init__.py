@@ -5,6 +5,7 @@
 ``one_input``       plain networks, one input, to any depth
 ``residual``        networks with skip connections
 ``result``          labelled tensors
+``kinks``           inputs for which the tangent kernel is a matter of convention
 """
 
 from foretrain.theory.flow.entry import flow

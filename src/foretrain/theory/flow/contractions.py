@@ -14,14 +14,14 @@ import numpy as np
 
 from foretrain.activations import Activation
 from foretrain.gaussian import factor
-from foretrain.gaussian.closed import closed_form
+from foretrain.gaussian.closed_forms.products import closed_form
 from foretrain.support.seeds import Seed
 from foretrain.theory.flow.request import Request
-from foretrain.theory.pairs import Pairs
 from foretrain.theory.recursions import contraction as values
 from foretrain.theory.recursions import ntk_contraction as tangents
 from foretrain.theory.recursions.contraction import Contraction, on_pairs
 from foretrain.theory.recursions.ntk import TangentExpectations
+from foretrain.theory.recursions.pairs import Pairs
 
 _AFFORDABLE = 10.0  # seconds that an exact contraction may take without having been asked for
 _SECONDS = {"closed form": (3e-4, 5e-4), "smooth": (1e-3, 1.5e-2), "kinked": (0.15, 0.3)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.support.seeds import Seed
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
+from foretrain.theory.flow.kinks import inputs_on_kinks, warn_of_kinks
 from foretrain.theory.flow.memory import require_memory_for
 from foretrain.theory.flow.one_input import one_input
 from foretrain.theory.flow.request import Array, Method, Request, check_request
@@ -106,49 +104,10 @@ def flow(
     return _run(mlp, inputs, request)
 
 
-def check_network(mlp: object) -> None:
-    """An error if the network is no MLP."""
-    if not isinstance(mlp, MLP):
-        raise InputError(f"the network is {mlp!r}: give an MLP, such as ft.MLP('tanh', depth=5, width=100).")
-
-
 def _used_inputs(request: Request, inputs: int) -> set[int]:
     if request.quadruples is None or not request.needs_no_other_inputs:
         return set(range(inputs))
     return {int(number) for number in np.unique(request.quadruples)}
-
-
-def inputs_on_kinks(mlp: MLP, inputs: Array) -> tuple[int, ...]:
-    """Inputs with K = 0 in a hidden layer of an activation whose slope jumps at 0: theirs is a matter of convention.
-
-    The tangent kernel then takes the limit K -> 0+ of <s' s'>, but networks the slope that they have at 0 itself.
-    """
-    if not any(kink.location == 0 and _slope_jumps(kink.jumps) for kink in mlp.activation.kinks):
-        return ()
-    stays, found = float(mlp.activation(np.zeros(1))[0]) == 0, np.zeros(len(inputs), dtype=np.bool_)
-    zero = mlp.C_b[0] + mlp.C_W[0] * (inputs**2).mean(axis=1) == 0
-    for layer in mlp.layers[1:]:
-        found |= zero & (layer.C_W != 0)
-        fresh = (zero & stays) | (layer.C_W == 0)
-        zero = fresh & (zero | (layer.gamma == 0)) & (layer.C_b == 0)
-    return tuple(int(number) for number in np.flatnonzero(found))
-
-
-def _slope_jumps(jumps: tuple[float, ...]) -> bool:
-    """Not known counts as jumping."""
-    return any(jump != 0 or math.isnan(jump) for jump in jumps[:2])
-
-
-def warn_of_kinks(mlp: MLP, numbers: Sequence[int]) -> None:
-    """One warning for inputs that :func:`inputs_on_kinks` found, at the line that called the caller of this."""
-    if len(numbers):
-        warnings.warn(
-            f"the kernel of input {', '.join(map(str, numbers))} is exactly zero, at the kink of "
-            f"{mlp.activation.label}, where the tangent kernel is that of K -> 0+ and networks with the slope at 0 "
-            "itself have another: leave the input out, or give C_b > 0.",
-            AccuracyWarning,
-            stacklevel=3,
-        )
 
 
 def _among_chosen(mlp: MLP, inputs: Array, request: Request) -> Flow:

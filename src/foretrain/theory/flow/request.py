@@ -13,6 +13,7 @@ from foretrain.activations import Activation
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import MOST_DRAWS
 from foretrain.theory.flow.result import MEANINGS
 from foretrain.theory.recursions.dntk_legs import Kinks, slope_jumps
 
@@ -20,7 +21,6 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Method = Literal["complete", "book"]
 
-_MOST_DRAWS = 10**8
 FIRST_DIFFERENTIAL, SECOND_DIFFERENTIALS = ("P", "Q"), ("R", "S", "T", "U")
 DIFFERENTIALS = (*FIRST_DIFFERENTIAL, *SECOND_DIFFERENTIALS)
 """Those of the dNTK and of the ddNTKs."""
@@ -207,9 +207,9 @@ def _check_correction(name: str, value: ArrayLike, depth: int) -> Array:
 def _check_draws(draws: int | None) -> int | None:
     if draws is None:
         return None
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or not 0 <= draws <= _MOST_DRAWS:
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or not 0 <= draws <= MOST_DRAWS:
         raise InputError(
-            f"draws is {draws!r}: give a whole number up to {_MOST_DRAWS:,}, or 0 for the exact contraction."
+            f"draws is {draws!r}: give a whole number up to {MOST_DRAWS:,}, or 0 for the exact contraction."
         )
     return int(draws)
 

@@ -10,10 +10,10 @@ from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
 from foretrain.theory.flow.request import Array, Request
-from foretrain.theory.pairs import Pairs
 from foretrain.theory.recursions.ntk import next_tangent_kernel
-from foretrain.theory.recursions.preactivation import PairExpectations
-from foretrain.theory.recursions.residual import next_kernel, residual_flow
+from foretrain.theory.recursions.pairs import Pairs
+from foretrain.theory.recursions.preactivation import PairExpectations, next_kernel
+from foretrain.theory.recursions.residual import residual_flow
 
 if TYPE_CHECKING:
     import xarray as xr

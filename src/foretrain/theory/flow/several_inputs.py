@@ -7,28 +7,24 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
 from foretrain.theory.flow.contractions import PULLED_BACK, contraction
 from foretrain.theory.flow.request import TENSORS, Array, Request
-from foretrain.theory.pairs import Pairs
 from foretrain.theory.recursions.dntk_legs import BentExpectations
 from foretrain.theory.recursions.ntk import next_tangent_kernel
 from foretrain.theory.recursions.ntk_blocks import TangentCorrection
 from foretrain.theory.recursions.ntk_quadruples import QuadrupleTensors
 from foretrain.theory.recursions.ntk_tensors import FullTensors
 from foretrain.theory.recursions.pair_blocks import MetricCorrection, PairVertices
-from foretrain.theory.recursions.preactivation import Step, next_kernel
+from foretrain.theory.recursions.pairs import Pairs
+from foretrain.theory.recursions.preactivation import Step, next_kernel, refuse_exploded
 from foretrain.theory.recursions.single_input import width_ratio
 from foretrain.theory.recursions.six_point import six_point_flow
 
 if TYPE_CHECKING:
     import xarray as xr
-
-
-_EXPLODED = 1e30
 
 
 class _Moving(Protocol):
@@ -79,22 +75,14 @@ def _layers(
             step = Step(layer.C_W, width_ratio(mlp, index), *corrections, layer.lambda_W)
             for item in moving:
                 item.step(old, step)
-            K = next_kernel(old, layer.C_b, layer.C_W)
+            K = next_kernel(old, layer)
             if request.needs_tangent_kernel:
                 Theta = next_tangent_kernel(old, Theta, layer)
-        _refuse_exploded(K, layer.number)
+        refuse_exploded(K.diagonal(), layer.number)
         now = {"K": K, "Theta": Theta}
         for item in moving:
             now |= item.now()
         yield now
-
-
-def _refuse_exploded(K: Array, layer: int) -> None:
-    if not K.diagonal().max() < _EXPLODED:  # no entry of a covariance is larger
-        raise InputError(
-            f"the kernel exceeds {_EXPLODED:g} at layer {layer}: choose a smaller C_W, fewer layers or smaller "
-            "inputs."
-        )
 
 
 def _moving(request: Request, pairs: Pairs) -> Iterator[_Moving]:

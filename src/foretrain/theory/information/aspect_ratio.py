@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.activations import activation
+from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError
 from foretrain.theory.criticality import criticality
 from foretrain.theory.information.checks import neurons
@@ -98,7 +98,7 @@ class AspectRatio:
         )
 
 
-def aspect_ratio(spec: Any, m_1: float, m_2: float, gamma: float = 0.0) -> AspectRatio:
+def aspect_ratio(activation: Any, m_1: float, m_2: float, gamma: float = 0.0) -> AspectRatio:
     """r*, printed and complete, of critical networks, for two groups of outputs (halves in (A.73)).
 
     Half-stable activations and those without criticality are refused: there nu depends on the inputs or is not known.
@@ -109,7 +109,7 @@ def aspect_ratio(spec: Any, m_1: float, m_2: float, gamma: float = 0.0) -> Aspec
     >>> round(found.printed, 10), round(found.complete, 10)
     (0.016, 0.0181818182)
     """
-    act = activation(spec)
+    act = find_activation(activation)
     printed, nu = (fluctuation_rate(act, gamma, method) for method in ("book", "complete"))
     kind = criticality(act).universality_class
     turn = turning_point(m_1, m_2)

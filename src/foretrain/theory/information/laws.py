@@ -17,8 +17,8 @@ from scipy import special
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import one_input
 from foretrain.theory.ensembles import sample_metric
-from foretrain.theory.finite_width.statistics import check_layer
 from foretrain.theory.linear.law import log_chi_square_moment
 
 Array = NDArray[np.float64]
@@ -137,10 +137,7 @@ def sampled_law(
     In a layer with a skip connection neurons are not Gaussian given the metric, so that only those without one, such
     as the output, are taken.
     """
-    vector = np.atleast_1d(np.asarray(x, dtype=np.float64))
-    number = check_layer(mlp, layer)
-    if vector.ndim != 1:
-        raise InputError(f"x has shape {vector.shape}: give one input, a list of n_in numbers.")
+    vector, number = one_input(x), mlp.check_layer(layer)
     if mlp.gamma[number - 1]:
         raise InputError(
             f"layer {number} has a skip connection, by which neurons know their past: take the output, {mlp.depth}."

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics import exact_fluctuation
-from foretrain.theory.finite_width.statistics import check_layer
 from foretrain.theory.flow import flow
 from foretrain.theory.information.aspect_ratio import turning_point
 from foretrain.theory.information.checks import neurons
@@ -85,7 +85,7 @@ def layer_information(mlp: MLP, x: ArrayLike, m_1: float = 1, m_2: float = 1) ->
 def _metric(mlp: MLP, x: ArrayLike) -> Array:
     """The mean of the metric by layer, as far as it is known."""
     names = ["K"] if mlp.is_residual else ["K", "G1"]
-    found = flow(mlp, np.atleast_1d(np.asarray(x, dtype=np.float64))[None], names)
+    found = flow(mlp, one_input(x)[None], names)
     K = found["K"].values.ravel()
     return np.asarray(K if mlp.is_residual else K + found["G1"].values.ravel() / [1, *mlp.hidden_widths])
 
@@ -94,7 +94,7 @@ def network_information(
     mlp: MLP, X: ArrayLike, m_1: float = 1, m_2: float = 1, layer: int | None = None
 ) -> float:
     """Information between two groups of neurons of a layer on several inputs at once, leading order 1/n^2."""
-    number = check_layer(mlp, layer)
+    number = mlp.check_layer(layer)
     if number == 1:
         return 0.0
     found = flow(mlp, X, ["K", "V"])
@@ -103,9 +103,7 @@ def network_information(
 
 
 def _kernel_and_vertex(mlp: MLP, x: ArrayLike) -> tuple[xr.DataArray, xr.DataArray]:
-    vector = np.atleast_1d(np.asarray(x, dtype=np.float64))
-    if vector.ndim != 1:
-        raise InputError(f"x has shape {vector.shape}: give one input, a list of n_in numbers.")
+    vector = one_input(x)
     found = flow(mlp, vector[None], ["K", "V"])
     K, V = (found[name].squeeze([d for d in found[name].dims if d != "layer"]) for name in ("K", "V"))
     if not (K.values > 0).all():

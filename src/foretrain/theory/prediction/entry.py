@@ -9,11 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets, positive, real_array
-from foretrain.theory.flow.entry import check_network
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction
-from foretrain.theory.prediction.factor import check_noise
+from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_prediction
 from foretrain.theory.prediction.infinite_width.gradient_descent import gradient_descent_prediction
 from foretrain.theory.prediction.infinite_width.losses import (
@@ -104,14 +103,7 @@ def predict(
     array([[2.]])
     """
     check_network(mlp)
-    for kind, name, known in (
-        ("regime", regime, Regime),
-        ("learner", learner, Learner),
-        ("algorithm", algorithm, Algorithm),
-        ("loss", loss, LossName),
-    ):
-        if name not in get_args(known):
-            raise unknown_name(kind, str(name), get_args(known))
+    _check_words(regime, learner, algorithm, loss)
     spread = check_spread(spread)
     eta = None if eta is None else positive("eta", eta)
     finite = regime == "finite"
@@ -139,6 +131,18 @@ def predict(
     if finite:
         return _finite(mlp, X_train, Y_train, X_test, algorithm, eta, time, spread, draws, seed)
     return gradient_descent_prediction(mlp, X_train, Y_train, X_test, path, eta, time, spread=spread)
+
+
+def _check_words(regime: Regime, learner: Learner, algorithm: Algorithm, loss: LossName) -> None:
+    """An error for a word that is none of those known."""
+    for kind, name, known in (
+        ("regime", regime, Regime),
+        ("learner", learner, Learner),
+        ("algorithm", algorithm, Algorithm),
+        ("loss", loss, LossName),
+    ):
+        if name not in get_args(known):
+            raise unknown_name(kind, str(name), get_args(known))
 
 
 def _finite(

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
-from foretrain.theory.flow.entry import inputs_on_kinks, warn_of_kinks
-from foretrain.theory.prediction.pair_recursion import EXPLODED as EXPLODED
+from foretrain.theory.flow.kinks import inputs_on_kinks, warn_of_kinks
 from foretrain.theory.prediction.pair_recursion import Inputs, pair_kernels
 
 Array = NDArray[np.float64]
@@ -71,11 +70,6 @@ def cross_tangent_kernel(mlp: MLP, X1: ArrayLike, X2: ArrayLike) -> Array:
         warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
     rows, columns = _two_sets(mlp, first, second, orders=_WITH_THETA)
     return _between(mlp, rows, columns, orders=_WITH_THETA)[1]
-
-
-def kernel_diagonal(mlp: MLP, X: ArrayLike) -> Array:
-    """K^(L) of each input with itself: (N,)."""
-    return Inputs.of(mlp, mlp.check_inputs(X), orders=_ALONE).variances[-1]
 
 
 def training_blocks(mlp: MLP, train: Array, test: Array, spread: Spread = "covariance") -> Blocks:

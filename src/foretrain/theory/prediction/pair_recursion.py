@@ -15,18 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import Expectation, cross_gram, factor, gram, second_moments
-from foretrain.gaussian.closed_pairs import closed_pair, tile_rule, workspace
-from foretrain.gaussian.pairs import Tile, square_tiles
-from foretrain.support.errors import InputError
+from foretrain.gaussian.all_pairs.closed_forms import closed_pair, tile_rule, workspace
+from foretrain.gaussian.all_pairs.engine import Tile, square_tiles
 from foretrain.support.progress import Progress
 from foretrain.support.threads import over_cores
 from foretrain.theory.architecture import MLP, Layer
+from foretrain.theory.recursions.preactivation import refuse_exploded
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Expectations = Callable[[int, Array], list[Array]]
 
-EXPLODED = 1e30
 _IN_CACHE = 256  # inputs on a side of a tile that goes through all layers
 _AT_ONCE = 2000  # inputs on a side of what goes layer by layer
 _TILES_PER_STEP = 64  # of the bar
@@ -54,12 +53,12 @@ class Inputs:
         K = _first_kernel(mlp, squares, np.empty_like(squares))
         variances, moments = [K[labels]], []
         for layer in mlp.layers[1:]:
-            _refuse_exploded(K, layer.number - 1)
+            refuse_exploded(K, layer.number - 1)
             found = [second_moments(factor(mlp.activation, order), K) for order in orders]
             moments.append(tuple(moment[labels] for moment in found))
             K = _next_kernel(K, found[0], layer)
             variances.append(K[labels])
-        _refuse_exploded(K, mlp.depth)
+        refuse_exploded(K, mlp.depth)
         return cls(points, labels, squares[labels], tuple(variances), tuple(moments))
 
     def __getitem__(self, chosen: slice) -> Inputs:
@@ -197,10 +196,3 @@ def _grow_tangent_kernel(Theta: Array, signal: Array, slope: Array, layer: Layer
     np.multiply(signal, layer.lambda_W, out=slope)
     Theta += slope
     Theta += layer.lambda_b
-
-
-def _refuse_exploded(variance: Array, layer: int) -> None:
-    if not variance.max(initial=0.0) < EXPLODED:
-        raise InputError(
-            f"the kernel exceeds {EXPLODED:g} at layer {layer}: choose a smaller C_W, fewer layers or smaller inputs."
-        )

@@ -20,7 +20,7 @@ from foretrain.gaussian import factor
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator, spawn
 from foretrain.theory.ensembles.sampling import matrix_root
-from foretrain.theory.pairs import Pairs
+from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.preactivation import PairExpectations, Response, Step
 
 Array = NDArray[np.float64]

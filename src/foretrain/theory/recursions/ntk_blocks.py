@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import factor
-from foretrain.theory.pairs import Pairs
 from foretrain.theory.recursions.nearly_parallel import (
     NearlyParallelPairs,
     PairState,
@@ -20,6 +19,7 @@ from foretrain.theory.recursions.nearly_parallel import (
 )
 from foretrain.theory.recursions.ntk import TangentExpectations
 from foretrain.theory.recursions.pair_blocks import MetricCorrection, response_blocks
+from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.preactivation import Step, curvature, curvature_apart
 from foretrain.theory.recursions.tied_pairs import Line, are_tied
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.theory.pairs import Pairs
+from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.preactivation import PairExpectations, Step, next_metric_correction
 
 Array = NDArray[np.float64]

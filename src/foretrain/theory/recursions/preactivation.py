@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from foretrain.activations import Activation
 from foretrain.gaussian import Expectation, Factor, expectation, factor, gram, products_at
 from foretrain.support.errors import AccuracyWarning, InputError
-from foretrain.theory.pairs import Pairs
+from foretrain.theory.architecture import Layer
+from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.tied_pairs import Line, are_tied
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+EXPLODED = 1e30
 _VANISHED = 1e-60
 _ONE_DIMENSION = 1e-13
 _NEARLY_PARALLEL = (1e-10, 1e-7)  # of 1 - correlation^2, by order of the derivative: angles below 1e-5, 3e-4
@@ -192,20 +194,22 @@ class Response:
         return self @ half.T
 
 
-def next_kernel(layer: PairExpectations, C_b: float, C_W: float) -> Array:
-    """K' = C_b + C_W <sigma sigma>_K (4.118)."""
-    return C_b + C_W * layer.of(0, 0)
+def next_kernel(old: PairExpectations, layer: Layer) -> Array:
+    """K' = C_b + C_W <sigma sigma>_K + gamma^2 K (4.118), (B.11)."""
+    return np.asarray(layer.C_b + layer.C_W * old.of(0, 0) + layer.gamma**2 * old.K)
 
 
-def source(layer: PairExpectations, pairs: Pairs) -> Array:
-    """Cov(sigma_a sigma_b, sigma_c sigma_d) on pairs of pairs: (P, P)."""
-    assert len(pairs) == len(layer.response.pairs)
-    return layer.covariance()
+def refuse_exploded(variances: Array, layer: int) -> None:
+    """An error for kernels that leave the range in which expectations can be computed; K_aa bounds all entries."""
+    if not variances.max(initial=0.0) < EXPLODED:
+        raise InputError(
+            f"the kernel exceeds {EXPLODED:g} at layer {layer}: choose a smaller C_W, fewer layers or smaller inputs."
+        )
 
 
 def next_vertex(layer: PairExpectations, V: Array, step: Step) -> Array:
     """V' = C_W^2 [Cov + (n_l / n_{l-1}) M V M^T] (4.119)."""
-    grown = source(layer, layer.response.pairs)
+    grown = layer.covariance()
     if V.any():
         grown = grown + step.ratio * layer.response.sandwich(V)
     return np.asarray(step.C_W**2 * grown)

@@ -29,8 +29,8 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, Layer
-from foretrain.theory.pairs import Pairs
-from foretrain.theory.recursions.preactivation import PairExpectations, Response, source
+from foretrain.theory.recursions.pairs import Pairs
+from foretrain.theory.recursions.preactivation import PairExpectations, Response, next_kernel
 from foretrain.theory.recursions.single_input import width_ratio
 
 Array = NDArray[np.float64]
@@ -73,13 +73,12 @@ class BookVertex:
     """V' = C_W^2 Cov + X V X^T + C_W gamma^2 [<s s (z z - K)> + transpose] (B.24), (B.25), zero at layer 1."""
 
     def __init__(self, pairs: Pairs) -> None:
-        self._pairs = pairs
         self.values = np.zeros((len(pairs), len(pairs)))
 
     def step(self, expectations: PairExpectations, layer: Layer, ratio: float) -> None:
         """Go on to ``layer``, given the expectations at the layer before it."""
         X = SkipResponse(expectations.response, layer.C_W, layer.gamma)
-        grown = layer.C_W**2 * source(expectations, self._pairs) + ratio * X.sandwich(self.values)
+        grown = layer.C_W**2 * expectations.covariance() + ratio * X.sandwich(self.values)
         if layer.gamma:
             grown += layer.gamma**2 * layer.C_W * _symmetrized(quadratic_part(expectations))
         self.values = grown
@@ -92,7 +91,6 @@ class CompleteVertex:
     """
 
     def __init__(self, pairs: Pairs) -> None:
-        self._pairs = pairs
         self._shared = np.zeros((len(pairs), len(pairs)))
         self._own = np.zeros_like(self._shared)
         self._past = _Past(pairs)
@@ -105,7 +103,7 @@ class CompleteVertex:
     def step(self, expectations: PairExpectations, layer: Layer, ratio: float) -> None:
         """Go on to ``layer``, given the expectations at the layer before it."""
         X = SkipResponse(expectations.response, layer.C_W, layer.gamma)
-        shared = ratio * X.sandwich(self._shared) + layer.C_W**2 * source(expectations, self._pairs)
+        shared = ratio * X.sandwich(self._shared) + layer.C_W**2 * expectations.covariance()
         if self._past:
             shared += _symmetrized(X @ (layer.C_W * self._past.noise_covariance(expectations)))
         self._shared = shared
@@ -216,11 +214,6 @@ class ThreePoint:
         b, c = self._pairs.first, self._pairs.second
         slope = expectations.of(1, 0)
         return np.asarray(slope[b, c][:, None] * expectations.K[b] + slope[c, b][:, None] * expectations.K[c])
-
-
-def next_kernel(expectations: PairExpectations, layer: Layer) -> Array:
-    """K' = C_b + C_W <s s>_K + gamma^2 K (B.11)."""
-    return np.asarray(layer.C_b + layer.C_W * expectations.of(0, 0) + layer.gamma**2 * expectations.K)
 
 
 def quadratic_part(expectations: PairExpectations) -> Array:

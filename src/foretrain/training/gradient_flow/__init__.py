@@ -26,7 +26,7 @@ from foretrain.training.gradient_flow.networks import (
     scaled_he,
 )
 from foretrain.training.gradient_flow.observables import (
-    Observable,
+    EscapeObservable,
     alignment_observable,
     amplitude_observable,
     loss_observable,
@@ -38,10 +38,10 @@ from foretrain.training.gradient_flow.snapshots import Snapshots, snapshots, tra
 from foretrain.training.gradient_flow.stochastic import stochastic_escape
 
 __all__ = [
+    "EscapeObservable",
     "Integration",
     "ModelFlow",
     "Networks",
-    "Observable",
     "Problem",
     "Sample",
     "Snapshots",

@@ -19,7 +19,7 @@ from foretrain.training.gradient_flow.integration import (
     prepared_sample,
 )
 from foretrain.training.gradient_flow.networks import Networks
-from foretrain.training.gradient_flow.observables import Observable, observable_named
+from foretrain.training.gradient_flow.observables import EscapeObservable, observable_named
 from foretrain.training.gradient_flow.passes import forward
 from foretrain.training.gradient_flow.problem import Metric, Problem
 from foretrain.training.gradient_flow.samples import Sample
@@ -36,7 +36,7 @@ def escape(
     networks: Networks,
     *,
     thresholds: Sequence[float] = (0.02,),
-    observable: str | Observable = "loss",
+    observable: str | EscapeObservable = "loss",
     metric: Metric = "uniform",
     sample: Sample | None = None,
     integration: Integration | None = None,
@@ -92,7 +92,7 @@ class _Run:
     """One set of rules, applied to group after group."""
 
     problem: Problem
-    observable: Observable
+    observable: EscapeObservable
     levels: NDArray[np.float64]
     rules: Integration
     field: Field
@@ -171,7 +171,7 @@ def _dataset(
     problem: Problem,
     networks: Networks,
     levels: NDArray[np.float64],
-    observable: Observable,
+    observable: EscapeObservable,
     metric: Metric,
     sample: Sample,
     rules: Integration,

@@ -17,7 +17,7 @@ Measure = Callable[[Problem, State, Evaluation], tuple[Clock, Clock]]
 
 
 @dataclass(frozen=True)
-class Observable:
+class EscapeObservable:
     """A number of each network with its rate; an escape makes it fall, or rise, through the threshold."""
 
     name: str
@@ -36,12 +36,12 @@ class Observable:
         return np.where(there, crossing(ends, rates, length, level), np.nan)
 
 
-def loss_observable() -> Observable:
+def loss_observable() -> EscapeObservable:
     """The loss ½ E (f - y)², which falls."""
-    return Observable("loss", True, lambda problem, state, now: (now.loss, now.loss_rate))
+    return EscapeObservable("loss", True, lambda problem, state, now: (now.loss, now.loss_rate))
 
 
-def amplitude_observable(mode: int = 0) -> Observable:
+def amplitude_observable(mode: int = 0) -> EscapeObservable:
     """X_1 of a mode, which rises: the mean of W_1 v_k over the neurons of its block."""
 
     def measure(problem: Problem, state: State, now: Evaluation) -> tuple[Clock, Clock]:
@@ -50,10 +50,10 @@ def amplitude_observable(mode: int = 0) -> Observable:
         value, rate = (_numbers(w[0][:, rows, mode].mean(dim=1)) for w in (state, now.rates))
         return value, rate
 
-    return Observable("amplitude", False, measure)
+    return EscapeObservable("amplitude", False, measure)
 
 
-def alignment_observable(mode: int = 0) -> Observable:
+def alignment_observable(mode: int = 0) -> EscapeObservable:
     """‖W_1 v_k‖ / √N of a mode, which rises: its size in the first layer, wherever the neurons are."""
 
     def measure(problem: Problem, state: State, now: Evaluation) -> tuple[Clock, Clock]:
@@ -62,19 +62,19 @@ def alignment_observable(mode: int = 0) -> Observable:
         scale = problem.width**-0.5
         return _numbers(scale * norms), _numbers(scale * (rows * moving).sum(dim=1) / norms)
 
-    return Observable("alignment", False, measure)
+    return EscapeObservable("alignment", False, measure)
 
 
-_NAMED: dict[str, Callable[[], Observable]] = {
+_NAMED: dict[str, Callable[[], EscapeObservable]] = {
     "alignment": alignment_observable,
     "amplitude": amplitude_observable,
     "loss": loss_observable,
 }
 
 
-def observable_named(observable: str | Observable) -> Observable:
+def observable_named(observable: str | EscapeObservable) -> EscapeObservable:
     """An observable by name, of the first mode; or the one that is given."""
-    if isinstance(observable, Observable):
+    if isinstance(observable, EscapeObservable):
         return observable
     if observable not in _NAMED:
         raise unknown_name("observable", observable, _NAMED)

@@ -29,8 +29,8 @@ def stochastic_escape(
     problem: Problem,
     networks: Networks,
     *,
-    learning_rate: float = 0.01,
-    batch: int = 512,
+    lr: float = 0.01,
+    batch_size: int = 512,
     steps: int = 100_000,
     thresholds: Sequence[float] = (0.02,),
     metric: Metric = "uniform",
@@ -39,7 +39,7 @@ def stochastic_escape(
     dtype: torch.dtype = torch.float64,
     seed: Seed = 0,
 ) -> xr.Dataset:
-    """First times (learning rate × steps) at which the loss over ``sample`` is below each threshold.
+    """First times (lr × steps) at which the loss over ``sample`` is below each threshold.
 
     Every network learns from batches of its own. The loss is looked at every ``every`` steps and is taken as linear
     in between; ``time`` is nan where the steps did not suffice. Times compare with those of :func:`escape`, up to
@@ -47,16 +47,16 @@ def stochastic_escape(
     """
     import xarray as xr
 
-    if not learning_rate > 0 or min(batch, steps, every) < 1:
-        raise InputError("learning_rate, batch, steps and every must be positive.")
+    if not lr > 0 or min(batch_size, steps, every) < 1:
+        raise InputError("lr, batch_size, steps and every must be positive.")
     points = prepared_sample(problem, sample, Integration(dtype=dtype))
     require_memory(
-        len(networks) * bytes_per_network(problem, max(batch, points.size), dtype),
-        f"descent of {len(networks)} networks on batches of {batch}",
+        len(networks) * bytes_per_network(problem, max(batch_size, points.size), dtype),
+        f"descent of {len(networks)} networks on batches of {batch_size}",
         "take fewer networks at a time, smaller batches or float32",
     )
     levels = np.atleast_1d(np.asarray(thresholds, dtype=np.float64))
-    rates = [learning_rate * rate for rate in problem.rates(metric)]
+    rates = [lr * rate for rate in problem.rates(metric)]
     sources = [torch_generator(own) for own in spawn(seed, len(networks))]
     weights: State = tuple(values.to(dtype) for values in networks.weights)
     place = np.arange(len(networks))
@@ -64,11 +64,11 @@ def stochastic_escape(
     before = _losses(problem, weights, points)
     time[before[:, None] <= levels] = 0.0
     for step in track(range(1, steps + 1), "steps of descent"):
-        weights = _descended(problem, weights, [sources[index] for index in place], batch, rates)
+        weights = _descended(problem, weights, [sources[index] for index in place], batch_size, rates)
         if step % every:
             continue
         after = _losses(problem, weights, points)
-        _note(time, place, levels, before, after, (step - every) * learning_rate, every * learning_rate)
+        _note(time, place, levels, before, after, (step - every) * lr, every * lr)
         live = np.isnan(time[place]).any(axis=1)
         weights, before, place = picked(weights, np.flatnonzero(live)), after[live], place[live]
         if not len(place):
@@ -77,18 +77,22 @@ def stochastic_escape(
     return xr.Dataset(
         {"time": (("network", "threshold"), time)},
         coords={"network": np.arange(len(networks)), "threshold": levels, **labels},
-        attrs={"problem": repr(problem), "learning_rate": learning_rate, "batch": batch, "rates": rates},
+        attrs={"problem": repr(problem), "lr": lr, "batch_size": batch_size, "rates": rates},
     )
 
 
 def _descended(
-    problem: Problem, weights: State, sources: Sequence[torch.Generator], batch: int, rates: Sequence[float]
+    problem: Problem,
+    weights: State,
+    sources: Sequence[torch.Generator],
+    batch_size: int,
+    rates: Sequence[float],
 ) -> State:
     """One step of every network on its own fresh batch."""
     dtype = weights[0].dtype
-    drawn = [torch.randn(problem.inputs, batch, generator=source, dtype=dtype) for source in sources]
+    drawn = [torch.randn(problem.inputs, batch_size, generator=source, dtype=dtype) for source in sources]
     points = torch.stack(drawn)
-    share = torch.full((batch,), 1 / batch, dtype=dtype)
+    share = torch.full((batch_size,), 1 / batch_size, dtype=dtype)
     _, gradients = loss_and_gradients(
         problem, weights, Sample(points, share, problem.teacher(points), "batch")
     )

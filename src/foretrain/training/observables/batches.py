@@ -22,13 +22,19 @@ def inputs(batch: Any, samples: int | None = None) -> Any:
     return x if given.count <= samples else given.pick(slice(samples)).arguments
 
 
+def both(batch: Any) -> tuple[Any, Any]:
+    """x and y of a batch (x, y)."""
+    if not _is_pair(batch):
+        raise InputError("it needs targets: give the Recorder a batch=(x, y) of inputs and targets.")
+    return batch[0], batch[1]
+
+
 def targets(batch: Any) -> Tensor:
-    """y of a batch (x, y)."""
-    if not _is_pair(batch) or not isinstance(batch[1], Tensor):
-        raise InputError(
-            "it needs targets: give the Recorder a batch=(x, y) of inputs and a tensor of targets."
-        )
-    return batch[1]
+    """y of a batch (x, y), which is a tensor."""
+    _, y = both(batch)
+    if not isinstance(y, Tensor):
+        raise InputError("it needs targets: give the Recorder a batch=(x, y) whose y is a tensor.")
+    return y
 
 
 def outputs(model: nn.Module, x: Any) -> Any:

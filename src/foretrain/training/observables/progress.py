@@ -10,7 +10,7 @@ from torch import nn
 
 from foretrain.empirical.fields.spectra import weight_eigenvalues
 from foretrain.support.errors import InputError
-from foretrain.training.observables.batches import inputs, outputs
+from foretrain.training.observables.batches import both, outputs
 from foretrain.training.observables.registry import Observable, add
 
 if TYPE_CHECKING:
@@ -55,9 +55,8 @@ def _gradient_norm(model: nn.Module, batch: Any, *, loss: Any) -> float:
 
 
 def _evaluated(model: nn.Module, batch: Any, loss: Any) -> Any:
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise InputError("it needs targets: give the Recorder a batch=(x, y) of inputs and targets.")
-    found = loss(outputs(model, inputs(batch)), batch[1])
+    x, y = both(batch)
+    found = loss(outputs(model, x), y)
     if isinstance(found, torch.Tensor) and found.numel() != 1:
         raise InputError(
             f"the loss has shape {tuple(found.shape)}: give one that is a single number, such as the mean."

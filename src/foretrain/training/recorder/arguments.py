@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from torch import nn
 
 from foretrain._version import __version__
 from foretrain.support.errors import InputError
+from foretrain.support.store import json_safe
 from foretrain.training.observables.registry import Observable
 from foretrain.training.recorder.isolation import plain
 from foretrain.training.recorder.reading import FORMAT
@@ -100,21 +100,10 @@ def first_frame(
         "budget": budget,
         "started": now(),
         "model": f"{type(plain(model)).__name__}, {parameters} parameters",
-        "metadata": _json_safe(metadata),
+        "metadata": json_safe(dict(metadata or {}), "metadata"),
     }
 
 
 def now() -> str:
     """The date and time, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _json_safe(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What comes back when it is read."""
-    try:
-        found: dict[str, Any] = json.loads(json.dumps(dict(metadata or {})))
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"metadata cannot be stored ({error}): use numbers, text, lists and dicts."
-        ) from error
-    return found

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from foretrain.support.errors import InputError
-from foretrain.support.seeds import Seed, torch_generator
+from foretrain.support.seeds import Seed, generator, torch_generator
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,5 @@ def _coordinates(angles: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _two(seed: Seed) -> tuple[int, int]:
-    from foretrain.support.seeds import generator
-
     drawn = generator(seed).integers(2**63, size=2, dtype=np.uint64)
     return int(drawn[0]), int(drawn[1])

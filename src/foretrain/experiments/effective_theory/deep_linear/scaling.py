@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from foretrain.compare.agreement import largest_score_allowed
+from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.deep_linear.networks import moment, real_networks
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import PALETTE, new_figure

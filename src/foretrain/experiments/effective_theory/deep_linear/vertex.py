@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.compare.agreement import largest_score_allowed
+from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.deep_linear.networks import real_networks, vertex
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import INK, PALETTE, new_figure

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compare.agreement import largest_score_allowed
-from foretrain.compare.widths import extrapolation_weights
+from foretrain.compare.judging.agreement import largest_score_allowed
+from foretrain.compare.judging.widths import extrapolation_weights
 from foretrain.experiments.effective_theory.finite_width_posterior.drawing import draw
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
@@ -84,7 +84,7 @@ _PLANS = {
 }
 
 
-def finite_bayes(scale: Scale, seed: int, parts: Parts) -> Result:
+def finite_width_posterior(scale: Scale, seed: int, parts: Parts) -> Result:
     """Coefficients of 1/n of the posterior, from theory and from exact posteriors at three widths."""
     plan = _PLANS[scale]
     tasks = [(case, multiple) for case in CASES for multiple in plan.draws]

@@ -27,8 +27,8 @@ from foretrain.theory.architecture import MLP
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.compare.trained.finite_comparison import FiniteComparison
-    from foretrain.compare.trained.finite_goal import FiniteAlgorithm
+    from foretrain.compare.trained.finite.comparison import FiniteComparison
+    from foretrain.compare.trained.finite.goal import FiniteAlgorithm
 
 Array = NDArray[np.float64]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compare.agreement import largest_score_allowed
-from foretrain.compare.widths import extrapolation_weights
+from foretrain.compare.judging.agreement import largest_score_allowed
+from foretrain.compare.judging.widths import extrapolation_weights
 from foretrain.experiments.judgements import agreement_rows
 from foretrain.experiments.registry import Row
 
@@ -178,7 +178,7 @@ def _difference_row(data: xarray.Dataset, first: str, second: str) -> Row:
 
 def _power_row(data: xarray.Dataset, case: str, observable: str) -> Row:
     """With which power of n all entries of an observable come to their coefficients of 1/n."""
-    from foretrain.compare.trained.deviations import power_of, sizes_of
+    from foretrain.compare.judging.powers import power_of, sizes_of
 
     own = case_of(data, case)
     own = own.sel(entry=entries_of(own, observable)).transpose("width", "batch", "entry", ...)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compare.agreement import decorrelated, judge
+from foretrain.compare.judging.agreement import decorrelated, judge
 from foretrain.experiments.effective_theory.nearly_gaussian.drawing import draw
 from foretrain.experiments.judgements import judgement_rows
 from foretrain.experiments.registry import Result, Row, Scale

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from foretrain.experiments.effective_theory.trained_ensembles.drawing import POSITIONS, draw
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.errors import NotSupportedError
+from foretrain.support.loading.digits import handwritten_digits
 from foretrain.support.seeds import Seed, generator, spawn
 from foretrain.theory.architecture import MLP
 
@@ -97,20 +96,13 @@ def angle_task() -> Task:
 
 def digits_task(training: int, tests: int, steps: int, seed: Seed) -> Task:
     """Images of 8 x 8 pixels, centred and with mean square one; targets ±1."""
-    try:
-        source = import_module("sklearn.datasets")
-    except ImportError as error:
-        raise NotSupportedError(
-            "the experiment needs the handwritten digits of scikit-learn: install it with "
-            "`pip install scikit-learn`."
-        ) from error
-    digits = source.load_digits()
-    chosen = np.flatnonzero(np.isin(digits.target, _CLASSES))
+    images, labels = handwritten_digits()
+    chosen = np.flatnonzero(np.isin(labels, _CLASSES))
     order = generator(seed).permutation(chosen)[: training + tests]
-    x = np.asarray(digits.data[order], dtype=np.float64)
+    x = images[order]
     x -= x[:training].mean(axis=0)
     x /= np.sqrt(np.mean(x[:training] ** 2))
-    y = np.where(digits.target[order] == _CLASSES[0], 1.0, -1.0)[:, None]
+    y = np.where(labels[order] == _CLASSES[0], 1.0, -1.0)[:, None]
     mlp = MLP("tanh", depth=3, width=WIDTHS[0], n_in=x.shape[1], C_b=0.05, C_W=1.2, lambda_b=0.3)
     return Task("digits", mlp, x[:training], y[:training], x[training:], y[training:], steps)
 

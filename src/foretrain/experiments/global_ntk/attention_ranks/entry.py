@@ -2,7 +2,7 @@
 
 Three questions (figures 6, 9, 10 and section A.5 of Hazelden et al.): does the rank in time follow the dimension of
 the input, do the ranks in space and in total follow the width while heads hardly matter, and do Fourier features lift
-the rank of one-dimensional input. What the state is, and how ranks are measured, is said in ``attention_measuring``.
+the rank of one-dimensional input. What the state is, and how ranks are measured, is said in ``measurement``.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from foretrain.empirical.global_ntk import GlobalNTK
-    from foretrain.training.tasks.gaussian_sequences import AttentionBlock, FourierFeatures
+    from foretrain.training.tasks import AttentionBlock, FourierFeatures
 
 Array = NDArray[np.float64]
 
@@ -75,7 +75,7 @@ class Cell:
 
     def features(self, seed: np.random.SeedSequence) -> FourierFeatures | None:
         """Those in front of the block."""
-        from foretrain.training.tasks.gaussian_sequences import FourierFeatures
+        from foretrain.training.tasks import FourierFeatures
 
         if self.octaves:
             return FourierFeatures.dyadic(self.n_in, self.octaves, self.scale)
@@ -90,7 +90,7 @@ class Cell:
         """A drawn network; in float32 unless another precision is asked for."""
         import torch
 
-        from foretrain.training.tasks.gaussian_sequences import AttentionBlock
+        from foretrain.training.tasks import AttentionBlock
 
         return AttentionBlock(
             self.n_in,
@@ -232,7 +232,7 @@ def _kernel(
 ) -> GlobalNTK:
     """NTK_S of a drawn block on drawn sequences; in float32 unless another precision is asked for."""
     from foretrain.empirical.global_ntk import global_ntk
-    from foretrain.training.tasks.gaussian_sequences import GaussianSequences, GlobalState
+    from foretrain.training.tasks import GaussianSequences, GlobalState
 
     for_weights, for_inputs, for_features = spawn(seed, 3)
     block = cell.block(for_weights, for_features, dtype)

@@ -60,7 +60,7 @@ def _run(cell: Cell, steps: int, seed: np.random.SeedSequence) -> tuple[np.ndarr
     """Full-batch gradient descent; a teacher, sequences and weights of its own for every draw."""
     import torch
 
-    from foretrain.training.tasks.gaussian_sequences import GaussianSequences
+    from foretrain.training.tasks import GaussianSequences
 
     for_weights, for_inputs, for_features, for_fresh, for_teacher = spawn(seed, 5)
     task = GaussianSequences(cell.n_in, cell.steps, teacher=integer(for_teacher))

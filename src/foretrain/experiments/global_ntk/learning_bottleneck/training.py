@@ -118,7 +118,7 @@ def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:
 
 def _network(sizes: Sizes, training: Training, seed: Seed) -> tuple[Recurrent, dict[str, Any]]:
     """A GRU by Xavier's rule, with fixed points if wanted; their spectral radii, and how many a search finds."""
-    from foretrain.training.gru_fixed_points import find_fixed_points, plant_fixed_points
+    from foretrain.training.fixed_points import find_fixed_points, plant_fixed_points
     from foretrain.training.tasks.recurrent import Recurrent
 
     weights, points = spawn(seed, 2)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.experiments.saddle_escape.plateau_prediction.drawing import draw
-from foretrain.support.errors import NotSupportedError
+from foretrain.support.loading.digits import handwritten_digits
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
 
@@ -171,17 +171,9 @@ def _teacher(sizes: Sizes, case: Case, seed: np.random.SeedSequence) -> tuple[to
 
 def _digits() -> tuple[torch.Tensor, torch.Tensor]:
     """The 1797 images of 8 × 8 pixels, centred, with mean square one, and their labels."""
-    from importlib import import_module
-
     import torch
 
-    try:
-        datasets = import_module("sklearn.datasets")
-    except ImportError as error:
-        raise NotSupportedError(
-            "the digits come with scikit-learn: install it with `pip install scikit-learn`."
-        ) from error
-    images, labels = datasets.load_digits(return_X_y=True)
+    images, labels = handwritten_digits()
     x = torch.tensor(images, dtype=torch.float32)
     x = x - x.mean(dim=0)
     return x / x.square().mean().sqrt(), torch.tensor(labels)

@@ -163,8 +163,8 @@ def _descent(sizes: Sizes, r: int, seed: int, flow: xarray.Dataset) -> xarray.Da
     found = stochastic_escape(
         problem,
         networks,
-        learning_rate=_RATE,
-        batch=_BATCH,
+        lr=_RATE,
+        batch_size=_BATCH,
         steps=round(2 * min(slowest[place], _BUDGET) / _RATE),
         thresholds=(_THRESHOLD,),
         sample=gaussian_sample(problem, sizes.points),

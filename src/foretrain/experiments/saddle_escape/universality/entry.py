@@ -139,8 +139,8 @@ def _descend(sizes: Sizes, name: str, seed: np.random.SeedSequence) -> xarray.Da
         found = stochastic_escape(
             problem,
             ansatz(problem, np.tile(scales, (sizes.seeds, 1))),
-            learning_rate=sizes.rate,
-            batch=_BATCH,
+            lr=sizes.rate,
+            batch_size=_BATCH,
             steps=round(2 * expected / sizes.rate),
             thresholds=(level,),
             metric="normalized",

@@ -13,7 +13,7 @@ from foretrain.report.page.table import Table
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.doctor.chain import MlpChain
+    from foretrain.doctor.mlp.chain import MlpChain
 
 _POINTS = 48
 _SPAN = (4.0, 0.25)  # of C_W and C_b at least
@@ -24,7 +24,7 @@ _SCALE = [[0, "var(--low)"], [0.5, "var(--middle)"], [1, "var(--high)"]]
 
 def phase_plot(chain: MlpChain, wanted: xarray.Dataset | None) -> Plot:
     """Every layer at its (C_W, C_b), and where it should be, over the phases of the activation (section 5.3)."""
-    from foretrain.theory.phase_diagram import phase_diagram
+    from foretrain.theory.criticality.phase_diagram import phase_diagram
 
     C_W, C_b = np.asarray(chain.C_W), np.asarray(chain.C_b)
     span = [

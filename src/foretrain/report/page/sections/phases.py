@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def phases(patient: Patient) -> Section | None:
     """The phase diagram; None for a network without a chain of layers, or whose activation has no phases."""
-    from foretrain.doctor.chain import chain_of
+    from foretrain.doctor.mlp.chain import chain_of
     from foretrain.doctor.setup import Case
 
     try:

@@ -16,7 +16,7 @@ from foretrain.report.page.section import Section
 from foretrain.report.page.table import Table
 
 if TYPE_CHECKING:
-    from foretrain.doctor.learning_curve import LearningCurve
+    from foretrain.doctor.kernels.learning_curve import LearningCurve
 
 
 def training(patient: Patient) -> Section | None:
@@ -64,7 +64,7 @@ def _foretold(curve: LearningCurve) -> Plot:
 
 
 def _errors(curve: LearningCurve) -> Plot:
-    from foretrain.doctor.learning_curve import TRUSTED
+    from foretrain.doctor.kernels.learning_curve import TRUSTED
 
     steps, kinds = (
         curve.looked_at,

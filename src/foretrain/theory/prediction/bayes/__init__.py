@@ -8,7 +8,6 @@ At infinite width:
 ``bayes_equivalent_rates``  learning rates at which gradient descent gives the posterior mean
 ``losses``                  likelihoods, and the penalties that make maximum likelihood maximum a posteriori
 ``regularised``             training with such penalties
-``kernels``                 K and Theta of the output layer, block by block
 
 At finite width, in ``finite_width``:
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from foretrain.theory.architecture import MLP
-from foretrain.theory.flow.entry import check_network
+from foretrain.theory.architecture import MLP, check_network
 
 
 def bayes_equivalent_rates(mlp: MLP) -> MLP:

@@ -12,13 +12,12 @@ from scipy.special import logsumexp
 
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets, real_array
-from foretrain.theory.flow.entry import check_network
-from foretrain.theory.nearby import components
 from foretrain.theory.prediction.bayes.posterior import log_density, targets_for
-from foretrain.theory.prediction.factor import factorise
+from foretrain.theory.prediction.cholesky import factorise
 from foretrain.theory.prediction.kernels import kernel
+from foretrain.theory.two_inputs.nearby import components
 
 if TYPE_CHECKING:
     import xarray as xr

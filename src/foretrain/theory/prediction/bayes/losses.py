@@ -15,7 +15,7 @@ from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import check_targets, real_array
 from foretrain.theory.ensembles.networks import Parameters, forward
-from foretrain.theory.prediction.factor import check_noise
+from foretrain.theory.prediction.cholesky import check_noise
 
 Array = NDArray[np.float64]
 

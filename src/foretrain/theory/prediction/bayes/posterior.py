@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets, real_array
-from foretrain.theory.flow.entry import check_network
-from foretrain.theory.prediction.factor import Factor, check_noise, factorise
+from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise
 from foretrain.theory.prediction.kernels import Spread, check_spread, training_blocks
 from foretrain.theory.prediction.result import PredictedOutputs, labelled_mean, labelled_spread
 
@@ -106,14 +105,14 @@ def condition(
     return _posterior(training, targets_for(Y, size), cross, own, noise, 0.0)
 
 
-def targets_for(Y: ArrayLike, inputs: int) -> Array:
+def targets_for(Y: ArrayLike, inputs: int, name: str = "targets") -> Array:
     """Targets (inputs, outputs) with any number of outputs; one dimension means one output."""
-    targets = real_array("targets", Y)
+    targets = real_array(name, Y)
     targets = targets[:, None] if targets.ndim == 1 else targets
-    return check_targets(targets, inputs, targets.shape[-1] if targets.ndim else 1)
+    return check_targets(targets, inputs, targets.shape[-1] if targets.ndim else 1, name)
 
 
-def log_density(training: Factor, targets: Array) -> float:
+def log_density(training: CholeskyFactor, targets: Array) -> float:
     """Sum over outputs of log N(y_i; 0, K) (6.34)."""
     inputs, outputs = int(targets.shape[0]), int(targets.shape[1])
     square = float((training.whiten(targets) ** 2).sum())
@@ -121,7 +120,12 @@ def log_density(training: Factor, targets: Array) -> float:
 
 
 def _posterior(
-    training: Factor, targets: Array, cross: Array, own: Array | None, noise: float, label_noise: float
+    training: CholeskyFactor,
+    targets: Array,
+    cross: Array,
+    own: Array | None,
+    noise: float,
+    label_noise: float,
 ) -> BayesPrediction:
     require_memory(
         8.0 * (2 * cross.size + (0 if own is None else 2 * own.size)),

@@ -24,13 +24,11 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.ensembles.networks import Parameters, activity, forward
-from foretrain.theory.flow.entry import check_network
 from foretrain.theory.prediction.bayes.losses import Penalty
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction
-from foretrain.theory.recursions.preactivation import PairExpectations
-from foretrain.theory.recursions.residual import next_kernel
+from foretrain.theory.recursions.preactivation import PairExpectations, next_kernel
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -19,12 +19,10 @@ from scipy.special import logsumexp
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
-from foretrain.theory.architecture import MLP, Layer
+from foretrain.theory.architecture import MLP, Layer, check_network
 from foretrain.theory.arguments import check_targets, real_array
-from foretrain.theory.flow.entry import check_network
-from foretrain.theory.prediction.factor import Factor, check_noise, factorise_quietly
-from foretrain.theory.prediction.kernels import EXPLODED
-from foretrain.theory.recursions.preactivation import PairExpectations
+from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise_quietly
+from foretrain.theory.recursions.preactivation import EXPLODED, PairExpectations
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -198,17 +196,17 @@ def _evidences(K: Array, targets: Array, noise: float) -> Array:
     except LinAlgError:
         lowers, safe = K, np.zeros(len(K), dtype=bool)
     factors = [
-        Factor(lower, 0.0) if good else _factor(kernel, noise)
+        CholeskyFactor(lower, 0.0) if good else _factor(kernel, noise)
         for lower, good, kernel in zip(lowers, safe, K, strict=True)
     ]
     return np.stack([_evidence(factor, targets) for factor in factors], axis=1)
 
 
-def _factor(K: Array, noise: float) -> Factor | None:
+def _factor(K: Array, noise: float) -> CholeskyFactor | None:
     return factorise_quietly(K, noise) if noise or K.diagonal().any() else None
 
 
-def _evidence(training: Factor | None, targets: Array) -> Array:
+def _evidence(training: CholeskyFactor | None, targets: Array) -> Array:
     """With no factor the kernel is zero: targets other than zero are then impossible."""
     if training is None:
         return np.array([-np.inf if targets.any() else np.inf, np.nan, np.nan, 0.0])

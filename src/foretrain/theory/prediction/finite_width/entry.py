@@ -5,8 +5,7 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from foretrain.support.seeds import Seed
-from foretrain.theory.architecture import MLP
-from foretrain.theory.flow.entry import check_network
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.prediction.finite_width.projectors import Algorithm, require_algorithm
 from foretrain.theory.prediction.finite_width.result import FinitePrediction
 from foretrain.theory.prediction.finite_width.store import check_kind

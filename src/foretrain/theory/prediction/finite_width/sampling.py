@@ -17,6 +17,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, generator
+from foretrain.theory.arguments import whole_number
 from foretrain.theory.prediction.finite_width.mean import errors_of, projection, shift_term
 from foretrain.theory.prediction.finite_width.plan import Plan
 from foretrain.theory.prediction.finite_width.store import Store
@@ -39,8 +40,7 @@ class Sampled(NamedTuple):
 
 def sampled_terms(store: Store, targets: Array, plan: Plan, draws: int, seed: Seed) -> Sampled:
     """n times the terms of :func:`mean_terms` at the end of training, from ``draws`` sets of inputs."""
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 2:
-        raise InputError(f"draws is {draws!r}: give a whole number from 2 on.")
+    draws = whole_number("draws", draws, least=2)
     if plan.time is not None:
         raise InputError("draws= samples the end of training only: leave time out, or draws.")
     errors, course, size = errors_of(store, targets), plan.course(), len(store.train)

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import NotSupportedError
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.flow import flow
-from foretrain.theory.flow.entry import check_network
 from foretrain.theory.prediction.finite_width.tensors import (
     NAMES,
     Places,

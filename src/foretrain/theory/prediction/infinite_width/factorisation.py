@@ -9,12 +9,12 @@ from scipy.linalg import eigh
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.user_warnings import warn_user
-from foretrain.theory.prediction.factor import Factor, factorise_quietly
+from foretrain.theory.prediction.cholesky import CholeskyFactor, factorise_quietly
 
 Array = NDArray[np.float64]
 
 
-def factorise_tangent(Theta: Array) -> Factor:
+def factorise_tangent(Theta: Array) -> CholeskyFactor:
     """The Cholesky factor of Theta on training inputs.
 
     Where it is singular to rounding (repeated training inputs, linear networks) a warning says what was added.

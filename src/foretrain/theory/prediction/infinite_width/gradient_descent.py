@@ -23,7 +23,7 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import check_targets, not_negative, positive, steps_in_words, whole
-from foretrain.theory.prediction.factor import Factor
+from foretrain.theory.prediction.cholesky import CholeskyFactor
 from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
 from foretrain.theory.prediction.infinite_width.result import Prediction, prediction
@@ -95,7 +95,7 @@ class GradientDescent:
         return cls(kernels, check_targets(Y_train, kernels.training, mlp.n_out))
 
     @cached_property
-    def factor(self) -> Factor:
+    def factor(self) -> CholeskyFactor:
         """Cholesky factor of Theta_AA, for the end of training."""
         return factorise_tangent(self.kernels.Theta_train)
 

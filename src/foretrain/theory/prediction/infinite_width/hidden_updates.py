@@ -15,14 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_learning_rate, check_targets
 from foretrain.theory.flow import flow
-from foretrain.theory.flow.entry import check_network
 from foretrain.theory.prediction.infinite_width.factorisation import square_root
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR, Loss
-from foretrain.theory.recursions.preactivation import PairExpectations
-from foretrain.theory.recursions.residual import next_kernel
+from foretrain.theory.recursions.preactivation import PairExpectations, next_kernel
 
 Array = NDArray[np.float64]
 

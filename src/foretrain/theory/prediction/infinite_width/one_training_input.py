@@ -20,11 +20,12 @@ from foretrain.activations import Activation
 from foretrain.gaussian import factor
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
-from foretrain.theory.angles import angle_flow, sine_excess, two_inputs
 from foretrain.theory.architecture import MLP, Layer
+from foretrain.theory.arguments import two_inputs
 from foretrain.theory.kernel_functions import KernelFunctions, KernelValues, shared_functions
-from foretrain.theory.nearby import Layered, Nearby, first_layer, propagate
 from foretrain.theory.prediction.infinite_width.output_kernels import output_kernels
+from foretrain.theory.two_inputs.angles import angle_flow, sine_excess
+from foretrain.theory.two_inputs.nearby import Layered, Nearby, first_layer, propagate
 
 if TYPE_CHECKING:
     import xarray as xr

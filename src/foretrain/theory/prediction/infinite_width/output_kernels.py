@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError
-from foretrain.theory.architecture import MLP
-from foretrain.theory.flow.entry import check_network, inputs_on_kinks, warn_of_kinks
+from foretrain.theory.architecture import MLP, check_network
+from foretrain.theory.flow.kinks import inputs_on_kinks, warn_of_kinks
 from foretrain.theory.prediction.kernels import Spread, check_slopes, check_spread, tangent_blocks
 
 Array = NDArray[np.float64]

@@ -26,13 +26,13 @@ class _Series(NamedTuple):
 
 
 def class_robustness(
-    spec: Any, depth: int, delta_squared: float, lambda_b: float = 1.0, lambda_W: float = 1.0
+    activation: Any, depth: int, delta_squared: float, lambda_b: float = 1.0, lambda_W: float = 1.0
 ) -> float:
     """-2 ddTheta_[2] / Theta_00 of a critical K* = 0 network with the rates of the equivalence principle (10.78).
 
     ``delta_squared`` is the constant of ddK_[2] = delta^2 / l^p_perpendicular, which the inputs fix.
     """
-    s = _series(spec)
+    s = _series(activation)
     balance = lambda_b + lambda_W * s.slope**2 / -s.a_1
     if not balance > 0:
         raise InputError("lambda_b and lambda_W are both zero: nothing is learned; give a positive one.")
@@ -42,19 +42,19 @@ def class_robustness(
 
 
 def constant_rate_robustness(
-    spec: Any, depth: int, delta_squared: float, lambda_b: float = 1.0, lambda_W: float = 1.0
+    activation: Any, depth: int, delta_squared: float, lambda_b: float = 1.0, lambda_W: float = 1.0
 ) -> float:
     """The same for rates equal in all layers and an odd activation: -4 delta^2 / (lambda_b L) times [lambda_W s_1^2 +
     (-a_1) lambda_b / 2], the second term of which (10.80) and (10.81) lack."""
-    s = _odd_series(spec, lambda_b)
+    s = _odd_series(activation, lambda_b)
     return -4 * delta_squared / (lambda_b * depth) * (lambda_W * s.slope**2 - s.a_1 * lambda_b / 2)
 
 
 def constant_rate_robustness_as_printed(
-    spec: Any, depth: int, delta_squared: float, lambda_b: float = 1.0, lambda_W: float = 1.0
+    activation: Any, depth: int, delta_squared: float, lambda_b: float = 1.0, lambda_W: float = 1.0
 ) -> float:
     """(10.81) as printed, without the term of the biases: too small."""
-    s = _odd_series(spec, lambda_b)
+    s = _odd_series(activation, lambda_b)
     return -4 * delta_squared / (lambda_b * depth) * lambda_W * s.slope**2
 
 
@@ -86,7 +86,7 @@ class RobustHyperparameters:
         )
 
 
-def robust_hyperparameters(spec: Any) -> RobustHyperparameters:
+def robust_hyperparameters(activation: Any) -> RobustHyperparameters:
     """Initialisation and learning rates for which nearby inputs get nearby answers at any depth.
 
     Examples
@@ -94,7 +94,7 @@ def robust_hyperparameters(spec: Any) -> RobustHyperparameters:
     >>> robust_hyperparameters("tanh").depth_power
     0.0
     """
-    found = spec if isinstance(spec, Criticality) else criticality(spec)
+    found = activation if isinstance(activation, Criticality) else criticality(activation)
     if found.point is None or found.C_b is None or found.C_W is None:
         raise NotSupportedError(
             f"{found.activation.label} has no critical initialisation, so that distances of nearby inputs grow or "
@@ -126,8 +126,8 @@ def _advice(found: Criticality) -> tuple[float, str]:
     return power, "Not odd, so that no rates of the equivalence principle stop the change with depth (10.78)"
 
 
-def _series(spec: Any) -> _Series:
-    found = spec if isinstance(spec, Criticality) else criticality(spec)
+def _series(activation: Any) -> _Series:
+    found = activation if isinstance(activation, Criticality) else criticality(activation)
     if found.universality_class != "K*=0" or found.point is None:
         raise NotSupportedError(
             f"{found.activation.label} is of the class {found.universality_class}: this law is for K* = 0; for "
@@ -138,8 +138,8 @@ def _series(spec: Any) -> _Series:
     return _Series(float(derivatives[1]), float(derivatives[2]), a_1, found.exponents["p_perpendicular"])
 
 
-def _odd_series(spec: Any, lambda_b: float) -> _Series:
-    s = _series(spec)
+def _odd_series(activation: Any, lambda_b: float) -> _Series:
+    s = _series(activation)
     if s.bend != 0:
         raise NotSupportedError("this law is for odd activations: iterate with nearby_training.")
     if not lambda_b > 0:

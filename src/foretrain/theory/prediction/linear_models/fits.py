@@ -17,7 +17,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.bayes.posterior import targets_for
-from foretrain.theory.prediction.factor import check_kernel, factorise
+from foretrain.theory.prediction.cholesky import check_kernel, factorise
 
 Array = NDArray[np.float64]
 

@@ -12,9 +12,8 @@ from scipy.spatial.distance import cdist
 
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import real_array
-from foretrain.theory.flow.entry import check_network
 from foretrain.theory.prediction.kernels import cross_kernel, cross_tangent_kernel
 
 Array = NDArray[np.float64]

@@ -17,12 +17,11 @@ from scipy.linalg import eigh
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import real_array
 from foretrain.theory.ensembles.laws import weight_law
 from foretrain.theory.ensembles.networks import Parameters, activity, draw_layer, forward
-from foretrain.theory.flow.entry import check_network
-from foretrain.theory.prediction.factor import check_kernel
+from foretrain.theory.prediction.cholesky import check_kernel
 
 Array = NDArray[np.float64]
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
+from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.nearly_kernel.points import (
     Array,
     FeaturePoints,
@@ -32,7 +33,6 @@ from foretrain.theory.prediction.nearly_kernel.points import (
     MetaKernel,
     Points,
     flat_kernel,
-    numbers,
 )
 
 Function = Callable[[Any], Any]
@@ -70,7 +70,7 @@ class QuadraticModel(ABC):
         """From k (D, D) and μ (D, D, A) of all samples, the A training ones first: then x are their positions."""
         given = (kernel, meta_kernel, offset)
         names = ("the kernel", "the meta-kernel", "the offset")
-        known = [None if each is None else numbers(each, name) for each, name in zip(given, names)]
+        known = [None if each is None else real_array(name, each) for each, name in zip(given, names)]
         if known[0] is None:
             raise InputError("kernel is None: give (D, D).")
         table = KernelArrays(known[0], known[1], known[2])
@@ -96,7 +96,7 @@ class QuadraticModel(ABC):
         """Outputs before training: (N, outputs)."""
         if self.offset is None:
             return np.zeros((len(x), outputs))
-        found = numbers(self.offset(x), "the offset")
+        found = real_array("the offset", self.offset(x))
         found = found[:, None] if found.ndim == 1 else found
         if found.shape != (len(x), outputs):
             raise InputError(f"the offset has shape {found.shape}, but ({len(x)}, {outputs}) was expected.")
@@ -114,7 +114,7 @@ class FeatureModel(QuadraticModel):
 
     def points(self, x: Any) -> FeaturePoints:
         """φ and εψ of the samples, with pairs (sample, output) as rows where outputs are wired."""
-        phi = numbers(self.features(x), "features")
+        phi = real_array("features", self.features(x))
         if phi.ndim not in (2, 3) or len(phi) != len(x):
             raise InputError(
                 f"features have shape {phi.shape} for {len(x)} samples: return (N, P), or (N, C, P) for C outputs "
@@ -130,7 +130,7 @@ class FeatureModel(QuadraticModel):
             "give fewer samples at once",
         )
         wanted = (*phi.shape, size)
-        psi = self.epsilon * numbers(self.meta_features(x), "meta_features")
+        psi = self.epsilon * real_array("meta_features", self.meta_features(x))
         if psi.shape != wanted:
             raise InputError(f"meta_features have shape {psi.shape}, but {wanted} was expected.")
         if not np.allclose(psi, psi.swapaxes(-1, -2), rtol=1e-9, atol=1e-12 * np.abs(psi).max(initial=0.0)):
@@ -148,13 +148,13 @@ class FeatureModel(QuadraticModel):
     def outputs(self, x: Any, weights: Any) -> Array:
         """z at given parameters (outputs, P) (11.105): (N, outputs)."""
         points = self.points(x)
-        found = outputs_at(points, numbers(weights, "weights"))
+        found = outputs_at(points, real_array("weights", weights))
         shaped = found.T if points.wires == 1 else found.reshape(len(x), points.wires)
         return np.asarray(shaped + self.start(x, shaped.shape[1]))
 
     def effective_features(self, x: Any, weights: Any) -> Array:
         """φ^E = dz/dW = φ + ε Σ W ψ (11.107): (outputs, rows, P)."""
-        return effective_features_at(self.points(x), numbers(weights, "weights"))
+        return effective_features_at(self.points(x), real_array("weights", weights))
 
     def effective_kernel(self, x1: Any, x2: Any, weights: Any) -> Array:
         """k^E = Σ φ^E φ^E (11.137), one for every output: (outputs, rows, rows)."""
@@ -206,7 +206,7 @@ def preconditioned(
 
     ``rates`` are one for every parameter (P,), or the whole tensor (P, P).
     """
-    given = numbers(rates, "rates")
+    given = real_array("rates", rates)
     tensor = np.diag(given) if given.ndim == 1 else given
     if tensor.ndim != 2 or tensor.shape[0] != tensor.shape[1] or not np.allclose(tensor, tensor.T):
         raise InputError(f"rates have shape {given.shape}: give (P,), or a symmetric (P, P).")
@@ -221,7 +221,7 @@ def preconditioned(
 
 # Functions of the module, not lambdas, so that models which hold them can be pickled.
 def _scaled(function: Function, root: Array, x: Any) -> Array:
-    values = numbers(function(x), "features")
+    values = real_array("features", function(x))
     if values.shape[-1] != len(root):
         raise InputError(f"there are {len(root)} rates for {values.shape[-1]} features: give one for each.")
     return np.asarray(values @ root)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
+from foretrain.theory.arguments import real_array
 
 Array = NDArray[np.float64]
 Kernel = Callable[[Any, Any], Any]
@@ -181,7 +182,7 @@ class KernelPoints:
         )
         if self.meta_kernel_of is None:
             return np.zeros(shape)
-        found = numbers(self.meta_kernel_of(self.x, first.x, second.x), "the meta-kernel")
+        found = real_array("the meta-kernel", self.meta_kernel_of(self.x, first.x, second.x))
         if found.ndim == 6:
             found = found.transpose(0, 3, 1, 4, 2, 5).reshape(
                 found.shape[0] * found.shape[3], found.shape[1] * found.shape[4], -1
@@ -213,7 +214,7 @@ class KernelPoints:
 
 def flat_kernel(values: Any, wires: int) -> Array:
     """A kernel (N1, N2) as it is, or (N1, N2, C, C) with the pairs (sample, output) as rows."""
-    found = numbers(values, "the kernel")
+    found = real_array("the kernel", values)
     if found.ndim == 4 and found.shape[2] == found.shape[3] == wires:
         return found.transpose(0, 2, 1, 3).reshape(found.shape[0] * wires, -1)
     if found.ndim == 2 and wires == 1:
@@ -226,20 +227,3 @@ def flat_kernel(values: Any, wires: int) -> Array:
 def same(first: Array, second: Array) -> bool:
     """Equal up to the rounding of single precision, in which kernels of networks are often computed."""
     return bool(np.abs(first - second).max(initial=0.0) <= _ROUNDING * np.abs(first).max(initial=0.0))
-
-
-def numbers(values: Any, what: str) -> Array:
-    """An array of finite float64."""
-    try:
-        given = np.asarray(values)
-        if values is None or given.dtype.kind == "c":
-            raise TypeError
-        found = given.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(
-            f"{what}: {type(values).__name__} does not hold real numbers that numpy can read; give a numpy array "
-            "(of a tensor, .detach().cpu().numpy())."
-        ) from None
-    if not np.isfinite(found).all():
-        raise InputError(f"{what}: some values are not finite; look for them in your samples.")
-    return found

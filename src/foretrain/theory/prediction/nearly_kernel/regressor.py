@@ -21,8 +21,9 @@ from typing import Any, Self
 import numpy as np
 
 from foretrain.support.errors import InputError, unknown_name
+from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.nearly_kernel.models import QuadraticModel, finite
-from foretrain.theory.prediction.nearly_kernel.points import Array, Model, numbers
+from foretrain.theory.prediction.nearly_kernel.points import Array, Model
 from foretrain.theory.prediction.nearly_kernel.solution import Solution, solve
 from foretrain.theory.prediction.nearly_kernel.training import TrainedModel, train
 
@@ -107,10 +108,10 @@ class NearlyKernelRegressor:
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The coefficient of determination R², averaged over outputs."""
-        found, target = self.predict(X), numbers(y, "y")
+        found, target = self.predict(X), real_array("y", y)
         if target.shape != found.shape:
             raise InputError(f"y has shape {target.shape}, but predictions have {found.shape}.")
-        weight = np.ones(len(target)) if sample_weight is None else numbers(sample_weight, "sample_weight")
+        weight = np.ones(len(target)) if sample_weight is None else real_array("sample_weight", sample_weight)
         if weight.shape != (len(target),) or not weight.sum() > 0:
             raise InputError(f"sample_weight has shape {weight.shape}: give (N,), with a sum above zero.")
         left = weight @ ((target - found) ** 2).reshape(len(target), -1)
@@ -197,7 +198,7 @@ class NearlyKernelRegressor:
 
     def _samples(self, X: Any) -> Any:
         """Samples as real numbers; whole ones stay so for a model, because a network may want them."""
-        x = numbers(X, "X")
+        x = real_array("X", X)
         if x.ndim < 1 or not len(x):
             raise InputError(f"X has shape {x.shape}: give at least one sample, (N, features).")
         given = np.asarray(X)
@@ -233,4 +234,4 @@ class NearlyKernelRegressor:
 
 
 def _scaled(meta_kernel: Callable[[Any, Any, Any], Any], epsilon: float, x0: Any, x1: Any, x2: Any) -> Array:
-    return epsilon * numbers(meta_kernel(x0, x1, x2), "the meta-kernel")
+    return epsilon * real_array("the meta-kernel", meta_kernel(x0, x1, x2))

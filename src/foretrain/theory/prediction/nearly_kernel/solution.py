@@ -23,6 +23,7 @@ import numpy as np
 
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.support.memory import require_memory
+from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.nearly_kernel.algorithms import (
     Spectrum,
     checked_rate,
@@ -31,7 +32,7 @@ from foretrain.theory.prediction.nearly_kernel.algorithms import (
     spectrum,
 )
 from foretrain.theory.prediction.nearly_kernel.models import effective_features_at
-from foretrain.theory.prediction.nearly_kernel.points import Array, FeaturePoints, Model, Points, numbers
+from foretrain.theory.prediction.nearly_kernel.points import Array, FeaturePoints, Model, Points
 
 if TYPE_CHECKING:
     import xarray
@@ -216,7 +217,7 @@ def solve(
 
 def as_targets(model: Model, train: Points, x: Any, y: Any) -> Targets:
     """Check the targets, and put them into the rows of the model."""
-    values = numbers(y, "y")
+    values = real_array("y", y)
     shaped = values[:, None] if values.ndim == 1 else values
     if shaped.ndim != 2 or len(shaped) != len(x) or not shaped.size:
         raise InputError(f"y has shape {values.shape} for {len(x)} samples: give (N,) or (N, outputs).")

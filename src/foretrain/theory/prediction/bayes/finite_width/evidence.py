@@ -49,9 +49,10 @@ class FiniteEvidence:
 
     def __repr__(self) -> str:
         sampled = f" ± {self.standard_error:.1e}" if self.standard_error else ""
+        sign = "-" if self.correction < 0 else "+"
         return (
-            f"log evidence {self.value:.10g}{sampled} = {self.infinite:.10g} + {self.correction:.6g} of order 1/n "
-            f"(variance of the log density over networks {self.expansion:.3g})"
+            f"log evidence {self.value:.10g}{sampled} = {self.infinite:.10g} {sign} {abs(self.correction):.6g} "
+            f"of order 1/n (variance of the log density over networks {self.expansion:.3g})"
         )
 
 

@@ -13,7 +13,7 @@ from foretrain.theory.finite_width import layer_statistics
 from foretrain.theory.prediction.bayes.finite_width.observed import check_plain
 from foretrain.theory.prediction.bayes.finite_width.posterior import warn_of_expansion
 from foretrain.theory.prediction.bayes.posterior import targets_for
-from foretrain.theory.prediction.factor import factorise
+from foretrain.theory.prediction.cholesky import factorise
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -40,7 +40,7 @@ def hebbian_variance(mlp: MLP, X: ArrayLike, observed: ArrayLike, layer: int | N
 
     check_plain(mlp)
     inputs = mlp.check_inputs(X)
-    seen = targets_for(observed, len(inputs))
+    seen = targets_for(observed, len(inputs), "observed preactivations")
     found = layer_statistics(mlp, inputs, layer)
     if found.layer == 1:
         raise InputError("neurons of the first layer are independent: ask for a layer from 2 on.")

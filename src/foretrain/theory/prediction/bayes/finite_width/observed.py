@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError, NotSupportedError
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets
-from foretrain.theory.flow.entry import check_network
 from foretrain.theory.prediction.bayes.posterior import log_density
-from foretrain.theory.prediction.factor import Factor, check_noise, factorise
+from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise
 from foretrain.theory.prediction.kernels import kernel
 
 Array = NDArray[np.float64]
@@ -27,7 +26,7 @@ class Observed:
     inputs: Array
     targets: Array
     noise: float
-    factor: Factor
+    factor: CholeskyFactor
 
     @property
     def inverse_width(self) -> float:

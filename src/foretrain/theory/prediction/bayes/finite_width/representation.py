@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
-from foretrain.theory.pairs import Pairs
 from foretrain.theory.prediction.bayes.finite_width.observed import Observed, observe
 from foretrain.theory.prediction.bayes.finite_width.posterior import warn_of_expansion
 from foretrain.theory.prediction.bayes.finite_width.shifts import RUNS, choose_covariances
@@ -29,6 +28,7 @@ from foretrain.theory.prediction.bayes.finite_width.vertex import (
     hidden_layers,
 )
 from foretrain.theory.recursions.contraction import on_pairs
+from foretrain.theory.recursions.pairs import Pairs
 
 if TYPE_CHECKING:
     import xarray as xr

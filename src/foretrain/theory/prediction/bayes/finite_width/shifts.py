@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
+from foretrain.theory.arguments import MOST_DRAWS
 from foretrain.theory.flow.contractions import exact_seconds
-from foretrain.theory.pairs import Pairs
 from foretrain.theory.prediction.bayes.finite_width.observed import Observed
 from foretrain.theory.prediction.bayes.finite_width.vertex import (
     Block,
@@ -35,6 +35,7 @@ from foretrain.theory.prediction.bayes.finite_width.vertex import (
 from foretrain.theory.prediction.kernels import Spread
 from foretrain.theory.recursions.contraction import on_pairs
 from foretrain.theory.recursions.pair_blocks import MetricCorrection
+from foretrain.theory.recursions.pairs import Pairs
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -43,7 +44,7 @@ PARTS = ("wiring", "trace", "exchange", "metric", "rest", "total")
 """Of Q: V:(sum_i u_i u_i^T) / 2, -n_L V:P / 2, -E and G1; the sum of the last three, and of all four."""
 RUNS = 16
 _AFFORDABLE = 30.0  # seconds that exact integrals may take without having been asked for
-_DRAWS, _MOST_DRAWS = 32_768, 10**8
+_DRAWS = 32_768
 _TOGETHER = 16  # test inputs, where they need not know each other
 
 
@@ -96,10 +97,10 @@ def choose_covariances(
     if draws is not None and (
         isinstance(draws, bool)
         or not isinstance(draws, int | np.integer)
-        or not (draws == 0 or 2 * RUNS <= draws <= _MOST_DRAWS)
+        or not (draws == 0 or 2 * RUNS <= draws <= MOST_DRAWS)
     ):
         raise InputError(
-            f"draws is {draws!r}: give a whole number from {2 * RUNS} to {_MOST_DRAWS:,}, or 0 for exact integrals."
+            f"draws is {draws!r}: give a whole number from {2 * RUNS} to {MOST_DRAWS:,}, or 0 for exact integrals."
         )
     if draws == 0 or (draws is None and integral_seconds(data, tests, spread) <= _AFFORDABLE):
         return [exact_covariance]

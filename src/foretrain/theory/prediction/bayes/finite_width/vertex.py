@@ -16,15 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import factor, products_at
-from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator, spawn
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles.sampling import matrix_root
-from foretrain.theory.pairs import Pairs
-from foretrain.theory.prediction.kernels import EXPLODED
-from foretrain.theory.recursions.preactivation import PairExpectations, Response, Step, next_kernel
+from foretrain.theory.recursions.pairs import Pairs
+from foretrain.theory.recursions.preactivation import (
+    PairExpectations,
+    Response,
+    Step,
+    next_kernel,
+    refuse_exploded,
+)
 from foretrain.theory.recursions.single_input import width_ratio
 
 Array = NDArray[np.float64]
@@ -96,14 +100,10 @@ def hidden_layers(mlp: MLP, X: Array) -> tuple[list[HiddenLayer], Array]:
     """The hidden layers on the inputs X, and the kernel of the output."""
     K, found = mlp.first_kernel(X), list[HiddenLayer]()
     for index, layer in enumerate(mlp.layers[1:], start=1):
-        if not K.diagonal().max() < EXPLODED:
-            raise InputError(
-                f"the kernel exceeds {EXPLODED:g} at layer {index}: choose a smaller C_W, fewer layers or smaller "
-                "inputs."
-            )
+        refuse_exploded(K.diagonal(), index)
         expectations = PairExpectations(mlp.activation, K)
         found.append(HiddenLayer(expectations, Step(layer.C_W, width_ratio(mlp, index))))
-        K = next_kernel(expectations, layer.C_b, layer.C_W)
+        K = next_kernel(expectations, layer)
     return found, K
 
 

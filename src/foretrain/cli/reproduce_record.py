@@ -1,0 +1,104 @@
+"""How one experiment of a run of several ended, and the file that keeps it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foretrain.support.atomic import new_file
+from foretrain.support.errors import FileError
+
+if TYPE_CHECKING:
+    from foretrain.experiments.registry import Result
+
+_FINISHED, ANSWER = "finished.json", "answer.json"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row that disagrees; ``explained`` if it tests a claim that is known not to hold, as the note says."""
+
+    quantity: str
+    expected: float | str
+    here: float | str
+    note: str
+    explained: bool
+
+
+@dataclass(frozen=True)
+class Record:
+    """How one experiment ended; its rows that test nothing are in ``rows`` only."""
+
+    name: str
+    rows: int = 0
+    agree: int = 0
+    differences: tuple[Difference, ...] = ()
+    seconds: float = 0.0
+    verdict: str = ""
+    error: str = ""  # empty unless the experiment failed
+
+    @classmethod
+    def of(cls, name: str, result: Result, seconds: float) -> Record:
+        """The record of an experiment that came to its end."""
+        wrong = [row for row in result.table if row.agrees is False]
+        return cls(
+            name,
+            rows=len(result.table),
+            agree=sum(row.agrees is True for row in result.table),
+            differences=tuple(
+                Difference(row.quantity, row.expected, row.here, row.note, row.disputed) for row in wrong
+            ),
+            seconds=seconds,
+            verdict=result.verdict,
+        )
+
+    @property
+    def disagree(self) -> int:
+        """Tested rows that disagree."""
+        return len(self.differences)
+
+    @property
+    def explained(self) -> int:
+        """Those of them that test claims known not to hold."""
+        return sum(row.explained for row in self.differences)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it came to its end, and every tested row agrees or is explained."""
+        return not self.error and self.disagree == self.explained
+
+    @property
+    def ending(self) -> str:
+        """In a few words."""
+        if self.error:
+            return f"FAILED: {self.error}"
+        if not self.disagree:
+            return "agrees"
+        return "agrees, but for what is explained" if self.holds else "DISAGREES"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """For machines."""
+        counts = {"disagree": self.disagree, "explained": self.explained, "holds": self.holds}
+        return {**asdict(self), **counts}
+
+
+def keep_record(folder: Path, record: Record) -> None:
+    """Write it as the last file of a finished experiment."""
+    text = json.dumps(asdict(record), indent=2, default=lambda value: value.tolist())  # numpy's numbers
+    with new_file(folder / _FINISHED, overwrite=True) as path:
+        path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def kept_record(folder: Path | None) -> Record | None:
+    """What was found before, if all of it is there; a failed experiment is tried again."""
+    if folder is None or not all((folder / name).exists() for name in (_FINISHED, ANSWER)):
+        return None
+    try:
+        facts = json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
+        rows = tuple(Difference(**row) for row in facts["differences"])
+        return Record(**facts | {"differences": rows})
+    except (ValueError, TypeError, KeyError) as error:
+        raise FileError(f"{folder / _FINISHED} is damaged: remove {folder} and run again.") from error

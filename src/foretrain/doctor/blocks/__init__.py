@@ -1,0 +1,1 @@
+"""Models of any kind, taken apart by running them: blocks, residual branches, and the answers of units."""

@@ -1,0 +1,1 @@
+"""Inputs and targets: their scales, and what is wrong with them."""

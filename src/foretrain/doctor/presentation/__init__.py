@@ -1,0 +1,1 @@
+"""Findings in words, as code, and as records for machines."""

@@ -1,0 +1,80 @@
+"""Advice is proved before it is given: the network is trained for a while as it is and as it would be.
+
+Theory says what a cure does to signals, gradients and kernels. It does not say that learning gains from it: where
+blocks pass on (1 + g) of the second moment, L of them multiply signals, gradients and every layer's part of the
+tangent kernel by the same (1 + g)^L (B.11), (B.16), which another learning rate undoes as well. So a cure is tried at
+the given rate; where the network then learns less, at the rate that suits it; and it is not advised if that does not
+help either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.trials.best_rate import as_given, with_chosen_rate
+from foretrain.doctor.trials.stability import edge, rate_code
+from foretrain.doctor.trials.trial import Trial
+
+_WORSE = 1.05  # times the loss without the cure: more is no accident
+_LAST = 0.1  # of a trial, over which its loss is taken
+
+
+def proved(case: Case, found: Examination) -> Examination:
+    """The findings, those without their treatment with which the network learns worse."""
+    return replace(found, findings=tuple(_proved(case, finding) for finding in found.findings))
+
+
+def _proved(case: Case, finding: Finding) -> Finding:
+    cure, setup = finding.treatment, case.setup
+    if cure is None or finding.severity > Severity.WARNING or "held_out_loss" in finding.numbers:
+        return finding  # the last has been tried on samples held out
+    given, treated = as_given(setup), with_chosen_rate(cure.apply(setup))
+    tried = as_given(treated)
+    if not _reached(tried) > _WORSE * _reached(given):
+        return finding
+    if treated.recipe.is_descent and not treated.recipe.chosen:
+        factor = float(f"{edge(Case(treated)).recommended / treated.recipe.rate:.3g}")
+        suited = as_given(treated.with_recipe(treated.recipe.scaled(factor)))
+        if not _reached(suited) > _WORSE * _reached(given):
+            return _with_rate(finding, cure, treated, factor)
+        tried = min(tried, suited, key=_reached)
+    return _withheld(finding, cure, given, tried)
+
+
+def _reached(found: Trial) -> float:
+    """The median of the last tenth, so that single spikes and batches do not decide."""
+    return float(np.median(found.losses[-max(1, round(_LAST * len(found.losses))) :]))
+
+
+def _with_rate(finding: Finding, cure: Treatment, treated: Setup, factor: float) -> Finding:
+    """The cure together with the rate that suits the cured network."""
+
+    def apply(setup: Setup) -> Setup:
+        cured = cure.apply(setup)
+        return cured.with_recipe(cured.recipe.scaled(factor))
+
+    rate = treated.recipe.rate * factor
+    return replace(
+        finding,
+        advice=f"{finding.advice.rstrip('.')}; the learning rate that suits it then is {rate:.2g}.",
+        code=f"{finding.code}\n{rate_code(factor)}" if finding.code else "",
+        treatment=Treatment(f"{cure.name}, learning rate x {factor:.3g}", apply),
+    )
+
+
+def _withheld(finding: Finding, cure: Treatment, given: Trial, tried: Trial) -> Finding:
+    reached = _reached(tried)
+    told = f"{reached:.3g}" if np.isfinite(reached) else "no number at all"
+    return replace(
+        finding,
+        severity=Severity.NOTE,
+        evidence=f"{finding.evidence.rstrip('.')}. Tried: in {given.steps} steps the loss reached "
+        f"{_reached(given):.3g} as it is, and {told} with the cure ({cure.name}).",
+        advice="Leave it as it is: this network learns better without the cure.",
+        code="",
+        treatment=None,
+    )

@@ -1,0 +1,210 @@
+"""The largest stable learning rate, from the top eigenvalue of rates x Gauss-Newton matrix of the loss.
+
+Descent on a quadratic loss is stable while rate x curvature stays below 2 (1 + m) for momentum m, and below
+(2 + 2 m) / (1 + 2 m) for Nesterov's. The curvature is J^T H J, J the Jacobian of the outputs and H the second
+derivative of the loss by them; with rates by parameter its eigenvalues are those of R^1/2 J^T H J R^1/2.
+
+Batches smaller than the data have curvatures h of their own. Descent stays bounded in mean square while
+rate <h^2> / <h> is below the same limit (for one direction: <(1 - rate h)^2> < 1), so this ratio over a few batches
+stands in the place of the curvature.
+
+The curvature changes while a network learns, and small initial weights let it grow at once. So the recommended rate
+starts from half the largest stable one and is lowered while a short real training ends better for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretrain.compare.plateau.rates import Descent
+from foretrain.compare.task import Task
+from foretrain.doctor.kernels.tangent import Tangent
+from foretrain.doctor.setup import Case
+from foretrain.doctor.setup.recipe import Recipe
+from foretrain.doctor.setup.work import affordable_samples
+from foretrain.doctor.trials.trial import Trial, best_of
+from foretrain.support.seeds import torch_generator
+
+_SHARE = 0.5  # of the largest stable rate: there one step takes the steepest direction to its minimum
+_LOWER = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4)  # of it, tried from the largest on
+_CUSTOMARY = 0.01  # tried where the loss has no curvature, so that nothing bounds the rate
+_SAMPLES = 512  # that the curvature of all data is measured on
+_BATCHES = 4  # that the curvature of small batches is measured on
+_ACCURACY = 0.005  # of the top eigenvalue, relative
+_MOST_PRODUCTS = 100
+_PASSES = 200.0  # forwards, that some thirty products are worth
+_WORK = 2e12  # multiplications: a minute or two of one core
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Where descent becomes unstable: rate x curvature (``product``, at the rates that are used) reaches ``limit``.
+
+    ``product`` is nan where the theory says nothing, and then ``reason`` says why.
+    """
+
+    product: float
+    limit: float
+    rate: float  # the largest rate that is used
+    reason: str = ""
+    products: int = 0  # matrix-vector products that it took
+    samples: int = 0
+    case: Case | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def ratio(self) -> float:
+        """How far above the edge the given rate is; below 1 it is stable."""
+        return self.product / self.limit
+
+    @property
+    def largest_rate(self) -> float:
+        """At which the steepest direction begins to grow."""
+        return self.rate / self.ratio if self.product != 0 else float("inf")
+
+    @property
+    def start(self) -> float:
+        """The rate that theory recommends: half the largest; without an edge, the given or the customary one."""
+        if self.reason:
+            return self.rate
+        return _SHARE * self.largest_rate if self.product > 0 else _CUSTOMARY
+
+    @property
+    def best(self) -> tuple[float, Trial]:
+        """The recommended rate and a short training with it; the same for recipes that differ by a factor."""
+        assert self.case is not None
+        setup = self.case.setup
+        key = ("best rate", _proportions(setup.recipe))
+        if key not in setup.known:
+            factors = [factor * self.start / self.rate for factor in _LOWER]
+            place, found = best_of([setup.with_recipe(setup.recipe.scaled(f)) for f in factors])
+            setup.known[key] = _LOWER[place] * self.start, found
+        known: tuple[float, Trial] = setup.known[key]
+        return known
+
+    @property
+    def recommended(self) -> float:
+        """Half of the largest stable rate, or as much less as short trainings ask for."""
+        return self.best[0]
+
+
+def edge(case: Case) -> Edge:
+    """Of descent with the rates that are used, by Lanczos with products of the Jacobian: no matrix is formed."""
+    recipe = case.recipe
+    if not recipe.is_descent:
+        return Edge(np.nan, np.nan, recipe.rate, _no_edge(recipe.kind.__name__), case=case)
+    key = ("edge", _proportions(recipe))
+    if key not in case.setup.known:
+        case.setup.known[key] = _measured(case)
+    found: Edge = case.setup.known[key]
+    return replace(found, product=found.product * recipe.rate / found.rate, rate=recipe.rate, case=case)
+
+
+def _proportions(recipe: Recipe) -> tuple[Any, ...]:
+    """What recipes share that differ by one factor on all rates."""
+    rates = tuple((name, float(f"{rate / recipe.rate:.6g}")) for name, rate in recipe.rates.items())
+    nesterov = bool(recipe.groups[0].options.get("nesterov", False))
+    return recipe.kind, recipe.is_descent, recipe.momentum, nesterov, rates
+
+
+def _measured(case: Case) -> Edge:
+    recipe = case.recipe
+    nesterov = bool(recipe.groups[0].options.get("nesterov", False))
+    limit = Descent(recipe.rates, recipe.momentum, nesterov).largest_stable
+    found = [_top(case, task) for task in _batches(case)]
+    tops = np.array([top for top, _ in found])
+    product = float(np.sum(tops**2) / np.sum(tops)) if tops.any() else 0.0
+    samples = sum(len(task.x) for task in _batches(case))
+    return Edge(product, limit, recipe.rate, "", sum(count for _, count in found), samples)
+
+
+def rate_code(factor: float) -> str:
+    """Python that multiplies all learning rates."""
+    return f'for group in optimizer.param_groups:\n    group["lr"] *= {factor:g}'
+
+
+def _no_edge(name: str) -> str:
+    return (
+        f"{name} rescales every gradient by its own history, which a fresh optimizer does not have, so that no "
+        "eigenvalue of the present network bounds its rate"
+    )
+
+
+def _batches(case: Case) -> Iterator[Task]:
+    """One sample of all data, or a few batches of the size that is trained with; less of large models."""
+    size, total = case.setup.batch_size, len(case.task.x)
+    if size is not None and size >= min(_SAMPLES, total):
+        size = None
+    most = affordable_samples(case.setup, _BATCHES * size if size else _SAMPLES, _PASSES, _WORK)
+    if size is None or size > most:
+        yield case.chosen(most)
+        return
+    order = torch.randperm(total, generator=torch_generator(case.setup.seed))
+    for start in range(0, min(most // size, total // size) * size, size):
+        yield case.task.taken(order[start : start + size])
+
+
+def _top(case: Case, task: Task) -> tuple[float, int]:
+    """The top eigenvalue of R^1/2 J^T H J R^1/2, and the products that it took."""
+    rates = case.recipe.rates
+    with Tangent(case.model, task.x, rates) as tangent:
+        roots = [rates[name] ** 0.5 for name in tangent.weights]
+        curved = loss_curvature(task, tangent.outputs)
+        shapes = [p.shape for p in tangent.weights.values()]
+
+        def product(vector: Tensor) -> Tensor:
+            parts = torch.split(vector, [shape.numel() for shape in shapes])
+            changes = [
+                (root * part).reshape(shape).to(tangent.outputs)
+                for root, part, shape in zip(roots, parts, shapes)
+            ]
+            back = tangent.pull(curved(tangent.push(changes)))
+            return torch.cat([root * part.flatten().to(vector) for root, part in zip(roots, back)])
+
+        size = sum(shape.numel() for shape in shapes)
+        start = torch.randn(size, generator=torch_generator(case.setup.seed), dtype=torch.float64)
+        kind = torch.promote_types(tangent.outputs.dtype, torch.float32)
+        return largest_eigenvalue(product, start.to(tangent.outputs.device, kind))
+
+
+def loss_curvature(task: Task, outputs: Tensor) -> Callable[[Tensor], Tensor]:
+    """Products with the second derivative of the loss by the outputs; zero for a loss that is straight."""
+    with torch.enable_grad():
+        points = outputs.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(task.loss(points, task.y), points, create_graph=True)
+
+    def product(change: Tensor) -> Tensor:
+        if not slope.requires_grad:
+            return torch.zeros_like(change)
+        (found,) = torch.autograd.grad(slope, points, change, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(change) if found is None else found
+
+    return product
+
+
+def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor) -> tuple[float, int]:
+    """Of a symmetric positive matrix, by Lanczos with three vectors, and the number of products (written over).
+
+    Directions are not made orthogonal anew: copies of eigenvalues that this lets in do not change the largest. It
+    ends when the residual |A u - top u| = beta |s| of the Ritz vector is below the accuracy (Paige 1980).
+    """
+    vector, before = start / start.norm(), torch.zeros_like(start)
+    diagonal, beside, top = list[float](), list[float](), 0.0
+    for _ in range(_MOST_PRODUCTS):
+        image = product(vector)
+        diagonal.append(float(vector @ image))
+        image.sub_(vector, alpha=diagonal[-1]).sub_(before, alpha=beside[-1] if beside else 0.0)
+        size = float(image.norm())
+        matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+        values, vectors = np.linalg.eigh(matrix)
+        top = float(values[-1])
+        if size * abs(float(vectors[-1, -1])) <= _ACCURACY * abs(top) or size <= 1e-12 * abs(top):
+            break
+        beside.append(size)
+        before, vector = vector, image.div_(size)
+    return max(top, 0.0), len(diagonal)

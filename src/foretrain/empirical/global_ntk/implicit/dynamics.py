@@ -1,0 +1,148 @@
+"""Equilibrium models: a state h that solves F(h, x, theta) = 0, whatever found it.
+
+dh = -(D_h F)^-1 D_theta F dtheta, so that P = (D_h F)^-1 and D_theta f stands for -D_theta F (Prop. 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
+from foretrain.empirical.global_ntk.graph.sites import find_sites
+from foretrain.empirical.global_ntk.graph.states import axes_of_sample
+from foretrain.empirical.global_ntk.implicit.constraint import Constraint, LinearisedConstraint, as_state
+from foretrain.empirical.global_ntk.implicit.linear import Solver, inverse
+from foretrain.empirical.tangent_kernel.refusals import refuse_random
+from foretrain.empirical.tangent_kernel.tape import Tape, read
+from foretrain.operators import Space
+from foretrain.support.errors import InputError
+
+_NEAR = {torch.float64: 1e-6, torch.float32: 1e-3}  # a Newton step, relative to the state
+_NEAR_HALF = 0.05
+
+
+class ImplicitDynamics(Dynamics):
+    """The solution of a constraint at the present parameters.
+
+    ``constraint``: a module called with (h, x), with ``parameters`` as for any module, or a function
+    f(parameters, h, x) with ``parameters`` leaf tensors in dicts or lists. ``state``: the solution (samples, ...),
+    found by ``foretrain.empirical.global_ntk.solve`` or by the model's own iteration. ``tolerance``: how far it may
+    be from the exact one, relative to its length. ``solver``: "direct" factors D_h F, "krylov" solves with it step
+    by step.
+
+    >>> import torch
+    >>> class Rest(torch.nn.Linear):
+    ...     def forward(self, h, x):
+    ...         return h - torch.tanh(super().forward(h) + x)
+    >>> from foretrain.empirical.global_ntk.implicit import solve
+    >>> rest, x = Rest(4, 4).double(), torch.randn(3, 4).double()
+    >>> ImplicitDynamics(rest, solve(rest, torch.zeros(3, 4).double(), x), x).space.describe()
+    '(batch 3, unit 4)'
+    """
+
+    space: Space
+
+    def __init__(
+        self,
+        constraint: Any,
+        state: Tensor,
+        x: Any,
+        parameters: Any = None,
+        tolerance: float | None = None,
+        solver: Solver = "auto",
+    ) -> None:
+        at, equations = as_state(state), Constraint(constraint, parameters)
+        self.parameters, self.values = equations.parameters, at.flatten()
+        self._linear = LinearisedConstraint(equations, at, x)
+        with torch.no_grad():
+            refuse_random(self._linear.residual + self.values, equations(at, x).flatten() + self.values)
+        self.space = Space(("batch", len(at)), *zip(axes_of_sample(at.ndim - 1), at.shape[1:]))
+        self._inverse = inverse(self._linear, solver)
+        self._refuse_unsolved(_NEAR.get(at.dtype, _NEAR_HALF) if tolerance is None else tolerance)
+        if not self.tape.leaves:
+            raise InputError("the constraint does not depend on any parameter that counts: choose others.")
+
+    def propagate(self, changes: Tensor) -> Tensor:
+        """P q by solving with D_h F."""
+        return self._inverse.solve(changes)
+
+    def propagate_adjoint(self, vectors: Tensor) -> Tensor:
+        """P* v by solving with its adjoint."""
+        return self._inverse.solve_adjoint(vectors)
+
+    def local_push(self, tangents: Values) -> Tensor:
+        """-D_theta F t."""
+        (found,) = self._linear.carrier.forth("parameters", [tangents[name] for name in self.parameters])
+        return -found.flatten(1)
+
+    def local_pull(self, vectors: Tensor) -> Values:
+        """-D_theta F* v."""
+        found = self._linear.carrier.back("parameters", [-vectors.reshape(len(vectors), *self._linear.shape)])
+        return dict(zip(self.parameters, found))
+
+    def sites(self) -> Sequence[Site]:
+        """Of the weights and biases in the constraint."""
+        return self._sites
+
+    @cached_property
+    def tape(self) -> Tape:
+        """The graph behind the constraint, with (1, size) as its root."""
+        return read(self._linear.end.reshape(1, -1), self.parameters)
+
+    @property
+    def tape_by_sample(self) -> Tape:
+        """The same with (samples, entries) as its root."""
+        return read(self._linear.end.flatten(1), self.parameters)
+
+    @property
+    def ends(self) -> Sequence[Tensor]:
+        """The constraint."""
+        return [self._linear.end]
+
+    @property
+    def samples(self) -> int:
+        """Their number."""
+        return self._linear.shape[0]
+
+    @property
+    def times(self) -> frozenset[int]:
+        """Lengths of the state's axis of time."""
+        return frozenset(size for name, size in self.space.axes if name == "time")
+
+    def to_ends(self, block: Tensor) -> list[Tensor]:
+        """Vectors of states as cotangents of the constraint: -P* v."""
+        return [-self.propagate_adjoint(block).reshape(len(block), *self._linear.shape)]
+
+    def from_ends(self, tensors: Sequence[Tensor]) -> Tensor:
+        """What changes of the constraint do to the states: -P q."""
+        return -self.propagate(tensors[0].flatten(1))
+
+    def __repr__(self) -> str:
+        return (
+            f"ImplicitDynamics of {self.space.describe()} by {len(self.parameters)} parameters: "
+            f"{self._inverse.describe()}"
+        )
+
+    @cached_property
+    def _sites(self) -> Sequence[Site]:
+        return find_sites(self)
+
+    def _refuse_unsolved(self, tolerance: float) -> None:
+        """A Newton step from a solution is nothing beside the solution; a second vector shows that P exists."""
+        generator = torch.Generator().manual_seed(0)
+        any_vector = torch.randn(len(self.values), generator=generator, dtype=torch.float64).to(self.values)
+        step = self.propagate(torch.stack([self._linear.residual, any_vector]))[0]
+        length = torch.linalg.vector_norm(self.values).clamp_min(torch.finfo(self.dtype).tiny)
+        distance = float(torch.linalg.vector_norm(step) / length)
+        if not distance <= tolerance:
+            residual = float(self._linear.residual.abs().max())
+            raise InputError(
+                f"the state does not solve the constraint (largest residual {residual:.2g}, a Newton step would move "
+                f"it by {distance:.2g} of its length): find it with foretrain.empirical.global_ntk.solve, run its "
+                "own iteration longer, or pass a larger tolerance=."
+            )

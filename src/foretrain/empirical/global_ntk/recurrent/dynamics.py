@@ -1,0 +1,274 @@
+"""The recurrent modules of torch: RNN, GRU, LSTM, in layers, in both directions, with or without biases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
+from foretrain.empirical.global_ntk.recurrent.layers import Layer, add_gradient, layers_of
+from foretrain.empirical.global_ntk.recurrent.sites import sites_of
+from foretrain.empirical.tangent_kernel.refusals import close
+from foretrain.operators import Space, SumSpace
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.memory import available_bytes, require_memory
+
+_BLOCK = 16
+_KEPT_BYTES = 256e6  # of arrays that wait for the next product
+_BLOCK_BYTES = 1e9  # of the arrays that a block of vectors needs at once
+
+
+class RecurrentDynamics(Dynamics):
+    """A recurrent module with the inputs of a batch, (samples, steps, features), and its state at the start.
+
+    One layer in one direction has the space (batch, time, unit); otherwise the states are a direct sum, named
+    hidden, cell, with the number of the layer and "reverse" where there are several.
+    """
+
+    def __init__(
+        self,
+        module: nn.RNNBase,
+        x: Tensor,
+        start: Sequence[Tensor] | None = None,
+        parameters: Mapping[str, Tensor] | None = None,
+        prefix: str = "",
+    ) -> None:
+        """``start`` is a list of what the module takes; ``parameters`` have the model's names, with the prefix."""
+        if module.proj_size:
+            raise NotSupportedError(
+                "an LSTM with proj_size has another matrix inside its step: write it as a loop over a module of your "
+                "own and name that as a state."
+            )
+        named = {prefix + name: value for name, value in module.named_parameters()}
+        self.parameters = named if parameters is None else parameters
+        _refuse_parametrised(module, self.parameters)
+        self.samples, self.steps, _ = x.shape
+        self.units = module.hidden_size
+        with torch.no_grad():
+            self.layers = layers_of(module, x.detach().transpose(0, 1), start, prefix, self.parameters)
+        self.members = {name: (layer, i) for layer in self.layers for i, name in enumerate(layer.names)}
+        each = Space.of(batch=self.samples, time=self.steps, unit=self.units)
+        self.space = each if len(self.members) == 1 else SumSpace(dict.fromkeys(self.members, each))
+        self.values = torch.cat(
+            [
+                self._flat(layer.sweeps.path.states[i][:, :, None], layer)
+                for layer, i in self.members.values()
+            ],
+            1,
+        )[0]
+        self._check(module, x, start)
+        self.best_block = self._best_block()
+        self._rooms: list[list[Tensor]] = []
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """The states that the module returns for every step."""
+        last = self.layers[-1].number
+        return tuple(layer.names[0] for layer in self.layers if layer.number == last)
+
+    def propagate(self, changes: Tensor) -> Tensor:
+        """P: one sweep forward."""
+        return self.joined(self._swept(self.parts(changes), {}))
+
+    def propagate_adjoint(self, vectors: Tensor) -> Tensor:
+        """P*: back-propagation through time."""
+        blocks = self.parts(vectors)
+        self.sweep_back(blocks)
+        return self.joined(blocks)
+
+    def local_push(self, tangents: Values) -> Tensor:
+        """D_theta f."""
+        count = len(next(iter(tangents.values())))
+        blocks = []
+        for layer in self.layers:
+            products = layer.room(count)
+            layer.write_products(products, tangents, None)
+            blocks.append(layer.sweeps.respond(products))
+        return self.joined(blocks)
+
+    def local_pull(self, vectors: Tensor) -> Values:
+        """Its adjoint."""
+        found: Values = {}
+        for layer, block in zip(self.layers, self.parts(vectors)):
+            _add(found, layer.gradients(layer.sweeps.sensitivities(block)))
+        return found
+
+    def push(self, tangents: Values) -> Tensor:
+        """J: one sweep forward, with the changes of the products on the way."""
+        count = len(next(iter(tangents.values())))
+        return self.joined(self._swept(self.zeros(count), tangents))
+
+    def pull(self, vectors: Tensor) -> Values:
+        """J*: one sweep back."""
+        found: Values = {}
+        for layer, sensitivities in zip(self.layers, self.sweep_back(self.parts(vectors))):
+            _add(found, layer.gradients(sensitivities))
+        return found
+
+    def product(self, vectors: Tensor) -> Tensor:
+        """J J*, with one set of large arrays."""
+        blocks = self.parts(vectors)
+        kept = self.sweep_back(blocks, self._taken_rooms(len(vectors)))
+        gradients: Values = {}
+        for layer, sensitivities in zip(self.layers, kept):
+            _add(gradients, layer.gradients(sensitivities))
+        for states in blocks:
+            for state in states:
+                state.zero_()
+        found = self.joined(self._swept(blocks, gradients, kept))
+        if sum(room.nbytes for room in kept) <= _KEPT_BYTES:
+            self._rooms.append(kept)
+        return found
+
+    def _taken_rooms(self, count: int) -> list[Tensor] | None:
+        """The large arrays of an earlier product, if they fit: memory that is new to a process is slow at first."""
+        try:
+            rooms = self._rooms.pop()  # nobody else has them now
+        except IndexError:
+            return None
+        self._rooms.clear()
+        return rooms if rooms[0].shape[2] == count else None
+
+    def local_product(self, vectors: Tensor) -> Tensor:
+        """K, with one set of large arrays."""
+        rooms = [layer.sweeps.sensitivities(block) for layer, block in zip(self.layers, self.parts(vectors))]
+        gradients: Values = {}
+        for layer, room in zip(self.layers, rooms):
+            _add(gradients, layer.gradients(room))
+        blocks = []
+        for layer, room in zip(self.layers, rooms):
+            layer.write_products(room, gradients, None)
+            blocks.append(layer.sweeps.respond(room))
+        return self.joined(blocks)
+
+    def sites(self) -> Sequence[Site]:
+        """Of every layer: both weights together where they feed the same sum, apart in a GRU.
+
+        A weight that is used in two places has cross terms between them, which no site holds: it has none.
+        """
+        used = Counter(name for layer in self.layers for name in layer.weights.values())
+        tied = {name for name, count in used.items() if count > 1}
+        return [site for layer in self.layers for site in sites_of(self, layer, tied)]
+
+    def _swept(
+        self, blocks: list[list[Tensor]], tangents: Values, rooms: Sequence[Tensor] | None = None
+    ) -> list[list[Tensor]]:
+        """Sweep forward through all layers, in place; a layer's hidden changes go into the next."""
+        count = blocks[0][0].shape[2]
+        for number, layer in enumerate(self.layers):
+            below = self.below(layer, blocks)
+            products = None
+            if tangents or below is not None:
+                products = layer.room(count) if rooms is None else rooms[number]
+                layer.write_products(products, tangents, below)
+            layer.sweeps.forward(blocks[number], products)
+        return blocks
+
+    def below(self, layer: Layer, blocks: Sequence[Sequence[Tensor]]) -> Tensor | None:
+        """Changes of a layer's inputs, in its own order of time; None for the first, whose inputs are given."""
+        lower = [
+            layer.in_order(other.in_order(states[0]))
+            for other, states in zip(self.layers, blocks)
+            if other.number == layer.number - 1
+        ]
+        if not lower:
+            return None
+        return lower[0] if len(lower) == 1 else torch.cat(lower, -1)
+
+    def sweep_back(self, blocks: list[list[Tensor]], rooms: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """Adjoint states of all layers, in place; gives the sensitivities at their products."""
+        found: dict[int, Tensor] = {}
+        for number in reversed(range(len(self.layers))):
+            layer = self.layers[number]
+            found[number] = layer.sweeps.back(blocks[number], None if rooms is None else rooms[number])
+            if layer.number:
+                self._hand_down(layer, layer.back_to_inputs(found[number]), blocks)
+        return [found[number] for number in range(len(self.layers))]
+
+    def _hand_down(self, layer: Layer, inputs: Tensor, blocks: list[list[Tensor]]) -> None:
+        lower = [(i, other) for i, other in enumerate(self.layers) if other.number == layer.number - 1]
+        for part, (i, other) in zip(torch.split(layer.in_order(inputs), self.units, -1), lower):
+            blocks[i][0] += other.in_order(part)
+
+    def parts(self, flat: Tensor) -> list[list[Tensor]]:
+        """Copies of every layer's states as (steps, samples, vectors, units), in its own order of time."""
+        size = self.samples * self.steps * self.units
+        parts = iter(torch.split(flat, size, 1))
+        return [[self._block(next(parts), layer) for _ in layer.names] for layer in self.layers]
+
+    def _block(self, flat: Tensor, layer: Layer) -> Tensor:
+        block = flat.view(len(flat), self.samples, self.steps, self.units).permute(2, 1, 0, 3)
+        return layer.in_order(block).clone(memory_format=torch.contiguous_format)
+
+    def _flat(self, block: Tensor, layer: Layer) -> Tensor:
+        return layer.in_order(block).permute(2, 1, 0, 3).reshape(block.shape[2], -1)
+
+    def joined(self, blocks: Sequence[Sequence[Tensor]]) -> Tensor:
+        """The flat form of blocks of all layers' states."""
+        flat = [self._flat(state, layer) for layer, states in zip(self.layers, blocks) for state in states]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+    def zeros(self, count: int) -> list[list[Tensor]]:
+        """Blocks of all layers' states."""
+        shape = (self.steps, self.samples, count, self.units)
+        return [[self.values.new_zeros(shape) for _ in layer.names] for layer in self.layers]
+
+    def _best_block(self) -> int:
+        """As many vectors as run fast together and fit."""
+        slots = sum(layer.sweeps.cell.slots for layer in self.layers)
+        item = self.values.element_size()
+        each = item * (slots * self.steps * self.samples * self.units + 3 * len(self.values))
+        require_memory(each, "one vector of states and its products", "use fewer samples or steps")
+        return max(1, min(_BLOCK, int(min(_BLOCK_BYTES, available_bytes() / 4) / each)))
+
+    def _check(self, module: nn.RNNBase, x: Tensor, start: Sequence[Tensor] | None) -> None:
+        """What was computed here must be what the module computes."""
+        with torch.no_grad():
+            found, _ = module(*_as_taken(module, x.detach(), start))
+        expected = found if module.batch_first else found.transpose(0, 1)
+        members = list(self.members)
+        parts = self.values.view(len(members), self.samples, self.steps, self.units)
+        mine = torch.cat([parts[members.index(name)] for name in self.returned], -1)
+        if not close(expected, mine):
+            raise NotSupportedError(
+                f"{type(module).__name__} does not compute what its weights say (a hook, dropout between layers or a "
+                "subclass with its own forward): write it as a loop over a module and name that as a state."
+            )
+
+
+def _add(total: Values, more: Values) -> None:
+    for name, part in more.items():
+        add_gradient(total, name, part)
+
+
+def _refuse_parametrised(module: nn.RNNBase, parameters: Mapping[str, Tensor]) -> None:
+    """Weights that are computed from others (orthogonal, normalised) are not the module's own."""
+    own = {id(value) for name, value in module.named_parameters() if "." not in name}
+    for name, value in parameters.items():
+        if id(value) not in own:
+            raise NotSupportedError(
+                f"the weights of {type(module).__name__} are computed from {name!r}: put the module into "
+                "nn.Sequential and name it as a state, states='0'."
+            )
+
+
+def _as_taken(module: nn.RNNBase, x: Tensor, start: Sequence[Tensor] | None) -> tuple[object, ...]:
+    """Arguments as the module takes them."""
+    given = x if module.batch_first else x.transpose(0, 1)
+    if start is None:
+        return (given,)
+    return given, (tuple(start) if isinstance(module, nn.LSTM) else start[0])
+
+
+def as_samples_first(module: nn.RNNBase, x: object) -> Tensor:
+    """The inputs of a recurrent module as (samples, steps, features)."""
+    if not isinstance(x, Tensor) or x.ndim != 3:
+        raise InputError(
+            f"{type(module).__name__} must be given a batch (samples, steps, features), not "
+            f"{tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__}: pad packed sequences, and add a "
+            "batch axis to a single one."
+        )
+    return x if module.batch_first else x.transpose(0, 1)

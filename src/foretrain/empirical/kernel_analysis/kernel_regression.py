@@ -1,0 +1,324 @@
+"""Kernel regression with a tangent kernel: where gradient flow of the linearised model ends, or is at some time.
+
+With the loss half the sum of squares, plus ridge/2 times the squared change of the parameters (in units of their
+rates), the outputs go from f_0 to f_0 + K a with a = (1 - exp(-(K + ridge) t)) (K + ridge)^-1 (y - f_0).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foretrain.empirical.kernel_analysis.checks import checked_ridge
+from foretrain.empirical.kernel_analysis.matrices import (
+    Array,
+    ByProducts,
+    Kernel,
+    KernelMatrix,
+    MatrixLayout,
+    as_matrix,
+    layout_of,
+    positive,
+    products_of,
+    square,
+)
+from foretrain.empirical.kernel_analysis.matrix_functions import (
+    conjugate_gradients,
+    lanczos,
+    nystrom_preconditioner,
+)
+from foretrain.empirical.kernel_analysis.targets import as_outputs, as_targets
+from foretrain.empirical.stored_kernel.reading import StoredKernel
+from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.memory import available_bytes
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_TOLERANCE = 1e3  # in units of the products' rounding, at most 1e-10 for double precision
+_STORED_TOLERANCE = 1e-8  # of stored kernels, whose products are in double precision
+_PRECONDITIONED = 512  # leading modes of a stored kernel, which conjugate gradients then need not find
+_PRECONDITIONER_SHARE = 0.1  # of the available memory
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class KernelRegression:
+    """``predictions`` (samples, outputs) for the test samples, or for the training samples if there are none.
+
+    ``coefficients`` a: predictions are initial outputs + K a. ``residual``: |y - f| / |y - f_0| on the training
+    samples. ``rank``: modes in use, where they were counted.
+    """
+
+    predictions: Array
+    train_predictions: Array
+    coefficients: Array
+    residual: float
+    method: str
+    rank: int | None
+    iterations: int | None
+    tolerance: float | None
+    ridge: float
+    time: float | None
+    one_hot: bool
+
+    def to_dataset(self) -> xr.Dataset:
+        """Labelled by sample and output."""
+        import xarray as xr
+
+        return xr.Dataset(
+            {
+                "prediction": (("input", "output"), self.predictions),
+                "train_prediction": (("train_input", "output"), self.train_predictions),
+                "coefficient": (("train_input", "output"), self.coefficients),
+            },
+            attrs={
+                "method": self.method,
+                "ridge": self.ridge,
+                "time": np.inf if self.time is None else self.time,
+                "residual": self.residual,
+                "one_hot": int(self.one_hot),
+            },
+        )
+
+    def __repr__(self) -> str:
+        when = "end of gradient flow" if self.time is None else f"gradient flow at time {self.time:g}"
+        used = "" if self.rank is None else f", rank {self.rank} of {self.coefficients.size}"
+        if self.iterations is not None:
+            used = f", {self.iterations} products to tolerance {self.tolerance:.1g}"
+        samples, outputs = self.predictions.shape
+        return "\n".join(
+            [
+                f"KernelRegression: {when} of the linearised model, ridge {self.ridge:g}, by {self.method}{used}",
+                f"  .predictions of {samples} samples x {outputs} outputs"
+                + (", targets are labels as one-hot vectors" if self.one_hot else ""),
+                f"  {self.residual:.3g} of the training residual is left",
+            ]
+        )
+
+
+def regression(
+    kernel: Kernel,
+    y: Any,
+    ridge: float = 0.0,
+    test: Kernel | None = None,
+    initial_outputs: Any = None,
+    *,
+    time: float | None = None,
+    tolerance: float | None = None,
+    iterations: int = 1000,
+) -> KernelRegression:
+    """Predictions f_0(test) + K(test, x) (K(x, x) + ridge)^-1 (y - f_0(x)), or those at a finite ``time``.
+
+    Parameters
+    ----------
+    kernel
+        ``ntk(model, x)``, ``ntk_operator(model, x)`` or a stored kernel. A trace kernel stands for the same kernel in
+        each of its C outputs, and is divided by C.
+    y
+        (N,) for one output, (N, C), or whole-number labels (N,), which become one-hot vectors.
+    ridge
+        Added to all eigenvalues. Without it, a kernel that is singular in its precision is inverted on its range,
+        which is what gradient flow does; ``.rank`` tells.
+    test
+        ``ntk(model, x_test, x)``, the operator or a stored kernel; without it, predictions are those of x.
+    initial_outputs
+        f_0 of x, or the pair (f_0 of x, f_0 of x_test) if there is a test; zero by default, which is a network from
+        which its outputs at the start are subtracted.
+    time
+        Of gradient flow on half the sum of squares, in units in which the learning rate is 1; None for the end.
+    tolerance, iterations
+        For operators and stored kernels: relative residual of conjugate gradients (or of the flow's equation and
+        change of Lanczos' result, if there is a time; 1e-8 by default for stored kernels), and the most products. A
+        stored kernel is read
+        ``.iterations`` + 1 times: conjugate gradients begin with one product with up to 512 columns, which rids them
+        of the leading modes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> regression(np.diag([1.0, 2.0]), [1.0, 1.0], time=1.0).predictions.ravel().round(4).tolist()
+    [0.6321, 0.8647]
+    """
+    ridge = checked_ridge(ridge)
+    if time is not None and not (np.isfinite(time) and time >= 0):
+        raise InputError(f"time is {time}, but it must be finite and not negative, or None for the end.")
+    layout = layout_of(kernel)
+    targets = as_targets(y, layout)
+    columns = targets.values.shape[1]
+    test_layout = None if test is None else _checked_test(layout_of(test), layout)
+    start, test_start = _initial(initial_outputs, layout, test_layout, columns)
+    wanted = (targets.values - start).reshape(layout.size, -1)
+    job = _Job(ridge, time, tolerance, iterations)
+    if isinstance(kernel, ByProducts):
+        kernel.require_symmetric("regression")
+        apply = _products(kernel)
+        solution = _solve_by_products(apply, wanted, job, layout, stored=isinstance(kernel, StoredKernel))
+    else:
+        found = square(kernel, "a regression")
+        matrix = found.matrix / _equal_outputs(layout)
+        apply = matrix.__matmul__
+        solution = _solve(KernelMatrix(matrix, layout), wanted, job)
+    change = apply(solution.coefficients)
+    predictions = start + change.reshape(start.shape)
+    if test is not None:
+        predictions = test_start + _products(test)(solution.coefficients).reshape(test_start.shape)
+    size = float(np.linalg.norm(wanted))
+    return KernelRegression(
+        predictions=predictions,
+        train_predictions=start + change.reshape(start.shape),
+        coefficients=solution.coefficients.reshape(start.shape),
+        residual=float(np.linalg.norm(wanted - change)) / size if size > 0 else 0.0,
+        method=solution.method,
+        rank=solution.rank,
+        iterations=solution.iterations,
+        tolerance=solution.tolerance,
+        ridge=ridge,
+        time=time,
+        one_hot=targets.one_hot,
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    ridge: float
+    time: float | None
+    tolerance: float | None
+    iterations: int
+
+    def response(self, eigenvalues: Array, smallest: float) -> Array:
+        """(1 - exp(-(k + ridge) t)) / (k + ridge); zero where the eigenvalue cannot be told from zero."""
+        total = eigenvalues + self.ridge
+        counts = total > smallest
+        safe = np.where(counts, total, 1.0)
+        moved = np.ones_like(safe) if self.time is None else -np.expm1(-safe * self.time)
+        return np.where(counts, moved / safe, 0.0)
+
+
+@dataclass(frozen=True)
+class _Solution:
+    coefficients: Array
+    method: str
+    rank: int | None = None
+    iterations: int | None = None
+    tolerance: float | None = None
+
+
+def _solve(kernel: KernelMatrix, wanted: Array, job: _Job) -> _Solution:
+    """By Cholesky where the end is wanted and the matrix is regular in its precision, else by eigenmodes."""
+    from scipy.linalg import cho_solve, eigh
+
+    if job.time is None:
+        factor = _factor(kernel, job.ridge)
+        if factor is not None:
+            return _Solution(np.asarray(cho_solve((factor, True), wanted)), "Cholesky", len(factor))
+    values, modes = eigh(kernel.matrix)
+    smallest = kernel.layout.resolves(float(np.abs(values).max()) + job.ridge)
+    response = job.response(positive(values, kernel.layout), smallest)
+    coefficients = modes @ (response[:, None] * (modes.T @ wanted))
+    method = "pseudo-inverse of its eigenmodes" if job.time is None else "eigenmodes"
+    return _Solution(coefficients, method, int(np.sum(values + job.ridge > smallest)))
+
+
+def _factor(kernel: KernelMatrix, ridge: float) -> Array | None:
+    """The lower Cholesky factor, or None where the matrix cannot be told from a singular one."""
+    from scipy.linalg import LinAlgError, cholesky
+    from scipy.linalg.lapack import dpocon
+
+    matrix = kernel.matrix + ridge * np.eye(len(kernel.matrix))
+    try:
+        factor = np.asarray(cholesky(matrix, lower=True))
+    except LinAlgError:
+        return None
+    reciprocal_condition, _ = dpocon(factor, float(np.abs(matrix).sum(axis=0).max()), uplo="L")
+    return factor if reciprocal_condition > kernel.layout.resolves(1.0) else None
+
+
+def _solve_by_products(
+    apply: Callable[[Array], Array], wanted: Array, job: _Job, layout: MatrixLayout, *, stored: bool
+) -> _Solution:
+    tolerance = job.tolerance
+    if tolerance is None:
+        tolerance = _STORED_TOLERANCE if stored else min(_TOLERANCE * layout.precision, 0.1)
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance is {tolerance}, but it must be between 0 and 1.")
+    if job.time is None:
+        method = "conjugate gradients"
+        precondition = _preconditioner(apply, job, layout) if stored else None
+        found, count, error = conjugate_gradients(
+            lambda v: apply(v) + job.ridge * v, wanted, tolerance, job.iterations, precondition
+        )
+        count += stored
+    else:
+        method = "Lanczos"
+        found, count, error = lanczos(
+            apply,
+            wanted,
+            lambda values: job.response(values, layout.resolves(float(values.max()) + job.ridge)),
+            tolerance,
+            job.iterations,
+        )
+    if error > 10 * tolerance:
+        warnings.warn(
+            f"{method} reached {error:.2g} instead of the tolerance {tolerance:.2g} in {count} products: the kernel "
+            "may be nearly singular; pass ridge= or time=, or more iterations=.",
+            AccuracyWarning,
+            stacklevel=3,
+        )
+    return _Solution(found, method, None, count, tolerance)
+
+
+def _preconditioner(
+    apply: Callable[[Array], Array], job: _Job, layout: MatrixLayout
+) -> Callable[[Array], Array] | None:
+    """For stored kernels: one reading with many columns saves many with one."""
+    fitting = int(_PRECONDITIONER_SHARE * available_bytes() / (4 * 8.0 * layout.size))
+    rank = min(_PRECONDITIONED, layout.size // 4, fitting)
+    if rank < 1:
+        return None
+    return nystrom_preconditioner(apply, layout.size, rank, job.ridge, layout.precision, seed=0)
+
+
+def _products(kernel: Kernel) -> Callable[[Array], Array]:
+    """Products with columns, for kernels of all kinds."""
+    scale = _equal_outputs(layout_of(kernel))
+    if isinstance(kernel, ByProducts):
+        multiply = products_of(kernel)
+        return multiply if scale == 1 else lambda columns: multiply(columns) / scale
+    matrix = as_matrix(kernel).matrix
+    return lambda columns: matrix @ columns / scale
+
+
+def _equal_outputs(layout: MatrixLayout) -> int:
+    """How many outputs a trace kernel is the sum of."""
+    return len(layout.outputs) if layout.trace and layout.outputs is not None else 1
+
+
+def _checked_test(test: MatrixLayout, train: MatrixLayout) -> MatrixLayout:
+    if test.samples[1] != train.samples[0] or test.width != train.width or test.trace != train.trace:
+        raise InputError(
+            f"test is a kernel of {test.samples[0]} x {test.samples[1]} samples with {test.width} outputs, but its "
+            f"columns must be the {train.samples[0]} training samples with {train.width} outputs, traced like "
+            "kernel: pass ntk(model, x_test, x)."
+        )
+    return test
+
+
+def _initial(given: Any, train: MatrixLayout, test: MatrixLayout | None, columns: int) -> tuple[Array, Array]:
+    """Outputs before training on both sides; zero where nothing is given."""
+    shapes = [(layout.samples[0], columns) for layout in (train, test) if layout is not None]
+    if given is None:
+        parts = [np.zeros(shape) for shape in shapes]
+    elif test is None:
+        parts = [as_outputs(given, shapes[0], "initial_outputs")]
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        parts = [
+            as_outputs(part, shape, f"initial_outputs of {where}")
+            for part, shape, where in zip(given, shapes, ("x", "the test samples"))
+        ]
+    else:
+        raise InputError("with test=, initial_outputs must be the pair (outputs of x, outputs of x_test).")
+    return parts[0], parts[-1]

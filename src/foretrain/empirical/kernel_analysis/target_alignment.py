@@ -1,0 +1,216 @@
+"""``alignment``: how targets lie in a tangent kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foretrain.empirical.kernel_analysis.block_lanczos import Leading
+from foretrain.empirical.kernel_analysis.checks import (
+    LANCZOS_MODES,
+    PROBES,
+    checked_probes,
+    checked_top,
+    plus_minus,
+    refuse_zero,
+)
+from foretrain.empirical.kernel_analysis.matrices import (
+    Array,
+    ByProducts,
+    ExactProducts,
+    Kernel,
+    MatrixLayout,
+    Written,
+    exact_products,
+    layout_of,
+    products_of,
+    square,
+    written_out,
+)
+from foretrain.empirical.kernel_analysis.modes import (
+    Apply,
+    all_modes,
+    centred,
+    leading_modes,
+    rest_of_norms,
+)
+from foretrain.empirical.kernel_analysis.targets import Targets, directed_targets
+from foretrain.empirical.kernel_operator import NTKOperator
+from foretrain.empirical.kernel_operator.estimate import standard_error
+from foretrain.empirical.stored_kernel.reading import StoredKernel
+from foretrain.support.errors import InputError
+from foretrain.support.seeds import Seed, spawn
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class KernelAlignment:
+    """How targets lie in a kernel: 1 if the kernel is y y^T, and how much of y each eigenmode holds.
+
+    ``energies[i]``: share of |y|^2 in the mode of ``eigenvalues[i]``; modes with equal eigenvalues share theirs in
+    an arbitrary way. Errors are standard errors, zero for kernels that are there.
+    """
+
+    alignment: float
+    alignment_error: float
+    centred: float
+    centred_error: float
+    eigenvalues: Array
+    energies: Array
+    size: int
+    one_hot: bool
+
+    @property
+    def cumulative(self) -> Array:
+        """Share of |y|^2 in the first 1, 2, ... modes."""
+        return np.cumsum(self.energies)
+
+    def modes_for(self, share: float) -> int | None:
+        """How many leading modes hold this share of |y|^2; None if the known ones do not."""
+        if not 0 < share <= 1:
+            raise InputError(f"share is {share}, but it must be above 0 and at most 1.")
+        reached = np.nonzero(self.cumulative >= share * (1 - 1e-12))[0]
+        return int(reached[0]) + 1 if len(reached) else None
+
+    def to_dataset(self) -> xr.Dataset:
+        """Labelled by mode."""
+        import xarray as xr
+
+        return xr.Dataset(
+            {
+                "eigenvalue": (("mode",), self.eigenvalues),
+                "energy": (("mode",), self.energies),
+                "cumulative_energy": (("mode",), self.cumulative),
+            },
+            coords={"mode": np.arange(1, len(self.eigenvalues) + 1)},
+            attrs={
+                name: getattr(self, name)
+                for name in ("alignment", "alignment_error", "centred", "centred_error", "size")
+            }
+            | {"one_hot": int(self.one_hot)},
+        )
+
+    def __repr__(self) -> str:
+        needed = self.modes_for(0.9)
+        reach = (
+            f"{needed} of {self.size} modes" if needed else f"more than the {len(self.energies)} known modes"
+        )
+        return "\n".join(
+            [
+                f"KernelAlignment {self.alignment:.4g}{plus_minus(self.alignment_error)} with the targets"
+                + (" (labels as one-hot vectors)" if self.one_hot else "")
+                + f", centred {self.centred:.4g}{plus_minus(self.centred_error)}",
+                f"  the first mode holds {self.energies[0]:.1%} of the targets' energy; 90 % needs {reach}",
+                "  .cumulative: the more energy in leading modes, the faster gradient descent fits the targets",
+            ]
+        )
+
+
+def alignment(
+    kernel: Kernel, y: Any, top: int | None = None, probes: int = PROBES, seed: Seed = 0
+) -> KernelAlignment:
+    """<K, y y^T> / (|K| |y y^T|) (Cristianini et al. 2001), also centred (Cortes et al. 2012), and energies by mode.
+
+    ``y``: (N,) for one output, (N, C), or whole-number labels (N,), which become one-hot vectors. With a trace kernel
+    y y^T is summed over the columns of y. ``top``: how many modes are kept (all; 10 of an operator, whose norm is
+    estimated with ``probes`` random vectors; 10 of a stored kernel, which is read twice more than for ``spectrum``,
+    and whose norms are exact).
+    """
+    layout = layout_of(kernel)
+    if isinstance(kernel, ByProducts):
+        kernel.require_symmetric("alignment")
+    targets = directed_targets(y, layout)
+    wanted = checked_top(top, LANCZOS_MODES if isinstance(kernel, ByProducts) else layout.size, layout.size)
+    if isinstance(kernel, StoredKernel):
+        source = exact_products(kernel, "alignment")
+        return aligned(source, leading_modes(kernel, wanted, seed), targets)
+    if isinstance(kernel, NTKOperator) and wanted < layout.size:
+        found = _sampled(kernel, wanted, probes, seed)
+    else:
+        found = _written(written_out(kernel) if isinstance(kernel, NTKOperator) else kernel)
+    return _aligned(found, layout, targets, wanted)
+
+
+def aligned(source: ExactProducts, modes: Leading, targets: Targets) -> KernelAlignment:
+    """Alignment with modes that are known already, by two products; norms are exact.
+
+    With E the mean over samples of each output, |H K H|^2 = |K|^2 - 2 |K E|^2 / N + |E^T K E|^2 / N^2.
+    """
+    samples, width, squares = source.layout.samples[0], source.layout.width, source.squares
+    means = np.tile(np.eye(width), (samples, 1))
+    applied = source.apply(means)
+    about_mean = squares - 2 * np.sum(applied**2) / samples + np.sum((means.T @ applied) ** 2) / samples**2
+    middle = float(about_mean) if about_mean > squares * np.finfo(np.float64).eps else 0.0
+    found = _Decomposed(source.apply, modes.values, modes.modes, (squares, 0.0), (middle, 0.0))
+    return _aligned(found, source.layout, targets, len(modes.values))
+
+
+def _aligned(found: _Decomposed, layout: MatrixLayout, targets: Targets, wanted: int) -> KernelAlignment:
+    refuse_zero(float(found.eigenvalues[0]))
+    columns = targets.vectors(layout)
+    energies = np.sum((found.modes.T @ columns) ** 2, axis=1) / np.sum(columns**2)
+    about_mean = centred(columns, layout.samples[0])
+    applied, applied_to_centred = np.hsplit(found.apply(np.hstack([columns, about_mean])), 2)
+    plain, plain_error = _cosine(applied, columns, found.norm)
+    centred_value, centred_error = _cosine(applied_to_centred, about_mean, found.centred_norm)
+    return KernelAlignment(
+        alignment=plain,
+        alignment_error=plain_error,
+        centred=centred_value,
+        centred_error=centred_error,
+        eigenvalues=np.ascontiguousarray(found.eigenvalues[:wanted]),
+        energies=energies[:wanted],
+        size=layout.size,
+        one_hot=targets.one_hot,
+    )
+
+
+@dataclass(frozen=True)
+class _Decomposed:
+    """Products, leading modes, and squared norms (with standard errors) of a kernel and of the centred one."""
+
+    apply: Apply
+    eigenvalues: Array
+    modes: Array  # columns
+    norm: tuple[float, float]
+    centred_norm: tuple[float, float]
+
+
+def _written(kernel: Written) -> _Decomposed:
+    found = square(kernel, "an alignment")
+    matrix, samples = found.matrix, found.layout.samples[0]
+    middle = centred(centred(matrix, samples).T, samples)
+    values, modes = all_modes(matrix)
+    norms = (float(np.sum(matrix**2)), 0.0), (float(np.sum(middle**2)), 0.0)
+    return _Decomposed(matrix.__matmul__, values, modes, *norms)
+
+
+def _sampled(operator: NTKOperator, top: int, probes: int, seed: Seed) -> _Decomposed:
+    """Norms are exact on the leading modes, and sampled beside them."""
+    modes_seed, probes_seed = spawn(seed, 2)
+    apply = products_of(operator)
+    samples = operator.samples[0]
+    found = leading_modes(operator, top, modes_seed)
+
+    def middle(columns: Array) -> Array:
+        return centred(apply(centred(columns, samples)), samples)
+
+    def squared(function: Apply) -> tuple[float, float]:
+        _, rest = rest_of_norms(function, found.modes, checked_probes(probes), probes_seed)
+        return float(np.sum(function(found.modes) ** 2) + rest.mean()), standard_error(rest)
+
+    return _Decomposed(apply, found.values, found.modes, squared(apply), squared(middle))
+
+
+def _cosine(applied: Array, columns: Array, squared_norm: tuple[float, float]) -> tuple[float, float]:
+    """<K, y y^T> / (|K| |y y^T|) and its standard error; nan where one of them is zero."""
+    squared, error = squared_norm
+    size = float(np.linalg.norm(columns.T @ columns)) * squared**0.5
+    if size == 0:
+        return float("nan"), float("nan")
+    found = float(np.sum(columns * applied)) / size
+    return found, abs(found) * error / (2 * squared)

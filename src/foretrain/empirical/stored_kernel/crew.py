@@ -1,0 +1,86 @@
+"""Who computes the tiles: where, how many, and with how much memory each."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+from foretrain.empirical.stored_kernel.grid import Grid, Needs
+from foretrain.support import engines
+from foretrain.support.errors import InputError, NotEnoughMemoryError
+from foretrain.support.memory import available_bytes, human_bytes, parse_bytes, require_memory
+
+_MEMORY_SHARE = 0.8  # of what is available, for all workers
+_PROCESS_BYTES = 3.5e8  # of a worker process before it does anything: interpreter and libraries
+_MOST_ROOM = 4e9  # bytes per worker; more would not be faster
+_CLUSTER_ROOM = 1e9  # bytes per worker of a cluster, whose machines are not known
+_TASKS_PER_WORKER = 4  # of a cluster; each takes all the work it can get
+
+
+class Crew:
+    """Where the work is done, by how many, and with how much memory each."""
+
+    def __init__(self, engine: object, workers: int | None, memory: float | str | None) -> None:
+        self.engine, self.workers = engine, workers
+        self.is_local = engine is None or engine in ("local", "threads")
+        self.count = max(1, engines.capacity(engine, workers))
+        self._memory = None if memory is None else _checked_bytes(memory)
+        if workers is None and engine in (None, "local"):
+            self._leave_out_processes()
+
+    @property
+    def in_this_process(self) -> bool:
+        """Whether workers share the memory of this process."""
+        return self.engine == "threads" or (self.is_local and self.count == 1)
+
+    @property
+    def room(self) -> float:
+        """Bytes that each worker may fill."""
+        if self._memory is None and not self.is_local:
+            return _CLUSTER_ROOM
+        own = 0.0 if self.in_this_process else _PROCESS_BYTES
+        room = self._each - own if self._memory is not None else min(_MOST_ROOM, self._each - own)
+        return max(0.0, room)
+
+    @property
+    def _each(self) -> float:
+        """Bytes that each worker may take in all."""
+        return _MEMORY_SHARE * available_bytes() / self.count if self._memory is None else self._memory
+
+    def _leave_out_processes(self) -> None:
+        """As many workers as the memory has room for; one needs no process of its own."""
+        while self.count > 1 and self.room <= 0:
+            self.count -= 1
+            self.workers = self.count
+
+    def require_processes(self) -> None:
+        """Refuse processes that have no memory left once they have started."""
+        if self.room <= 0 and not self.in_this_process:
+            way_out = "pass workers=1, which needs no other process, or " if self.is_local else ""
+            raise NotEnoughMemoryError(
+                f"a worker process takes about {human_bytes(_PROCESS_BYTES)} before it computes anything, but each "
+                f"of {self.count} may take only {human_bytes(self._each)}: {way_out}allow more memory."
+            )
+
+    def require_room(self, grid: Grid, needs: Needs) -> None:
+        """Refuse tiles that do not fit the memory of a worker."""
+        side = max(grid.sides)
+        require_memory(
+            needs.working(side) + needs.factors * side,
+            f"a worker with tiles of {grid.sides[0]} x {grid.sides[1]} samples",
+            "use fewer workers, or a new store with a smaller batch_size=, outputs='trace' or a list of fewer "
+            "outputs",
+            share=1.0,
+            available=int(self.room),
+        )
+
+    def tasks(self, parts: int) -> int:
+        """How many tasks are handed out: one for each worker, and more for those that join a cluster later."""
+        return max(1, min(parts, self.count * (1 if self.is_local else _TASKS_PER_WORKER)))
+
+
+def _checked_bytes(memory: object) -> float:
+    if isinstance(memory, str):
+        memory = parse_bytes(memory, "memory=")
+    if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) > 0:
+        raise InputError(f"memory={memory!r} is no size: give bytes above 0, or text such as '1GB'.")
+    return float(memory)

@@ -1,0 +1,290 @@
+"""At infinite width every algorithm that learns the training set ends at the same function (section 10.2).
+
+In function space schedules of gradient descent, single samples, random Newton tensors and Newton's method end alike
+to rounding. Real networks, trained from the same start by gradient descent at two rates and by gradient flow, end
+apart by what falls as 1/n. Trained in the last layer alone, at the rates of (10.46), they are samples of the Bayesian
+posterior. Published numbers of kernels, predictions and losses (10.40)-(10.55) stand at the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.experiments.judgements import computed_row, measured_row
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, generator, spawn
+from foretrain.theory.architecture import MLP
+from foretrain.theory.prediction.bayes import bayes_equivalent_rates, bayes_prediction
+from foretrain.theory.prediction.infinite_width import (
+    CROSS_ENTROPY,
+    Outputs,
+    Update,
+    end_states,
+    expected_loss,
+    gradient_descent_prediction,
+    newton_update,
+    output_kernels,
+    single_samples,
+)
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from foretrain.compare.trained import TrainedComparison
+
+Array = NDArray[np.float64]
+
+_X = 1.3 * np.array([[1, 0.2, -0.5], [-0.4, 1.1, 0.3], [0.1, -0.6, 1.2], [0.8, 0.7, 0.1], [-0.9, 0.3, 0.8]])
+_Y = np.array([(1.0, -0.5), (-0.7, 0.8), (0.4, 1.2)])
+_Y_TEST = np.array([(0.3, 0.1), (-0.2, 1.0)])
+_TRAIN, _TESTS = _X[:3], _X[3:]
+_MEAN = (0.449106338, 0.046964001, -0.569578451, 1.196649210)
+_COVARIANCE = (0.0630783706, -0.0197762170, 0.0667604781)
+_BAYES_MEAN = (0.469927978, 0.081900575, -0.680474001, 1.293872681)
+_BAYES_COVARIANCE = (0.0610782580, -0.0188077428, 0.0634576719)
+_SQUARED = {"bias": 0.1001523302, "variance": 0.1298388488, "fluctuation": 0.0250903618}
+_CROSS_ENTROPY = {"bias": 1.2598630307, "variance": 0.0234733673}
+_DIGITS = 6e-10
+_ALGORITHMS = {
+    "descent at 1.4": 1.4,
+    "descent at 0.3": 0.3,
+    "flow": None,
+}  # rates times the largest eigenvalue
+_PAIRS = (("descent at 1.4", "flow"), ("descent at 0.3", "flow"))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    widths: tuple[int, ...]
+    draws: int
+    bayes_draws: int
+    bayes_widths: tuple[int, ...] = (32, 64, 128)
+
+
+_PLANS = {
+    Scale.QUICK: _Plan((32, 64, 128, 256), 60, 2_000),
+    Scale.PAPER: _Plan((64, 128, 256, 512, 1024), 400, 40_000),
+}
+
+
+def algorithm_independence(scale: Scale, seed: int) -> Result:
+    """Ends of several algorithms in function space and of real networks, and the posterior by random features."""
+    import xarray
+
+    plan = _PLANS[scale]
+    schedules, training, posterior = spawn(seed, 3)
+    ends, bayes = _schedule_ends(schedules), _posterior(plan, posterior)
+    data = xarray.merge([ends, _trained_ends(plan, training), _posterior_table(bayes)])
+    rows = (*_published_rows(), *_schedule_rows(ends), *_distance_rows(data), *_posterior_rows(bayes))
+    good = all(row.agrees is not False for row in rows)
+    furthest = float(data.end_distance.max())
+    verdict = (
+        f"{data.sizes['schedule']} algorithms end within {furthest:.0e} of one function at infinite width; those of "
+        f"real networks end apart by what falls as 1/n; {'all' if good else 'NOT all'} {len(rows)} checks agree."
+    )
+    return Result(verdict, rows, data, partial(_draw, data))
+
+
+def _network(width: int = 1, outputs: int = 2) -> MLP:
+    rates: dict[str, Any] = {"lambda_b": (0.2, 0.3, 0.1), "lambda_W": (0.6, 0.8, 0.5)}
+    variances: dict[str, Any] = {"C_b": (0.1, 0.1, 0.05), "C_W": (1.2, 1.3, 1.0)}
+    return MLP("tanh", 3, width, n_in=3, n_out=outputs, **variances, **rates)
+
+
+def _published_rows() -> list[Row]:
+    """The reference's example: means on two test inputs and two outputs, covariances, losses."""
+    mlp, rows = _network(), []
+    descent = gradient_descent_prediction(mlp, _TRAIN, _Y, _TESTS)
+    posterior = bayes_prediction(mlp, _TRAIN, _Y, _TESTS)
+    for name, found, means, covariances in (
+        ("gradient descent", descent, _MEAN, _COVARIANCE),
+        ("Bayes", posterior, _BAYES_MEAN, _BAYES_COVARIANCE),
+    ):
+        assert found.covariance is not None
+        pairs = found.covariance.values[np.triu_indices(2)]
+        for place, (value, here) in enumerate(zip(means, found.mean.values.ravel(), strict=True)):
+            title = f"{name}: mean of output {place % 2 + 1} on test {place // 2 + 1}"
+            rows.append(computed_row(title, value, float(here), _DIGITS))
+        for told, value, here in zip(("1, 1", "1, 2", "2, 2"), covariances, pairs, strict=True):
+            rows.append(computed_row(f"{name}: covariance of tests {told}", value, float(here), _DIGITS))
+    probabilities = np.exp(_Y_TEST) / np.exp(_Y_TEST).sum(axis=1, keepdims=True)
+    squares = expected_loss(descent, _Y_TEST)
+    entropy = expected_loss(descent, probabilities, CROSS_ENTROPY)
+    for name, loss, published in (
+        ("test loss", squares, _SQUARED),
+        ("cross-entropy", entropy, _CROSS_ENTROPY),
+    ):
+        rows += [
+            computed_row(f"{name}: {part}", value, float(getattr(loss, part)), _DIGITS)
+            for part, value in published.items()
+        ]
+    return rows
+
+
+def _schedule_ends(seed: Seed) -> xarray.Dataset:
+    """Largest distances of the ends of schedules from (10.31), and of their training errors from zero."""
+    drawing, sampling, tensors = spawn(seed, 3)
+    kernels = output_kernels(_network(), _TRAIN, _TESTS)
+    largest = float(np.linalg.eigvalsh(kernels.Theta_train)[-1])
+    source = generator(drawing)
+    start = Outputs(source.normal(size=(3, 2)), source.normal(size=(2, 2)))
+    schedules = {
+        "gradient descent": [Update(1 / largest)] * 3_000,
+        "at changing rates": [Update((0.2 + 1.7 * (k % 2)) / largest) for k in range(4_000)],
+        "single samples": list(single_samples(3, 0.9 / largest, 20_000, sampling)),
+        "random Newton tensors, then Newton": [*_random_tensors(largest, tensors), newton_update(kernels)],
+        "Newton": [newton_update(kernels)],
+    }
+    found = end_states(kernels, start, _Y, schedules)
+    return found.rename(distance="end_distance").drop_attrs()
+
+
+def _random_tensors(largest: float, seed: Seed) -> Iterator[Update]:
+    for own in spawn(seed, 5):
+        root = generator(own).normal(size=(3, 3))
+        yield Update(0.1 / largest, root @ root.T)
+
+
+def _schedule_rows(ends: xarray.Dataset) -> list[Row]:
+    return [
+        Row(
+            f"{name}: distance of the end from (10.31)",
+            0.0,
+            float(ends.end_distance.sel(schedule=name)),
+            agrees=float(ends.end_distance.sel(schedule=name)) < 1e-9,
+            note=f"training error {float(ends.training_error.sel(schedule=name)):.0e}",
+        )
+        for name in ends.schedule.values
+    ]
+
+
+def _trained_ends(plan: _Plan, seed: Seed) -> xarray.Dataset:
+    """How far the same networks end apart on the tests by two algorithms: (pairs, widths, draws)."""
+    import xarray
+
+    found = []
+    for width, own in track(list(zip(plan.widths, spawn(seed, len(plan.widths)), strict=True)), "widths"):
+        ends = {name: _ends(width, rate, plan.draws, own) for name, rate in _ALGORITHMS.items()}
+        found.append([np.sqrt(((ends[a] - ends[b]) ** 2).mean(axis=(1, 2))) for a, b in _PAIRS])
+    return xarray.Dataset(
+        {"apart": (("width", "pair", "draw"), np.array(found))},
+        coords={"width": list(plan.widths), "pair": [" and ".join(pair) for pair in _PAIRS]},
+    )
+
+
+def _ends(width: int, rate: float | None, draws: int, seed: Seed) -> Array:
+    """Outputs on the tests after training to the end: (networks, tests, outputs)."""
+    from foretrain.compare.trained import Training, train_ensemble
+
+    mlp = _network(width)
+    largest = float(np.linalg.eigvalsh(output_kernels(mlp, _TRAIN).Theta_train)[-1])
+    how: dict[str, Any] = {"eta": (rate or 0.0) / largest}
+    if rate is None:
+        how = {"eta": 1.0, "algorithm": "flow", "stride": 0.5 / largest}
+    ensemble = train_ensemble(mlp, _TRAIN, _TESTS, Training(_Y, tolerance=1e-7, **how), draws, seed=seed)
+    return np.asarray(ensemble.end[:, len(_TRAIN) :])
+
+
+def _distance_rows(data: xarray.Dataset) -> list[Row]:
+    from foretrain.compare.judging.powers import slope_of
+
+    rows = []
+    for pair in data.pair.values:
+        own = data.apart.sel(pair=pair)
+        found, widest = slope_of(own), float(np.sqrt((own.isel(width=-1) ** 2).mean()))
+        rows.append(
+            Row(
+                f"{pair}: power of n in the distance of the ends of the same networks",
+                -1.0,
+                found.value,
+                found.standard_error,
+                found.agrees(-1.0),
+                f"{widest:.2g} at n = {int(own.width[-1])}",
+            )
+        )
+    return rows
+
+
+def _posterior(plan: _Plan, seed: Seed) -> TrainedComparison:
+    """Networks of which only the last layer learns, beside the Bayesian posterior."""
+    from foretrain.compare.trained import compare_trained
+
+    mlp = _network(plan.bayes_widths[0])
+    options: dict[str, Any] = {"widths": plan.bayes_widths, "draws": plan.bayes_draws, "seed": seed}
+    return compare_trained(mlp, _TRAIN, _Y, _TESTS, learner="bayes", **options)
+
+
+def _posterior_rows(found: TrainedComparison) -> list[Row]:
+    mlp = bayes_equivalent_rates(_network())
+    kernels = output_kernels(mlp, _TRAIN, _TESTS)
+    same = float(np.abs(kernels.Theta_train - kernels.K_train).max())
+    judgement = found.judgement
+    rows = [
+        Row("last layer alone at the rates (10.46): largest |Θ − K|", 0.0, same, agrees=same < 1e-14),
+        Row(
+            "last layers of real networks, trained: rms z of means and covariances against the posterior (bound)",
+            judgement.rms_bound,
+            judgement.rms,
+            agrees=bool(found.agrees),
+        ),
+    ]
+    for place in np.flatnonzero(found.of("mean"))[:2]:
+        theory, limit, error = (
+            float(values[place]) for values in (found.theory, found.limit, found.standard_error)
+        )
+        title = f"last layers, trained: {found.entries[place].label}"
+        rows.append(measured_row(title, theory, limit, error, judgement.bound))
+    return rows
+
+
+def _posterior_table(found: TrainedComparison) -> xarray.Dataset:
+    import xarray
+
+    return xarray.Dataset(
+        {
+            "posterior": ("entry", found.theory),
+            "posterior_limit": ("entry", found.limit),
+            "posterior_error": ("entry", found.standard_error),
+        },
+        coords={"entry": [entry.label for entry in found.entries]},
+    )
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    figure, (ends, posterior) = new_figure("Every algorithm ends at the same function", 1, 2, (13, 5.0))
+    _draw_ends(ends, data)
+    place = np.arange(data.sizes["entry"])
+    posterior.axhline(0, color=INK, linewidth=1)
+    posterior.errorbar(
+        place, (data.posterior_limit - data.posterior) / data.posterior_error, 1, fmt="o", color=PALETTE[0]
+    )
+    posterior.set_xticks(
+        place, [str(name) for name in data.entry.values], rotation=60, ha="right", fontsize=7.5
+    )
+    posterior.set(ylabel="(networks − posterior) / standard error")
+    posterior.set_title("last layer trained alone: samples of the posterior", fontsize=11)
+    return figure
+
+
+def _draw_ends(panel: Axes, data: xarray.Dataset) -> None:
+    n = data.width.values.astype(float)
+    for colour, pair in zip(PALETTE, data.pair.values, strict=False):
+        size = np.sqrt((data.apart.sel(pair=pair) ** 2).mean("draw")).values
+        panel.loglog(n, size, "o-", color=colour, label=str(pair))
+    guide = 1.5 * size[0] * n[0] / n
+    panel.loglog(n, guide, "--", color=FAINT, label="1/n")
+    panel.set_xticks(n, [f"{value:.0f}" for value in n])
+    panel.minorticks_off()
+    panel.set(xlabel="width n", ylabel="rms distance of test outputs")
+    panel.set_title("the same networks, trained to the end by two algorithms", fontsize=11)
+    panel.legend(frameon=False, fontsize=9)

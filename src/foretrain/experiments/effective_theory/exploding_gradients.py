@@ -1,0 +1,183 @@
+"""Exploding and vanishing gradients, and who contributes to the tangent kernel of a deep network (section 9.4).
+
+The mean square of dz/db of a layer is the product of chi_perp over the layers above it (9.93): one at criticality,
+exponential off it. Real networks are put beside that product, and beside the published shares of layers in the
+tangent kernel of a network of two hundred layers at the rates of the equivalence principle (9.96).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compare.judging.agreement import largest_score_allowed
+from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.experiments.judgements import computed_row, measured_row
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, spawn
+from foretrain.theory.architecture import MLP
+from foretrain.theory.ntk_shares import contributions, diagonal
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+
+_DEPTH = 10
+_X = np.array([[1.0, -0.6, 1.2, 0.5]])
+_CASES = {  # activation and C_W
+    "relu, vanishing": ("relu", 1.5),
+    "relu, critical": ("relu", 2.0),
+    "relu, exploding": ("relu", 2.5),
+    "tanh, vanishing": ("tanh", 0.8),
+    "tanh, critical": ("tanh", 1.0),
+}
+_LAYERS = 200
+_SHARES = {  # times the depth, at the rates (9.96) with one input of mean square one
+    "bias": {1: 0.714, 10: 0.904, 50: 0.977, 100: 0.991, 200: 1.000},
+    "weight": {1: 0.714, 10: 0.524, 50: 0.509, 100: 0.508, 200: 0.507},
+}
+
+
+@dataclass(frozen=True)
+class _Plan:
+    draws: dict[int, int]  # networks by width
+
+
+_PLANS = {
+    Scale.QUICK: _Plan({48: 1_500, 96: 1_500, 192: 800}),
+    Scale.PAPER: _Plan({64: 30_000, 128: 30_000, 256: 15_000}),
+}
+
+
+def exploding_gradients(scale: Scale, seed: int) -> Result:
+    """Mean squares of gradients layer by layer, on and off criticality, and shares of the tangent kernel."""
+    import xarray
+
+    tasks = list(zip(_CASES, spawn(seed, len(_CASES)), strict=True))
+    found = [_measured(case, _PLANS[scale], own) for case, own in track(tasks, "networks")]
+    data = xarray.concat(found, xarray.Variable("case", list(_CASES)))
+    rows = (*_gradient_rows(data), *_share_rows())
+    first = data.theory.sel(layer=1)
+    judgement = "agree" if all(row.agrees is not False for row in rows) else "do NOT all agree"
+    verdict = (
+        f"Gradients of real networks {judgement} with the product of χ_⊥: over {_DEPTH} layers of ReLU they fall to "
+        f"{float(first.sel(case='relu, vanishing')):.2g}, stay, or grow to {float(first.sel(case='relu, exploding')):.2g}."
+    )
+    return Result(verdict, rows, data, partial(_draw, data))
+
+
+def _network(case: str, width: int) -> MLP:
+    name, C_W = _CASES[case]
+    return MLP(name, _DEPTH, width, n_in=_X.shape[1], C_W=C_W)
+
+
+def _theory(case: str) -> Array:
+    """E |dz/db|^2 by layer: the bias terms of (9.28) at rates one."""
+    mlp = _network(case, 1)
+    return np.asarray(contributions(mlp, diagonal(mlp, _X).factors)[:, 0, 0])
+
+
+def gradient_squares(mlp: MLP, draws: int, seed: Seed) -> Array:
+    """|dz/db|^2 of every layer of real networks: (networks, layers)."""
+    import torch
+
+    from foretrain.compare.trained.networks import draw_networks, group_size, groups_of
+
+    found = []
+    for numbers in groups_of(range(draws), group_size(mlp)):
+        networks = draw_networks(mlp, numbers, seed)
+        trace = networks.forward(networks.entry(_X))
+        fields = networks.sensitivities(trace, torch.ones_like(trace.output))[::-1]
+        found.append(np.stack([field.square().sum(dim=(1, 2)).numpy() for field in fields], axis=1))
+    return np.concatenate(found)
+
+
+def _measured(case: str, plan: _Plan, seed: Seed) -> xarray.Dataset:
+    """The same of real networks by width, and the limit of infinite width."""
+    import xarray
+
+    widths = list(plan.draws)
+    values, errors = [], []
+    for (width, draws), own in zip(plan.draws.items(), spawn(seed, len(widths)), strict=True):
+        norms = gradient_squares(_network(case, width), draws, own)
+        values.append(norms.mean(axis=0))
+        errors.append(np.maximum(norms.std(axis=0, ddof=1) / np.sqrt(draws), 1e-15))
+    measured, error = np.stack(values), np.stack(errors)
+    weights = extrapolation_weights(widths[0] / np.array(widths, dtype=float), error)
+    return xarray.Dataset(
+        {
+            "measured": (("width", "layer"), measured),
+            "measured_error": (("width", "layer"), error),
+            "limit": ("layer", (weights * measured).sum(axis=0)),
+            "standard_error": ("layer", np.sqrt(((weights * error) ** 2).sum(axis=0))),
+            "theory": ("layer", _theory(case)),
+        },
+        coords={"width": widths, "layer": np.arange(1, _DEPTH + 1)},
+    )
+
+
+def _gradient_rows(data: xarray.Dataset) -> list[Row]:
+    told = (1, _DEPTH // 2)
+    bound, rows = largest_score_allowed(len(_CASES) * len(told)), []
+    for case in _CASES:
+        for layer in told:
+            at = data.sel(case=case, layer=layer)
+            theory, limit, error = (float(at[name]) for name in ("theory", "limit", "standard_error"))
+            title = f"{case}, C_W = {_CASES[case][1]:g}: mean square of dz/db at layer {layer} of {_DEPTH}"
+            rows.append(measured_row(title, theory, limit, error, bound))
+    return rows
+
+
+def _share_rows() -> list[Row]:
+    """(9.28) of tanh, L = 200, against the published shares."""
+    rates = [1 / layer for layer in range(1, _LAYERS + 1)]
+    mlp = MLP("tanh", _LAYERS, 1, n_in=1, lambda_b=rates, lambda_W=1.0)
+    terms = contributions(mlp, diagonal(mlp, np.ones((1, 1))).factors)[:, :, 0]
+    shares = _LAYERS * np.asarray(terms / terms.sum())
+    rows = []
+    for column, (group, published) in enumerate(_SHARES.items()):
+        for layer, value in published.items():
+            here = float(shares[layer - 1, column])
+            title = f"tanh, L = {_LAYERS}, rates (9.96): L times the {group} share of layer {layer}"
+            rows.append(computed_row(title, value, here, 6e-4))
+    return rows
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    figure, (layers, widths) = new_figure("Gradients of deep networks, layer by layer", 1, 2, (13, 5.0))
+    for colour, case in zip(PALETTE, _CASES, strict=False):
+        own = data.sel(case=case)
+        layers.plot(data.layer, own.theory, color=colour, linewidth=1.4)
+        layers.errorbar(
+            data.layer, own.limit, own.standard_error, fmt="o", color=colour, label=case, markersize=4.5
+        )
+    layers.plot([], [], color=INK, label=r"theory: product of $\chi_\perp$")
+    layers.set(yscale="log", xlabel="layer", ylabel="mean square of dz/db")
+    layers.set_title("real networks extrapolated to n → ∞", fontsize=11)
+    layers.legend(frameon=False, fontsize=9)
+    _draw_widths(widths, data.sel(layer=1))
+    return figure
+
+
+def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
+    inverse = 1 / data.width.values
+    for colour, case in zip(PALETTE, _CASES, strict=False):
+        own = data.sel(case=case)
+        theory = float(own.theory)
+        panel.errorbar(
+            inverse, own.measured / theory, own.measured_error / theory, fmt="o", color=colour, label=case
+        )
+    panel.axhline(1, color=INK, linewidth=1)
+    panel.axvline(0, color=FAINT, linewidth=0.8)
+    panel.set(xlabel="1 / width", ylabel="measured / theory at layer 1")
+    panel.set_title("first layer, by width", fontsize=11)
+    panel.legend(frameon=False, fontsize=9)

@@ -1,0 +1,216 @@
+"""The Taylor series of a trained network around its initialisation, and what each order of it leaves (chapter 0).
+
+Training moves the parameters by d; the trained function is z + dz[d] + d²z[d, d] / 2 + ... For wide networks the
+series is short: with its first order alone, a linear model, the rest falls as 1/n; the second order does not change
+that power, since the third is of the same size; with the third, the rest falls as 1/n². So the first order in 1/n
+needs three derivatives and no more. Real networks of several widths are trained and their series summed exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.drawing import FAINT, PALETTE, new_figure
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, spawn
+from foretrain.theory.architecture import MLP
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from foretrain.compare.trained.networks import Networks
+
+Array = NDArray[np.float64]
+
+_X = np.array([[1, 1, 1, 1], [1, -1, 0.6, -1], [1, 0.8, -1, -1], [-0.7, 1, 1, -1]])
+_Y = 0.7 * np.array([[1.0], [-1.0], [0.5], [0.8]])
+_TESTS = np.array([[0.5, 1, -0.4, 0.9], [-1, 0.3, 0.8, 0.7], [0.2, -0.9, 0.5, 1.1]])
+_POWERS = (0.0, -1.0, -1.0, -2.0, -2.0)  # of n, in what the orders 0, 1, 2, .. leave
+_RATE = 1.0  # learning rate times the largest eigenvalue of Theta
+_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class _Plan:
+    widths: tuple[int, ...]
+    draws: int
+    steps: int
+
+
+_PLANS = {
+    Scale.QUICK: _Plan((48, 96, 192, 384), 160, 120),
+    Scale.PAPER: _Plan((48, 96, 192, 384, 768), 800, 400),
+}
+
+
+def taylor_expansion(scale: Scale, seed: int) -> Result:
+    """Powers of n in what is left by the Taylor series of trained networks, order by order."""
+    import xarray
+
+    plan = _PLANS[scale]
+    tasks = list(zip(plan.widths, spawn(seed, len(plan.widths)), strict=True))
+    found = [_left(width, plan, own) for width, own in track(tasks, "widths")]
+    data = xarray.Dataset(
+        {"left": (("width", "draw", "order"), np.stack(found))},
+        coords={"width": list(plan.widths), "order": np.arange(len(_POWERS))},
+        attrs={"steps": plan.steps, "depth": _DEPTH},
+    )
+    rows = (*_power_rows(data), *_share_rows(data))
+    good = sum(row.agrees is True for row in rows)
+    tested = sum(row.agrees is not None for row in rows)
+    share = float(_shares(data)[-1, 3])
+    verdict = (
+        f"{good} of {tested} powers of n are as expected: a linear model misses 1/n of what trained networks have "
+        f"learned, three orders of the Taylor series 1/n², {share:.1g} of it at width {plan.widths[-1]}."
+    )
+    return Result(verdict, rows, data, partial(_draw, data))
+
+
+def _network(width: int) -> MLP:
+    return MLP.critical("tanh", _DEPTH, width, n_in=_X.shape[1])
+
+
+def _left(width: int, plan: _Plan, seed: Seed) -> Array:
+    """Root mean squares over test inputs of what the orders 0, 1, .. leave: (networks, orders)."""
+    from foretrain.compare.trained import Training
+    from foretrain.compare.trained.networks import draw_networks, group_size, groups_of
+    from foretrain.compare.trained.training import train
+    from foretrain.theory.prediction.infinite_width import output_kernels
+
+    mlp = _network(width)
+    eta = _RATE / float(np.linalg.eigvalsh(output_kernels(mlp, _X).Theta_train)[-1])
+    training = Training(_Y, eta, time=plan.steps)
+    found = []
+    for numbers in groups_of(range(plan.draws), group_size(mlp)):
+        start, end = (draw_networks(mlp, numbers, seed) for _ in range(2))
+        train(end, _X, training)
+        terms = taylor_terms(start, end, _TESTS, len(_POWERS) - 1)
+        whole = end.forward(end.entry(_TESTS)).output[:, 0]
+        left = (whole - terms.cumsum(dim=0)).square().mean(dim=2).sqrt()
+        found.append(left.T.numpy())
+    return np.concatenate(found)
+
+
+def taylor_terms(start: Networks, end: Networks, X: Array, highest: int) -> torch.Tensor:
+    """Coefficients of t^k in the outputs of networks at start + t (end - start): (orders, networks, samples).
+
+    Series are carried through the layers: z_k = W s_k + dW s_(k-1), plus biases, and those of tanh by its own
+    differential equation s' = (1 - s²) z'.
+    """
+    import torch
+
+    x = torch.from_numpy(np.ascontiguousarray(X.T)).expand(len(start), -1, -1)
+    signal = [x, *(torch.zeros_like(x) for _ in range(highest))]
+    depth = len(start.weights)
+    for place in range(depth):
+        W, b = start.weights[place], start.biases[place]
+        dW, db = end.weights[place] - W, end.biases[place] - b
+        z = [W @ s for s in signal]
+        for order in range(1, highest + 1):
+            z[order] += dW @ signal[order - 1]
+        z[0] += b
+        z[1] += db
+        signal = _tanh_series(z) if place < depth - 1 else z
+    return torch.stack([each[:, 0] for each in signal])
+
+
+def _tanh_series(z: list[torch.Tensor]) -> list[torch.Tensor]:
+    s = [z[0].tanh()]
+    u = [1 - s[0].square()]
+    for order in range(1, len(z)):
+        s.append(_sum([j * z[j] * u[order - j] for j in range(1, order + 1)]) / order)
+        u.append(-_sum([s[j] * s[order - j] for j in range(order + 1)]))
+    return s
+
+
+def _sum(terms: list[torch.Tensor]) -> torch.Tensor:
+    return sum(terms[1:], terms[0])
+
+
+_TOLD = (
+    "what training changes",
+    "what first order leaves, a linear model",
+    "what second order leaves",
+    "what third order leaves",
+    "what fourth order leaves",
+)
+
+
+def _power_rows(data: xarray.Dataset) -> list[Row]:
+    from foretrain.compare.judging.powers import slope_of
+
+    rows = []
+    for order, power in enumerate(_POWERS):
+        found = slope_of(data.left.sel(order=order))
+        note = (
+            "dNTK and ddNTK are both of order 1/n: the second order alone gains no power"
+            if order == 2
+            else ""
+        )
+        rows.append(
+            Row(
+                f"{_TOLD[order]}: power of n",
+                power,
+                found.value,
+                found.standard_error,
+                found.agrees(power),
+                note,
+            )
+        )
+    return rows
+
+
+def _shares(data: xarray.Dataset) -> Array:
+    """Root mean squares over networks relative to what training changes: (widths, orders)."""
+    size = np.sqrt((data.left**2).mean("draw")).transpose("width", "order").values
+    return np.asarray(size / size[:, :1])
+
+
+def _share_rows(data: xarray.Dataset) -> list[Row]:
+    widths = data.width.values
+    return [
+        Row(
+            f"{_TOLD[order]}, as a share of the change, at n = {width}", "none published", float(share[order])
+        )
+        for width, share in ((widths[place], _shares(data)[place]) for place in (0, -1))
+        for order in (1, 3)
+    ]
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    title = f"Trained tanh networks of depth {_DEPTH} by their Taylor series around initialisation"
+    figure, (by_width, by_order) = new_figure(title, 1, 2, (13, 5.2))
+    _draw_widths(by_width, data)
+    shares = _shares(data)
+    for colour, width, share in zip(PALETTE * 2, data.width.values, shares, strict=False):
+        by_order.semilogy(data.order, share, "o-", color=colour, label=f"n = {width}")
+    by_order.set(xlabel="last order of the series kept", ylabel="left, as a share of the change")
+    by_order.set_xticks(data.order.values)
+    by_order.set_title("orders come in pairs: only odd ones gain a power of n", fontsize=11)
+    by_order.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
+    n = data.width.values.astype(float)
+    shares = _shares(data)
+    for order, colour in zip(data.order.values[1:], PALETTE, strict=False):
+        panel.loglog(n, shares[:, order], "o-", color=colour, label=f"after order {order}")
+    for order, power, text in ((1, -1, "1/n"), (3, -2, "1/n²")):
+        guide = 1.7 * shares[0, order] * (n / n[0]) ** power
+        panel.loglog(n, guide, "--", color=FAINT, linewidth=1)
+        panel.annotate(text, (n[1], guide[1]), (4, 4), textcoords="offset points", color=FAINT)
+    panel.set_xticks(n, [f"{value:.0f}" for value in n])
+    panel.minorticks_off()
+    panel.set(xlabel="width n", ylabel="left, as a share of the change")
+    panel.set_title("rms over networks and test inputs", fontsize=11)
+    panel.legend(frameon=False, fontsize=9)

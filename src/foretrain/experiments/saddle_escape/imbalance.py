@@ -1,0 +1,282 @@
+"""The imbalance identity on real networks, and how slowly small networks lose their balance (section 2, A.2, (28)).
+
+‖W_{l+1}‖² - ‖W_l‖² drifts by the expectation (2), for any activation, loss and data: drifts of random networks are
+compared with it to rounding, with equal and with unequal rates, and along whole descents. Classes differ in the size
+of the drift: nothing for linear and ReLU networks, and ε^(L + (q-1) l) for layers of size ε (28). The matrix form of
+corollary 12 as printed holds on its diagonal alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.experiments.judgements import computed_row
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.drawing import FAINT, PALETTE, new_figure
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, spawn, torch_generator
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+
+_LAYERS = (5, 12, 12, 12, 1)
+_DEPTH = len(_LAYERS) - 1
+_CLASSES = {
+    "identity": "A",
+    "relu": "A, almost everywhere",
+    "tanh": "B, q = 3",
+    "gelu": "C, q = 2",
+    "softplus": "D",
+}
+_ORDERS = {"tanh": 3, "gelu": 2}
+_SIZES = (0.02, 0.01)  # of all layers, between which powers are read
+_POWER_ERROR = 0.05
+_EXACT = 1e-11
+
+
+@dataclass(frozen=True)
+class _Plan:
+    networks: int
+    samples: int
+    steps: int
+
+
+_PLANS = {Scale.QUICK: _Plan(4, 400, 300), Scale.PAPER: _Plan(40, 4_000, 3_000)}
+
+
+def imbalance_identity(scale: Scale, seed: int) -> Result:
+    """Drifts of the imbalance against the identity, along descents, by class, and for small layers."""
+    import xarray
+
+    plan = _PLANS[scale]
+    moments, powers, descents = spawn(seed, 3)
+    data = xarray.merge([_identities(plan, moments), _powers(plan, powers), _descents(plan, descents)])
+    rows = (*_identity_rows(data), *_power_rows(data), *_descent_rows(data))
+    good = all(row.agrees is not False for row in rows if not row.disputed)
+    verdict = (
+        f"The imbalance identity {'holds' if good else 'does NOT hold'} to rounding for {len(_CLASSES)} activations; "
+        "small layers lose their balance by the powers of (28), the slower the further from the input, and linear "
+        "and ReLU networks not at all."
+    )
+    return Result(verdict, rows, data, partial(_draw, data))
+
+
+def _network(name: str, size: float, seed: Seed) -> torch.nn.Sequential:
+    """He-normal layers without biases, times a factor."""
+    import torch
+    from torch import nn
+
+    functions = {
+        "identity": nn.Identity,
+        "relu": nn.ReLU,
+        "tanh": nn.Tanh,
+        "gelu": nn.GELU,
+        "softplus": nn.Softplus,
+    }
+    source = torch_generator(seed)
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(_LAYERS):
+        layer = nn.Linear(inputs, outputs, bias=False, dtype=torch.float64)
+        with torch.no_grad():
+            layer.weight.normal_(0.0, size * (2 / inputs) ** 0.5, generator=source)
+        layers += [layer, functions[name]()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _samples(count: int, seed: Seed) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
+    x = torch.randn(count, _LAYERS[0], dtype=torch.float64, generator=torch_generator(seed))
+    return x, torch.sin(2 * x[:, :1]) + 0.5 * x[:, 1:2] + 0.5 * x[:, 2:3] ** 2  # neither odd nor even
+
+
+def _quartic(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A loss that is not a sum of squares: the identity holds for any."""
+    return ((outputs - y) ** 4).mean()
+
+
+def _identities(plan: _Plan, seed: Seed) -> xarray.Dataset:
+    """Largest relative differences of drift and identity, plain, with unequal rates, and of the two matrix forms."""
+    import xarray
+
+    names = ("difference", "with_rates", "matrix", "printed_matrix")
+    found = np.zeros((len(_CLASSES), len(names)))
+    for row, name in enumerate(track(_CLASSES, "activations")):
+        for own in spawn(seed, plan.networks):
+            found[row] = np.maximum(found[row], _differences(name, plan, own))
+    return xarray.Dataset(
+        {name: ("activation", found[:, column]) for column, name in enumerate(names)},
+        coords={"activation": list(_CLASSES)},
+    )
+
+
+def _differences(name: str, plan: _Plan, seed: Seed) -> Array:
+    from foretrain.empirical.imbalance import imbalance
+
+    first, second = spawn(seed, 2)
+    model, (x, y) = _network(name, 1.0, first), _samples(plan.samples, second)
+    plain = imbalance(model, x, y, _quartic)
+    rates = {key: 0.5 + 0.7 * place for place, (key, _) in enumerate(model.named_parameters())}
+    weighted = imbalance(model, x, y, _quartic, rates)
+    eps = np.finfo(float).eps
+    relative = [
+        float(np.abs(each.data["difference"] / each.data["roundoff"]).max()) * eps
+        for each in (plain, weighted)
+    ]
+    matrix = plain.matrix(0)
+    unit = float(np.abs(matrix["identity"]).max()) or 1.0
+    matrices = [float(np.abs(matrix[key] - matrix["drift"]).max()) / unit for key in ("identity", "printed")]
+    return np.array([*relative, *matrices])
+
+
+def _identity_rows(data: xarray.Dataset) -> list[Row]:
+    rows = []
+    for name, letter in _CLASSES.items():
+        own = data.sel(activation=name)
+        title = f"{name} (class {letter})"
+        rows.append(
+            computed_row(f"{title}: drift less identity (2), relative", 0.0, float(own.difference), _EXACT)
+        )
+        rows.append(
+            computed_row(f"{title}: the same with unequal rates (A.2)", 0.0, float(own.with_rates), _EXACT)
+        )
+    tanh = data.sel(activation="tanh")
+    rows.append(computed_row("tanh: drift of the matrix less its identity", 0.0, float(tanh.matrix), 1e-9))
+    printed = float(tanh.printed_matrix)
+    rows.append(
+        Row(
+            "tanh: drift of the matrix less that of corollary 12 as printed, relative",
+            0.0,
+            printed,
+            agrees=printed < 1e-9,
+            note="off the diagonal σ'(z_i) z_j is not φ: the identity has E[(σ'p)zᵀ + z(σ'p)ᵀ − pσᵀ − σpᵀ]",
+            disputed=True,
+        )
+    )
+    return rows
+
+
+def _powers(plan: _Plan, seed: Seed) -> xarray.Dataset:
+    """Drifts of the three pairs of layers for layers of two sizes: (activation, network, pair, size)."""
+    import xarray
+
+    from foretrain.empirical.imbalance import imbalance
+
+    found = np.empty((len(_ORDERS), plan.networks, _DEPTH - 1, len(_SIZES)))
+    for row, name in enumerate(_ORDERS):
+        for place, own in enumerate(spawn(seed, plan.networks)):
+            first, second = spawn(own, 2)
+            x, y = _samples(plan.samples, second)
+            for column, size in enumerate(_SIZES):
+                drift = imbalance(_network(name, size, first), x, y, _quartic).data["identity"]
+                found[row, place, :, column] = np.abs(drift.values)
+    return xarray.Dataset(
+        {"drift": (("bent", "network", "layer", "size"), found)},
+        coords={"bent": list(_ORDERS), "layer": np.arange(1, _DEPTH), "size": list(_SIZES)},
+    )
+
+
+def _power_rows(data: xarray.Dataset) -> list[Row]:
+    rows = []
+    ratio = np.log(data.drift.isel(size=0) / data.drift.isel(size=1)) / np.log(_SIZES[0] / _SIZES[1])
+    for name, q in _ORDERS.items():
+        for layer in data.layer.values.tolist():
+            powers = ratio.sel(bent=name, layer=layer).values
+            error = float(powers.std(ddof=1) / np.sqrt(len(powers)))
+            expected, here = float(_DEPTH + (q - 1) * layer), float(powers.mean())
+            agrees = bool(abs(here - expected) <= _POWER_ERROR + 3 * error)
+            title = f"{name}: power of ε in the drift of layers {layer} and {layer + 1} (28)"
+            rows.append(Row(title, expected, here, error, agrees))
+    return rows
+
+
+def _descents(plan: _Plan, seed: Seed) -> xarray.Dataset:
+    """Change of the imbalance of layers 1 and 2 along descents, and what the identity leaves of it."""
+    import xarray
+
+    from foretrain.empirical.imbalance import record_imbalance
+
+    change, left, second = [], [], []
+    for name in track(_CLASSES, "descents"):
+        first, own = spawn(seed, 2)
+        x, y = _samples(plan.samples, own)
+        record = record_imbalance(_network(name, 0.7, first), [(x, y)] * plan.steps, _mean_square, eta=0.02)
+        change.append(record["change"].values)
+        second.append(record["second_order"].values)
+        left.append(np.abs(record["difference"].values).max())
+    dims = ("activation", "step", "pair")
+    return xarray.Dataset(
+        {
+            "change": (dims, np.stack(change)),
+            "second_order": (dims, np.stack(second)),
+            "left": ("activation", left),
+        },
+        coords={"activation": list(_CLASSES)},
+    )
+
+
+def _mean_square(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return 0.5 * ((outputs - y) ** 2).mean()
+
+
+def _descent_rows(data: xarray.Dataset) -> list[Row]:
+    rows = []
+    steps = data.sizes["step"] - 1
+    for name, letter in _CLASSES.items():
+        own = data.sel(activation=name)
+        title = f"{name}: change of the imbalance in {steps} steps less identity and second order"
+        rows.append(computed_row(title, 0.0, float(own.left), 1e-10))
+        if letter.startswith("A"):
+            drift = float(np.abs(own.change - own.second_order).max())
+            note = f"what steps of finite size add, of second order, is {float(np.abs(own.second_order).max()):.2g}"
+            rows.append(
+                computed_row(f"{name}: drift of gradient flow itself, conserved", 0.0, drift, 1e-10, note)
+            )
+    return rows
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    figure, (courses, powers) = new_figure(
+        "Balance of layers: what is conserved, what drifts", 1, 2, (13, 5.0)
+    )
+    for colour, name in zip(PALETTE, _CLASSES, strict=False):
+        own = data.sel(activation=name).isel(pair=0)
+        courses.plot(
+            data.step, own.change - own.second_order, color=colour, label=f"{name} ({_CLASSES[name]})"
+        )
+    courses.set(xlabel="step of descent", ylabel="‖W₂‖² − ‖W₁‖², change by gradient flow")
+    courses.set_title("linear and ReLU networks conserve it", fontsize=11)
+    courses.legend(frameon=False, fontsize=9)
+    _draw_powers(powers, data)
+    return figure
+
+
+def _draw_powers(panel: Axes, data: xarray.Dataset) -> None:
+    typical = np.exp(np.log(data.drift).mean("network"))
+    for style, name in (("o-", "tanh"), ("s--", "gelu")):
+        for colour, layer in zip(PALETTE, data.layer.values.tolist(), strict=False):
+            power = _DEPTH + (_ORDERS[name] - 1) * layer
+            panel.loglog(
+                data["size"],
+                typical.sel(bent=name, layer=layer),
+                style,
+                color=colour,
+                label=f"{name}, layers {layer} and {layer + 1}: ε^{power}",
+            )
+    panel.set_xticks(list(_SIZES), [f"{size:g}" for size in _SIZES])
+    panel.minorticks_off()
+    panel.axhline(1e-30, color=FAINT, linewidth=0)
+    panel.set(xlabel="size ε of all layers", ylabel="drift of the imbalance")
+    panel.set_title("small layers lose their balance late (28)", fontsize=11)
+    panel.legend(frameon=False, fontsize=8.5)

@@ -1,0 +1,142 @@
+"""Closed forms of products of activations under a zero-mean Gaussian (exact; singular K allowed).
+
+Each family takes the product as *slots*: one activation derivative each, with the covariance of the slots, so
+that powers and repeated inputs need no formula of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.gaussian.closed_forms.quadrant import quadrant_moment
+from foretrain.gaussian.covariance import difference_of_products
+from foretrain.gaussian.factors import Factor
+from foretrain.gaussian.orthant import piecewise_polynomial_moment
+from foretrain.gaussian.wick import gaussian_moment
+
+Array = NDArray[np.float64]
+
+_EPS = float(np.finfo(float).eps)
+_MOST_SINES = 8
+
+
+class Closed(NamedTuple):
+    """Value and error of a stack of expectations."""
+
+    value: Array
+    error: Array
+
+
+def closed_form(factors: Sequence[Factor], K: Array, mean: Array) -> Closed | None:
+    """The closed form of ``E prod_i f_i(z_i)`` for a stack K (B, n, n), or None if none is known."""
+    if all(f.is_polynomial for f in factors):
+        return _polynomials(factors, K, mean)
+    if mean.any():
+        return None
+    pieces = [f.pieces for f in factors if f.pieces is not None]
+    if len(pieces) == len(factors):
+        rule = quadrant_moment if len(factors) == 2 else piecewise_polynomial_moment
+        return Closed(*rule(pieces, K))
+    return _by_family(factors, K)
+
+
+def _polynomials(factors: Sequence[Factor], K: Array, mean: Array) -> Closed:
+    value, size = np.zeros(len(K)), np.zeros(len(K))
+    for powers in product(*(range(len(f.polynomial)) for f in factors)):
+        weight = math.prod(f.polynomial[p] for f, p in zip(factors, powers))
+        if weight:
+            term = weight * gaussian_moment(K, powers, mean=mean)
+            value += term
+            size += np.abs(term)
+    return Closed(value, 16 * _EPS * size)
+
+
+def _by_family(factors: Sequence[Factor], K: Array) -> Closed | None:
+    families = {t.activation.closed_form for f in factors for t in f.terms}
+    slots = [
+        (t.activation, t.order, i) for i, f in enumerate(factors) for t in f.terms for _ in range(t.power)
+    ]
+    if len(families) != 1 or any(len(f.polynomial) > 1 for f in factors):
+        return None
+    where = [i for _, _, i in slots]
+    spread = K[:, where][:, :, where]
+    orders = [order for _, order, _ in slots]
+    weight = math.prod(f.polynomial[0] for f in factors)
+    family = families.pop()
+    found: Closed | None = None
+    if family == "sine":
+        phases = [(order - (act.name == "sin")) * math.pi / 2 for act, order, _ in slots]
+        found = _sines(phases, spread)
+    elif family == "erf":
+        found = _erf(orders, spread)
+    elif family == "gelu":
+        found = _gelu(orders, spread)
+    return None if found is None else Closed(weight * found.value, abs(weight) * found.error)
+
+
+def _sines(phases: list[float], K: Array) -> Closed | None:
+    """``E prod cos(z_a + phase_a)``: a sum of 2^n exponentials over signs.
+
+    With sines among them the ones cancel; expm1 leaves them out, which keeps two sines exact at tiny K.
+    """
+    n = len(phases)
+    odd = sum(round(p / (math.pi / 2)) % 2 for p in phases)
+    if odd % 2:
+        return Closed(np.zeros(len(K)), np.zeros(len(K)))
+    if n > _MOST_SINES or (odd > 2 and np.diagonal(K, axis1=1, axis2=2).max(initial=0.0) < 0.1):
+        return None
+    quarter = np.rint(np.array(phases) / (math.pi / 2)).astype(int)
+    value, size = np.zeros(len(K)), np.zeros(len(K))
+    for signs in product((1, -1), repeat=n - 1):
+        s = np.array((1, *signs))
+        weight = (1, 0, -1, 0)[int(s @ quarter) % 4]
+        if weight:
+            exponent = -0.5 * np.einsum("i,bij,j->b", s, K, s)
+            term = weight * (np.expm1(exponent) if odd else np.exp(exponent))
+            value += term
+            size += np.abs(term)
+    return Closed(value / 2 ** (n - 1), 4 * n * _EPS * size)
+
+
+def _erf(orders: list[int], K: Array) -> Closed | None:
+    """erf erf is an arcsine; first derivatives are Gaussians: (2/sqrt pi)^n det(1 + 2K)^(-1/2)."""
+    n = len(orders)
+    if orders == [0, 0]:
+        a, b, c = 1 + 2 * K[:, 0, 0], 1 + 2 * K[:, 1, 1], 2 * K[:, 0, 1]
+        value = 2 / math.pi * np.arctan2(c, np.sqrt(difference_of_products(a, b, c, c)))
+        return Closed(value, 8 * _EPS * np.abs(value))
+    if all(order == 1 for order in orders):
+        value = (2 / math.sqrt(math.pi)) ** n / np.sqrt(np.linalg.det(np.eye(n) + 2 * K))
+        return Closed(value, 8 * n * _EPS * value)
+    return None
+
+
+def _gelu(orders: list[int], K: Array) -> Closed | None:
+    """The exact (erf) GELU: its mean, its mean slope, and the pair formulas for value and slope."""
+    if len(orders) == 1 and orders[0] <= 1:
+        k = K[:, 0, 0]
+        mean = k / np.sqrt(2 * math.pi * (1 + k)) if orders == [0] else np.full(len(k), 0.5)
+        return Closed(mean, 8 * _EPS * mean)
+    if orders not in ([0, 0], [1, 1]):
+        return None
+    value = gelu_pair(K[:, 0, 0], K[:, 1, 1], K[:, 0, 1], slope=orders[0] == 1)
+    return Closed(value, 16 * _EPS * (np.abs(value) + orders[0]))
+
+
+def gelu_pair(k11: Array, k22: Array, k12: Array, *, slope: bool) -> Array:
+    """``<gelu gelu>``, or ``<gelu' gelu'>`` with ``slope``, for arrays of pairs; holds on the diagonal too."""
+    s1, s2 = 1 + k11, 1 + k22
+    determinant = s1 * s2 - k12**2
+    root = np.sqrt(determinant)
+    q = 1 / s1 + 1 / s2
+    numerator = k11 * k22 - k12**2 * (1 - q)
+    angle = 0.25 + np.arctan2(k12, root) / (2 * math.pi)
+    if slope:
+        return np.asarray(angle + k12 * ((2 * q - 1) + numerator / determinant) / (2 * math.pi * root))
+    return np.asarray(k12 * angle + numerator / (2 * math.pi * root))

@@ -1,0 +1,237 @@
+"""Phases of initialisation: for every (C_b, C_W), where the kernel ends and whether nearby inputs merge or part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.interpolate import make_interp_spline
+
+from foretrain.activations import Activation
+from foretrain.activations import activation as find_activation
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.memory import require_memory
+from foretrain.theory.criticality.fixed_points import Scan, correlation_depth, scan
+from foretrain.theory.criticality.search import criticality, weight_share
+from foretrain.theory.kernel_functions import KernelFunctions, kernel_means
+
+if TYPE_CHECKING:
+    import xarray
+
+Array = NDArray[np.float64]
+
+PHASES = {
+    "ordered": "nearby inputs merge: chi_perp < 1",
+    "chaotic": "nearby inputs part: chi_perp > 1",
+    "critical": "chi_perp = 1",
+    "vanishing": "the kernel flows to 0, where chi_perp < 1",
+    "exploding": "the kernel grows without bound",
+    "cycling": "the kernel ends in a cycle: chi_parallel < -1",
+}
+_LINES = ("perpendicular", "parallel")
+_BISECTIONS = 60
+_BURN_IN = 200
+
+
+def phase_lines(activation: Any, K: ArrayLike, gamma: float = 0.0) -> xarray.Dataset:
+    """(C_W, C_b) on the lines chi_perp = 1 and chi_parallel = 1, parametrised by the fixed point K (section 5.3.1).
+
+    Dimensions ``line`` ("perpendicular", "parallel") and ``K``. C_b may be negative, which no network can have;
+    nan where a susceptibility cannot be one.
+
+    Examples
+    --------
+    >>> lines = phase_lines("tanh", [0.5])
+    >>> lines["C_W"].values.ravel().round(4), lines["C_b"].values.ravel().round(4)
+    (array([1.688 , 3.0804]), array([ 0.038, -0.343]))
+    """
+    import xarray
+
+    act, share = find_activation(activation), weight_share(gamma)
+    kernels = np.atleast_1d(np.asarray(K, dtype=float))
+    if kernels.ndim != 1 or not (np.isfinite(kernels).all() and (kernels >= 0).all()):
+        raise InputError("K must be one list of finite kernel values that are not negative.")
+    C_W, C_b = _on_lines(share, kernels, *_means(act, kernels))
+    return xarray.Dataset(
+        {"C_W": (("line", "K"), C_W), "C_b": (("line", "K"), C_b)},
+        coords={"line": list(_LINES), "K": kernels},
+        attrs={"activation": act.label, "gamma": float(gamma)},
+    )
+
+
+def _on_lines(share: float, K: Array, g: Array, parallel: Array, perpendicular: Array) -> tuple[Array, Array]:
+    """C_W that makes a susceptibility one at K, and C_b that makes K a fixed point (5.71), (5.72)."""
+    slopes = np.stack([perpendicular, parallel])
+    C_W = share / np.where(slopes > 0, slopes, np.nan)
+    return C_W, share * K - C_W * g
+
+
+def _means(act: Activation, kernels: Array) -> tuple[Array, Array, Array]:
+    """g, g' and <s'^2>, with their limits at K = 0."""
+    found = np.full((3, len(kernels)), np.nan)
+    zero = kernels == 0
+    if zero.any():
+        limit = KernelFunctions(act).at(0.0)
+        found[:, zero] = np.array([[limit.square], [limit.square_slope], [limit.slope_square]])
+    if not zero.all():
+        order = np.argsort(kernels)
+        order = order[~zero[order]]
+        means = kernel_means(act, kernels[order], 1e-12)
+        # A user's function is resolved up to some kernel; the rest is nan.
+        found[:, order[: len(means.square)]] = means.square, means.square_slope, means.slope_square
+    return found[0], found[1], found[2]
+
+
+def phase_diagram(
+    activation: Any,
+    C_b: tuple[float, float] = (0.0, 1.0),
+    C_W: tuple[float, float] = (0.0, 4.0),
+    points: int = 60,
+    gamma: float = 0.0,
+    start: float = 1.0,
+) -> xarray.Dataset:
+    """The phase of every (C_b, C_W) of a grid, with the kernel reached from K = ``start`` at infinite depth.
+
+    Variables over (C_b, C_W): ``K``, ``chi_parallel``, ``chi_perpendicular``, ``depth_parallel`` and
+    ``depth_perpendicular`` (layers, see :func:`correlation_depth`) and ``phase``, a key of ``PHASES``. Beside them
+    ``line_C_W`` and ``line_C_b``, the lines of :func:`phase_lines`, and ``critical_C_b``, ``critical_C_W``,
+    ``critical_K``, ``critical_kind`` of the critical points. The grid is good to about eight digits.
+    """
+    act, share = find_activation(activation), weight_share(gamma)
+    if not act.is_continuous:
+        raise NotSupportedError(
+            f"{act.label} jumps, so that nearby inputs part at every C_W > 0 (chi_perp is infinite): there is one "
+            "phase only, and nothing to draw."
+        )
+    ranges = [_axis(name, bounds, points) for name, bounds in (("C_b", C_b), ("C_W", C_W))]
+    if not 1e-9 <= start <= 100:
+        raise InputError(f"start is {start:g}: give a kernel value from 1e-9 to 100.")
+    require_memory(8 * points * (40 * points + 1200), "the phase diagram", "use fewer points")
+    bias, weight = np.meshgrid(*ranges, indexing="ij")
+    reached = _straight if act.slopes is not None else _curved
+    K, parallel, perpendicular = reached(act, bias, weight, 1 - share, float(start))
+    return _labelled(act, float(gamma), float(start), ranges, K, parallel, perpendicular)
+
+
+def _axis(name: str, bounds: tuple[float, float], points: int) -> Array:
+    low, high = bounds
+    if not (np.isfinite([low, high]).all() and 0 <= low < high):
+        raise InputError(f"{name} runs from {low:g} to {high:g}: give 0 <= low < high.")
+    if points < 2:
+        raise InputError(f"points is {points}: give 2 or more.")
+    return np.linspace(low, high, points)
+
+
+def _straight(act: Activation, bias: Array, weight: Array, skip: float, start: float) -> tuple[Array, ...]:
+    """Scale-invariant activations: K' = C_b + chi K."""
+    assert act.slopes is not None
+    chi = skip + weight * (act.slopes[0] ** 2 + act.slopes[1] ** 2) / 2
+    critical = np.abs(chi - 1) < 1e-12
+    with np.errstate(divide="ignore", invalid="ignore"):
+        K = np.where(chi < 1, bias / (1 - chi), np.inf)
+    return np.where(critical, np.where(bias > 0, np.inf, start), K), chi, chi
+
+
+def _curved(act: Activation, bias: Array, weight: Array, skip: float, start: float) -> tuple[Array, ...]:
+    """The first root of the gap in the direction of the flow, row by row of the grid, on interpolated functions."""
+    found = scan(act)
+    x = np.log(found.kernels)
+    square, slope, slope_square = (
+        make_interp_spline(x, values, k=5)
+        for values in (found.square, found.square_slope, found.slope_square)
+    )
+    limit = found.functions.at(0.0)
+    starts = np.full(bias.shape, start)
+    if (found.square_slope < 0).any():
+        # A map that turns around can jump over fixed points: its first steps are followed.
+        for _ in range(_BURN_IN):
+            starts = bias + weight * square(_log(starts, found.kernels)) + skip * starts
+    K = np.stack(
+        [
+            _first_root(b, w, skip, k, found, square)
+            for b, w, k in zip(bias[:, 0], weight, starts, strict=True)
+        ]
+    )
+    inside, at_zero = np.isfinite(K) & (K > 0), K == 0
+    where = _log(np.where(inside, K, 1.0), found.kernels)
+    parallel = np.where(inside, slope(where), np.where(at_zero, float(limit.square_slope), np.nan))
+    perpendicular = np.where(
+        inside, slope_square(where), np.where(at_zero, float(limit.slope_square), np.nan)
+    )
+    return K, skip + weight * parallel, skip + weight * perpendicular
+
+
+def _log(K: Array, kernels: Array) -> Array:
+    """log K, kept to the range of the table."""
+    return np.asarray(np.log(np.clip(K, kernels[0], kernels[-1])))
+
+
+def _first_root(C_b: float, C_W: Array, skip: float, start: Array, found: Scan, square: Any) -> Array:
+    """Where the flow from ``start`` ends, for all C_W at once: infinite above, 0 below all roots."""
+    kernels = found.kernels
+    gaps = C_b + C_W[:, None] * found.square - (1 - skip) * kernels
+    rising = C_b + C_W * square(_log(start, kernels)) - (1 - skip) * start > 0
+    ahead = np.where(rising[:, None], (start[:, None] < kernels) & (gaps <= 0), False)
+    behind = np.where(rising[:, None], False, (start[:, None] > kernels) & (gaps >= 0))
+    far = np.where(rising, np.argmax(ahead, axis=1), len(kernels) - 1 - np.argmax(behind[:, ::-1], axis=1))
+    exists = (ahead | behind).any(axis=1)
+    near = np.clip(far + np.where(rising, -1, 1), 0, len(kernels) - 1)
+    nearest = kernels[near]
+    low = _log(np.where(rising, np.maximum(nearest, start), kernels[far]), kernels)
+    high = _log(np.where(rising, kernels[far], np.minimum(nearest, start)), kernels)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        positive = C_b + C_W * square(middle) - (1 - skip) * np.exp(middle) > 0
+        low, high = np.where(positive, middle, low), np.where(positive, high, middle)
+    return np.where(exists, np.exp((low + high) / 2), np.where(rising, np.inf, 0.0))
+
+
+def _names(K: Array, parallel: Array, perpendicular: Array) -> NDArray[np.str_]:
+    conditions = [
+        np.isinf(K),
+        parallel < -1,
+        np.abs(perpendicular - 1) < 1e-9,
+        perpendicular > 1,
+        K == 0,
+    ]
+    return np.select(conditions, ["exploding", "cycling", "critical", "chaotic", "vanishing"], "ordered")
+
+
+def _labelled(
+    act: Activation,
+    gamma: float,
+    start: float,
+    ranges: list[Array],
+    K: Array,
+    parallel: Array,
+    perpendicular: Array,
+) -> xarray.Dataset:
+    import xarray
+
+    grid, found, scanned = ("C_b", "C_W"), criticality(act, gamma), scan(act)
+    line_C_W, line_C_b = _on_lines(
+        weight_share(gamma), scanned.kernels, scanned.square, scanned.square_slope, scanned.slope_square
+    )
+    critical = [point for point in (found.point, *found.others) if point is not None]
+    numbers = [[p.C_b, p.C_W, np.nan if p.K_star is None else p.K_star] for p in critical]
+    columns = np.array(numbers, dtype=float).reshape(-1, 3).T
+    return xarray.Dataset(
+        {
+            "K": (grid, K),
+            "chi_parallel": (grid, parallel),
+            "chi_perpendicular": (grid, perpendicular),
+            "depth_parallel": (grid, correlation_depth(parallel)),
+            "depth_perpendicular": (grid, correlation_depth(perpendicular)),
+            "phase": (grid, _names(K, parallel, perpendicular)),
+            "line_C_W": (("line", "line_K"), line_C_W),
+            "line_C_b": (("line", "line_K"), line_C_b),
+            "critical_C_b": ("critical_point", columns[0]),
+            "critical_C_W": ("critical_point", columns[1]),
+            "critical_K": ("critical_point", columns[2]),
+            "critical_kind": ("critical_point", np.array([p.kind for p in critical], dtype="<U15")),
+            "critical_stability": ("critical_point", np.array([p.stability for p in critical], dtype="<U19")),
+        },
+        coords={"C_b": ranges[0], "C_W": ranges[1], "line": list(_LINES), "line_K": scanned.kernels},
+        attrs={"activation": act.label, "gamma": gamma, "start": start},
+    )

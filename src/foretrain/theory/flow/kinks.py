@@ -1,0 +1,45 @@
+"""Inputs whose kernel is exactly zero, at a kink of the activation, where the tangent kernel is a convention."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from foretrain.support.errors import AccuracyWarning
+from foretrain.theory.architecture import MLP, FloatArray
+
+
+def inputs_on_kinks(mlp: MLP, inputs: FloatArray) -> tuple[int, ...]:
+    """Inputs with K = 0 in a hidden layer of an activation whose slope jumps at 0: theirs is a matter of convention.
+
+    The tangent kernel then takes the limit K -> 0+ of <s' s'>, but networks the slope that they have at 0 itself.
+    """
+    if not any(kink.location == 0 and _slope_jumps(kink.jumps) for kink in mlp.activation.kinks):
+        return ()
+    stays, found = float(mlp.activation(np.zeros(1))[0]) == 0, np.zeros(len(inputs), dtype=np.bool_)
+    zero = mlp.C_b[0] + mlp.C_W[0] * (inputs**2).mean(axis=1) == 0
+    for layer in mlp.layers[1:]:
+        found |= zero & (layer.C_W != 0)
+        fresh = (zero & stays) | (layer.C_W == 0)
+        zero = fresh & (zero | (layer.gamma == 0)) & (layer.C_b == 0)
+    return tuple(int(number) for number in np.flatnonzero(found))
+
+
+def _slope_jumps(jumps: tuple[float, ...]) -> bool:
+    """Not known counts as jumping."""
+    return any(jump != 0 or math.isnan(jump) for jump in jumps[:2])
+
+
+def warn_of_kinks(mlp: MLP, numbers: Sequence[int]) -> None:
+    """One warning for inputs that :func:`inputs_on_kinks` found, at the line that called the caller of this."""
+    if len(numbers):
+        warnings.warn(
+            f"the kernel of input {', '.join(map(str, numbers))} is exactly zero, at the kink of "
+            f"{mlp.activation.label}, where the tangent kernel is that of K -> 0+ and networks with the slope at 0 "
+            "itself have another: leave the input out, or give C_b > 0.",
+            AccuracyWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,158 @@
+"""The terms of the tangent kernel by layer and group (9.28), and the factors that they are made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.memory import require_memory
+from foretrain.support.progress import track
+from foretrain.theory.architecture import MLP, check_network
+from foretrain.theory.flow.kinks import inputs_on_kinks, warn_of_kinks
+from foretrain.theory.kernel_functions import shared_functions
+from foretrain.theory.recursions.preactivation import PairExpectations, next_kernel
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = NDArray[np.float64]
+
+GROUPS = ("bias", "weight")
+
+
+class Factors(NamedTuple):
+    """What the terms of (9.28) are made of, for layers 1..L and any shape of inputs after that."""
+
+    kernels: Array  # K of every layer
+    signals: Array  # G of the layer before: <s s>, or x.x / n_0
+    growth: Array  # P from every layer to the output, 1 at the output itself
+
+
+class Diagonal(NamedTuple):
+    """The same for each input with itself (L, N), with what one layer multiplies (L-1, N)."""
+
+    factors: Factors
+    parallel: Array  # chi_parallel from layer l to l + 1 (B.15)
+    perpendicular: Array  # chi_perp (B.16)
+
+
+def shares(mlp: MLP, X: ArrayLike, tolerance: float = 1e-10) -> xr.Dataset:
+    """Terms of (9.28), which add up to Theta of the output, for every layer, group and pair of inputs.
+
+    ``contribution`` is the term, ``share`` its part of Theta (of no use for a pair whose Theta is near zero),
+    ``growth`` the product P to the output and ``signal`` the G that multiplies lambda_W.
+
+    Examples
+    --------
+    >>> found = shares(MLP("relu", depth=4, width=50, C_W=2.0), [[1.0]])
+    >>> found["share"].sum("group").values.ravel()
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    import xarray as xr
+
+    check_network(mlp)
+    inputs = mlp.check_inputs(X)
+    found = _pair_factors(mlp, inputs, tolerance)
+    terms = contributions(mlp, found)
+    total = terms.sum(axis=(0, 1))
+    refuse_no_kernel(np.diagonal(total))
+    warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = terms / total
+    pair = ("input_1", "input_2")
+    return xr.Dataset(
+        {
+            "contribution": (
+                ("layer", "group", *pair),
+                terms,
+                {"meaning": "term of the tangent kernel (9.28)"},
+            ),
+            "share": (("layer", "group", *pair), parts, {"meaning": "contribution over Theta"}),
+            "Theta": (pair, total, {"meaning": "tangent kernel of the output at infinite width"}),
+            "growth": (
+                ("layer", *pair),
+                found.growth,
+                {"meaning": "prod (gamma^2 + C_W <s' s'>) to the output"},
+            ),
+            "signal": (
+                ("layer", *pair),
+                found.signals,
+                {"meaning": "<s s> of the layer before, x.x/n_0 at first"},
+            ),
+        },
+        coords={"layer": np.arange(1, mlp.depth + 1), "group": list(GROUPS)},
+        attrs={"network": repr(mlp)},
+    )
+
+
+def refuse_no_kernel(kernel: Array) -> None:
+    """An error where the tangent kernel of an input with itself has no parts to speak of."""
+    if not (np.isfinite(kernel) & (kernel > 0)).all():
+        raise InputError(
+            "the tangent kernel of some input is zero or not finite: give it a positive learning rate, or move C_W "
+            "towards the critical value."
+        )
+
+
+def contributions(mlp: MLP, found: Factors) -> Array:
+    """lambda_b P and lambda_W G P: (L, 2, ...) (9.28)."""
+    shape = (-1,) + (1,) * (found.growth.ndim - 1)
+    bias = np.reshape(mlp.lambda_b, shape) * found.growth
+    weight = np.reshape(mlp.lambda_W, shape) * found.signals * found.growth
+    return np.stack([bias, weight], axis=1)
+
+
+def _pair_factors(mlp: MLP, inputs: Array, tolerance: float) -> Factors:
+    """For all pairs of inputs (L, N, N)."""
+    if len(inputs) == 1:
+        own = diagonal(mlp, inputs).factors
+        return Factors(*(values[:, :, None] for values in own))
+    _refuse_jumps(mlp)
+    size = len(inputs)
+    require_memory(
+        8 * 6 * mlp.depth * size**2,
+        f"the shares of {size:,} inputs at {mlp.depth:,} layers",
+        "use fewer inputs",
+    )
+    kernels, signals, steps = [mlp.first_kernel(inputs)], [inputs @ inputs.T / inputs.shape[1]], []
+    for layer in track(mlp.layers[1:], "layers"):
+        old = PairExpectations(mlp.activation, kernels[-1], tolerance)
+        signals.append(old.of(0, 0))
+        steps.append(layer.gamma**2 + layer.C_W * old.of(1, 1))
+        kernels.append(next_kernel(old, layer))
+    return Factors(np.stack(kernels), np.stack(signals), _to_output(np.reshape(steps, (-1, size, size))))
+
+
+def diagonal(mlp: MLP, X: ArrayLike) -> Diagonal:
+    """The factors of each input with itself, to any depth."""
+    _refuse_jumps(mlp)
+    signal = np.mean(mlp.check_inputs(X) ** 2, axis=1)
+    kernel = mlp.C_b[0] + mlp.C_W[0] * signal
+    functions = shared_functions(mlp.activation)
+    kernels, signals = np.empty((mlp.depth, len(kernel))), np.empty((mlp.depth, len(kernel)))
+    parallel, perpendicular = (np.empty((mlp.depth - 1, len(kernel))) for _ in range(2))
+    kernels[0], signals[0] = kernel, signal
+    for index, layer in enumerate(mlp.layers[1:], start=1):
+        square, slope, _, slope_square, _, _ = np.transpose([functions.fast(K) for K in kernels[index - 1]])
+        signals[index] = square
+        kernels[index] = layer.C_b + layer.C_W * square + layer.gamma**2 * kernels[index - 1]
+        parallel[index - 1] = layer.gamma**2 + layer.C_W * slope
+        perpendicular[index - 1] = layer.gamma**2 + layer.C_W * slope_square
+    return Diagonal(Factors(kernels, signals, _to_output(perpendicular)), parallel, perpendicular)
+
+
+def _to_output(steps: Array) -> Array:
+    """Products of the steps from every layer 1..L to the last."""
+    last = np.ones((1, *steps.shape[1:]))
+    return np.concatenate([steps, last])[::-1].cumprod(axis=0)[::-1]
+
+
+def _refuse_jumps(mlp: MLP) -> None:
+    if not mlp.activation.is_continuous:
+        raise NotSupportedError(
+            f"the tangent kernel of {mlp.activation.label} is infinite, since the activation jumps: choose a "
+            "continuous one."
+        )

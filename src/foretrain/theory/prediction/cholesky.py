@@ -1,0 +1,121 @@
+"""The Cholesky factor of a training kernel: solves, determinants, and the jitter that was needed, if any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import LinAlgError, cho_solve, cholesky, norm, solve_triangular
+from scipy.linalg.lapack import dpocon
+
+from foretrain.gaussian.all_pairs.engine import square_tiles
+from foretrain.support.errors import InputError
+from foretrain.support.memory import require_memory
+from foretrain.support.user_warnings import warn_user
+from foretrain.theory.arguments import real_array
+
+Array = NDArray[np.float64]
+
+RESOLVED = 1e-13
+"""Of the reciprocal condition: below it rounding in the kernel decides, even if the algorithm goes through."""
+
+# Rounding in directions without signal is divided by the jitter, and the rest is moved by it.
+_JITTERS = tuple(10.0**power for power in range(-10, -5))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CholeskyFactor:
+    """K + noise + jitter = lower lower^T; ``jitter`` is zero unless the kernel was singular to rounding."""
+
+    lower: Array
+    jitter: float
+
+    @property
+    def log_determinant(self) -> float:
+        """log |K|."""
+        return 2 * float(np.log(np.diagonal(self.lower)).sum())
+
+    def solve(self, values: Array) -> Array:
+        """K^-1 times columns."""
+        return np.asarray(cho_solve((self.lower, True), values, check_finite=False))
+
+    def whiten(self, values: Array) -> Array:
+        """lower^-1 times columns, whose squares are those of K^-1."""
+        return np.asarray(solve_triangular(self.lower, values, lower=True, check_finite=False))
+
+    def __repr__(self) -> str:
+        added = f"with jitter {self.jitter:.3g}" if self.jitter else "without jitter"
+        return f"Cholesky factor of a kernel of {len(self.lower):,} inputs, {added}"
+
+
+def factorise(K: ArrayLike, noise: float = 0.0) -> CholeskyFactor:
+    """The factor of K + noise, with a warning if that needed a jitter.
+
+    The jitter is the smallest power of ten that works, from 1e-10 to 1e-6 of the mean variance; else it is an error.
+    """
+    found = factorise_quietly(K, noise)
+    if found.jitter:
+        warn_user(
+            f"the kernel is singular to rounding, so {found.jitter:.3g} was added to its diagonal: leave out "
+            "repeated inputs, or give a noise.",
+        )
+    return found
+
+
+def factorise_quietly(K: ArrayLike, noise: float = 0.0) -> CholeskyFactor:
+    """The same for callers that report the jitter themselves."""
+    kernel = check_kernel(K)
+    require_memory(
+        32.0 * kernel.size, f"the Cholesky factor of {len(kernel):,} inputs", "use fewer training inputs"
+    )
+    noise = check_noise(noise)
+    scale = float(np.diagonal(kernel).mean()) + noise
+    if not scale > 0:
+        raise InputError("the kernel is zero on the training inputs: give a noise, or C_b > 0.")
+    for jitter in (0.0, *(relative * scale for relative in _JITTERS)):
+        lower = _try(kernel, noise + jitter)
+        if lower is not None:
+            return CholeskyFactor(lower, jitter)
+    raise InputError(
+        f"the kernel of the training inputs is not positive definite even with a jitter of {_JITTERS[-1]:g} of "
+        "its diagonal: check that it is a covariance, or give a noise."
+    )
+
+
+def _try(kernel: Array, added: float) -> Array | None:
+    """The factor, or None where there is none or it has no digits."""
+    shifted = kernel.copy()
+    shifted[np.diag_indices_from(shifted)] += added
+    size = float(norm(shifted, 1, check_finite=False))
+    try:
+        # The transpose, which is the same matrix, lies in memory as LAPACK wants it.
+        lower = np.asarray(cholesky(shifted.T, lower=True, overwrite_a=True, check_finite=False))
+    except LinAlgError:
+        return None
+    reciprocal, _ = dpocon(lower, size, uplo="L")
+    return lower if reciprocal > RESOLVED else None
+
+
+def check_kernel(K: ArrayLike) -> Array:
+    """A symmetric matrix of finite numbers."""
+    kernel = real_array("the kernel", K)
+    if kernel.ndim != 2 or kernel.shape[0] != kernel.shape[1] or not len(kernel):
+        raise InputError(f"the kernel has shape {kernel.shape}: give (N, N).")
+    if _asymmetry(kernel) > 1e-8 * max(kernel.max(), -kernel.min()):
+        raise InputError("the kernel is not symmetric: give K_ab = K_ba.")
+    return kernel
+
+
+def _asymmetry(kernel: Array) -> float:
+    """The largest |K_ab - K_ba|, tile by tile: a transposed sweep of the whole would miss the cache all the time."""
+    tiles = square_tiles(kernel.shape, symmetric=True)
+    return max(float(np.abs(kernel[t.rows, t.columns] - kernel[t.columns, t.rows].T).max()) for t in tiles)
+
+
+def check_noise(noise: float) -> float:
+    """The variance of the output noise, or an error."""
+    number = real_array("noise", noise)
+    if number.ndim or number < 0:
+        raise InputError(f"noise is {noise!r}: give one variance, zero or positive.")
+    return float(number)

@@ -1,0 +1,149 @@
+"""A diagnosis in words, as a record and as data."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import xarray
+from made_up_checks import CAUSE, CONSEQUENCE, FINE, GOOD, STUBBORN, MadeUp, diagnosed, setup
+
+from foretrain.doctor.checks import Stage
+from foretrain.doctor.finding import Examination, Finding, Severity
+from foretrain.doctor.presentation.step_counts import counted
+from foretrain.support.store import load, save
+
+SKIPPED = MadeUp("skipped", "?", Stage.NONE, lambda case: Examination(skipped="not for linear models."))
+NOTE = MadeUp(
+    "note", "?", Stage.NONE, lambda case: Examination((Finding(Severity.NOTE, "Worth knowing", "", ""),))
+)
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def measured(name: str) -> MadeUp:
+    data = xarray.Dataset(
+        {"size": ("layer", np.array([1.0, np.inf]), {"units": "1"})}, {"layer": ["a", "b"]}, {"samples": 3}
+    )
+    return MadeUp(name, "?", Stage.NONE, lambda case: Examination((GOOD,), data))
+
+
+def test_the_worst_comes_first_and_causes_before_consequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [FINE, STUBBORN, CAUSE, CONSEQUENCE, NOTE])
+    assert [name for name, _ in found.by_severity()] == ["cause", "consequence", "stubborn", "note", "fine"]
+    assert not found.healthy
+    assert found.headline == "2 critical findings and 1 warning: Weights are 0, below 1."
+
+
+def test_a_healthy_network_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [FINE, NOTE, SKIPPED])
+    assert found.healthy
+    assert found.headline == "Healthy: nothing was found that holds learning back (2 checks)."
+    lines = repr(found).splitlines()
+    assert "good    fine: This is as it should be." in lines
+    assert "note    note: Worth knowing." in lines
+    assert "skipped skipped: not for linear models." in lines
+    assert "Next:" not in repr(found)
+    assert "Linear with 4 parameters on 64 samples: mean squared error, SGD with rate 0.1" in repr(found)
+
+
+def test_where_no_check_applies_nothing_is_called_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert diagnosed(monkeypatch, [SKIPPED]).headline.startswith("None of the checks applies")
+
+
+def test_complaints_have_evidence_source_advice_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = repr(diagnosed(monkeypatch, [CAUSE, FINE]))
+    assert "CRITICAL: Weights are 0, below 1.  [cause]" in text
+    assert "  Their mean is 0. (Nobody (1.1))" in text
+    assert "  Do: Set them." in text
+    assert "    model.weight.data.fill_(1.0)" in text
+    assert all(len(line) <= 118 for line in text.splitlines())
+
+
+def test_consequences_are_told_as_such_and_not_advised_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [CAUSE, CONSEQUENCE, STUBBORN])
+    assert repr(found).count("Probably a consequence of cause: treat that first.") == 2
+    assert "fill_(0.5)" not in repr(found)
+    found.plan()  # it looked again: one of the two remains
+    assert repr(found).count("Probably a consequence of cause: treat that first.") == 1
+    assert "fill_(2.0)" in repr(found)
+
+
+def test_long_code_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "\n".join(f"layer_{number} = {number}" for number in range(40))
+    told = Finding(Severity.WARNING, "Long", "", "", advice="Do it all.", code=code)
+    text = repr(diagnosed(monkeypatch, [MadeUp("long", "?", Stage.NONE, lambda case: Examination((told,)))]))
+    assert "    layer_12 = 12" in text
+    assert "layer_13" not in text
+    assert "27 more lines" in text
+
+
+def test_the_record_is_json_with_finite_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [CAUSE, FINE, SKIPPED])
+    record = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert record["healthy"] is False
+    assert record["parameters"] == 4
+    assert record["checks"]["skipped"] == {
+        "question": "?",
+        "skipped": "not for linear models.",
+        "failed": False,
+        "findings": [],
+    }
+    told = record["checks"]["cause"]["findings"][0]
+    assert told["severity"] == "critical"
+    assert told["numbers"] == {"size": 0.0, "never": None}
+    assert told["where"] == ["weight"]
+    assert told["treatment"] == "set weights to 1"
+
+
+def test_all_measurements_fit_into_one_dataset_that_can_be_saved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    found = diagnosed(monkeypatch, [measured("first"), measured("second"), FINE])
+    data = found.to_dataset()
+    assert data["first.size"].dims == ("first.layer",)
+    assert data["second.size"].attrs["units"] == "1"
+    assert data["second.layer"].values.tolist() == ["a", "b"]
+    assert data.attrs["first.samples"] == 3
+    save(data, f"{tmp_path}/data.zarr")
+    again = load(f"{tmp_path}/data.zarr")
+    assert again["first.size"].values.tolist() == [1.0, float("inf")]
+
+
+def test_nothing_measured_is_an_empty_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = diagnosed(monkeypatch, [FINE]).to_dataset()
+    assert not data.data_vars
+    assert data.attrs["headline"].startswith("Healthy")
+
+
+def test_what_was_left_out_and_what_has_begun_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    given = replace(setup(), fresh=False, notes=("Half of the samples were looked at.",), batch_size=7)
+    text = " ".join(repr(diagnosed(monkeypatch, [FINE], given)).split())
+    assert "7 samples in a step. Training has begun. Half of the samples were looked at." in text
+    assert torch.equal(given.task.x, setup().task.x)
+
+
+def test_lines_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [CAUSE, NOTE, SKIPPED])
+    for columns, widest in (("50", 50), ("10", 40), ("300", 100)):
+        monkeypatch.setenv("COLUMNS", columns)
+        code = found.findings[0].code.splitlines()
+        lines = [line for line in repr(found).splitlines()[1:] if line.strip() not in code]
+        assert widest - 20 < max(map(len, lines)) <= widest
+
+
+def test_numbers_of_steps_have_two_digits() -> None:
+    told = [
+        counted(steps) for steps in (0, 0.2, 7.4, 12.4, 1_274, 123_456, 8_531_133, 2e8, 3.3e13, 2e17, np.inf)
+    ]
+    assert told == [
+        *("0", "1", "7", "12", "1,300", "120,000", "8.5 x 10^6", "2 x 10^8", "3.3 x 10^13"),
+        *("more than 10^14", "more than 10^14"),
+    ]

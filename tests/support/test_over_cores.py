@@ -1,0 +1,30 @@
+"""Work on all cores: results in order, and torch's own threads given back whatever happens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foretrain.support.threads import PARTS_AT_ONCE, over_cores, torch_over_cores
+
+
+def test_results_come_in_the_order_of_the_parts() -> None:
+    parts = range(2 * PARTS_AT_ONCE + 3)
+    expected = [part**2 for part in parts]
+    assert over_cores(lambda part: part**2, parts) == expected
+    assert torch_over_cores(lambda part: part**2, parts, "squares") == expected
+    assert torch_over_cores(lambda part: part**2, parts, "squares", uses_blas=True) == expected
+    assert torch_over_cores(lambda part: part**2, range(0), "squares") == []
+
+
+def test_torch_has_one_thread_inside_and_its_own_number_afterwards() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert torch_over_cores(lambda _: torch.get_num_threads(), range(1), "threads") == [1]
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError):
+            torch_over_cores(lambda part: 1 / part, range(3), "failures")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
