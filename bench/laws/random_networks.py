@@ -42,7 +42,7 @@ def _kernels() -> list[Law]:
             f"`K` at infinite width, relu, {LAYERS} layers",
             "N",
             "inputs",
-            (250, 500, 1000, 1500),
+            (500, 1000, 1500, 2000),
             (0, 2),
             lambda size: _flow("relu", size, ["K"]),
             lambda size: LAYERS * NUMBER * size**2,
@@ -75,7 +75,7 @@ def _kernels() -> list[Law]:
             "N",
             "inputs",
             (50, 100, 200),
-            (1, 2),
+            (0, 2),
             lambda size: _flow("tanh", size, ["G1", "H1"], layers=FEW_LAYERS),
             lambda size: 2 * FEW_LAYERS * NUMBER * size**2,
             large=(1e4, 1e6),
@@ -91,7 +91,7 @@ def _tensors() -> list[Law]:
             "N",
             "inputs",
             (4, 6, 8, 12),
-            (2, 4),
+            (0, 4),
             lambda size: _flow("tanh", size, ["V"], layers=FEW_LAYERS),
             lambda size: FEW_LAYERS * NUMBER * size**4,
             large=(1e2, 1e3),
@@ -102,7 +102,7 @@ def _tensors() -> list[Law]:
             "N",
             "inputs",
             (3, 4, 6, 8),
-            (2, 4),
+            (0, 4),
             lambda size: _flow("tanh", size, FOUR_POINT, layers=FEW_LAYERS),
             lambda size: 5 * FEW_LAYERS * NUMBER * size**4,
             large=(1e2, 1e3),
@@ -134,7 +134,7 @@ def _tensors() -> list[Law]:
             "N",
             "inputs",
             (2, 3, 4, 6),
-            (2, 4),
+            (0, 4),
             lambda size: _flow("tanh", size, DIFFERENTIALS, layers=3),
             lambda size: 6 * 3 * NUMBER * size**4,
             large=(1e2, 1e3),
@@ -161,8 +161,8 @@ def _predictions() -> list[Law]:
             "prediction at infinite width, relu, 3 layers",
             "N",
             "training inputs",
-            (500, 1000, 2000),
-            (2, 3),
+            (500, 1000, 2000, 4000),
+            (0, 2, 3),
             lambda size: _prediction(size, learner="gradient_descent"),
             lambda size: 2 * NUMBER * size**2,
             large=(1e5, 1e6),
@@ -173,8 +173,8 @@ def _predictions() -> list[Law]:
             "posterior at infinite width, relu, 3 layers",
             "N",
             "training inputs",
-            (500, 1000, 2000),
-            (2, 3),
+            (500, 1000, 2000, 4000),
+            (0, 2, 3),
             lambda size: _prediction(size, learner="bayes"),
             lambda size: NUMBER * size**2,
             large=(1e5, 1e6),
@@ -186,7 +186,7 @@ def _predictions() -> list[Law]:
             "N",
             "training inputs",
             (2, 3, 4, 5),
-            (2, 4),
+            (0, 4),
             lambda size: _finite(size, learner="gradient_descent"),
             lambda size: 15 * NUMBER * size**4,
             large=(1e2, 1e3),
@@ -197,7 +197,7 @@ def _predictions() -> list[Law]:
             "N",
             "training inputs",
             (3, 4, 6, 8),
-            (2, 4),
+            (0, 4),
             lambda size: _finite(size, learner="bayes"),
             lambda size: NUMBER * size**4,
             large=(1e2, 1e3),
@@ -207,18 +207,20 @@ def _predictions() -> list[Law]:
 
 
 def _escape() -> Law:
-    """The plateau lasts as the square of this size; what it costs to know that does not grow."""
+    """The plateau lasts as the square of one over the amplitude; what it costs to know that, as the logarithm."""
     return Law(
         "escape time of tanh, depth 4, exact scalar flow",
-        "1/ε",
-        "over the initial amplitude",
-        (10, 100, 1000),
-        (0,),
+        "d",
+        "decades of the amplitude below 1",
+        (1, 2, 3, 4),
+        (0, 1),
         lambda size: (
-            lambda: ft.saddle.escape_time("tanh", [1 / size] * 4, width=64, threshold=0.3, method="reduced")
+            lambda: ft.saddle.escape_time(
+                "tanh", [10.0**-size] * 4, width=64, threshold=0.3, method="reduced"
+            )
         ),
         lambda size: NUMBER,
-        large=(1e4, 1e6),
+        large=(10.0, 100.0),
         divides=False,
     )
 

@@ -93,7 +93,7 @@ def _kernels() -> list[Law]:
             "regression with a kernel in memory",
             "N",
             "inputs",
-            (500, 1000, 2000),
+            (500, 1000, 2000, 4000),
             (2, 3),
             _regression,
             lambda size: NUMBER * size,

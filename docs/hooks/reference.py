@@ -22,6 +22,7 @@ ENTRY = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 REST = re.compile(r"^::: rest of ([\w.]+)$", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\[)(foretrain[\w.]*)(?=\])")
 NAMED = re.compile(r"``(?:[\w.]+\.)?(\w+)``")
+LONGEST = 60  # characters of a constant that is shown
 
 
 def expanded(pages: Mapping[str, str]) -> dict[str, str]:
@@ -31,7 +32,7 @@ def expanded(pages: Mapping[str, str]) -> dict[str, str]:
     def section(module: str) -> str:
         missing = [address for address in public(module) if address not in listed]
         listed.update(missing)
-        entries = "\n\n".join(f"::: {address}" for address in missing)
+        entries = "\n\n".join(map(_entry, missing))
         return f"## {module.removeprefix('foretrain.')}\n\n{_about(module)}\n\n{entries}\n" if missing else ""
 
     def sections(found: re.Match[str]) -> str:
@@ -79,8 +80,7 @@ def public(module: str) -> list[str]:
 def canonical(address: str) -> str:
     """Where a function or class is defined; of anything else the address as it is."""
     found = resolve(address)
-    is_code = inspect.isclass(found) or inspect.isroutine(found)
-    if is_code and str(found.__module__).startswith("foretrain"):
+    if _is_code(found) and str(found.__module__).startswith("foretrain"):
         return f"{found.__module__}.{found.__qualname__}"
     return address
 
@@ -120,6 +120,18 @@ def _about(module: str) -> str:
     return as_markdown(inspect.cleandoc(import_module(module).__doc__ or "").partition("\n\n")[0]).strip()
 
 
+def _entry(address: str) -> str:
+    """Code is read off its file; constants, which carry no docstring, are told with their values."""
+    found = resolve(address)
+    if _is_code(found):
+        return f"::: {address}"
+    value = repr(found)
+    return f"- `{address}`" + (f": `{value}`" if len(value) <= LONGEST and "`" not in value else "")
+
+
 def _is_own(module: str, name: str, value: Any) -> bool:
-    is_code = inspect.isclass(value) or inspect.isroutine(value)
-    return is_code and not name.startswith("_") and value.__module__ == module
+    return _is_code(value) and not name.startswith("_") and value.__module__ == module
+
+
+def _is_code(value: Any) -> bool:
+    return inspect.isclass(value) or inspect.isroutine(value)

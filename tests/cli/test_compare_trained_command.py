@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import foretrain as ft
-from foretrain.cli import compare_trained
-from foretrain.cli.compare import COMMAND
+from foretrain.cli.compare import COMMAND, trained
 from foretrain.cli.frame import run
 from foretrain.compare.trained import comparison
 from foretrain.theory.prediction.bayes import bayes_prediction
@@ -131,7 +130,7 @@ def test_the_order_of_one_over_the_width(tmp_path: Path, capsys: pytest.CaptureF
     (found,) = json.loads((folder / "answer.json").read_text())["comparisons"]
     assert (found["regime"], found["widths"]) == ("finite", [16, 32, 64])
     mlp = ft.MLP.critical("sin", depth=2, width=64)
-    data = (compare_trained._TRAIN, compare_trained._TARGETS, compare_trained._TESTS)
+    data = (trained._TRAIN, trained._TARGETS, trained._TESTS)
     expected = ft.predict(mlp, *data, regime="finite", eta=found["eta"])
     theory = [row["theory"] for row in found["entries"] if row["observable"] == "mean"]
     shift = 64 * (expected.mean - expected.infinite_mean).values.ravel()

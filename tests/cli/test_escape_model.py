@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretrain.cli import output
-from foretrain.cli.escape_model import answer_for_model
+from foretrain.cli.escape.model import answer_for_model
 from foretrain.support.errors import InputError
 
 MODEL = """

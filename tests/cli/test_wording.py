@@ -23,6 +23,8 @@ OPTIONS = {
     "c_w": "--c-w",
     "workers": "--workers",
     "overwrite": "--overwrite",
+    "inputs": "--inputs",
+    "samples": "--samples",
 }
 
 
@@ -43,6 +45,8 @@ OPTIONS = {
         ("leave out draws, or eta.", "leave out --draws, or eta."),
         ("leave time out, or draws.", "leave --time out, or --draws."),
         ("give a smaller eta.", "give a smaller --eta."),
+        ("leave C_b out.", "leave --c-b out."),
+        ("samples is 0: give more with inputs=.", "--samples is 0: give more with --inputs."),
         ("label_smoothing is for classes.", "--label-smoothing is for classes."),
     ],
 )
@@ -61,6 +65,8 @@ def test_arguments_become_options(said: str, told: str) -> None:
         "beta=3 and theta= are others.",
         "runs-eta=1 is a file.",
         "it takes time, noise and draws.",
+        "leave out inputs that are zero, or give smaller inputs.",
+        "leave out samples without a target.",
     ],
 )
 def test_what_is_no_argument_stays(said: str) -> None:

@@ -23,3 +23,8 @@ def test_what_is_there_is_checked(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", y=np.ones(3))
     with pytest.raises(InputError, match=r"no array 'x': write it with numpy.savez\(path, x=\.\.\.\)"):
         load_samples(tmp_path / "other.npz")
+
+
+def test_what_is_loaded_tells_its_shapes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.ones((30, 2)), y=np.ones(30))
+    assert repr(load_samples(tmp_path / "data.npz")) == "Samples(x (30, 2), y (30,))"

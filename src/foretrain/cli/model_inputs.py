@@ -49,7 +49,7 @@ def check_takes(model: nn.Module, x: Tensor, name: str = "x") -> None:
     """Refuse data that the model cannot take, in one sentence, before anything is computed."""
     import torch
 
-    from foretrain.empirical.tangent_kernel.model import unchanged
+    from foretrain.empirical.models.model import unchanged
 
     try:
         with unchanged(model), torch.random.fork_rng(devices=[]), torch.no_grad():

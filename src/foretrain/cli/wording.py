@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 # Not inside of longer words, nor in a path.
 _BEFORE, _AFTER = r"(?<![\w/-])", r"(?![\w/'\"])"
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 _SAID_OF_VALUES = r"(?:is|are) (?=for |[-\d'\"\[(]|nan\b|inf\b)|contains |lists |must be "
+# Options whose names are words of every day: in a sentence they are not meant.
+_EVERYDAY = (
+    "data",
+    "inputs",
+    "layers",
+    "modes",
+    "outputs",
+    "parameters",
+    "points",
+    "samples",
+    "states",
+    "steps",
+    "test",
+)
 
 
 def in_options(said: str, options: Mapping[str, str], phrases: Sequence[tuple[str, str]] = ()) -> str:
@@ -18,9 +32,7 @@ def in_options(said: str, options: Mapping[str, str], phrases: Sequence[tuple[st
     """
     for python, here in phrases:
         said = re.sub(f"{_BEFORE}{re.escape(python)}{_AFTER}", here, said)
-    names = "|".join(sorted(map(re.escape, options), key=len, reverse=True))
-    if not names:
-        return said
+    names = _any(options)
 
     def option(found: re.Match[str]) -> str:
         return options[found["name"].lower()]
@@ -29,10 +41,11 @@ def in_options(said: str, options: Mapping[str, str], phrases: Sequence[tuple[st
         return f"{option(found)} {found['value']}"
 
     def each(found: re.Match[str]) -> str:
-        return re.sub(rf"\b(?P<name>{names})\b", option, found[0])
+        return re.sub(rf"\b(?P<name>{names})\b", option, found[0], flags=re.IGNORECASE)
 
     name = rf"{_BEFORE}(?P<name>{names})"
-    listed = rf"(?:{names})(?:(?:, | and | or )(?:{names}))*"
+    bare = _any([one for one in options if one not in _EVERYDAY])
+    listed = rf"(?:{bare})(?:(?:, | and | or )(?:{bare}))*\b"
     rules = (
         (rf"{name}=(?P<quote>['\"])(?P<value>[\w.]+)(?P=quote)", with_value),
         (rf"{name}=(?P<value>{_NUMBER}){_AFTER}", with_value),
@@ -40,10 +53,15 @@ def in_options(said: str, options: Mapping[str, str], phrases: Sequence[tuple[st
         (rf"{name}={_AFTER}", option),
         (rf"^(?P<name>{names})(?= (?:{_SAID_OF_VALUES}))", option),
         (rf"\bleave {listed} out\b", each),
-        (rf"\bleave out {listed}\b", each),
+        (rf"\bleave out {listed}", each),
         (rf"\bout, or {listed}(?=[.,;:])", each),
-        (rf"\b(?:smaller|larger) (?:{names})\b", each),
+        (rf"\b(?:smaller|larger) {listed}", each),
     )
     for pattern, replaced in rules:
         said = re.sub(pattern, replaced, said, flags=re.IGNORECASE)
     return said
+
+
+def _any(names: Iterable[str]) -> str:
+    """A pattern of all of them; one that begins another comes after it. Of none: what never occurs."""
+    return "|".join(sorted(map(re.escape, names), key=len, reverse=True)) or r"(?!)"

@@ -37,7 +37,7 @@ METHODS = ("weights", "conditional")
 _CHUNK_BYTES = 2**25
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Parameters:
     """Weights (draws, n_l, n_{l-1}) and biases (draws, n_l, 1) of layers 1..L of many networks."""
 
@@ -52,6 +52,9 @@ class Parameters:
             found[f"layers.{index}.weight"] = weights[draw]
             found[f"layers.{index}.bias"] = biases[draw, :, 0]
         return found
+
+    def __repr__(self) -> str:
+        return f"Parameters({len(self.weights[0])} networks of widths {'-'.join(map(str, self.mlp.widths))})"
 
 
 def sample_parameters(mlp: MLP, draws: int, seed: Seed = 0) -> Parameters:
@@ -88,7 +91,7 @@ class LayerState:
     normals: Tensor | None = None  # W^(l) / √(C_W / n_{l-1}), (draws, n_l, n_{l-1}); None if not drawn
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ensemble:
     """Networks of one architecture on the rows of X, in numbered batches; each batch has a seed of its own.
 
@@ -109,6 +112,10 @@ class Ensemble:
             raise unknown_name("sampling method", self.method, METHODS)
         if self.draws_per_batch < 1 or self.batches < 2:
             raise InputError("an ensemble needs at least two batches of at least one network.")
+
+    def __repr__(self) -> str:
+        widths = "-".join(map(str, self.mlp.widths))
+        return f"Ensemble({self.draws} networks of widths {widths} on {len(self.X)} inputs, by {self.method})"
 
     @property
     def draws(self) -> int:

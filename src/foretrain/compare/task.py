@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,9 +32,9 @@ _BY_ELEMENT_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.
 class Task:
     """Inputs, targets and loss as the model takes them."""
 
-    x: Tensor
-    y: Tensor
-    loss: Loss
+    x: Tensor = field(repr=False)
+    y: Tensor = field(repr=False)
+    loss: Loss = field(repr=False)
     loss_name: str
 
     def taken(self, places: Tensor) -> Task:

@@ -4,10 +4,15 @@
 :func:`foretrain.doctor.entry.doctor`. Its rooms are
 
 ``checks``        one question each: inputs, initialisation, gains, dead units, plateau, ...
-``setup``         what is trained and how; the copy that is measured
+``setup``         what is trained and how; the copy that is measured, and what a pass of it costs
 ``finding``       severity, evidence, source, advice, code and treatment
 ``treatment``     carrying out the advice in its order
 ``verification``  training with and without the advice
+``trials``        short trainings by which checks decide, and by which every cure is proved
+
+What the checks measure with: ``data`` (inputs and targets), ``mlp`` (layers and their critical initialisation),
+``blocks`` (of any model), ``kernels`` (the linearised network), ``recurrence`` (states over time). How findings are
+told: ``presentation``.
 
 Importing this package does not import torch.
 """

@@ -23,7 +23,7 @@ from foretrain.doctor.treatment import Plan
 from foretrain.doctor.trials.held_out import divided
 from foretrain.doctor.trials.trial import descend
 from foretrain.doctor.trials.units import Units, units_between
-from foretrain.empirical.tangent_kernel.model import unchanged
+from foretrain.empirical.models.model import unchanged
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, integer, spawn, torch_generator

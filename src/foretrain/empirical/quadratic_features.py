@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from foretrain.empirical.differentials.entry import dntk
 from foretrain.empirical.differentials.second_changes import Way, hessian_product, right_way
 from foretrain.empirical.kernel_operator.passes import Linearised, Values, Ways, find_ways, pull_one
-from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.model import Output, unchanged
+from foretrain.empirical.models.parameters import Rates, chosen, rate_of_each, trainable
 from foretrain.empirical.tangent_kernel.entry import ntk, prepare
-from foretrain.empirical.tangent_kernel.model import Output, unchanged
-from foretrain.empirical.tangent_kernel.parameters import Rates, chosen, rate_of_each, trainable
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 

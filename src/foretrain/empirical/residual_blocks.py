@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from foretrain.empirical.tangent_kernel.calls import explained
+from foretrain.empirical.models.calls import explained
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, integer, spawn

@@ -34,9 +34,10 @@ def measured_row(
     quantity: str, expected: float, here: float, error: float, bound: float, note: str = ""
 ) -> Row:
     """One measured number, which agrees within so many standard errors."""
-    return Row(quantity, expected, here, error, bool(abs(here - expected) <= bound * error), note)
+    agrees = bool(abs(here - expected) <= bound * error)
+    return Row(quantity, float(expected), float(here), float(error), agrees, note)
 
 
 def computed_row(quantity: str, expected: float, here: float, allowed: float, note: str = "") -> Row:
     """One computed number, which agrees up to an absolute difference."""
-    return Row(quantity, expected, here, None, bool(abs(here - expected) <= allowed), note)
+    return Row(quantity, float(expected), float(here), None, bool(abs(here - expected) <= allowed), note)

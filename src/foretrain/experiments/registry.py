@@ -339,6 +339,13 @@ _TABLE = (
         seconds=20,
     ),
     Experiment(
+        "weight-metrics",
+        "Kernels of general networks by layer, inputs that only watch, metrics and spectra while a network learns",
+        f"{_FIELDS}, (62)-(64), (165)-(188), section 10.3",
+        "foretrain.experiments.collective_fields.weight_metrics:weight_metrics",
+        seconds=10,
+    ),
+    Experiment(
         "imbalance-identity",
         "The imbalance of layers: what is conserved and what drifts",
         f"{_SADDLE}, section 2, (2), (28) and corollary 12",

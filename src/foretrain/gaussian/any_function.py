@@ -50,7 +50,7 @@ def expectation_of(
     Examples
     --------
     >>> expectation_of(lambda z: np.exp(z[:, 0] * z[:, 1] / 4), [[1, 0], [0, 1]]).value.round(6)
-    1.032796
+    np.float64(1.032796)
     """
     K = check_covariance(K)
     if K.ndim != 2:

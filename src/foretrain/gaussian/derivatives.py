@@ -27,7 +27,7 @@ def covariance_gradient(
     Examples
     --------
     >>> covariance_gradient(["relu", "relu"], [[1, 0.5], [0.5, 1]]).value[0, 1].round(6)
-    0.333333
+    np.float64(0.333333)
     """
     parts = [as_factor(f) for f in factors]
     n = len(parts)

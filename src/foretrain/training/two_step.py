@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.kernel_operator.passes import Linearised, pull_one
+from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.model import Output
+from foretrain.empirical.models.parameters import Chosen, Rates, chosen, rate_of_each, trainable
 from foretrain.empirical.tangent_kernel import ntk
-from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.entry import prepare
-from foretrain.empirical.tangent_kernel.model import Output
-from foretrain.empirical.tangent_kernel.parameters import Chosen, Rates, chosen, rate_of_each, trainable
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.user_warnings import warn_user

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,6 +96,15 @@ def test_a_cure_that_harms_is_withheld_and_that_is_told(optimizer: Any, cure: Tr
 def test_a_cure_that_helps_is_advised_as_it_is() -> None:
     found = told(FASTER)
     assert proved(Case(line()), found).findings == found.findings
+
+
+def test_a_cure_that_changes_nothing_is_withheld_unless_nothing_is_learned_at_all() -> None:
+    idle = Treatment("nothing", lambda setup: setup.with_weights(lambda _: None))
+    for rate, severity in ((0.05, Severity.NOTE), (1e-6, Severity.WARNING)):
+        setup = line(rate)
+        adaptive = replace(setup, recipe=replace(setup.recipe, kind=torch.optim.Adagrad))
+        (finding,) = proved(Case(adaptive), told(idle)).findings
+        assert finding.severity is severity
 
 
 def test_notes_and_what_was_tried_on_samples_held_out_are_left_alone() -> None:

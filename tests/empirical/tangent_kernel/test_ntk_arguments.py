@@ -13,7 +13,7 @@ from brute_force import assert_equal, normal
 from torch import nn
 
 import foretrain as ft
-from foretrain.empirical.tangent_kernel import broadcasts
+from foretrain.empirical.autograd_graph import broadcasts
 from foretrain.support.errors import InputError, NotSupportedError
 
 

@@ -9,9 +9,9 @@ import torch
 from brute_force import jacobian, kernel_of
 from torch import Tensor, nn
 
+from foretrain.empirical.autograd_graph.tape import Tape
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.empirical.tangent_kernel.entry import prepare
-from foretrain.empirical.tangent_kernel.tape import Tape
 
 
 def exact(model: nn.Module, x: Tensor) -> Tensor:

@@ -146,7 +146,7 @@ def test_bad_input() -> None:
         ntk_covariance(REFERENCE, X, (0, 0, 1), (0, 0, 0, 0))
     with pytest.raises(InputError, match="not all rows of X"):
         ntk_covariance(REFERENCE, X, (0, 0, 1, 1), (0, 0, 0, 2))
-    with pytest.raises(InputError, match="layers 1 to 4"):
+    with pytest.raises(InputError, match="choose from 1 to 4"):
         ntk_covariance(REFERENCE, X, (0, 0, 1, 1), (0, 0, 0, 0), layer=5)
     with pytest.raises(InputError, match="two different ones"):
         observable_ntk(["relu", "relu"], REFERENCE, X, (0, 0), (0, 0), (0, 0))

@@ -220,7 +220,7 @@ def test_bad_requests_say_what_to_do(call: Callable[[], object], message: str) -
 
 def test_samples_that_do_not_fit_are_refused() -> None:
     with pytest.raises(NotEnoughMemoryError, match="fewer draws"):
-        sample_preactivations(MLP("tanh", depth=3, width=10_000), X, 10**9)
+        sample_preactivations(MLP("tanh", depth=3, width=10_000), X, 10**8)
     with pytest.raises(NotEnoughMemoryError, match="fewer draws"):
         sample_parameters(MLP("tanh", depth=3, width=10_000, n_in=5), 10**6)
 

@@ -28,7 +28,7 @@ class Entry:
         return f"{self.observable}_{''.join(numbers)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BatchValues:
     """One value per batch and entry: their mean is the estimate, their scatter its error."""
 
@@ -75,3 +75,7 @@ class BatchValues:
     def standard_error(self) -> Array:
         """(entries,)."""
         return np.asarray(self.values.std(axis=0, ddof=1) / np.sqrt(len(self.values)))
+
+    def __repr__(self) -> str:
+        batches, entries = self.values.shape
+        return f"BatchValues({batches} batches of {entries} entries)"

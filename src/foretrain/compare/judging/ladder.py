@@ -24,7 +24,7 @@ from foretrain.theory.architecture import MLP
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Ladder:
     """The networks that were measured, from narrow to wide."""
 
@@ -34,6 +34,13 @@ class Ladder:
     draws: tuple[int, ...]
     method: str
     batches: int
+
+    def __repr__(self) -> str:
+        rungs = (
+            f"{draws:,} of width {network.hidden_widths[0]}"
+            for draws, network in zip(self.draws, self.networks)
+        )
+        return f"Ladder({', '.join(rungs)}; {self.method}, {self.batches} batches)"
 
     def warn_if_too_deep(self) -> None:
         """Say so where the narrowest network is too narrow for its depth."""

@@ -24,7 +24,7 @@ _POWER_STEPS = 25
 _STATES = 30  # copies of all weights, at most, while the flow makes a step
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Forecast:
     """The loss along the flow, in steps of descent.
 
@@ -76,6 +76,17 @@ class Forecast:
     def loss_at(self, steps: Array) -> Array:
         """The loss of the flow at other steps (between recorded ones along straight lines)."""
         return np.interp(steps, self.steps, self.losses)
+
+    def __repr__(self) -> str:
+        wait = (
+            f"waits near {self.level:.4g} for {step_text(self.length)} steps"
+            if self.has_plateau
+            else "no plateau"
+        )
+        return (
+            f"Forecast: loss {self.losses[0]:.4g} -> {self.losses[-1]:.4g} in {step_text(self.followed)} steps "
+            f"({self.status}), {wait}; .steps, .losses hold the curve"
+        )
 
 
 def forecast(

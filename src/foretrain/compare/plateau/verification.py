@@ -29,7 +29,7 @@ _PATIENCE = 2.0  # times the prediction, after which a run is given up
 _GRACE = 50  # steps on top, for networks that escape at once
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainedRuns:
     """Runs of one network: ``steps`` where the loss over all data was looked at, ``losses`` (runs, steps)."""
 
@@ -58,7 +58,7 @@ class TrainedRuns:
         known = 0 < self.predicted < math.inf and math.isfinite(self.measured)
         return self.measured / self.predicted - 1 if known else math.nan
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         seen = int(self.steps[-1])
         if self.diverged:
             return f"descent diverged within {seen:,} steps: take a smaller learning rate"
@@ -74,7 +74,7 @@ class TrainedRuns:
         return f"escaped at step {step_text(self.measured)}{spread} ({runs}{off})"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Verification:
     """Real descent of the given and, where there is advice, of the rescaled network."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import numpy as np
@@ -45,13 +45,13 @@ class Law:
     (networks, tests, outputs).
     """
 
-    mean: Array
-    covariance: Array
-    between: Array
+    mean: Array = field(repr=False)
+    covariance: Array = field(repr=False)
+    between: Array = field(repr=False)
     statement: str
-    weights: Array | None = None
+    weights: Array | None = field(default=None, repr=False)
     centred: bool = False
-    samples: Array | None = None
+    samples: Array | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +59,8 @@ class Goal:
     """A law, and the training by which networks come to obey it as their width grows."""
 
     mlp: MLP  # with the learning rates of the learner
-    X_train: Array
-    X_test: Array
+    X_train: Array = field(repr=False)
+    X_test: Array = field(repr=False)
     training: Training
     law: Law
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -41,7 +41,7 @@ class Training:
     its rate: the network itself then ends at a sample of the posterior for noisy targets.
     """
 
-    targets: Array  # (training inputs, outputs)
+    targets: Array = field(repr=False)  # (training inputs, outputs)
     eta: float
     algorithm: Algorithm = "gradient_descent"
     time: float | None = None
@@ -196,13 +196,13 @@ class _Descent:
     def _move(self, trace: Trace, error: Tensor, rate: float) -> None:
         """θ − η λ dL/dθ, in place."""
         error = self._learning(error)
-        for number, (layer_rates, field) in self._fields(trace, error):
+        for number, (layer_rates, delta) in self._deltas(trace, error):
             weight_rate, bias_rate = layer_rates
             signal = trace.signals[number - 1]
             if weight_rate:
-                self.networks.weights[number - 1].baddbmm_(field, signal.mT, alpha=-rate * weight_rate)
+                self.networks.weights[number - 1].baddbmm_(delta, signal.mT, alpha=-rate * weight_rate)
             if bias_rate:
-                self.networks.biases[number - 1].sub_(field.sum(dim=2, keepdim=True), alpha=rate * bias_rate)
+                self.networks.biases[number - 1].sub_(delta.sum(dim=2, keepdim=True), alpha=rate * bias_rate)
         if self._offsets is not None:
             self._offsets.sub_(error, alpha=rate * self._training.noise)
 
@@ -216,17 +216,17 @@ class _Descent:
         """− λ dL/dθ of what the flow moves."""
         error = self._learning(error)
         weights, biases = [], []
-        for number, ((weight_rate, bias_rate), field) in reversed(list(self._fields(trace, error))):
-            weights.append(-weight_rate * torch.bmm(field, trace.signals[number - 1].mT))
-            biases.append(-bias_rate * field.sum(dim=2, keepdim=True))
+        for number, ((weight_rate, bias_rate), delta) in reversed(list(self._deltas(trace, error))):
+            weights.append(-weight_rate * torch.bmm(delta, trace.signals[number - 1].mT))
+            biases.append(-bias_rate * delta.sum(dim=2, keepdim=True))
         found = [*weights, *biases]
         return found if self._offsets is None else [*found, -self._training.noise * error]
 
-    def _fields(
+    def _deltas(
         self, trace: Trace, error: Tensor
     ) -> Iterator[tuple[int, tuple[tuple[float, float], Tensor]]]:
         """From the output down: number of the layer, λ_W / fan-in and λ_b, and dL/dz."""
-        fields = self.networks.sensitivities(trace, error, down_to=self._lowest - 1)
-        for layer, field in zip(reversed(self.networks.mlp.layers), fields):
+        deltas = self.networks.sensitivities(trace, error, down_to=self._lowest - 1)
+        for layer, delta in zip(reversed(self.networks.mlp.layers), deltas):
             fan_in = trace.signals[layer.number - 1].shape[1]
-            yield layer.number, ((layer.lambda_W / fan_in, layer.lambda_b), field)
+            yield layer.number, ((layer.lambda_W / fan_in, layer.lambda_b), delta)

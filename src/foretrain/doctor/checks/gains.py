@@ -11,8 +11,11 @@ Measurements (dimension block, in the order of the calls; each after that block)
 ``forward_gain``, ``backward_gain``  of the block that ends here: distance and gradient over those of the block before
 ``branch_ratio`` (branch, by the name of its last weight)  size of a residual branch over that of its stream
 
-Residual branches that are large against their stream drown what came before them. They are faulted only if short real
-trainings with smaller ones do much better.
+Growth is a suspicion. With a skip connection of weight one chi_perp = 1 + C_W <s'^2> is above one (B.16), so that no
+such stack is critical. But with rectifiers it multiplies the tangent kernel of all its blocks alike, which a smaller
+rate bears; so the cure is proved like any other (foretrain.doctor.trials.proof). Residual branches that are large
+against their stream drown what came before them; they are faulted only if short real trainings with smaller ones do
+much better.
 """
 
 from __future__ import annotations

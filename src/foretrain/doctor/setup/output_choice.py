@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel.model import entry_of
+from foretrain.empirical.models.model import entry_of
 from foretrain.support.errors import InputError
 
 Output = str | int | None

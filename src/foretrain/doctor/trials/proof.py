@@ -3,8 +3,8 @@
 Theory says what a cure does to signals, gradients and kernels. It does not say that learning gains from it: where
 blocks pass on (1 + g) of the second moment, L of them multiply signals, gradients and every layer's part of the
 tangent kernel by the same (1 + g)^L (B.11), (B.16), which another learning rate undoes as well. So a cure is tried at
-the given rate; where the network then learns less, at the rate that suits it; and it is not advised if that does not
-help either.
+the given rate; where the network then learns no better, at the rate that suits it; and it is not advised if that does
+not help either. Where neither training leaves its first loss, what theory says stands.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from foretrain.doctor.trials.best_rate import as_given, with_chosen_rate
 from foretrain.doctor.trials.stability import edge, rate_code
 from foretrain.doctor.trials.trial import Trial
 
-_WORSE = 1.05  # times the loss without the cure: more is no accident
+_DIFFERENCE = 1.05  # times the loss without the cure: what is nearer to it may be an accident
+_LEARNED = 0.9  # of the first loss: a network that ends above waits, and what it waits for is not in sight
 _LAST = 0.1  # of a trial, over which its loss is taken
 
 
 def proved(case: Case, found: Examination) -> Examination:
-    """The findings, those without their treatment with which the network learns worse."""
+    """The findings, those without their treatment with which the network learns no better."""
     return replace(found, findings=tuple(_proved(case, finding) for finding in found.findings))
 
 
@@ -34,15 +35,22 @@ def _proved(case: Case, finding: Finding) -> Finding:
         return finding  # the last has been tried on samples held out
     given, treated = as_given(setup), with_chosen_rate(cure.apply(setup))
     tried = as_given(treated)
-    if not _reached(tried) > _WORSE * _reached(given):
+    if _helps(tried, given):
         return finding
     if treated.recipe.is_descent and not treated.recipe.chosen:
         factor = float(f"{edge(Case(treated)).recommended / treated.recipe.rate:.3g}")
         suited = as_given(treated.with_recipe(treated.recipe.scaled(factor)))
-        if not _reached(suited) > _WORSE * _reached(given):
+        if _helps(suited, given):
             return _with_rate(finding, cure, treated, factor)
         tried = min(tried, suited, key=_reached)
     return _withheld(finding, cure, given, tried)
+
+
+def _helps(tried: Trial, given: Trial) -> bool:
+    before, after = _reached(given), _reached(tried)
+    if before > _LEARNED * given.start:
+        return not after > _DIFFERENCE * before
+    return after < before / _DIFFERENCE
 
 
 def _reached(found: Trial) -> float:
@@ -74,7 +82,7 @@ def _withheld(finding: Finding, cure: Treatment, given: Trial, tried: Trial) -> 
         severity=Severity.NOTE,
         evidence=f"{finding.evidence.rstrip('.')}. Tried: in {given.steps} steps the loss reached "
         f"{_reached(given):.3g} as it is, and {told} with the cure ({cure.name}).",
-        advice="Leave it as it is: this network learns better without the cure.",
+        advice="Leave it as it is: this network learns no better with the cure.",
         code="",
         treatment=None,
     )

@@ -25,7 +25,7 @@ LONG = 240  # where the first steps do not decide
 _SAMPLES = 128  # at most, unless one batch has more; batches are drawn from them
 _PLATEAU = 0.1  # of the loss: a trial that takes less has not left where it began
 _END = 10  # steps over which the loss at the end is averaged
-_WORK = 5e11  # multiplications of one trial: below a minute of one core
+_WORK = 5e11  # multiplications of one trial: ten to fifty seconds of one core
 _FEWEST_STEPS = 20
 
 

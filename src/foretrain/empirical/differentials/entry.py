@@ -17,10 +17,10 @@ from foretrain.empirical.differentials.layered import Stack
 from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
 from foretrain.empirical.differentials.result import Differential, SecondDifferentials, by_index
 from foretrain.empirical.kernel_operator.passes import Linearised
-from foretrain.empirical.tangent_kernel.batches import as_batch
+from foretrain.empirical.models.batches import as_batch
+from foretrain.empirical.models.model import Output, unchanged
+from foretrain.empirical.models.parameters import Rates
 from foretrain.empirical.tangent_kernel.entry import prepare
-from foretrain.empirical.tangent_kernel.model import Output, unchanged
-from foretrain.empirical.tangent_kernel.parameters import Rates
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from foretrain.empirical.differentials.backward import change_along, curvature_along, repeated_along
 from foretrain.empirical.differentials.written_out import differentiable_often
 from foretrain.empirical.kernel_operator.passes import REFUSALS, Linearised, Values, agreement
-from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.empirical.models.batches import Batch
 from foretrain.support.errors import NotSupportedError
 
 Way = Callable[[Linearised, Batch, Values, Values], Tensor]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from foretrain.empirical.differentials.entry import Options, prepared
 from foretrain.empirical.differentials.layered import Rates, Stack, with_derivatives
-from foretrain.empirical.tangent_kernel.model import unchanged
+from foretrain.empirical.models.model import unchanged
 from foretrain.support.errors import InputError, NotSupportedError
 
 

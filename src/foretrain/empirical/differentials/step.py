@@ -18,7 +18,7 @@ from torch import Tensor
 from foretrain.empirical.differentials.autodiff import Directions
 from foretrain.empirical.differentials.entry import Options, Preparation, prepared
 from foretrain.empirical.kernel_operator.passes import Linearised
-from foretrain.empirical.tangent_kernel.model import unchanged
+from foretrain.empirical.models.model import unchanged
 from foretrain.support.errors import InputError
 
 

@@ -12,11 +12,11 @@ from foretrain.empirical.global_ntk.graph import GraphDynamics
 from foretrain.empirical.global_ntk.implicit import ImplicitDynamics
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.recurrent import RecurrentDynamics, as_samples_first
-from foretrain.empirical.tangent_kernel.batches import as_batch
-from foretrain.empirical.tangent_kernel.calls import call_with, explained
-from foretrain.empirical.tangent_kernel.model import unchanged
-from foretrain.empirical.tangent_kernel.parameters import chosen, trainable
-from foretrain.empirical.tangent_kernel.refusals import refuse_ill_defined
+from foretrain.empirical.models.batches import as_batch
+from foretrain.empirical.models.calls import call_with, explained
+from foretrain.empirical.models.model import unchanged
+from foretrain.empirical.models.parameters import chosen, trainable
+from foretrain.empirical.models.refusals import refuse_ill_defined
 from foretrain.operators import SumSpace
 from foretrain.support.errors import InputError, NotSupportedError
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel.calls import call_with
-from foretrain.empirical.tangent_kernel.refusals import close
+from foretrain.empirical.models.calls import call_with
+from foretrain.empirical.models.refusals import close
 from foretrain.operators import Space
 from foretrain.support.errors import InputError
 

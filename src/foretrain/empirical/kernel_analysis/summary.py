@@ -16,8 +16,8 @@ from foretrain.empirical.kernel_analysis.matrices import Array, ExactProducts, e
 from foretrain.empirical.kernel_analysis.target_alignment import KernelAlignment, aligned
 from foretrain.empirical.kernel_analysis.targets import directed_targets
 from foretrain.empirical.kernel_operator.estimate import KernelEstimate, stated_seed
+from foretrain.empirical.models.batches import as_batch
 from foretrain.empirical.stored_kernel.reading import StoredKernel
-from foretrain.empirical.tangent_kernel.batches import as_batch
 from foretrain.empirical.tangent_kernel.entry import ntk
 from foretrain.empirical.tangent_kernel.result import TangentKernel
 from foretrain.support.memory import available_bytes, human_bytes

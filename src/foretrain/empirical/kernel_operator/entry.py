@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from foretrain.empirical.kernel_operator.operator import NTKOperator
 from foretrain.empirical.kernel_operator.passes import Linearised, find_ways
+from foretrain.empirical.models.model import Output
+from foretrain.empirical.models.parameters import Rates
 from foretrain.empirical.tangent_kernel.engine import probe
 from foretrain.empirical.tangent_kernel.entry import chunk_size, prepare
-from foretrain.empirical.tangent_kernel.model import Output
-from foretrain.empirical.tangent_kernel.parameters import Rates
 from foretrain.support.errors import InputError
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foretrain.empirical.kernel_operator.estimate import KernelEstimate, estimate, stated_seed
 from foretrain.empirical.kernel_operator.passes import Linearised, Values, Ways
-from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.empirical.models.batches import Batch
 from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import track

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.stored_kernel import tasks
 from foretrain.empirical.stored_kernel.crew import Crew
 from foretrain.empirical.stored_kernel.estimate import Estimate, Watch, samples_to_run
@@ -36,7 +37,6 @@ from foretrain.empirical.stored_kernel.place import create_in_place, local_folde
 from foretrain.empirical.stored_kernel.skeleton import is_whole, mend
 from foretrain.empirical.stored_kernel.tasks import Outcome, Task, work
 from foretrain.empirical.stored_kernel.witness import Witness, witness
-from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine, Factors
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support import engines

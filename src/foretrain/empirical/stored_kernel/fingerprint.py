@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.stored_kernel.layout import FORMAT, Layout
 from foretrain.empirical.stored_kernel.witness import Witness
-from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine
 from foretrain.support.errors import FileError
 

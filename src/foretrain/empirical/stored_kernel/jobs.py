@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.stored_kernel.fingerprint import leaves
 from foretrain.empirical.stored_kernel.folder import Run
-from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine, probe
 from foretrain.empirical.tangent_kernel.entry import prepare
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError

@@ -20,16 +20,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.model import unchanged
+from foretrain.empirical.models.parameters import layer_of
 from foretrain.empirical.stored_kernel.folder import Folder, Run, RunIsOverError, clear_errors
 from foretrain.empirical.stored_kernel.grid import Grid, Strip, Tile, strips
 from foretrain.empirical.stored_kernel.jobs import Job, received
 from foretrain.empirical.stored_kernel.layout import is_stored_kernel
-from foretrain.empirical.tangent_kernel.batches import Batch
 from foretrain.empirical.tangent_kernel.capture import Key
 from foretrain.empirical.tangent_kernel.engine import Engine, Factors
 from foretrain.empirical.tangent_kernel.factors import Factor
-from foretrain.empirical.tangent_kernel.model import unchanged
-from foretrain.empirical.tangent_kernel.parameters import layer_of
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.empirical.tangent_kernel.tiles import add_products, add_symmetric_products
 from foretrain.support.errors import FileError

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretrain.empirical.tangent_kernel.batches import Batch
+from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.tangent_kernel.engine import Engine, Factors
 from foretrain.empirical.tangent_kernel.factors import Factor
 from foretrain.empirical.tangent_kernel.tiles import add_products, add_symmetric_products

@@ -9,6 +9,8 @@ from math import prod, sqrt
 import torch
 from torch import Tensor
 
+from foretrain.empirical.autograd_graph.structure import Block, Source
+from foretrain.empirical.autograd_graph.tape import Edge, Tape
 from foretrain.empirical.tangent_kernel.collectors import (
     Collector,
     FormedGradients,
@@ -25,8 +27,6 @@ from foretrain.empirical.tangent_kernel.factors import (
     separated,
 )
 from foretrain.empirical.tangent_kernel.routes import Way
-from foretrain.empirical.tangent_kernel.structure import Block, Source
-from foretrain.empirical.tangent_kernel.tape import Edge, Tape
 
 Key = tuple[str, ...]
 

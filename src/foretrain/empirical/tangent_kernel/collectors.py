@@ -10,11 +10,11 @@ from math import prod
 import torch
 from torch import Tensor
 
-from foretrain.empirical.tangent_kernel.broadcasts import per_sample_sum
+from foretrain.empirical.autograd_graph.broadcasts import per_sample_sum
+from foretrain.empirical.autograd_graph.sites import ProductSite, Table, Use, is_product, product_site
+from foretrain.empirical.autograd_graph.structure import Source
+from foretrain.empirical.autograd_graph.tape import Edge, Tape
 from foretrain.empirical.tangent_kernel.routes import Site
-from foretrain.empirical.tangent_kernel.sites import ProductSite, Table, Use, is_product, product_site
-from foretrain.empirical.tangent_kernel.structure import Source
-from foretrain.empirical.tangent_kernel.tape import Edge, Tape
 
 
 class Collector(ABC):

@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from foretrain.empirical.tangent_kernel.batches import Batch
-from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, backward_passes
-from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
-from foretrain.empirical.tangent_kernel.model import Model
-from foretrain.empirical.tangent_kernel.per_sample import sample_gradients
-from foretrain.empirical.tangent_kernel.planning import GraphChangedError, Plan, Planner, routes
-from foretrain.empirical.tangent_kernel.probing import Probe
-from foretrain.empirical.tangent_kernel.refusals import (
+from foretrain.empirical.autograd_graph.probing import Probe
+from foretrain.empirical.autograd_graph.sites import UnreadableError
+from foretrain.empirical.autograd_graph.tape import Tape, read
+from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.model import Model
+from foretrain.empirical.models.refusals import (
     close,
     refuse_checkpoints,
     refuse_coupling,
@@ -23,9 +21,11 @@ from foretrain.empirical.tangent_kernel.refusals import (
     refuse_not_finite,
     refuse_random,
 )
+from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, backward_passes
+from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
+from foretrain.empirical.tangent_kernel.per_sample import sample_gradients
+from foretrain.empirical.tangent_kernel.planning import GraphChangedError, Plan, Planner, routes
 from foretrain.empirical.tangent_kernel.routes import Job, Route
-from foretrain.empirical.tangent_kernel.sites import UnreadableError
-from foretrain.empirical.tangent_kernel.tape import Tape, read
 from foretrain.support.collection import without_collection
 
 Factors = dict[str, dict[Key, Factor]]  # by label, then by the parameters that they stand for

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel.assembly import Samples, assemble
-from foretrain.empirical.tangent_kernel.batches import Batch, as_batch
-from foretrain.empirical.tangent_kernel.calls import explained
-from foretrain.empirical.tangent_kernel.engine import Engine, probe
-from foretrain.empirical.tangent_kernel.model import Model, Output, unchanged
-from foretrain.empirical.tangent_kernel.parameters import (
+from foretrain.empirical.models.batches import Batch, as_batch
+from foretrain.empirical.models.calls import explained
+from foretrain.empirical.models.model import Model, Output, unchanged
+from foretrain.empirical.models.parameters import (
     Chosen,
     Rates,
     chosen,
@@ -22,8 +20,10 @@ from foretrain.empirical.tangent_kernel.parameters import (
     rate_of_each,
     trainable,
 )
+from foretrain.empirical.models.refusals import refuse_ill_defined, refused_checkpoints
+from foretrain.empirical.tangent_kernel.assembly import Samples, assemble
+from foretrain.empirical.tangent_kernel.engine import Engine, probe
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
-from foretrain.empirical.tangent_kernel.refusals import refuse_ill_defined, refused_checkpoints
 from foretrain.empirical.tangent_kernel.result import TangentKernel
 from foretrain.empirical.tangent_kernel.routes import Job
 from foretrain.support.errors import InputError, unknown_name

@@ -8,8 +8,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from foretrain.empirical.tangent_kernel.batches import Batch
-from foretrain.empirical.tangent_kernel.model import Model
+from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.model import Model
 from foretrain.support.progress import track
 
 

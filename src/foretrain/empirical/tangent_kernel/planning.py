@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from foretrain.empirical.autograd_graph.probing import Probe
+from foretrain.empirical.autograd_graph.sites import UnreadableError
+from foretrain.empirical.autograd_graph.structure import Block, Structure, analyse
 from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, Share
 from foretrain.empirical.tangent_kernel.collectors import FormedGradients
-from foretrain.empirical.tangent_kernel.probing import Probe
 from foretrain.empirical.tangent_kernel.routes import Job, Route, Site, Way, cheapest
-from foretrain.empirical.tangent_kernel.sites import UnreadableError
-from foretrain.empirical.tangent_kernel.structure import Block, Structure, analyse
 
 Place = tuple[str, int | None]  # a parameter, and which part of it
 

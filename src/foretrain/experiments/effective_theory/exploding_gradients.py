@@ -41,7 +41,7 @@ _CASES = {  # activation and C_W
     "tanh, critical": ("tanh", 1.0),
 }
 _LAYERS = 200
-_SHARES = {  # times the depth, at the rates (9.96) with one input of mean square one
+_SHARES = {  # terms of Theta times the depth, at the rates (9.96) with one input of mean square one
     "bias": {1: 0.714, 10: 0.904, 50: 0.977, 100: 0.991, 200: 1.000},
     "weight": {1: 0.714, 10: 0.524, 50: 0.509, 100: 0.508, 200: 0.507},
 }
@@ -53,7 +53,7 @@ class _Plan:
 
 
 _PLANS = {
-    Scale.QUICK: _Plan({48: 1_500, 96: 1_500, 192: 800}),
+    Scale.QUICK: _Plan({32: 3_000, 64: 1_500, 128: 600}),
     Scale.PAPER: _Plan({64: 30_000, 128: 30_000, 256: 15_000}),
 }
 
@@ -142,12 +142,12 @@ def _share_rows() -> list[Row]:
     rates = [1 / layer for layer in range(1, _LAYERS + 1)]
     mlp = MLP("tanh", _LAYERS, 1, n_in=1, lambda_b=rates, lambda_W=1.0)
     terms = contributions(mlp, diagonal(mlp, np.ones((1, 1))).factors)[:, :, 0]
-    shares = _LAYERS * np.asarray(terms / terms.sum())
+    shares = _LAYERS * np.asarray(terms)
     rows = []
     for column, (group, published) in enumerate(_SHARES.items()):
         for layer, value in published.items():
             here = float(shares[layer - 1, column])
-            title = f"tanh, L = {_LAYERS}, rates (9.96): L times the {group} share of layer {layer}"
+            title = f"tanh, L = {_LAYERS}, rates (9.96): L times the {group} term of layer {layer} in Θ"
             rows.append(computed_row(title, value, here, 6e-4))
     return rows
 

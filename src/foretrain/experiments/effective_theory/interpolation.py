@@ -329,6 +329,8 @@ def _draw_powers(panel: Axes, data: xarray.Dataset) -> None:
         guide = 0.6 * float(data[name][0]) * (data.distance / data.distance[0]) ** power
         panel.loglog(data.distance, guide, "--", color=FAINT, linewidth=1)
         panel.annotate(f"power {power}", (float(data.distance[-2]), float(guide[-2])), color=FAINT)
+    panel.set_xticks(data.distance.values, [f"{value:g}" for value in data.distance.values])
+    panel.minorticks_off()
     panel.set(xlabel="distance of the training inputs", ylabel="largest over s")
     panel.set_title("equal norms: what is left, and its power of the distance", fontsize=11)
     panel.legend(frameon=False, fontsize=9)

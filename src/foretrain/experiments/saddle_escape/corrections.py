@@ -218,8 +218,9 @@ def _draw(data: xarray.Dataset) -> Figure:
     coefficients.set(
         xscale="log", xlabel="ε", ylabel="coefficient / that of the first-order flow", ylim=(0, 2.8)
     )
+    coefficients.minorticks_off()
     coefficients.set_title("first correction: what the exact flow says as ε → 0", fontsize=11)
-    coefficients.legend(frameon=False, fontsize=9)
+    coefficients.legend(frameon=False, fontsize=9, loc="center", bbox_to_anchor=(0.5, 0.6))
     left = 1 - data.growth / data.growth[-1]
     growth.semilogy(data.kept[:-1], left[:-1], "o-", color=PALETTE[0])
     growth.axhline(0, color=FAINT)

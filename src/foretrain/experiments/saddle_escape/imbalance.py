@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from foretrain.experiments.judgements import computed_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, PALETTE, new_figure
+from foretrain.support.drawing import PALETTE, new_figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, torch_generator
 
@@ -276,7 +276,6 @@ def _draw_powers(panel: Axes, data: xarray.Dataset) -> None:
             )
     panel.set_xticks(list(_SIZES), [f"{size:g}" for size in _SIZES])
     panel.minorticks_off()
-    panel.axhline(1e-30, color=FAINT, linewidth=0)
     panel.set(xlabel="size ε of all layers", ylabel="drift of the imbalance")
     panel.set_title("small layers lose their balance late (28)", fontsize=11)
     panel.legend(frameon=False, fontsize=8.5)

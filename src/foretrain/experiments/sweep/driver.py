@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Outcomes: TypeAlias = Generator[Outcome, None, None]
 
-_PATIENCE = 3  # rounds in which a cluster fails and no point is finished
+_PATIENCE = 3  # rounds in which a cluster is away and no point is finished
 _BATCH = 8  # points for each worker at a time, of engines that hand results over at the end
 
 
@@ -92,10 +92,9 @@ class Driver:
             if idle == _PATIENCE or not self.written:
                 raise error
             return left
-        if self._local and idle:
-            self._write_all(self._one_by_one(list(left.values())), left)
-        elif idle == _PATIENCE:
-            self._write_all(self._one_by_one_on_cluster(list(left.values())), left)
+        if idle:
+            alone = self._one_by_one if self._local else self._one_by_one_on_cluster
+            self._write_all(alone(list(left.values())), left)
         at_work = list(left)[: self._capacity()] if left else []
         return {key: left[key] for key in [*(key for key in left if key not in at_work), *at_work]}
 

@@ -19,7 +19,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _NAMES = ("x", "y", "x_test", "y_test")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Data:
     """Inputs and targets, samples first; test inputs may come without targets (to be predicted)."""
 
@@ -28,8 +28,11 @@ class Data:
     x_test: Array | None = None
     y_test: Array | None = None
 
+    def __repr__(self) -> str:
+        return _shapes(self)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Samples:
     """Inputs, samples first, and what else a file holds: for what needs no targets but can use them."""
 
@@ -37,6 +40,15 @@ class Samples:
     y: Array | None = None
     x_test: Array | None = None
     y_test: Array | None = None
+
+    def __repr__(self) -> str:
+        return _shapes(self)
+
+
+def _shapes(held: Data | Samples) -> str:
+    """Names and shapes of what there is."""
+    arrays = ((name, array) for name, array in vars(held).items() if array is not None)
+    return f"{type(held).__name__}({', '.join(f'{name} {array.shape}' for name, array in arrays)})"
 
 
 def load_inputs(path: str | Path) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel.batches import as_batch
+from foretrain.empirical.models.batches import as_batch
 from foretrain.support.errors import InputError
 
 

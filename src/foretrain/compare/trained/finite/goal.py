@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -32,7 +32,7 @@ class FiniteGoal:
     goal: Goal
     algorithm: FiniteAlgorithm
     prediction: FinitePrediction
-    inverse: Array  # of Theta_AA
+    inverse: Array = field(repr=False)  # of Theta_AA
 
     @property
     def statement(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,9 @@ class PosteriorGoal:
     """Data, and the posterior that they lead to, to order 1/n."""
 
     mlp: MLP
-    X_train: Array
-    Y_train: ArrayLike
-    X_test: Array
+    X_train: Array = field(repr=False)
+    Y_train: ArrayLike = field(repr=False)
+    X_test: Array = field(repr=False)
     prediction: FiniteBayesPrediction
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretrain.empirical.autograd_graph.tape import Tape, read
 from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
 from foretrain.empirical.global_ntk.graph.hooks import HookedModel, connected, cut, untouched
 from foretrain.empirical.global_ntk.graph.passes import Carrier
@@ -24,17 +25,16 @@ from foretrain.empirical.global_ntk.graph.states import (
     layout,
     named_states,
 )
-from foretrain.empirical.tangent_kernel.batches import Batch, as_batch
-from foretrain.empirical.tangent_kernel.calls import explained
-from foretrain.empirical.tangent_kernel.parameters import chosen, trainable
-from foretrain.empirical.tangent_kernel.refusals import (
+from foretrain.empirical.models.batches import Batch, as_batch
+from foretrain.empirical.models.calls import explained
+from foretrain.empirical.models.parameters import chosen, trainable
+from foretrain.empirical.models.refusals import (
     refuse_checkpoints,
     refuse_false_gradients,
     refuse_ill_defined,
     refuse_not_finite,
     refuse_random,
 )
-from foretrain.empirical.tangent_kernel.tape import Tape, read
 from foretrain.operators import SumSpace
 from foretrain.operators.spaces import VectorSpace
 from foretrain.support.errors import InputError

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretrain.empirical.tangent_kernel.probing import Probe
-from foretrain.empirical.tangent_kernel.sites import (
+from foretrain.empirical.autograd_graph.probing import Probe
+from foretrain.empirical.autograd_graph.sites import (
     Convolution,
     LeftFactor,
     ProductSite,
@@ -26,8 +26,8 @@ from foretrain.empirical.tangent_kernel.sites import (
     is_product,
     product_site,
 )
-from foretrain.empirical.tangent_kernel.structure import Block, Source, analyse
-from foretrain.empirical.tangent_kernel.tape import Edge, Tape
+from foretrain.empirical.autograd_graph.structure import Block, Source, analyse
+from foretrain.empirical.autograd_graph.tape import Edge, Tape
 
 _ADDED_LAST = (
     ("AddBackward0", 0),

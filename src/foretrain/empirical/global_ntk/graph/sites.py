@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from foretrain.empirical.autograd_graph.probing import Probe
+from foretrain.empirical.autograd_graph.sites import UnreadableError
+from foretrain.empirical.autograd_graph.tape import Edge, Tape
 from foretrain.empirical.global_ntk.dynamics import Site
 from foretrain.empirical.global_ntk.graph.passes import Carrier
 from foretrain.empirical.global_ntk.graph.readings import Reading, readings
-from foretrain.empirical.tangent_kernel.probing import Probe
-from foretrain.empirical.tangent_kernel.sites import UnreadableError
-from foretrain.empirical.tangent_kernel.tape import Edge, Tape
 from foretrain.operators import Space
 
 _MOST_GROUPS = 16  # every group of a convolution is a site of its own

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretrain.empirical.autograd_graph.tape import Tape, read
 from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
 from foretrain.empirical.global_ntk.graph.sites import find_sites
 from foretrain.empirical.global_ntk.graph.states import axes_of_sample
 from foretrain.empirical.global_ntk.implicit.constraint import Constraint, LinearisedConstraint, as_state
 from foretrain.empirical.global_ntk.implicit.linear import Solver, inverse
-from foretrain.empirical.tangent_kernel.refusals import refuse_random
-from foretrain.empirical.tangent_kernel.tape import Tape, read
+from foretrain.empirical.models.refusals import refuse_random
 from foretrain.operators import Space
 from foretrain.support.errors import InputError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretrain.cli.output import Cell, Table
-from foretrain.cli.predict_data import Task, indicator
+from foretrain.cli.predict.data import Task, indicator
 
 if TYPE_CHECKING:
     import xarray

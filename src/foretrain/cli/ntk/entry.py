@@ -11,8 +11,8 @@ import typer
 
 from foretrain.cli.frame import Answer, Command, Seed
 from foretrain.cli.model_inputs import model_from
-from foretrain.cli.ntk_answer import dataset, document, text
-from foretrain.cli.ntk_work import (
+from foretrain.cli.ntk.answer import dataset, document, text
+from foretrain.cli.ntk.work import (
     PHRASES,
     Work,
     beside,
@@ -25,7 +25,7 @@ from foretrain.cli.options import Engine, Model, Workers, whole_numbers_in
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    from foretrain.cli.ntk_work import Found
+    from foretrain.cli.ntk.work import Found
     from foretrain.empirical.kernel_analysis import KernelRegression
     from foretrain.support.loading import Samples
 

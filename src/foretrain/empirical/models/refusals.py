@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel.tape import Tape
+from foretrain.empirical.autograd_graph.tape import Tape
 from foretrain.support.errors import NotSupportedError
 
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm

@@ -99,7 +99,7 @@ def escape(
     if model is not None:
         if name is not None or any(option is not None for option in described):
             raise InputError("--model brings its own network: leave the activation and its scales out.")
-        from foretrain.cli.escape_model import answer_for_model
+        from foretrain.cli.escape.model import answer_for_model
 
         given: dict[str, Any] = {key: value for key, value in trained.items() if value is not None}
         return answer_for_model(model, data, lr, threshold=threshold, seed=seed, **given)

@@ -8,9 +8,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from foretrain.empirical.tangent_kernel.ownership import SampleAxis
-from foretrain.empirical.tangent_kernel.sites import UnreadableError, Use
-from foretrain.empirical.tangent_kernel.tape import Tape
+from foretrain.empirical.autograd_graph.ownership import SampleAxis
+from foretrain.empirical.autograd_graph.sites import UnreadableError, Use
+from foretrain.empirical.autograd_graph.tape import Tape
 
 Reader = Callable[
     [Tape, int, Tensor], Tensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.comparison_answer import Kind, answer
+from foretrain.cli.compare.answer import Kind, answer
 from foretrain.cli.frame import Answer, Command, Seed
 from foretrain.cli.networks import (
     BiasVariance,
@@ -125,7 +125,7 @@ def compare(
     training |= {"eta": eta, "time": time, "noise": noise}
     _refuse_misplaced(trained, training, {"observables": observables, "method": method, "inputs": inputs})
     if trained:
-        from foretrain.cli.compare_trained import compare_networks
+        from foretrain.cli.compare.trained import compare_networks
 
         options = training | {"scales": multipliers, "draws": draws}
         given = {name: value for name, value in options.items() if value is not None}

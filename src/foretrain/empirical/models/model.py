@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.tangent_kernel.batches import Batch
-from foretrain.empirical.tangent_kernel.calls import call_with, with_values
+from foretrain.empirical.models.batches import Batch
+from foretrain.empirical.models.calls import call_with, with_values
 from foretrain.support.errors import InputError, NotSupportedError
 
 Output = Callable[[Any], Tensor] | str | int | None

@@ -20,8 +20,8 @@ from foretrain.cli.networks import (
     network_of,
 )
 from foretrain.cli.options import spelt
-from foretrain.cli.predict_answer import document, paragraphs
-from foretrain.cli.predict_data import Task, task_from
+from foretrain.cli.predict.answer import document, paragraphs
+from foretrain.cli.predict.data import Task, task_from
 
 if TYPE_CHECKING:
     import xarray

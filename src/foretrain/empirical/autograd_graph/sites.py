@@ -16,8 +16,8 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn.functional import pad
 
-from foretrain.empirical.tangent_kernel.ownership import SampleAxis
-from foretrain.empirical.tangent_kernel.tape import Tape
+from foretrain.empirical.autograd_graph.ownership import SampleAxis
+from foretrain.empirical.autograd_graph.tape import Tape
 
 
 class UnreadableError(Exception):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from foretrain.empirical.tangent_kernel.ownership import Owner, SampleAxis, Silent, owners, weights
-from foretrain.empirical.tangent_kernel.tape import Edge, Tape
+from foretrain.empirical.autograd_graph.ownership import Owner, SampleAxis, Silent, owners, weights
+from foretrain.empirical.autograd_graph.tape import Edge, Tape
 
 
 class Probe:

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from foretrain.cli.flow_tensors import (
+from foretrain.cli.flow.tensors import (
     asked_entries,
     cell,
     computed_in_part,

@@ -14,7 +14,7 @@ from foretrain.support.memory import human_bytes
 if TYPE_CHECKING:
     import xarray
 
-    from foretrain.cli.ntk_work import Found
+    from foretrain.cli.ntk.work import Found
     from foretrain.empirical.kernel_analysis import KernelRegression
     from foretrain.empirical.kernel_analysis.summary import KernelSummary
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from foretrain.cli.comparison_answer import Kind, answer
+from foretrain.cli.compare.answer import Kind, answer
 from foretrain.cli.frame import Answer
 from foretrain.cli.options import predicted_loss
 from foretrain.cli.output import Table

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from foretrain.empirical.tangent_kernel.batches import leaves
+from foretrain.empirical.models.batches import leaves
 from foretrain.support.errors import ForetrainError, InputError
 
 _FAILURES = (RuntimeError, TypeError, ValueError, IndexError)  # of torch, where inputs do not fit

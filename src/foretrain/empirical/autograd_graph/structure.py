@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from foretrain.empirical.tangent_kernel.broadcasts import is_broadcast, is_plain_bias
-from foretrain.empirical.tangent_kernel.ownership import Owner, SampleAxis, Shared, Silent
-from foretrain.empirical.tangent_kernel.probing import Probe
-from foretrain.empirical.tangent_kernel.sites import Use, is_product
-from foretrain.empirical.tangent_kernel.tape import Edge, Tape
+from foretrain.empirical.autograd_graph.broadcasts import is_broadcast, is_plain_bias
+from foretrain.empirical.autograd_graph.ownership import Owner, SampleAxis, Shared, Silent
+from foretrain.empirical.autograd_graph.probing import Probe
+from foretrain.empirical.autograd_graph.sites import Use, is_product
+from foretrain.empirical.autograd_graph.tape import Edge, Tape
 
 # Entries are moved, not changed: gradients keep their lengths and angles.
 _REARRANGING = (

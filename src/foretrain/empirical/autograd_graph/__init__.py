@@ -1,0 +1,1 @@
+"""How a model uses its parameters, read off the autograd graph of a pass with a few samples."""

@@ -1,0 +1,298 @@
+"""Weight-induced metrics: the kernel of general networks layer by layer, inputs that are not trained on, and spectra.
+
+The split of the tangent kernel into overlaps times correlators (172) is tested beyond the note's setting: unequal
+widths, smooth activations, biases, several outputs. The change of inputs that only watch (62)-(64) is put beside real
+steps. Identities between co-activation projectors, pullback metrics and transport operators (165)-(188) follow. Last,
+while a ReLU network learns: which layer drives the residual, how the metric aligns with the gradient, and whether
+trained weights get heavy tails, as section 10.3 conjectures: an experiment, not a theorem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.experiments.judgements import computed_row
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.drawing import INK, PALETTE, new_mosaic
+from foretrain.support.seeds import Seed, integer, spawn, torch_generator
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from foretrain.empirical.fields import Fields
+
+Array = NDArray[np.float64]
+
+_NETWORKS = {  # widths, whether there are biases
+    "relu, unequal widths": ("ReLU", (4, 9, 6, 5, 1), False),
+    "relu, biases, three outputs": ("ReLU", (4, 7, 8, 3), True),
+    "tanh, biases": ("Tanh", (4, 10, 7, 1), True),
+    "gelu, three outputs": ("GELU", (4, 8, 8, 8, 3), False),
+}
+_EXACT = 1e-11
+_STEPS = 2.0 ** -np.arange(8.0, 15.0)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    inputs: int
+    width: int
+    hidden: int
+    steps: int
+    every: int
+
+
+_PLANS = {Scale.QUICK: _Plan(40, 64, 3, 400, 20), Scale.PAPER: _Plan(200, 300, 4, 4_000, 100)}
+
+
+def weight_metrics(scale: Scale, seed: int) -> Result:
+    """Splits of kernels, watching inputs, identities of the metrics, and spectra of a network that learns."""
+    import xarray
+
+    general, watching, learning = spawn(seed, 3)
+    structure = {name: _structure(name, own) for name, own in zip(_NETWORKS, spawn(general, 4), strict=True)}
+    data = xarray.merge([_watching(watching), _learning(_PLANS[scale], learning)])
+    rows = (*_structure_rows(structure), *_watching_rows(data), *_learning_rows(data))
+    good = all(row.agrees is not False for row in rows)
+    last = data.drive.isel(step=-1) / data.drive.isel(step=-1).sum()
+    verdict = (
+        f"Kernels of general networks {'split' if good else 'do NOT all split'} into layers to rounding, and inputs that "
+        f"only watch follow the trained ones to first order; after training layer {int(last.argmax("layer")) + 1} of "
+        f"{data.sizes['layer']} drives {float(last.max()):.0%} of the residual."
+    )
+    return Result(verdict, rows, data, partial(_draw, data))
+
+
+def _network(kind: str, widths: Sequence[int], biases: bool, seed: Seed) -> torch.nn.Sequential:
+    """Layers with normal weights of variance 2 / fan-in; the last is linear."""
+    import torch
+    from torch import nn
+
+    source, layers = torch_generator(seed), list[nn.Module]()
+    for fan_in, width in pairwise(widths):
+        linear = nn.Linear(fan_in, width, bias=biases, dtype=torch.float64)
+        with torch.no_grad():
+            linear.weight.normal_(0.0, (2 / fan_in) ** 0.5, generator=source)
+            if biases:
+                linear.bias.normal_(0.0, 0.3, generator=source)
+        layers += [linear, getattr(nn, kind)()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _inputs(count: int, width: int, seed: Seed) -> torch.Tensor:
+    import torch
+
+    return torch.randn(count, width, dtype=torch.float64, generator=torch_generator(seed))
+
+
+def _structure(name: str, seed: Seed) -> dict[str, float]:
+    """Relative errors of the split and of identities between the metrics."""
+    import torch
+
+    from foretrain.empirical.fields import fields
+
+    first, second = spawn(seed, 2)
+    kind, widths, biases = _NETWORKS[name]
+    model, x = _network(kind, widths, biases, first), _inputs(6, widths[0], second)
+    found = fields(model, x)
+    kernel = torch.from_numpy(found.kernel.values)
+    automatic = _automatic(model, x)
+    outputs = widths[-1]
+    there = kernel.reshape(6, 6, outputs, outputs) if outputs > 1 else kernel.reshape(6, 6, 1, 1)
+    below = found.depth - 1
+    metric, pulled = (
+        values.values
+        for values in (found.metric(below, 0, 1), found.pullback(below, torch.eye(outputs), 0, 1))
+    )
+    own = found.metric(0, 0, 0).values
+    return {
+        "split": float((there - automatic).norm() / automatic.norm()),
+        "pullback": float(np.abs(metric - pulled).max()),
+        "lowest": float(np.linalg.eigvalsh(own)[0] / np.linalg.eigvalsh(own)[-1]),
+        "transport": _transport_gap(found, _inputs(1, widths[0], second)[0]),
+    }
+
+
+def _automatic(model: torch.nn.Sequential, x: torch.Tensor) -> torch.Tensor:
+    """The tangent kernel by automatic gradients: (inputs, inputs, outputs, outputs)."""
+    import torch
+
+    parameters = list(model.parameters())
+    rows = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters, retain_graph=True)])
+        for value in model(x).flatten()
+    ]
+    J = torch.stack(rows).reshape(len(x), -1, len(rows[0]))
+    return torch.einsum("acp,bdp->abcd", J, J)
+
+
+def _transport_gap(found: Fields, vector: torch.Tensor) -> float:
+    """M_0 written out, times a vector, against the recursion that does not write it out (187)."""
+    dense = found.transport(0, 0, 1).values
+    applied = found.apply_transport(0, vector, 0, 1).values
+    return float(np.abs(dense @ vector.numpy() - applied).max() / max(1.0, float(np.abs(applied).max())))
+
+
+def _structure_rows(structure: dict[str, dict[str, float]]) -> list[Row]:
+    rows = []
+    for name, found in structure.items():
+        for key, told in (
+            ("split", "Σ Q S (172) against automatic gradients, relative"),
+            ("pullback", "P[I] − G (188)"),
+            ("transport", "transport operator written out against its recursion (187)"),
+        ):
+            rows.append(computed_row(f"{name}: {told}", 0.0, found[key], _EXACT))
+        lowest = found["lowest"]
+        title = f"{name}: lowest eigenvalue of the metric G_0 of an input with itself, over the largest"
+        rows.append(Row(title, "not negative", lowest, agrees=lowest > -_EXACT))
+    return rows
+
+
+def _watching(seed: Seed) -> xarray.Dataset:
+    """Errors of the first-order change of outputs on inputs that are not trained on, over the change, by step."""
+    import copy
+
+    import torch
+    import xarray
+
+    from foretrain.empirical.fields import fields
+
+    first, second, third = spawn(seed, 3)
+    model, x, watched = (
+        _network("Tanh", (4, 24, 24, 1), True, first),
+        _inputs(8, 4, second),
+        _inputs(5, 4, third),
+    )
+    y = torch.sin(2 * x[:, :1])
+    found, before = fields(model, x), model(watched).detach()
+    errors = []
+    for eta in _STEPS:
+        told = found.first_order(float(eta), y, unseen=watched).residual().values[len(x) :]
+        moved = copy.deepcopy(model)
+        ((moved(x) - y) ** 2).mean().backward()
+        with torch.no_grad():
+            for value in moved.parameters():
+                assert value.grad is not None
+                value -= eta * value.grad
+        change = (moved(watched).detach() - before).numpy()
+        errors.append(np.abs(change - told.reshape(change.shape)).max() / np.abs(change).max())
+    return xarray.Dataset({"watched_error": ("eta", errors)}, coords={"eta": _STEPS})
+
+
+def _watching_rows(data: xarray.Dataset) -> list[Row]:
+    power = 1 + float(np.log2(data.watched_error[-2] / data.watched_error[-1]))
+    title = "tanh, inputs not trained on: power of η in the error of their change (62)-(64)"
+    return [computed_row(title, 2.0, power, 0.05)]
+
+
+def _learning(plan: _Plan, seed: Seed) -> xarray.Dataset:
+    """Drives, alignments, participation and tails while a ReLU network with mean readout learns."""
+    import torch
+    import xarray
+
+    from foretrain.empirical.fields import fields, record_fields, tail_p_value
+
+    first, second, third = spawn(seed, 3)
+    widths = [plan.width] * (plan.hidden + 1)
+    body = _network("ReLU", widths, False, first)
+    model, x = torch.nn.Sequential(*body, torch.nn.ReLU()), _inputs(plan.inputs, plan.width, second)
+    y = 0.5 + 0.4 * torch.sin(2 * x[:, :1])
+    largest = float(fields(model, x, readout="mean").kernel_spectrum.sel(part="total").max())
+    rate = 0.5 * plan.inputs / largest
+    record = record_fields(
+        model,
+        x,
+        y,
+        plan.steps,
+        rate,
+        every=plan.every,
+        readout="mean",
+        watch=lambda now: {"together": now.coactivation(plan.hidden)},
+    )
+    start = [
+        np.sort(fields(model, x, readout="mean").weight_spectrum(k + 1).values)[::-1]
+        for k in range(plan.hidden)
+    ]
+    kept = {
+        "drive": record.kernel_drive,
+        "loss_of_learning": record.loss,
+        "alignment": record.metric_alignment.mean("followed"),
+        "participation": record.weight_participation,
+        "exponent": record.tail_exponent,
+        "exponent_error": record.tail_exponent_error,
+        "coactivation": record.together.isel(step=[0, -1])
+        .rename(step="end")
+        .assign_coords(end=["start", "end"]),
+    }
+    p_value = tail_p_value(start[1], draws=100, seed=integer(third))
+    return xarray.Dataset(kept).drop_attrs().assign(first_tail_p_value=p_value)
+
+
+def _learning_rows(data: xarray.Dataset) -> list[Row]:
+    """For orientation: the note conjectures, and gives no numbers."""
+    rows = []
+    for layer in data.layer.values.tolist():
+        before, after = (float(data.exponent.sel(layer=layer).isel(step=place)) for place in (0, -1))
+        error = float(data.exponent_error.sel(layer=layer).isel(step=-1))
+        rows.append(
+            Row(
+                f"relu, tail exponent of WᵀW in layer {layer}: after training, beside before",
+                before,
+                after,
+                error,
+                note="section 10.3 conjectures heavier tails, smaller exponents; every spectrum has a best one",
+            )
+        )
+    share = data.drive / data.drive.sum("layer")
+    texts = [", ".join(f"{float(value):.2f}" for value in share.isel(step=place)) for place in (0, -1)]
+    rows.append(Row("relu, shares of the layers in rᵀKr, start → end", texts[0], texts[1]))
+    aligned = [float(data.alignment.isel(step=place).mean()) for place in (0, -1)]
+    rows.append(Row("relu, alignment of G with the gradient, start → end", aligned[0], aligned[1]))
+    chance = float(data.first_tail_p_value)
+    rows.append(
+        Row("relu, p-value of a power law for the random weights of layer 2", "not a power law", chance)
+    )
+    return rows
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    layout = [["drive", "tails", "before"], ["align", "watch", "after"]]
+    figure, panels = new_mosaic(
+        "Weight-induced metrics while a ReLU network learns", layout, [1, 1], (14.5, 8.0)
+    )
+    _draw_layers(panels["drive"], data.drive / data.drive.sum("layer"), "share in rᵀKr", "which layer drives")
+    _draw_layers(panels["tails"], data.exponent, "tail exponent of WᵀW", "tails of the weights")
+    panels["tails"].legend(frameon=False, fontsize=9)
+    for colour, layer in zip(PALETTE, data.metric_layer.values, strict=False):
+        panels["align"].plot(
+            data.step, data.alignment.sel(metric_layer=layer), color=colour, label=f"G_{layer}"
+        )
+    panels["align"].set(xlabel="step", ylabel="alignment with the gradient")
+    panels["align"].legend(frameon=False, fontsize=9)
+    panels["watch"].loglog(data.eta, data.watched_error, "o-", color=PALETTE[0])
+    panels["watch"].loglog(data.eta, data.eta * float(data.watched_error[0] / data.eta[0]), "--", color=INK)
+    panels["watch"].set(xlabel="η", ylabel="error / change")
+    panels["watch"].set_title("inputs not trained on; dashed: first power", fontsize=11)
+    for name, end in (("before", "start"), ("after", "end")):
+        panels[name].imshow(data.coactivation.sel(end=end), cmap="viridis")
+        panels[name].set(xlabel="input", ylabel="input")
+        panels[name].set_title(f"co-activation of the last layer, {end}", fontsize=11)
+        panels[name].grid(False)
+    return figure
+
+
+def _draw_layers(panel: Axes, values: xarray.DataArray, label: str, title: str) -> None:
+    for colour, layer in zip(PALETTE, values.layer.values, strict=False):
+        panel.plot(values.step, values.sel(layer=layer), color=colour, label=f"layer {layer}")
+    panel.set(xlabel="step", ylabel=label)
+    panel.set_title(title, fontsize=11)

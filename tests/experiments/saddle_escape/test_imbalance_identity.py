@@ -1,0 +1,29 @@
+"""The imbalance identity as an experiment: what holds, what is refuted, and that a wrong power is noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretrain.experiments import Result, Scale
+from foretrain.experiments.saddle_escape import imbalance as experiment
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "_PLANS", {Scale.QUICK: experiment._Plan(2, 100, 20)})
+        return experiment.imbalance_identity(Scale.QUICK, 0)
+
+
+def test_identities_hold_but_for_the_printed_matrix(result: Result) -> None:
+    wrong = [row.quantity for row in result.table if row.agrees is False]
+    assert wrong == ["tanh: drift of the matrix less that of corollary 12 as printed, relative"]
+    conserved = [row for row in result.table if "conserved" in row.quantity]
+    assert len(conserved) == 2
+    assert result.figure is not None
+    result.figure().canvas.draw()
+
+
+def test_a_wrong_power_is_noticed(result: Result) -> None:
+    wrong = result.data.assign(drift=result.data.drift * result.data["size"] ** 0.3)
+    assert not any(row.agrees for row in experiment._power_rows(wrong))
