@@ -12,7 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from foretrain.support.progress import track
 
 KIND = "scaling"
 REPEATS = 3
+NARROW = "\u202f"  # a narrow space that does not break the line
 BUDGET = 1.5  # seconds of the clock after which a size is not repeated
 
 
@@ -118,9 +119,9 @@ def measure(chosen: Iterable[Law]) -> dict[str, Any]:
     with threadpool_limits(1):
         rate = Rates().gemm("float32")
         for law in track(list(chosen), "scaling"):
-            when = {"date": facts["date"], "load": load()}
+            busy = load()
             found = fit(law, [core_seconds(law.make(size)) for size in law.sizes])
-            kept[law.name] = Fit(**(asdict(found) | when))
+            kept[law.name] = replace(found, date=facts["date"], load=busy)
             fits = [asdict(kept[name]) for name in order if name in kept]
             record = facts | {"gemm float32 of one core [flop/s]": rate, "fits": fits}
             records.keep(record, records.path_of(KIND, facts["date"]))
@@ -134,9 +135,14 @@ def latest() -> dict[str, Any]:
 
 
 def fits_of(record: dict[str, Any]) -> list[Fit]:
-    """Of a record, those of laws that are still known."""
-    known, names = {law.name for law in laws()}, {field.name for field in fields(Fit)}
-    return [Fit(**entry) for entry in record["fits"] if entry["name"] in known and entry.keys() == names]
+    """Of what a record measured, for laws that are still known and have these sizes."""
+    known = {(law.name, law.sizes): law for law in laws()}
+    fits = []
+    for entry in record["fits"]:
+        law = known.get((entry["name"], tuple(entry["sizes"])))
+        if law is not None and "load" in entry:
+            fits.append(replace(fit(law, entry["seconds"]), date=entry["date"], load=entry["load"]))
+    return fits
 
 
 def _earlier() -> list[Fit]:
@@ -153,9 +159,9 @@ def fitted_table(record: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for found in fits_of(record):
-        terms = [f"{c:.2g} {_power(found.size, p)}" for c, p in zip(found.constants, found.powers) if c > 0]
+        terms = [_term(c, found.size, p) for c, p in zip(found.constants, found.powers) if c > 0]
         sizes = f"{found.size} = {found.sizes[0]:,} to {found.sizes[-1]:,} {found.of}"
-        exponent = f"{found.exponent:.2f} ± {found.error:.2f}"
+        exponent = f"{found.exponent:.2f}{NARROW}±{NARROW}{found.error:.2f}"
         cells = (found.name, " + ".join(terms), sizes, exponent, f"{found.last:.2f}", f"{found.worst:.0%}")
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
@@ -192,7 +198,8 @@ def seconds_on(law: Law, found: Fit, size: float, fleet: Fleet) -> float:
     """Time on the clock: of the work or of what it moves, whichever is longer."""
     if not law.divides:
         return found.at(size)
-    return max(found.at(size) / fleet.cores, law.bytes_moved(size) / fleet.bandwidth)
+    moved = law.bytes_moved(size) + law.exchanged * fleet.cores
+    return max(found.at(size) / fleet.cores, moved / fleet.bandwidth)
 
 
 def _cell(law: Law, found: Fit, size: float, fleet: Fleet) -> str:
@@ -201,10 +208,13 @@ def _cell(law: Law, found: Fit, size: float, fleet: Fleet) -> str:
     return f"{law.size} = {_tenfold(size)}: {work} of a core; {clock}{alone}; {_bytes(law.result(size))}"
 
 
-def _power(letter: str, power: int) -> str:
+def _term(constant: float, letter: str, power: int) -> str:
+    """A constant times a power, without a place where the line could break."""
+    digits, _, tens = f"{constant:.2g}".partition("e")
+    number = f"{digits}·10{_superscript(int(tens))}" if tens else digits
     if power == 0:
-        return ""
-    return letter if power == 1 else f"{letter}{_superscript(power)}"
+        return number
+    return f"{number}{NARROW}{letter}{_superscript(power) if power > 1 else ''}"
 
 
 def _tenfold(size: float) -> str:
@@ -212,7 +222,7 @@ def _tenfold(size: float) -> str:
 
 
 def _superscript(number: int) -> str:
-    return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return str(number).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def duration(seconds: float) -> str:
@@ -220,7 +230,8 @@ def duration(seconds: float) -> str:
     units = (("years", 3.156e7), ("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
     for unit, length in units:
         if seconds >= length:
-            return f"{_short(seconds / length)} {unit}"
+            count = _short(seconds / length)
+            return f"{count} {unit.removesuffix('s') if count == '1' and len(unit) > 3 else unit}"
     return f"{seconds * 1e6:.2g} µs"
 
 

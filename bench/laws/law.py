@@ -30,6 +30,7 @@ class Law:
     result: Bytes
     large: tuple[float, float] = (CLUSTER_INPUTS, INTERNET_INPUTS)
     moved: Bytes | None = None
+    exchanged: float = 0.0  # bytes that every machine sends and receives besides
     divides: bool = True
     instead: str = ""
 

@@ -55,7 +55,7 @@ def laws() -> list[Law]:
             lambda size: _product(_kernel(units=isqrt(size // 3))),
             lambda size: NUMBER * SAMPLES * STEPS * (size / 3) ** 0.5,
             large=(1e9, 1e12),
-            moved=lambda size: 2 * NUMBER * size,
+            divides=False,
             instead="some of the parameters (`parameters=`)",
         ),
         Law(

@@ -45,7 +45,7 @@ def answers(page: str, cells: list[Cell]) -> list[Answer]:
     codes = [cell.text for cell in cells if cell.code]
     if not codes:
         return []
-    kept = CACHE / f"{_digest(codes)}.json"
+    kept = place_of(cells)
     if not kept.exists():
         text = run(page, codes)
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -56,6 +56,11 @@ def answers(page: str, cells: list[Cell]) -> list[Answer]:
         Answer(answer["text"], tuple(answer["figures"]))
         for answer in json.loads(kept.read_text(encoding="utf-8"))
     ]
+
+
+def place_of(cells: list[Cell]) -> Path:
+    """Where the answers are kept once the cells have run with this library; another one has another place."""
+    return CACHE / f"{_digest([cell.text for cell in cells if cell.code])}.json"
 
 
 def run(page: str, codes: list[str]) -> str:

@@ -175,6 +175,8 @@ def test_precision_and_layers(
     ("options", "said"),
     [
         (("--outputs", "a"), "whole numbers separated by commas"),
+        (("--outputs", "-1"), "different numbers from 0 on"),
+        (("--outputs", "1,1"), "different numbers from 0 on"),
         (("--outputs", "0", "--trace"), "leave one out"),
         (("--by", "unit"), "choose layer or parameter"),
         (("--dtype", "half"), "choose float32 or float64"),

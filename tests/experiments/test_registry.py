@@ -24,6 +24,12 @@ def test_every_entry_of_the_table_leads_to_a_function(name: str) -> None:
     assert name == experiment.name == name.lower().replace("_", "-")
 
 
+@pytest.mark.parametrize("name", names())
+def test_the_function_is_called_like_its_experiment(name: str) -> None:
+    function = get(name).address.partition(":")[2]
+    assert function in (name.replace("-", "_"), name.removeprefix("attention-").replace("-", "_"))
+
+
 def test_names_are_unique() -> None:
     assert len(registry._TABLE) == len(set(names()))
 

@@ -11,8 +11,15 @@ from foretrain.cli.output import Cell, Table
 if TYPE_CHECKING:
     from foretrain.experiments.registry import Experiment, Result, Scale
 
-_KEYS = ("quantity", "expected", "here", "standard_error", "z", "agrees", "note")
-COLUMNS = ("quantity", "published or theory", "here", "standard error", "z", "agrees", "note")
+_COLUMNS = {
+    "quantity": "quantity",
+    "published or theory": "expected",
+    "here": "here",
+    "standard error": "standard_error",
+    "z": "z",
+    "agrees": "agrees",
+    "note": "note",
+}
 KNOWN = "no, known"  # a claim of the source that is known not to hold
 
 
@@ -32,7 +39,6 @@ def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -
         for row in result.table
     ]
     facts = {"name": experiment.name, "title": experiment.title, "source": experiment.source}
-    noted, cells = any(row.note for row in result.table), cells_of(rows)
     return Answer(
         {
             **facts,
@@ -45,7 +51,7 @@ def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -
         [
             experiment.title,
             experiment.source,
-            Table(COLUMNS, cells) if noted else Table(COLUMNS[:-1], [cell[:-1] for cell in cells]),
+            table_of(rows),
             result.verdict,
         ],
         data=result.data.assign_attrs(facts | {"scale": str(scale), "seed": seed, "verdict": result.verdict}),
@@ -54,9 +60,9 @@ def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -
     )
 
 
-def cells_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Cell, ...]]:
-    """Rows of the document as those of a table, under its columns."""
-    shown = [
+def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rows of the document as a table; columns in which nothing stands are left out."""
+    shown: list[dict[str, Cell]] = [
         {
             **row,
             "z": None if row["z"] is None else round(row["z"], 2),
@@ -64,4 +70,5 @@ def cells_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Cell, ...]]:
         }
         for row in rows
     ]
-    return [tuple(row[key] for key in _KEYS) for row in shown]
+    used = {name: key for name, key in _COLUMNS.items() if any(row[key] not in (None, "") for row in shown)}
+    return Table(tuple(used), [tuple(row[key] for key in used.values()) for row in shown])

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from foretrain._version import __version__
 from foretrain.cli.output import Table
-from foretrain.cli.reproduce_answer import COLUMNS, KNOWN, cells_of
+from foretrain.cli.reproduce_answer import KNOWN, table_of
 from foretrain.cli.reproduce_record import ANSWER
 from foretrain.experiments import registry
 from foretrain.report.page.markup import Markup, element, join
@@ -72,7 +72,7 @@ def _section(folder: Path, record: Record) -> Markup:
         parts.append(Markup(f'<img loading="lazy" src="{place}" alt="{words}">'))
     answer = json.loads((own / ANSWER).read_text(encoding="utf-8"))
     summary = element("summary", f"{record.rows} rows, {record.agree} agree, {record.disagree} disagree")
-    table = _table(Table(COLUMNS, cells_of(answer["rows"])))
+    table = _table(table_of(answer["rows"]))
     parts.append(element("details", summary, table, open=bool(record.disagree)))
     data = element("a", f"{record.name}/data.zarr", href=f"{quote(record.name)}/data.zarr")
     return element("section", parts, element("p", "Labelled data: ", data), id=record.name)

@@ -25,6 +25,7 @@ R = TypeVar("R")
 
 _SPAWN = get_context("spawn")  # a fork would share torch's threads and caches
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_PATIENCE = 5.0  # seconds that a process may take to stop
 _KILLED = -9  # the code of a process that the system ended
 
 
@@ -47,9 +48,17 @@ def run_apart(
                 process, task = running.pop(ready)
                 yield _received(ready, process, task, lost)
     finally:
-        for process, _ in running.values():
-            process.terminate()
-        for process, _ in running.values():
+        _end([process for process, _ in running.values()])
+
+
+def _end(processes: Sequence[SpawnProcess]) -> None:
+    """Ask them to stop and clean up; those that do not are killed."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(_PATIENCE)
+        if process.is_alive():
+            process.kill()
             process.join()
 
 
@@ -86,6 +95,7 @@ def _ending(code: int | None) -> str:
 def _work(connection: Connection, function: Callable[[T], R], task: T, parent: int) -> None:
     """What a process does; its parent, which sees Ctrl-C too, ends it, and standard output is the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # in an orderly way
     sys.stdout = sys.stderr
     end_with(parent)
     connection.send(function(task))

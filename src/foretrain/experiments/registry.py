@@ -90,6 +90,13 @@ _TABLE = (
         seconds=13,
     ),
     Experiment(
+        "neuron-observables",
+        "Functions of one, two and several neurons of random networks to order 1/n",
+        f"{_BOOK}, section 4.3, (4.61), (4.64) and (4.102)",
+        "foretrain.experiments.effective_theory.neuron_observables:neuron_observables",
+        seconds=12,
+    ),
+    Experiment(
         "critical-lines",
         "Critical lines of tanh and the ratio of its susceptibilities",
         f"{_BOOK}, figure 5.1",

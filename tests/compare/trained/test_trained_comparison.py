@@ -226,6 +226,14 @@ def test_bad_input(options: dict[str, Any], message: str) -> None:
         compare_trained(MLP, *DATA, **options)
 
 
+@pytest.mark.filterwarnings("ignore::foretrain.support.errors.AccuracyWarning")
+def test_repeated_inputs_have_no_end_but_every_step_before_it() -> None:
+    repeated = X[[0, 0, 1]]
+    with pytest.raises(InputError, match="leave out repeated inputs"):
+        compare_trained(MLP, repeated, Y, X[3:])
+    assert np.isfinite(goal_of(MLP, repeated, Y, X[3:], time=10).law.mean).all()
+
+
 def test_one_output_has_no_cross_entropy() -> None:
     with pytest.raises(InputError, match="one output"):
         compare_trained(MLP.replace(n_out=1), X[:3], np.ones(3), X[3:], loss="cross_entropy")

@@ -155,14 +155,23 @@ def test_a_flow_in_two_parts_is_that_in_one(monkeypatch: pytest.MonkeyPatch) -> 
     data = regression(60)
     case = Case(make_setup(mlp(chain(10, 16, 3, 1), nn.Tanh, 0.2), *data, optimizer=0.02))
     task, below = case.chosen(60), 0.3
-    whole = plateau._flow(case, task, below)
+    whole = plateau._flow(case, task, below, plateau._EVALUATIONS)
     monkeypatch.setattr(plateau, "_FIRST_EVALUATIONS", 30)
-    parts = plateau._flow(case, task, below)
+    parts = plateau._flow(case, task, below, plateau._EVALUATIONS)
     assert whole[2], "it leaves within the first part"
     assert parts[2]
     assert len(parts[0]) == len(parts[1])
     assert (parts[0][1:] > parts[0][:-1]).all()
     assert parts[0][-1] == pytest.approx(whole[0][-1], rel=0.1)
+
+
+def test_where_larger_layers_wait_as_well_their_scale_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plateau, "_EVALUATIONS", 30)
+    monkeypatch.setattr(plateau, "_FIRST_EVALUATIONS", 30)
+    _, found = examined(mlp(chain(10, 16, 20, 1), nn.Tanh, 0.2), regression(60), optimizer=0.02)
+    assert found.severity is Severity.GOOD
+    assert "not why the loss waits" in found.title
+    assert "Rescaled, it has not left after" in found.evidence
 
 
 @pytest.mark.parametrize(("rate", "still"), [(-1e-11, True), (-1e-3, False), (0.0, True)])

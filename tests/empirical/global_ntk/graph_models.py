@@ -11,7 +11,7 @@ from dense_dynamics import DOUBLE, Dense, States, normal, of_equations
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, layer_norm, linear
 
-from foretrain.empirical.global_ntk.graph import GraphDynamics
+from foretrain.empirical.global_ntk.graph.dynamics import GraphDynamics
 
 P = Mapping[str, Tensor]
 BATCH, TIMES, INPUTS, UNITS = 3, 4, 2, 3

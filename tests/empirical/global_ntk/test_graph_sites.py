@@ -8,7 +8,7 @@ from dense_dynamics import assert_close, check_sites, normal
 from graph_models import BATCH, CASES, TIMES, UNITS
 from torch import nn
 
-from foretrain.empirical.global_ntk.graph import GraphDynamics
+from foretrain.empirical.global_ntk.graph.dynamics import GraphDynamics
 
 
 @pytest.mark.parametrize("name", CASES)

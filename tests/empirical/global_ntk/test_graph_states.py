@@ -11,7 +11,7 @@ from graph_models import CASES, INPUTS, UNITS, Loop, Perceptron, TanhStep
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from foretrain.empirical.global_ntk.graph import GraphDynamics
+from foretrain.empirical.global_ntk.graph.dynamics import GraphDynamics
 from foretrain.operators import Space, SumSpace
 from foretrain.support.errors import InputError, NotSupportedError
 

@@ -12,7 +12,8 @@ from dense_dynamics import DOUBLE, Dense, assert_close, check_blocks, check_oper
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from foretrain.empirical.global_ntk.implicit import ImplicitDynamics, solve
+from foretrain.empirical.global_ntk.implicit.dynamics import ImplicitDynamics
+from foretrain.empirical.global_ntk.implicit.equilibrium import solve
 from foretrain.empirical.global_ntk.implicit.linear import gmres
 from foretrain.support.errors import AccuracyWarning, InputError, NotEnoughMemoryError, NotSupportedError
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from foretrain.empirical.global_ntk.recurrent import RecurrentDynamics
+from foretrain.empirical.global_ntk.recurrent.dynamics import RecurrentDynamics
 from foretrain.support.errors import NotSupportedError
 
 KINDS: dict[str, Callable[[], nn.RNNBase]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from small_kernels import OUTPUTS, SAMPLES, inputs, matrix_of, network, random_kernel
 from torch import nn
 
+import foretrain as ft
 from foretrain.empirical import ntk, ntk_operator
 from foretrain.empirical.kernel_analysis import alignment, condition_number, spectrum
 
@@ -136,3 +139,11 @@ def test_rank_in_single_precision_is_not_rounding() -> None:
     assert found.rank == 5
     assert found.eigenvalues.dtype == np.float64
     assert condition_number(factor @ factor.T) == np.inf
+
+
+def test_spectra_are_saved_and_loaded(tmp_path: Path) -> None:
+    found = spectrum(ntk_operator(network(), inputs()), top=np.int64(3))
+    loaded = ft.load(ft.save(found, tmp_path / "spectrum.zarr"))
+    assert loaded["eigenvalue"].values == pytest.approx(found.eigenvalues)
+    assert loaded["residual"].shape == (3,)
+    assert loaded.attrs["trace_error"] == found.trace_error

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiled_stores import Array, dense, inputs, network, stored
+from tiled_stores import Array, dense, inputs, network, stored, write
 
 import foretrain as ft
 from foretrain.empirical import alignment, ntk
@@ -119,3 +119,15 @@ def test_bad_input(tmp_path: Path) -> None:
     silent = torch.nn.Linear(2, 1, bias=False).double()
     with pytest.raises(InputError, match="the kernel is zero"):
         summarise(ntk(silent, torch.zeros(4, 2, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("top", [10, 50])
+def test_every_output_has_its_copy_of_an_eigenvalue(tmp_path: Path, top: int) -> None:
+    """Of a linear model they are all equal, and more than the block that would do for a few modes."""
+    outputs, samples = 40, 24
+    model, x = torch.nn.Linear(4, outputs).double(), inputs(samples)
+    layers = ntk(model, x, by="layer")
+    kernel = write(ntk(model, x), tmp_path / "k.zarr", 12, layers)
+    expected = np.linalg.eigvalsh((x @ x.T + 1).numpy())[::-1].repeat(outputs)[:top]
+    assert kernel.summary(top=top).eigenvalues == pytest.approx(expected, rel=1e-10)
+    assert kernel.spectrum(top=top).eigenvalues == pytest.approx(expected, rel=1e-10)

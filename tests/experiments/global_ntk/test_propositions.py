@@ -39,10 +39,14 @@ def test_the_gru_written_out_is_torchs() -> None:
     unit = torch.eye(3 * PLAN.units, dtype=torch.float64)
     total = sum(P @ torch.kron(V @ V.T, unit) @ P.T for P, V in ((hidden, before), (given, rows)))
     assert isinstance(total, torch.Tensor)
-    torch.testing.assert_close(total, global_ntk(gru, x, parameters="weight*").dense(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        total, global_ntk(gru, x, parameters="weight*").dense(), rtol=1e-10, atol=1e-12
+    )
 
 
 def test_an_operator_that_is_not_the_kernel_is_noticed(result: Result) -> None:
-    wrong = result.data.assign(core_error=result.data.core_error + 1e-3, slope_error=result.data.slope_error + 1e-3)
+    wrong = result.data.assign(
+        core_error=result.data.core_error + 1e-3, slope_error=result.data.slope_error + 1e-3
+    )
     refused = [row.quantity for row in experiment._cell_rows(wrong) if row.agrees is False]
     assert len(refused) == 2 * len(experiment._CELLS)

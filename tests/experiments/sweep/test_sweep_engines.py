@@ -85,4 +85,5 @@ def test_points_that_kill_the_workers_of_a_cluster_are_found_one_by_one(
     assert found.errors == {"a = 1": died, "a = 3": died}
     assert found.done == 3
     assert groups[0] == [0, 1, 3, 4, 6]
-    assert groups[-2:] == [[1], [3]] or groups[-2:] == [[3], [1]]
+    assert [1] in groups
+    assert [3] in groups

@@ -185,7 +185,7 @@ def test_bad_input() -> None:
         with pytest.raises(InputError, match="epsilon is"):
             NearlyKernelRegressor(kernel=kernel, meta_kernel=meta_kernel, epsilon=epsilon).fit(X, Y)  # type: ignore[arg-type]
     for y in (None, 1j * Y, ["a"] * 12):
-        with pytest.raises(InputError, match="real numbers"):
+        with pytest.raises(InputError, match=r"not a real array|is complex|cannot be read"):
             estimator().fit(X, y)
     with pytest.raises(InputError, match="sum above zero"):
         estimator().fit(X, Y).score(X, Y, np.zeros(12))

@@ -121,7 +121,10 @@ def _outputs(text: str | None, trace: bool) -> Any:
         return "trace" if trace else "full"
     if trace:
         raise InputError("--outputs picks outputs and --trace sums over all: leave one out.")
-    return whole_numbers_in("--outputs", text)
+    chosen = whole_numbers_in("--outputs", text)
+    if min(chosen) < 0 or len(set(chosen)) < len(chosen):
+        raise InputError(f"--outputs is {text!r}: give different numbers from 0 on.")
+    return chosen
 
 
 def _by(text: str | None) -> Literal["layer", "parameter"] | None:

@@ -161,9 +161,19 @@ def _squared_error(kernels: OutputKernels, training: Training) -> Law:
         _at(GradientDescent(kernels, targets), training)
         for targets in (training.targets, np.eye(kernels.training))
     )
+    if training.time is None and found.jitter:
+        raise singular_kernel()
     covariance = np.asarray(found.covariance, dtype=np.float64)
     weights = unit.mean.values
     return Law(found.mean.values, covariance, np.zeros_like(covariance), _when(training), weights)
+
+
+def singular_kernel() -> InputError:
+    """Of networks that are trained to an end which there is not."""
+    return InputError(
+        "the tangent kernel of the training inputs is singular, so that no network takes all targets: leave out "
+        "repeated inputs, or give positive learning rates."
+    )
 
 
 def _when(training: Training) -> str:

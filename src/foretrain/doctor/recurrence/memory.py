@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.compare.task import Task
-from foretrain.empirical.global_ntk.recurrent import as_samples_first
+from foretrain.empirical.global_ntk.recurrent.dynamics import as_samples_first
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.support.errors import NotSupportedError
 

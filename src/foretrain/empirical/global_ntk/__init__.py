@@ -7,7 +7,7 @@
 """
 
 from foretrain.empirical.global_ntk.entry import global_ntk
-from foretrain.empirical.global_ntk.implicit import solve
+from foretrain.empirical.global_ntk.implicit.equilibrium import solve
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.reduced_views import ReducedView, reduced_view
 from foretrain.empirical.global_ntk.summary import GlobalSummary, summarise

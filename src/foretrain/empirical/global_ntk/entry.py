@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.global_ntk.graph import GraphDynamics
-from foretrain.empirical.global_ntk.implicit import ImplicitDynamics
+from foretrain.empirical.global_ntk.graph.dynamics import GraphDynamics
+from foretrain.empirical.global_ntk.implicit.dynamics import ImplicitDynamics
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
-from foretrain.empirical.global_ntk.recurrent import RecurrentDynamics, as_samples_first
+from foretrain.empirical.global_ntk.recurrent.dynamics import RecurrentDynamics, as_samples_first
 from foretrain.empirical.models.batches import as_batch
 from foretrain.empirical.models.calls import call_with, explained
 from foretrain.empirical.models.model import unchanged

@@ -14,16 +14,21 @@ def checked_top(top: int | None, otherwise: int, size: int) -> int:
     """How many modes: those asked for or, where nothing is said, ``otherwise``; never more than there are."""
     if top is None:
         return min(otherwise, size)
-    if not isinstance(top, int) or isinstance(top, bool) or top < 1:
+    if _whole(top) < 1:
         raise InputError(f"top is {top!r}, but it must be a number of modes from 1 on.")
-    return min(top, size)
+    return min(_whole(top), size)
 
 
 def checked_probes(probes: int) -> int:
     """As many as a standard error needs."""
-    if not isinstance(probes, int) or isinstance(probes, bool) or probes < 2:
+    if _whole(probes) < 2:
         raise InputError(f"probes is {probes!r}, but a standard error needs at least 2.")
-    return probes
+    return _whole(probes)
+
+
+def _whole(number: object) -> int:
+    """Of Python or numpy; 0 for what is no whole number."""
+    return int(number) if isinstance(number, int | np.integer) and not isinstance(number, bool) else 0
 
 
 def checked_ridge(ridge: float) -> float:

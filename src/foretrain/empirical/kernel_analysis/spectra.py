@@ -85,7 +85,7 @@ class KernelSpectrum:
         """Labelled, with the modes that are known."""
         import xarray as xr
 
-        return xr.Dataset(
+        found = xr.Dataset(
             {
                 "eigenvalue": (("mode",), self.eigenvalues),
                 "amplitude": (("leading_mode", "input", "output"), self.modes),
@@ -104,6 +104,7 @@ class KernelSpectrum:
                 )
             },
         )
+        return found if self.residuals is None else found.assign(residual=("mode", self.residuals))
 
     def __repr__(self) -> str:
         largest = ", ".join(f"{value:.4g}" for value in self.eigenvalues[:5])

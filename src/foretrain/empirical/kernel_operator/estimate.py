@@ -13,7 +13,10 @@ from foretrain.support.seeds import Seed, integer
 
 @dataclass(frozen=True, repr=False, eq=False)
 class KernelEstimate:
-    """A mean over random probes with its standard error: a number, or one entry per (sample, output)."""
+    """A mean over random probes with its standard error: a number, or one entry per (sample, output).
+
+    Without probes it is exact.
+    """
 
     value: Any
     standard_error: Any
@@ -21,7 +24,7 @@ class KernelEstimate:
     seed: int
 
     def __repr__(self) -> str:
-        drawn = f"{self.probes} random-sign probes, seed {self.seed}"
+        drawn = f"{self.probes} random-sign probes, seed {self.seed}" if self.probes else "exact"
         if np.ndim(self.value) == 0:
             return f"KernelEstimate({float(self.value):.6g} ± {float(self.standard_error):.2g}; {drawn})"
         return f"KernelEstimate(shape {np.shape(self.value)}, .value ± .standard_error; {drawn})"

@@ -261,10 +261,10 @@ class NTKOperator:
 
     def _probes(self, count: int, seed: Seed) -> tuple[Tensor, int]:
         """Random signs (count, N, C), drawn on the CPU so that all devices see the same."""
-        if not isinstance(count, int) or count < 2:
+        if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 2:
             raise InputError(f"probes is {count!r}, but a standard error needs at least 2.")
         number = stated_seed(seed)
-        shape = (count, self.first.count, len(self.outputs))
+        shape = (int(count), self.first.count, len(self.outputs))
         signs = torch.randint(0, 2, shape, generator=torch_generator(number)) * 2 - 1
         return signs.to(self._like.detach()), number
 

@@ -65,9 +65,10 @@ def weight_metrics(scale: Scale, seed: int) -> Result:
     rows = (*_structure_rows(structure), *_watching_rows(data), *_learning_rows(data))
     good = all(row.agrees is not False for row in rows)
     last = data.drive.isel(step=-1) / data.drive.isel(step=-1).sum()
+    first = int(np.argmax(last.values)) + 1
     verdict = (
-        f"Kernels of general networks {'split' if good else 'do NOT all split'} into layers to rounding, and inputs that "
-        f"only watch follow the trained ones to first order; after training layer {int(last.argmax("layer")) + 1} of "
+        f"Kernels of general networks {'split' if good else 'do NOT all split'} into layers to rounding, and inputs "
+        f"that only watch follow the trained ones to first order; after training layer {first} of "
         f"{data.sizes['layer']} drives {float(last.max()):.0%} of the residual."
     )
     return Result(verdict, rows, data, partial(_draw, data))
@@ -183,7 +184,7 @@ def _watching(seed: Seed) -> xarray.Dataset:
         with torch.no_grad():
             for value in moved.parameters():
                 assert value.grad is not None
-                value -= eta * value.grad
+                value.sub_(value.grad, alpha=float(eta))
         change = (moved(watched).detach() - before).numpy()
         errors.append(np.abs(change - told.reshape(change.shape)).max() / np.abs(change).max())
     return xarray.Dataset({"watched_error": ("eta", errors)}, coords={"eta": _STEPS})

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.compare.judging.widths import extrapolation_weights
 from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
+from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.experiments.judgements import agreement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, new_figure
@@ -134,12 +134,6 @@ def _measure(plan: _Plan, seed: Seed) -> xarray.Dataset:
         },
         coords={"width": widths, "measured_layer": layers, "draws": ("width", list(plan.draws.values()))},
     )
-
-
-def infinite_width(widths: list[int], value: FloatArray, error: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Measurements (widths, entries) extrapolated to 1/n = 0 with a quadratic in 1/n, and their standard errors."""
-    weights = extrapolation_weights(min(widths) / np.array(widths), error)
-    return (weights * value).sum(axis=0), np.sqrt(((weights * error) ** 2).sum(axis=0))
 
 
 def _angle_of_networks(

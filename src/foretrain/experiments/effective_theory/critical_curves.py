@@ -109,9 +109,9 @@ def _monomial_rows() -> list[Row]:
     first = np.array([[1.0, 0.4], [0.4, 0.7]])
     mlp = MLP(activation(partial(_power, 2), name="z^2"), 2, 1, C_b=0.1, C_W=0.5)
     inputs = np.sqrt(2) * np.linalg.cholesky((first - 0.1) / 0.5)
-    here = flow(mlp, inputs, ["K"])["K"].sel(layer=2).values
+    found = flow(mlp, inputs, ["K"])["K"].sel(layer=2).values
     expected = 0.1 + 0.5 * (np.outer(np.diagonal(first), np.diagonal(first)) + 2 * first**2)
-    worst = float(np.abs(here - expected).max())
+    worst = float(np.abs(found - expected).max())
     return [*rows, computed_row("z^2: two inputs, distance of the kernel from (5.3)", 0.0, worst, 1e-10)]
 
 
@@ -129,11 +129,8 @@ def _neighbour_rows(name: str) -> list[Row]:
     assert found.C_W is not None
     assert found.K_star is not None
     known, printed, digits = _NEIGHBOURS[name]
-    others = [
-        point.K
-        for point in fixed_points(name, found.C_b, found.C_W)
-        if abs(point.K / found.K_star - 1) > 1e-3
-    ]
+    solutions = [point.K for point in fixed_points(name, found.C_b, found.C_W) if point.K is not None]
+    others = [K for K in solutions if abs(K / found.K_star - 1) > 1e-3]
     here = min(others, key=lambda K: abs(K - known), default=float("nan"))
     return [
         computed_row(f"{name}: trivial fixed point nearby", known, here, 6e-5),

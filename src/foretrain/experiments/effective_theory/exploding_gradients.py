@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.experiments.judgements import computed_row, measured_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
@@ -66,11 +66,11 @@ def exploding_gradients(scale: Scale, seed: int) -> Result:
     found = [_measured(case, _PLANS[scale], own) for case, own in track(tasks, "networks")]
     data = xarray.concat(found, xarray.Variable("case", list(_CASES)))
     rows = (*_gradient_rows(data), *_share_rows())
-    first = data.theory.sel(layer=1)
+    ends = [float(data.theory.sel(layer=1, case=f"relu, {word}")) for word in ("vanishing", "exploding")]
     judgement = "agree" if all(row.agrees is not False for row in rows) else "do NOT all agree"
     verdict = (
         f"Gradients of real networks {judgement} with the product of χ_⊥: over {_DEPTH} layers of ReLU they fall to "
-        f"{float(first.sel(case='relu, vanishing')):.2g}, stay, or grow to {float(first.sel(case='relu, exploding')):.2g}."
+        f"{ends[0]:.2g}, stay, or grow to {ends[1]:.2g}."
     )
     return Result(verdict, rows, data, partial(_draw, data))
 
@@ -112,13 +112,13 @@ def _measured(case: str, plan: _Plan, seed: Seed) -> xarray.Dataset:
         values.append(norms.mean(axis=0))
         errors.append(np.maximum(norms.std(axis=0, ddof=1) / np.sqrt(draws), 1e-15))
     measured, error = np.stack(values), np.stack(errors)
-    weights = extrapolation_weights(widths[0] / np.array(widths, dtype=float), error)
+    limit, limit_error = infinite_width(widths, measured, error)
     return xarray.Dataset(
         {
             "measured": (("width", "layer"), measured),
             "measured_error": (("width", "layer"), error),
-            "limit": ("layer", (weights * measured).sum(axis=0)),
-            "standard_error": ("layer", np.sqrt(((weights * error) ** 2).sum(axis=0))),
+            "limit": ("layer", limit),
+            "standard_error": ("layer", limit_error),
             "theory": ("layer", _theory(case)),
         },
         coords={"width": widths, "layer": np.arange(1, _DEPTH + 1)},

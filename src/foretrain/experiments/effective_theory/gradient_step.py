@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.compare.judging.agreement import decorrelated, judge
-from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.compare.judging.agreement import judge
+from foretrain.experiments.effective_theory.width_limits import limits_of_batches
 from foretrain.experiments.judgements import judgement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
@@ -133,34 +133,12 @@ def _losses(step: StepPrediction, error: torch.Tensor) -> list[float]:
 
 def _ensembles(draws: dict[int, int], seed: Seed) -> xarray.Dataset:
     """d z / d eta at eta = 0 of real networks: its moments at every width, their limit, and infinite width."""
-    import xarray
-
-    widths = list(draws)
-    values, spreads, covariances = [], [], []
+    widths, batches = list(draws), []
     for width, own in zip(widths, spawn(seed, len(widths)), strict=True):
         slopes = _slopes(network(width), draws[width], own)
-        found = np.stack([_moments(batch) for batch in np.split(slopes, _BATCHES)])
-        values.append(found.mean(axis=0))
-        covariances.append(np.cov(found.T) / _BATCHES)
-        spreads.append(np.sqrt(np.diagonal(covariances[-1])))
-    measured, error = np.stack(values), np.stack(spreads)
-    weights = extrapolation_weights(widths[0] / np.array(widths), error)
-    covariance = sum(w[:, None] * w * each for w, each in zip(weights, covariances, strict=True))
-    limit, limit_error = (weights * measured).sum(axis=0), np.sqrt(np.diagonal(covariance))
+        batches.append(np.stack([_moments(batch) for batch in np.split(slopes, _BATCHES)]))
     labels, theory = _theory()
-    score = (limit - theory) / limit_error
-    return xarray.Dataset(
-        {
-            "measured": (("width", "moment"), measured),
-            "measured_error": (("width", "moment"), error),
-            "limit": ("moment", limit),
-            "standard_error": ("moment", limit_error),
-            "theory": ("moment", theory),
-            "z": ("moment", score),
-            "independent": ("direction", decorrelated(score, np.asarray(covariance), _BATCHES - 1)),
-        },
-        coords={"width": widths, "moment": labels},
-    )
+    return limits_of_batches(widths, batches, theory, "moment", labels)
 
 
 def _slopes(mlp: MLP, draws: int, seed: Seed) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.experiments.effective_theory.width_limits import limits_of_batches
 from foretrain.experiments.judgements import computed_row, measured_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
@@ -94,30 +94,14 @@ def _network(width: int) -> MLP:
 
 def _measured(plan: _Plan, seed: Seed) -> xarray.Dataset:
     """n (E[z² | seen] - E z²) by width, its limit, and the coefficient of 1/n in theory."""
-    import xarray
-
-    widths = list(plan.draws)
-    values, errors = [], []
-    for (width, count), own in track(
-        list(zip(plan.draws.items(), spawn(seed, len(widths)), strict=True)), "widths"
-    ):
+    widths, batches = list(plan.draws), []
+    tasks = list(zip(plan.draws.items(), spawn(seed, len(widths)), strict=True))
+    for (width, count), own in track(tasks, "widths"):
         ensemble = Ensemble(_network(width), [[1.0]], count, method=plan.method, seed=own)
         G = np.concatenate([chunk[_DEPTH].ravel() for chunk in ensemble.metrics([_DEPTH])])
-        batches = width * np.stack([shifts(part) for part in np.split(G, _BATCHES)])
-        values.append(batches.mean(axis=0))
-        errors.append(batches.std(axis=0, ddof=1) / np.sqrt(_BATCHES))
-    measured, error = np.stack(values), np.stack(errors)
-    weights = extrapolation_weights(widths[0] / np.array(widths), error)
-    return xarray.Dataset(
-        {
-            "measured": (("width", "seen"), measured),
-            "measured_error": (("width", "seen"), error),
-            "limit": ("seen", (weights * measured).sum(axis=0)),
-            "standard_error": ("seen", np.sqrt(((weights * error) ** 2).sum(axis=0))),
-            "theory": ("seen", [_coefficient(value) for value in _SEEN]),
-        },
-        coords={"width": widths, "seen": _SEEN},
-    )
+        batches.append(width * np.stack([shifts(part) for part in np.split(G, _BATCHES)]))
+    theory = np.array([_coefficient(value) for value in _SEEN])
+    return limits_of_batches(widths, batches, theory, "seen", _SEEN)
 
 
 def shifts(G: Array) -> Array:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import Activation, activation
-from foretrain.compare.judging.agreement import decorrelated, judge
-from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.compare.judging.agreement import judge
+from foretrain.experiments.effective_theory.width_limits import limits_of_batches
 from foretrain.experiments.judgements import judgement_rows, measured_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import FAINT, INK, PALETTE, RED, new_figure
@@ -115,36 +115,14 @@ def updates(mlp: MLP, numbers: range, seed: Seed) -> Array:
 
 def _measured(case: str, draws: dict[int, int], seed: Seed) -> xarray.Dataset:
     """n times mean (inputs) and covariance (pairs of inputs) at every width, their limit, and the theory."""
-    import xarray
-
-    widths = list(draws)
-    values, errors, covariances = [], [], []
+    widths, batches = list(draws), []
     for width, own in zip(widths, spawn(seed, len(widths)), strict=True):
         mlp, size = _network(case, width), draws[width] // _BATCHES
-        batches = [_moments(updates(mlp, range(k * size, (k + 1) * size), own)) for k in range(_BATCHES)]
-        stacked = width * np.stack(batches)
-        values.append(stacked.mean(axis=0))
-        covariances.append(np.cov(stacked.T) / _BATCHES)
-        errors.append(np.sqrt(np.diagonal(covariances[-1])))
-    measured, error = np.stack(values), np.stack(errors)
-    weights = extrapolation_weights(widths[0] / np.array(widths), error)
-    covariance = sum(w[:, None] * w * each for w, each in zip(weights, covariances, strict=True))
-    limit, limit_error = (weights * measured).sum(axis=0), np.sqrt(np.diagonal(covariance))
+        parts = [range(place * size, (place + 1) * size) for place in range(_BATCHES)]
+        batches.append(width * np.stack([_moments(updates(mlp, part, own)) for part in parts]))
     theory, printed = _theory(case)
-    score = (limit - theory) / limit_error
-    return xarray.Dataset(
-        {
-            "measured": (("width", "moment"), measured),
-            "measured_error": (("width", "moment"), error),
-            "limit": ("moment", limit),
-            "standard_error": ("moment", limit_error),
-            "theory": ("moment", theory),
-            "printed": ("moment", printed),
-            "z": ("moment", score),
-            "independent": ("direction", decorrelated(score, np.asarray(covariance), _BATCHES - 1)),
-        },
-        coords={"width": widths, "moment": _labels()},
-    )
+    found = limits_of_batches(widths, batches, theory, "moment", _labels())
+    return found.assign(printed=("moment", printed))
 
 
 def _pairs() -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -14,9 +14,12 @@ import numpy as np
 
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
-from foretrain.compare.judging.agreement import LARGEST_SPREAD, Judgement, judge, largest_score_allowed
+from foretrain.compare.judging.agreement import Judgement
+from foretrain.experiments.effective_theory.score_drawing import draw_scores
+from foretrain.experiments.effective_theory.tensor_statistics import judgement_of
+from foretrain.experiments.judgements import judgement_rows
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, PALETTE, SKY, new_mosaic
+from foretrain.support.drawing import FAINT, INK, PALETTE, new_mosaic
 from foretrain.support.progress import track
 from foretrain.support.seeds import spawn
 from foretrain.theory.architecture import MLP
@@ -56,7 +59,7 @@ def layer_statistics(scale: Scale, seed: int) -> Result:
             mlp, _INPUTS, draws=plan.draws, scales=_SCALES, method=plan.method, seed=own_seed
         )
     data = _dataset(found)
-    judgement = judge([(each.z[each.fluctuates], each.independent_scores) for each in found.values()])
+    judgement = judgement_of(found)
     exact = all(each.exact_agrees for each in found.values())
     word = "agree" if judgement.agrees and exact else "do not agree"
     verdict = f"K, V and G1 of random networks of depth {_DEPTH} {word} with the recursions ({judgement})."
@@ -81,20 +84,7 @@ def _dataset(found: dict[str, Comparison]) -> xarray.Dataset:
 
 
 def _table(judgement: Judgement, found: dict[str, Comparison]) -> tuple[Row, ...]:
-    rows = [
-        Row(
-            f"rms z of {judgement.independent} independent scores",
-            1.0,
-            judgement.rms,
-            agrees=bool(judgement.rms <= LARGEST_SPREAD),
-        ),
-        Row(
-            "largest |z| (bound)",
-            judgement.bound,
-            judgement.largest,
-            agrees=bool(judgement.largest <= judgement.bound),
-        ),
-    ]
+    rows = judgement_rows(judgement, "scores")
     for name, each in found.items():
         own = each.judgement
         rows.append(Row(f"{name}: rms z", 1.0, own.rms))
@@ -125,7 +115,9 @@ def _draw(data: xarray.Dataset, judgement: Judgement) -> Figure:
     panels["V"].plot([], [], "D", color=INK, markersize=5, label=r"extrapolated to $n\to\infty$")
     panels["V"].legend(frameon=False, fontsize=9, loc="best")
     _draw_pulls(panels["pulls"], data, judgement.bound)
-    _draw_scores(panels["scores"], data, judgement)
+    scores = data.independent_score.values
+    note = f"rms {judgement.rms:.2f}\nlargest {judgement.largest:.2f}\n1 % bound {judgement.bound:.2f}"
+    draw_scores(panels["scores"], scores, f"{scores.size} independent scores", note)
     return figure
 
 
@@ -181,22 +173,3 @@ def _draw_pulls(panel: Axes, data: xarray.Dataset, bound: float) -> None:
     panel.set_xticks(position[::3], [f"ℓ={layer}" for layer in data.layer.values[::3]], fontsize=8)
     panel.set(ylabel="z", ylim=(-1.1 * bound, 1.1 * bound), xlim=(-1, position[-1] + 1))
     panel.set_title("every entry: (limit − theory) / standard error", fontsize=11)
-
-
-def _draw_scores(panel: Axes, data: xarray.Dataset, judgement: Judgement) -> None:
-    scores = data.independent_score.values
-    bound = largest_score_allowed(scores.size)
-    panel.hist(
-        np.clip(scores, -bound, bound),
-        list(np.linspace(-bound, bound, 25)),
-        density=True,
-        color=SKY,
-        edgecolor="white",
-    )
-    grid = np.linspace(-bound, bound, 201)
-    panel.plot(grid, np.exp(-0.5 * grid**2) / np.sqrt(2 * np.pi), color=INK, linewidth=1.8, label="N(0, 1)")
-    note = f"rms {judgement.rms:.2f}\nlargest {judgement.largest:.2f}\n1 % bound {judgement.bound:.2f}"
-    panel.text(0.03, 0.97, note, transform=panel.transAxes, va="top", fontsize=9)
-    panel.set_title(f"{scores.size} independent scores", fontsize=11)
-    panel.set(xlabel="z", ylabel="density")
-    panel.legend(frameon=False, fontsize=9, loc="upper right")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.compare.judging.agreement import largest_score_allowed
+from foretrain.experiments.effective_theory.score_drawing import draw_scores
 from foretrain.experiments.judgements import agreement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.gaussian import expectations_at
@@ -171,7 +172,10 @@ def _draw(data: xarray.Dataset) -> Figure:
     )
     _signed_logarithm(panels["four"])
     _draw_legend(panels["two"], data)
-    _draw_scores(panels["scores"], data.z.values.ravel())
+    scores = data.z.values.ravel()
+    spread, largest = agreement_rows(scores)
+    note = f"rms {spread.here:.2f}\nlargest {largest.here:.2f}\n1 % bound {largest.expected:.2f}"
+    draw_scores(panels["scores"], scores, f"all {scores.size} z-scores", note)
     return figure
 
 
@@ -234,17 +238,3 @@ def _signed_logarithm(panel: Axes) -> None:
     panel.set_yscale("symlog", linthresh=0.01)
     panel.set_xticks(ticks, names)
     panel.set_yticks(ticks, names)
-
-
-def _draw_scores(panel: Axes, scores: FloatArray) -> None:
-    bound = largest_score_allowed(scores.size)
-    edges = np.linspace(-bound, bound, 29)
-    panel.hist(np.clip(scores, -bound, bound), list(edges), density=True, color=PALETTE[4], edgecolor="white")
-    grid = np.linspace(-bound, bound, 201)
-    panel.plot(grid, np.exp(-0.5 * grid**2) / np.sqrt(2 * np.pi), color=INK, linewidth=1.8, label="N(0, 1)")
-    panel.set_title(f"all {scores.size} z-scores", fontsize=11)
-    panel.set_xlabel("(measured − theory) / standard error")
-    panel.set_ylabel("density")
-    note = f"rms {np.sqrt(np.mean(scores**2)):.2f}\nlargest {np.abs(scores).max():.2f}\n1 % bound {bound:.2f}"
-    panel.text(0.03, 0.97, note, transform=panel.transAxes, va="top", fontsize=9)
-    panel.legend(frameon=False, fontsize=9, loc="upper right")

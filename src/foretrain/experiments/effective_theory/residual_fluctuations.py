@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.effective_theory.angle_flow import infinite_width
+from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.experiments.judgements import agreement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import BLUE, FAINT, GREEN, INK, ORANGE, new_figure

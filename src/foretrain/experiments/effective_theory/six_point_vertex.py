@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from foretrain.activations import Activation, activation
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.experiments.judgements import agreement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import INK, PALETTE, new_figure
@@ -106,8 +106,7 @@ def _measured(case: _Case, plan: _Plan, seed: Seed) -> xarray.Dataset:
         values.append(found.mean(axis=0))
         errors.append(found.std(axis=0, ddof=1) / np.sqrt(_BATCHES))
     measured, error = np.stack(values), np.stack(errors)
-    weights = extrapolation_weights(widths[0] / np.array(widths), error)
-    limit, limit_error = (weights * measured).sum(axis=0), np.sqrt(((weights * error) ** 2).sum(axis=0))
+    limit, limit_error = infinite_width(widths, measured, error)
     network = case.network(1)
     theory = six_point_flow(network, 1.0)[1:, 0]
     exact = np.full_like(measured, np.nan)

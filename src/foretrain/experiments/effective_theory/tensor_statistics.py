@@ -18,9 +18,10 @@ from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
 from foretrain.compare.judging.agreement import Judgement, judge
 from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
+from foretrain.experiments.effective_theory.score_drawing import draw_scores
 from foretrain.experiments.judgements import judgement_rows
 from foretrain.experiments.registry import Result, Row
-from foretrain.support.drawing import FAINT, INK, PALETTE, SKY, new_mosaic
+from foretrain.support.drawing import FAINT, INK, PALETTE, new_mosaic
 from foretrain.support.progress import track
 from foretrain.support.seeds import spawn
 from foretrain.theory.architecture import MLP
@@ -182,7 +183,7 @@ def draw_statistics(title: str, data: xarray.Dataset) -> Figure:
     layout = [["entries"] * width + ["scores"] * width, [name for name in networks for _ in range(2)]]
     figure, panels = new_mosaic(title, layout, [1, 1], (15, 8.6))
     _draw_entries(panels["entries"], data)
-    _draw_scores(panels["scores"], data)
+    draw_scores(panels["scores"], data.score.values, f"{data.sizes['independent']} independent z-scores")
     for name in networks:
         _draw_ratios(panels[name], data.sel(network=name), name)
     return figure
@@ -215,15 +216,6 @@ def _draw_entries(panel: Axes, data: xarray.Dataset) -> None:
     panel.set_xticks(range(len(names)), [name.replace("H1", "H¹").replace("Theta", "Θ") for name in names])
     panel.set(ylabel=r"measured at $n\to\infty$ / theory")
     panel.set_title(f"layer {last}: entries larger than three standard errors", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
-
-
-def _draw_scores(panel: Axes, data: xarray.Dataset) -> None:
-    grid = np.linspace(-4, 4, 201)
-    panel.hist(data.score.values, list(np.linspace(-4, 4, 25)), density=True, color=SKY, edgecolor="white")
-    panel.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color=INK, label="N(0, 1)")
-    panel.set(xlabel="z", ylabel="density")
-    panel.set_title(f"{data.sizes['independent']} independent z-scores", fontsize=11)
     panel.legend(frameon=False, fontsize=9)
 
 

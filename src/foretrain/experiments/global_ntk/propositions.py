@@ -144,7 +144,7 @@ def _step(model: torch.nn.RNNBase, x: torch.Tensor, err: torch.Tensor, eta: floa
     with torch.no_grad():
         for value in moved.parameters():
             assert value.grad is not None
-            value -= eta * value.grad
+            value.sub_(value.grad, alpha=eta)
         found: torch.Tensor = moved(x)[0]
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 
 from foretrain.support.errors import InputError
@@ -22,7 +21,7 @@ def check_layers(mlp: MLP, layers: Sequence[int] | None) -> tuple[int, ...]:
     """The layers asked for, in order; None means all of 1..L."""
     if layers is None:
         return tuple(range(1, mlp.depth + 1))
-    chosen = tuple(sorted({operator.index(layer) for layer in layers}))
-    if not chosen or chosen[0] < 1 or chosen[-1] > mlp.depth:
-        raise InputError(f"layers is {list(layers)}: choose from 1 to {mlp.depth}.")
+    chosen = tuple(sorted({mlp.check_layer(layer) for layer in layers}))
+    if not chosen:
+        raise InputError(f"layers is empty: choose from 1 to {mlp.depth}, or leave it out for all.")
     return chosen

@@ -52,6 +52,7 @@ def escape(
     own. ``metric``: ``"uniform"``, ``"normalized"`` or a rate for every layer. ``sample``: the points that stand for
     the Gaussian law, 1024 quasi-random ones unless given.
 
+    >>> from foretrain.training.gradient_flow import Problem, escape, scaled_he
     >>> problem = Problem("tanh", depth=3, width=16, inputs=4)
     >>> found = escape(problem, scaled_he(problem, 3, [0.1, 0.2], seeds=2))
     >>> found["time"].dims

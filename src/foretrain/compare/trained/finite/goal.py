@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.compare.trained.ensemble import InitialEnsemble, TrainedEnsemble, draw_ensemble, train_ensemble
 from foretrain.compare.trained.finite.entries import Entries, trained_entries
 from foretrain.compare.trained.finite.two_step import two_step_ensemble
-from foretrain.compare.trained.goal import Goal, goal_of
+from foretrain.compare.trained.goal import Goal, goal_of, singular_kernel
 from foretrain.compare.trained.training import Algorithm
-from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.errors import unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.finite_width import FinitePrediction, FiniteWidth
@@ -108,10 +108,7 @@ def finite_goal(
         raise unknown_name("algorithm", str(algorithm), NAMES)
     ensemble = FiniteWidth.of(mlp, X_train, Y_train, X_test, spread="none")
     if len(ensemble.store.modes.values) < len(ensemble.store.train):
-        raise InputError(
-            "the tangent kernel of the training inputs is singular, so that no network takes all targets: leave out "
-            "repeated inputs, or give positive learning rates."
-        )
+        raise singular_kernel()
     leaps = algorithm == "two_step"
     steps = cast("Algorithm", "gradient_descent" if leaps else algorithm)
     goal = goal_of(mlp, X_train, Y_train, X_test, algorithm=steps, eta=None if leaps else eta)

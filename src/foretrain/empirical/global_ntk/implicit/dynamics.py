@@ -39,7 +39,7 @@ class ImplicitDynamics(Dynamics):
     >>> class Rest(torch.nn.Linear):
     ...     def forward(self, h, x):
     ...         return h - torch.tanh(super().forward(h) + x)
-    >>> from foretrain.empirical.global_ntk.implicit import solve
+    >>> from foretrain.empirical.global_ntk.implicit.equilibrium import solve
     >>> rest, x = Rest(4, 4).double(), torch.randn(3, 4).double()
     >>> ImplicitDynamics(rest, solve(rest, torch.zeros(3, 4).double(), x), x).space.describe()
     '(batch 3, unit 4)'

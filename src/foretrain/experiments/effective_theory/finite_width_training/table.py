@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.compare.judging.widths import extrapolation_weights
-from foretrain.experiments.judgements import agreement_rows
+from foretrain.experiments.judgements import agreement_rows, computed_row
 from foretrain.experiments.registry import Row
+from foretrain.theory.prediction.finite_width.clock import Clock
+from foretrain.theory.prediction.finite_width.projectors import course_of
 
 if TYPE_CHECKING:
     import xarray
@@ -41,6 +43,7 @@ def table(data: xarray.Dataset) -> tuple[Row, ...]:
         _power_row(data, _TANH, "mean"),
         *(_power_row(data, case, "ntk_change") for case in (_SIN, _TANH, _DEEP)),
         *_printed_rows(data),
+        *_projector_rows(),
     )
 
 
@@ -226,3 +229,20 @@ def _printed_rows(data: xarray.Dataset) -> list[Row]:
         title = f"{_SIN}: {name} as printed, times n, beside the limit of networks"
         rows.append(Row(title, printed, limit, error, agrees=agrees, note=note, disputed=True))
     return rows
+
+
+def _projector_rows() -> list[Row]:
+    """One sample, whose projectors have closed forms: gradient flow (∞.168), and descent at a rate (∞.169)."""
+    H, eta = 1.7, 0.4
+    flow = course_of(Clock(0.0), np.array([H])).projectors
+    descent = course_of(Clock(eta), np.array([H])).projectors
+    third, sixth = -1 / (2 * H**3), -1 / (6 * H**3)
+    closed = {"A": 1 / (2 * H**2), "B": 1 / (2 * H**2), "IA": sixth, "IB": sixth, "IIA": sixth, "IIB": third}
+    rows = [
+        computed_row(
+            f"one sample, gradient flow: projector Z_{name}", value, getattr(flow, name).item(), 1e-12
+        )
+        for name, value in closed.items()
+    ]
+    value = (1 - eta * H) / (H**2 * (2 - eta * H))
+    return [*rows, computed_row("one sample, descent: projector Z_A", value, descent.A.item(), 1e-12)]

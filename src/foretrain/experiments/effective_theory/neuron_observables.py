@@ -1,0 +1,173 @@
+"""Functions of one, two and several neurons of random networks to order 1/n (section 4.3, (4.61), (4.64), (4.102)).
+
+Given the metric the neurons of a layer are independent normals, so that the mean of a function of one neuron, the
+covariance of functions of two and the joint density of m are averages over the metric of real networks. n times what
+finite width changes is measured at three widths, extrapolated, and put beside the theory. The density of m neurons at
+zero runs with m as m (m + 2): neurons that are traced out change the couplings of those that stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.compare.judging.agreement import judge
+from foretrain.experiments.effective_theory.width_limits import limits_of_batches
+from foretrain.experiments.judgements import judgement_rows, measured_row
+from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, spawn
+from foretrain.theory.architecture import MLP
+from foretrain.theory.ensembles import Ensemble
+from foretrain.theory.finite_width import covariance_of, layer_statistics, mean_of
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+Given = Callable[[Array], Array]
+
+_LAYER = 4
+_X = [[1.1, -0.7]]
+_GROUPS = (1, 2, 4, 8)
+_BATCHES = 50
+
+# A function of a neuron, and its mean given the variance of the neuron.
+_FUNCTIONS: dict[str, tuple[Given, Given]] = {
+    "z⁴": (lambda z: z**4, lambda G: 3 * G**2),
+    "cos z": (np.cos, lambda G: np.exp(-G / 2)),
+    "sin² z": (lambda z: np.sin(z) ** 2, lambda G: (1 - np.exp(-2 * G)) / 2),
+}
+_PAIRS = (("cos z", "cos z"), ("z⁴", "cos z"), ("sin² z", "z⁴"))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    draws: dict[int, int]  # networks by width
+    method: str
+
+
+_PLANS = {
+    Scale.QUICK: _Plan({32: 300_000, 64: 300_000, 128: 300_000}, "conditional"),
+    Scale.PAPER: _Plan({48: 500_000, 96: 400_000, 192: 200_000}, "weights"),
+}
+
+
+def neuron_observables(scale: Scale, seed: int) -> Result:
+    """n times what finite width does to means, covariances and joint densities of neurons."""
+    import xarray
+
+    names = ("tanh", "gelu")
+    found = [
+        _measured(name, _PLANS[scale], own)
+        for name, own in track(list(zip(names, spawn(seed, len(names)), strict=True)), "activations")
+    ]
+    data = xarray.concat(found, xarray.Variable("activation", list(names)), join="outer")
+    rows = tuple(row for name in names for row in _rows(data.sel(activation=name), name))
+    word = "agree" if all(row.agrees for row in rows) else "do NOT all agree"
+    worst = float(np.abs(data.z).max())
+    verdict = (
+        f"Functions of one, two and up to {_GROUPS[-1]} neurons of random networks {word} with the order 1/n (largest "
+        f"|z| {worst:.1f})."
+    )
+    return Result(verdict, rows, data, partial(_draw, data))
+
+
+def _network(name: str, width: int) -> MLP:
+    return MLP.critical(name, _LAYER, width, n_in=2)
+
+
+def _labels() -> list[str]:
+    return [
+        *(f"mean of {name}" for name in _FUNCTIONS),
+        *(f"covariance of {a} and {b} of two neurons" for a, b in _PAIRS),
+        *(f"density of {m} neurons at zero, relative" for m in _GROUPS),
+    ]
+
+
+def changes(G: Array, K: float) -> Array:
+    """What these draws of the metric say of all observables, less infinite width."""
+    means = {name: given(G) for name, (_, given) in _FUNCTIONS.items()}
+    one = [values.mean() - float(_FUNCTIONS[name][1](np.array(K))) for name, values in means.items()]
+    two = [np.mean(means[a] * means[b]) - means[a].mean() * means[b].mean() for a, b in _PAIRS]
+    density = [((G / K) ** (-m / 2)).mean() - 1 for m in _GROUPS]
+    return np.array([*one, *two, *density])
+
+
+def _theory(name: str) -> tuple[float, Array]:
+    """K, and the coefficients of 1/n in the order of the labels."""
+    n = 10**6
+    mlp = _network(name, n)
+    at = layer_statistics(mlp, _X, _LAYER)
+    K, V, G1 = (float(np.asarray(each).item()) for each in (at.K, at.V, at.G1))
+    functions = {key: _of_points(function) for key, (function, _) in _FUNCTIONS.items()}
+    one = [n * mean_of(function, mlp, _X, _LAYER).correction for function in functions.values()]
+    two = [n * covariance_of(functions[a], functions[b], mlp, _X, _LAYER).correction for a, b in _PAIRS]
+    density = [m * (m + 2) / 8 * V / K**2 - m / 2 * G1 / K for m in _GROUPS]
+    return K, np.array([*one, *two, *density])
+
+
+def _of_points(function: Given) -> Given:
+    return lambda points: function(points[:, 0])
+
+
+def _measured(name: str, plan: _Plan, seed: Seed) -> xarray.Dataset:
+    K, theory = _theory(name)
+    widths, batches = list(plan.draws), []
+    for (width, draws), own in zip(plan.draws.items(), spawn(seed, len(widths)), strict=True):
+        ensemble = Ensemble(_network(name, width), _X, draws, method=plan.method, seed=own)
+        G = np.concatenate([chunk[_LAYER].ravel() for chunk in ensemble.metrics([_LAYER])])
+        batches.append(width * np.stack([changes(part, K) for part in np.split(G, _BATCHES)]))
+    return limits_of_batches(widths, batches, theory, "observable", _labels())
+
+
+def _rows(data: xarray.Dataset, name: str) -> list[Row]:
+    own = data.dropna("direction", subset=["independent"])
+    judgement = judge([(own.z.values, own.independent.values)])
+    rows = [
+        Row(f"{name}: {row.quantity}", row.expected, row.here, agrees=row.agrees)
+        for row in judgement_rows(judgement, "observables")
+    ]
+    for label in _labels():
+        at = own.sel(observable=label)
+        theory, limit, error = (float(at[key]) for key in ("theory", "limit", "standard_error"))
+        title = f"{name}, layer {_LAYER}: n times the change of the {label}"
+        rows.append(measured_row(title, theory, limit, error, judgement.bound))
+    return rows
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    title = f"Neurons of layer {_LAYER} of random networks: n times what finite width changes, over theory"
+    figure, panels = new_figure(title, 1, 2, (14, 5.6))
+    place = np.arange(data.sizes["observable"])
+    for panel, name in zip(panels, data.activation.values, strict=True):
+        own = data.sel(activation=name)
+        size = np.abs(own.theory)
+        for colour, shift, width in zip(PALETTE, (-0.24, -0.08, 0.08), data.width.values, strict=False):
+            at = own.sel(width=width)
+            panel.errorbar(
+                place + shift,
+                at.measured / own.theory,
+                at.measured_error / size,
+                fmt="o",
+                color=colour,
+                label=f"n = {width}",
+            )
+        panel.errorbar(
+            place + 0.24, own.limit / own.theory, own.standard_error / size, fmt="D", color=INK, label="n → ∞"
+        )
+        panel.axhline(1, color=FAINT, linewidth=1)
+        panel.set_xticks(
+            place, [str(label) for label in data.observable.values], rotation=50, ha="right", fontsize=8
+        )
+        panel.set(ylabel="measured / theory")
+        panel.set_title(str(name), fontsize=11)
+        panel.legend(frameon=False, fontsize=9)
+    return figure
