@@ -188,9 +188,10 @@ def conditions(record: dict[str, Any]) -> str:
         return "nothing is measured of what is known today: run python -m bench.scaling."
     loads, days = [found.load for found in fits], sorted(found.date[:16] for found in fits)
     rate = record["gemm float32 of one core [flop/s]"] / 1e9
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     return (
         f"{days[0]} to {days[-1]}; {record['processor']}, {record['cores']} cores, one used; load of the machine "
-        f"{min(loads):.1f} to {max(loads):.1f}; matrix products {rate:.0f} Gflop/s; {record['versions']}"
+        f"{min(loads):.1f} to {max(loads):.1f}; matrix products {rate:.0f} Gflop/s; {versions}"
     )
 
 

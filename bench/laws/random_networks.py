@@ -42,7 +42,7 @@ def _kernels() -> list[Law]:
             f"`K` at infinite width, relu, {LAYERS} layers",
             "N",
             "inputs",
-            (500, 1000, 1500, 2000),
+            (1000, 2000, 3000),
             (0, 2),
             lambda size: _flow("relu", size, ["K"]),
             lambda size: LAYERS * NUMBER * size**2,

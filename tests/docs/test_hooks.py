@@ -39,3 +39,8 @@ def test_columns_and_parameters_are_lists_and_examples_code() -> None:
         as_markdown("``a``   first\n        more\n``b``   second\n")
         == "\n- ``a``: first\n  more\n- ``b``: second\n"
     )
+
+
+def test_examples_are_code_without_a_heading_too() -> None:
+    shown = as_markdown("Says.\n\n>>> f(a_b)\n1\n\nMore_text.")
+    assert shown == "Says.\n\n\n    >>> f(a_b)\n    1\n\nMore\\_text."

@@ -244,6 +244,9 @@ def test_modes_of_any_target_are_singular_vectors() -> None:
     np.testing.assert_allclose(found.vectors @ found.vectors.T, np.eye(4), atol=1e-12)
     np.testing.assert_allclose(found.shares(matrix.ravel()), 1)
     assert len(target_modes(np.outer([1.0, 2], [1.0, 0, 1])).values) == 1
+    assert repr(target_modes(np.diag([3.0, 2.0]))).startswith(
+        "TargetModes of 2 places x 2 outputs: singular values 3, 2\n"
+    )
 
 
 def test_labels_and_words() -> None:

@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 _EQUAL = 1e-6  # singular values closer than this, relatively, have no modes of their own
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TargetModes:
     """A target (places, outputs) and its leading singular modes: (modes,), (modes, places), (modes, outputs)."""
 
@@ -32,6 +32,14 @@ class TargetModes:
         """<m, misfit> / sigma of every mode: 1 where nothing of the target is there."""
         inside = np.einsum("mp,po,mo->m", self.left, misfit.reshape(self.matrix.shape), self.right)
         return np.asarray(inside / self.values)
+
+    def __repr__(self) -> str:
+        places, outputs = self.matrix.shape
+        values = ", ".join(f"{value:.4g}" for value in self.values)
+        return (
+            f"TargetModes of {places} places x {outputs} outputs: singular values {values}\n"
+            "  .left (modes, places), .right (modes, outputs), .vectors, .shares(misfit)"
+        )
 
 
 def target_modes(matrix: Array, count: int = 3) -> TargetModes:

@@ -94,7 +94,7 @@ _TABLE = (
         "Functions of one, two and several neurons of random networks to order 1/n",
         f"{_BOOK}, section 4.3, (4.61), (4.64) and (4.102)",
         "foretrain.experiments.effective_theory.neuron_observables:neuron_observables",
-        seconds=12,
+        seconds=18,
     ),
     Experiment(
         "critical-lines",

@@ -19,11 +19,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib import import_module
-from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from foretrain.support import dask_tasks
 from foretrain.support.errors import EngineError, InputError, NotSupportedError
 from foretrain.support.processes import end_with
 from foretrain.support.progress import track
@@ -33,7 +34,6 @@ R = TypeVar("R")
 Execute = Callable[[Iterable[Any]], Iterable[Any]]  # delayed calls in, results out
 
 _ANSWER_SECONDS = 5.0  # how long a cluster may take to answer before it counts as absent
-_TASKS_AHEAD = 64  # that a Dask cluster is given at least, so that it may grow
 
 
 class WorkerDiedError(EngineError):
@@ -161,7 +161,7 @@ def _for_processes(threads: int) -> dict[str, Any]:
 
 
 def _in_this_process(calls: Iterable[Any]) -> Iterator[Any]:
-    return map(_called, calls)
+    return map(dask_tasks.called, calls)
 
 
 @contextmanager
@@ -206,60 +206,20 @@ def _shake_hands(distributed: Any, host: str, port: int) -> None:
 
 @contextmanager
 def _dask_session(client: Any, return_as: str) -> Iterator[Execute]:
-    """By the cluster's own client: joblib's backend never hands over the death of a task, and waits for ever."""
     distributed = _extra("distributed")
     try:
         client.wait_for_workers(1, timeout=_ANSWER_SECONDS)
     except TimeoutError as error:
         raise EngineError("the Dask cluster has no workers: start some and try again.") from error
-    arrange = _in_order if return_as == "generator" else _without_numbers
+    execute = dask_tasks.in_order if return_as == "generator" else dask_tasks.as_they_finish
     try:
-        yield lambda calls: arrange(_dask_results(client, calls))
+        yield partial(execute, client)
     except distributed.KilledWorker as error:
         raise WorkerDiedError(
             "workers of the Dask cluster were killed, most likely for lack of memory: use smaller tasks."
         ) from error
     except (distributed.CancelledError, asyncio.CancelledError) as error:
         raise EngineError("the Dask cluster is gone: start it again and run this once more.") from error
-
-
-def _dask_results(client: Any, calls: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    """Numbered results as they finish; the cluster holds a few tasks for each thread at a time."""
-    running = _extra("distributed").as_completed(loop=client.loop, with_results=True)
-    numbers: dict[str, int] = {}
-    waiting = enumerate(calls)
-
-    def hand_over(count: int) -> None:
-        for number, call in islice(waiting, count):
-            future = client.submit(_called, call, pure=False)
-            numbers[future.key] = number
-            running.add(future)
-
-    hand_over(max(_TASKS_AHEAD, 4 * sum(client.nthreads().values())))
-    for future, result in running:
-        number = numbers.pop(future.key)
-        future.release()  # or the cluster would keep all results to the end
-        hand_over(1)
-        yield number, result
-
-
-def _called(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]) -> Any:
-    function, arguments, options = call
-    return function(*arguments, **options)
-
-
-def _in_order(results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-    early: dict[int, Any] = {}
-    expected = 0
-    for number, result in results:
-        early[number] = result
-        while expected in early:
-            yield early.pop(expected)
-            expected += 1
-
-
-def _without_numbers(results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-    return (result for _, result in results)
 
 
 @contextmanager

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from mlp_networks import final_loss
+from planted_networks import chain, default_mlp, digits, mlp, regression
 from torch import Tensor, nn
-from trained_networks import chain, default_mlp, digits, mlp, regression, trained_loss
 
 from foretrain.doctor.checks.layer_shares import check
 from foretrain.doctor.entry import make_setup
@@ -74,7 +75,7 @@ def test_layers_with_tiny_rates_are_found_and_given_their_part(kind, rate, activ
     assert found.treatment is not None
     treated = found.treatment.apply(setup)
     assert check(Case(treated)).findings[0].severity > Severity.WARNING
-    assert trained_loss(treated) < 0.9 * trained_loss(setup)
+    assert final_loss(treated, 100) < 0.9 * final_loss(setup, 100)
 
 
 @pytest.mark.parametrize("factor", [100.0, 300.0])
@@ -90,7 +91,7 @@ def test_two_layers_out_of_balance_are_found_and_given_rates_of_their_own(factor
     assert "4.weight" in found.where
     assert found.treatment is not None
     treated = found.treatment.apply(setup)
-    assert trained_loss(treated) < 0.9 * trained_loss(setup)
+    assert final_loss(treated, 100) < 0.9 * final_loss(setup, 100)
 
 
 def test_the_sum_of_shares_does_not_grow_where_the_network_is_why() -> None:

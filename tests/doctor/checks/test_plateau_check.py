@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 import xarray
+from mlp_networks import final_loss
+from planted_networks import chain, default_mlp, digits, mlp, regression
 from torch import Tensor, nn
-from trained_networks import chain, default_mlp, digits, mlp, regression, trained_loss
 
 from foretrain.doctor.checks import plateau
 from foretrain.doctor.checks.plateau import check
@@ -55,7 +56,7 @@ def test_five_small_layers_of_eight_are_found_and_rescaled(activation, data, pla
     treated = found.treatment.apply(setup)
     again = check(Case(treated)).findings[0]
     assert again.severity is Severity.GOOD, again
-    assert trained_loss(treated, 60) < 0.9 * trained_loss(setup, 60)
+    assert final_loss(treated, 60) < 0.9 * final_loss(setup, 60)
 
 
 def test_the_code_does_what_the_treatment_does() -> None:
@@ -110,7 +111,7 @@ def test_adam_is_told_what_descent_would_do() -> None:
     assert found.severity is Severity.WARNING
     assert "of plain descent" in found.title
     assert found.treatment is not None
-    assert trained_loss(found.treatment.apply(setup), 60) < trained_loss(setup, 60)
+    assert final_loss(found.treatment.apply(setup), 60) < final_loss(setup, 60)
     usual = default_mlp(chain(10, 64, 7, 1), nn.GELU)
     _, mild = examined(usual, data, optimizer=torch.optim.Adam(usual.parameters(), lr=1e-3))
     assert mild.severity >= Severity.NOTE, mild

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mlp_networks import final_loss
 from torch import Tensor, nn
-from trained_networks import trained_loss
 
 from foretrain.doctor.checks.states import check
 from foretrain.doctor.entry import make_setup
@@ -105,7 +105,7 @@ def test_a_target_in_the_response_period_is_found_and_learned(cell, units, delay
         treated = finding.treatment.apply(treated)
     again = check(Case(treated)).findings
     assert [finding.severity for finding in again] == [Severity.GOOD], again
-    assert trained_loss(treated, 80) < 0.7 * trained_loss(setup, 80)
+    assert final_loss(treated, 80) < 0.7 * final_loss(setup, 80)
 
 
 @pytest.mark.statistical
@@ -120,7 +120,7 @@ def test_a_plain_layer_is_given_weights_that_lose_nothing(seed) -> None:
     for finding in found.findings:
         assert finding.treatment is not None, finding
         treated = finding.treatment.apply(treated)
-    assert trained_loss(treated, 150) < 0.7 * trained_loss(setup, 150)
+    assert final_loss(treated, 150) < 0.7 * final_loss(setup, 150)
 
 
 def test_adam_gets_gates_and_keeps_its_rate() -> None:
@@ -131,7 +131,7 @@ def test_adam_gets_gates_and_keeps_its_rate() -> None:
     assert finding.treatment is not None
     treated = finding.treatment.apply(setup)
     assert treated.recipe == setup.recipe
-    assert trained_loss(treated, 60) < 0.8 * trained_loss(setup, 60)
+    assert final_loss(treated, 60) < 0.8 * final_loss(setup, 60)
 
 
 def test_the_codes_do_what_the_treatments_do() -> None:

@@ -119,6 +119,14 @@ def test_layers_against_the_forward_equation() -> None:
         torch.testing.assert_close(split, forward_equation(drawn, network), rtol=1e-12, atol=1e-13)
 
 
+def test_results_are_told_in_a_line() -> None:
+    stack = Drawn().stack()
+    told = repr(LayeredDifferentials(stack))
+    assert told.startswith(f"LayeredDifferentials of a Stack of {NETWORKS} networks of widths ")
+    assert f"at {SAMPLES} samples" in told
+    assert len(told) < 150
+
+
 def test_fewer_directions_are_a_slice() -> None:
     drawn = Drawn(seed=2)
     whole, part = LayeredDifferentials(drawn.stack()), LayeredDifferentials(drawn.stack(directions=1))

@@ -22,15 +22,18 @@ from foretrain.experiments.effective_theory import (
     hidden_updates,
     interpolation,
     model_evidence,
+    neuron_observables,
     taylor_expansion,
     weight_laws,
 )
+from foretrain.experiments.effective_theory.width_limits import infinite_width, limits_of_batches
 from foretrain.support.store import load, save
 from foretrain.theory.architecture import MLP
 
 TINY: dict[str, Any] = {
     "taylor-expansion": taylor_expansion._Plan((8, 16, 32, 64), 6, 20),
     "weight-laws": weight_laws._Plan(2_000, {4: 500, 8: 500, 16: 500, 32: 500}),
+    "neuron-observables": neuron_observables._Plan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
     "model-evidence": model_evidence._Plan(1_000, 7),
     "hebbian-association": hebbian_association._Plan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
     "exploding-gradients": exploding_gradients._Plan({8: 40, 16: 40, 32: 40}),
@@ -134,6 +137,37 @@ def test_what_one_neuron_tells_of_another() -> None:
     assert found[0] == pytest.approx((weight * G).mean() / weight.mean() - 1)
     assert found[0] < 0
     np.testing.assert_allclose(hebbian_association.shifts(np.ones(10)), 0, atol=1e-15)
+
+
+def test_functions_of_neurons_given_the_metric() -> None:
+    """Two metrics, against samples of neurons; without fluctuations nothing changes."""
+    G = np.tile([0.6, 1.4], 40_000)
+    z = np.sqrt(G)[:, None] * np.random.default_rng(0).normal(size=(len(G), 2))
+    found = dict(zip(neuron_observables._labels(), neuron_observables.changes(G, 1.0), strict=True))
+    functions = {name: function for name, (function, _) in neuron_observables._FUNCTIONS.items()}
+    plain = np.sqrt(1.0) * np.random.default_rng(1).normal(size=len(G))
+    for name, function in functions.items():
+        expected = function(z[:, 0]).mean() - function(plain).mean()
+        assert found[f"mean of {name}"] == pytest.approx(expected, abs=0.25 if name == "z⁴" else 0.01)
+    pair = np.cov(functions["cos z"](z[:, 0]), functions["z⁴"](z[:, 1]))[0, 1]
+    assert found["covariance of z⁴ and cos z of two neurons"] == pytest.approx(pair, abs=0.05)
+    assert found["density of 2 neurons at zero, relative"] == pytest.approx((1 / 0.6 + 1 / 1.4) / 2 - 1)
+    np.testing.assert_allclose(neuron_observables.changes(np.full(10, 0.8), 0.8), 0, atol=1e-12)
+
+
+def test_limits_of_batches_undo_a_quadratic_in_the_width() -> None:
+    widths, source = [8, 16, 32], np.random.default_rng(0)
+    truth = np.array([1.0, -2.0])
+    batches = [
+        truth + np.array([3.0, 1.0]) / n + np.array([5.0, -4.0]) / n**2 + 1e-6 * source.normal(size=(40, 2))
+        for n in widths
+    ]
+    found = limits_of_batches(widths, batches, truth, "entry", ["a", "b"])
+    np.testing.assert_allclose(found.limit, truth, atol=1e-5)
+    assert (np.abs(found.z) < 5).all()
+    limit, error = infinite_width(widths, found.measured.values, found.measured_error.values)
+    np.testing.assert_allclose(limit, found.limit, rtol=1e-9)
+    np.testing.assert_allclose(error, found.standard_error, rtol=0.5)
 
 
 def test_moments_of_outputs() -> None:

@@ -79,7 +79,7 @@ def test_leading_coefficient_is_freed_of_logarithms() -> None:
 
 
 def test_a_wrong_coefficient_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """(5.143) as printed has 1.083333 for tanh, and the recursion refutes it, as the table says for both functions."""
+    """(5.143) as printed has 1.083333 for tanh: the recursion refutes it, as the table says for both functions."""
     limits = {name: dict(values) for name, values in depth_laws._LIMITS.items()}
     limits["tanh"]["tuned G1 l"] = 1.083333
     monkeypatch.setattr(depth_laws, "_LIMITS", limits)

@@ -5,10 +5,9 @@ it grows from small weights, and falls again where a loss climbs and comes down 
 Lewkowycz et al. 2020; "edge of stability", Cohen et al. 2021). So a short real training at the given and at the
 recommended rate decides how severe a rate is.
 
-Measurements: ``loss`` (rate, step) of short trainings, over coordinates ``rate`` and ``step``; ``rate_times_curvature``
-(at the given rate), its ``limit`` of stability, ``largest_rate``, ``recommended``, ``given``, and
-``half_time`` (steps at the given rate until half of the error's energy is gone by linearised descent; nan if not
-asked for).
+Measurements: ``loss`` (rate, step) of short trainings, over coordinates ``rate`` and ``step``; at the given rate
+``rate_times_curvature`` and its ``limit``; ``largest_rate``, ``recommended``, ``given``; and ``half_time`` (steps at
+the given rate until half of the error's energy is gone by linearised descent; nan if not asked for).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Rates:
     bias: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Stack:
     """Networks with T layers at some samples; the last weights are the rows of the outputs."""
 
@@ -44,6 +44,12 @@ class Stack:
     def outputs(self) -> int:
         """How many."""
         return int(self.weights[-1].shape[1]) if self.weights else 0
+
+    def __repr__(self) -> str:
+        widths = "-".join(
+            str(size) for size in (*(signal.shape[-1] for signal in self.signals), self.outputs)
+        )
+        return f"Stack of {len(self.signals[0])} networks of widths {widths} at {self.samples} samples"
 
 
 @dataclass(frozen=True, eq=False)

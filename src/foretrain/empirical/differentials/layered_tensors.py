@@ -28,11 +28,14 @@ from foretrain.empirical.differentials.layered import (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class LayeredDifferentials:
     """dH, ddI and ddII of a stack of networks, with an axis of networks first and one of legs for every index."""
 
     stack: Stack
+
+    def __repr__(self) -> str:
+        return f"LayeredDifferentials of a {self.stack!r}: .first() dH, .second() ddII, .third() ddI"
 
     @cached_property
     def _layers(self) -> tuple[list[Level], Top]:

@@ -55,7 +55,7 @@ class _Plan:
 
 
 _PLANS = {
-    Scale.QUICK: _Plan({32: 300_000, 64: 300_000, 128: 300_000}, "conditional"),
+    Scale.QUICK: _Plan({48: 300_000, 96: 300_000, 192: 300_000}, "conditional"),
     Scale.PAPER: _Plan({48: 500_000, 96: 400_000, 192: 200_000}, "weights"),
 }
 
@@ -64,7 +64,7 @@ def neuron_observables(scale: Scale, seed: int) -> Result:
     """n times what finite width does to means, covariances and joint densities of neurons."""
     import xarray
 
-    names = ("tanh", "gelu")
+    names = ("tanh", "sin")
     found = [
         _measured(name, _PLANS[scale], own)
         for name, own in track(list(zip(names, spawn(seed, len(names)), strict=True)), "activations")
@@ -74,8 +74,8 @@ def neuron_observables(scale: Scale, seed: int) -> Result:
     word = "agree" if all(row.agrees for row in rows) else "do NOT all agree"
     worst = float(np.abs(data.z).max())
     verdict = (
-        f"Functions of one, two and up to {_GROUPS[-1]} neurons of random networks {word} with the order 1/n (largest "
-        f"|z| {worst:.1f})."
+        f"Functions of one, two and up to {_GROUPS[-1]} neurons of random networks {word} with the order 1/n "
+        f"(largest |z| {worst:.1f})."
     )
     return Result(verdict, rows, data, partial(_draw, data))
 

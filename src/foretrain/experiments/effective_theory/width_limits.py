@@ -39,6 +39,7 @@ def limits_of_batches(
     covariance = sum(w[:, None] * w * each for w, each in zip(weights, covariances, strict=True))
     limit, limit_error = (weights * measured).sum(axis=0), np.sqrt(np.diagonal(covariance))
     score = (limit - theory) / limit_error
+    independent = decorrelated(score, np.asarray(covariance), len(batches[0]) - 1)
     return xarray.Dataset(
         {
             "measured": (("width", dim), measured),
@@ -47,7 +48,7 @@ def limits_of_batches(
             "standard_error": (dim, limit_error),
             "theory": (dim, theory),
             "z": (dim, score),
-            "independent": ("direction", decorrelated(score, np.asarray(covariance), len(batches[0]) - 1)),
+            "independent": ("direction", independent),
         },
-        coords={"width": list(widths), dim: labels},
+        coords={"width": list(widths), dim: labels, "direction": np.arange(len(independent))},
     )

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Outcomes: TypeAlias = Generator[Outcome, None, None]
 
-_PATIENCE = 3  # rounds in which a cluster is away and no point is finished
+_PATIENCE = 6  # rounds in which a cluster is away and no point is finished
+_AT_WORK = 8  # points of a cluster, roughly
 _BATCH = 8  # points for each worker at a time, of engines that hand results over at the end
 
 
@@ -33,20 +34,28 @@ class Driver:
         self._spec, self._keep = spec, write
         self._engine, self._workers = engine, workers
         self._local = engine is None or engine == "local"
+        self._answers = False  # whether the engine has been there in this run
         self.written = 0  # points, finished or failed
 
     def finish(self, wanted: Sequence[Point]) -> None:
-        """One round is enough unless workers die."""
-        left, idle = {point.key: point for point in wanted}, 0
+        """One round is enough unless workers die; when only killers seem to be left, each point is computed alone."""
+        left, away, alone = {point.key: point for point in wanted}, 0, False
         if left and self._engine != "threads" and not self._is_here:
             refuse_unsendable(self._spec.target.function, self._spec.target.name)
         while left:
             before = len(left)
             try:
-                self._write_all(self._outcomes(list(left.values())), left)
-            except EngineError as error:
-                idle = 0 if len(left) < before else idle + 1
-                left = self._after_death(left, error, idle)
+                self._write_all(self._outcomes(list(left.values()), alone=alone), left)
+            except WorkerDiedError as error:
+                self._answers, away = True, 0
+                if alone:
+                    self._write(Outcome(next(iter(left)), 0.0, error=f"its worker died: {error}"), left)
+                alone = alone or len(left) == before
+                left = left if alone else self._at_work_last(left)
+            except EngineError:  # perhaps a cluster is away for a while
+                away = 0 if len(left) < before else away + 1
+                if away == _PATIENCE or not self._answers:
+                    raise
 
     @property
     def _is_here(self) -> bool:
@@ -56,15 +65,19 @@ class Driver:
     def _write_all(self, outcomes: Outcomes, left: dict[str, Point]) -> None:
         with closing(outcomes):
             for outcome in track(outcomes, "points", total=len(left)):
-                self._keep(outcome)
-                self.written += 1
-                del left[outcome.key]
+                self._write(outcome, left)
 
-    def _outcomes(self, wanted: Sequence[Point]) -> Outcomes:
-        if self._local and not self._is_here and (len(wanted) == 1 or self._capacity() == 1):
-            yield from self._one_by_one(wanted)
+    def _write(self, outcome: Outcome, left: dict[str, Point]) -> None:
+        self._keep(outcome)
+        self._answers = True
+        self.written += 1
+        del left[outcome.key]
+
+    def _outcomes(self, wanted: Sequence[Point], *, alone: bool) -> Outcomes:
+        if self._local and not self._is_here and (alone or len(wanted) == 1 or self._capacity() == 1):
+            yield from self._in_one_process(wanted)
             return
-        for batch in self._batches(wanted):
+        for batch in [[point] for point in wanted] if alone else self._batches(wanted):
             results = engines.run(
                 evaluate, map(self._task, batch), engine=self._engine, workers=self._workers, ordered=False
             )
@@ -86,29 +99,16 @@ class Driver:
     def _capacity(self) -> int:
         return engines.capacity(self._engine, self._workers)
 
-    def _after_death(self, left: dict[str, Point], error: EngineError, idle: int) -> dict[str, Point]:
-        """Those that were at work come last; when they are all that is left, it is found out which one kills."""
-        if not isinstance(error, WorkerDiedError):  # the engine itself is gone, perhaps not for long
-            if idle == _PATIENCE or not self.written:
-                raise error
-            return left
-        if idle:
-            alone = self._one_by_one if self._local else self._one_by_one_on_cluster
-            self._write_all(alone(list(left.values())), left)
-        at_work = list(left)[: self._capacity()] if left else []
-        return {key: left[key] for key in [*(key for key in left if key not in at_work), *at_work]}
+    def _at_work_last(self, left: dict[str, Point]) -> dict[str, Point]:
+        """The first ones were at work when a worker died."""
+        order = list(left)
+        count = self._capacity() if self._local else _AT_WORK  # a cluster may just be away
+        return {key: left[key] for key in [*order[count:], *order[:count]]}
 
-    def _one_by_one(self, points: Sequence[Point]) -> Outcomes:
-        """In a process of their own; if it dies, the point has failed."""
+    def _in_one_process(self, points: Sequence[Point]) -> Outcomes:
+        """One by one; if it dies, the point has failed."""
         with LoneWorker() as worker:
             for point in points:
                 outcome = worker.outcome(self._task(point))
                 assert outcome is not None  # there is no limit of time
                 yield outcome
-
-    def _one_by_one_on_cluster(self, points: Sequence[Point]) -> Outcomes:
-        for point in points:
-            try:
-                yield from self._outcomes([point])
-            except WorkerDiedError as error:
-                yield Outcome(point.key, 0.0, error=f"its worker died: {error}")

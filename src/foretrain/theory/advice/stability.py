@@ -34,7 +34,7 @@ def check_loss(loss: str, n_out: int) -> None:
 
 
 def stable_step(mlp: MLP, X: ArrayLike, loss: str) -> StableStep:
-    """2 / curvature, where the curvature is the top eigenvalue of Theta times that of the loss (10.31).
+    """2 / curvature, since a step multiplies errors by 1 - eta curvature: the top of Theta times that of the loss.
 
     ``half_sum`` is half the sum of squares, ``mse`` the mean over inputs and outputs as torch has it, and
     ``cross_entropy`` the mean over inputs, with the largest second derivative 1/2 that a softmax has anywhere.

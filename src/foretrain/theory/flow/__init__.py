@@ -1,11 +1,8 @@
 """The layer-to-layer flow of a random network's statistics: one function, :func:`flow`, and its result.
 
-``request``         what is asked for, checked
-``several_inputs``  plain networks, any number of inputs
-``one_input``       plain networks, one input, to any depth
-``residual``        networks with skip connections
-``result``          labelled tensors
-``kinks``           inputs for which the tangent kernel is a matter of convention
+request.py checks what is asked for. One of several_inputs.py, one_input.py (to any depth) and residual.py (with skip
+connections) runs the recursions, and result.py labels the tensors. kinks.py finds inputs for which the tangent kernel
+is a matter of convention.
 """
 
 from foretrain.theory.flow.entry import flow

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from foretrain.activations import activation
 from foretrain.experiments.registry import Result, Scale
+from foretrain.experiments.saddle_escape.modes.descent import Descent, descend, descent_row
 from foretrain.experiments.saddle_escape.modes.drawing import draw
 from foretrain.experiments.saddle_escape.modes.table import (
     homotopy_rows,
@@ -71,6 +72,7 @@ class Sizes:
     strengths: tuple[float, ...] = _STRENGTHS
     depths: tuple[float, ...] = _DEPTHS
     epsilon: float = 0.05
+    descent: Descent = Descent(24, 0.12, 1024, 430, 6)  # noqa: RUF009 - frozen
 
     @property
     def block(self) -> int:
@@ -86,7 +88,17 @@ class Sizes:
 _SIZES = {
     Scale.QUICK: Sizes(60, (1.0, 0.3, 0.08), 4096, 4.5, 60, 2, 4, (0.1, 0.05, 0.025), (2, 4, 8, 12), 14),
     Scale.PAPER: Sizes(
-        60, (1.0, 0.3, 0.08), 16384, 4.5, 120, 2, 8, (0.1, 0.05, 0.025, 0.0125), (2, 4, 8, 16), 24
+        60,
+        (1.0, 0.3, 0.08),
+        16384,
+        4.5,
+        120,
+        2,
+        8,
+        (0.1, 0.05, 0.025, 0.0125),
+        (2, 4, 8, 16),
+        24,
+        descent=Descent(60, 0.05, 4096, 150_000, 3, every=50),
     ),
 }
 
@@ -105,7 +117,10 @@ def run(sizes: Sizes, seed: int) -> Result:
     ).values
     flow = _flow(sizes, exact, seed)
     splits, closures = _homotopies(sizes), _closures(sizes)
-    data = xarray.merge([flow, _escapes(sizes, seed), _modes(sizes, exact), _limit(sizes), _ordering(sizes)])
+    steps = descend(sizes.descent, sizes.betas, _INPUTS, _DEPTH, _THRESHOLD, seed)
+    data = xarray.merge(
+        [flow, _escapes(sizes, seed), steps, _modes(sizes, exact), _limit(sizes), _ordering(sizes)]
+    )
     data = data.assign(
         predicted=("nodes", [sizes.block * split.predicted for split in splits]),
         share=(("nodes", "channel"), [[sizes.block * v for v in s.shares.values()] for s in splits]),
@@ -126,7 +141,13 @@ def run(sizes: Sizes, seed: int) -> Result:
         points=sizes.points,
         samples=sizes.samples,
     )
-    rows = (*network_rows(data), *mode_rows(data), *homotopy_rows(data), *order_rows(data))
+    rows = (
+        *network_rows(data),
+        descent_row(data, sizes.descent),
+        *mode_rows(data),
+        *homotopy_rows(data),
+        *order_rows(data),
+    )
     return Result(verdict(data), rows, data, partial(draw, data))
 
 

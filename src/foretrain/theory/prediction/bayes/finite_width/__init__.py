@@ -6,7 +6,8 @@
 ``hebbian_variance``         the variance of a neuron, given others of its layer
 ``book_posterior_mean``      (6.88) letter by letter, for comparison
 ``importance_posterior``     the exact posterior by weighted networks, with standard errors
-``vertex``, ``shifts``       the four-point vertex on chosen pairs, and what it does to a posterior
+
+vertex.py and shifts.py have the four-point vertex on chosen pairs, and what it does to a posterior.
 """
 
 from foretrain.theory.prediction.bayes.finite_width.book import book_posterior_mean
