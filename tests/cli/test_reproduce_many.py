@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -256,14 +257,23 @@ def test_warnings_say_where_they_come_from(capsys: pytest.CaptureFixture[str]) -
     assert "foretrain: warning: warned: a sample is small." in capsys.readouterr().err.splitlines()
 
 
+HOLD = (
+    "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
+)
+
+
 def test_a_folder_in_which_another_process_works_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = Parts(tmp_path, {"experiment": "several", "scale": "quick", "seed": 0})
     call = ["reproduce", "good", "explained", "--keep", str(tmp_path), *ALONE]
-    assert main(call) == 2
+    assert main(call) == 0
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / ".lock")], **pipes) as other:
+        assert other.stdout is not None
+        other.stdout.readline()  # the lock is held
+        assert main(call) == 2
+        other.communicate(b"\n")
     assert "another process is at work" in capsys.readouterr().err
-    other.close()
     assert main(call) == 0
 
 

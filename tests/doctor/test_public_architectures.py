@@ -172,7 +172,7 @@ def test_a_deep_cnn_without_normalisation_and_with_small_weights_is_found() -> N
     assert left < 1e-4
     found = examined(model)
     assert worst(found, "gains", "initialisation") is Severity.CRITICAL, found
-    assert found.verify(100).improvement > 1.1
+    assert found.verify(400).improvement > 1.1  # it leaves its first loss after some 180 steps
 
 
 @pytest.mark.statistical

@@ -34,11 +34,10 @@ class Parts:
         self, folder: str | Path | None = None, identity: Mapping[str, str | int] | None = None
     ) -> None:
         self._folder = None if folder is None else Path(folder).expanduser()
-        self._lock: IO[str] | None = None
+        self._lock: _Lock | None = None
         if self._folder is not None:
             _claim(self._folder, {"version": __version__, **(identity or {})})
-            self._lock = _locked(self._folder)
-            weakref.finalize(self, self._lock.close)
+            self._lock = _lock_of(self._folder)
 
     def get(self, name: str, compute: Callable[[], xarray.Dataset]) -> xarray.Dataset:
         """The part of this name: read back if it was finished before, else computed now and kept."""
@@ -57,9 +56,8 @@ class Parts:
         return found
 
     def close(self) -> None:
-        """Let others work in the folder; the end of the process does so too."""
-        if self._lock is not None:
-            self._lock.close()
+        """Let other processes work in the folder; the end of this one does so too."""
+        self._lock = None
 
 
 def _claim(folder: Path, identity: Mapping[str, str | int]) -> None:
@@ -86,12 +84,25 @@ def _claim(folder: Path, identity: Mapping[str, str | int]) -> None:
         raise FileError(f"{folder} keeps parts of another run ({told}): choose another folder.")
 
 
-def _locked(folder: Path) -> IO[str]:
-    """The open file whose lock makes this process the only one that works in the folder."""
+class _Lock:
+    """An open file whose lock makes this process the only one that works in its folder, as long as it is referred to."""
+
+    def __init__(self, file: IO[str]) -> None:
+        weakref.finalize(self, file.close)
+
+
+_LOCKS: weakref.WeakValueDictionary[Path, _Lock] = weakref.WeakValueDictionary()  # of this process
+
+
+def _lock_of(folder: Path) -> _Lock:
     from foretrain.support.processes import lock
 
+    place = (folder / _LOCK).resolve()
+    held = _LOCKS.get(place)
+    if held is not None:
+        return held
     try:
-        file = (folder / _LOCK).open("w", encoding="utf-8")
+        file = place.open("w", encoding="utf-8")
     except OSError as error:
         raise FileError(
             f"{folder} cannot be written to ({error.strerror}): choose another place for the finished parts."
@@ -99,4 +110,4 @@ def _locked(folder: Path) -> IO[str]:
     if not lock(file):
         file.close()
         raise FileError(f"another process is at work in {folder}: wait for it, or choose another folder.")
-    return file
+    return _LOCKS.setdefault(place, _Lock(file))

@@ -148,3 +148,9 @@ def test_lanczos_finds_the_largest_of_many_close_eigenvalues():
     assert found == pytest.approx(1.05, rel=5e-3)
     assert products < 60
     assert largest_eigenvalue(torch.zeros_like, start) == (0.0, 1)
+
+
+def test_curvatures_whose_squares_leave_the_range_of_numbers() -> None:
+    values = 1e25 * torch.tensor([3.0, 2.0, 1.0])
+    found, _ = largest_eigenvalue(lambda vector: values * vector, torch.ones(3))
+    assert found == pytest.approx(3e25, rel=0.01)

@@ -100,7 +100,7 @@ def test_a_wrong_scale_is_the_error_of_its_points(known: None, tmp_path: Path) -
     assert list(found.errors.values()) == ["scale 'fast' is not known: choose 'quick' or 'paper'."]
 
 
-def test_widths_gains_and_activations_of_real_experiments() -> None:
+def test_real_experiments_offer_what_the_sources_vary() -> None:
     """That every experiment can be asked, and what the sources vary is there."""
     offered = {name: {item.name for item in of_experiment(name).parameters} for name in registry.names()}
     assert {"width", "epsilon"} <= offered["saddle-modes"]

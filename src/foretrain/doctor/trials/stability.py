@@ -14,6 +14,7 @@ starts from half the largest stable one and is lowered while a short real traini
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -199,7 +200,7 @@ def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor) -> tu
         image = product(vector)
         diagonal.append(float(vector @ image))
         image.sub_(vector, alpha=diagonal[-1]).sub_(before, alpha=beside[-1] if beside else 0.0)
-        size = float(image.norm())
+        size = _norm(image)
         matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
         values, vectors = np.linalg.eigh(matrix)
         top = float(values[-1])
@@ -208,3 +209,12 @@ def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor) -> tu
         beside.append(size)
         before, vector = vector, image.div_(size)
     return max(top, 0.0), len(diagonal)
+
+
+def _norm(vector: Tensor) -> float:
+    """Also where squares leave the range of numbers, as they do behind many layers of large weights."""
+    found = float(vector.norm())
+    if math.isfinite(found):
+        return found
+    largest = float(vector.abs().max())
+    return largest * float((vector / largest).norm())

@@ -47,7 +47,7 @@ class _Plan:
 
 
 _PLANS = {
-    Scale.QUICK: _Plan((48, 96, 192, 384), 160, 120),
+    Scale.QUICK: _Plan((48, 96, 192, 384), 320, 120),
     Scale.PAPER: _Plan((48, 96, 192, 384, 768), 800, 400),
 }
 

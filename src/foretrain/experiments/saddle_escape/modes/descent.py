@@ -76,6 +76,6 @@ def descent_row(data: xarray.Dataset, sizes: Descent) -> Row:
         mean,
         error,
         agrees=bool(abs(mean - exact) <= 3 * error + _ALLOWED * exact),
-        note=f"Batch {sizes.batch}, {sizes.steps} steps, {len(times)} seeds; to agree within three standard errors and "
-        f"{_ALLOWED:.0%} for the finite rate.",
+        note=f"Batch {sizes.batch}, {sizes.steps} steps, {len(times)} seeds; to agree within three standard errors "
+        f"and {_ALLOWED:.0%} for the finite rate.",
     )
