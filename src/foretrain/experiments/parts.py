@@ -85,7 +85,7 @@ def _claim(folder: Path, identity: Mapping[str, str | int]) -> None:
 
 
 class _Lock:
-    """An open file whose lock makes this process the only one that works in its folder, as long as it is referred to."""
+    """An open file whose lock makes this process the only one in its folder, as long as somebody refers to it."""
 
     def __init__(self, file: IO[str]) -> None:
         weakref.finalize(self, file.close)

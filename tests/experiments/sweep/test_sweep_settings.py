@@ -67,7 +67,7 @@ def test_settings_are_the_fields_of_the_plans(known: None) -> None:
     found = {item.name: (item.kind, item.help) for item in of_experiment("made-up").parameters}
     assert list(found) == ["scale", "seed", "width", "gains", "activations", "course_steps", "course_rate"]
     assert found["width"] == (int, "else 8 (quick), 64 (paper)")
-    assert found["gains"] == (float, "one of, else 0.5 1 (quick), 0.5 1.0 2.0 (paper)")
+    assert found["gains"] == (float, "one value, else 0.5 1 (quick), 0.5 1.0 2.0 (paper)")
     assert found["activations"][0] is str
     assert found["course_rate"] == (float, "else 1 (quick), 0.1 (paper)")
 

@@ -66,7 +66,11 @@ class Settings:
         kind = float if {type(one) for one in single} == {int, float} else type(single[0])
         told = ", ".join(f"{_told(value)} ({scale})" for scale, value in values.items())
         return Parameter(
-            item.name, kind, None, f"one of, else {told}" if item.is_list else f"else {told}", optional=True
+            item.name,
+            kind,
+            None,
+            f"one value, else {told}" if item.is_list else f"else {told}",
+            optional=True,
         )
 
 
