@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from foretrain.empirical.models.batches import as_batch
+from foretrain.empirical.models.calls import call_with
 from foretrain.support.errors import InputError
 
 
@@ -39,9 +39,7 @@ def targets(batch: Any) -> Tensor:
 
 def outputs(model: nn.Module, x: Any) -> Any:
     """What the model returns; the arguments of models with several stand in a tuple or dict."""
-    if isinstance(x, Mapping):
-        return model(**x)
-    return model(*(x if isinstance(x, tuple | list) else (x,)))
+    return call_with(model, x)
 
 
 def _is_pair(batch: Any) -> bool:
