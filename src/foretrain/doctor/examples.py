@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import torch
 from torch import Tensor, nn
 
 from foretrain.doctor.entry import make_setup
 from foretrain.doctor.setup import Setup
-from foretrain.support.errors import NotSupportedError
+from foretrain.support.loading.digits import handwritten_digits
 from foretrain.support.seeds import Seed, integer, spawn
 from foretrain.training.tasks.memory_pro import MemoryPro
 from foretrain.training.tasks.recurrent import Recurrent
@@ -51,11 +49,5 @@ def memory_network(seed: Seed = 0) -> Setup:
 
 
 def _digits() -> tuple[Tensor, Tensor]:
-    try:
-        source = import_module("sklearn.datasets")
-    except ImportError as error:
-        raise NotSupportedError(
-            "the example needs the handwritten digits of scikit-learn: install it with `pip install scikit-learn`."
-        ) from error
-    found = source.load_digits()
-    return torch.as_tensor(found.data / 16.0, dtype=torch.float32), torch.as_tensor(found.target).long()
+    found = handwritten_digits()
+    return torch.as_tensor(found.images / 16.0, dtype=torch.float32), torch.as_tensor(found.labels)

@@ -81,7 +81,9 @@ FASTER = Treatment("a faster rate", lambda setup: setup.with_recipe(setup.recipe
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "cure"), [(0.05, BLIND), ("adam", BLIND), (None, BLIND), ("adam", LARGER)], ids=str
+    ("optimizer", "cure"),
+    [(0.05, BLIND), ("adam", BLIND), (None, BLIND), ("adam", LARGER)],
+    ids=["descent-blind", "adam-blind", "default-blind", "adam-larger"],
 )
 def test_a_cure_that_harms_is_withheld_and_that_is_told(optimizer: Any, cure: Treatment) -> None:
     (finding,) = proved(Case(line(optimizer)), told(cure)).findings

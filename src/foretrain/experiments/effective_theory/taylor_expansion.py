@@ -145,17 +145,19 @@ _TOLD = (
 )
 
 
+_NOTES = {
+    2: "dNTK and ddNTK are both of order 1/n: the second order alone gains no power",
+    3: "a few narrow networks carry most of what is left, so that the power is known roughly at the quick size",
+}
+
+
 def _power_rows(data: xarray.Dataset) -> list[Row]:
     from foretrain.compare.judging.powers import slope_of
 
     rows = []
     for order, power in enumerate(_POWERS):
         found = slope_of(data.left.sel(order=order))
-        note = (
-            "dNTK and ddNTK are both of order 1/n: the second order alone gains no power"
-            if order == 2
-            else ""
-        )
+        note = _NOTES.get(order, "")
         rows.append(
             Row(
                 f"{_TOLD[order]}: power of n",
