@@ -169,16 +169,40 @@ def test_rank_bounds(kernel: GlobalNTK) -> None:
     assert not found.separable
 
 
-def test_rank_of_the_sites_bounds_a_separable_change() -> None:
-    """Without recurrence P is the identity on every step: the change is in the span of the rows."""
+def without_recurrence(nonlinearity: str, x: Tensor) -> GlobalNTK:
     torch.manual_seed(0)
-    model = nn.RNN(1, 6, batch_first=True, bias=False).to(DOUBLE)
+    model = nn.RNN(1, 6, batch_first=True, bias=False, nonlinearity=nonlinearity).to(DOUBLE)
     with torch.no_grad():
         model.weight_hh_l0.zero_()
-    kernel = global_ntk(model, torch.randn(3, 4, 1, dtype=DOUBLE), parameters=["weight_ih_l0"])
-    found = kernel.rank_bounds(torch.randn(3, 4, 6, dtype=DOUBLE))
+        model.weight_ih_l0.abs_()
+    return global_ntk(model, x, parameters=["weight_ih_l0"])
+
+
+def test_rank_of_the_sites_bounds_a_separable_change() -> None:
+    """Without recurrence and with all units in the linear part of a ReLU the change is in the span of the rows."""
+    x = torch.rand(3, 4, 1, dtype=DOUBLE)
+    found = without_recurrence("relu", x).rank_bounds(torch.randn(3, 4, 6, dtype=DOUBLE))
     assert found.separable
-    assert found.sites == found.columns == 1
+    assert found.holds
+    assert found.change == found.sites == found.columns == 1
+
+
+def test_a_curved_activation_lifts_the_rank_above_that_of_the_sites() -> None:
+    x = 2 * torch.randn(3, 4, 1, dtype=DOUBLE)
+    found = without_recurrence("tanh", x).rank_bounds(torch.randn(3, 4, 6, dtype=DOUBLE))
+    assert not found.separable
+    assert found.change > found.sites == 1
+    assert found.holds
+
+
+def test_an_error_that_the_kernel_does_not_see_changes_nothing() -> None:
+    x = torch.rand(3, 4, 1, dtype=DOUBLE)
+    x[0, 0] = 0
+    blind = torch.zeros(3, 4, 6, dtype=DOUBLE)
+    blind[0, 0] = 1
+    found = without_recurrence("relu", x).rank_bounds(blind)
+    assert found.change == 0
+    assert found.holds
 
 
 def test_the_concatenated_core_is_named_apart_and_differs(x: Tensor) -> None:

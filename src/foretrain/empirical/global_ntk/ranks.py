@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 class RankBounds:
     """Ranks of delta h = NTK_S err as a matrix (batch * time, units), and of what bounds it.
 
-    ``sites`` is the rank of V V*; it bounds the change only where P acts alike on all units (``separable``).
+    Ranks of kernels count eigenvalues above ``tolerance`` of the largest. Since delta h delta h^T <= E tr_unit(NTK_S)
+    with E = <err, NTK_S err> (Cauchy-Schwarz), and likewise for the units, the rank of the change counts singular
+    values whose squares are above E times the larger of those two limits: what is counted there is counted here.
+
+    ``sites`` is the rank of V V*; it bounds the change only where P acts alike on all units and K is V V* on each of
+    them (``separable``): a curved activation between weights and states is enough to lift the rank above it.
     ``columns`` is the number of columns of all sites, which bounds the rank of V V*: for an attention block with an
     MLP 3 n_in + n_attn + (L - 1) n_mlp and one for every bias. None where there are no such sites.
     """
@@ -55,43 +60,72 @@ def rank_bounds(kernel: GlobalNTK, err: Any, tolerance: float) -> RankBounds:
     places = places_of(kernel.domain, "a bound on ranks").size
     units = kernel.size // places
     _require_decompositions(kernel, places, units)
-    change = kernel.apply(kernel._flat_vector(err, kernel.domain)).view(places, units)
-    temporal = kernel.temporal(method="exact").dense()
-    spatial = kernel.spatial(method="exact").dense()
+    err = kernel._flat_vector(err, kernel.domain)
+    change = kernel.apply(err)
+    temporal = _eigenvalues(kernel.temporal(method="exact").dense())
+    spatial = _eigenvalues(kernel.spatial(method="exact").dense())
+    largest = max(float(temporal.max()) * units, float(spatial.max()) * places)
     try:
         rows: Tensor | None = kernel.site_rows()
     except NotSupportedError:
         rows = None
+    floor = tolerance * largest * _decrease(err, change, largest)
     return RankBounds(
-        change=_rank(change, tolerance),
-        temporal=_rank(temporal, tolerance),
-        spatial=_rank(spatial, tolerance),
-        sites=None if rows is None else _rank(rows, tolerance),
+        change=int((_singular_values(change.view(places, units)) ** 2 > floor).sum()),
+        temporal=_count(temporal, tolerance),
+        spatial=_count(spatial, tolerance),
+        sites=None if rows is None else _count(_singular_values(rows), tolerance),
         columns=None if rows is None else rows.shape[1],
-        separable=_is_separable(kernel, places, units),
+        separable=rows is not None and _is_separable(kernel, rows, units),
         tolerance=tolerance,
     )
 
 
-def _rank(matrix: Tensor, tolerance: float) -> int:
-    """Singular values above a share of the largest; in double precision, because ranks need it."""
-    values = torch.linalg.svdvals(matrix.double())
+def _decrease(err: Tensor, change: Tensor, largest: float) -> float:
+    """E = <err, NTK_S err>, or what rounding leaves of it where the kernel does not see err."""
+    rounding = torch.finfo(err.dtype).eps * largest * float((err.double() ** 2).sum())
+    return max(float((err.double() * change.double()).sum()), rounding)
+
+
+def _eigenvalues(kernel: Tensor) -> Tensor:
+    """In double precision, because ranks need it."""
+    found: Tensor = torch.linalg.eigvalsh(kernel.double())
+    return found
+
+
+def _singular_values(matrix: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.svdvals(matrix.double())
+    return found
+
+
+def _count(values: Tensor, tolerance: float) -> int:
     return int((values > tolerance * values.max()).sum())
 
 
-def _is_separable(kernel: GlobalNTK, places: int, units: int) -> bool:
-    """Whether P is an operator on the places times the identity on the units: seen on one random vector of places."""
-    if kernel.P.domain.size != places * units:
+def _is_separable(kernel: GlobalNTK, rows: Tensor, units: int) -> bool:
+    """Whether P is an operator on the places and K is V V*, the same on every unit: seen on one random vector."""
+    places = len(rows)
+    if kernel.P.domain.size != places * units or kernel.K.domain.size != places * units:
         return False
     generator = torch.Generator().manual_seed(0)
     draw = torch.randn(places, generator=generator, dtype=torch.float64).to(kernel.dynamics.values)
-    ones = torch.zeros(2, places, units, dtype=kernel.dtype, device=kernel.device)
-    ones[0, :, 0] = draw
-    ones[1, :, -1] = draw
-    first, last = kernel.P.apply(ones.view(2, -1)).view(2, places, units)
-    scale = float(first.abs().max())
-    alone = float(first[:, 1:].abs().max()) if units > 1 else 0.0
-    return alone <= 1e-6 * scale and float((first[:, 0] - last[:, -1]).abs().max()) <= 1e-6 * scale
+    at_first_and_last = torch.zeros(2, places, units, dtype=kernel.dtype, device=kernel.device)
+    at_first_and_last[0, :, 0] = draw
+    at_first_and_last[1, :, -1] = draw
+    expected = rows.to(kernel.dynamics.values) @ (rows.to(kernel.dynamics.values).mT @ draw)
+    moved, local = (
+        operator.apply(at_first_and_last.view(2, -1)).view(2, places, units)
+        for operator in (kernel.P, kernel.K)
+    )
+    return _acts_alike(moved, moved[0, :, 0]) and _acts_alike(local, expected)
+
+
+def _acts_alike(images: Tensor, expected: Tensor) -> bool:
+    """Whether a vector at the first and at the last unit became the expected one there, and nothing elsewhere."""
+    wanted = torch.zeros_like(images)
+    wanted[0, :, 0] = expected
+    wanted[1, :, -1] = expected
+    return float((images - wanted).abs().max()) <= 1e-6 * float(images.abs().max())
 
 
 def _require_decompositions(kernel: GlobalNTK, places: int, units: int) -> None:
