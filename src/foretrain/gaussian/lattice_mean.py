@@ -41,7 +41,7 @@ def lattice_mean(
         axis = np.arange(-math.floor(_RANGE / step), math.floor(_RANGE / step) + 1, dtype=np.float64) * step
         points, step = len(axis) ** rank, step / 2
         values.append(_weighted_mean(observable, root, weight, axis))
-        error = _remaining(values)
+        error = _remaining(values) + _rounding(points) * abs(values[-1])
         if error <= tolerance * max(1.0, abs(values[-1])):
             break
     else:
@@ -60,7 +60,12 @@ def _remaining(values: list[float]) -> float:
         return math.inf
     change, before = abs(values[-1] - values[-2]), abs(values[-2] - values[-3])
     rate = min(1.0, 4 * change / before) if before else 1.0
-    return change * rate + 8 * float(np.finfo(np.float64).eps) * abs(values[-1])
+    return change * rate
+
+
+def _rounding(points: int) -> float:
+    """Of a mean over so many points, relative: that of one term, and of sums that err like a random walk."""
+    return float(np.finfo(np.float64).eps) * (8 + math.sqrt(points) / 16)
 
 
 def _weighted_mean(
