@@ -20,7 +20,7 @@ def ask(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> A
 
 
 def test_the_document_has_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
-    found = ask(capsys, "relu", "--width", "256", "--depth", "4", "--outputs", "10")
+    found = ask(capsys, "relu", "--width", "256", "--depth", "4", "--n-out", "10")
     assert found["best_ratio"] == pytest.approx(0.016)
     assert (found["best_depth"], found["perturbative_depth"], found["marginal_depth"]) == (4, 6, 16)
     assert found["position"] == "inside"
@@ -29,13 +29,13 @@ def test_the_document_has_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_depth_outside_ends_with_exit_code_one(capsys: pytest.CaptureFixture[str]) -> None:
-    found = ask(capsys, "relu", "--width", "64", "--depth", "40", "--outputs", "10", code=1)
+    found = ask(capsys, "relu", "--width", "64", "--depth", "40", "--n-out", "10", code=1)
     assert found["position"] == "outside"
     assert found["optimal_skip"] > 0.9
 
 
 def test_people_get_a_verdict_a_table_and_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("advise", COMMAND, ["tanh", "--width", "128", "--depth", "20", "--outputs", "10"]) == 0
+    assert run("advise", COMMAND, ["tanh", "--width", "128", "--depth", "20", "--n-out", "10"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("Depth 20 at width 128 is inside")
     assert "r*           0.12 " in text
@@ -48,7 +48,7 @@ def test_data_give_a_stable_step_and_pictures_are_written(
 ) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(20, 3)), y=np.zeros(20))
     picture, folder = tmp_path / "a.png", tmp_path / "saved"
-    options = ["--data", str(tmp_path / "data.npz"), "--samples", "8", "--loss", "MSE", "--outputs", "2"]
+    options = ["--data", str(tmp_path / "data.npz"), "--samples", "8", "--loss", "MSE", "--n-out", "2"]
     places = ["--plot", str(picture), "--save", str(folder)]
     found = ask(capsys, "relu", "--width", "64", *options, *places)
     assert found["stable_step"]["inputs"] == 8
@@ -63,7 +63,7 @@ def test_data_give_a_stable_step_and_pictures_are_written(
         (("tahn", "--width", "9"), "did you mean 'tanh'?"),
         (("tanh",), "--width"),
         (("tanh", "--width", "-3"), "--width is -3"),
-        (("tanh", "--width", "9", "--outputs", "0"), "--outputs is 0"),
+        (("tanh", "--width", "9", "--n-out", "0"), "--n-out is 0"),
         (("softplus", "--width", "9"), "no critical initialisation"),
         (("tanh", "--width", "9", "--samples", "0"), "'--samples'"),
         (("tanh", "--width", "9", "--loss", "crossentropy"), "did you mean 'cross_entropy'?"),

@@ -150,6 +150,7 @@ REFUSED = {
     ),
     "too much momentum": (("healthy", "--lr", "1", "--momentum", "1"), "--momentum is 1"),
     "momentum without a rate": (("healthy", "--momentum", "0.5"), "--momentum needs --lr"),
+    "an empty batch": (("healthy", "--lr", "1", "--batch-size", "0"), "--batch-size"),
     "no steps": (("healthy", "--steps", "0"), "--steps"),
     "labels out of range": (("classes", "out_of_range.npz"), "labels run from 0 to 3"),
     "data that is not a number": (("healthy", "nan.npz"), "nan"),

@@ -7,6 +7,7 @@ import pytest
 
 from foretrain.cli import output
 from foretrain.cli.escape.model import answer_for_model
+from foretrain.cli.main import main
 from foretrain.support.errors import InputError
 
 MODEL = """
@@ -83,3 +84,12 @@ def test_what_is_missing_or_unknown_is_named(files: tuple[str, Path]) -> None:
         answer_for_model(f"{model}:small", data, 0.1, runs=0)
     with pytest.raises(InputError, match="--threshold"):
         answer_for_model(f"{model}:small", data, 0.1, threshold=-1.0)
+
+
+def test_a_batch_larger_than_the_data_is_told_by_its_option(
+    files: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = files
+    options = ["--model", f"{model}:small", "--data", str(data), "--lr", "0.1", "--batch-size", "129"]
+    assert main(["escape", *options]) == 2
+    assert "--batch-size is 129: give a whole number from 1 to 128" in capsys.readouterr().err

@@ -24,7 +24,7 @@ def advise(
     depth: Annotated[
         int | None, typer.Option("--depth", help="A depth to judge [default: that at r*].")
     ] = None,
-    outputs: Annotated[int, typer.Option("--outputs", help="Number of outputs.")] = 1,
+    n_out: Annotated[int, typer.Option("--n-out", help="Number of outputs.")] = 1,
     gamma: Annotated[float | None, typer.Option("--gamma", help="Skip connections of hidden layers.")] = None,
     data: DataFile = None,
     samples: Samples = 128,
@@ -45,7 +45,7 @@ def advise(
     found = ask(
         activation_of(name, settings),
         width,
-        n_out=outputs,
+        n_out=n_out,
         gamma=gamma,
         depth=depth,
         X=None if data is None else inputs_in(data, samples),
@@ -81,11 +81,10 @@ COMMAND = Command(
     advise,
     examples=(
         "foretrain advise gelu --width 256",
-        "foretrain advise tanh --width 128 --depth 20 --outputs 10 --plot advice.png",
-        "foretrain advise relu --width 512 --depth 40 --outputs 10 --gamma 0.98",
+        "foretrain advise tanh --width 128 --depth 20 --n-out 10 --plot advice.png",
+        "foretrain advise relu --width 512 --depth 40 --n-out 10 --gamma 0.98",
         "foretrain advise tanh --width 64 --data data.npz --loss mse --json",
     ),
     saves=True,
     draws=True,
-    phrases=(("n_out is", "--outputs is"),),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foretrain.cli.examination import (
-    Batch,
+    BatchSize,
     Checkpoint,
     Data,
     Momentum,
@@ -17,7 +17,7 @@ from foretrain.cli.examination import (
     examined,
 )
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.options import BATCH_PHRASES, Loss, Model
+from foretrain.cli.options import Loss, Model
 
 if TYPE_CHECKING:
     import xarray
@@ -35,7 +35,7 @@ def doctor(
     optimizer: Optimizer = None,
     lr: Rate = None,
     momentum: Momentum = 0.0,
-    batch: Batch = None,
+    batch_size: BatchSize = None,
     checkpoint: Checkpoint = None,
     checks: Annotated[
         str | None, typer.Option("--checks", help="Names of checks, separated by commas [default: all].")
@@ -60,7 +60,7 @@ def doctor(
         optimizer=optimizer,
         lr=lr,
         momentum=momentum,
-        batch=batch,
+        batch_size=batch_size,
         checkpoint=checkpoint,
         seed=seed,
         checks=checks,
@@ -114,11 +114,10 @@ COMMAND = Command(
     doctor,
     examples=(
         "foretrain doctor model.py:make data.npz",
-        "foretrain doctor model.py:make data.npz --optimizer adam --lr 0.001 --batch 64 --verify",
+        "foretrain doctor model.py:make data.npz --optimizer adam --lr 0.001 --batch-size 64 --verify",
         "foretrain doctor model.py:make data.npz --checks initialisation,learning_rate --lr 0.1 --json",
         "foretrain doctor model.py:make data.npz --checkpoint weights.pt --save diagnosis --plot diagnosis.png",
     ),
     saves=True,
     draws=True,
-    phrases=BATCH_PHRASES,
 )

@@ -27,7 +27,9 @@ Rate = Annotated[
     typer.Option("--lr", help="Learning rate [default: half the largest stable one, for sgd]."),
 ]
 Momentum = Annotated[float, typer.Option("--momentum", help="Of sgd.")]
-Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Samples in a step [default: all].")]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, help="Samples in a step [default: all].")
+]
 Checkpoint = Annotated[
     Path | None,
     typer.Option("--checkpoint", metavar="WEIGHTS.pt", help="Weights to start from: training has begun."),
@@ -42,7 +44,7 @@ def examined(
     optimizer: str | None,
     lr: float | None,
     momentum: float,
-    batch: int | None,
+    batch_size: int | None,
     checkpoint: Path | None,
     seed: int,
     checks: str | None = None,
@@ -66,7 +68,7 @@ def examined(
         y,
         loss=wanted,
         optimizer=_optimizer(network, optimizer, lr, momentum),
-        batch_size=batch,
+        batch_size=batch_size,
         fresh=None if checkpoint is None else False,
         checks=checks,
         seed=seed,

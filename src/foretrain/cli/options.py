@@ -27,7 +27,6 @@ Engine = Annotated[
     str | None, typer.Option("--engine", help="local, threads, dask://host:port or ray://host:port.")
 ]
 Workers = Annotated[int | None, typer.Option("--workers", help="Processes [default: one for each core].")]
-BATCH_PHRASES = (("batch_size is", "--batch is"),)  # for commands that call it so
 Loss = Annotated[
     str | None,
     typer.Option("--loss", help="mse or cross_entropy [default: cross_entropy for whole-number labels]."),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.examination import Batch, Checkpoint, Momentum, Optimizer, Rate, examined
+from foretrain.cli.examination import BatchSize, Checkpoint, Momentum, Optimizer, Rate, examined
 from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.options import BATCH_PHRASES, Loss
+from foretrain.cli.options import Loss
 from foretrain.cli.output import refuse_unwritable
 from foretrain.support.errors import InputError
 
@@ -34,7 +34,7 @@ def report(
     lr: Rate = None,
     momentum: Momentum = 0.0,
     loss: Loss = None,
-    batch: Batch = None,
+    batch_size: BatchSize = None,
     checkpoint: Checkpoint = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Train briefly with and without the advice.")
@@ -56,7 +56,7 @@ def report(
         "loss": loss,
         "optimizer": optimizer,
         "lr": lr,
-        "batch": batch,
+        "batch_size": batch_size,
         "checkpoint": checkpoint,
     }
     if example:
@@ -102,7 +102,7 @@ def _refuse_of_own(model: str | None, training: Sequence[object]) -> None:
     if any(value is not None for value in training):
         raise InputError(
             "--example is of two built-in networks with optimizers of their own: leave out --loss, --optimizer, "
-            "--lr, --momentum, --batch and --checkpoint."
+            "--lr, --momentum, --batch-size and --checkpoint."
         )
 
 
@@ -120,8 +120,7 @@ COMMAND = Command(
     examples=(
         "foretrain report --example -o report.html",
         "foretrain report model.py:make data.npz -o report.html",
-        "foretrain report model.py:make data.npz --optimizer adam --lr 0.001 --batch 64 --steps 400",
+        "foretrain report model.py:make data.npz --optimizer adam --lr 0.001 --batch-size 64 --steps 400",
         "foretrain report model.py:make data.npz --no-verify --overwrite",
     ),
-    phrases=BATCH_PHRASES,
 )

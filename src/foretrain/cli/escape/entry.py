@@ -11,7 +11,7 @@ import typer
 
 from foretrain.cli.frame import Answer, Command, Seed
 from foretrain.cli.networks import Settings, activation_of
-from foretrain.cli.options import BATCH_PHRASES, Loss, names_in, numbers_in, whole_numbers_in
+from foretrain.cli.options import Loss, names_in, numbers_in, whole_numbers_in
 from foretrain.cli.output import Table
 from foretrain.report.escape import METHODS
 from foretrain.support.errors import InputError
@@ -69,8 +69,8 @@ def escape(
         Path | None, typer.Option("--data", metavar="FILE.npz", help="What it learns: x and y.")
     ] = None,
     loss: Loss = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, help="Samples in a step [default: all].")
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="Samples in a step [default: all].")
     ] = None,
     share: Annotated[
         float | None,
@@ -95,7 +95,7 @@ def escape(
     layers make it, the rescaling that removes it, and real training of both networks beside the prediction.
     """
     described = (depth, epsilon, bottleneck, others, scales, width, beta, methods, settings)
-    trained = {"batch": batch, "loss": loss, "share": share, "train_steps": train_steps, "runs": runs}
+    trained = {"batch": batch_size, "loss": loss, "share": share, "train_steps": train_steps, "runs": runs}
     if model is not None:
         if name is not None or any(option is not None for option in described):
             raise InputError("--model brings its own network: leave the activation and its scales out.")
@@ -107,7 +107,7 @@ def escape(
         raise InputError("give an activation, or --model model.py:make with --data and --lr.")
     if data is not None or any(value is not None for value in trained.values()):
         raise InputError(
-            "--data, --loss, --batch, --share, --train-steps and --runs go with --model: add it."
+            "--data, --loss, --batch-size, --share, --train-steps and --runs go with --model: add it."
         )
     from foretrain.saddle import classify
 
@@ -292,12 +292,11 @@ COMMAND = Command(
         "foretrain escape tanh --depth 3,4,5 --epsilon 0.01,0.03,0.1 --threshold 0.3 --plot escape.png",
         "foretrain escape gelu --depth 6 --bottleneck 3,4,5 --lr 0.05",
         "foretrain escape tanh --scales 0.03,0.05,0.07,0.09 --save plateau",
-        "foretrain escape --model model.py:make --data data.npz --lr 0.05 --batch 64 --plot plateau.png",
+        "foretrain escape --model model.py:make --data data.npz --lr 0.05 --batch-size 64 --plot plateau.png",
     ),
     saves=True,
     draws=True,
     phrases=(
-        *BATCH_PHRASES,
         (
             "escape times are for scales that are zero or positive; reduced_flow follows any signs",
             "give none below 0",
