@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +10,6 @@ import pytest
 
 from foretrain.cli.output import (
     Table,
-    json_document,
     plain,
     refuse_unknown_picture,
     refuse_unwritable,
@@ -45,27 +42,6 @@ def test_without_a_terminal_the_text_is_plain(capsys: pytest.CaptureFixture[str]
     assert "[bold]not markup[/bold]\n" in text
     assert "a" * 200 + "\n" in text
     assert "\x1b" not in text
-
-
-def test_json_holds_what_json_has_no_number_for() -> None:
-    document = {
-        "nan": math.nan,
-        "infinite": [math.inf, -np.inf],
-        "array": np.array([[1.0, np.nan]]),
-        "integer": np.int64(3),
-        "truth": np.bool_(True),
-        "tuple": (1, None, "κ"),
-        1: {"nested": np.float32(0.5)},
-    }
-    assert json.loads(json_document(document)) == {
-        "nan": None,
-        "infinite": ["Infinity", "-Infinity"],
-        "array": [[1.0, None]],
-        "integer": 3,
-        "truth": True,
-        "tuple": [1, None, "κ"],
-        "1": {"nested": 0.5},
-    }
 
 
 def test_what_cannot_be_written_is_refused_before_the_work(

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import threading
-import time
 import warnings
 from pathlib import Path
 
-import psutil
 import pytest
 import xarray as xr
 from matplotlib.figure import Figure
 
 import foretrain as ft
-from foretrain.cli import reproduce_many
 from foretrain.cli.main import main
-from foretrain.cli.reproduce_processes import run_apart
-from foretrain.cli.reproduce_record import Record
 from foretrain.experiments import registry
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Experiment, Result, Row, Scale
 from foretrain.support.errors import NotEnoughMemoryError
 
 CALLS: list[str] = []
-ALONE = ("--jobs", "1")  # in this process, where the table is the made-up one
+ALONE = ("--workers", "1")  # in this process, where the table is the made-up one
 
 
 def answer(name: str, *rows: Row) -> Result:
@@ -184,8 +176,8 @@ def test_the_table_is_saved_and_drawn(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (["good", "--all"], "leave out the names, or --all"),
-        (["--jobs", "2"], "name experiments, or add --all"),
-        (["good", "--jobs", "2"], "--jobs is for several experiments"),
+        (["--workers", "2"], "name experiments, or add --all"),
+        (["good", "--workers", "2"], "--workers is for several experiments"),
         (["good", "goood"], "did you mean 'good'?"),
     ],
 )
@@ -200,32 +192,13 @@ def test_requests_that_make_no_sense(
 def test_two_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     names = ("parameter-count", "activation-curves", "critical-lines")
-    for jobs in ("1", "2"):
-        assert main(["reproduce", *names, "--jobs", jobs, "--keep", str(tmp_path / jobs)]) == 0
+    for workers in ("1", "2"):
+        assert main(["reproduce", *names, "--workers", workers, "--keep", str(tmp_path / workers)]) == 0
     for name in names:
-        first, second = (json.loads((tmp_path / jobs / name / "answer.json").read_text()) for jobs in "12")
+        first, second = (
+            json.loads((tmp_path / workers / name / "answer.json").read_text()) for workers in "12"
+        )
         assert first == second
-
-
-def test_the_longest_start_first_when_several_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    costs = {"good": 1.0, "bad": 9.0}
-    entries = [Experiment(name, name, "", "", seconds=value) for name, value in costs.items()]
-    monkeypatch.setattr(registry, "_BY_NAME", {entry.name: entry for entry in entries})
-    order: list[str] = []
-
-    def apart(function: object, tasks: list[reproduce_many._Task], *_: object) -> list[Record]:
-        order.extend(task.name for task in tasks)
-        return [Record(task.name) for task in tasks]
-
-    def here(task: reproduce_many._Task) -> Record:
-        order.append(task.name)
-        return Record(task.name)
-
-    monkeypatch.setattr(reproduce_many, "run_apart", apart)
-    monkeypatch.setattr(reproduce_many, "_perform", here)
-    reproduce_many.run_many(entries, Scale.QUICK, 0, None, jobs=2)
-    reproduce_many.run_many(entries, Scale.QUICK, 0, None, jobs=1)
-    assert order == ["bad", "good", "good", "bad"]
 
 
 def test_unexplained_rows_come_first_and_machines_are_told_which_are_explained(
@@ -275,54 +248,3 @@ def test_a_folder_in_which_another_process_works_is_refused(
         other.communicate(b"\n")
     assert "another process is at work" in capsys.readouterr().err
     assert main(call) == 0
-
-
-def report(number: int) -> tuple[int, int, str]:
-    """Whose answer tells processes apart; 2 is killed, 3 fails."""
-    print("not for standard output")
-    if number == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if number == 3:
-        sys.exit(5)
-    return number, os.getpid(), os.environ["OMP_NUM_THREADS"]
-
-
-def test_every_task_has_its_process_and_one_that_is_lost_costs_itself(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    found = list(run_apart(report, [0, 1, 2, 3, 4], 2, lambda task, reason: (task, -1, reason)))
-    answers = {number: (process, told) for number, process, told in found}
-    assert sorted(answers) == [0, 1, 2, 3, 4]
-    processes = {answers[number][0] for number in (0, 1, 4)}
-    assert len(processes | {os.getpid()}) == 4
-    assert "killed" in answers[2][1]
-    assert "code 5" in answers[3][1]
-    assert int(answers[0][1]) >= 1
-    assert "OMP_NUM_THREADS" not in os.environ
-    assert capfd.readouterr().out == ""
-
-
-def wait_long(folder: str) -> None:
-    Path(folder, str(os.getpid())).touch()
-    time.sleep(60)
-
-
-def test_an_interruption_ends_all_processes(tmp_path: Path) -> None:
-    results = run_apart(wait_long, [str(tmp_path)] * 2, 2, lambda task, reason: None)
-    timer = threading.Timer(0.0, interrupt_when, [tmp_path])
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        next(results)
-    timer.join()
-    for name in tmp_path.iterdir():
-        assert not psutil.pid_exists(int(name.name))
-
-
-def interrupt_when(folder: Path) -> None:
-    """As soon as both processes are at work."""
-    for _ in range(600):
-        if len(list(folder.iterdir())) == 2:
-            break
-        time.sleep(0.05)
-    os.kill(os.getpid(), signal.SIGINT)

@@ -38,7 +38,7 @@ SHORTER = {
     "compare tanh --trained": "--draws 40 --time 10",
     "compare": "--draws 500",
     "sweep": "--workers 1",
-    "reproduce --all": "--jobs 1",
+    "reproduce --all": "--workers 1",
 }
 ONLY_READ = ("--paper-scale",)  # hours
 MODEL = """
@@ -99,7 +99,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     np.savez(tmp_path / "data.npz", x=x, y=y, x_test=x[:2], y_test=y[:2])
     (spec,) = TOML
     (tmp_path / "phases.toml").write_text(re.sub(r"points = \d+", "points = 3", spec))
-    few = ("parameter-count", "activation-curves")  # all experiments take a quarter of an hour
+    few = ("parameter-count", "activation-curves")  # all of them take many minutes
     monkeypatch.setattr(registry, "names", lambda: few)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -123,6 +123,11 @@ def test_the_sweep_is_one_dataset_over_its_axes(tmp_path: Path, monkeypatch: pyt
     Path("phases.toml").write_text(re.sub(r"points = \d+", "points = 2", spec))
     assert main.main(["sweep", "phases.toml", "--workers", "1", "--json"]) == 0
     assert {"C_b", "C_W"} <= set(ft.load("phases.sweep").dims)
+
+
+def test_it_counts_all_experiments() -> None:
+    (line,) = (line for block in CONSOLE for line in block.splitlines() if "reproduce --all" in line)
+    assert f"# all {len(registry.names())} in" in line
 
 
 def test_targets_of_make_exist() -> None:

@@ -22,6 +22,7 @@ from foretrain.cli import output
 from foretrain.cli.wording import in_options
 from foretrain.support import progress
 from foretrain.support.errors import ForetrainError, InputError
+from foretrain.support.json_text import json_text
 
 if TYPE_CHECKING:
     import xarray
@@ -197,7 +198,7 @@ def _perform(command: Command, values: Mapping[str, Any], options: _Options) -> 
     if options.save is not None:
         output.write_folder(options.save, answer, overwrite=options.overwrite)
     if options.json:
-        print(output.json_document(answer.document))
+        print(json_text(answer.document))
     else:
         output.show(answer.text)
         for path in filter(None, (options.plot, options.save)):

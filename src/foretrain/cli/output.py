@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import InputError
+from foretrain.support.json_text import json_text
 from foretrain.support.store import DATA
+from foretrain.support.table import Cell, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from foretrain.cli.frame import Answer
 
-Cell: TypeAlias = str | float | bool | None
+__all__ = [
+    "Cell",
+    "Table",
+    "plain",
+    "refuse_taken_folder",
+    "refuse_unknown_picture",
+    "refuse_unwritable",
+    "show",
+    "write_folder",
+    "write_picture",
+]
 
 _PICTURES = (".png", ".pdf", ".svg")
 _DATA, _DOCUMENT, _TEXT_FILE, _PICTURE = DATA, "answer.json", "answer.txt", "figure.png"
 _PADDING = 3  # between columns on a terminal
 _TEXT, _WORD = 16, 32  # letters side by side that texts get at least, and that a word keeps together
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under headings; numbers are shown with six digits, truth values as yes and no."""
-
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[Cell]]
-
-    def texts(self) -> list[list[str]]:
-        """All cells as they are shown."""
-        return [[_text(cell) for cell in row] for row in self.rows]
-
-    def numeric(self, column: int) -> bool:
-        """Whether a column holds numbers, which are set to the right."""
-        cells = [row[column] for row in self.rows if row[column] is not None]
-        return bool(cells) and all(isinstance(c, int | float) and not isinstance(c, bool) for c in cells)
 
 
 def show(parts: Sequence[str | Table]) -> None:
@@ -66,11 +58,6 @@ def show(parts: Sequence[str | Table]) -> None:
 def plain(parts: Sequence[str | Table]) -> str:
     """Paragraphs and tables as text, one row per line whatever the width of the screen."""
     return "\n".join(f"{part if isinstance(part, str) else _aligned(part)}\n" for part in parts)
-
-
-def json_document(document: Mapping[str, Any]) -> str:
-    """One JSON document; what is not a number becomes null, the infinite "Infinity" or "-Infinity"."""
-    return json.dumps(_jsonable(document), indent=2, allow_nan=False)
 
 
 def refuse_taken_folder(folder: Path, *, overwrite: bool) -> None:
@@ -112,7 +99,7 @@ def write_folder(folder: Path, answer: Answer, *, overwrite: bool) -> None:
     if answer.data is not None:
         save(answer.data, folder / _DATA, overwrite=overwrite)
     for name, content in (
-        (_DOCUMENT, f"{json_document(answer.document)}\n"),
+        (_DOCUMENT, f"{json_text(answer.document)}\n"),
         (_TEXT_FILE, plain(answer.text)),
     ):
         with new_file(folder / name, overwrite=overwrite) as path:
@@ -125,14 +112,6 @@ def write_picture(path: Path, figure: Callable[[], Figure], *, overwrite: bool) 
     """Draw to a file whose ending names the format."""
     with new_file(path, overwrite=overwrite) as partial:
         figure().savefig(partial, format=path.suffix.lower().lstrip("."), bbox_inches="tight")
-
-
-def _text(cell: Cell) -> str:
-    if cell is None:
-        return ""
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    return cell if isinstance(cell, str) else f"{cell + 0.0:.6g}"  # the sum turns -0 into 0
 
 
 def _aligned(table: Table) -> str:
@@ -196,15 +175,3 @@ def _rich(table: Table, room: int) -> Any:
     for row in table.texts():
         drawn.add_row(*map(Text, row))
     return drawn
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):  # numpy's scalars and arrays
-        return _jsonable(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value

@@ -1,4 +1,6 @@
-"""Pictures of results, one file for each kind, and ``page``, the report that puts those of a diagnosis together.
+"""Pictures of results, one file for each kind, and pages.
+
+``page`` puts the pictures of a diagnosis together, ``experiments_page`` those of a run of several experiments.
 
 A function whose name ends in ``_figure`` returns a figure of matplotlib:
 
@@ -6,6 +8,7 @@ A function whose name ends in ``_figure`` returns a figure of matplotlib:
 ``comparison``  ``comparison_figure``: theory beside random networks
 ``doctor``      ``doctor_figure``: what a diagnosis found
 ``escape``      ``escape_figure``, ``trajectory_figure``: how long the plateau of a small initialisation is
+``experiments`` ``experiments_figure``: how the rows of several experiments ended
 ``fields``      ``training_figure``, ``layer_contributions_figure``, ``alignment_figure``, ``coactivation_figure``,
                 ``step_report_figure``: collective fields
 ``flow``        ``flow_figure``: statistics of a random network, layer by layer

@@ -18,10 +18,14 @@ R = TypeVar("R")
 PARTS_AT_ONCE = 8  # between two looks at the progress bar
 
 
+def core_count() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return ThreadPoolExecutor(cores, thread_name_prefix="foretrain")
+    return ThreadPoolExecutor(core_count(), thread_name_prefix="foretrain")
 
 
 @lru_cache(maxsize=1)

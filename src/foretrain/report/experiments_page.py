@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from foretrain._version import __version__
-from foretrain.cli.output import Table
-from foretrain.cli.reproduce_answer import KNOWN, table_of
-from foretrain.cli.reproduce_record import ANSWER
 from foretrain.experiments import registry
+from foretrain.experiments.runs.files import ANSWER, PICTURE
+from foretrain.experiments.runs.tables import KNOWN, differences, rows_of, verdicts
 from foretrain.report.page.markup import Markup, element, join
 from foretrain.support.atomic import new_file
+from foretrain.support.errors import InputError
+from foretrain.support.store import DATA
+from foretrain.support.table import Table
 
 if TYPE_CHECKING:
-    from foretrain.cli.frame import Answer
-    from foretrain.cli.reproduce_record import Record
+    from foretrain.experiments.runs import Record, Run
 
 _PAGE = "index.html"
 _STYLE = """
@@ -34,8 +35,10 @@ summary { cursor: pointer; } .source { color: #666; } a { color: #0072B2; }
 """
 
 
-def write_index(folder: Path, answer: Answer, records: Sequence[Record]) -> Path:
-    """Write index.html beside the folders of the experiments, whose pictures it shows."""
+def write_experiments_page(run: Run) -> Path:
+    """Write index.html beside the folders of a run's experiments, whose pictures it shows; return its place."""
+    if run.folder is None:
+        raise InputError("this run is not kept in a folder: run the experiments with keep=.")
     title = "Experiments of foretrain"
     head = element(
         "head",
@@ -45,19 +48,24 @@ def write_index(folder: Path, answer: Answer, records: Sequence[Record]) -> Path
         element("title", title),
         element("style", Markup(_STYLE)),
     )
-    run = f"foretrain {__version__}, scale {answer.document['scale']}, seed {answer.document['seed']}"
-    legend = "Shaded: rows that disagree, darker where no explanation is known."
-    told = [
-        element("p", part) if isinstance(part, str) else _table(part, linked=True) for part in answer.text
-    ]
-    sections = [_section(folder, record) for record in records]
     body = element(
-        "body", element("h1", title), element("p", run, class_="source"), told, element("p", legend), sections
+        "body", element("h1", title), _overview(run), [_section(run.folder, record) for record in run.records]
     )
-    path = folder / _PAGE
+    path = run.folder / _PAGE
     with new_file(path, overwrite=True) as partial:
         partial.write_text(f'<!DOCTYPE html>\n<html lang="en">\n{head}\n{body}\n</html>\n', encoding="utf-8")
     return path
+
+
+def _overview(run: Run) -> Iterator[Markup]:
+    yield element("p", f"foretrain {__version__}, scale {run.scale}, seed {run.seed}", class_="source")
+    yield _table(verdicts(run.records), linked=True)
+    wrong = differences(run.records)
+    if wrong.rows:
+        yield element("p", "Rows that disagree:")
+        yield _table(wrong, linked=True)
+    yield element("p", run.verdict)
+    yield element("p", "Shaded: rows that disagree, darker where no explanation is known.")
 
 
 def _section(folder: Path, record: Record) -> Markup:
@@ -67,14 +75,14 @@ def _section(folder: Path, record: Record) -> Markup:
     if record.error:
         return element("section", parts, element("p", record.ending), id=record.name)
     parts.append(element("p", element("strong", record.verdict)))
-    if (own / "figure.png").exists():
-        place, words = quote(f"{record.name}/figure.png"), html.escape(f"Picture: {experiment.title}")
+    if (own / PICTURE).exists():
+        place, words = quote(f"{record.name}/{PICTURE}"), html.escape(f"Picture: {experiment.title}")
         parts.append(Markup(f'<img loading="lazy" src="{place}" alt="{words}">'))
     answer = json.loads((own / ANSWER).read_text(encoding="utf-8"))
     summary = element("summary", f"{record.rows} rows, {record.agree} agree, {record.disagree} disagree")
-    table = _table(table_of(answer["rows"]))
+    table = _table(rows_of(answer))
     parts.append(element("details", summary, table, open=bool(record.disagree)))
-    data = element("a", f"{record.name}/data.zarr", href=f"{quote(record.name)}/data.zarr")
+    data = element("a", f"{record.name}/{DATA}", href=f"{quote(record.name)}/{DATA}")
     return element("section", parts, element("p", "Labelled data: ", data), id=record.name)
 
 

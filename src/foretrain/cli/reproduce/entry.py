@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +11,13 @@ import typer
 
 from foretrain.cli.frame import Answer, Command, Seed
 from foretrain.cli.output import Table, refuse_unwritable
-from foretrain.cli.reproduce_answer import answer_of
+from foretrain.cli.reproduce.answer import answer_of
+from foretrain.cli.reproduce.summary import summary
 from foretrain.experiments import registry
+from foretrain.experiments.registry import Scale
+from foretrain.experiments.runs.many import WORKERS, run_many
+from foretrain.report.experiments_page import write_experiments_page
 from foretrain.support.errors import InputError
-
-_JOBS = 2  # most experiments keep one core busy
 
 
 def reproduce(
@@ -33,9 +37,9 @@ def reproduce(
             "experiments also their data, tables, pictures and a page, index.html, that shows them.",
         ),
     ] = None,
-    jobs: Annotated[
+    workers: Annotated[
         int | None,
-        typer.Option("--jobs", min=1, help=f"How many experiments run at a time [default: {_JOBS}]."),
+        typer.Option("--workers", min=1, help=f"How many experiments run at a time [default: {WORKERS}]."),
     ] = None,
     seed: Seed = 0,
 ) -> Answer:
@@ -46,23 +50,21 @@ def reproduce(
     tests a claim that is known not to hold (its note says why), and 1 otherwise. --save and --plot are then
     about that table.
     """
-    scale = registry.Scale.PAPER if paper_scale else registry.Scale.QUICK
+    scale = Scale.PAPER if paper_scale else Scale.QUICK
     if run_all and names:
         raise InputError("--all runs every experiment: leave out the names, or --all.")
     chosen = registry.names() if run_all else tuple(dict.fromkeys(names or ()))
     experiments = [registry.get(name) for name in chosen]
     if not experiments:
-        _refuse_without_experiments(paper_scale=paper_scale, keep=keep, jobs=jobs)
+        _refuse_without_experiments(paper_scale=paper_scale, keep=keep, workers=workers)
         return _list()
     if keep is not None:
         refuse_unwritable(keep.expanduser())
     if len(experiments) > 1:
-        from foretrain.cli.reproduce_many import run_many
-
-        return run_many(experiments, scale, seed, keep, jobs or _JOBS)
+        return _several(chosen, scale, seed, keep, workers or WORKERS)
     (experiment,) = experiments
-    if jobs is not None:
-        raise InputError("--jobs is for several experiments: name more, add --all, or leave it out.")
+    if workers is not None:
+        raise InputError("--workers is for several experiments: name more, add --all, or leave it out.")
     if keep is not None and not experiment.resumable:
         raise InputError(
             f"{experiment.name} has no parts that could be kept: leave out --keep, or use --save."
@@ -70,8 +72,18 @@ def reproduce(
     return answer_of(experiment, scale, seed, experiment.run(scale, seed, keep=keep))
 
 
-def _refuse_without_experiments(*, paper_scale: bool, keep: Path | None, jobs: int | None) -> None:
-    given = {"--paper-scale": paper_scale, "--keep": keep is not None, "--jobs": jobs is not None}
+def _several(names: Sequence[str], scale: Scale, seed: int, keep: Path | None, workers: int) -> Answer:
+    try:
+        run = run_many(names, scale, seed, keep=keep, workers=workers, tell=_say)
+    except KeyboardInterrupt:
+        if keep is not None:
+            _say(f"what is finished is kept in {keep}: the same command goes on from there.")
+        raise
+    return summary(run, None if run.folder is None else write_experiments_page(run))
+
+
+def _refuse_without_experiments(*, paper_scale: bool, keep: Path | None, workers: int | None) -> None:
+    given = {"--paper-scale": paper_scale, "--keep": keep is not None, "--workers": workers is not None}
     told = " and ".join(name for name, is_given in given.items() if is_given)
     if told:
         raise InputError(f"there is nothing to run with {told}: name experiments, or add --all.")
@@ -93,6 +105,10 @@ def _list() -> Answer:
     return Answer(
         {"experiments": document}, [Table(("name", "what it shows", "source", "takes about"), rows)]
     )
+
+
+def _say(sentence: str) -> None:
+    print(f"foretrain: {sentence}", file=sys.stderr, flush=True)
 
 
 def _about(seconds: float) -> str:

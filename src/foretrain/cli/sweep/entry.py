@@ -62,7 +62,7 @@ def sweep(
     numbers, random ones too, depend on its parameters alone. Failed points are noted with their error (exit code 1).
     """
     if list_all and not example:
-        from foretrain.cli.sweep_list import described, everything
+        from foretrain.cli.sweep.listing import described, everything
 
         return everything() if spec is None else described(str(spec))
     if (spec is not None) == example or list_all:

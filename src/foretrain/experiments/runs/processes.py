@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from types import ModuleType
 from typing import TypeVar, cast
 
 from foretrain.support.processes import end_with
+from foretrain.support.threads import core_count
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,7 +67,7 @@ def _end(processes: Sequence[SpawnProcess]) -> None:
 def _start(function: Callable[[T], R], task: T, workers: int) -> tuple[Connection, SpawnProcess]:
     ours, theirs = _SPAWN.Pipe(duplex=False)
     process = _SPAWN.Process(target=_work, args=(theirs, function, task, os.getpid()))
-    with _share_of_the_cores(workers):
+    with _share_of_the_cores(workers), _without_the_script():
         process.start()
     theirs.close()  # so that the end of the process is the end of the pipe
     return ours, process
@@ -105,11 +107,21 @@ def _work(connection: Connection, function: Callable[[T], R], task: T, parent: i
 @contextmanager
 def _share_of_the_cores(workers: int) -> Iterator[None]:
     """Processes that start now take as many threads as they have cores; what the user has set stays."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    added = {name: str(max(1, cores // workers)) for name in _THREADS if name not in os.environ}
+    added = {name: str(max(1, core_count() // workers)) for name in _THREADS if name not in os.environ}
     os.environ.update(added)
     try:
         yield
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+@contextmanager
+def _without_the_script() -> Iterator[None]:
+    """Processes that start now do not run the user's script again, which need not ask whether it is the main one."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script

@@ -1,4 +1,4 @@
-"""How one experiment of a run of several ended, and the file that keeps it."""
+"""How one experiment of a run ended, and the file that keeps it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foretrain.experiments.runs.files import ANSWER
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import FileError
 
 if TYPE_CHECKING:
-    from foretrain.experiments.registry import Result
+    from foretrain.experiments.experiment import Result
 
-_FINISHED, ANSWER = "finished.json", "answer.json"
+_FINISHED = "finished.json"
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,10 @@ class Record:
     seconds: float = 0.0
     verdict: str = ""
     error: str = ""  # empty unless the experiment failed
+    warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, result: Result, seconds: float) -> Record:
+    def of(cls, name: str, result: Result, seconds: float, warnings: tuple[str, ...] = ()) -> Record:
         """The record of an experiment that came to its end."""
         wrong = [row for row in result.table if row.agrees is False]
         return cls(
@@ -52,6 +54,7 @@ class Record:
             ),
             seconds=seconds,
             verdict=result.verdict,
+            warnings=warnings,
         )
 
     @property
@@ -78,8 +81,7 @@ class Record:
             return "agrees"
         return "agrees, but for what is explained" if self.holds else "DISAGREES"
 
-    @property
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For machines."""
         counts = {"disagree": self.disagree, "explained": self.explained, "holds": self.holds}
         return {**asdict(self), **counts}
@@ -99,6 +101,6 @@ def kept_record(folder: Path | None) -> Record | None:
     try:
         facts = json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
         rows = tuple(Difference(**row) for row in facts["differences"])
-        return Record(**facts | {"differences": rows})
+        return Record(**facts | {"differences": rows, "warnings": tuple(facts["warnings"])})
     except (ValueError, TypeError, KeyError) as error:
         raise FileError(f"{folder / _FINISHED} is damaged: remove {folder} and run again.") from error
