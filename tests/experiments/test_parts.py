@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,29 @@ def test_a_short_experiment_keeps_nothing(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="no parts"):
         short.run(keep=tmp_path / "parts")
+
+
+def test_what_a_kill_left_of_the_claim_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".experiment.json.partial-here-1-0123abcd").touch()
+    Parts(tmp_path, {"seed": 1}).close()
+    (tmp_path / "experiment.json").unlink()
+    (tmp_path / ".git").touch()
+    with pytest.raises(FileError, match="holds other files"):
+        Parts(tmp_path, {"seed": 1})
+
+
+HOLD = (
+    "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
+)
+
+
+def test_a_new_folder_that_another_process_is_about_to_claim_is_refused(tmp_path: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / ".lock")], **pipes) as other:
+        assert other.stdout is not None
+        other.stdout.readline()  # the lock is held
+        with pytest.raises(FileError, match="another process is at work"):
+            Parts(tmp_path, {"seed": 1})
+        other.communicate(b"\n")
+    assert not (tmp_path / "experiment.json").exists()

@@ -36,8 +36,11 @@ class Parts:
         self._folder = None if folder is None else Path(folder).expanduser()
         self._lock: _Lock | None = None
         if self._folder is not None:
+            _refuse_foreign(self._folder)
+            self._lock = _lock_of(
+                self._folder
+            )  # first: of two processes that find a new folder one may claim it
             _claim(self._folder, {"version": __version__, **(identity or {})})
-            self._lock = _lock_of(self._folder)
 
     def get(self, name: str, compute: Callable[[], xarray.Dataset]) -> xarray.Dataset:
         """The part of this name: read back if it was finished before, else computed now and kept."""
@@ -60,18 +63,25 @@ class Parts:
         self._lock = None
 
 
+def _refuse_foreign(folder: Path) -> None:
+    """Raise if the folder holds files and none of them says that it is of a run."""
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder} is not a folder: choose another place for the finished parts.")
+    if folder.is_dir() and not (folder / _SAYS).exists():
+        # A process that was killed before it could claim the folder may have left these.
+        own = (_LOCK, f".{_SAYS}.")
+        if any(not path.name.startswith(own) for path in folder.iterdir()):
+            raise FileError(
+                f"{folder} holds other files: choose a new or empty folder for the finished parts."
+            )
+
+
 def _claim(folder: Path, identity: Mapping[str, str | int]) -> None:
     """Mark a new folder as belonging to a run, or check that it belongs to this one."""
     from foretrain.support.atomic import new_file
 
     label = folder / _SAYS
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"{folder} is not a folder: choose another place for the finished parts.")
     if not label.exists():
-        if folder.is_dir() and any(folder.iterdir()):
-            raise FileError(
-                f"{folder} holds other files: choose a new or empty folder for the finished parts."
-            )
         with new_file(label) as path:
             path.write_text(json.dumps(dict(identity)), encoding="utf-8")
         return
@@ -102,6 +112,7 @@ def _lock_of(folder: Path) -> _Lock:
     if held is not None:
         return held
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         file = place.open("w", encoding="utf-8")
     except OSError as error:
         raise FileError(
