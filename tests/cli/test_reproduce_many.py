@@ -120,6 +120,7 @@ def test_what_is_finished_is_kept_and_failures_are_tried_again(
     assert CALLS == ["good", "broken", "explained"]
     assert "NotEnoughMemoryError" in (tmp_path / "kept" / "broken" / "error.txt").read_text()
     first = capsys.readouterr().out
+    assert "Run one that failed alone, with --debug, to see where." in first
     assert main(call) == 1
     assert CALLS == ["good", "broken", "explained", "broken"]
     told = capsys.readouterr()
@@ -147,7 +148,9 @@ def test_the_page_shows_everything_and_escapes_it(tmp_path: Path) -> None:
 def test_an_interruption_costs_one_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["reproduce", "good", "parted", "--keep", str(tmp_path / "kept"), *ALONE]
     assert main(call) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "foretrain: interrupted."
+    *_, kept, last = capsys.readouterr().err.splitlines()
+    assert kept.endswith("kept: the same command goes on from there.")
+    assert last == "foretrain: interrupted."
     assert CALLS == ["good", "part", "interrupted"]
     assert main(call) == 0
     assert CALLS == ["good", "part", "interrupted", "parted"]

@@ -58,6 +58,13 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
         Parts(tmp_path / "mine.txt", {"seed": 1})
 
 
+@pytest.mark.parametrize("content", ["{", "[1]", "3"])
+def test_a_damaged_label_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment.json").write_text(content)
+    with pytest.raises(FileError, match=r"experiment\.json is damaged"):
+        Parts(tmp_path, {"seed": 1})
+
+
 def test_a_damaged_part_is_refused(tmp_path: Path) -> None:
     LONG.run(keep=tmp_path / "parts")
     (tmp_path / "parts" / "part_1_0.zarr" / ".zmetadata").write_text("{")

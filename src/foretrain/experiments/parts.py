@@ -83,11 +83,11 @@ def _claim(folder: Path, identity: Mapping[str, str | int]) -> None:
     label = folder / _SAYS
     if not label.exists():
         with new_file(label) as path:
-            path.write_text(json.dumps(dict(identity)), encoding="utf-8")
+            path.write_text(json.dumps(dict(identity), default=int), encoding="utf-8")
         return
     try:
-        there = json.loads(label.read_text(encoding="utf-8"))
-    except ValueError as error:
+        there = dict(json.loads(label.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
         raise FileError(f"{label} is damaged: remove the folder and run again.") from error
     if there != dict(identity):
         told = ", ".join(f"{key} {value}" for key, value in there.items())

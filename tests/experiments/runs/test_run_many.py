@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import xarray as xr
 
 import foretrain as ft
 from foretrain.experiments import registry, run_many
 from foretrain.experiments.registry import Experiment, Result, Row, Scale
-from foretrain.experiments.runs import many
+from foretrain.experiments.runs import many, one
 from foretrain.experiments.runs.one import Task
 from foretrain.experiments.runs.record import Record
 from foretrain.support.errors import FileError, InputError
@@ -92,6 +93,30 @@ def test_what_is_finished_is_kept_and_labelled(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in (tmp_path / "kept" / "crashed" / "error.txt").read_text()
     with pytest.raises(FileError, match="another run"):
         run_many(["good"], seed=4, keep=tmp_path / "kept")
+
+
+@pytest.mark.parametrize("file", ["finished.json", "answer.json"])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "3", '{"rows": []}'])
+def test_damaged_records_are_refused(file: str, content: str, tmp_path: Path) -> None:
+    run_many("good", keep=tmp_path)
+    (tmp_path / "good" / file).write_text(content)
+    with pytest.raises(FileError, match="good is damaged: remove that folder"):
+        run_many("good", keep=tmp_path)
+
+
+def test_seeds_of_numpy_are_seeds(tmp_path: Path) -> None:
+    first = run_many("good", seed=np.int64(3), keep=tmp_path)  # type: ignore[arg-type]
+    assert run_many("good", seed=3, keep=tmp_path).records == first.records
+    assert CALLS == ["good"]
+
+
+def test_the_trace_of_a_failure_need_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("Read-only file system")
+
+    monkeypatch.setattr(one, "new_file", refuse)
+    run = run_many(["crashed", "bad"], keep=tmp_path, workers=1)
+    assert [record.error.partition(" (")[0] for record in run.records] == ["unexpected ZeroDivisionError", ""]
 
 
 def test_an_experiment_that_cannot_be_written_fails_alone(tmp_path: Path) -> None:

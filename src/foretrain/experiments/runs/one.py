@@ -38,7 +38,7 @@ def perform(task: Task) -> Record:
             return _performed(task, start, warned)
         except Exception as error:
             if task.folder is not None:
-                with suppress(FileError):  # the record tells why nothing can be written
+                with suppress(FileError, OSError):  # the record tells why nothing can be written
                     _write(task.folder / _TRACE, traceback.format_exc())
             seconds = time.perf_counter() - start
             return Record(task.name, seconds=seconds, error=_sentence(error), warnings=_texts(warned))

@@ -99,8 +99,18 @@ def kept_record(folder: Path | None) -> Record | None:
     if folder is None or not all((folder / name).exists() for name in (_FINISHED, ANSWER)):
         return None
     try:
-        facts = json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
+        facts, answer = (
+            dict(json.loads((folder / name).read_text(encoding="utf-8"))) for name in (_FINISHED, ANSWER)
+        )
         rows = tuple(Difference(**row) for row in facts["differences"])
-        return Record(**facts | {"differences": rows, "warnings": tuple(facts["warnings"])})
-    except (ValueError, TypeError, KeyError) as error:
-        raise FileError(f"{folder / _FINISHED} is damaged: remove {folder} and run again.") from error
+        record = Record(**facts | {"differences": rows, "warnings": tuple(facts["warnings"])})
+        complete = len(answer["rows"]) == record.rows
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(folder) from error
+    if not complete:
+        raise _damaged(folder)
+    return record
+
+
+def _damaged(folder: Path) -> FileError:
+    return FileError(f"what is kept in {folder} is damaged: remove that folder and run again.")
