@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from foretrain.support.atomic import new_file
 from foretrain.support.json_text import json_text
-from foretrain.support.store import DATA
 
 if TYPE_CHECKING:
     import xarray
@@ -38,7 +37,7 @@ def labelled(experiment: Experiment, scale: Scale, seed: int, result: Result) ->
 
 def write_result(folder: Path, experiment: Experiment, scale: Scale, seed: int, result: Result) -> None:
     """Write data, answer and picture, in place of earlier ones."""
-    from foretrain.support.store import save
+    from foretrain.support.store import DATA, save  # numpy, which the list of experiments does without
 
     save(labelled(experiment, scale, seed, result), folder / DATA, overwrite=True)
     with new_file(folder / ANSWER, overwrite=True) as path:
