@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
+from foretrain.support.arguments import real_array, whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
-from foretrain.theory.arguments import PerLayer, is_list, per_layer, real_array, whole_number
+from foretrain.theory.arguments import PerLayer, is_list, per_layer
 
 FloatArray = NDArray[np.float64]
 _BYTES_PER_LAYER = 400

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
-from foretrain.theory.arguments import whole_number
 
 Permutation = tuple[int, ...]
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import whole_number
 from foretrain.theory.criticality import Criticality, criticality
 from foretrain.theory.ntk_shares import diagonal
 

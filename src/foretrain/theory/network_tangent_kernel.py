@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import check_learning_rate, check_targets, real_array
+from foretrain.theory.arguments import check_learning_rate, check_targets
 from foretrain.theory.ensembles.networks import Parameters, activity, forward
 
 Array = NDArray[np.float64]

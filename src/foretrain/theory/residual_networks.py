@@ -21,8 +21,8 @@ from scipy.optimize import brentq
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
-from foretrain.theory.arguments import whole_number
 from foretrain.theory.criticality import CriticalPoint, criticality
 
 Array = NDArray[np.float64]

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.compare.trained.training import Algorithm, Training
+from foretrain.support.arguments import positive
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.arguments import check_targets, positive, whole
+from foretrain.theory.arguments import check_targets, whole
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, condition
 from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.prediction.entry import Learner, LossName, class_probabilities

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.compare.trained.networks import Networks, Trace
+from foretrain.support.arguments import not_negative, positive
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.theory.arguments import not_negative, positive, whole
+from foretrain.theory.arguments import whole
 from foretrain.theory.prediction.entry import LossName
 
 Array = NDArray[np.float64]

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import one_input, real_array
+from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics.fine_tuned import fine_tuned_laws, leading_term
 from foretrain.theory.asymptotics.half_stable import half_stable_laws
 from foretrain.theory.asymptotics.laws import LawSet, Uniform

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import MOST_DRAWS, whole_number
+from foretrain.theory.arguments import MOST_DRAWS
 
 
 def check_draws(draws: object) -> int:

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.action import QuarticAction, neuron_kernel
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import whole_number
 from foretrain.theory.finite_width import LayerStatistics, fluctuation, layer_statistics
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import real_array
 from foretrain.theory.flow import flow
 from foretrain.theory.information.checks import neurons
 

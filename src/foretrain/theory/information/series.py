@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
-from foretrain.theory.arguments import real_array
 from foretrain.theory.information.checks import neurons
 
 Array = NDArray[np.float64]

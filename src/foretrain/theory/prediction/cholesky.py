@@ -10,10 +10,10 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky, norm, solve_triangula
 from scipy.linalg.lapack import dpocon
 
 from foretrain.gaussian.all_pairs.engine import square_tiles
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.user_warnings import warn_user
-from foretrain.theory.arguments import real_array
 
 Array = NDArray[np.float64]
 

@@ -7,10 +7,11 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.arguments import positive, real_array
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.arguments import check_targets, positive, real_array
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction
 from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_prediction

@@ -23,10 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.activations import Activation
 from foretrain.gaussian import Factor, expectation, z
 from foretrain.gaussian.factors import as_factor
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, Layer
-from foretrain.theory.arguments import real_array
 from foretrain.theory.kernel_functions import KernelFunctions, shared_functions
 
 if TYPE_CHECKING:

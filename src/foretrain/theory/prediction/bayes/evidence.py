@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.arguments import check_targets, real_array
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.bayes.posterior import log_density, targets_for
 from foretrain.theory.prediction.cholesky import factorise
 from foretrain.theory.prediction.kernels import kernel

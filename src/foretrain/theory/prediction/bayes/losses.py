@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import check_targets, real_array
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.ensembles.networks import Parameters, forward
 from foretrain.theory.prediction.cholesky import check_noise
 

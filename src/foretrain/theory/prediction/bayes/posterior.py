@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.arguments import check_targets, real_array
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise
 from foretrain.theory.prediction.kernels import Spread, check_spread, training_blocks
 from foretrain.theory.prediction.result import PredictedOutputs, labelled_mean, labelled_spread

@@ -16,11 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError
 from scipy.special import logsumexp
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.theory.architecture import MLP, Layer, check_network
-from foretrain.theory.arguments import check_targets, real_array
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise_quietly
 from foretrain.theory.recursions.preactivation import EXPLODED, PairExpectations
 

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
-from foretrain.theory.arguments import check_targets, real_array
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.finite_width.plan import Plan, plan_of
 from foretrain.theory.prediction.finite_width.projectors import Algorithm, Projectors
 from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates

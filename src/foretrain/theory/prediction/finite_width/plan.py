@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from foretrain.support.arguments import not_negative, positive, real_array
 from foretrain.support.errors import InputError
-from foretrain.theory.arguments import not_negative, positive, real_array, whole
+from foretrain.theory.arguments import whole
 from foretrain.theory.prediction.finite_width.clock import Clock
 from foretrain.theory.prediction.finite_width.projectors import (
     Algorithm,

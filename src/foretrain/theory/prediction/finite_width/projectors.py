@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.finite_width.clock import Clock
 
 Array = NDArray[np.float64]

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, generator
-from foretrain.theory.arguments import whole_number
 from foretrain.theory.prediction.finite_width.mean import errors_of, projection, shift_term
 from foretrain.theory.prediction.finite_width.plan import Plan
 from foretrain.theory.prediction.finite_width.store import Store

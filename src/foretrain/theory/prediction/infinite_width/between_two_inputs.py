@@ -20,10 +20,11 @@ from scipy.signal import convolve2d
 
 from foretrain.activations import Activation
 from foretrain.gaussian import expectation, factor
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import real_array, two_inputs
+from foretrain.theory.arguments import two_inputs
 from foretrain.theory.prediction.infinite_width.gradient_descent import gradient_descent_prediction
 from foretrain.theory.prediction.infinite_width.result import Prediction
 

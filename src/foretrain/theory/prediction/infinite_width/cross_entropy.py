@@ -15,12 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import solve_ivp
 from scipy.special import softmax
 
+from foretrain.support.arguments import not_negative, positive
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress, track
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import check_targets, not_negative, positive, steps_in_words, whole
+from foretrain.theory.arguments import check_targets, steps_in_words, whole
 from foretrain.theory.ensembles.checks import check_draws
 from foretrain.theory.prediction.infinite_width.factorisation import spectrum_of, square_root
 from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent

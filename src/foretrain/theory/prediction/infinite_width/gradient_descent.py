@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigvalsh
 
+from foretrain.support.arguments import not_negative, positive
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
-from foretrain.theory.arguments import check_targets, not_negative, positive, steps_in_words, whole
+from foretrain.theory.arguments import check_targets, steps_in_words, whole
 from foretrain.theory.prediction.cholesky import CholeskyFactor
 from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax, softmax
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
-from foretrain.theory.arguments import check_targets, real_array
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.ensembles.checks import check_draws
 from foretrain.theory.prediction.infinite_width.factorisation import square_root
 from foretrain.theory.prediction.result import PredictedOutputs

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh, lstsq
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
-from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.bayes.posterior import targets_for
 from foretrain.theory.prediction.cholesky import check_kernel, factorise
 

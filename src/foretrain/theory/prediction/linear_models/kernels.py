@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import cdist
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.kernels import cross_kernel, cross_tangent_kernel
 
 Array = NDArray[np.float64]

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.arguments import real_array
 from foretrain.theory.ensembles.laws import weight_law
 from foretrain.theory.ensembles.networks import Parameters, activity, draw_layer, forward
 from foretrain.theory.prediction.cholesky import check_kernel

@@ -21,9 +21,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
-from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.nearly_kernel.points import (
     Array,
     FeaturePoints,

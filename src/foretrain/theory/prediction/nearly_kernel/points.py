@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
-from foretrain.theory.arguments import real_array
 
 Array = NDArray[np.float64]
 Kernel = Callable[[Any, Any], Any]

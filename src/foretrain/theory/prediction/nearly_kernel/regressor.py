@@ -20,8 +20,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.nearly_kernel.models import QuadraticModel, finite
 from foretrain.theory.prediction.nearly_kernel.points import Array, Model
 from foretrain.theory.prediction.nearly_kernel.solution import Solution, solve

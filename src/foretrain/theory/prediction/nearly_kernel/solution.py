@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
 from foretrain.support.memory import require_memory
-from foretrain.theory.arguments import real_array
 from foretrain.theory.prediction.nearly_kernel.algorithms import (
     Spectrum,
     checked_rate,
