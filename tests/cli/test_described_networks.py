@@ -53,7 +53,7 @@ def test_lists_and_words() -> None:
     assert numbers_in("--scales", "1, 2.5,4e-1") == [1.0, 2.5, 0.4]
     assert whole_numbers_in("--depth", "3, 4") == [3, 4]
     assert spelt(" Two-Step ") == "two_step"
-    assert predicted_loss("MSE") == predicted_loss("squared-error") == "squared_error"
+    assert predicted_loss("Squared-Error") == "squared_error"
     for read, option, wrong in (
         (names_in, "--states", "a,,b"),
         (numbers_in, "--scales", "one"),
@@ -64,3 +64,5 @@ def test_lists_and_words() -> None:
             read(option, wrong)
     with pytest.raises(InputError, match="did you mean 'squared_error'"):
         predicted_loss("squared")
+    with pytest.raises(InputError, match="unknown loss 'mse': choose one of: cross_entropy, squared_error"):
+        predicted_loss("mse")  # a mean, where theory speaks of half the sum

@@ -179,7 +179,7 @@ def test_without_test_inputs_some_samples_are_held_out(
             "--time is 2.5: steps are whole numbers; for continuous time use --algorithm flow",
         ),
         (("tanh", "--regime", "finite", "--algorithm", "newton"), "use --algorithm two_step"),
-        (("tanh", "--data", "CLASSES", "--loss", "mse"), "add --one-hot"),
+        (("tanh", "--data", "CLASSES", "--loss", "squared-error"), "add --one-hot"),
         (("tanh", "--data", "CLASSES", "--learner", "bayes"), "add --one-hot"),
         (("tanh", "--data", "CLASSES", "--one-hot", "--loss", "cross-entropy"), "for squared errors"),
         (("tanh", "--data", "NUMBERS", "--one-hot"), "holds no classes"),

@@ -70,6 +70,49 @@ def test_numpy_arrays_loaders_and_tensors_are_the_same_data() -> None:
     assert [setup.batch_size for setup in setups] == [None, None, 8]
 
 
+def test_numbers_may_be_of_numpy() -> None:
+    own = make_setup(network(), X, Y, optimizer=RATE, batch_size=8, seed=3)
+    setup = make_setup(
+        network(),
+        X,
+        Y,
+        optimizer=np.float64(RATE),
+        batch_size=np.int64(8),
+        seed=np.int64(3),  # type: ignore[arg-type]
+    )
+    assert (
+        (setup.batch_size, setup.seed, setup.recipe.rate) == (8, 3, RATE) == (own.batch_size, own.seed, RATE)
+    )
+    assert make_setup(network(), X, Y, optimizer=np.float32(0.5)).recipe.rate == 0.5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("batch_size", "samples"), [(None, 5000), (50, 50)])
+def test_half_the_sum_of_squares_is_that_of_a_step_however_few_samples_are_looked_at(
+    batch_size: int | None, samples: int
+) -> None:
+    x = torch.randn(5000, 5, generator=torch.Generator().manual_seed(1))
+    y = torch.cat([x[:, :1], x[:, :1] * x[:, 1:2]], 1)
+    means, sums = (
+        ft.doctor(
+            network(2),
+            x,
+            y,
+            loss=loss,
+            optimizer=rate,
+            batch_size=batch_size,
+            checks=["learning_rate", "inputs"],
+        )
+        for loss, rate in (("mse", 0.1), ("squared_error", 0.1 / samples))  # 2 outputs, half
+    )
+    found, expected = (d.examinations["learning_rate"].findings[0].numbers for d in (sums, means))
+    scale = {
+        name: 1 / samples if name in ("rate", "recommended", "largest_rate") else 1.0 for name in expected
+    }
+    assert found == pytest.approx({name: scale[name] * value for name, value in expected.items()}, rel=1e-3)
+    assert [finding.severity for finding in sums.findings] == [finding.severity for finding in means.findings]
+    assert sums.setup.task.loss_name == "half the sum of squared errors in a step"
+
+
 def test_of_many_samples_a_part_is_taken_and_that_is_told() -> None:
     x = torch.randn(5000, 5)
     setup = make_setup(network(), x, x[:, :1], optimizer=RATE)
@@ -300,8 +343,9 @@ def test_a_check_that_does_not_apply_or_fails_does_not_hide_the_others(
     monkeypatch.setattr(inputs, "check", refuses)
     monkeypatch.setattr(modes, "check", fails)
     setup = make_setup(network(), X, Y, optimizer=RATE)
-    with pytest.warns(RuntimeWarning, match="modes: This check failed"):
+    with pytest.warns(RuntimeWarning, match="modes: This check failed") as warned:
         found = examine(setup, chosen_checks("modes, plateau,inputs"))
+    assert warned[0].filename == __file__
     assert list(found) == ["inputs", "plateau", "modes"]
     assert found["inputs"].skipped == "this is not for such models."
     (told,) = found["modes"].findings

@@ -134,7 +134,7 @@ def test_engines_can_be_checked_before_there_is_work() -> None:
     check(None, 3)
     with pytest.raises(InputError, match="is not known"):
         check("cluster", None)
-    with pytest.raises(InputError, match="must be a whole number from 1 on"):
+    with pytest.raises(InputError, match="give a positive whole number"):
         check(None, 0)
     with pytest.raises(InputError, match="workers cannot be set for a Dask cluster"):
         check("dask://host:1", 2)
@@ -159,7 +159,7 @@ def test_malformed_addresses_are_refused(engine: str) -> None:
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True])
 def test_bad_numbers_of_workers_are_refused(workers: Any) -> None:
-    with pytest.raises(InputError, match="must be a whole number from 1 on"):
+    with pytest.raises(InputError, match="give a positive whole number"):
         run(square, [1], workers=workers)
 
 

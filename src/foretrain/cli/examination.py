@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli.model_inputs import known_to_torch, model_from, takes_time_first
-from foretrain.cli.options import loss_name
 from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -50,11 +49,12 @@ def examined(
     checks: str | None = None,
 ) -> Diagnosis:
     """The diagnosis of a model's file on a data file; what cannot be used is refused before the work."""
+    from foretrain.compare.task import named_loss
     from foretrain.doctor.entry import chosen_checks, doctor
     from foretrain.support.loading import load_checkpoint, load_data
 
     chosen_checks(checks)
-    wanted = None if loss is None else loss_name(loss)
+    named_loss(loss)
     optimizer = None if optimizer is None else optimizer.lower()
     _check_optimizer(optimizer, lr, momentum)
     samples = load_data(data)
@@ -66,7 +66,7 @@ def examined(
         network,
         x,
         y,
-        loss=wanted,
+        loss=loss,
         optimizer=_optimizer(network, optimizer, lr, momentum),
         batch_size=batch_size,
         fresh=None if checkpoint is None else False,

@@ -12,12 +12,7 @@ from foretrain.support.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LOSSES = ("cross_entropy", "mse")
-_PREDICTED_LOSSES = {
-    "squared_error": "squared_error",
-    "mse": "squared_error",
-    "cross_entropy": "cross_entropy",
-}
+_PREDICTED_LOSSES = ("squared_error", "cross_entropy")
 Model = Annotated[str, typer.Argument(help="model.py:make, a function that returns the torch model.")]
 DataFile = Annotated[
     Path | None, typer.Option("--data", metavar="FILE.npz", help="Take the inputs x of a data file.")
@@ -29,7 +24,10 @@ Engine = Annotated[
 Workers = Annotated[int | None, typer.Option("--workers", help="Processes [default: one for each core].")]
 Loss = Annotated[
     str | None,
-    typer.Option("--loss", help="mse or cross_entropy [default: cross_entropy for whole-number labels]."),
+    typer.Option(
+        "--loss",
+        help="mse, squared_error (half the SUM) or cross_entropy [default: cross_entropy for whole-number labels].",
+    ),
 ]
 
 
@@ -38,20 +36,12 @@ def spelt(text: str) -> str:
     return text.strip().lower().replace("-", "_")
 
 
-def loss_name(text: str) -> str:
-    """The name of a loss."""
-    name = spelt(text)
-    if name not in _LOSSES:
-        raise unknown_name("loss", text, _LOSSES)
-    return name
-
-
 def predicted_loss(text: str) -> str:
-    """The name of a loss where theory predicts what training makes of it: half the SUM of squares has two."""
+    """The name of a loss where theory predicts what training makes of it."""
     name = spelt(text)
     if name not in _PREDICTED_LOSSES:
         raise unknown_name("loss", text, _PREDICTED_LOSSES)
-    return _PREDICTED_LOSSES[name]
+    return name
 
 
 def names_in(option: str, text: str) -> list[str]:

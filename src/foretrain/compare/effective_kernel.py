@@ -25,6 +25,7 @@ from foretrain.compare.trained.networks import Networks, group_size, groups_of, 
 from foretrain.compare.trained.training import MOST_STEPS, Training, train
 from foretrain.empirical.differentials.entry import ddntk, dntk
 from foretrain.empirical.tangent_kernel.entry import ntk
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
@@ -160,8 +161,7 @@ def measured_networks(
 ) -> dict[str, Array]:
     """The sizes of :class:`EffectiveKernels` for random networks of one width, (draws,) each."""
     inputs, wanted = _checked(mlp, X, Y, X_test)
-    if draws < 2:
-        raise InputError(f"draws is {draws}, but a standard error needs at least 2.")
+    draws = whole_number("draws", draws, least=2)  # for a standard error
     if not 0 < step < 2:
         raise InputError(f"step is {step}, but gradient descent converges only between 0 and 2.")
     whole, x, seeds = mlp.replace(n_in=inputs.shape[1]), torch.from_numpy(inputs), spawn(seed, draws)

@@ -7,18 +7,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 
 Loss = Callable[[Any, Any], Tensor]
 
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Half the SUM of squares, over samples and outputs: the loss of ``foretrain.predict``."""
+    return (outputs - targets).square().sum() / 2
+
+
+LOSSES: dict[str, Loss] = {
+    "squared_error": squared_error,
+    "mse": nn.functional.mse_loss,
+    "cross_entropy": nn.functional.cross_entropy,
+}
 _NAMES: dict[Loss, str] = {
+    squared_error: "half the sum of squared errors",
     nn.functional.mse_loss: "mean squared error",
     nn.functional.cross_entropy: "cross-entropy",
 }
 _BY_ELEMENT: tuple[Loss, ...] = (
+    squared_error,
     nn.functional.mse_loss,
     nn.functional.l1_loss,
     nn.functional.smooth_l1_loss,
@@ -47,14 +61,26 @@ class Task:
             return float(self.loss(model(self.x), self.y))
 
 
-def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | None) -> Task:
+def named_loss(loss: Loss | str | None) -> Loss | None:
+    """A loss by its name (capitals and hyphens do not matter), or the function that was given."""
+    if isinstance(loss, str):
+        name = loss.strip().lower().replace("-", "_")
+        if name not in LOSSES:
+            raise unknown_name("loss", loss, LOSSES)
+        return LOSSES[name]
+    if loss is not None and not callable(loss):
+        raise InputError(
+            f"loss is a {type(loss).__name__}: give its name or a function of outputs and targets."
+        )
+    return loss
+
+
+def prepare(model: nn.Module, x: Any, y: Any, loss: Loss | str | None) -> Task:
     """Tensors in the model's precision; without a loss, cross-entropy for whole-number labels, else mean squares."""
+    loss = named_loss(loss)
     like = next(model.parameters()).detach()
-    inputs = _tensor(x, "x").to(like.device)
+    inputs, targets = (values.to(like.device) for values in paired_samples(x, y))
     inputs = inputs.to(like.dtype) if inputs.is_floating_point() else inputs
-    targets = _tensor(y, "y").to(like.device)
-    if len(inputs) != len(targets) or not len(inputs):
-        raise InputError(f"x has {len(inputs)} samples and y {len(targets)}: give one target for each input.")
     with torch.no_grad():
         outputs = model(inputs[:2])
     if not isinstance(outputs, Tensor):
@@ -115,16 +141,35 @@ def _checked_labels(targets: Tensor, outputs: Tensor, ignored: int) -> Tensor:
     return labels
 
 
-def _tensor(values: Any, name: str) -> Tensor:
+def paired_samples(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, at least one and as many of one as of the other."""
+    inputs, targets = sample_tensor(x, "x"), sample_tensor(y, "y")
+    if len(inputs) != len(targets):
+        raise InputError(f"x has {len(inputs)} samples and y {len(targets)}: give one target for each input.")
+    if not inputs.numel():
+        raise InputError(f"x is empty, of shape {tuple(inputs.shape)}: give at least one sample.")
+    return inputs, targets
+
+
+def sample_tensor(values: Any, name: str) -> Tensor:
+    """Real numbers with one entry for each sample along the first axis, without their history."""
+    if isinstance(values, dict) or (isinstance(values, tuple) and any(map(_is_array, values))):
+        raise NotSupportedError(
+            f"{name} is a {type(values).__name__}: give one tensor, and wrap the model so that it takes it apart."
+        )
     try:
         found = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
         found = torch.tensor(0.0)
-    if not found.ndim:
+    if not found.ndim or found.is_complex():
         raise InputError(
-            f"{name} is a {type(values).__name__}: give an array with one entry for each sample."
+            f"{name} is a {type(values).__name__}: give an array of real numbers with one entry for each sample."
         )
-    return found
+    return found.detach()
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray)
 
 
 def _refuse_broadcasting(loss: Loss, model: nn.Module, inputs: Tensor, targets: Tensor) -> None:

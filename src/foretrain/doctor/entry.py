@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from foretrain.compare.task import Loss
+from foretrain.compare.task import Loss, named_loss
 from foretrain.doctor.checks import CHECKS, Check
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.finding import Examination, Finding, Severity
@@ -19,19 +19,17 @@ from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.setup.intake import fitted_task, gathered, private_copy, samples_first
 from foretrain.doctor.setup.output_choice import Output
 from foretrain.doctor.setup.recipe import Recipe, descent, recipe_of
+from foretrain.doctor.setup.step_sum import summed_over_steps
 from foretrain.doctor.setup.threads import suited_threads
 from foretrain.doctor.trials.best_rate import with_chosen_rate
 from foretrain.doctor.trials.learned import sparing
 from foretrain.doctor.trials.proof import proved
 from foretrain.doctor.trials.trial import shortened_trials
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import ForetrainError, InputError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, integer
-
-_LOSSES: dict[str, Loss] = {
-    "mse": nn.functional.mse_loss,
-    "cross_entropy": nn.functional.cross_entropy,
-}
+from foretrain.support.user_warnings import warn_user
 
 
 def doctor(
@@ -57,8 +55,8 @@ def doctor(
         Arrays or tensors with one entry for each sample, or as ``x`` alone a DataLoader of (x, y) pairs. Of many
         samples some thousands are looked at.
     loss
-        "mse", "cross_entropy" or any function of outputs and targets; by default cross-entropy for labels that are
-        whole numbers, else mean squares.
+        "mse", "cross_entropy", "squared_error" (half the SUM of squares in a step) or any function of outputs and
+        targets, best a mean over samples; by default cross-entropy for labels that are whole numbers, else "mse".
     optimizer
         A torch optimizer of the model, or the learning rate of plain descent. Without it the doctor chooses plain
         descent at half the largest stable rate.
@@ -125,7 +123,7 @@ def _failed(check: Check, error: Exception) -> Examination:
     """Told as a note and as a warning: what was not looked at must not pass for healthy."""
     first = (str(error).splitlines() or [""])[0]
     reason = f"This check failed on this model ({type(error).__name__}: {first})"
-    warnings.warn(f"{check.name}: {reason}.", RuntimeWarning, stacklevel=5)
+    warn_user(f"{check.name}: {reason}.", RuntimeWarning)
     note = Finding(
         Severity.NOTE,
         f"{reason}, so that this question is open.",
@@ -152,8 +150,10 @@ def make_setup(
     private, number = private_copy(model), _fixed(seed)
     recipe = _recipe(model, optimizer)
     samples = samples_first(private, gathered(x, y, number))
-    task = fitted_task(private, samples, _loss(loss), output)
-    size = samples.batch_size if batch_size is None else _checked_size(batch_size, len(task.x))
+    task = fitted_task(private, samples, named_loss(loss), output)
+    asked = samples.in_a_step if batch_size is None else whole_number("batch_size", batch_size)
+    task = summed_over_steps(task, min(asked, max(samples.total, len(task.x))))
+    size = asked if asked < len(task.x) else None
     untrained = _is_fresh(model, optimizer) if fresh is None else bool(fresh)
     setup = Setup(private, task, recipe, size, number, untrained, samples.notes)
     setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
@@ -166,13 +166,7 @@ def make_setup(
 def _fixed(seed: Seed) -> int:
     """One number, so that the same samples are drawn every time."""
     number = integer(seed)  # also refuses what is no seed
-    return int(seed) if isinstance(seed, int) else number
-
-
-def _checked_size(size: int, samples: int) -> int | None:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise InputError(f"batch_size is {size!r}: give a whole number from 1 on.")
-    return size if size < samples else None
+    return int(seed) if isinstance(seed, int | np.integer) else number
 
 
 def _is_fresh(model: nn.Module, optimizer: torch.optim.Optimizer | float | None) -> bool:
@@ -186,7 +180,8 @@ def _recipe(model: nn.Module, optimizer: torch.optim.Optimizer | float | None) -
         return descent(model, 1.0, chosen=True)
     if isinstance(optimizer, torch.optim.Optimizer):
         return recipe_of(model, optimizer)
-    if isinstance(optimizer, int | float) and not isinstance(optimizer, bool) and 0 < optimizer < math.inf:
+    number = isinstance(optimizer, int | float | np.number) and not isinstance(optimizer, bool)
+    if number and 0 < optimizer < math.inf:
         return descent(model, float(optimizer))
     raise InputError(
         f"optimizer is {optimizer!r}: give a torch optimizer, or a positive learning rate of plain descent."
@@ -202,19 +197,6 @@ def _check_builds(recipe: Recipe, model: nn.Module) -> None:
             f"the optimizer {recipe.kind.__name__} cannot be made again for a copy of the model ({first}): give "
             "an optimizer of torch.optim, or the learning rate of plain descent."
         ) from error
-
-
-def _loss(loss: Loss | str | None) -> Loss | None:
-    if isinstance(loss, str):
-        name = loss.replace("-", "_")
-        if name not in _LOSSES:
-            raise unknown_name("loss", loss, _LOSSES)
-        return _LOSSES[name]
-    if loss is not None and not callable(loss):
-        raise InputError(
-            f"loss is a {type(loss).__name__}: give its name or a function of outputs and targets."
-        )
-    return loss
 
 
 def chosen_checks(names: Iterable[str] | str | None) -> tuple[Check, ...]:

@@ -24,6 +24,7 @@ from foretrain.doctor.trials.held_out import divided
 from foretrain.doctor.trials.trial import descend
 from foretrain.doctor.trials.units import Units, units_between
 from foretrain.empirical.models.model import unchanged
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, integer, spawn, torch_generator
@@ -165,8 +166,7 @@ def verify(plan: Plan, steps: int = 200, *, seconds: float = 60.0) -> Verificati
     targets; the treated network gets them through its own treatment of inputs. Where a finding says that samples are
     learned by heart, a fifth of them is held out of both trainings and judges them.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps is {steps!r}: give a whole number from 1 on.")
+    steps = whole_number("steps", steps)
     if not seconds > 0:
         raise InputError(f"seconds is {seconds}: give a positive time.")
     units = units_between(plan.treated.task, plan.given.task)

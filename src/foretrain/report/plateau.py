@@ -17,7 +17,7 @@ _COLOURS = {"given": BLUE, "rescaled": ORANGE}
 
 
 def plateau_figure(found: xarray.Dataset, trained: xarray.Dataset | None = None) -> Figure:
-    """Draw what ``Plateau.to_dataset`` and ``Verification.to_dataset`` return."""
+    """Draw what ``Plateau.to_dataset`` and ``PlateauVerification.to_dataset`` return."""
     figure, panels = new_mosaic(
         "Plateau of a small initialisation", [["loss", "loss", "layers"]], [1.0], (12, 4.8)
     )

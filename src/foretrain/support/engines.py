@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from foretrain.support import dask_tasks
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import EngineError, InputError, NotSupportedError
 from foretrain.support.processes import end_with
 from foretrain.support.progress import track
@@ -122,11 +123,7 @@ def _session(
 
 
 def _checked(workers: int | None) -> int | None:
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-        raise InputError(
-            f"workers is {workers!r}, but it must be a whole number from 1 on, or None for all cores."
-        )
-    return workers
+    return None if workers is None else whole_number("workers", workers)
 
 
 def _refuse_workers(workers: int | None) -> None:

@@ -161,7 +161,7 @@ def test_too_deep_for_a_quadratic_is_said() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"draws": 100}, "draws is 100: give a whole number of at least 500"),
+        ({"draws": 100}, "draws is 100: give a whole number, at least 500"),
         ({"draws": 1e4}, "whole number"),
         ({"observables": ["W"]}, "unknown observable 'W'"),
         ({"observables": []}, "at least one observable"),

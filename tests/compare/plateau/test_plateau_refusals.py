@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -23,13 +24,19 @@ from foretrain.support.errors import InputError, NotSupportedError
         ({"lr": 0.1, "share": 0.95}, "between 0 and 0.9"),
         ({"lr": 0.1, "threshold": 10.0}, "the plateau is at"),
         ({"lr": 0.1, "batch_size": 1000}, "1 to 256"),
-        ({"lr": 0.1, "max_steps": math.inf}, "positive number of steps"),
+        ({"lr": 0.1, "batch_size": 2.5}, "batch_size is 2.5: give a positive whole number"),
+        ({"lr": 0.1, "max_steps": math.inf}, "max_steps is inf: give one number that is finite"),
+        (
+            {"lr": 0.1, "loss": "hinge"},
+            "unknown loss 'hinge': choose one of: cross_entropy, mse, squared_error",
+        ),
+        ({"lr": 0.1, "loss": 3}, "loss is a int: give its name or a function"),
     ],
 )
-def test_bad_options_are_refused(options: dict[str, float], part: str) -> None:
+def test_bad_options_are_refused(options: dict[str, Any], part: str) -> None:
     model = chain(nn.Tanh, [6, 4, 1], [1.0, 1.0])
     with pytest.raises(InputError, match=part):
-        plateau(model, *task_of(6), **options)  # type: ignore[arg-type]
+        plateau(model, *task_of(6), **options)
 
 
 def test_bad_models_and_data_are_refused() -> None:
@@ -74,6 +81,12 @@ def test_what_is_no_array_or_rate_is_refused() -> None:
     model, (x, y) = nn.Linear(3, 1), task_of(3)
     with pytest.raises(InputError, match="y is a float"):
         plateau(model, x, 1.0, lr=0.1)
+    with pytest.raises(InputError, match="y is a Tensor: give an array of real numbers"):
+        plateau(model, x, y + 1j, lr=0.1)
+    with pytest.raises(NotSupportedError, match="x is a tuple: give one tensor"):
+        plateau(model, (x, x), y, lr=0.1)
+    with pytest.raises(InputError, match=r"x is empty, of shape \(0, 3\)"):
+        plateau(model, x[:0], y[:0], lr=0.1)
     with pytest.raises(InputError, match="x is a NoneType"):
         plateau(model, None, y, lr=0.1)
     with pytest.raises(InputError, match="positive learning rate"):

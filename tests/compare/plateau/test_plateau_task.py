@@ -8,7 +8,7 @@ from plateau_networks import chain, task_of
 from torch import nn
 
 from foretrain.compare.plateau import plateau
-from foretrain.compare.task import prepare
+from foretrain.compare.task import named_loss, prepare, sample_tensor
 from foretrain.support.errors import InputError
 
 
@@ -17,6 +17,33 @@ def test_whole_numbers_for_one_output_are_numbers_not_labels() -> None:
     task = prepare(model, task_of(6)[0], torch.arange(256), None)
     assert task.loss_name == "mean squared error"
     assert task.y.shape == (256, 1)
+
+
+def test_losses_have_names() -> None:
+    model, (x, y) = nn.Linear(6, 2), task_of(6)
+    targets = torch.cat([y, -y], 1)
+    half = prepare(model, x, targets, "squared_error")
+    assert half.value(model) == pytest.approx(float((model(x) - targets).square().sum().detach() / 2))
+    assert half.loss_name == "half the sum of squared errors"
+    assert prepare(model, x, targets, "MSE").value(model) == pytest.approx(half.value(model) / 256)
+    labels = torch.arange(256) % 2
+    assert prepare(model, x, labels, "Cross-Entropy").loss is nn.functional.cross_entropy
+    assert named_loss(nn.functional.l1_loss) is nn.functional.l1_loss
+
+
+def test_a_plateau_takes_the_name_of_a_loss() -> None:
+    model, (x, y) = chain(nn.Tanh, [3, 8, 8, 1], [0.3, 0.3, 0.3]), task_of(3, samples=64)
+    expected = plateau(model, x, y, lr=0.1).forecast.escape
+    assert plateau(model, x, y, lr=0.1, loss="mse").forecast.escape == expected
+    summed = plateau(model, x, y, lr=0.1 / 32, loss="squared_error")  # a gradient 64 / 2 times as large
+    assert summed.forecast.escape == pytest.approx(expected, rel=1e-3)
+
+
+def test_samples_may_stand_in_any_sequence_of_numbers() -> None:
+    torch.testing.assert_close(
+        sample_tensor(((1.0, 2.0), (3.0, 4.0)), "x"), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    )
+    assert not sample_tensor(torch.ones(2, requires_grad=True), "x").requires_grad
 
 
 class Squeezed(nn.Sequential):

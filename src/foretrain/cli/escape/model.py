@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from foretrain.cli.frame import Answer
 from foretrain.cli.model_inputs import as_inputs, check_takes, model_from
-from foretrain.cli.options import loss_name
 from foretrain.cli.output import Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from foretrain.compare.plateau import Plateau, Verification
+    from foretrain.compare.plateau import Plateau, PlateauVerification
     from foretrain.compare.plateau.verification import TrainedRuns
-
-_LOSSES = {"mse": "mse_loss", "cross_entropy": "cross_entropy"}
 
 
 def answer_for_model(
@@ -53,7 +50,6 @@ def answer_for_model(
         raise InputError(f"--runs is {runs}: give 1 or more.")
     if threshold is not None and not threshold > 0:
         raise InputError(f"--threshold is {threshold:g}: give a positive loss, which training can reach.")
-    chosen = None if loss is None else _loss_named(loss)
     samples, network = load_data(data), model_from(model, seed)
     x = as_inputs(samples.x, network)
     check_takes(network, x[:2])
@@ -62,7 +58,7 @@ def answer_for_model(
         x,
         samples.y,
         lr=lr,
-        loss=chosen,
+        loss=loss,
         batch_size=batch,
         threshold=threshold,
         share=share,
@@ -71,13 +67,7 @@ def answer_for_model(
     return _answer(found, trained, lr, seed)
 
 
-def _loss_named(name: str) -> Any:
-    from torch.nn import functional
-
-    return getattr(functional, _LOSSES[loss_name(name)])
-
-
-def _answer(found: Plateau, trained: Verification | None, lr: float, seed: int) -> Answer:
+def _answer(found: Plateau, trained: PlateauVerification | None, lr: float, seed: int) -> Answer:
     from foretrain.compare.plateau.presentation import advice_text, caution_text, law_text
 
     text: list[str | Table] = [found.verdict, _layers(found)]
@@ -109,7 +99,7 @@ def _layers(found: Plateau) -> Table:
     return Table(columns, rows)
 
 
-def _steps(found: Plateau, trained: Verification | None) -> Table:
+def _steps(found: Plateau, trained: PlateauVerification | None) -> Table:
     flows = {"given": found.forecast, "rescaled": found.rescaled_forecast}
     rows: list[tuple[str | float | None, ...]] = []
     for name, flow in flows.items():
@@ -124,7 +114,7 @@ def _steps(found: Plateau, trained: Verification | None) -> Table:
     return Table(columns, rows)
 
 
-def _document(found: Plateau, trained: Verification | None, lr: float, seed: int) -> dict[str, Any]:
+def _document(found: Plateau, trained: PlateauVerification | None, lr: float, seed: int) -> dict[str, Any]:
     flows = {"given": found.forecast, "rescaled": found.rescaled_forecast}
     law = found.law
     return {

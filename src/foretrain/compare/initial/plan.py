@@ -11,7 +11,8 @@ from foretrain.compare.ensembles import METHODS
 from foretrain.compare.initial.observables import DIFFERENTIAL, TANGENT
 from foretrain.compare.judging.ladder import Ladder, rounded_up, rungs_of
 from foretrain.compare.judging.widths import WIDTH_OVER_DEPTH, share_draws
-from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.arguments import whole_number
+from foretrain.support.errors import NotSupportedError, unknown_name
 from foretrain.theory.architecture import MLP
 
 _BATCHES = 1000
@@ -46,8 +47,7 @@ def _check_method(method: str, draws: object, carried: bool) -> None:
         raise unknown_name("sampling method", str(method), ("auto", *METHODS))
     if carried and method == "conditional":
         raise NotSupportedError("the NTK is carried by weights: use method='weights'.")
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 10 * _FEWEST_BATCHES:
-        raise InputError(f"draws is {draws!r}: give a whole number of at least {10 * _FEWEST_BATCHES}.")
+    whole_number("draws", draws, least=10 * _FEWEST_BATCHES)
 
 
 def _allowed_methods(method: str, carried: bool) -> tuple[str, ...]:

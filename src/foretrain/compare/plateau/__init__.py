@@ -12,6 +12,6 @@ from foretrain.compare.plateau.layers import Bottleneck, LayerScale
 from foretrain.compare.plateau.prediction import Forecast
 from foretrain.compare.plateau.rescaling import ScalingLaw
 from foretrain.compare.plateau.result import Plateau
-from foretrain.compare.plateau.verification import Verification
+from foretrain.compare.plateau.verification import PlateauVerification
 
-__all__ = ["Bottleneck", "Forecast", "LayerScale", "Plateau", "ScalingLaw", "Verification", "plateau"]
+__all__ = ["Bottleneck", "Forecast", "LayerScale", "Plateau", "PlateauVerification", "ScalingLaw", "plateau"]

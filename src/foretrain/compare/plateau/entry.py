@@ -22,6 +22,7 @@ from foretrain.compare.plateau.rescaling import ScalingLaw, factors_to_natural, 
 from foretrain.compare.plateau.result import Plateau
 from foretrain.compare.task import Loss, Task, prepare
 from foretrain.empirical.layer_scales import LayerScales, layer_scales
+from foretrain.support.arguments import positive, whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 
 
@@ -32,7 +33,7 @@ def plateau(
     *,
     lr: float | None = None,
     optimizer: torch.optim.Optimizer | None = None,
-    loss: Loss | None = None,
+    loss: Loss | str | None = None,
     batch_size: int | None = None,
     threshold: float | None = None,
     share: float = 0.5,
@@ -45,7 +46,8 @@ def plateau(
     output where biases can learn it). ``optimizer`` gives rates by layer and momentum; ``lr`` is one rate for all.
     ``batch_size`` matters for :meth:`Plateau.verify` only, which trains. The model is not changed.
 
-    Without ``loss``: cross-entropy for whole-number labels, else torch's mean squared error.
+    ``loss`` is "squared_error" (half the SUM of squares), "mse", "cross_entropy" or any function of outputs and
+    targets; by default cross-entropy for whole-number labels, else torch's mean squared error.
 
     >>> network = nn.Sequential(nn.Linear(4, 16, bias=False), nn.Tanh(), nn.Linear(16, 1, bias=False))
     >>> x = torch.randn(64, 4)
@@ -106,7 +108,7 @@ def _law(
 
 
 def _check_batch(batch_size: int | None, samples: int) -> None:
-    if batch_size is not None and not (batch_size == int(batch_size) and 0 < batch_size <= samples):
+    if batch_size is not None and whole_number("batch_size", batch_size) > samples:
         raise InputError(f"batch_size is {batch_size}: give a whole number from 1 to {samples}, all samples.")
 
 
@@ -115,8 +117,7 @@ def _check(model: nn.Module, max_steps: float) -> None:
         raise InputError(f"model is a {type(model).__name__}: give a torch.nn.Module.")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise InputError("the model has lazy layers without weights: call it once on a few inputs before.")
-    if not 0 < max_steps < math.inf:
-        raise InputError(f"max_steps is {max_steps}: give a positive number of steps.")
+    positive("max_steps", max_steps)
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
             raise NotSupportedError("the model drops units at random: call model.eval(), or remove dropout.")

@@ -14,7 +14,7 @@ from foretrain.compare.plateau.layers import Bottleneck, LayerScale, has_normali
 from foretrain.compare.plateau.prediction import Forecast, step_text
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.plateau.rescaling import ScalingLaw, code_for, rescaled
-from foretrain.compare.plateau.verification import Verification, train_runs
+from foretrain.compare.plateau.verification import PlateauVerification, train_runs
 from foretrain.compare.task import Task
 from foretrain.support.seeds import Seed, spawn
 
@@ -65,7 +65,7 @@ class Plateau:
         """A copy of the network with the advice applied."""
         return rescaled(self.model, self.factors)
 
-    def verify(self, *, runs: int = 2, max_steps: int = 100_000, seed: Seed = 0) -> Verification:
+    def verify(self, *, runs: int = 2, max_steps: int = 100_000, seed: Seed = 0) -> PlateauVerification:
         """Train the given and the rescaled network by real descent, and look when each escapes.
 
         Runs differ in the order of their batches; each ends at twice its prediction or at ``max_steps``.
@@ -87,7 +87,7 @@ class Plateau:
             )
             for (name, (model, expected)), own in zip(networks.items(), spawn(seed, len(networks)))
         }
-        return Verification(trained, self.batch_size)
+        return PlateauVerification(trained, self.batch_size)
 
     def to_dataset(self) -> xarray.Dataset:
         """Layers, the flow of both networks and the predictions."""

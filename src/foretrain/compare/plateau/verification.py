@@ -15,7 +15,7 @@ from torch import nn
 from foretrain.compare.plateau.prediction import first_below, step_text
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.task import Task
-from foretrain.support.errors import InputError
+from foretrain.support.arguments import whole_number
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn, torch_generator
 
@@ -75,7 +75,7 @@ class TrainedRuns:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Verification:
+class PlateauVerification:
     """Real descent of the given and, where there is advice, of the rescaled network."""
 
     networks: dict[str, TrainedRuns]
@@ -126,9 +126,8 @@ def train_runs(
     seed: Seed,
 ) -> TrainedRuns:
     """Descend from the same weights with several orders of the batches, until the loss is below the threshold."""
-    if runs < 1 or max_steps < 1:
-        raise InputError("runs and max_steps must be positive.")
-    limit = int(min(max_steps, _PATIENCE * predicted + _GRACE))
+    runs, most = whole_number("runs", runs), whole_number("max_steps", max_steps)
+    limit = int(min(most, _PATIENCE * predicted + _GRACE))
     every = max(1, round(min(predicted, limit) / _LOOKS))
     count = 1 if batch_size is None else runs
     curves = [

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from foretrain.compare.trained.networks import Networks, draw_networks, group_size, groups_of
 from foretrain.compare.trained.training import Course, Training, train
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, spawn, torch_generator
@@ -163,7 +164,7 @@ def _work(
 def _groups(
     mlp: MLP, inputs: int, draws: int | range, mirrored: bool, keep: Sequence[str], group: int | None
 ) -> list[range]:
-    numbers = draws if isinstance(draws, range) else range(draws)
+    numbers = draws if isinstance(draws, range) else range(whole_number("draws", draws))
     if not numbers or (mirrored and (len(numbers) % 2 or numbers.start % 2)):
         raise InputError(f"draws is {draws}: give a positive number, an even one for mirrored networks.")
     size = group_size(mlp) if group is None else group

@@ -28,7 +28,7 @@ from foretrain.doctor.setup import Case
 from foretrain.doctor.setup.recipe import Recipe
 from foretrain.doctor.setup.threads import suited_threads
 from foretrain.doctor.trials.trial import descend
-from foretrain.support.errors import InputError
+from foretrain.support.arguments import whole_number
 from foretrain.support.progress import track
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ class LearningCurve:
 
 def learning_curve(case: Case, steps: int = 200) -> LearningCurve:
     """Train the linearised and the real network, at rest (as ``case.model``), for so many steps."""
-    if not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps is {steps!r}: give a whole number from 1 on.")
+    steps = whole_number("steps", steps)
     task = case.kernel_sample(_ENTRIES)
     looks = np.unique(np.round(np.logspace(0, np.log10(steps), _LOOKS)).astype(np.int64))
     predicted, errors = np.full(steps + 1, np.inf), list[tuple[float, float, float]]()

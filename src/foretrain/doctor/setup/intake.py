@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretrain.compare.task import Loss, Task, prepare
+from foretrain.compare.task import Loss, Task, paired_samples, prepare, sample_tensor
 from foretrain.doctor.setup.output_choice import Output, OutputChoice, choose_output
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, torch_generator
@@ -29,6 +29,12 @@ class Samples:
     y: Tensor
     batch_size: int | None = None
     notes: tuple[str, ...] = ()
+    total: int = 0  # with what was left out, if more than here
+
+    @property
+    def in_a_step(self) -> int:
+        """Where nobody asks for another number."""
+        return self.batch_size or max(self.total, len(self.x))
 
 
 def private_copy(model: Any) -> nn.Module:
@@ -75,17 +81,15 @@ def gathered(x: Any, y: Any, seed: Seed) -> Samples:
         return _from_loader(x)
     if y is None:
         raise InputError("y is missing: give the targets, or as x a DataLoader of (x, y) pairs.")
-    inputs, targets = _tensor(x, "x"), _tensor(y, "y")
-    if len(inputs) != len(targets):
-        raise InputError(f"x has {len(inputs)} samples and y {len(targets)}: give one target for each input.")
-    if not inputs.numel():
-        raise InputError(f"x is empty, of shape {tuple(inputs.shape)}: give at least one sample.")
+    inputs, targets = paired_samples(x, y)
     most = _most(inputs)
     if len(inputs) <= most:
         return Samples(inputs, targets)
     order = torch.randperm(len(inputs), generator=torch_generator(seed))[:most].sort().values
     note = f"{most} of {len(inputs)} samples were looked at, drawn by the seed."
-    return Samples(inputs[order.to(inputs.device)], targets[order.to(targets.device)], notes=(note,))
+    return Samples(
+        inputs[order.to(inputs.device)], targets[order.to(targets.device)], None, (note,), len(inputs)
+    )
 
 
 def _from_loader(loader: Iterable[Any]) -> Samples:
@@ -96,8 +100,8 @@ def _from_loader(loader: Iterable[Any]) -> Samples:
         if count and count >= _most(inputs[0]):
             more = True
             break
-        inputs.append(_tensor(pair[0], "x"))
-        targets.append(_tensor(pair[1], "y"))
+        inputs.append(sample_tensor(pair[0], "x"))
+        targets.append(sample_tensor(pair[1], "y"))
         count += len(inputs[-1])
     if not count:
         raise InputError("the DataLoader is empty: give at least one sample.")
@@ -108,22 +112,6 @@ def _from_loader(loader: Iterable[Any]) -> Samples:
 
 def _most(inputs: Tensor) -> int:
     return max(16, min(_MOST_SAMPLES, _MOST_NUMBERS // max(1, inputs[0].numel())))
-
-
-def _tensor(values: Any, name: str) -> Tensor:
-    if isinstance(values, dict | tuple):
-        raise NotSupportedError(
-            f"{name} is a {type(values).__name__}: give one tensor, and wrap the model so that it takes it apart."
-        )
-    try:
-        found = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError):
-        found = torch.tensor(0.0)
-    if not found.ndim or found.is_complex():
-        raise InputError(
-            f"{name} is a {type(values).__name__}: give an array of real numbers with one entry for each sample."
-        )
-    return found.detach()
 
 
 def samples_first(model: nn.Module, samples: Samples) -> Samples:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -129,7 +130,7 @@ def _number(value: Any) -> Any:
 
 
 def _check_rate(rate: Any) -> None:
-    if not isinstance(rate, int | float) or not 0 <= rate < math.inf:
+    if not isinstance(rate, int | float | np.number) or not 0 <= rate < math.inf:
         raise InputError(
             f"the optimizer's learning rate is {rate!r}: give one that is finite and not negative."
         )

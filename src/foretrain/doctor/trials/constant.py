@@ -6,12 +6,13 @@ import torch
 from torch import nn
 
 from foretrain.doctor.setup import Case
+from foretrain.doctor.setup.step_sum import StepSum
 
 _SAMPLES = 256
 
 
 def constant_loss(case: Case) -> float:
-    """Of the mean target for mean squares, of zero outputs for other losses."""
+    """Of the mean target for squares, of zero outputs for other losses."""
     task = case.chosen(_SAMPLES)
     with torch.no_grad():
         outputs = case.model(task.x)
@@ -21,9 +22,9 @@ def constant_loss(case: Case) -> float:
 
 
 def is_regression(case: Case) -> bool:
-    """Whether mean squares of as many targets as outputs are learned."""
+    """Whether squares of as many targets as outputs are learned."""
     y = case.task.y
     with torch.no_grad():
         same = y.is_floating_point() and y.shape[1:] == case.model(case.task.x[:1]).shape[1:]
-    squares = case.task.loss_name == "mean squared error" or isinstance(case.task.loss, nn.MSELoss)
-    return same and squares
+    loss = case.task.loss
+    return same and (loss is nn.functional.mse_loss or isinstance(loss, nn.MSELoss | StepSum))

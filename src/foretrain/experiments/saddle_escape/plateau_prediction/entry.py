@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
-    from foretrain.compare.plateau import Plateau, Verification
+    from foretrain.compare.plateau import Plateau, PlateauVerification
 
 Array = NDArray[np.float64]
 
@@ -179,7 +179,7 @@ def _digits() -> tuple[torch.Tensor, torch.Tensor]:
     return x / x.square().mean().sqrt(), torch.tensor(labels)
 
 
-def _kept(found: Plateau, trained: Verification) -> xarray.Dataset:
+def _kept(found: Plateau, trained: PlateauVerification) -> xarray.Dataset:
     """Numbers of both networks, and curves thinned to a fixed number of points; nan where there is no advice."""
     import xarray
 
