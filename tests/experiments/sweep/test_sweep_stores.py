@@ -161,8 +161,9 @@ def test_data_that_cannot_be_refreshed_do_not_end_a_sweep(
         return real(*arguments, **options)
 
     monkeypatch.setattr(snapshots, "save", full)
-    with pytest.warns(UserWarning, match="points are kept all the same: no room"):
+    with pytest.warns(UserWarning, match="points are kept all the same: no room") as told:
         found = sweep(write_fragile(tmp_path, "[0, 1, 3]"), workers=1)
+    assert told[0].filename == __file__
     assert (found.done, len(calls)) == (3, 4)
 
 

@@ -8,7 +8,6 @@ something else is refused, unless it only adds points and is allowed to.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from foretrain.experiments.sweep.spec import Spec
 from foretrain.support.errors import FileError
 from foretrain.support.frame_log import Frame, Log, create, damage, frame, scan
 from foretrain.support.processes import lock
+from foretrain.support.user_warnings import warn_user
 
 LOG = "points.log"
 _LOCK = ".lock"
@@ -70,10 +70,8 @@ def read_log(folder: Path) -> Contents | None:
     if frames[0].entry["format"] > _FORMAT:
         raise FileError(f"{path} was written by a newer foretrain: update this one.")
     if lost := damage(frames):
-        warnings.warn(
-            f"{path} is damaged: {lost} bytes between its points are not readable, and those points are missing.",
-            stacklevel=3,
-        )
+        told = f"{lost} bytes between its points are not readable, and those points are missing"
+        warn_user(f"{path} is damaged: {told}.", UserWarning)
     return _sorted_out(frames)
 
 

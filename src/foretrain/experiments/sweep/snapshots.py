@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-import warnings
 from typing import TYPE_CHECKING
 
 from foretrain.experiments.sweep import journal
 from foretrain.support.errors import FileError, ForetrainError
 from foretrain.support.store import DATA, save
+from foretrain.support.user_warnings import warn_user
 
 if TYPE_CHECKING:
     import xarray
@@ -34,10 +34,8 @@ class Snapshots:
         try:
             self.write()
         except ForetrainError as error:
-            warnings.warn(
-                f"the data could not be brought up to date, points are kept all the same: {error}",
-                stacklevel=2,
-            )
+            told = f"the data could not be brought up to date, points are kept all the same: {error}"
+            warn_user(told, UserWarning)
         end = time.monotonic()
         self._due = end + max(_EVERY, (end - start) / _SHARE)
 
