@@ -122,7 +122,9 @@ import sys, time
 from foretrain.cli.main import main
 from foretrain.experiments import registry
 
-def slow(scale, seed):
+PLANS = dict.fromkeys(registry.Scale)
+
+def slow(plan, seed):
     print("started", flush=True, file=sys.__stdout__)
     time.sleep(60)
 

@@ -15,6 +15,8 @@ from foretrain.experiments import registry
 from foretrain.experiments.registry import Experiment, Result, Row, Scale
 from foretrain.support.errors import NotEnoughMemoryError
 
+PLANS = {scale: scale for scale in Scale}
+
 
 def made_up(scale: Scale, seed: int) -> Result:
     if seed == 9:

@@ -20,6 +20,7 @@ from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Experiment, Result, Row, Scale
 from foretrain.support.errors import NotEnoughMemoryError
 
+PLANS = {scale: scale for scale in Scale}
 CALLS: list[str] = []
 ALONE = ("--workers", "1")  # in this process, where the table is the made-up one
 

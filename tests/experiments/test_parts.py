@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,23 @@ def number(name: str, value: float) -> xr.Dataset:
     return xr.Dataset({"x": ("n", [value])})
 
 
-def in_two_parts(scale: Scale, seed: int, parts: Parts) -> Result:
-    found = [float(parts.get(f"part {n} / {seed}", lambda n=n: number(f"{n}", n)).x[0]) for n in (1, 2)]
+@dataclass(frozen=True)
+class Plan:
+    """What is added to both parts."""
+
+    more: float = 0.0
+
+
+PLANS = dict.fromkeys(Scale, Plan())
+
+
+def in_two_parts(plan: Plan, seed: int, parts: Parts) -> Result:
+    found = [
+        float(parts.get(f"part {n} / {seed}", lambda n=n: number(f"{n}", n + plan.more)).x[0]) for n in (1, 2)
+    ]
     if len(computed) == 2 and seed == 7:
         raise KeyboardInterrupt
-    return Result("", (Row("sum", "3", sum(found), note=str(scale)),), xr.Dataset())
+    return Result("", (Row("sum", "3", sum(found)),), xr.Dataset())
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +78,17 @@ def test_a_damaged_label_is_refused(content: str, tmp_path: Path) -> None:
         Parts(tmp_path, {"seed": 1})
 
 
+def test_parts_of_another_plan_are_refused(tmp_path: Path) -> None:
+    LONG.run(keep=tmp_path / "parts")
+    with pytest.raises(FileError, match="parts of another run"):
+        LONG.run(plan=Plan(0.5), keep=tmp_path / "parts")
+    for _ in range(2):
+        assert LONG.run(plan=Plan(0.5), keep=tmp_path / "other").table[0].here == 4
+    assert computed == ["1", "2"] * 2
+    with pytest.raises(FileError, match=r"another run \(.*plan Plan\(more=0.5\)\)"):
+        LONG.run(keep=tmp_path / "other")
+
+
 def test_a_damaged_part_is_refused(tmp_path: Path) -> None:
     LONG.run(keep=tmp_path / "parts")
     (tmp_path / "parts" / "part_1_0.zarr" / ".zmetadata").write_text("{")
@@ -74,7 +98,7 @@ def test_a_damaged_part_is_refused(tmp_path: Path) -> None:
 
 def test_a_short_experiment_keeps_nothing(tmp_path: Path) -> None:
     short = Experiment(
-        "short", "Short", "nobody", "foretrain.experiments.effective_theory.networks:parameter_count"
+        "short", "Short", "nobody", "foretrain.experiments.effective_theory.parameter_count:parameter_count"
     )
     with pytest.raises(InputError, match="no parts"):
         short.run(keep=tmp_path / "parts")

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import inspect
 import math
 import subprocess
 import sys
@@ -8,11 +11,25 @@ import pytest
 import xarray as xr
 
 from foretrain.experiments import Experiment, Result, Row, Scale, get, names, registry
+from foretrain.experiments.sweep.targets import of_experiment
 from foretrain.support.errors import InputError
 
 
-def tiny(scale: Scale, seed: int) -> Result:
-    return Result(f"{scale} {seed}", (Row("x", 1.0, 1.0, agrees=True),), xr.Dataset())
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """As large as its name is long."""
+
+    name: str
+
+
+PLANS = {Scale.QUICK: Plan("few"), Scale.PAPER: Plan("many")}
+
+
+def tiny(plan: Plan, seed: int) -> Result:
+    return Result(f"{plan.name} {seed}", (Row("x", 1.0, 1.0, agrees=True),), xr.Dataset())
+
+
+TINY = Experiment("tiny", "Tiny", "nobody", f"{__name__}:tiny")
 
 
 @pytest.mark.parametrize("name", names())
@@ -39,12 +56,42 @@ def test_a_wrong_name_is_answered_with_the_nearest() -> None:
         get("log-varance")
 
 
+@pytest.mark.parametrize("name", names())
+def test_an_experiment_is_a_function_of_its_plan(name: str) -> None:
+    """One frozen type for both scales, which is that of the function's first parameter."""
+    experiment = get(name)
+    assert set(experiment.plans) == set(Scale)
+    (kind,) = {type(plan) for plan in experiment.plans.values()}
+    assert dataclasses.is_dataclass(kind)
+    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    module = importlib.import_module(experiment.address.partition(":")[0])
+    parameters = inspect.signature(experiment.load()).parameters
+    assert list(parameters) == ["plan", "seed", *(["parts"] if experiment.resumable else [])]
+    assert getattr(module, parameters["plan"].annotation) is kind
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_plan_holds_can_be_swept(name: str) -> None:
+    experiment = get(name)
+    offered = {item.name for item in of_experiment(name).parameters}
+    for plan in experiment.plans.values():
+        fields = {item.name: getattr(plan, item.name) for item in dataclasses.fields(plan)}
+        plain = {field for field, value in fields.items() if type(value) in (bool, int, float, str)}
+        assert plain <= offered
+
+
 def test_scale_and_seed_reach_the_function() -> None:
-    experiment = Experiment("tiny", "Tiny", "nobody", f"{__name__}:tiny")
-    assert experiment.run().verdict == "quick 0"
-    assert experiment.run("paper", seed=3).verdict == "paper 3"
+    assert TINY.run().verdict == "few 0"
+    assert TINY.run("paper", seed=3).verdict == "many 3"
     with pytest.raises(InputError, match="choose 'quick' or 'paper'"):
-        experiment.run("huge")
+        TINY.run("huge")
+
+
+def test_another_plan_is_run_in_place_of_that_of_the_scale() -> None:
+    assert TINY.run(seed=2, plan=dataclasses.replace(TINY.plans[Scale.QUICK], name="one")).verdict == "one 2"
+    assert TINY.run().verdict == "few 0"
+    with pytest.raises(InputError, match="a plan of tiny is a Plan, this is a dict: change one of its plans"):
+        TINY.run(plan={"name": "one"})
 
 
 def test_a_row_measures_its_distance_in_standard_errors() -> None:

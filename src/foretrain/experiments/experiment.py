@@ -1,12 +1,16 @@
-"""What an experiment is: its scale, the rows of its table, its result, and its entry in the table of experiments."""
+"""What an experiment is: its scale, the rows of its table, its result, and its entry in the table of experiments.
+
+Its function takes a plan, which holds all that depends on the scale, and a seed. The module of the function has the
+plans of both scales by the name ``PLANS``; any other plan of their type can be run too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from foretrain.support.errors import InputError
 
@@ -75,7 +79,7 @@ class Experiment:
     title: str
     source: str
     address: str  # "module:function"
-    resumable: bool = False  # its function takes the parts as a third argument
+    resumable: bool = False  # its function takes the parts as a third argument, after plan and seed
     seconds: float = 10.0  # of one core at quick scale, roughly: its share of the progress of a run of all
 
     def load(self) -> Callable[..., Result]:
@@ -83,23 +87,49 @@ class Experiment:
         module, function = self.address.split(":")
         return cast("Callable[..., Result]", getattr(import_module(module), function))
 
-    def run(
-        self, scale: Scale | str = Scale.QUICK, seed: int = 0, *, keep: str | Path | None = None
-    ) -> Result:
-        """Run the experiment; the same scale and seed give the same numbers.
+    @property
+    def plans(self) -> Mapping[str, Any]:
+        """What is done at each scale: two plans of one type, a frozen dataclass."""
+        module, _ = self.address.split(":")
+        return cast("Mapping[str, Any]", import_module(module).PLANS)
 
+    def run(
+        self,
+        scale: Scale | str = Scale.QUICK,
+        seed: int = 0,
+        *,
+        plan: Any = None,
+        keep: str | Path | None = None,
+    ) -> Result:
+        """Run the experiment; the same scale, seed and plan give the same numbers.
+
+        ``plan`` is run in place of that of the scale: ``dataclasses.replace(experiment.plans["quick"], draws=100)``.
         ``keep`` is a folder for the finished parts of a resumable experiment: a second run goes on from them.
         """
-        if scale not in tuple(Scale):
-            raise InputError(f"scale {scale!r} is not known: choose 'quick' or 'paper'.")
+        own = self._own_plan(scale)
+        identity: dict[str, str | int] = {"experiment": self.name, "scale": str(scale), "seed": seed}
+        if plan is None:
+            plan = own
+        elif isinstance(plan, type(own)):
+            identity["plan"] = repr(plan)
+        else:
+            raise InputError(
+                f"a plan of {self.name} is a {type(own).__qualname__}, this is a {type(plan).__qualname__}: "
+                f"change one of its plans by dataclasses.replace."
+            )
         if not self.resumable:
             if keep is not None:
                 raise InputError(f"{self.name} has no parts that could be kept: leave that out.")
-            return self.load()(Scale(scale), seed)
+            return self.load()(plan, seed)
         from foretrain.experiments.parts import Parts
 
-        parts = Parts(keep, {"experiment": self.name, "scale": str(scale), "seed": seed})
+        parts = Parts(keep, identity)
         try:
-            return self.load()(Scale(scale), seed, parts)
+            return self.load()(plan, seed, parts)
         finally:
             parts.close()
+
+    def _own_plan(self, scale: Scale | str) -> Any:
+        if scale not in tuple(Scale):
+            raise InputError(f"scale {scale!r} is not known: choose 'quick' or 'paper'.")
+        return self.plans[scale]

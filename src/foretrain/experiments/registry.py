@@ -1,7 +1,9 @@
 """Named experiments: what each one reproduces, and where it is written.
 
-A later room adds an experiment in two steps: write ``def run(scale: Scale, seed: int) -> Result`` in a module
-of the folder of its source, and add one line to the ``catalogue`` there. Listing them imports none of those modules.
+A later room adds an experiment in three steps. In a module of the folder of its source, write a frozen dataclass
+``Plan`` of all that depends on the scale, and the table ``PLANS: Mapping[Scale, Plan]``. Beside them, write
+``def name(plan: Plan, seed: int) -> Result``. Add one entry to the ``catalogue`` of the folder; listing experiments
+imports none of those modules. What is a number, a text or a list of them in the plan is a setting for sweeps.
 One that runs for long takes ``parts: Parts`` as a third argument, keeps with it what is finished, and says
 ``resumable``.
 """

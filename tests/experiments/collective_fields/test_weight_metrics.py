@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.experiments import Result, Scale
+from foretrain.experiments import Result
 from foretrain.experiments.collective_fields import weight_metrics as experiment
 
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "_PLANS", {Scale.QUICK: experiment._Plan(8, 24, 2, 20, 10)})
-        return experiment.weight_metrics(Scale.QUICK, 0)
+    return experiment.weight_metrics(experiment.Plan(8, 24, 2, 20, 10), 0)
 
 
 def test_all_statements_hold_and_conjectures_are_not_judged(result: Result) -> None:

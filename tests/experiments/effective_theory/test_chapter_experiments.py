@@ -14,7 +14,7 @@ import torch
 
 from foretrain.compare.build import build, parameter_groups
 from foretrain.compare.trained.networks import Networks, draw_networks
-from foretrain.experiments import Result, Scale, get
+from foretrain.experiments import Result, get
 from foretrain.experiments.effective_theory import algorithm_independence as algorithms
 from foretrain.experiments.effective_theory import (
     exploding_gradients,
@@ -31,15 +31,15 @@ from foretrain.support.store import load, save
 from foretrain.theory.architecture import MLP
 
 TINY: dict[str, Any] = {
-    "taylor-expansion": taylor_expansion._Plan((8, 16, 32, 64), 6, 20),
-    "weight-laws": weight_laws._Plan(2_000, {4: 500, 8: 500, 16: 500, 32: 500}),
-    "neuron-observables": neuron_observables._Plan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
-    "model-evidence": model_evidence._Plan(1_000, 7),
-    "hebbian-association": hebbian_association._Plan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
-    "exploding-gradients": exploding_gradients._Plan({8: 40, 16: 40, 32: 40}),
-    "hidden-updates": hidden_updates._Plan({8: 50, 16: 50, 32: 50}),
-    "algorithm-independence": algorithms._Plan((16, 32, 64, 128), 3, 80, (24, 48, 96)),
-    "interpolation": interpolation._Plan(80, 2, (24, 48, 96)),
+    "taylor-expansion": taylor_expansion.Plan((8, 16, 32, 64), 6, 20),
+    "weight-laws": weight_laws.Plan(2_000, {4: 500, 8: 500, 16: 500, 32: 500}),
+    "neuron-observables": neuron_observables.Plan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
+    "model-evidence": model_evidence.Plan(1_000, 7),
+    "hebbian-association": hebbian_association.Plan({16: 1_000, 32: 1_000, 64: 1_000}, "conditional"),
+    "exploding-gradients": exploding_gradients.Plan({8: 40, 16: 40, 32: 40}),
+    "hidden-updates": hidden_updates.Plan({8: 50, 16: 50, 32: 50}),
+    "algorithm-independence": algorithms.Plan((16, 32, 64, 128), 3, 80, (24, 48, 96)),
+    "interpolation": interpolation.Plan(80, 2, (24, 48, 96)),
 }
 
 
@@ -50,9 +50,7 @@ def module_of(name: str) -> ModuleType:
 @cache
 def tiny_run(name: str) -> Result:
     """So few networks that only mechanics and computed rows can be tested."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module_of(name), "_PLANS", {Scale.QUICK: TINY[name]})
-        return get(name).run()
+    return get(name).run(plan=TINY[name])
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -178,9 +176,8 @@ def test_moments_of_outputs() -> None:
     assert pytest.approx(brute, rel=1e-12) == G4
 
 
-def test_the_posterior_notices_a_wrong_recipe_for_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_evidence, "_PLANS", {Scale.QUICK: model_evidence._Plan(10_000, 7)})
-    result = get("model-evidence").run()
+def test_the_posterior_notices_a_wrong_recipe_for_noise() -> None:
+    result = get("model-evidence").run(plan=model_evidence.Plan(10_000, 7))
     noise = [row for row in result.table if "random tanh networks" in row.quantity]
     assert [row.agrees for row in noise] == [True, False, True, False]
     assert all(abs(row.z or 0) > 10 for row in noise if row.disputed)

@@ -7,20 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.experiments import Result, Scale
+from foretrain.experiments import Result
 from foretrain.experiments.effective_theory.finite_width_posterior import entry as experiment
 from foretrain.experiments.parts import Parts
 from foretrain.support.store import load, save
 
 
-def tiny_run(monkeypatch: pytest.MonkeyPatch, folder: Path | None = None, draws: int = 6000) -> Result:
-    plan = experiment._Plan({1: draws, 2: draws, 4: draws})
-    monkeypatch.setattr(experiment, "_PLANS", {Scale.QUICK: plan})
-    return experiment.finite_width_posterior(Scale.QUICK, 0, Parts(folder))
+def tiny_run(folder: Path | None = None, draws: int = 6000) -> Result:
+    plan = experiment.Plan({1: draws, 2: draws, 4: draws})
+    return experiment.finite_width_posterior(plan, 0, Parts(folder))
 
 
-def test_table_data_and_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    result = tiny_run(monkeypatch)
+def test_table_data_and_picture(tmp_path: Path) -> None:
+    result = tiny_run()
     tested = [row for row in result.table if row.agrees is not None]
     assert len(tested) == 2 * len(experiment.QUANTITIES) + 1
     assert all(row.agrees for row in tested[:-1])
@@ -40,7 +39,7 @@ def test_table_data_and_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_a_wrong_theory_is_noticed_and_finished_parts_are_read_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first = tiny_run(monkeypatch, tmp_path / "parts")
+    first = tiny_run(tmp_path / "parts")
     wrong = first.data.assign(theory=2 * first.data["theory"])
     refused = [row.quantity for row in experiment._table(wrong) if row.agrees is False]
     assert "tanh: metric of layer 3, inputs 0 and 1, times n" in refused
@@ -50,5 +49,5 @@ def test_a_wrong_theory_is_noticed_and_finished_parts_are_read_back(
         raise AssertionError
 
     monkeypatch.setattr(experiment, "_measure", never)
-    again = tiny_run(monkeypatch, tmp_path / "parts")
+    again = tiny_run(tmp_path / "parts")
     np.testing.assert_array_equal(again.data["measured"], first.data["measured"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.experiments import Result, Scale
+from foretrain.experiments import Result
 from foretrain.experiments.effective_theory.finite_width_training import entry as experiment
 from foretrain.experiments.effective_theory.finite_width_training.table import case_of, table
 from foretrain.experiments.parts import Parts
@@ -27,10 +27,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def result(kept: Path) -> Result:
     """Few networks of the cases whose theory takes no seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        plan = experiment._Plan(*(6 * (DRAWS,)))
-        patch.setattr(experiment, "_PLANS", {Scale.QUICK: plan})
         patch.setattr(experiment, "CASES", CASES)
-        return experiment.finite_width_training(Scale.QUICK, 0, Parts(kept))
+        return experiment.finite_width_training(experiment.Plan(*(6 * (DRAWS,))), 0, Parts(kept))
 
 
 def test_theory_of_every_case(result: Result) -> None:

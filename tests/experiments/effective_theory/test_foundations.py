@@ -1,37 +1,31 @@
 from __future__ import annotations
 
-import importlib
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments import Result, Scale, get
-from foretrain.experiments.effective_theory.deep_linear.log_variance import _Plan as LogPlan
-from foretrain.experiments.effective_theory.deep_linear.vertex import _Plan as VertexPlan
+from foretrain.experiments import Result, get
+from foretrain.experiments.effective_theory.deep_linear import log_variance, scaling, vertex
+from foretrain.experiments.effective_theory.metric_fluctuations import Plan as MetricPlan
 from foretrain.experiments.effective_theory.metric_fluctuations import _exact
-from foretrain.experiments.effective_theory.metric_fluctuations import _Plan as MetricPlan
 from foretrain.experiments.judgements import agreement_rows
 from foretrain.theory.architecture import MLP
 
-TINY = {
-    "deep-linear-vertex": ("deep_linear.vertex", (VertexPlan(10, 6, 400), VertexPlan(20, 11, 300))),
-    "deep-linear-scaling": ("deep_linear.scaling", None),
-    "log-variance": ("deep_linear.log_variance", (LogPlan(10, 5, 200), LogPlan(8, 8, 300))),
-    "metric-fluctuations": ("metric_fluctuations", MetricPlan(("tanh", "relu"), (3,), 400)),
+TINY: dict[str, Any] = {
+    "deep-linear-vertex": vertex.Plan((vertex.Network(10, 6, 400), vertex.Network(20, 11, 300))),
+    "deep-linear-scaling": scaling.Plan(0.2, {10: 300, 20: 200}),
+    "log-variance": log_variance.Plan((log_variance.Network(10, 5, 200), log_variance.Network(8, 8, 300))),
+    "metric-fluctuations": MetricPlan(("tanh", "relu"), (3,), 400),
 }
 SAMPLED = tuple(TINY)
 
 
-def tiny_run(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> Result:
+def tiny_run(name: str, seed: int) -> Result:
     """The experiment with so few draws that only its mechanics can be tested."""
-    module = importlib.import_module(f"foretrain.experiments.effective_theory.{TINY[name][0]}")
-    plan = TINY[name][1]
-    if name == "deep-linear-scaling":
-        plan = module._Plan(0.2, {10: 300, 20: 200})
-    monkeypatch.setattr(module, "_PLANS", {Scale.QUICK: plan})
-    return get(name).run("quick", seed)
+    return get(name).run(seed=seed, plan=TINY[name])
 
 
 def test_parameter_count_is_the_printed_one() -> None:
@@ -59,10 +53,8 @@ def test_pictures_of_chapter_two_can_be_drawn(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-def test_sampled_experiments_are_reproducible_and_labelled(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, again, other = (tiny_run(name, seed, monkeypatch) for seed in (3, 3, 4))
+def test_sampled_experiments_are_reproducible_and_labelled(name: str) -> None:
+    first, again, other = (tiny_run(name, seed) for seed in (3, 3, 4))
     assert first.data.identical(again.data)
     assert first.table == again.table
     assert not first.data.equals(other.data)
@@ -75,11 +67,10 @@ def test_sampled_experiments_are_reproducible_and_labelled(
 
 def test_a_wrong_theory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five per cent on the vertex must turn the verdict."""
-    module = importlib.import_module("foretrain.experiments.effective_theory.deep_linear.vertex")
-    exact = module.vertex
-    monkeypatch.setattr(module, "vertex", lambda width, layers: 1.05 * exact(width, layers))
-    monkeypatch.setattr(module, "_PLANS", {Scale.QUICK: (VertexPlan(10, 6, 60_000),)})
-    assert not get("deep-linear-vertex").run("quick", 0).agrees
+    exact = vertex.vertex
+    monkeypatch.setattr(vertex, "vertex", lambda width, layers: 1.05 * exact(width, layers))
+    plan = vertex.Plan((vertex.Network(10, 6, 60_000),))
+    assert not get("deep-linear-vertex").run("quick", 0, plan=plan).agrees
 
 
 @pytest.mark.parametrize("name", SAMPLED)

@@ -11,29 +11,30 @@ import xarray as xr
 
 import foretrain as ft
 from foretrain.compare.build import build, parameter_groups
-from foretrain.experiments import Scale, get
+from foretrain.experiments import Result, get
 from foretrain.experiments.collective_fields import entry as collective_fields
 from foretrain.experiments.effective_theory import gradient_step
 from foretrain.experiments.effective_theory.nearby_inputs import entry as nearby_inputs
 from foretrain.support.seeds import spawn
 from foretrain.support.store import load, save
 
-NAMES = ("gradient-step", "nearby-inputs", "collective-fields")
+# So few networks that only mechanics and computed rows can be tested.
+FIELDS = collective_fields.Plan(2, 6, 16, 40, 10)
+TINY: dict[str, Any] = {
+    "gradient-step": gradient_step.Plan({8: 80, 16: 80, 32: 80}),
+    "nearby-inputs": nearby_inputs.Plan(400, 2_000, 40, ("tanh",), 2, (8, 16, 32)),
+    "collective-fields": FIELDS,
+}
+NAMES = tuple(TINY)
 
 
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few networks that only mechanics and computed rows can be tested."""
-    steps = gradient_step._Plan({8: 80, 16: 80, 32: 80})
-    near = nearby_inputs._Plan(400, 2_000, 40, ("tanh",), 2, (8, 16, 32))
-    monkeypatch.setitem(gradient_step._PLANS, Scale.QUICK, steps)
-    monkeypatch.setitem(nearby_inputs._PLANS, Scale.QUICK, near)
-    monkeypatch.setitem(collective_fields._PLANS, Scale.QUICK, collective_fields._Plan(2, 6, 16, 40, 10))
+def tiny_run(name: str, seed: int) -> Result:
+    return get(name).run(seed=seed, plan=TINY[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: Path) -> None:
-    result = get(name).run("quick", seed=1)
+    result = tiny_run(name, 1)
     assert all(type(row.agrees) in (bool, type(None)) for row in result.table)
     computed = [
         row for row in result.table if row.standard_error is None and " z " not in f" {row.quantity} "
@@ -68,7 +69,7 @@ def test_a_wrong_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         return labels, values + 1.0
 
     monkeypatch.setattr(gradient_step, "_theory", wrong)
-    result = get("gradient-step").run("quick", 0)
+    result = tiny_run("gradient-step", 0)
     assert "do NOT all agree" in result.verdict
     assert not result.agrees
 
@@ -93,8 +94,7 @@ def test_numbers_of_the_reference_on_constant_rates(flows: xr.Dataset) -> None:
 
 
 def test_the_kernel_of_the_fields_is_that_of_gradients() -> None:
-    plan = collective_fields._PLANS[Scale.QUICK]
-    model, x, _ = collective_fields._network(plan, 3, seed=0)
+    model, x, _ = collective_fields._network(FIELDS, 3, seed=0)
     kernel = ft.fields(model, x, readout="mean").kernel.values
     assert collective_fields._kernel_gap(model, x, kernel) < 1e-12
     assert collective_fields._kernel_gap(model, x, 1.1 * kernel) == pytest.approx(0.1)
@@ -102,7 +102,6 @@ def test_the_kernel_of_the_fields_is_that_of_gradients() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.statistical
-def test_quick_scale_agrees_or_explains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_quick_scale_agrees_or_explains(name: str) -> None:
     result = get(name).run("quick", seed=0)
     assert all(row.agrees is not False or "as printed" in row.note for row in result.table), result.table

@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 
 from foretrain.experiments.effective_theory.mutual_information import entry as room
-from foretrain.experiments.registry import Result, Scale
+from foretrain.experiments.registry import Result
 
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    plans = {Scale.QUICK: room._Plan(draws=300, tanh_draws=3000)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "_PLANS", plans)
-        return room.mutual_information(Scale.QUICK, 3)
+    return room.mutual_information(room.Plan(draws=300, tanh_draws=3000), 3)
 
 
 def test_only_the_claims_of_the_truncated_series_fail(result: Result) -> None:

@@ -13,21 +13,22 @@ import pytest
 
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
-from foretrain.experiments import Result, Scale, get
+from foretrain.experiments import Result, get
 from foretrain.experiments.effective_theory import depth_laws
+from foretrain.experiments.effective_theory.angle_flow import Plan as AnglePlan
 from foretrain.experiments.effective_theory.angle_flow import _first_order
-from foretrain.experiments.effective_theory.angle_flow import _Plan as AnglePlan
-from foretrain.experiments.effective_theory.layer_statistics import _Plan as LayerPlan
-from foretrain.experiments.effective_theory.residual_fluctuations import _Plan as ResidualPlan
+from foretrain.experiments.effective_theory.layer_statistics import Plan as LayerPlan
+from foretrain.experiments.effective_theory.residual_fluctuations import Plan as ResidualPlan
 from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.support.store import load, save
 
 TINY: dict[str, Any] = {
+    "depth-laws": depth_laws.Plan(300),
     "angle-flow": AnglePlan(300, (2, 3), {8: 300, 16: 300, 32: 300}),
     "residual-fluctuations": ResidualPlan({"relu": (0.6,)}, {8: 200, 16: 200, 32: 200}, "conditional"),
     "layer-statistics": LayerPlan(("tanh",), 600, "conditional"),
 }
-NAMES = ("depth-laws", *TINY)
+NAMES = tuple(TINY)
 
 
 def module_of(name: str) -> ModuleType:
@@ -36,14 +37,9 @@ def module_of(name: str) -> ModuleType:
 
 def tiny_run(name: str, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Result:
     """So few draws that only the mechanics and the computed rows can be tested."""
-    module = module_of(name)
-    if name == "depth-laws":
-        monkeypatch.setattr(module, "_DEPTHS", {Scale.QUICK: 300})
-    else:
-        monkeypatch.setattr(module, "_PLANS", {Scale.QUICK: TINY[name]})
     if name == "residual-fluctuations":
-        monkeypatch.setattr(module, "_VERTEX_COUPLINGS", np.array([-0.5, 0.3, 0.6]))
-    return get(name).run("quick", seed)
+        monkeypatch.setattr(module_of(name), "_VERTEX_COUPLINGS", np.array([-0.5, 0.3, 0.6]))
+    return get(name).run(seed=seed, plan=TINY[name])
 
 
 @pytest.mark.parametrize("name", NAMES)

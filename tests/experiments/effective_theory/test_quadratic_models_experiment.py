@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from foretrain.experiments.effective_theory import effective_kernel as kernels
-from foretrain.experiments.effective_theory.quadratic_models.entry import quadratic_models
+from foretrain.experiments.effective_theory.quadratic_models.entry import PLANS, quadratic_models
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Scale
 
 
 @pytest.fixture(scope="module")
 def models() -> Result:
-    return quadratic_models(Scale.QUICK, 0)
+    return quadratic_models(PLANS[Scale.QUICK], 0)
 
 
 def test_the_closed_form_is_right_to_first_order_and_one_printed_formula_is_not(models: Result) -> None:
@@ -39,7 +39,7 @@ def test_the_fit_of_the_line_goes_through_its_samples(models: Result) -> None:
 
 
 def test_the_noise_follows_the_seed(models: Result) -> None:
-    again, other = quadratic_models(Scale.QUICK, 0), quadratic_models(Scale.QUICK, 1)
+    again, other = (quadratic_models(PLANS[Scale.QUICK], seed) for seed in (0, 1))
     assert again.data.equals(models.data)
     assert not other.data.line_y.equals(models.data.line_y)
 
@@ -49,18 +49,14 @@ def test_the_pictures_have_all_panels(models: Result) -> None:
     assert len(models.figure().axes) == 6
 
 
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = kernels._Plan({2: (8, 16, 32), 3: (8, 16, 32)}, 3, 16, 3)
-    monkeypatch.setitem(kernels._PLANS, Scale.QUICK, plan)
+def test_effective_kernels_of_tiny_networks_and_their_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernels, "_SIZE", 0.1)
-
-
-@pytest.mark.usefixtures("tiny")
-def test_effective_kernels_of_tiny_networks_and_their_parts(tmp_path: Path) -> None:
-    found = kernels.effective_kernel(Scale.QUICK, 0, Parts(tmp_path / "kept", {"seed": 0}))
+    plan = kernels.Plan({2: (8, 16, 32), 3: (8, 16, 32)}, 3, 16, 3)
+    found = kernels.effective_kernel(plan, 0, Parts(tmp_path / "kept", {"seed": 0}))
     assert len(list((tmp_path / "kept").glob("*.zarr"))) == 3 * 3 + 4
-    again = kernels.effective_kernel(Scale.QUICK, 0, Parts(tmp_path / "kept", {"seed": 0}))
+    again = kernels.effective_kernel(plan, 0, Parts(tmp_path / "kept", {"seed": 0}))
     assert again.data.equals(found.data)
     assert len(found.table) == 3 * 4 + 3
     cautious = [row for row in found.table if row.note.startswith("No blind test")]
@@ -78,7 +74,7 @@ def test_effective_kernels_of_tiny_networks_and_their_parts(tmp_path: Path) -> N
 
 @pytest.mark.statistical
 def test_effective_kernels_agree_to_the_next_order() -> None:
-    found = kernels.effective_kernel(Scale.QUICK, 0, Parts())
+    found = kernels.effective_kernel(kernels.PLANS[Scale.QUICK], 0, Parts())
     tested = [
         row
         for row in found.table

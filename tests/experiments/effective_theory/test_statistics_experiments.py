@@ -12,13 +12,8 @@ import pytest
 
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
-from foretrain.experiments import Result, Scale, get
-from foretrain.experiments.effective_theory import (
-    dntk_statistics,
-    ntk_statistics,
-    six_point_vertex,
-    tensor_statistics,
-)
+from foretrain.experiments import Result, get
+from foretrain.experiments.effective_theory import ntk_statistics, six_point_vertex, tensor_statistics
 from foretrain.experiments.effective_theory.nearly_gaussian import entry as nearly_gaussian
 from foretrain.experiments.effective_theory.tensor_statistics import Plan
 from foretrain.gaussian.action import QuarticAction
@@ -26,20 +21,22 @@ from foretrain.support.store import load, save
 from foretrain.theory.architecture import MLP
 from foretrain.theory.recursions.six_point import metric_cumulants
 
-NAMES = ("ntk-statistics", "dntk-statistics", "six-point-vertex", "nearly-gaussian")
+# So few draws that only mechanics and computed rows can be tested.
+TINY: dict[str, Any] = {
+    "ntk-statistics": Plan({"relu": ("Theta", "H1", "D", "F", "A", "B")}, 3, 16, 500, 400),
+    "dntk-statistics": Plan({"tanh": ("P", "Q", "R", "S", "T", "U")}, 2, 16, 500, 400),
+    "six-point-vertex": six_point_vertex.Plan({8: 4000, 16: 4000, 32: 4000}),
+    "nearly-gaussian": nearly_gaussian.Plan(100_000),
+}
+NAMES = tuple(TINY)
+
+
+def tiny_run(name: str, seed: int) -> Result:
+    return get(name).run(seed=seed, plan=TINY[name])
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few draws that only mechanics and computed rows can be tested."""
-    tangent = Plan({"relu": ("Theta", "H1", "D", "F", "A", "B")}, 3, 16, 500, 400)
-    differential = Plan({"tanh": ("P", "Q", "R", "S", "T", "U")}, 2, 16, 500, 400)
-    monkeypatch.setitem(ntk_statistics._PLANS, Scale.QUICK, tangent)
-    monkeypatch.setitem(dntk_statistics._PLANS, Scale.QUICK, differential)
-    monkeypatch.setitem(
-        six_point_vertex._PLANS, Scale.QUICK, six_point_vertex._Plan({8: 4000, 16: 4000, 32: 4000})
-    )
-    monkeypatch.setitem(nearly_gaussian._PLANS, Scale.QUICK, nearly_gaussian._Plan(100_000))
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nearly_gaussian, "_PAIRS", ((0, 0), (0, 1)))
     monkeypatch.setattr(nearly_gaussian, "_FOURS", ((0, 0, 0, 0), (0, 0, 1, 1)))
 
@@ -50,7 +47,7 @@ def sampled(result: Result) -> list[Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: Path) -> None:
-    result = get(name).run("quick", seed=1)
+    result = tiny_run(name, 1)
     assert all(type(row.agrees) in (bool, type(None)) for row in result.table)
     computed = [row for row in result.table if row.agrees is not None and not row.standard_error]
     assert all(row.agrees for row in computed if "z" not in row.quantity.replace("|", "").split()), computed
@@ -63,7 +60,7 @@ def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: 
 def test_seeds_decide_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     only = six_point_vertex._cases()[:1]
     monkeypatch.setattr(six_point_vertex, "_cases", lambda: only)
-    first, again, other = (get("six-point-vertex").run("quick", seed).data.limit.values for seed in (3, 3, 4))
+    first, again, other = (tiny_run("six-point-vertex", seed).data.limit.values for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -74,7 +71,7 @@ def test_wrong_tensors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         return dataclasses.replace(found, theory=1.5 * found.theory)
 
     monkeypatch.setattr(tensor_statistics, "compare_initial", scaled)
-    result = get("ntk-statistics").run("quick", seed=0)
+    result = tiny_run("ntk-statistics", 0)
     assert not result.agrees
     assert "do NOT all agree" in result.verdict
 
@@ -116,7 +113,7 @@ def test_partition_ratio_against_direct_integration() -> None:
 def test_first_order_that_is_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = QuarticAction.two_point
     monkeypatch.setattr(QuarticAction, "two_point", lambda self: self.K + 0.9 * (exact(self) - self.K))
-    wrong = [row.quantity for row in get("nearly-gaussian").run("quick", 0).table if row.agrees is False]
+    wrong = [row.quantity for row in tiny_run("nearly-gaussian", 0).table if row.agrees is False]
     assert "two-point: power of g that first order leaves" in wrong
 
 

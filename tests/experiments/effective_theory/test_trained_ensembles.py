@@ -10,11 +10,10 @@ import pytest
 from foretrain.experiments.effective_theory.trained_ensembles import entry as experiment
 from foretrain.experiments.effective_theory.trained_ensembles.drawing import task_of
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Scale
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.prediction.infinite_width import GradientDescent
 
-TINY = experiment._Plan((40, 40, 40), (40, 40, 40), 6, 8, 5, 10, (12, 16))
+TINY = experiment.Plan((40, 40, 40), (40, 40, 40), 6, 8, 5, 10, (12, 16))
 
 
 def test_digits_are_centred_and_of_unit_size() -> None:
@@ -52,13 +51,12 @@ def test_a_share_counts_networks_as_independent() -> None:
 def test_a_tiny_run_is_resumed_from_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
     monkeypatch.setattr(experiment, "WIDTHS", (12, 18, 36))
-    monkeypatch.setitem(experiment._PLANS, Scale.QUICK, TINY)
     folder = tmp_path / "parts"
-    found = experiment.trained_ensembles(Scale.QUICK, 3, Parts(folder, {"seed": 3}))
+    found = experiment.trained_ensembles(TINY, 3, Parts(folder, {"seed": 3}))
     kept = {path.name for path in folder.glob("*.zarr")}
     assert kept == {f"{task}_{part}.zarr" for task in ("function", "digits") for part in PARTS}
     monkeypatch.setattr(experiment, "_networks", pytest.fail)
-    again = experiment.trained_ensembles(Scale.QUICK, 3, Parts(folder, {"seed": 3}))
+    again = experiment.trained_ensembles(TINY, 3, Parts(folder, {"seed": 3}))
     assert again.verdict == found.verdict
     assert [row.quantity.split(":")[0] for row in found.table] == ["function"] * 4 + ["digits"] * 5
     line = task_of(found.data, "function")

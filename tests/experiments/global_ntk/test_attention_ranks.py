@@ -16,7 +16,7 @@ from foretrain.experiments.global_ntk.attention_ranks import table as rows_modul
 from foretrain.experiments.global_ntk.attention_ranks.measurement import Cell
 from foretrain.experiments.global_ntk.attention_ranks.training import Course, trained
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row
 from foretrain.support.seeds import spawn
 from foretrain.training.tasks import AttentionBlock, GaussianSequences, GlobalState
 
@@ -112,12 +112,13 @@ def test_training_is_gradient_descent_and_starts_at_the_mean_square() -> None:
     np.testing.assert_allclose(data.loss.isel(step=0), 1, atol=0.2)  # outputs are small at the start
 
 
+TOY = experiment.Plan((1, 10, 100), (1, 8), (2, 4), (2, 4), (1, 8), (0.3, 3.0), Course(3, 2), 2, (1, 2))
+
+
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few units and sequences of a few steps."""
     small = partial(Cell, mlp=1, steps=2)
-    plan = experiment._Plan((1, 10, 100), (1, 8), (2, 4), (2, 4), (1, 8), (0.3, 3.0), Course(3, 2), 2, (1, 2))
-    monkeypatch.setattr(experiment, "_PLANS", {Scale.QUICK: plan})
     monkeypatch.setattr(
         experiment, "Cell", lambda *args, **options: small(*args, **{"attention": 2, **options})
     )
@@ -130,14 +131,14 @@ def test_toy_runs_tell_draw_and_go_on_from_parts(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = getattr(experiment, name)
-    result: Result = run(Scale.QUICK, 0, Parts(tmp_path, {"experiment": name}))
+    result: Result = run(TOY, 0, Parts(tmp_path, {"experiment": name}))
     for words in ("tr(A)^2 / tr(A^2)", "partial trace"):
         assert words in result.table[0].note  # the first row says what the names mean
     assert result.verdict[0].isupper()
     assert result.figure is not None
     result.figure().canvas.draw()
     monkeypatch.setattr(measuring, "_QUANTITIES", {})  # nothing can be measured again
-    again: Result = run(Scale.QUICK, 0, Parts(tmp_path, {"experiment": name}))
+    again: Result = run(TOY, 0, Parts(tmp_path, {"experiment": name}))
     assert again.data.equals(result.data)
     assert again.table == result.table
 

@@ -16,7 +16,7 @@ from foretrain.experiments.global_ntk.core_of_the_ntk.table import _tail_ratio
 from foretrain.experiments.parts import Parts
 from foretrain.training.tasks.memory_pro import MemoryPro
 
-PLAN = experiment._Plan(6, 4, (3, 2, 3), 1e-2, (0, 2, 5), 3)
+PLAN = experiment.Plan(6, 4, (3, 2, 3), 1e-2, (0, 2, 5), 3)
 TASK = MemoryPro(*PLAN.periods)
 ANGLES = TASK.angles(PLAN.samples)
 X = TASK.inputs(ANGLES)
@@ -153,10 +153,10 @@ class _Counting(Parts):
 
 def test_a_small_run_is_taken_up_again_and_draws(tmp_path: Path) -> None:
     first = _Counting(tmp_path / "parts")
-    result = experiment._experiment(PLAN, 0, first)
+    result = experiment.core_of_the_ntk(PLAN, 0, first)
     assert first.computed == 1 + 3 + 2 + 3
     again = _Counting(tmp_path / "parts")
-    second = experiment._experiment(PLAN, 0, again)
+    second = experiment.core_of_the_ntk(PLAN, 0, again)
     assert again.computed == 0
     assert [repr(row) for row in second.table] == [repr(row) for row in result.table]
     loss = result.data.loss.mean("output").values
@@ -170,4 +170,4 @@ def test_a_small_run_is_taken_up_again_and_draws(tmp_path: Path) -> None:
 
 @pytest.mark.statistical
 def test_quick_run_agrees() -> None:
-    assert experiment.core_of_the_ntk(Scale.QUICK, 0, Parts()).agrees
+    assert experiment.core_of_the_ntk(experiment.PLANS[Scale.QUICK], 0, Parts()).agrees

@@ -80,16 +80,15 @@ def test_where_the_random_part_takes_over() -> None:
     assert predicted_loss("signs", 2.0) == pytest.approx(2.0746294414550963)
 
 
-def test_a_small_run_tells_and_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = experiment._Plan((0.9, 1.25, 2.5), (1.5,), 48, 2, 300, 3, units=64)
-    monkeypatch.setitem(experiment._PLANS, Scale.QUICK, plan)
-    result = experiment.fixed_point_initialisation(Scale.QUICK, 0)
+def test_a_small_run_tells_and_draws() -> None:
+    plan = experiment.Plan((0.9, 1.25, 2.5), (1.5,), 48, 2, 300, 3, units=64)
+    result = experiment.fixed_point_initialisation(plan, 0)
     told = {row.quantity: row for row in result.table}
     assert told["largest |W tanh(h) - h| at the added points"].agrees
     assert told["points k × signs, gain 0.9, 2 added: attractors"].here == 4
     assert told["points k e_i, gain 1.25, 1 added: attractors"].agrees is None
     assert "one point gives 2 attractors" in result.verdict
-    again = experiment.fixed_point_initialisation(Scale.QUICK, 0)
+    again = experiment.fixed_point_initialisation(plan, 0)
     assert result.data.identical(again.data)
     assert result.figure is not None
     result.figure().canvas.draw()
@@ -97,4 +96,4 @@ def test_a_small_run_tells_and_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.statistical
 def test_quick_run_agrees() -> None:
-    assert experiment.fixed_point_initialisation(Scale.QUICK, 0).agrees
+    assert experiment.fixed_point_initialisation(experiment.PLANS[Scale.QUICK], 0).agrees

@@ -9,6 +9,7 @@ import pytest
 import torch
 import xarray as xr
 
+from foretrain.experiments import Scale
 from foretrain.experiments.global_ntk.learning_bottleneck import entry as experiment
 from foretrain.experiments.global_ntk.learning_bottleneck import training
 from foretrain.experiments.global_ntk.learning_bottleneck.training import Sizes, Training
@@ -96,14 +97,14 @@ def test_one_step_of_each_optimizer_changes_the_loss() -> None:
 
 
 def test_a_run_is_kept_in_parts_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = experiment._Plan(SIZES, 2, 0.1, {"SGD": 0.01, "Shampoo": 0.01})
-    first = experiment._run(plan, 0, Parts(tmp_path / "parts"))
+    plan = experiment.Plan(SIZES, 2, 0.1, {"SGD": 0.01, "Shampoo": 0.01})
+    first = experiment.learning_bottleneck(plan, 0, Parts(tmp_path / "parts"))
 
     def never(*_: object) -> xr.Dataset:
         raise AssertionError("a finished part was computed again")
 
     monkeypatch.setattr(experiment, "train", never)
-    again = experiment._run(plan, 0, Parts(tmp_path / "parts"))
+    again = experiment.learning_bottleneck(plan, 0, Parts(tmp_path / "parts"))
     xr.testing.assert_equal(first.data, again.data)
     assert again.verdict == first.verdict
     assert first.figure is not None
@@ -112,7 +113,7 @@ def test_a_run_is_kept_in_parts_and_drawn(tmp_path: Path, monkeypatch: pytest.Mo
 
 def as_published() -> xr.Dataset:
     """Numbers like those of the source: network 1 stays with SGD, Shampoo leaves at step 750, network 2 learns."""
-    step, runs = np.arange(0, 1001, 50), list(experiment._PLANS["quick"].trainings())  # type: ignore[index]
+    step, runs = np.arange(0, 1001, 50), list(experiment.PLANS[Scale.QUICK].trainings())
     left = np.ones((4, len(step), 3))
     left[:, 5:, 0] = 0.01
     left[1, step >= 750, 1:] = 0.05

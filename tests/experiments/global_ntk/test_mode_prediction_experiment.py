@@ -15,13 +15,12 @@ from foretrain.empirical.target_modes import target_modes
 from foretrain.experiments.global_ntk.mode_prediction import entry as experiment
 from foretrain.experiments.global_ntk.mode_prediction.training import Training, mode_rates, outputs, stacked
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Scale
 from foretrain.support.seeds import spawn
 from foretrain.training.tasks.memory_pro import MemoryPro
 from foretrain.training.tasks.recurrent import Cell, Recurrent
 
 TASK = MemoryPro(2, 1, 2)
-TINY = experiment._Plan(
+TINY = experiment.Plan(
     6,
     2,
     2,
@@ -120,12 +119,11 @@ def test_rank_correlation_is_spearmans() -> None:
 
 
 def test_a_tiny_run_goes_on_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(experiment._PLANS, Scale.QUICK, TINY)
-    result = experiment.mode_prediction(Scale.QUICK, 1, Parts(tmp_path / "parts", {"seed": 1}))
+    result = experiment.mode_prediction(TINY, 1, Parts(tmp_path / "parts", {"seed": 1}))
     assert len(list((tmp_path / "parts").glob("*.zarr"))) == 4
     assert result.data.learned.shape == (2, 2, 2, 3, len(experiment._BUDGETS))
     monkeypatch.setattr(experiment, "_one_gain", pytest.fail)  # everything must come from what was kept
-    again = experiment.mode_prediction(Scale.QUICK, 1, Parts(tmp_path / "parts", {"seed": 1}))
+    again = experiment.mode_prediction(TINY, 1, Parts(tmp_path / "parts", {"seed": 1}))
     assert again.verdict == result.verdict
     assert "8 networks" in result.verdict
     assert "less than 0.5 of it is left" in result.verdict
@@ -141,7 +139,7 @@ def test_forecasts_are_of_the_networks_that_are_trained() -> None:
     at_start = found.isel(progress=0)
     for name in PREDICTORS:
         np.testing.assert_allclose(at_start.forecast.sel(predictor=name), at_start.left, atol=1e-5)
-    slow = experiment._Plan(6, 2, 2, {"gru": experiment._Setting((2.0,), 1e-3, 40)})
+    slow = experiment.Plan(6, 2, 2, {"gru": experiment._Setting((2.0,), 1e-3, 40)})
     found = experiment._one_gain(slow, "gru", 2.0, np.random.SeedSequence(5))
     change = found.left.isel(progress=-1) - found.left.isel(progress=0)
     told = (found.forecast.isel(progress=-1) - found.forecast.isel(progress=0)).sel(predictor="linearised")
@@ -149,11 +147,10 @@ def test_forecasts_are_of_the_networks_that_are_trained() -> None:
 
 
 @pytest.mark.statistical
-def test_forecasts_beat_the_base_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forecasts_beat_the_base_rate() -> None:
     """Sixteen networks and a shorter task; two standard errors over networks make a difference."""
     setting = experiment._Setting((1.0, 1.5, 2.0, 2.5), 0.03, 160)
-    monkeypatch.setitem(experiment._PLANS, Scale.QUICK, experiment._Plan(48, 6, 4, {"gru": setting}))
-    result = experiment.mode_prediction(Scale.QUICK, 3, Parts())
+    result = experiment.mode_prediction(experiment.Plan(48, 6, 4, {"gru": setting}), 3, Parts())
     rows = {row.quantity: row for row in result.table}
     assert rows["hit rate, flow"].agrees
     assert rows["rank correlation of shares left, modes 2 and 3, flow"].agrees

@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretrain.experiments import Result, Scale
+from foretrain.experiments import Result
 from foretrain.experiments.global_ntk import propositions as experiment
 
-PLAN = experiment._Plan(2, 3, 3, 2, 2)
+PLAN = experiment.Plan(2, 3, 3, 2, 2)
 
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "_PLANS", {Scale.QUICK: PLAN})
-        return experiment.global_ntk_propositions(Scale.QUICK, 0)
+    return experiment.global_ntk_propositions(PLAN, 0)
 
 
 def test_only_other_readings_of_the_core_fail(result: Result) -> None:

@@ -20,7 +20,7 @@ from foretrain.training.tasks.student_teacher import StudentTeacher
 
 SEED = spawn(5, 1)[0]
 TINY = replace(
-    experiment._PLANS[Scale.QUICK],
+    experiment.PLANS[Scale.QUICK],
     sweeps={
         "recurrent": experiment._Sweep((0.5, 1.0, 4.0), (2, 4), (0.5, 1.0, 4.0), (4,)),
         "input": experiment._Sweep((1.0,), (2, 4), (1.0,), (2, 4)),
@@ -111,14 +111,14 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(kept: Path) -> xr.Dataset:
-    return experiment._run(TINY, 0, Parts(kept)).data
+    return experiment.student_teacher_ranks(TINY, 0, Parts(kept)).data
 
 
 def test_a_second_run_goes_on_from_the_finished_students(
     data: xr.Dataset, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(experiment, "_part", lambda *_: pytest.fail("computed again"))
-    again = experiment._run(TINY, 0, Parts(kept))
+    again = experiment.student_teacher_ranks(TINY, 0, Parts(kept))
     xr.testing.assert_equal(again.data, data)
     assert again.figure is not None
     again.figure().canvas.draw()
@@ -157,8 +157,8 @@ def test_trends_follow_the_ranks(data: xr.Dataset) -> None:
 def test_published_trends_hold_at_initialisation() -> None:
     recurrent = experiment._Sweep((0.0, 1.25, 3.0), (16,), (), ())
     inputs = experiment._Sweep((1.0,), (1, 4, 16), (), ())
-    plan = replace(experiment._PLANS[Scale.QUICK], sweeps={"recurrent": recurrent, "input": inputs}, steps=1)
-    rows = experiment._run(plan, 1, Parts()).table
+    plan = replace(experiment.PLANS[Scale.QUICK], sweeps={"recurrent": recurrent, "input": inputs}, steps=1)
+    rows = experiment.student_teacher_ranks(plan, 1, Parts()).table
     tested = [row for row in rows if "at initialisation" in row.quantity and row.agrees is not None]
     assert len(tested) == 8
     assert all(row.agrees for row in tested)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from foretrain.experiments import Result, Scale
+from foretrain.experiments import Result
 from foretrain.experiments.saddle_escape import imbalance as experiment
 
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "_PLANS", {Scale.QUICK: experiment._Plan(2, 100, 20)})
-        return experiment.imbalance_identity(Scale.QUICK, 0)
+    return experiment.imbalance_identity(experiment.Plan(2, 100, 20), 0)
 
 
 def test_identities_hold_but_for_the_printed_matrix(result: Result) -> None:

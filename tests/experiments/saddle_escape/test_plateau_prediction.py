@@ -12,7 +12,7 @@ from foretrain.experiments.parts import Parts
 from foretrain.experiments.saddle_escape.plateau_prediction import entry as experiment
 from foretrain.support.errors import NotSupportedError
 
-TINY = experiment.Sizes(
+TINY = experiment.Plan(
     (experiment.Case("teacher", "tanh", 4, 4, 0.2), experiment.Case("teacher", "erf", 4, 3, 0.06, bias=True)),
     width=16,
     inputs=5,
@@ -30,7 +30,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(kept: Path) -> experiment.Result:
-    return experiment.run(TINY, 0, Parts(kept))
+    return experiment.plateau_prediction(TINY, 0, Parts(kept))
 
 
 def _made(factor: float, sooner: float = 10.0) -> xarray.Dataset:
@@ -78,7 +78,7 @@ def test_finished_parts_are_read_back(
         raise AssertionError("a finished part was computed again")
 
     monkeypatch.setattr(experiment, "_measure", refuse)
-    xarray.testing.assert_identical(experiment.run(TINY, 0, Parts(kept)).data, result.data)
+    xarray.testing.assert_identical(experiment.plateau_prediction(TINY, 0, Parts(kept)).data, result.data)
 
 
 def test_digits_without_scikit_learn_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_digits_are_centred_with_unit_mean_square() -> None:
 def test_ten_networks_of_the_quick_size_escape_within_a_fifth() -> None:
     """tanh, GELU and erf, 4 to 8 layers, Gaussian teachers and digits."""
     pytest.importorskip("sklearn")
-    result = experiment.plateau_prediction(experiment.Scale.QUICK, 1, Parts())
+    result = experiment.plateau_prediction(experiment.PLANS[experiment.Scale.QUICK], 1, Parts())
     assert result.agrees
     steps = [row for row in result.table if row.quantity.endswith("escape step")]
     assert len(steps) == 20

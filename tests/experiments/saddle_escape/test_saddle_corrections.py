@@ -10,7 +10,7 @@ from foretrain.experiments.saddle_escape import corrections as experiment
 
 @pytest.fixture(scope="module")
 def result() -> experiment.Result:
-    return experiment.saddle_corrections(Scale.QUICK, 0)
+    return experiment.saddle_corrections(experiment.PLANS[Scale.QUICK], 0)
 
 
 def test_the_exact_flow_refutes_the_printed_coefficients_and_no_other(result: experiment.Result) -> None:

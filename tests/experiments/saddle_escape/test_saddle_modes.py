@@ -9,7 +9,7 @@ from foretrain.experiments.registry import Result, Row
 from foretrain.experiments.saddle_escape.modes import entry as experiment
 from foretrain.experiments.saddle_escape.modes.table import homotopy_rows, network_rows
 
-TINY = experiment.Sizes(
+TINY = experiment.Plan(
     width=6,
     betas=(1.0, 0.5),
     points=1024,
@@ -28,7 +28,7 @@ TINY = experiment.Sizes(
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return experiment.run(TINY, 0)
+    return experiment.saddle_modes(TINY, 0)
 
 
 def rows(result: Result, words: str) -> list[Row]:

@@ -11,7 +11,7 @@ from foretrain.experiments.saddle_escape import scaling as experiment
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return experiment.run(experiment.Sizes(3, 1))
+    return experiment.saddle_scaling(experiment.Plan(3, 1), 0)
 
 
 def test_every_claim_agrees(result: Result) -> None:

@@ -13,7 +13,7 @@ from foretrain.experiments.parts import Parts
 from foretrain.experiments.saddle_escape.slopes import entry as experiment
 from foretrain.experiments.saddle_escape.slopes.drawing import checked_times
 
-TINY = experiment.Sizes(4, 16, 4, 4, 3, 64, 1e-3, 2, 3.0)
+TINY = experiment.Plan(4, 16, 4, 4, 3, 64, 1e-3, 2, 3.0)
 EPSILON = np.geomspace(0.01, 0.3, 5)
 
 
@@ -24,7 +24,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(kept: Path) -> Result:
-    return experiment.run(TINY, 0, Parts(kept))
+    return experiment.saddle_slopes(TINY, 0, Parts(kept))
 
 
 def _made(slope: float, shift: float = 0.0, seeds: int = 4) -> xarray.Dataset:
@@ -106,14 +106,14 @@ def test_finished_parts_are_read_back(kept: Path, result: Result, monkeypatch: p
 
     for name in ("_flow", "_finer", "_descent"):
         monkeypatch.setattr(experiment, name, refuse)
-    xarray.testing.assert_identical(experiment.run(TINY, 0, Parts(kept)).data, result.data)
+    xarray.testing.assert_identical(experiment.saddle_slopes(TINY, 0, Parts(kept)).data, result.data)
 
 
 @pytest.mark.statistical
 def test_published_slopes_from_few_networks() -> None:
     """Four ε and two seeds on the published network; r = 5 is steeper than published, at any size."""
-    sizes = experiment.Sizes(8, 128, 16, 4, 2, 512, 1e-3, 2, 1.0)
-    rows = {row.quantity: row for row in experiment.run(sizes, 0, Parts()).table}
+    plan = experiment.Plan(8, 128, 16, 4, 2, 512, 1e-3, 2, 1.0)
+    rows = {row.quantity: row for row in experiment.saddle_slopes(plan, 0, Parts()).table}
     assert rows["r = 3: slope, loss < 0.02"].agrees
     assert rows["r = 8: slope, loss < 0.02"].agrees
     assert rows["r = 5: slope, loss < 0.02"].here == pytest.approx(-2.92, abs=0.2)

@@ -11,12 +11,12 @@ from foretrain.experiments.saddle_escape import trajectory as experiment
 from foretrain.training.gradient_flow import Problem, gaussian_sample, scaled_he
 from foretrain.training.gradient_flow.passes import mean_losses
 
-TINY = experiment.Sizes(8, 4, 4096, experiment.Descent(8, 4, 4.0, 64, 100, 8))
+TINY = experiment.Plan(8, 4, 4096, experiment.Descent(8, 4, 4.0, 64, 100, 8))
 
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return experiment.run(TINY, 0)
+    return experiment.saddle_trajectory(TINY, 0)
 
 
 def test_the_flow_lies_on_the_scalar_flow(result: Result) -> None:
@@ -57,5 +57,7 @@ def test_it_draws(result: Result) -> None:
 @pytest.mark.statistical
 def test_quick_run_agrees() -> None:
     assert [
-        row.quantity for row in experiment.saddle_trajectory(Scale.QUICK, 0).table if not row.agrees
+        row.quantity
+        for row in experiment.saddle_trajectory(experiment.PLANS[Scale.QUICK], 0).table
+        if not row.agrees
     ] == []

@@ -11,7 +11,7 @@ from foretrain.experiments import Result, Scale
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.saddle_escape.universality import entry as experiment
 
-TINY = experiment.Sizes(3, 1, 8, 0.5, 3, {"B": (0.2,), "C": (0.3,)})
+TINY = experiment.Plan(3, 1, 8, 0.5, 3, {"B": (0.2,), "C": (0.3,)})
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(kept: Path) -> Result:
-    return experiment.run(TINY, 0, Parts(kept))
+    return experiment.saddle_universality(TINY, 0, Parts(kept))
 
 
 def test_every_claim_of_the_collapse_agrees(result: Result) -> None:
@@ -54,5 +54,5 @@ def test_it_draws(result: Result) -> None:
 
 @pytest.mark.statistical
 def test_quick_run_agrees() -> None:
-    result = experiment.saddle_universality(Scale.QUICK, 0, Parts())
+    result = experiment.saddle_universality(experiment.PLANS[Scale.QUICK], 0, Parts())
     assert [row.quantity for row in result.table if not row.agrees] == []

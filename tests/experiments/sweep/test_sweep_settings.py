@@ -1,4 +1,4 @@
-"""Experiments as targets of sweeps: their settings, taken from the plans they look their scale up in."""
+"""Experiments as targets of sweeps: their settings, the fields of their plans."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ class _Plan:
     course: _Course
 
 
-_PLANS = {
+PLANS = {
     Scale.QUICK: _Plan(8, (0.5, 1), ("tanh",), (2, 3), {8: 10}, _Course(5, 1)),
     Scale.PAPER: _Plan(64, (0.5, 1.0, 2.0), ("tanh", "relu"), (2, 3), {8: 10}, _Course(50, 0.1)),
 }
 
 
-def made_up(scale: Scale, seed: int, parts: Parts) -> Result:
+def made_up(plan: _Plan, seed: int, parts: Parts) -> Result:
     """Rows that tell what was asked for."""
     import xarray
 
-    plan = _PLANS[scale]
     rows = (
         Row("width", 1.0, plan.width + 0.1 * seed, standard_error=0.5, agrees=plan.width < 10),
         Row("gain", "several", float(np.mean(plan.gains))),
@@ -89,9 +88,9 @@ def test_lists_take_one_value_and_parts_of_plans_are_reached(known: None, tmp_pa
 
 
 def test_the_experiment_itself_stays_as_it_is(known: None) -> None:
-    changed = Settings(made_up).function(Scale.QUICK, {"width": 3})
-    assert changed(Scale.QUICK, 0, Parts()).table[0].here == 3
-    assert made_up(Scale.QUICK, 0, Parts()).table[0].here == 8
+    changed = Settings(PLANS).plan(Scale.QUICK, {"width": 3, "course_steps": 7})
+    assert (changed.width, changed.course) == (3, _Course(7, 1))
+    assert registry.get("made-up").run().table[0].here == 8
 
 
 def test_a_wrong_scale_is_the_error_of_its_points(known: None, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ deeper networks learn, the split of the kernel into layers (172) is followed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,9 @@ _EXACT = 1e-9  # relative to the change: what rounding leaves of a field after a
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """The networks of each depth, how long they train, and how often they are looked at."""
+
     networks: int
     inputs: int
     width: int
@@ -39,14 +42,16 @@ class _Plan:
     every: int
 
 
-_PLANS = {Scale.QUICK: _Plan(6, 16, 48, 300, 6), Scale.PAPER: _Plan(40, 64, 256, 2_000, 20)}
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(6, 16, 48, 300, 6),
+    Scale.PAPER: Plan(40, 64, 256, 2_000, 20),
+}
 
 
-def collective_fields(scale: Scale, seed: int) -> Result:
+def collective_fields(plan: Plan, seed: int) -> Result:
     """Orders of one-step predictions, mask flips, training without weights, and layers of the kernel."""
     import xarray
 
-    plan = _PLANS[scale]
     seeds = spawn(seed, len(DEPTHS))
     steps = [
         _steps(plan, depth, own) for depth, own in track(list(zip(DEPTHS, seeds, strict=True)), "depths")
@@ -74,7 +79,7 @@ def collective_fields(scale: Scale, seed: int) -> Result:
     return Result(verdict, rows, data, partial(draw, data))
 
 
-def _network(plan: _Plan, depth: int, seed: Seed) -> tuple[torch.nn.Sequential, torch.Tensor, torch.Tensor]:
+def _network(plan: Plan, depth: int, seed: Seed) -> tuple[torch.nn.Sequential, torch.Tensor, torch.Tensor]:
     """A ReLU network without biases, read by its mean (9), inputs, and targets that are positive like outputs."""
     import torch
     from torch import nn
@@ -98,7 +103,7 @@ def _largest_rate(model: torch.nn.Sequential, x: torch.Tensor) -> float:
     return float(len(x) / fields(model, x, readout="mean").kernel_spectrum.sel(part="total").max())
 
 
-def _steps(plan: _Plan, depth: int, seed: Seed) -> xarray.Dataset:
+def _steps(plan: Plan, depth: int, seed: Seed) -> xarray.Dataset:
     """Errors of one-step predictions over the changes, of residuals, and of the worst u and b, for many networks."""
     import xarray
 
@@ -151,7 +156,7 @@ def _kernel_gap(model: torch.nn.Sequential, x: torch.Tensor, kernel: FloatArray)
     return float(np.abs(kernel.reshape(automatic.shape) - automatic).max() / np.abs(automatic).max())
 
 
-def _learning(plan: _Plan, depth: int, seed: Seed) -> xarray.Dataset:
+def _learning(plan: Plan, depth: int, seed: Seed) -> xarray.Dataset:
     """Loss and share of every layer in the trace of the kernel while a network learns."""
     import xarray
 
@@ -166,7 +171,7 @@ def _learning(plan: _Plan, depth: int, seed: Seed) -> xarray.Dataset:
     ).drop_attrs()
 
 
-def _without_weights(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _without_weights(plan: Plan, seed: Seed) -> xarray.Dataset:
     """One hidden layer trained with weights, and without by its preactivations and by its activations."""
     import xarray
 

@@ -9,7 +9,7 @@ trained weights get heavy tails, as section 10.3 conjectures: an experiment, not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -44,7 +44,9 @@ _STEPS = 2.0 ** -np.arange(8.0, 15.0)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """The network that learns, and how often it is looked at."""
+
     inputs: int
     width: int
     hidden: int
@@ -52,16 +54,19 @@ class _Plan:
     every: int
 
 
-_PLANS = {Scale.QUICK: _Plan(40, 64, 3, 400, 20), Scale.PAPER: _Plan(200, 300, 4, 4_000, 100)}
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(40, 64, 3, 400, 20),
+    Scale.PAPER: Plan(200, 300, 4, 4_000, 100),
+}
 
 
-def weight_metrics(scale: Scale, seed: int) -> Result:
+def weight_metrics(plan: Plan, seed: int) -> Result:
     """Splits of kernels, watching inputs, identities of the metrics, and spectra of a network that learns."""
     import xarray
 
     general, watching, learning = spawn(seed, 3)
     structure = {name: _structure(name, own) for name, own in zip(_NETWORKS, spawn(general, 4), strict=True)}
-    data = xarray.merge([_watching(watching), _learning(_PLANS[scale], learning)])
+    data = xarray.merge([_watching(watching), _learning(plan, learning)])
     rows = (*_structure_rows(structure), *_watching_rows(data), *_learning_rows(data))
     good = all(row.agrees is not False for row in rows)
     last = data.drive.isel(step=-1) / data.drive.isel(step=-1).sum()
@@ -196,7 +201,7 @@ def _watching_rows(data: xarray.Dataset) -> list[Row]:
     return [computed_row(title, 2.0, power, 0.05)]
 
 
-def _learning(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _learning(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Drives, alignments, participation and tails while a ReLU network with mean readout learns."""
     import torch
     import xarray

@@ -8,7 +8,7 @@ posterior. Published numbers of kernels, predictions and losses (10.40)-(10.55) 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -64,24 +64,25 @@ _PAIRS = (("descent at 1.4", "flow"), ("descent at 0.3", "flow"))
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Networks trained by several algorithms, and samples of the posterior."""
+
     widths: tuple[int, ...]
     draws: int
     bayes_draws: int
     bayes_widths: tuple[int, ...] = (32, 64, 128)
 
 
-_PLANS = {
-    Scale.QUICK: _Plan((32, 64, 128, 256), 60, 2_000),
-    Scale.PAPER: _Plan((64, 128, 256, 512, 1024), 400, 40_000),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan((32, 64, 128, 256), 60, 2_000),
+    Scale.PAPER: Plan((64, 128, 256, 512, 1024), 400, 40_000),
 }
 
 
-def algorithm_independence(scale: Scale, seed: int) -> Result:
+def algorithm_independence(plan: Plan, seed: int) -> Result:
     """Ends of several algorithms in function space and of real networks, and the posterior by random features."""
     import xarray
 
-    plan = _PLANS[scale]
     schedules, training, posterior = spawn(seed, 3)
     ends, bayes = _schedule_ends(schedules), _posterior(plan, posterior)
     data = xarray.merge([ends, _trained_ends(plan, training), _posterior_table(bayes)])
@@ -168,7 +169,7 @@ def _schedule_rows(ends: xarray.Dataset) -> list[Row]:
     ]
 
 
-def _trained_ends(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _trained_ends(plan: Plan, seed: Seed) -> xarray.Dataset:
     """How far the same networks end apart on the tests by two algorithms: (pairs, widths, draws)."""
     import xarray
 
@@ -215,7 +216,7 @@ def _distance_rows(data: xarray.Dataset) -> list[Row]:
     return rows
 
 
-def _posterior(plan: _Plan, seed: Seed) -> TrainedComparison:
+def _posterior(plan: Plan, seed: Seed) -> TrainedComparison:
     """Networks of which only the last layer learns, beside the Bayesian posterior."""
     from foretrain.compare.trained import compare_trained
 

@@ -6,6 +6,7 @@ three widths, whose angle of the mean metric is extrapolated to infinite width.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -42,23 +43,24 @@ _SHOWN_LAYERS = 240
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How deep the recursion runs, and which layers of which networks are measured."""
+
     depth: int  # of the exact recursion
     layers: tuple[int, ...]  # at which networks are measured
     draws: dict[int, int]  # networks of each width
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(1_000, (2, 3, 4, 6), {24: 6_000, 48: 14_000, 96: 6_000}),
-    Scale.PAPER: _Plan(100_000, (2, 3, 4, 6, 8), {32: 100_000, 64: 200_000, 128: 80_000}),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(1_000, (2, 3, 4, 6), {24: 6_000, 48: 14_000, 96: 6_000}),
+    Scale.PAPER: Plan(100_000, (2, 3, 4, 6, 8), {32: 100_000, 64: 200_000, 128: 80_000}),
 }
 
 
-def angle_flow(scale: Scale, seed: int) -> Result:
+def angle_flow(plan: Plan, seed: int) -> Result:
     """Angle against depth from several starts, exact, asymptotic and measured."""
     import xarray
 
-    plan = _PLANS[scale]
     data = xarray.merge([_curves(plan.depth), _measure(plan, seed)])
     # The layers of one ensemble are few and correlated: only the largest score is judged, not their spread.
     _, largest = agreement_rows(data.z.values)
@@ -111,7 +113,7 @@ def _curves(depth: int) -> xarray.Dataset:
     )
 
 
-def _measure(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _measure(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Angles of the mean metric of ReLU networks by width and layer, their limit, and the theory at first order."""
     import xarray
 

@@ -24,14 +24,14 @@ EXPERIMENTS = (
         "parameter-count",
         "Parameter count of a multilayer perceptron",
         f"{_SOURCE}, figure 2.1 and (2.7)",
-        "foretrain.experiments.effective_theory.networks:parameter_count",
+        "foretrain.experiments.effective_theory.parameter_count:parameter_count",
         seconds=1,
     ),
     Experiment(
         "activation-curves",
         "The common activation functions",
         f"{_SOURCE}, figure 2.2",
-        "foretrain.experiments.effective_theory.networks:activation_curves",
+        "foretrain.experiments.effective_theory.activation_curves:activation_curves",
         seconds=1,
     ),
     Experiment(

@@ -7,6 +7,8 @@ activation shows where it can be met.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,21 +29,30 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_POINTS = {Scale.QUICK: 121, Scale.PAPER: 601}
 _DIGITS = 5e-7  # values are published with six decimals
 
 
-def critical_lines(scale: Scale, seed: int) -> Result:
+@dataclass(frozen=True)
+class Plan:
+    """How finely the curves are drawn."""
+
+    points: int
+
+
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(121), Scale.PAPER: Plan(601)}
+
+
+def critical_lines(plan: Plan, seed: int) -> Result:
     """tanh: the lines chi_perp = 1 and chi_parallel = 1 in the plane (C_W, C_b), and the ratio against K."""
     import xarray
 
-    K = np.geomspace(1e-4, 30.0, _POINTS[scale])
+    K = np.geomspace(1e-4, 30.0, plan.points)
     values = KernelFunctions("tanh").at(K)
     lines = xarray.Dataset(coords={"K": K})
     for name, slope in (("perpendicular", values.slope_square), ("parallel", values.square_slope)):
         lines[f"C_W_{name}"] = ("K", 1 / slope)
         lines[f"C_b_{name}"] = ("K", K - values.square / slope)
-    data = xarray.merge([lines, _ratios(("tanh",), np.linspace(0.0, 3.0, _POINTS[scale]))])
+    data = xarray.merge([lines, _ratios(("tanh",), np.linspace(0.0, 3.0, plan.points))])
     meeting = [float(lines[name][0]) for name in ("C_W_perpendicular", "C_b_perpendicular")]
     rows = (
         Row("C_W where the lines meet", 1.0, meeting[0], agrees=abs(meeting[0] - 1) < 1e-3),
@@ -52,9 +63,9 @@ def critical_lines(scale: Scale, seed: int) -> Result:
     return Result(verdict, rows, data, partial(_draw_lines, data))
 
 
-def ratio_without_criticality(scale: Scale, seed: int) -> Result:
+def ratio_without_criticality(plan: Plan, seed: int) -> Result:
     """Sigmoid and softplus: the ratio is one at K = 0 for sigmoid, which needs a negative C_b, or nowhere."""
-    data = _ratios(("sigmoid", "softplus"), np.linspace(0.0, 3.0, _POINTS[scale]))
+    data = _ratios(("sigmoid", "softplus"), np.linspace(0.0, 3.0, plan.points))
     sigmoid, softplus = criticality("sigmoid"), criticality("softplus")
     rows = (
         *_rows("sigmoid", {0.0: 1.0}),
@@ -68,9 +79,9 @@ def ratio_without_criticality(scale: Scale, seed: int) -> Result:
     return Result(verdict, rows, data, partial(_draw_ratios, data, "Activations without criticality"))
 
 
-def ratio_half_stable(scale: Scale, seed: int) -> Result:
+def ratio_half_stable(plan: Plan, seed: int) -> Result:
     """SWISH and GELU: the ratio is one at K = 0, an unstable point, and at a half-stable K* > 0."""
-    data = _ratios(("swish", "gelu"), np.linspace(0.0, 20.0, _POINTS[scale]))
+    data = _ratios(("swish", "gelu"), np.linspace(0.0, 20.0, plan.points))
     rows = [*_rows("swish", {0.0: 1.0, 10.0: 0.989497}), *_rows("gelu", {0.0: 1.0, 10.0: 1.018514})]
     published = {
         "swish": (14.320173618, 0.5551431707, 1.9880046783),

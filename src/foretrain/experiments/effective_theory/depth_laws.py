@@ -6,7 +6,7 @@ layers with the corrections log(l)/l and 1/l that the theory knows, are put besi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,10 +26,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_DEPTHS = {Scale.QUICK: 1_000, Scale.PAPER: 100_000}
 _SHOWN_LAYERS = 240
 _FITTED = 0.1  # leading coefficients come from the layers beyond this share of the depth
 _RATE_LAYER = 12  # where the approach to a fixed point is asymptotic, and not yet lost in rounding
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How deep the recursions run."""
+
+    depth: int
+
+
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(1_000), Scale.PAPER: Plan(100_000)}
 
 
 @dataclass(frozen=True)
@@ -95,15 +104,14 @@ _LOG_CONSTANTS = {"tanh": (0.34387, 5e-6), "sin": (0.8385, 5e-5)}  # l_0 of (5.9
 _SETTLED = {"K*": 0.8461750173, "chi_parallel": 0.3178500569}
 
 
-def depth_laws(scale: Scale, seed: int) -> Result:
+def depth_laws(plan: Plan, seed: int) -> Result:
     """K, V / K^2 and G1 against depth, exact and asymptotic, for all universality classes."""
     import xarray
 
-    depth = _DEPTHS[scale]
-    layers = np.unique(np.geomspace(1, depth, _SHOWN_LAYERS).round().astype(int))
+    layers = np.unique(np.geomspace(1, plan.depth, _SHOWN_LAYERS).round().astype(int))
     flows = []
     for case in track(_cases(), "depth laws"):
-        laws = case.laws(depth)
+        laws = case.laws(plan.depth)
         constants = {
             "l_0": laws.attrs.get("l_0", np.nan),
             "universality_class": laws.attrs["universality_class"],
@@ -114,15 +122,15 @@ def depth_laws(scale: Scale, seed: int) -> Result:
     rows = (
         *_limit_rows(data),
         *_printed_rows(data),
-        *_exponent_rows(depth),
+        *_exponent_rows(plan.depth),
         *_log_constant_rows(data),
         *_off_critical_rows(data),
     )
     tested = [row for row in rows if not row.disputed]
     good = sum(row.agrees is True for row in tested)
     verdict = (
-        f"{good} of {len(tested)} leading coefficients at depth {depth:,} are those of their universality class; "
-        f"fluctuations V / (n K²) grow with depth over width wherever the network is critical."
+        f"{good} of {len(tested)} leading coefficients at depth {plan.depth:,} are those of their universality "
+        f"class; fluctuations V / (n K²) grow with depth over width wherever the network is critical."
     )
     return Result(verdict, rows, data, partial(_draw, data))
 

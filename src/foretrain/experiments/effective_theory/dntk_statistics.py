@@ -7,6 +7,7 @@ ddNTKs are left out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from foretrain.experiments.effective_theory.tensor_statistics import (
@@ -21,7 +22,7 @@ from foretrain.theory.asymptotics import dntk_laws
 
 _ALL, _FIRST = ("P", "Q", "R", "S", "T", "U"), ("P", "Q")
 _CLASSES = ("relu", "linear", "tanh", "sin")
-_PLANS = {
+PLANS: Mapping[Scale, Plan] = {
     Scale.QUICK: Plan({"relu": _FIRST, "tanh": _ALL, "gelu": _ALL}, 3, 32, 3_000, 3_000),
     Scale.PAPER: Plan(
         {"relu": _FIRST, **dict.fromkeys(("tanh", "sin", "gelu"), _ALL)}, 4, 48, 20_000, 10_000
@@ -30,8 +31,7 @@ _PLANS = {
 _TITLE = "Differentials of the tangent kernel: random networks, and growth with depth"
 
 
-def dntk_statistics(scale: Scale, seed: int) -> Result:
+def dntk_statistics(plan: Plan, seed: int) -> Result:
     """P, Q and R to U against random networks, and depth laws of their ratios."""
-    plan = _PLANS[scale]
     deep = ratios(dntk_laws, _CLASSES, plan.depth)
     return result("P, Q and R to U", measure(plan, seed), deep, partial(draw_statistics, _TITLE))

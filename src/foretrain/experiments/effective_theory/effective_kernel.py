@@ -7,8 +7,10 @@ and what (11.138) leaves of the whole change as its square.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,24 +43,26 @@ _SEEN = (
 )
 
 
-class _Plan(NamedTuple):
+@dataclass(frozen=True)
+class Plan:
+    """Networks by width, and those that learn targets of several sizes."""
+
     widths: dict[int, tuple[int, ...]]  # by depth
     draws: int
     width: int  # at which targets of several sizes are learned
     draws_by_size: int
 
 
-_PLANS = {
-    Scale.QUICK: _Plan({2: (128, 256, 512, 1024, 2048, 4096), 3: (32, 64, 128, 256)}, 60, 64, 12),
-    Scale.PAPER: _Plan({2: (128, 256, 512, 1024, 2048, 4096, 8192), 3: (64, 128, 256, 512)}, 200, 128, 40),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan({2: (128, 256, 512, 1024, 2048, 4096), 3: (32, 64, 128, 256)}, 60, 64, 12),
+    Scale.PAPER: Plan({2: (128, 256, 512, 1024, 2048, 4096, 8192), 3: (64, 128, 256, 512)}, 200, 128, 40),
 }
 
 
-def effective_kernel(scale: Scale, seed: int, parts: Parts) -> Result:
+def effective_kernel(plan: Plan, seed: int, parts: Parts) -> Result:
     """Kernels after training against predictions from initialisation, by width and by size of the targets."""
     import xarray
 
-    plan = _PLANS[scale]
     by_width, by_size = spawn(seed, 2)
     found = []
     for network, source in zip(_NETWORKS, spawn(by_width, len(_NETWORKS)), strict=True):

@@ -7,6 +7,7 @@ tangent kernel of a network of two hundred layers at the rates of the equivalenc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -48,22 +49,24 @@ _SHARES = {  # terms of Theta times the depth, at the rates (9.96) with one inpu
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many networks of which widths are drawn."""
+
     draws: dict[int, int]  # networks by width
 
 
-_PLANS = {
-    Scale.QUICK: _Plan({32: 3_000, 64: 1_500, 128: 600}),
-    Scale.PAPER: _Plan({64: 30_000, 128: 30_000, 256: 15_000}),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan({32: 3_000, 64: 1_500, 128: 600}),
+    Scale.PAPER: Plan({64: 30_000, 128: 30_000, 256: 15_000}),
 }
 
 
-def exploding_gradients(scale: Scale, seed: int) -> Result:
+def exploding_gradients(plan: Plan, seed: int) -> Result:
     """Mean squares of gradients layer by layer, on and off criticality, and shares of the tangent kernel."""
     import xarray
 
     tasks = list(zip(_CASES, spawn(seed, len(_CASES)), strict=True))
-    found = [_measured(case, _PLANS[scale], own) for case, own in track(tasks, "networks")]
+    found = [_measured(case, plan, own) for case, own in track(tasks, "networks")]
     data = xarray.concat(found, xarray.Variable("case", list(_CASES)))
     rows = (*_gradient_rows(data), *_share_rows())
     ends = [float(data.theory.sel(layer=1, case=f"relu, {word}")) for word in ("vanishing", "exploding")]
@@ -101,7 +104,7 @@ def gradient_squares(mlp: MLP, draws: int, seed: Seed) -> Array:
     return np.concatenate(found)
 
 
-def _measured(case: str, plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _measured(case: str, plan: Plan, seed: Seed) -> xarray.Dataset:
     """The same of real networks by width, and the limit of infinite width."""
     import xarray
 

@@ -8,6 +8,7 @@ follow from Theta and K.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,13 +46,15 @@ _FIRST = 3  # the first of two sizes between which powers of eta are read
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many networks of which widths make a step."""
+
     draws: dict[int, int]  # networks by width
 
 
-_PLANS = {
-    Scale.QUICK: _Plan({16: 8_000, 32: 8_000, 64: 6_000}),
-    Scale.PAPER: _Plan({32: 40_000, 64: 30_000, 128: 20_000}),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan({16: 8_000, 32: 8_000, 64: 6_000}),
+    Scale.PAPER: Plan({32: 40_000, 64: 30_000, 128: 20_000}),
 }
 
 
@@ -60,12 +63,12 @@ def network(width: int) -> MLP:
     return MLP.critical("tanh", depth=3, width=width, n_in=3).replace(lambda_b=0.3, lambda_W=0.7)
 
 
-def gradient_step(scale: Scale, seed: int) -> Result:
+def gradient_step(plan: Plan, seed: int) -> Result:
     """Orders in eta of one network's step, and the mean first-order step of ensembles."""
     import xarray
 
     own, others = spawn(seed, 2)
-    data = xarray.merge([_one_network(own), _ensembles(_PLANS[scale].draws, others)])
+    data = xarray.merge([_one_network(own), _ensembles(plan.draws, others)])
     rows = (*_order_rows(data), *_ensemble_rows(data))
     word = "agree" if all(row.agrees is not False for row in rows) else "do NOT all agree"
     verdict = (

@@ -8,6 +8,7 @@ is measured at three widths, extrapolated to infinite width, and put beside (6.7
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,20 +40,22 @@ _BATCHES = 50
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many networks of which widths are drawn, and how."""
+
     draws: dict[int, int]  # networks by width
     method: str  # by metrics alone, which is exact at any width, or with all weights drawn
 
 
-_PLANS = {
-    Scale.QUICK: _Plan({48: 400_000, 96: 400_000, 192: 300_000}, "conditional"),
-    Scale.PAPER: _Plan({64: 600_000, 128: 300_000, 256: 100_000}, "weights"),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan({48: 400_000, 96: 400_000, 192: 300_000}, "conditional"),
+    Scale.PAPER: Plan({64: 600_000, 128: 300_000, 256: 100_000}, "weights"),
 }
 
 
-def hebbian_association(scale: Scale, seed: int) -> Result:
+def hebbian_association(plan: Plan, seed: int) -> Result:
     """n times what seeing one neuron changes of the variance of another, measured and from theory."""
-    data = _measured(_PLANS[scale], seed)
+    data = _measured(plan, seed)
     bound = largest_score_allowed(len(_SEEN))
     seen, width, published = _PUBLISHED
     found = hebbian_variance(_network(width), [[1.0]], [seen])
@@ -92,7 +95,7 @@ def _network(width: int) -> MLP:
     return MLP("tanh", _DEPTH, width, n_in=1)
 
 
-def _measured(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _measured(plan: Plan, seed: Seed) -> xarray.Dataset:
     """n (E[z² | seen] - E z²) by width, its limit, and the coefficient of 1/n in theory."""
     widths, batches = list(plan.draws), []
     tasks = list(zip(plan.draws.items(), spawn(seed, len(widths)), strict=True))

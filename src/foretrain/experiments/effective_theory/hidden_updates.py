@@ -8,6 +8,7 @@ order where there are two hidden layers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -42,13 +43,15 @@ _BOOK_BOUND = 3.0
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many networks of which widths make a step."""
+
     draws: dict[int, int]  # networks by width
 
 
-_PLANS = {
-    Scale.QUICK: _Plan({32: 16_000, 64: 12_000, 128: 8_000}),
-    Scale.PAPER: _Plan({64: 40_000, 128: 30_000, 256: 20_000}),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan({32: 16_000, 64: 12_000, 128: 8_000}),
+    Scale.PAPER: Plan({64: 40_000, 128: 30_000, 256: 20_000}),
 }
 
 
@@ -69,13 +72,13 @@ def _network(case: str, width: int) -> MLP:
     return MLP(act, depth, width, n_in=3, C_b=0.1, C_W=slope, lambda_b=0.3, lambda_W=0.7)
 
 
-def hidden_updates(scale: Scale, seed: int) -> Result:
+def hidden_updates(plan: Plan, seed: int) -> Result:
     """n times mean and covariance of the change of hidden neurons in one step, measured and from theory."""
     import xarray
 
     names = list(_cases())
     found = [
-        _measured(case, _PLANS[scale].draws, own)
+        _measured(case, plan.draws, own)
         for case, own in track(list(zip(names, spawn(seed, len(names)), strict=True)), "activations")
     ]
     data = xarray.concat(found, xarray.Variable("case", names), join="outer")

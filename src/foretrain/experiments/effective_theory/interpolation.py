@@ -8,6 +8,7 @@ is extrapolated to infinite width.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -54,21 +55,23 @@ _TARGETS = (0.9, 0.4)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many tanh and linear networks of which widths are trained."""
+
     draws: int
     linear_draws: int
     widths: tuple[int, ...] = (32, 64, 128)
     linear_width: int = 4
 
 
-_PLANS = {Scale.QUICK: _Plan(800, 20), Scale.PAPER: _Plan(20_000, 200)}
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(800, 20), Scale.PAPER: Plan(20_000, 200)}
 
 
-def interpolation(scale: Scale, seed: int) -> Result:
+def interpolation(plan: Plan, seed: int) -> Result:
     """Straight lines of linear networks, bent ones of smooth networks: expansion, exact, and trained."""
     import xarray
 
-    plan, (smooth, linear) = _PLANS[scale], spawn(seed, 2)
+    smooth, linear = spawn(seed, 2)
     found, straight = _trained(plan, smooth), _straight(plan, linear)
     data = xarray.merge([_expansions(), straight, _trained_table(found)])
     rows = (*_published_rows(), *_power_rows(data), _straight_row(data, plan), *_trained_rows(found))
@@ -177,7 +180,7 @@ def _power_rows(data: xarray.Dataset) -> list[Row]:
     return rows
 
 
-def _straight(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _straight(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Distance of narrow deep linear networks, really trained, from the straight line: (networks,)."""
     import xarray
 
@@ -209,7 +212,7 @@ def _line(gap: Array) -> tuple[Array, Array, tuple[float, float]]:
     return train, places * train[0] + (1 - places) * train[1], _TARGETS
 
 
-def _straight_row(data: xarray.Dataset, plan: _Plan) -> Row:
+def _straight_row(data: xarray.Dataset, plan: Plan) -> Row:
     worst = float(data.straight_error.max())
     return Row(
         f"{plan.linear_draws} linear networks, L = 4, width {plan.linear_width}, trained: distance from the line",
@@ -220,7 +223,7 @@ def _straight_row(data: xarray.Dataset, plan: _Plan) -> Row:
     )
 
 
-def _trained(plan: _Plan, seed: Seed) -> TrainedComparison:
+def _trained(plan: Plan, seed: Seed) -> TrainedComparison:
     from foretrain.compare.trained import compare_trained
 
     train, tests, targets = _line(_apart("unequal norms", _TRAINED_DISTANCE))

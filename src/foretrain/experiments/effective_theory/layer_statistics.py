@@ -6,6 +6,7 @@ and put beside the recursions (4.118), (4.119) and (4.115).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,21 +37,22 @@ _DRAWN = {"V": "V_(00)(00)", "G1": "G1_01"}
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Which networks are drawn, how many of them, and how."""
+
     activations: tuple[str, ...]
     draws: int
     method: str
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(("tanh", "gelu"), 6_000, "weights"),
-    Scale.PAPER: _Plan(("tanh", "relu", "gelu", "sin", "swish"), 100_000, "weights"),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(("tanh", "gelu"), 6_000, "weights"),
+    Scale.PAPER: Plan(("tanh", "relu", "gelu", "sin", "swish"), 100_000, "weights"),
 }
 
 
-def layer_statistics(scale: Scale, seed: int) -> Result:
+def layer_statistics(plan: Plan, seed: int) -> Result:
     """K, V and G1 of random critical networks of depth 5 against the recursions, entry by entry."""
-    plan = _PLANS[scale]
     tasks = list(zip(plan.activations, spawn(seed, len(plan.activations)), strict=True))
     found = {}
     for name, own_seed in track(tasks, "networks"):

@@ -8,6 +8,7 @@ then networks are trained on two moons by each rule, beside the loss that the fr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -46,7 +47,9 @@ _STEP = 0.25  # of what the largest eigenvalue of the tangent kernel allows, wer
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Networks whose kernel is split into layers, and those that are trained."""
+
     widths: tuple[int, ...]
     draws: tuple[int, ...]  # networks of each width
     steps: int
@@ -54,9 +57,9 @@ class _Plan:
     train_width: int
 
 
-_PLANS = {
-    Scale.QUICK: _Plan((72, 108, 216), (200, 160, 80), 150, 3, 72),
-    Scale.PAPER: _Plan((120, 240, 480), (3000, 2000, 1000), 1000, 8, 240),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan((72, 108, 216), (200, 160, 80), 150, 3, 72),
+    Scale.PAPER: Plan((120, 240, 480), (3000, 2000, 1000), 1000, 8, 240),
 }
 
 
@@ -67,9 +70,8 @@ class _Measured(NamedTuple):
     error: Array
 
 
-def learning_rate_scaling(scale: Scale, seed: int) -> Result:
+def learning_rate_scaling(plan: Plan, seed: int) -> Result:
     """Shares of the tangent kernel by layer, and training curves, for recommended and other learning rates."""
-    plan = _PLANS[scale]
     X, y = _two_moons(generator(seed))
     shares: dict[tuple[str, str], tuple[Array, _Measured]] = {}
     losses: dict[tuple[str, str], tuple[Array, Array]] = {}
@@ -167,7 +169,7 @@ def _extrapolated(mlp: MLP, widths: tuple[int, ...], norms: list[Array]) -> _Mea
 
 
 def _train_all(
-    networks: dict[str, MLP], X: Array, y: Array, plan: _Plan, seed: np.random.SeedSequence
+    networks: dict[str, MLP], X: Array, y: Array, plan: Plan, seed: np.random.SeedSequence
 ) -> dict[str, tuple[Array, Array]]:
     """Losses (networks, steps + 1) of every rule, from the same initial networks, and what the kernel predicts."""
     size = float(_terms(networks["recommended"], X).sum())
@@ -218,7 +220,7 @@ def _kernel_losses(mlp: MLP, X: Array, y: Array, eta: float, steps: int) -> Arra
 def _dataset(
     shares: dict[tuple[str, str], tuple[Array, _Measured]],
     losses: dict[tuple[str, str], tuple[Array, Array]],
-    plan: _Plan,
+    plan: Plan,
 ) -> xarray.Dataset:
     import xarray
 

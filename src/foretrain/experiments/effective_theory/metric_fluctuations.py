@@ -8,7 +8,7 @@ With K the first layer's covariance (4.8), for every width n_1 of the first laye
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations_with_replacement
@@ -43,23 +43,24 @@ _MARKERS = "os^D"
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Activations and widths of the networks, and how many are drawn."""
+
     activations: tuple[str, ...]
     widths: tuple[int, ...]
     draws: int
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(("tanh", "relu", "gelu"), (3, 8), 60_000),
-    Scale.PAPER: _Plan(("tanh", "relu", "gelu", "sin", "swish", "softplus"), (1, 3, 8, 32), 400_000),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(("tanh", "relu", "gelu"), (3, 8), 60_000),
+    Scale.PAPER: Plan(("tanh", "relu", "gelu", "sin", "swish", "softplus"), (1, 3, 8, 32), 400_000),
 }
 
 
-def metric_fluctuations(scale: Scale, seed: int) -> Result:
+def metric_fluctuations(plan: Plan, seed: int) -> Result:
     """Two-point and inter-neuron four-point functions at layer 2, measured and exact, entry by entry."""
     import xarray
 
-    plan = _PLANS[scale]
     cases = [(name, width) for name in plan.activations for width in plan.widths]
     seeds = spawn(seed, 1 + len(cases))
     X = np.random.default_rng(seeds[0]).normal(size=(_INPUTS, 5))

@@ -8,6 +8,7 @@ diagonal of the kernel, not into the variance of the last bias, as footnote 6 ha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -70,19 +71,20 @@ _BOUND = 3.0
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many networks are weighted, and how finely the evidence is scanned."""
+
     draws: int
     points: int  # of scans
 
 
-_PLANS = {Scale.QUICK: _Plan(200_000, 61), Scale.PAPER: _Plan(3_000_000, 301)}
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(200_000, 61), Scale.PAPER: Plan(3_000_000, 301)}
 
 
-def model_evidence(scale: Scale, seed: int) -> Result:
+def model_evidence(plan: Plan, seed: int) -> Result:
     """Evidence by depth and C_W against published numbers, where it is largest, and random networks."""
     import xarray
 
-    plan = _PLANS[scale]
     data = xarray.merge([*_scans(plan.points), _weighed(plan.draws, seed)])
     rows = (*_single_rows(), *_pair_rows(), *_best_rows(data), *_network_rows(data))
     good = all(row.agrees is not False for row in rows if not row.disputed)

@@ -8,7 +8,7 @@ zero runs with m as m (m + 2): neurons that are traced out change the couplings 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -49,24 +49,26 @@ _PAIRS = (("cos z", "cos z"), ("z⁴", "cos z"), ("sin² z", "z⁴"))
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many networks of which widths are drawn, and how."""
+
     draws: dict[int, int]  # networks by width
     method: str
 
 
-_PLANS = {
-    Scale.QUICK: _Plan({48: 300_000, 96: 300_000, 192: 300_000}, "conditional"),
-    Scale.PAPER: _Plan({48: 500_000, 96: 400_000, 192: 200_000}, "weights"),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan({48: 300_000, 96: 300_000, 192: 300_000}, "conditional"),
+    Scale.PAPER: Plan({48: 500_000, 96: 400_000, 192: 200_000}, "weights"),
 }
 
 
-def neuron_observables(scale: Scale, seed: int) -> Result:
+def neuron_observables(plan: Plan, seed: int) -> Result:
     """n times what finite width does to means, covariances and joint densities of neurons."""
     import xarray
 
     names = ("tanh", "sin")
     found = [
-        _measured(name, _PLANS[scale], own)
+        _measured(name, plan, own)
         for name, own in track(list(zip(names, spawn(seed, len(names)), strict=True)), "activations")
     ]
     data = xarray.concat(found, xarray.Variable("activation", list(names)), join="outer")
@@ -118,7 +120,7 @@ def _of_points(function: Given) -> Given:
     return lambda points: function(points[:, 0])
 
 
-def _measured(name: str, plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _measured(name: str, plan: Plan, seed: Seed) -> xarray.Dataset:
     K, theory = _theory(name)
     widths, batches = list(plan.draws), []
     for (width, draws), own in zip(plan.draws.items(), spawn(seed, len(widths)), strict=True):

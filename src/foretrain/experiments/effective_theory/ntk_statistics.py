@@ -6,6 +6,7 @@ beside the recursions; the ratios (9.23)-(9.25) of one input are followed to gre
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from foretrain.experiments.effective_theory.tensor_statistics import (
@@ -20,15 +21,14 @@ from foretrain.theory.asymptotics import ntk_laws
 
 _NAMES = ("Theta", "H1", "D", "F", "A", "B")
 _CLASSES = ("linear", "relu", "tanh", "sin")
-_PLANS = {
+PLANS: Mapping[Scale, Plan] = {
     Scale.QUICK: Plan(dict.fromkeys(("relu", "tanh", "gelu"), _NAMES), 4, 32, 7_000, 3_000),
     Scale.PAPER: Plan(dict.fromkeys(("relu", "tanh", "sin", "gelu", "swish"), _NAMES), 5, 48, 60_000, 10_000),
 }
 _TITLE = "The tangent kernel of random networks: mean, shift, fluctuations, and their growth with depth"
 
 
-def ntk_statistics(scale: Scale, seed: int) -> Result:
+def ntk_statistics(plan: Plan, seed: int) -> Result:
     """Theta, H1, D, F, A, B against random networks, and depth laws of their ratios."""
-    plan = _PLANS[scale]
     deep = ratios(ntk_laws, _CLASSES, plan.depth)
     return result("Θ, H1, D, F, A and B", measure(plan, seed), deep, partial(draw_statistics, _TITLE))

@@ -7,6 +7,7 @@ infinite width, decide between them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -53,19 +54,21 @@ _DIGITS = 1e-10
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Skip couplings of the networks, how many of which widths are drawn, and how."""
+
     couplings: dict[str, tuple[float, ...]]  # gamma of the networks that are measured
     draws: dict[int, int]  # networks of each width
     method: str
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(
         {"relu": (-0.6, 0.3, 0.6, 0.9), "linear": (0.3, 0.8), "tanh": (0.3, 0.8)},
         {32: 20_000, 64: 60_000, 128: 40_000},
         "conditional",
     ),
-    Scale.PAPER: _Plan(
+    Scale.PAPER: Plan(
         dict.fromkeys(_ACTIVATIONS, (-0.9, -0.5, 0.2, 0.45, 0.7, 0.9)),
         {32: 60_000, 64: 100_000, 128: 40_000},
         "weights",
@@ -73,11 +76,11 @@ _PLANS = {
 }
 
 
-def residual_fluctuations(scale: Scale, seed: int) -> Result:
+def residual_fluctuations(plan: Plan, seed: int) -> Result:
     """nu(gamma) and r*(gamma), as printed and complete, and V at layer 6 of real residual networks."""
     import xarray
 
-    data = xarray.merge([_rates(), _vertices(), _measure(_PLANS[scale], seed)])
+    data = xarray.merge([_rates(), _vertices(), _measure(plan, seed)])
     # So few scores say little by their spread: only the largest is judged.
     _, largest = agreement_rows(data.z.values)
     rows = (*_published_rows(), *_maximum_rows(), *_measured_rows(data), largest)
@@ -147,7 +150,7 @@ def _vertices() -> xarray.Dataset:
     )
 
 
-def _measure(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _measure(plan: Plan, seed: Seed) -> xarray.Dataset:
     """V / K^2 of random networks at layer 6 beside both theories."""
     import xarray
 
@@ -168,7 +171,7 @@ def _measure(plan: _Plan, seed: Seed) -> xarray.Dataset:
     )
 
 
-def _one_network(plan: _Plan, name: str, gamma: float, seed: Seed) -> tuple[float, float, float, float]:
+def _one_network(plan: Plan, name: str, gamma: float, seed: Seed) -> tuple[float, float, float, float]:
     """Measured V / K^2 at infinite width, its standard error, and both theories."""
     widths, values, errors = list(plan.draws), [], []
     for (width, draws), own in zip(plan.draws.items(), spawn(seed, len(widths)), strict=True):

@@ -8,7 +8,7 @@ networks come along.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,9 @@ _CHUNK = 4_000_000  # random numbers at a time
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many networks of which widths are drawn."""
+
     draws: dict[int, int]  # by width
 
 
@@ -58,9 +60,9 @@ class _Case:
         return MLP(self.act, len(self.published) + 1, width, n_in=1, C_b=self.C_b, C_W=self.C_W)
 
 
-_PLANS = {
-    Scale.QUICK: _Plan({40: 500_000, 80: 400_000, 160: 300_000}),
-    Scale.PAPER: _Plan({40: 4_000_000, 80: 4_000_000, 160: 2_000_000}),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan({40: 500_000, 80: 400_000, 160: 300_000}),
+    Scale.PAPER: Plan({40: 4_000_000, 80: 4_000_000, 160: 2_000_000}),
 }
 
 
@@ -72,11 +74,11 @@ def _cases() -> tuple[_Case, ...]:
     )
 
 
-def six_point_vertex(scale: Scale, seed: int) -> Result:
+def six_point_vertex(plan: Plan, seed: int) -> Result:
     """U of two activations, layer by layer, and the counts of the epilogue."""
     import xarray
 
-    plan, cases = _PLANS[scale], _cases()
+    cases = _cases()
     parts = [
         _measured(case, plan, own).expand_dims(case=[case.label])
         for case, own in zip(cases, spawn(seed, len(cases)), strict=True)
@@ -92,7 +94,7 @@ def six_point_vertex(scale: Scale, seed: int) -> Result:
     return Result(verdict, rows, data, partial(_draw, data))
 
 
-def _measured(case: _Case, plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _measured(case: _Case, plan: Plan, seed: Seed) -> xarray.Dataset:
     """U at every width with its standard error, its limit, and the recursion, at layers 2 and up."""
     import xarray
 

@@ -8,6 +8,7 @@ needs three derivatives and no more. Real networks of several widths are trained
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -40,23 +41,24 @@ _DEPTH = 3
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Widths of the networks, how many are trained, and how long."""
+
     widths: tuple[int, ...]
     draws: int
     steps: int
 
 
-_PLANS = {
-    Scale.QUICK: _Plan((48, 96, 192, 384), 320, 120),
-    Scale.PAPER: _Plan((48, 96, 192, 384, 768), 800, 400),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan((48, 96, 192, 384), 320, 120),
+    Scale.PAPER: Plan((48, 96, 192, 384, 768), 800, 400),
 }
 
 
-def taylor_expansion(scale: Scale, seed: int) -> Result:
+def taylor_expansion(plan: Plan, seed: int) -> Result:
     """Powers of n in what is left by the Taylor series of trained networks, order by order."""
     import xarray
 
-    plan = _PLANS[scale]
     tasks = list(zip(plan.widths, spawn(seed, len(plan.widths)), strict=True))
     found = [_left(width, plan, own) for width, own in track(tasks, "widths")]
     data = xarray.Dataset(
@@ -79,7 +81,7 @@ def _network(width: int) -> MLP:
     return MLP.critical("tanh", _DEPTH, width, n_in=_X.shape[1])
 
 
-def _left(width: int, plan: _Plan, seed: Seed) -> Array:
+def _left(width: int, plan: Plan, seed: Seed) -> Array:
     """Root mean squares over test inputs of what the orders 0, 1, .. leave: (networks, orders)."""
     from foretrain.compare.trained import Training
     from foretrain.compare.trained.networks import draw_networks, group_size, groups_of

@@ -8,6 +8,7 @@ alike, whatever is learned: a network of a thousand of them learns as a network 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -42,22 +43,24 @@ _LAYER = 3
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many linear networks, and tanh networks of which widths, are drawn."""
+
     linear_draws: int
     draws: dict[int, int]  # tanh networks by width
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(400_000, {4: 400_000, 8: 400_000, 16: 300_000, 32: 100_000}),
-    Scale.PAPER: _Plan(8_000_000, {4: 4_000_000, 8: 4_000_000, 16: 4_000_000, 32: 2_000_000}),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(400_000, {4: 400_000, 8: 400_000, 16: 300_000, 32: 100_000}),
+    Scale.PAPER: Plan(8_000_000, {4: 4_000_000, 8: 4_000_000, 16: 4_000_000, 32: 2_000_000}),
 }
 
 
-def weight_laws(scale: Scale, seed: int) -> Result:
+def weight_laws(plan: Plan, seed: int) -> Result:
     """Moments of linear networks by law of the weights, what the law changes of tanh networks, and equal neurons."""
     import xarray
 
-    plan, (linear, bent) = _PLANS[scale], spawn(seed, 2)
+    linear, bent = spawn(seed, 2)
     data = xarray.merge([_linear(plan.linear_draws, linear), _tanh(plan.draws, bent)])
     rows = (*_published_rows(), *_linear_rows(data), *_tanh_rows(data), *_symmetry_rows())
     good = sum(row.agrees is True for row in rows)

@@ -8,6 +8,7 @@ partial trace (15) beside the average over all pairs of units. All in float64.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -42,7 +43,9 @@ _READINGS = {
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Sizes of the recurrent networks, and how many are drawn."""
+
     batch: int
     time: int
     units: int
@@ -50,14 +53,13 @@ class _Plan:
     draws: int
 
 
-_PLANS = {Scale.QUICK: _Plan(3, 5, 4, 2, 4), Scale.PAPER: _Plan(5, 10, 12, 3, 20)}
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(3, 5, 4, 2, 4), Scale.PAPER: Plan(5, 10, 12, 3, 20)}
 
 
-def global_ntk_propositions(scale: Scale, seed: int) -> Result:
+def global_ntk_propositions(plan: Plan, seed: int) -> Result:
     """Errors of every statement on small recurrent networks, and by how much other readings miss."""
     import xarray
 
-    plan = _PLANS[scale]
     found = [
         xarray.concat([_measured(plan, cell, own) for cell in _CELLS], xarray.Variable("cell", list(_CELLS)))
         for own in track(spawn(seed, plan.draws), "networks")
@@ -74,7 +76,7 @@ def global_ntk_propositions(scale: Scale, seed: int) -> Result:
     return Result(verdict, rows, data, partial(_draw, data))
 
 
-def _network(plan: _Plan, cell: str, seed: Seed) -> tuple[torch.nn.RNNBase, torch.Tensor, torch.Tensor]:
+def _network(plan: Plan, cell: str, seed: Seed) -> tuple[torch.nn.RNNBase, torch.Tensor, torch.Tensor]:
     """A recurrent module with normal weights, inputs, and targets for its states."""
     import torch
 
@@ -89,7 +91,7 @@ def _network(plan: _Plan, cell: str, seed: Seed) -> tuple[torch.nn.RNNBase, torc
     return model, x, y
 
 
-def _measured(plan: _Plan, cell: str, seed: Seed) -> xarray.Dataset:
+def _measured(plan: Plan, cell: str, seed: Seed) -> xarray.Dataset:
     """Errors of all statements for one network."""
     import torch
     import xarray
@@ -187,7 +189,7 @@ def _trace_apart(kernel: GlobalNTK) -> float:
     return _apart(pairs, kernel.temporal(method="exact").dense())
 
 
-def _readings(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _readings(plan: Plan, seed: Seed) -> xarray.Dataset:
     """How far readings of theorem 1 with one propagator are from NTK_S of the weights."""
     import torch
     import xarray

@@ -8,6 +8,7 @@ without truncation come along.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,19 +45,20 @@ _SIZES = 12  # of the graded matrix
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How small the layers become, and how many random matrices are drawn."""
+
     halvings: int  # of the scale, from the first on
     matrices: int
 
 
-_PLANS = {Scale.QUICK: _Plan(5, 40), Scale.PAPER: _Plan(7, 1_000)}
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(5, 40), Scale.PAPER: Plan(7, 1_000)}
 
 
-def saddle_corrections(scale: Scale, seed: int) -> Result:
+def saddle_corrections(plan: Plan, seed: int) -> Result:
     """Coefficients of the first correction, exact, derived and printed; published times; truncated growth."""
     import xarray
 
-    plan = _PLANS[scale]
     data = xarray.merge([_coefficients(plan.halvings), _truncations()])
     rows = (*_time_rows(), *_coefficient_rows(data), *_growth_rows(data, plan.matrices, seed))
     good = all(row.agrees is not False for row in rows if not row.disputed)

@@ -8,6 +8,7 @@ corollary 12 as printed holds on its diagonal alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -46,20 +47,21 @@ _EXACT = 1e-11
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many networks, samples of their data, and steps of descent."""
+
     networks: int
     samples: int
     steps: int
 
 
-_PLANS = {Scale.QUICK: _Plan(4, 400, 300), Scale.PAPER: _Plan(40, 4_000, 3_000)}
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(4, 400, 300), Scale.PAPER: Plan(40, 4_000, 3_000)}
 
 
-def imbalance_identity(scale: Scale, seed: int) -> Result:
+def imbalance_identity(plan: Plan, seed: int) -> Result:
     """Drifts of the imbalance against the identity, along descents, by class, and for small layers."""
     import xarray
 
-    plan = _PLANS[scale]
     moments, powers, descents = spawn(seed, 3)
     data = xarray.merge([_identities(plan, moments), _powers(plan, powers), _descents(plan, descents)])
     rows = (*_identity_rows(data), *_power_rows(data), *_descent_rows(data))
@@ -106,7 +108,7 @@ def _quartic(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return ((outputs - y) ** 4).mean()
 
 
-def _identities(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _identities(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Largest relative differences of drift and identity, plain, with unequal rates, and of the two matrix forms."""
     import xarray
 
@@ -121,7 +123,7 @@ def _identities(plan: _Plan, seed: Seed) -> xarray.Dataset:
     )
 
 
-def _differences(name: str, plan: _Plan, seed: Seed) -> Array:
+def _differences(name: str, plan: Plan, seed: Seed) -> Array:
     from foretrain.empirical.imbalance import imbalance
 
     first, second = spawn(seed, 2)
@@ -167,7 +169,7 @@ def _identity_rows(data: xarray.Dataset) -> list[Row]:
     return rows
 
 
-def _powers(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _powers(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Drifts of the three pairs of layers for layers of two sizes: (activation, network, pair, size)."""
     import xarray
 
@@ -201,7 +203,7 @@ def _power_rows(data: xarray.Dataset) -> list[Row]:
     return rows
 
 
-def _descents(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _descents(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Change of the imbalance of layers 1 and 2 along descents, and what the identity leaves of it."""
     import xarray
 

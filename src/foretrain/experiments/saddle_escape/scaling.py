@@ -6,6 +6,7 @@ beside the exact scalar flow, and whole networks on the symmetric manifold besid
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,35 +38,28 @@ _SLOPE_ERROR = 2e-3  # what is left of the threshold and the corrections at thos
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Plan:
     """ε in the published window; ``networks`` of them are also followed as whole networks."""
 
     epsilons: int
     networks: int
 
 
-_SIZES = {Scale.QUICK: Sizes(20, 2), Scale.PAPER: Sizes(20, 20)}
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(20, 2), Scale.PAPER: Plan(20, 20)}
 
 
-def saddle_scaling(scale: Scale, seed: int) -> Result:
+def saddle_scaling(plan: Plan, seed: int) -> Result:
     """Escape times over ε for four depths and four bottlenecks; nothing is random, so the seed changes nothing."""
-    return run(_SIZES[scale])
-
-
-def run(sizes: Sizes) -> Result:
-    """The experiment at any size."""
-    data = _dataset(sizes)
+    data = _dataset(plan)
     rows = _table(data)
     return Result(_verdict(data), rows, data, partial(_draw, data))
 
 
-def _dataset(sizes: Sizes) -> xarray.Dataset:
+def _dataset(plan: Plan) -> xarray.Dataset:
     import xarray
 
-    epsilon = np.geomspace(1e-2, 10**-0.75, sizes.epsilons)
-    chosen = epsilon[
-        np.unique(np.linspace(0, sizes.epsilons - 1, sizes.networks + 1).round().astype(int))[1:]
-    ]
+    epsilon = np.geomspace(1e-2, 10**-0.75, plan.epsilons)
+    chosen = epsilon[np.unique(np.linspace(0, plan.epsilons - 1, plan.networks + 1).round().astype(int))[1:]]
     window, small = _times(epsilon), _times(np.array(_ASYMPTOTIC))
     return xarray.Dataset(
         {

@@ -8,6 +8,7 @@ beside the scalar flow of its own size. Times are matrix times s = learning rate
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -49,7 +50,7 @@ class Descent:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Plan:
     """The whole network that flows, its sample, and the one that descends."""
 
     width: int
@@ -58,27 +59,22 @@ class Sizes:
     descent: Descent
 
 
-_SIZES = {
-    Scale.QUICK: Sizes(64, 16, 4096, Descent(16, 16, 1.5, 128, 8000, 8)),
-    Scale.PAPER: Sizes(64, 16, 32768, Descent(64, 16, 1.0, 32768, 120_000, 5)),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(64, 16, 4096, Descent(16, 16, 1.5, 128, 8000, 8)),
+    Scale.PAPER: Plan(64, 16, 32768, Descent(64, 16, 1.0, 32768, 120_000, 5)),
 }
 
 
-def saddle_trajectory(scale: Scale, seed: int) -> Result:
+def saddle_trajectory(plan: Plan, seed: int) -> Result:
     """Loss and amplitudes of whole networks, by flow and by descent, beside those of the scalar flow."""
-    return run(_SIZES[scale], seed)
-
-
-def run(sizes: Sizes, seed: int) -> Result:
-    """The experiment at any size."""
     import xarray
 
-    descent = sizes.descent
-    flow = _compared(_flow(sizes, _times(sizes.width, 1.0)), sizes.width, 1.0)
+    descent = plan.descent
+    flow = _compared(_flow(plan, _times(plan.width, 1.0)), plan.width, 1.0)
     steps = _compared(_descend(descent, seed), descent.width, descent.factor)
     data = xarray.concat([flow, steps], dim=xarray.Variable("run", ["flow", "descent"]), combine_attrs="drop")
     data = data.assign_attrs(
-        width=sizes.width,
+        width=plan.width,
         descent_width=descent.width,
         factor=descent.factor,
         batch=descent.batch,
@@ -100,7 +96,7 @@ def _scales(factor: float) -> Array:
     return factor * np.array(_SCALES)
 
 
-def _flow(sizes: Sizes, times: Array) -> xarray.Dataset:
+def _flow(plan: Plan, times: Array) -> xarray.Dataset:
     """The adaptive flow of the whole network; errors are zero."""
     from foretrain.training.gradient_flow import (
         Integration,
@@ -111,8 +107,8 @@ def _flow(sizes: Sizes, times: Array) -> xarray.Dataset:
         trajectory,
     )
 
-    problem = Problem("tanh", depth=len(_SCALES), width=sizes.width, inputs=sizes.inputs)
-    sample = gaussian_sample(problem, sizes.points)
+    problem = Problem("tanh", depth=len(_SCALES), width=plan.width, inputs=plan.inputs)
+    sample = gaussian_sample(problem, plan.points)
     shots = snapshots(
         problem,
         ansatz(problem, _SCALES),

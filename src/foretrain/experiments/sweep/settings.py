@@ -1,20 +1,16 @@
 """Settings of an experiment besides its scale and seed: widths, gains, activations, draws and the like.
 
-An experiment looks up what it does at a scale in a table of its module, ``{Scale.QUICK: plan, Scale.PAPER: plan}``.
-The fields of those plans that are numbers or text are settings. One that lists values takes a single one of them.
+An experiment is a function of its plan, and has one for every scale. The fields of the plans that are numbers or text
+are settings, also those of plans inside plans. One that lists values takes a single one of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from foretrain.experiments.sweep.parameters import Parameter, Scalar
-
-if TYPE_CHECKING:
-    from foretrain.experiments.experiment import Result, Scale
 
 _SCALARS = (bool, int, float, str)
 _MOST_SHOWN = 6  # values of a list that the help names
@@ -32,33 +28,24 @@ class _Setting(NamedTuple):
 
 
 class Settings:
-    """Those of one experiment's function."""
+    """Those of one experiment, from its plans."""
 
-    def __init__(self, function: Callable[..., Result]) -> None:
-        self._function = function
-        self._table, self._plans = _table_of(function)
-        places = [set(_places(plan)) for plan in self._plans.values()]
-        everywhere = set.intersection(*places) if places else set()
-        self._settings = {
-            item.name: item for item in next(map(_places, self._plans.values()), ()) if item in everywhere
-        }
+    def __init__(self, plans: Mapping[str, Any]) -> None:
+        self._plans = plans
+        first, *others = (list(_places(plan)) for plan in plans.values())
+        self._settings = {item.name: item for item in first if all(item in places for places in others)}
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Their names and types; left out, they are what the scale says."""
         return tuple(map(self._parameter, self._settings.values()))
 
-    def function(self, scale: Scale, changes: Mapping[str, Scalar]) -> Callable[..., Result]:
-        """The experiment's function with another plan at this scale, beside the one that it was written with."""
-        if not changes:
-            return self._function
+    def plan(self, scale: str, changes: Mapping[str, Scalar]) -> Any:
+        """The plan of a scale with some settings changed."""
         plan = self._plans[scale]
         for name, value in changes.items():
             path, is_list = self._settings[name]
             plan = _replaced(plan, path, (value,) if is_list else value)
-        own = self._function
-        assert isinstance(own, FunctionType)
-        names = own.__globals__ | {self._table: {**self._plans, scale: plan}}
-        return FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
+        return plan
 
     def _parameter(self, item: _Setting) -> Parameter:
         values = {scale: _value(plan, item.path) for scale, plan in self._plans.items()}
@@ -72,17 +59,6 @@ class Settings:
             f"one value, else {told}" if item.is_list else f"else {told}",
             optional=True,
         )
-
-
-def _table_of(function: Callable[..., Result]) -> tuple[str, Mapping[Scale, Any]]:
-    """The table of plans that a function looks its scale up in, with the name that it has there."""
-    from foretrain.experiments.experiment import Scale
-
-    for name in function.__code__.co_names if isinstance(function, FunctionType) else ():
-        found = function.__globals__.get(name)
-        if isinstance(found, dict) and found.keys() == set(Scale) and all(map(_fields, found.values())):
-            return name, found
-    return "", {}
 
 
 def _fields(plan: Any) -> dict[str, str]:

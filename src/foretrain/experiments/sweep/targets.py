@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from foretrain.experiments.experiment import Scale
-from foretrain.experiments.parts import Parts
 from foretrain.experiments.sweep.answers import RESERVED
 from foretrain.experiments.sweep.parameters import SEED, Parameter, Scalar, declared
 from foretrain.experiments.sweep.settings import Settings
@@ -58,7 +57,7 @@ def of_experiment(name: str) -> Target:
 
     experiment = get(name)
     own = declared(_experiment_parameters)
-    settings = [item for item in Settings(experiment.load()).parameters() if item.name not in _TAKEN]
+    settings = [item for item in Settings(experiment.plans).parameters() if item.name not in _TAKEN]
     return Target(f"experiment {name}", (*own, *settings), _Run(experiment))
 
 
@@ -72,8 +71,8 @@ class _Run:
         changes = {name: value for name, value in settings.items() if value is not None}
         if not changes or scale not in tuple(Scale):  # which is refused there
             return _numbers(self.experiment.run(scale, seed))
-        function = Settings(self.experiment.load()).function(Scale(scale), changes)
-        return _numbers(function(Scale(scale), seed, *([Parts()] if self.experiment.resumable else [])))
+        plan = Settings(self.experiment.plans).plan(scale, changes)
+        return _numbers(self.experiment.run(scale, seed, plan=plan))
 
 
 def _experiment_parameters(

@@ -7,6 +7,7 @@ is carried by rare draws.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,27 +30,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Network:
+    """Networks of one shape, and how many are drawn."""
+
     width: int
     depth: int
     draws: int
 
 
-_PLANS = {
-    Scale.QUICK: (_Plan(40, 10, 10_000), _Plan(20, 20, 10_000)),
-    Scale.PAPER: (_Plan(80, 20, 30_000), _Plan(50, 50, 50_000)),
+@dataclass(frozen=True)
+class Plan:
+    """The networks that are measured."""
+
+    networks: tuple[Network, ...]
+
+
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan((Network(40, 10, 10_000), Network(20, 20, 10_000))),
+    Scale.PAPER: Plan((Network(80, 20, 30_000), Network(50, 50, 50_000))),
 }
 
 
-def log_variance(scale: Scale, seed: int) -> Result:
+def log_variance(plan: Plan, seed: int) -> Result:
     """Histogram of log R over real networks, with N(−r, 2r) and the exact mean and variance."""
     import xarray
 
-    plans = _PLANS[scale]
-    tasks = list(zip(plans, spawn(seed, len(plans)), strict=True))
-    cases = [_measure(plan, own) for plan, own in track(tasks, "deep linear networks")]
+    count = len(plan.networks)
+    tasks = list(zip(plan.networks, spawn(seed, count), strict=True))
+    cases = [_measure(network, own) for network, own in track(tasks, "deep linear networks")]
     data = xarray.concat(cases, "case", join="outer")
-    rows = tuple(row for case in range(len(plans)) for row in _rows(data.isel(case=case), 2 * len(plans)))
+    rows = tuple(row for case in range(count) for row in _rows(data.isel(case=case), 2 * count))
     deepest = data.isel(case=-1)
     verdict = (
         f"At L = {deepest.depth.item()}, n = {deepest.width.item()} the typical output variance is "
@@ -59,15 +69,15 @@ def log_variance(scale: Scale, seed: int) -> Result:
     return Result(verdict, rows, data, partial(_draw, data))
 
 
-def _measure(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _measure(network: Network, seed: Seed) -> xarray.Dataset:
     import xarray
 
-    ensemble = real_networks(plan.depth, plan.width, plan.draws, seed)
-    metrics = [chunk[plan.depth].ravel() for chunk in ensemble.metrics([plan.depth])]
-    mean, variance = log_variance_moments(plan.width, plan.depth)
+    ensemble = real_networks(network.depth, network.width, network.draws, seed)
+    metrics = [chunk[network.depth].ravel() for chunk in ensemble.metrics([network.depth])]
+    mean, variance = log_variance_moments(network.width, network.depth)
     return xarray.Dataset(
         {"log_R": ("draw", np.log(np.concatenate(metrics))), "mean": mean, "variance": variance},
-        coords={"draw": range(plan.draws), "width": plan.width, "depth": plan.depth},
+        coords={"draw": range(network.draws), "width": network.width, "depth": network.depth},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,22 +27,23 @@ _WIDTHS = (10, 20, 40, 80, 160, 320, 640, 1280)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Depth over width, and how many networks of which widths are drawn."""
+
     ratio: float
     draws: dict[int, int]  # by width
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(0.2, {10: 400_000, 20: 100_000, 40: 20_000}),
-    Scale.PAPER: _Plan(0.2, {10: 4_000_000, 20: 1_500_000, 40: 400_000, 80: 60_000}),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(0.2, {10: 400_000, 20: 100_000, 40: 20_000}),
+    Scale.PAPER: Plan(0.2, {10: 4_000_000, 20: 1_500_000, 40: 400_000, 80: 60_000}),
 }
 
 
-def deep_linear_scaling(scale: Scale, seed: int) -> Result:
+def deep_linear_scaling(plan: Plan, seed: int) -> Result:
     """G_2m / G_2^m at fixed r = L/n against its limit: exact at all widths, measured at the smaller ones."""
     import xarray
 
-    plan = _PLANS[scale]
     exact = [[moment(n, _depth(n, plan.ratio), m) for n in _WIDTHS] for m in _ORDERS]
     limits = scaling_limit_moments(plan.ratio, max(_ORDERS))
     errors = [[scaling_limit_relative_error(plan.ratio, m, n) for n in _WIDTHS] for m in _ORDERS]

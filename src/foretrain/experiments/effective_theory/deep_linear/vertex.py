@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,31 +29,41 @@ _SHOWN_RATIOS = (0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Network:
+    """Networks of one width, and how many are drawn."""
+
     width: int
     depth: int
     draws: int
 
 
-_PLANS = {
-    Scale.QUICK: (_Plan(10, 6, 60_000), _Plan(20, 11, 30_000), _Plan(40, 17, 12_000)),
-    Scale.PAPER: (
-        _Plan(10, 6, 1_000_000),
-        _Plan(20, 11, 400_000),
-        _Plan(50, 21, 60_000),
-        _Plan(100, 41, 10_000),
+@dataclass(frozen=True)
+class Plan:
+    """The networks that are measured."""
+
+    networks: tuple[Network, ...]
+
+
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan((Network(10, 6, 60_000), Network(20, 11, 30_000), Network(40, 17, 12_000))),
+    Scale.PAPER: Plan(
+        (
+            Network(10, 6, 1_000_000),
+            Network(20, 11, 400_000),
+            Network(50, 21, 60_000),
+            Network(100, 41, 10_000),
+        )
     ),
 }
 
 
-def deep_linear_vertex(scale: Scale, seed: int) -> Result:
+def deep_linear_vertex(plan: Plan, seed: int) -> Result:
     """κ_2 against (l−1)/n for several widths: a straight line first (3.28), an exponential later (3.56)."""
     import xarray
 
-    plans = _PLANS[scale]
-    tasks = list(zip(plans, spawn(seed, len(plans)), strict=True))
-    measured = [_measure(plan, own_seed) for plan, own_seed in track(tasks, "deep linear networks")]
-    curves = [_curve(plan.width) for plan in plans]
+    tasks = list(zip(plan.networks, spawn(seed, len(plan.networks)), strict=True))
+    measured = [_measure(network, own_seed) for network, own_seed in track(tasks, "deep linear networks")]
+    curves = [_curve(network.width) for network in plan.networks]
     data = xarray.merge([xarray.concat(measured, "point"), xarray.concat(curves, "curve_point")])
     rows = _table(data)
     agreeing = sum(row.agrees is True for row in rows)
@@ -64,22 +75,22 @@ def deep_linear_vertex(scale: Scale, seed: int) -> Result:
     return Result(verdict, rows, data, partial(_draw, data))
 
 
-def _measure(plan: _Plan, seed: Seed) -> xarray.Dataset:
+def _measure(network: Network, seed: Seed) -> xarray.Dataset:
     """κ_2 of layers 2..L from the variance of the last metric over real networks."""
     import xarray
 
-    layers = list(range(2, plan.depth + 1))
+    layers = list(range(2, network.depth + 1))
     found = connected_correlator(
-        real_networks(plan.depth, plan.width, plan.draws, seed), "1122", layers=layers
+        real_networks(network.depth, network.width, network.draws, seed), "1122", layers=layers
     )
     return xarray.Dataset(
         {
-            "theory": ("point", vertex(plan.width, layers)),
+            "theory": ("point", vertex(network.width, layers)),
             "measured": ("point", found.value.values.ravel()),
             "standard_error": ("point", found.standard_error.values.ravel()),
-            "draws": ("point", [plan.draws] * len(layers)),
+            "draws": ("point", [network.draws] * len(layers)),
         },
-        coords={"width": ("point", [plan.width] * len(layers)), "layer": ("point", layers)},
+        coords={"width": ("point", [network.width] * len(layers)), "layer": ("point", layers)},
     )
 
 

@@ -8,7 +8,7 @@ the metric of both hidden layers. The book (footnote 35) has the earlier of them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -72,21 +72,22 @@ CASES = (
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many networks of which widths are weighted."""
+
     draws: dict[
         int, int
     ]  # networks, by multiple of the narrowest widths; most where the limit has its noise from
 
 
-_PLANS = {
-    Scale.QUICK: _Plan({1: 100_000, 2: 500_000, 4: 700_000}),
-    Scale.PAPER: _Plan({1: 1_000_000, 2: 5_000_000, 4: 7_000_000}),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan({1: 100_000, 2: 500_000, 4: 700_000}),
+    Scale.PAPER: Plan({1: 1_000_000, 2: 5_000_000, 4: 7_000_000}),
 }
 
 
-def finite_width_posterior(scale: Scale, seed: int, parts: Parts) -> Result:
+def finite_width_posterior(plan: Plan, seed: int, parts: Parts) -> Result:
     """Coefficients of 1/n of the posterior, from theory and from exact posteriors at three widths."""
-    plan = _PLANS[scale]
     tasks = [(case, multiple) for case in CASES for multiple in plan.draws]
     measured = [
         parts.get(

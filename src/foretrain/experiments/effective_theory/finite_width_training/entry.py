@@ -8,7 +8,7 @@ depends on the algorithm: the same networks end elsewhere, by as much as predict
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -107,7 +107,7 @@ Draws = dict[int, int]  # networks by width
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """Networks by width: of sin and of tanh with one hidden layer, at small steps, on six points, and deeper ones.
 
     The narrowest are those from which on a quadratic in 1/n reaches the limit: tanh bends more than sin.
@@ -128,8 +128,8 @@ class _Plan:
         return special.get(case.label, self.tanh if case.activation == "tanh" else self.sin)
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(
         sin={64: 12_000, 128: 12_000, 256: 10_000, 1024: 8_000},
         tanh={128: 8_000, 256: 6_000, 512: 5_000, 1024: 6_000},
         small_steps={64: 4_000, 128: 4_000, 256: 3_000, 1024: 1_200},
@@ -137,7 +137,7 @@ _PLANS = {
         deep={64: 8_000, 128: 6_000, 256: 2_400},
         deep_tanh={64: 6_000, 128: 4_000, 256: 2_400},
     ),
-    Scale.PAPER: _Plan(
+    Scale.PAPER: Plan(
         sin=dict.fromkeys((64, 128, 256, 1024), 60_000),
         tanh=dict.fromkeys((128, 256, 512, 1024), 60_000),
         small_steps={64: 30_000, 128: 30_000, 256: 30_000, 1024: 12_000},
@@ -148,9 +148,8 @@ _PLANS = {
 }
 
 
-def finite_width_training(scale: Scale, seed: int, parts: Parts) -> Result:
+def finite_width_training(plan: Plan, seed: int, parts: Parts) -> Result:
     """n times what finite width does to trained networks, case by case, against theory."""
-    plan = _PLANS[scale]
     names = list(dict.fromkeys(case.networks for case in CASES))
     seeds = dict(zip(names, spawn(seed, len(names)), strict=True))
     found = {

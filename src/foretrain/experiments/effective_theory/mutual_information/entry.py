@@ -7,6 +7,7 @@ for scale-invariant networks in the limit of large width and depth, nor for tanh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -54,19 +55,20 @@ _REFERENCE_ERROR = 0.02  # the reference prints no standard errors
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many deep networks, and tanh networks of width ten, are drawn."""
+
     draws: int
     tanh_draws: int
 
 
-_PLANS = {Scale.QUICK: _Plan(6_000, 40_000), Scale.PAPER: _Plan(60_000, 400_000)}
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(6_000, 40_000), Scale.PAPER: Plan(60_000, 400_000)}
 
 
-def mutual_information(scale: Scale, seed: int) -> Result:
+def mutual_information(plan: Plan, seed: int) -> Result:
     """(A.71) beside the exact information of deep networks and of tanh networks of width ten."""
     import xarray
 
-    plan = _PLANS[scale]
     wide, narrow = spawn(seed, 2)
     data = xarray.merge(
         [_curves(), _wide_networks(plan.draws, wide), _tanh_networks(plan.tanh_draws, narrow)]

@@ -9,6 +9,7 @@ inputs. For rates equal in all layers (10.80) lacks a term. Real networks, train
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,9 @@ _TRAINED_ANGLES = np.array([0.0, 0.2, 0.5, 1.0, 1.6, 2.4])  # of test inputs to 
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How deep the recursions run, and which networks are trained on one input."""
+
     depth: int
     angle_depth: int
     draws: int
@@ -59,7 +62,10 @@ class _Plan:
     widths: tuple[int, ...] = (32, 64, 128)
 
 
-_PLANS = {Scale.QUICK: _Plan(3_000, 20_000, 600), Scale.PAPER: _Plan(20_000, 100_000, 8_000)}
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(3_000, 20_000, 600),
+    Scale.PAPER: Plan(20_000, 100_000, 8_000),
+}
 
 
 @cache
@@ -69,11 +75,10 @@ def _smooth() -> dict[str, Activation]:
     return {"tanh": activation("tanh"), "sin": activation("sin"), bent.label: bent}
 
 
-def nearby_inputs(scale: Scale, seed: int) -> Result:
+def nearby_inputs(plan: Plan, seed: int) -> Result:
     """Robustness against depth by class, the limit of ReLU, and real networks trained on one input."""
     import xarray
 
-    plan = _PLANS[scale]
     smooth, angles = _smooth_flows(plan.depth), _angle_flows(plan.angle_depth)
     trained = {
         name: _trained(plan, name, own)
@@ -227,7 +232,7 @@ def _angle_rows(data: xarray.Dataset) -> list[Row]:
     return rows
 
 
-def _trained(plan: _Plan, name: str, seed: Any) -> TrainedComparison:
+def _trained(plan: Plan, name: str, seed: Any) -> TrainedComparison:
     """Networks of three widths trained on one input, and their answers at several angles to it."""
     from foretrain.compare.trained import compare_trained
 

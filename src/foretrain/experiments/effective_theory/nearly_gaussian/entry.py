@@ -9,6 +9,7 @@ cumulants of order 2m are of order epsilon^(m-1) (1.83).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -42,18 +43,20 @@ _TENTH = 0.1  # the error at which first order counts as broken
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many samples are drawn."""
+
     draws: int
 
 
-_PLANS = {Scale.QUICK: _Plan(8_000_000), Scale.PAPER: _Plan(100_000_000)}
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(8_000_000), Scale.PAPER: Plan(100_000_000)}
 
 
-def nearly_gaussian(scale: Scale, seed: int) -> Result:
+def nearly_gaussian(plan: Plan, seed: int) -> Result:
     """First-order correlators against exact integrals and samples, and the range in which they hold."""
     import xarray
 
-    sampled = _sampled(_PLANS[scale].draws, seed)
+    sampled = _sampled(plan.draws, seed)
     data = xarray.merge([_one_variable(), _series(), _hierarchy(), sampled])
     broken = _broken(data)
     rows = (

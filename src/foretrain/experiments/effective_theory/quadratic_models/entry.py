@@ -7,6 +7,8 @@ and polynomial regression φ = x^j on a noisy line, with meta-features that the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,22 +48,35 @@ _POLYNOMIAL_ALGORITHMS = (
 )  # descent would need 10⁵ steps at this condition number
 _MOVEMENT = 0.25  # of the features by training, at the largest ε of the noisy line
 _HALVING = 0.05  # relative: what the third order in ε may add to a factor 4 (or 2)
-_EPSILONS = {
-    Scale.QUICK: tuple(0.04 * 0.5**power for power in range(4)),
-    Scale.PAPER: tuple(0.08 * 0.5**power for power in range(8)),
-}
 
 
-def quadratic_models(scale: Scale, seed: int) -> Result:
+@dataclass(frozen=True)
+class Plan:
+    """How often ε is halved from its largest value, and how finely learning rates and the noisy line are scanned."""
+
+    largest_epsilon: float
+    halvings: int
+    rates: int
+    line_quarter: int  # values of ε on each quarter of its range, so that half the largest is one of them
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """From the largest on."""
+        return tuple(self.largest_epsilon * 0.5**power for power in range(self.halvings + 1))
+
+
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(0.04, 3, 9, 2), Scale.PAPER: Plan(0.08, 7, 25, 4)}
+
+
+def quadratic_models(plan: Plan, seed: int) -> Result:
     """Closed form against training for every algorithm, trained kernels, and a noisy line."""
     import xarray
 
-    epsilons = _EPSILONS[scale]
     parts = [
-        order_of_error(features, meta_features, _X, _Y, _TESTS, epsilons=epsilons, eta=_ETA),
-        _kernel_forms(epsilons),
-        _rates(9 if scale is Scale.QUICK else 25),
-        _noisy_line(generator(seed), 9 if scale is Scale.QUICK else 17),
+        order_of_error(features, meta_features, _X, _Y, _TESTS, epsilons=plan.epsilons, eta=_ETA),
+        _kernel_forms(plan.epsilons),
+        _rates(plan.rates),
+        _noisy_line(generator(seed), 4 * plan.line_quarter + 1),
     ]
     data = xarray.merge(parts)
     rows = (*_order_rows(data), *_kernel_rows(data), *_rate_rows(data), *_line_rows(data))

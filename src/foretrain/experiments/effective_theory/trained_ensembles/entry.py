@@ -8,7 +8,7 @@ from it at finite width by a part that falls as 1/n.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,9 @@ _CLASSES = (3, 8)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many networks are trained on the function and on the digits, and how long."""
+
     angle_draws: tuple[int, ...]  # trained networks by width
     digits_draws: tuple[int, ...]
     training: int  # digits
@@ -47,9 +49,9 @@ class _Plan:
     shown_widths: tuple[int, int] = (128, 512)  # of the function, of the digits
 
 
-_PLANS = {
-    Scale.QUICK: _Plan((800, 640, 480, 320, 160), (480, 400, 320, 160, 80), 50, 100, 100, 100),
-    Scale.PAPER: _Plan((8000, 6000, 4000, 2400, 1600), (2000, 1600, 1200, 800, 400), 200, 150, 200, 400),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan((800, 640, 480, 320, 160), (480, 400, 320, 160, 80), 50, 100, 100, 100),
+    Scale.PAPER: Plan((8000, 6000, 4000, 2400, 1600), (2000, 1600, 1200, 800, 400), 200, 150, 200, 400),
 }
 
 
@@ -67,9 +69,8 @@ class Task:
     positions: tuple[Array, Array] | None = None  # of training and test inputs on the axis of a picture
 
 
-def trained_ensembles(scale: Scale, seed: int, parts: Parts) -> Result:
+def trained_ensembles(plan: Plan, seed: int, parts: Parts) -> Result:
     """Mean and covariance of trained networks of five widths against theory, on a function and on digits."""
-    plan = _PLANS[scale]
     data_seed, *seeds = spawn(seed, 3)
     tasks = (angle_task(), digits_task(plan.training, plan.tests, plan.steps, data_seed))
     draws = (plan.angle_draws, plan.digits_draws)

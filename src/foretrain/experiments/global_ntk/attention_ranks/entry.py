@@ -7,7 +7,7 @@ the rank of one-dimensional input. What the state is, and how ranks are measured
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -45,7 +45,9 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Dimensions, widths, heads and Fourier features that are swept, and the training."""
+
     n_in: tuple[int, ...]
     inputs_of_widths: tuple[int, ...]  # n_in where widths and heads are swept
     attention: tuple[int, ...]
@@ -57,8 +59,8 @@ class _Plan:
     heads: tuple[int, ...] = (1, 2, 4, 8)
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(
         n_in=(1, 2, 5, 10, 20, 50, 100),
         inputs_of_widths=(2, 8, 64),
         attention=(8, 16, 32, 64),
@@ -68,7 +70,7 @@ _PLANS = {
         course=Course(steps=400, draws=4),
         draws=3,
     ),
-    Scale.PAPER: _Plan(
+    Scale.PAPER: Plan(
         n_in=(1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 50, 60, 70, 80, 90, 100),
         inputs_of_widths=(1, 2, 4, 8, 16, 32, 64, 128),
         attention=(8, 12, 16, 24, 32, 48, 64, 96, 128),
@@ -81,11 +83,10 @@ _PLANS = {
 }
 
 
-def input_dimension(scale: Scale, seed: int, parts: Parts) -> Result:
+def input_dimension(plan: Plan, seed: int, parts: Parts) -> Result:
     """The rank in time against the dimension of the input, for 5, 10 and 15 sequences; modes at 10."""
     from foretrain.experiments.global_ntk.attention_ranks.drawing import draw_input_dimension
 
-    plan = _PLANS[scale]
     cells = [[Cell(n_in, n_x) for n_in in plan.n_in] for n_x in _N_X]
     of_ten = cells[_N_X.index(10)]
     with_pairs = [Cell(n_in) for n_in in _WITH_PAIRS]
@@ -110,11 +111,10 @@ def input_dimension(scale: Scale, seed: int, parts: Parts) -> Result:
     return Result(verdict, input_rows(data), data, partial(draw_input_dimension, data))
 
 
-def width_and_heads(scale: Scale, seed: int, parts: Parts) -> Result:
+def width_and_heads(plan: Plan, seed: int, parts: Parts) -> Result:
     """Ranks in time, in space and in total against the width of the attention, of the MLP, and the heads."""
     from foretrain.experiments.global_ntk.attention_ranks.drawing import draw_width_and_heads
 
-    plan = _PLANS[scale]
     given = plan.inputs_of_widths
     take = partial(measured, draws=plan.draws, seed=seed, parts=parts)
     by_width = [[Cell(n_in, attention=width) for width in plan.attention] for n_in in given]
@@ -139,11 +139,10 @@ def width_and_heads(scale: Scale, seed: int, parts: Parts) -> Result:
     return Result(verdict, width_rows(data), data, partial(draw_width_and_heads, data))
 
 
-def fourier_features(scale: Scale, seed: int, parts: Parts) -> Result:
+def fourier_features(plan: Plan, seed: int, parts: Parts) -> Result:
     """The rank in time of one-dimensional input with and without Fourier features, and what it does for learning."""
     from foretrain.experiments.global_ntk.attention_ranks.drawing import draw_fourier_features
 
-    plan = _PLANS[scale]
     counts = (0, *plan.octaves)
     take = partial(measured, draws=plan.draws, seed=seed, parts=parts)
     cells = [[Cell(1, n_x, octaves=octaves) for octaves in counts] for n_x in _N_X]

@@ -6,6 +6,7 @@ measurements, without noise. Single targets are learned by plain gradient descen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """The network, its task and its training."""
+
     units: int
     samples: int
     periods: tuple[int, int, int]
@@ -49,9 +52,9 @@ class _Plan:
     steps: int  # of gradient descent on single targets
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(64, 20, (30, 30, 30), 3e-3, (0, 25, 50, 100, 200, 300, 400, 450, 500, 600, 800), 200),
-    Scale.PAPER: _Plan(
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(64, 20, (30, 30, 30), 3e-3, (0, 25, 50, 100, 200, 300, 400, 450, 500, 600, 800), 200),
+    Scale.PAPER: Plan(
         256,
         20,
         (30, 30, 30),
@@ -62,12 +65,8 @@ _PLANS = {
 }
 
 
-def core_of_the_ntk(scale: Scale, seed: int, parts: Parts) -> Result:
+def core_of_the_ntk(plan: Plan, seed: int, parts: Parts) -> Result:
     """Cosine of NTK_S with its core over training, spectra and modes in time, and which targets can be learned."""
-    return _experiment(_PLANS[scale], seed, parts)
-
-
-def _experiment(plan: _Plan, seed: int, parts: Parts) -> Result:
     drawing, probing = spawn(seed, 2)
     setting = _Setting(plan, drawing, integer(probing))
     training = parts.get("training", setting.training)
@@ -90,7 +89,7 @@ def _experiment(plan: _Plan, seed: int, parts: Parts) -> Result:
 class _Setting:
     """The task, its inputs, and the network at any checkpoint."""
 
-    plan: _Plan
+    plan: Plan
     drawing: np.random.SeedSequence
     probing: int
 
@@ -191,7 +190,7 @@ class _Setting:
 
 
 def _joined(
-    plan: _Plan,
+    plan: Plan,
     training: xarray.Dataset,
     cosines: list[xarray.Dataset],
     spectra: list[xarray.Dataset],

@@ -7,6 +7,7 @@ there is the Lyapunov exponent. The gain is raised until the random part of the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -47,7 +48,9 @@ _LOSS_NOTES = {
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Gains, random matrices and starts, and how long they are followed."""
+
     gains: tuple[float, ...]
     sizes: tuple[float, ...]  # k of the gains at which points are lost
     starts: int
@@ -58,9 +61,9 @@ class _Plan:
 
 
 _PAPER_GAINS = tuple(round(0.4 + 0.05 * step, 2) for step in range(37))
-_PLANS = {
-    Scale.QUICK: _Plan((0.5, 0.7, 0.9, 1.1, 1.25, 1.4, 1.55, 1.75, 1.9, 2.1), (1.0, 1.5, 2.0), 64, 3, 800, 5),
-    Scale.PAPER: _Plan(
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan((0.5, 0.7, 0.9, 1.1, 1.25, 1.4, 1.55, 1.75, 1.9, 2.1), (1.0, 1.5, 2.0), 64, 3, 800, 5),
+    Scale.PAPER: Plan(
         _PAPER_GAINS,
         (0.5, 1.0, 1.5, 2.0, 2.5),
         256,
@@ -71,9 +74,8 @@ _PLANS = {
 }
 
 
-def fixed_point_initialisation(scale: Scale, seed: int) -> Result:
+def fixed_point_initialisation(plan: Plan, seed: int) -> Result:
     """Attractors, settling and Lyapunov exponents against the gain, for 0 to 3 added fixed points."""
-    plan = _PLANS[scale]
     sweeping, losing, showing = spawn(seed, 3)
     data = _sweep(plan, sweeping).merge(_losses(plan, losing)).merge(_trajectories(plan, showing))
     data.attrs |= {"units": plan.units, "size": SIZE, "starts": plan.starts, "draws": plan.draws}
@@ -81,7 +83,7 @@ def fixed_point_initialisation(scale: Scale, seed: int) -> Result:
     return Result(_verdict(data), rows, data, partial(draw, data))
 
 
-def _sweep(plan: _Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
+def _sweep(plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     """For every family, number of added points, gain and random matrix: what random starts come to."""
     import xarray
 
@@ -102,7 +104,7 @@ def _sweep(plan: _Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     return xarray.Dataset({name: (dims, values) for name, values in found.items()}, coords)
 
 
-def _losses(plan: _Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
+def _losses(plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     """The gain from which on most starts no longer come to rest, by bisection, with two points added."""
     import xarray
 
@@ -125,7 +127,7 @@ def _losses(plan: _Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
 
 
 def _trajectories(
-    plan: _Plan, seed: np.random.SeedSequence, count: int = 24, steps: int = 60
+    plan: Plan, seed: np.random.SeedSequence, count: int = 24, steps: int = 60
 ) -> xarray.Dataset:
     """Coordinates along the first two points, 1 at the point: for 0, 1 and 2 added ones."""
     import torch

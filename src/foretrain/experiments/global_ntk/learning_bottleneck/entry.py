@@ -9,6 +9,7 @@ their own size, leaves the plateau from network 1 too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -47,7 +48,9 @@ _NOISE_NOTE = (
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """The network and its task, and how it is trained."""
+
     sizes: Sizes
     steps: int
     noise_variance: float
@@ -63,18 +66,14 @@ class _Plan:
         return {f"{training.network}, {training.optimizer}": training for training in found}
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(Sizes(64, 64, 5000, 20, 14, 0.5), 850, 0.02, {"SGD": 0.1, "Shampoo": 0.15}),
-    Scale.PAPER: _Plan(Sizes(256, 500, 5000, 20, 24, 0.5), 10_000, 3.2, {"SGD": 1e-3, "Shampoo": 1e-3}),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(Sizes(64, 64, 5000, 20, 14, 0.5), 850, 0.02, {"SGD": 0.1, "Shampoo": 0.15}),
+    Scale.PAPER: Plan(Sizes(256, 500, 5000, 20, 24, 0.5), 10_000, 3.2, {"SGD": 1e-3, "Shampoo": 1e-3}),
 }
 
 
-def learning_bottleneck(scale: Scale, seed: int, parts: Parts) -> Result:
+def learning_bottleneck(plan: Plan, seed: int, parts: Parts) -> Result:
     """Two initialisations of a GRU by two optimizers on Memory-Pro, with alignment and rank of NTK_S on the way."""
-    return _run(_PLANS[scale], seed, parts)
-
-
-def _run(plan: _Plan, seed: int, parts: Parts) -> Result:
     import xarray
 
     (own,) = spawn(seed, 1)  # the same weights, data and batches for all, but for the planted points

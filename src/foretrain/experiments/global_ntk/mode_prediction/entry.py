@@ -13,6 +13,7 @@ and budget, given by somebody who has seen all the outcomes but not which networ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -48,15 +49,17 @@ class _Setting:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Size and number of the networks, the length of their task, and how each cell is trained."""
+
     units: int
     period: int  # steps of each of stimulus, memory, response
     draws: int  # networks for every gain
     cells: dict[Cell, _Setting]
 
 
-_PLANS = {
-    Scale.QUICK: _Plan(
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(
         64,
         10,
         4,
@@ -65,7 +68,7 @@ _PLANS = {
             "rnn": _Setting((0.8, 0.9, 1.0, 1.1, 1.2, 1.3), 0.005, 1200),
         },
     ),
-    Scale.PAPER: _Plan(
+    Scale.PAPER: Plan(
         256,
         30,
         4,
@@ -77,11 +80,10 @@ _PLANS = {
 }
 
 
-def mode_prediction(scale: Scale, seed: int, parts: Parts) -> Result:
+def mode_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
     """Hit rates of forecasts from the initial NTK, and where they miss."""
     import xarray
 
-    plan = _PLANS[scale]
     cells = []
     for (cell, setting), source in zip(plan.cells.items(), spawn(seed, len(plan.cells)), strict=True):
         levels = [
@@ -96,7 +98,7 @@ def mode_prediction(scale: Scale, seed: int, parts: Parts) -> Result:
     return Result(_verdict(scores), rows, scores, partial(draw, scores))
 
 
-def _one_gain(plan: _Plan, cell: Cell, gain: float, seed: np.random.SeedSequence) -> xarray.Dataset:
+def _one_gain(plan: Plan, cell: Cell, gain: float, seed: np.random.SeedSequence) -> xarray.Dataset:
     """Forecasts of some networks with one gain, then what training makes of them."""
     import torch
     import xarray

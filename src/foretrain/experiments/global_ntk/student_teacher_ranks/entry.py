@@ -9,6 +9,7 @@ grows on its way back through time tells where students are chaotic.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -53,7 +54,9 @@ class _Sweep:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """The students that are measured and trained, and how long."""
+
     sweeps: dict[Trainable, _Sweep]
     seeds: int
     steps: int  # of training
@@ -67,8 +70,8 @@ class _Plan:
 _INPUT_RANKS = (1, 2, 4, 8, 16)
 _QUICK_GAINS = (0.0, 0.5, 1.0, 1.25, 1.5, 2.0, 3.0)
 _PAPER_GAINS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
-_PLANS = {
-    Scale.QUICK: _Plan(
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(
         {
             "recurrent": _Sweep(_QUICK_GAINS, (4, 16), _QUICK_GAINS, (16,)),
             "input": _Sweep((1.0,), _INPUT_RANKS, (1.0,), _INPUT_RANKS),
@@ -77,7 +80,7 @@ _PLANS = {
         steps=150,
         measured=16,
     ),
-    Scale.PAPER: _Plan(
+    Scale.PAPER: Plan(
         {
             "recurrent": _Sweep(_PAPER_GAINS, (4, 16), _PAPER_GAINS, (16,)),
             "input": _Sweep((1.0,), _INPUT_RANKS, (1.0,), _INPUT_RANKS),
@@ -103,12 +106,8 @@ class _Point(NamedTuple):
         return f"{self.trainable} gain {self.gain:g} inputs {self.input_rank} seed {self.number}"
 
 
-def student_teacher_ranks(scale: Scale, seed: int, parts: Parts) -> Result:
+def student_teacher_ranks(plan: Plan, seed: int, parts: Parts) -> Result:
     """Temporal and spatial ranks against gain and input rank, and who learns."""
-    return _run(_PLANS[scale], seed, parts)
-
-
-def _run(plan: _Plan, seed: int, parts: Parts) -> Result:
     import xarray
 
     seeds = spawn(seed, plan.seeds)
@@ -129,7 +128,7 @@ def _run(plan: _Plan, seed: int, parts: Parts) -> Result:
     return Result(verdict(data, rows), rows, data, partial(draw, data))
 
 
-def _points(plan: _Plan) -> list[_Point]:
+def _points(plan: Plan) -> list[_Point]:
     return [
         _Point(
             trainable, gain, rank, number, gain in sweep.trained_gains and rank in sweep.trained_input_ranks
@@ -141,7 +140,7 @@ def _points(plan: _Plan) -> list[_Point]:
     ]
 
 
-def _part(point: _Point, plan: _Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
+def _part(point: _Point, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     """Everything about one student; students of one seed share their teacher, their inputs and their draws."""
     import xarray
 
@@ -171,7 +170,7 @@ def _part(point: _Point, plan: _Plan, seed: np.random.SeedSequence) -> xarray.Da
     )
 
 
-def _train(task: StudentTeacher, student: VanillaNetwork, plan: _Plan, seed: np.random.SeedSequence) -> Array:
+def _train(task: StudentTeacher, student: VanillaNetwork, plan: Plan, seed: np.random.SeedSequence) -> Array:
     """Losses before every step of gradient descent, which sees new samples each time."""
     import torch
 
@@ -189,7 +188,7 @@ def _train(task: StudentTeacher, student: VanillaNetwork, plan: _Plan, seed: np.
 
 
 def _measured(
-    task: StudentTeacher, student: VanillaNetwork, plan: _Plan, seed: np.random.SeedSequence
+    task: StudentTeacher, student: VanillaNetwork, plan: Plan, seed: np.random.SeedSequence
 ) -> dict[str, Array]:
     """Ranks and their errors (view, definition), modes for 95 % (view), and the growth of gradients."""
     from foretrain.empirical.global_ntk import global_ntk
@@ -208,7 +207,7 @@ def _measured(
     }
 
 
-def _traced(kernel: GlobalNTK, view: Kind, plan: _Plan, seed: np.random.SeedSequence) -> tuple[float, float]:
+def _traced(kernel: GlobalNTK, view: Kind, plan: Plan, seed: np.random.SeedSequence) -> tuple[float, float]:
     """The participation ratio of a partial trace, and its error, which is kept and so not warned of."""
     from foretrain.empirical.global_ntk.reduced_views import reduced_view
 
@@ -219,7 +218,7 @@ def _traced(kernel: GlobalNTK, view: Kind, plan: _Plan, seed: np.random.SeedSequ
 
 
 def _over_pairs(
-    kernel: GlobalNTK, view: Kind, plan: _Plan, seed: np.random.SeedSequence
+    kernel: GlobalNTK, view: Kind, plan: Plan, seed: np.random.SeedSequence
 ) -> tuple[float, float]:
     """That of the average over all pairs of indices: the contraction with the vector of ones."""
     from foretrain.operators.reductions import pair_sum

@@ -9,7 +9,7 @@ depths. Times are matrix times s = learning rate of the first layer × steps; a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -56,7 +56,7 @@ _STRENGTHS, _DEPTHS = (0.1, 0.3, 0.6, 0.9), (3.0, 3.25, 3.5, 4.0)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Plan:
     """The network, the points of its sample, and how far the flow and the series go."""
 
     width: int
@@ -85,9 +85,9 @@ class Sizes:
         return np.full((_DEPTH, len(self.betas)), self.epsilon)
 
 
-_SIZES = {
-    Scale.QUICK: Sizes(60, (1.0, 0.3, 0.08), 4096, 4.5, 60, 2, 4, (0.1, 0.05, 0.025), (2, 4, 8, 12), 14),
-    Scale.PAPER: Sizes(
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(60, (1.0, 0.3, 0.08), 4096, 4.5, 60, 2, 4, (0.1, 0.05, 0.025), (2, 4, 8, 12), 14),
+    Scale.PAPER: Plan(
         60,
         (1.0, 0.3, 0.08),
         16384,
@@ -103,47 +103,40 @@ _SIZES = {
 }
 
 
-def saddle_modes(scale: Scale, seed: int) -> Result:
+def saddle_modes(plan: Plan, seed: int) -> Result:
     """Loss, alignments and escape times of three modes, and the order of two, against the predictions."""
-    return run(_SIZES[scale], seed)
-
-
-def run(sizes: Sizes, seed: int) -> Result:
-    """The experiment at any size."""
     import xarray
 
-    exact = block_escape(
-        "tanh", sizes.scales, sizes.betas, sizes.block, threshold=_THRESHOLD, until=1e5
-    ).values
-    flow = _flow(sizes, exact, seed)
-    splits, closures = _homotopies(sizes), _closures(sizes)
-    steps = descend(sizes.descent, sizes.betas, _INPUTS, _DEPTH, _THRESHOLD, seed)
+    exact = block_escape("tanh", plan.scales, plan.betas, plan.block, threshold=_THRESHOLD, until=1e5).values
+    flow = _flow(plan, exact, seed)
+    splits, closures = _homotopies(plan), _closures(plan)
+    steps = descend(plan.descent, plan.betas, _INPUTS, _DEPTH, _THRESHOLD, seed)
     data = xarray.merge(
-        [flow, _escapes(sizes, seed), steps, _modes(sizes, exact), _limit(sizes), _ordering(sizes)]
+        [flow, _escapes(plan, seed), steps, _modes(plan, exact), _limit(plan), _ordering(plan)]
     )
     data = data.assign(
-        predicted=("nodes", [sizes.block * split.predicted for split in splits]),
-        share=(("nodes", "channel"), [[sizes.block * v for v in s.shares.values()] for s in splits]),
-        closure=("variables_kept", [sizes.block * split.end for split in closures.values()]),
-        closure_predicted=("variables_kept", [sizes.block * s.predicted for s in closures.values()]),
+        predicted=("nodes", [plan.block * split.predicted for split in splits]),
+        share=(("nodes", "channel"), [[plan.block * v for v in s.shares.values()] for s in splits]),
+        closure=("variables_kept", [plan.block * split.end for split in closures.values()]),
+        closure_predicted=("variables_kept", [plan.block * s.predicted for s in closures.values()]),
     )
     data = data.assign_coords(
-        nodes=list(sizes.nodes), channel=list(splits[0].shares), variables_kept=list(closures)
+        nodes=list(plan.nodes), channel=list(splits[0].shares), variables_kept=list(closures)
     )
     data = data.assign_attrs(
-        homotopy_end=sizes.block * splits[-1].end,
+        homotopy_end=plan.block * splits[-1].end,
         conservation=max(split.conservation for split in splits),
-        width=sizes.width,
-        block_width=sizes.block,
-        betas=list(sizes.betas),
+        width=plan.width,
+        block_width=plan.block,
+        betas=list(plan.betas),
         threshold=_THRESHOLD,
-        start_scale=sizes.epsilon,
-        points=sizes.points,
-        samples=sizes.samples,
+        start_scale=plan.epsilon,
+        points=plan.points,
+        samples=plan.samples,
     )
     rows = (
         *network_rows(data),
-        descent_row(data, sizes.descent),
+        descent_row(data, plan.descent),
         *mode_rows(data),
         *homotopy_rows(data),
         *order_rows(data),
@@ -151,7 +144,7 @@ def run(sizes: Sizes, seed: int) -> Result:
     return Result(verdict(data), rows, data, partial(draw, data))
 
 
-def _flow(sizes: Sizes, exact: Array, seed: int) -> xarray.Dataset:
+def _flow(plan: Plan, exact: Array, seed: int) -> xarray.Dataset:
     """Snapshots of the whole network beside the block flow."""
     from foretrain.training.gradient_flow import (
         Integration,
@@ -162,20 +155,20 @@ def _flow(sizes: Sizes, exact: Array, seed: int) -> xarray.Dataset:
         trajectory,
     )
 
-    problem = Problem("tanh", depth=_DEPTH, width=sizes.width, inputs=_INPUTS, betas=sizes.betas)
-    sample, rules = gaussian_sample(problem, sizes.points, seed), Integration(rtol=1e-6)
-    start, times = ansatz(problem, sizes.scales), _times(sizes, exact[0])
+    problem = Problem("tanh", depth=_DEPTH, width=plan.width, inputs=_INPUTS, betas=plan.betas)
+    sample, rules = gaussian_sample(problem, plan.points, seed), Integration(rtol=1e-6)
+    start, times = ansatz(problem, plan.scales), _times(plan, exact[0])
     shots = snapshots(problem, start, times, metric="normalized", sample=sample, integration=rules)
-    blocks = block_flow("tanh", sizes.scales, sizes.betas, sizes.block, times)
-    first = shots.weights[0][0, :, :, : len(sizes.betas)].numpy()
+    blocks = block_flow("tanh", plan.scales, plan.betas, plan.block, times)
+    first = shots.weights[0][0, :, :, : len(plan.betas)].numpy()
     losses = trajectory(problem, shots, sample=sample)["loss"].isel(network=0).values
     return blocks.assign(
         network_loss=("time", losses),
-        network_alignment=(("time", "mode"), np.linalg.norm(first, axis=1) / np.sqrt(sizes.width)),
+        network_alignment=(("time", "mode"), np.linalg.norm(first, axis=1) / np.sqrt(plan.width)),
     )
 
 
-def _escapes(sizes: Sizes, seed: int) -> xarray.Dataset:
+def _escapes(plan: Plan, seed: int) -> xarray.Dataset:
     """Escape times of the whole network's first modes: means over samples of points, with standard errors."""
     import xarray
 
@@ -188,44 +181,44 @@ def _escapes(sizes: Sizes, seed: int) -> xarray.Dataset:
         gaussian_sample,
     )
 
-    problem = Problem("tanh", depth=_DEPTH, width=sizes.width, inputs=_INPUTS, betas=sizes.betas)
-    times = np.full((sizes.samples, len(sizes.betas)), np.nan)
-    for place, own in enumerate(track(spawn(seed, sizes.samples), "samples of the whole network")):
-        for mode in range(sizes.followed):
+    problem = Problem("tanh", depth=_DEPTH, width=plan.width, inputs=_INPUTS, betas=plan.betas)
+    times = np.full((plan.samples, len(plan.betas)), np.nan)
+    for place, own in enumerate(track(spawn(seed, plan.samples), "samples of the whole network")):
+        for mode in range(plan.followed):
             found = escape(
                 problem,
-                ansatz(problem, sizes.scales),
+                ansatz(problem, plan.scales),
                 thresholds=[_THRESHOLD],
                 observable=amplitude_observable(mode),
                 metric="normalized",
-                sample=gaussian_sample(problem, sizes.points, own),
+                sample=gaussian_sample(problem, plan.points, own),
                 integration=Integration(rtol=1e-6),
             )
             times[place, mode] = float(found["time"][0, 0])
-    error = times.std(axis=0, ddof=1) / np.sqrt(sizes.samples)
+    error = times.std(axis=0, ddof=1) / np.sqrt(plan.samples)
     return xarray.Dataset({"network_escape": ("mode", times.mean(axis=0)), "network_error": ("mode", error)})
 
 
-def _times(sizes: Sizes, escape: float) -> Array:
+def _times(plan: Plan, escape: float) -> Array:
     """Snapshots, a third of them about the first escape, where everything moves."""
-    third = sizes.snapshots // 3
+    third = plan.snapshots // 3
     before, during = (
         np.linspace(0, 0.85, third, endpoint=False),
         np.linspace(0.85, 1.2, third, endpoint=False),
     )
-    return escape * np.concatenate([before, during, np.linspace(1.2, sizes.until, third)])
+    return escape * np.concatenate([before, during, np.linspace(1.2, plan.until, third)])
 
 
-def _modes(sizes: Sizes, exact: Array) -> xarray.Dataset:
+def _modes(plan: Plan, exact: Array) -> xarray.Dataset:
     """Escape times of every mode: by itself at leading order and exactly, and with the others."""
     import xarray
 
     alone = {
         method: [
             escape_time(
-                "tanh", sizes.scales[:, 0], width=sizes.block, beta=b, threshold=_THRESHOLD, method=method
+                "tanh", plan.scales[:, 0], width=plan.block, beta=b, threshold=_THRESHOLD, method=method
             )
-            for b in sizes.betas
+            for b in plan.betas
         ]
         for method in ("leading", "reduced")
     }
@@ -239,56 +232,56 @@ def _modes(sizes: Sizes, exact: Array) -> xarray.Dataset:
     )
 
 
-def _limit(sizes: Sizes) -> xarray.Dataset:
+def _limit(plan: Plan) -> xarray.Dataset:
     """The first mode's exact time over the leading one, for smaller and smaller scales."""
     import xarray
 
     ratios = []
-    for epsilon in track(sizes.epsilons, "smaller scales"):
-        X = np.full_like(sizes.scales, epsilon)
-        leading = escape_time("tanh", X[:, 0], width=sizes.block, beta=sizes.betas[0], threshold=_THRESHOLD)
-        found = block_escape("tanh", X, sizes.betas, sizes.block, threshold=_THRESHOLD, until=1.2 * leading)
+    for epsilon in track(plan.epsilons, "smaller scales"):
+        X = np.full_like(plan.scales, epsilon)
+        leading = escape_time("tanh", X[:, 0], width=plan.block, beta=plan.betas[0], threshold=_THRESHOLD)
+        found = block_escape("tanh", X, plan.betas, plan.block, threshold=_THRESHOLD, until=1.2 * leading)
         ratios.append(float(found[0]) / leading)
-    return xarray.Dataset({"ratio": ("epsilon", ratios)}, coords={"epsilon": list(sizes.epsilons)})
+    return xarray.Dataset({"ratio": ("epsilon", ratios)}, coords={"epsilon": list(plan.epsilons)})
 
 
-def _closures(sizes: Sizes) -> dict[int, HomotopyTimes]:
+def _closures(plan: Plan) -> dict[int, HomotopyTimes]:
     """By number of variables: the paper's closure, and the one with the off-block entries of every layer."""
-    modes = len(sizes.betas)
+    modes = len(plan.betas)
     choices = [(1, 2), tuple(range(1, _DEPTH))]
-    return {modes * (_DEPTH + len(layers) * (modes - 1)): _homotopy(sizes, 2, layers) for layers in choices}
+    return {modes * (_DEPTH + len(layers) * (modes - 1)): _homotopy(plan, 2, layers) for layers in choices}
 
 
-def _homotopies(sizes: Sizes) -> list[HomotopyTimes]:
-    return [_homotopy(sizes, nodes, None) for nodes in sizes.nodes]
+def _homotopies(plan: Plan) -> list[HomotopyTimes]:
+    return [_homotopy(plan, nodes, None) for nodes in plan.nodes]
 
 
-def _homotopy(sizes: Sizes, nodes: int, layers: Sequence[int] | None) -> HomotopyTimes:
+def _homotopy(plan: Plan, nodes: int, layers: Sequence[int] | None) -> HomotopyTimes:
     """From modes by themselves to the closure of some layers, or to the exact flow."""
     act = activation("tanh")
-    grid = hermite_grid(act, len(sizes.betas), sizes.grid_nodes)
-    field = block_field(act, _DEPTH, sizes.betas, sizes.block, grid)
+    grid = hermite_grid(act, len(plan.betas), plan.grid_nodes)
+    field = block_field(act, _DEPTH, plan.betas, plan.block, grid)
     end = Exact(field) if layers is None else LinearClosure(field, tuple(layers))
-    state = field.layout.from_scales(sizes.scales)
+    state = field.layout.from_scales(plan.scales)
     return homotopy(Decoupled(field), end, state, threshold=_THRESHOLD, nodes=nodes)
 
 
-def _ordering(sizes: Sizes) -> xarray.Dataset:
+def _ordering(plan: Plan) -> xarray.Dataset:
     """Two modes, the second weaker but with scales of another critical depth: who is first, by law and in fact?"""
     import xarray
 
-    shape = (len(sizes.strengths), len(sizes.depths))
+    shape = (len(plan.strengths), len(plan.depths))
     law, aligned = np.empty(shape), np.empty((*shape, 2))
-    for row, beta in enumerate(track(sizes.strengths, "order of two modes")):
-        for column, depth in enumerate(sizes.depths):
-            rhos = (sizes.epsilon, critical_scale(depth, sizes.epsilon, _DEPTH))
-            table = mode_times("tanh", (1.0, beta), rhos, depth=_DEPTH, block_width=sizes.block)
+    for row, beta in enumerate(track(plan.strengths, "order of two modes")):
+        for column, depth in enumerate(plan.depths):
+            rhos = (plan.epsilon, critical_scale(depth, plan.epsilon, _DEPTH))
+            table = mode_times("tanh", (1.0, beta), rhos, depth=_DEPTH, block_width=plan.block)
             law[row, column] = float(table["rate"][1] / table["rate"][0])
             aligned[row, column] = block_escape(
                 "tanh",
                 np.tile(rhos, (_DEPTH, 1)),
                 (1.0, beta),
-                sizes.block,
+                plan.block,
                 threshold=_GRID_THRESHOLD / np.sqrt(2),
                 observable="alignment",
                 until=_GRID_UNTIL,
@@ -299,5 +292,5 @@ def _ordering(sizes: Sizes) -> xarray.Dataset:
             "rate_ratio": (("strength", "critical_depth"), law),
             "time_ratio": (("strength", "critical_depth"), late[..., 0] / late[..., 1]),
         },
-        coords={"strength": list(sizes.strengths), "critical_depth": list(sizes.depths)},
+        coords={"strength": list(plan.strengths), "critical_depth": list(plan.depths)},
     )

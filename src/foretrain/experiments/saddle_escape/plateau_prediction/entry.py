@@ -8,7 +8,7 @@ the batches. A prediction agrees if the mean escape step is within 20 % of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -70,7 +70,7 @@ _CASES = (
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Plan:
     """Networks and work; ``rates`` are learning rates by kind of data."""
 
     cases: tuple[Case, ...]
@@ -82,8 +82,8 @@ class Sizes:
     runs: int
 
 
-_QUICK = Sizes(_CASES, 64, 16, 1024, {"teacher": 0.01, "digits": 0.02}, 64, 3)
-_SIZES = {
+_QUICK = Plan(_CASES, 64, 16, 1024, {"teacher": 0.01, "digits": 0.02}, 64, 3)
+PLANS: Mapping[Scale, Plan] = {
     Scale.QUICK: _QUICK,
     Scale.PAPER: replace(
         _QUICK, width=128, samples=4096, rates={"teacher": 0.004, "digits": 0.008}, batch=128, runs=6
@@ -91,38 +91,33 @@ _SIZES = {
 }
 
 
-def plateau_prediction(scale: Scale, seed: int, parts: Parts) -> Result:
+def plateau_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
     """Escape steps of real networks, as given and rescaled as advised: predicted beside stochastic descent."""
-    return run(_SIZES[scale], seed, parts)
-
-
-def run(sizes: Sizes, seed: int, parts: Parts) -> Result:
-    """The experiment at any size."""
     import xarray
 
-    seeds = spawn(seed, len(sizes.cases))
+    seeds = spawn(seed, len(plan.cases))
     found = [
-        parts.get(case.name, partial(_measure, sizes, case, own))
-        for case, own in track(list(zip(sizes.cases, seeds)), "networks")
+        parts.get(case.name, partial(_measure, plan, case, own))
+        for case, own in track(list(zip(plan.cases, seeds)), "networks")
     ]
-    names = xarray.Variable("case", [case.name for case in sizes.cases])
+    names = xarray.Variable("case", [case.name for case in plan.cases])
     data = xarray.concat(found, dim=names, join="exact", combine_attrs="drop").assign_attrs(
-        width=sizes.width, batch=sizes.batch, runs=sizes.runs
+        width=plan.width, batch=plan.batch, runs=plan.runs
     )
     rows = _table(data)
     return Result(_verdict(data), rows, data, partial(draw, data))
 
 
-def _measure(sizes: Sizes, case: Case, seed: np.random.SeedSequence) -> xarray.Dataset:
+def _measure(plan: Plan, case: Case, seed: np.random.SeedSequence) -> xarray.Dataset:
     """Forecast and training of one network."""
     from foretrain.compare.plateau import plateau
 
     drawing, descending = spawn(seed, 2)
-    x, y = _teacher(sizes, case, drawing) if case.data == "teacher" else _digits()
+    x, y = _teacher(plan, case, drawing) if case.data == "teacher" else _digits()
     outputs = 1 if case.data == "teacher" else 10
-    model = _network(case, [x.shape[1], *[sizes.width] * (case.depth - 1), outputs], drawing)
-    found = plateau(model, x, y, lr=sizes.rates[case.data], batch_size=sizes.batch)
-    return _kept(found, found.verify(runs=sizes.runs, seed=descending))
+    model = _network(case, [x.shape[1], *[plan.width] * (case.depth - 1), outputs], drawing)
+    found = plateau(model, x, y, lr=plan.rates[case.data], batch_size=plan.batch)
+    return _kept(found, found.verify(runs=plan.runs, seed=descending))
 
 
 def _function(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -160,12 +155,12 @@ def _network(case: Case, sizes: list[int], seed: np.random.SeedSequence) -> torc
     return nn.Sequential(*layers)
 
 
-def _teacher(sizes: Sizes, case: Case, seed: np.random.SeedSequence) -> tuple[torch.Tensor, torch.Tensor]:
+def _teacher(plan: Plan, case: Case, seed: np.random.SeedSequence) -> tuple[torch.Tensor, torch.Tensor]:
     """y = σ(v·x) of Gaussian inputs, v a unit vector."""
     import torch
 
     source = torch.Generator().manual_seed(integer(spawn(seed, 1)[0]))
-    x = torch.randn(sizes.samples, sizes.inputs, generator=source)
+    x = torch.randn(plan.samples, plan.inputs, generator=source)
     return x, _function(case.activation)(x[:, :1])
 
 

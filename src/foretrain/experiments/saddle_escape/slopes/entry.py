@@ -8,6 +8,7 @@ one ε of each r. Times are learning rate × steps of the uniform flow.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ _NOT_MET = 5  # critical depth whose published slope depends on how often the lo
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Plan:
     """Networks and work; ``points`` stand for the Gaussian law, ``descents`` is the number of seeds given to SGD."""
 
     depth: int
@@ -60,41 +61,36 @@ class Sizes:
     longest_descent: float  # units of time
 
 
-_SIZES = {
-    Scale.QUICK: Sizes(8, 128, 16, 7, 5, 512, 1e-3, 3, 6.0),
-    Scale.PAPER: Sizes(8, 128, 16, 10, 20, 4096, 1e-4, 5, _BUDGET),
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(8, 128, 16, 7, 5, 512, 1e-3, 3, 6.0),
+    Scale.PAPER: Plan(8, 128, 16, 10, 20, 4096, 1e-4, 5, _BUDGET),
 }
 
 
-def saddle_slopes(scale: Scale, seed: int, parts: Parts) -> Result:
+def saddle_slopes(plan: Plan, seed: int, parts: Parts) -> Result:
     """Fitted slopes of log escape time against log ε for r = 3, 5, 8 small layers, beside the published ones."""
-    return run(_SIZES[scale], seed, parts)
-
-
-def run(sizes: Sizes, seed: int, parts: Parts) -> Result:
-    """The experiment at any size."""
     import xarray
 
-    small = [r for r in PUBLISHED if r <= sizes.depth]
-    flows = [parts.get(f"flow r={r}", partial(_flow, sizes, r, seed)) for r in small]
-    finer = [parts.get(f"finer r={r}", partial(_finer, sizes, r, seed)) for r in small]
+    small = [r for r in PUBLISHED if r <= plan.depth]
+    flows = [parts.get(f"flow r={r}", partial(_flow, plan, r, seed)) for r in small]
+    finer = [parts.get(f"finer r={r}", partial(_finer, plan, r, seed)) for r in small]
     descents = [
-        parts.get(f"descent r={r}", partial(_descent, sizes, r, seed, flow))
+        parts.get(f"descent r={r}", partial(_descent, plan, r, seed, flow))
         for r, flow in zip(small, flows, strict=True)
     ]
     index = xarray.Variable("small_layers", small)
     data = xarray.merge(
         [xarray.concat(each, dim=index, join="outer", coords="minimal") for each in (flows, finer, descents)],
         combine_attrs="drop",
-    ).assign_attrs(depth=sizes.depth, width=sizes.width, inputs=sizes.inputs, points=sizes.points)
+    ).assign_attrs(depth=plan.depth, width=plan.width, inputs=plan.inputs, points=plan.points)
     rows = _table(data)
     return Result(_verdict(data, rows), rows, data, partial(draw, data, PUBLISHED))
 
 
-def _problem(sizes: Sizes) -> Problem:
+def _problem(plan: Plan) -> Problem:
     from foretrain.training.gradient_flow import Problem
 
-    return Problem("tanh", depth=sizes.depth, width=sizes.width, inputs=sizes.inputs)
+    return Problem("tanh", depth=plan.depth, width=plan.width, inputs=plan.inputs)
 
 
 def _rules(tolerance: float) -> Integration:
@@ -106,37 +102,35 @@ def _rules(tolerance: float) -> Integration:
     return Integration(rtol=tolerance, dtype=torch.float32, method="bogacki_shampine", max_time=_BUDGET)
 
 
-def _seeds(sizes: Sizes, seed: int) -> list[int]:
-    return [integer(own) for own in spawn(seed, sizes.seeds)]
+def _seeds(plan: Plan, seed: int) -> list[int]:
+    return [integer(own) for own in spawn(seed, plan.seeds)]
 
 
-def _flow(sizes: Sizes, r: int, seed: int) -> xarray.Dataset:
+def _flow(plan: Plan, r: int, seed: int) -> xarray.Dataset:
     """Times (point, seed, threshold) over the published window; nan beyond the published budget of steps."""
-    epsilons = np.geomspace(*_WINDOWS[r], sizes.epsilons)
-    found = _escapes(sizes, r, epsilons, seed, sizes.points, sizes.tolerance)
+    epsilons = np.geomspace(*_WINDOWS[r], plan.epsilons)
+    found = _escapes(plan, r, epsilons, seed, plan.points, plan.tolerance)
     return found.assign(epsilon=("point", epsilons))
 
 
-def _finer(sizes: Sizes, r: int, seed: int) -> xarray.Dataset:
+def _finer(plan: Plan, r: int, seed: int) -> xarray.Dataset:
     """The largest ε once more, where the sample matters most, with four times the points and a third of the error."""
     largest = _escapes(
-        sizes, r, np.array(_WINDOWS[r][1:]), seed, 4 * sizes.points, max(sizes.tolerance / 3, 2e-5)
+        plan, r, np.array(_WINDOWS[r][1:]), seed, 4 * plan.points, max(plan.tolerance / 3, 2e-5)
     )
     return largest.isel(point=0)[["time"]].rename(time="finer_time")
 
 
-def _escapes(
-    sizes: Sizes, r: int, epsilons: Array, seed: int, points: int, tolerance: float
-) -> xarray.Dataset:
+def _escapes(plan: Plan, r: int, epsilons: Array, seed: int, points: int, tolerance: float) -> xarray.Dataset:
     import xarray
 
     from foretrain.training.gradient_flow import escape, gaussian_sample, scaled_he
 
-    problem = _problem(sizes)
-    networks = scaled_he(problem, r, list(epsilons), _seeds(sizes, seed))
+    problem = _problem(plan)
+    networks = scaled_he(problem, r, list(epsilons), _seeds(plan, seed))
     sample = gaussian_sample(problem, points)
     found = escape(problem, networks, thresholds=_THRESHOLDS, sample=sample, integration=_rules(tolerance))
-    shape = (len(epsilons), sizes.seeds)
+    shape = (len(epsilons), plan.seeds)
     grid = ("point", "seed")
     return xarray.Dataset(
         {
@@ -148,7 +142,7 @@ def _escapes(
     )
 
 
-def _descent(sizes: Sizes, r: int, seed: int, flow: xarray.Dataset) -> xarray.Dataset:
+def _descent(plan: Plan, r: int, seed: int, flow: xarray.Dataset) -> xarray.Dataset:
     """SGD at the published rate and batch, at the smallest ε whose flow escapes within the time allowed for it."""
     import torch
     import xarray
@@ -156,10 +150,10 @@ def _descent(sizes: Sizes, r: int, seed: int, flow: xarray.Dataset) -> xarray.Da
     from foretrain.training.gradient_flow import gaussian_sample, scaled_he, stochastic_escape
 
     slowest = flow["time"].sel(threshold=_THRESHOLD).max("seed").fillna(np.inf).values
-    quick = np.flatnonzero(1.2 * slowest <= sizes.longest_descent)
+    quick = np.flatnonzero(1.2 * slowest <= plan.longest_descent)
     place = int(quick[0]) if len(quick) else len(slowest) - 1
-    problem = _problem(sizes)
-    networks = scaled_he(problem, r, float(flow["epsilon"][place]), _seeds(sizes, seed)[: sizes.descents])
+    problem = _problem(plan)
+    networks = scaled_he(problem, r, float(flow["epsilon"][place]), _seeds(plan, seed)[: plan.descents])
     found = stochastic_escape(
         problem,
         networks,
@@ -167,13 +161,13 @@ def _descent(sizes: Sizes, r: int, seed: int, flow: xarray.Dataset) -> xarray.Da
         batch_size=_BATCH,
         steps=round(2 * min(slowest[place], _BUDGET) / _RATE),
         thresholds=(_THRESHOLD,),
-        sample=gaussian_sample(problem, sizes.points),
+        sample=gaussian_sample(problem, plan.points),
         every=1,
         dtype=torch.float32,
         seed=seed,
     )
     return xarray.Dataset(
-        {"descent_time": ("seed", _filled(found["time"].values[:, 0], sizes.seeds)), "descent_point": place}
+        {"descent_time": ("seed", _filled(found["time"].values[:, 0], plan.seeds)), "descent_point": place}
     )
 
 

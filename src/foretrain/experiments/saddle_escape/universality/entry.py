@@ -8,6 +8,7 @@ exact scalar flow. Descent is timed by its loss: it has escaped when its loss is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ _FORMULAS: tuple[Method, ...] = ("leading", "corrected", "reduced")
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Plan:
     """ε of the window; ``networks`` of them flow as whole networks; descent at some ε of each class."""
 
     epsilons: int
@@ -52,34 +53,29 @@ def _logarithmic(first: float, last: float) -> tuple[float, ...]:
     return tuple(np.geomspace(first, last, 5).tolist())
 
 
-_SIZES = {
-    Scale.QUICK: Sizes(14, 4, 16, 0.5, 5, {"B": (0.1,), "C": (0.2, 0.316)}),
-    Scale.PAPER: Sizes(
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(14, 4, 16, 0.5, 5, {"B": (0.1,), "C": (0.2, 0.316)}),
+    Scale.PAPER: Plan(
         14, 14, _WIDTH, 0.05, 5, {"B": _logarithmic(0.03, 0.1), "C": _logarithmic(0.1, 10**-0.5)}
     ),
 }
 
 
-def saddle_universality(scale: Scale, seed: int, parts: Parts) -> Result:
+def saddle_universality(plan: Plan, seed: int, parts: Parts) -> Result:
     """K t of five activations over ε, by the scalar flow, by whole networks and by stochastic gradient descent."""
-    return run(_SIZES[scale], seed, parts)
-
-
-def run(sizes: Sizes, seed: int, parts: Parts) -> Result:
-    """The experiment at any size."""
     import xarray
 
-    epsilon = np.geomspace(3e-3, 0.1, sizes.epsilons)
+    epsilon = np.geomspace(3e-3, 0.1, plan.epsilons)
     scalar = parts.get("scalar flow", partial(_scalar, epsilon))
-    chosen = epsilon[np.linspace(sizes.epsilons - 1, 0, sizes.networks).round().astype(int)]
+    chosen = epsilon[np.linspace(plan.epsilons - 1, 0, plan.networks).round().astype(int)]
     whole = parts.get("whole networks", partial(_whole, chosen))
     descents = [
-        parts.get(f"descent {name}", partial(_descend, sizes, name, own))
+        parts.get(f"descent {name}", partial(_descend, plan, name, own))
         for name, own in zip(ACTIVATIONS, spawn(seed, len(ACTIVATIONS)), strict=True)
     ]
     descent = xarray.concat(descents, dim="case", join="exact")
     data = xarray.merge([scalar, whole, descent], combine_attrs="drop").assign_attrs(
-        width=_WIDTH, descent_width=sizes.descent_width, rate=sizes.rate, seeds=sizes.seeds
+        width=_WIDTH, descent_width=plan.descent_width, rate=plan.rate, seeds=plan.seeds
     )
     return Result(_verdict(data), _table(data), data, partial(draw, data))
 
@@ -122,26 +118,26 @@ def _whole(epsilon: Array) -> xarray.Dataset:
     )
 
 
-def _descend(sizes: Sizes, name: str, seed: np.random.SeedSequence) -> xarray.Dataset:
+def _descend(plan: Plan, name: str, seed: np.random.SeedSequence) -> xarray.Dataset:
     """K t of descent from the manifold (case, seed), with that of the scalar flow of the same width."""
     import xarray
 
     from foretrain.training.gradient_flow import Problem, ansatz, gaussian_sample, stochastic_escape
 
-    width = sizes.descent_width
+    width = plan.descent_width
     K, problem = coupling(name, DEPTH, width), Problem(name, depth=DEPTH, width=width, inputs=16)
     exact, times = [], []
-    epsilons = [float(each) for each in sizes.descent_epsilons[ACTIVATIONS[name]]]
+    epsilons = [float(each) for each in plan.descent_epsilons[ACTIVATIONS[name]]]
     for epsilon, own in zip(epsilons, spawn(seed, len(epsilons)), strict=True):
         scales = np.full(DEPTH, epsilon)
         expected = escape_time(name, scales, width=width, threshold=THRESHOLD, method="reduced")
         level = float(reduced_flow(name, scales, width=width, threshold=THRESHOLD)["loss"][-1])
         found = stochastic_escape(
             problem,
-            ansatz(problem, np.tile(scales, (sizes.seeds, 1))),
-            lr=sizes.rate,
+            ansatz(problem, np.tile(scales, (plan.seeds, 1))),
+            lr=plan.rate,
             batch_size=_BATCH,
-            steps=round(2 * expected / sizes.rate),
+            steps=round(2 * expected / plan.rate),
             thresholds=(level,),
             metric="normalized",
             sample=gaussian_sample(problem, 1024),
