@@ -61,8 +61,8 @@ def test_in_memory(files: tuple[str, Path], capsys: pytest.CaptureFixture[str]) 
     exact = kernel.spectrum()
     assert found["eigenvalues"] == pytest.approx(exact.eigenvalues[:10], rel=1e-10)
     assert found["trace"] == pytest.approx(exact.trace)
-    assert found["participation_ratio"] == pytest.approx(exact.participation_ratio)
-    assert found["effective_rank"] == pytest.approx(exact.effective_rank, rel=1e-6)
+    assert found["effective_rank"] == pytest.approx(exact.effective_rank)
+    assert found["entropy_rank"] == pytest.approx(exact.entropy_rank, rel=1e-6)
     assert (found["store"], found["samples"], found["size"]) == (None, SAMPLES, 3 * SAMPLES)
     assert found["alignment"]["plain"] == pytest.approx(alignment(kernel, data["y"]).alignment)
     layers = ft.ntk(model, torch.from_numpy(data["x"]), by="layer")
@@ -78,7 +78,7 @@ def test_on_disk_with_a_fit(
     options = ("-o", str(store), "--workers", "1", "--batch-size", "8", "--ridge", "0.1", "--test")
     found, memory = ask(capsys, files, *options), ask(capsys, files, "--ridge", "0.1", "--test")
     assert (found["store"], memory["store"]) == (str(store), None)
-    for name in ("eigenvalues", "trace", "participation_ratio", "layer_shares"):
+    for name in ("eigenvalues", "trace", "effective_rank", "layer_shares"):
         assert found[name] == pytest.approx(memory[name], rel=1e-9)
     assert found["readings"] > 0
     kernel = StoredKernel(store)
@@ -117,6 +117,7 @@ def test_people_get_tables_and_pictures(
     text = capsys.readouterr().out
     for part in (
         "Effective rank",
+        "entropy rank",
         "share of the trace",
         "energy of y",
         "Alignment with the targets",

@@ -274,7 +274,7 @@ class Operator(LinearMap):
         products: int | None = None,
         seed: Seed = 0,
     ) -> Estimate:
-        """An effective rank; see ``foretrain.operators.estimators.effective_rank`` for the kinds."""
+        """tr(A)² / tr(A²), the participation ratio, or another of the kinds in ``estimators.effective_rank``."""
         from foretrain.operators.estimators import effective_rank
 
         return effective_rank(self, kind=kind, share=share, accuracy=accuracy, products=products, seed=seed)

@@ -8,7 +8,7 @@ import torch
 from chain_networks import CASES, normal
 from torch import nn
 
-from foretrain.empirical.fields import effective_rank, fields, heavy_tail, participation_ratio
+from foretrain.empirical.fields import effective_rank, entropy_rank, fields, heavy_tail
 from foretrain.empirical.fields.spectra import metric_alignment
 from foretrain.support.errors import InputError
 
@@ -63,16 +63,18 @@ def test_alignment_is_a_rayleigh_quotient() -> None:
 
 
 def test_ranks_of_known_spectra() -> None:
-    assert participation_ratio([3.0, 3.0, 3.0, 3.0]) == pytest.approx(4)
-    assert participation_ratio([2.0, 1.0]) == pytest.approx(9 / 5)
-    assert effective_rank([5.0, 0.0, 0.0]) == pytest.approx(1)
-    assert effective_rank([2.0, 1.0]) == pytest.approx(3 / 4 ** (1 / 3))
-    assert np.isnan(participation_ratio([0.0, 0.0]))
-    assert np.isnan(effective_rank([0.0]))
+    assert effective_rank([3.0, 3.0, 3.0, 3.0]) == pytest.approx(4)
+    assert effective_rank([2.0, 1.0]) == pytest.approx(9 / 5)
+    assert entropy_rank([5.0, 0.0, 0.0]) == pytest.approx(1)
+    assert entropy_rank([2.0, 1.0]) == pytest.approx(3 / 4 ** (1 / 3))
+    assert np.isnan(effective_rank([0.0, 0.0]))
+    assert np.isnan(entropy_rank([0.0]))
+    for values in np.random.default_rng(0).exponential(size=(20, 7)) ** 3:
+        assert effective_rank(values) < entropy_rank(values) < 7
 
 
 @pytest.mark.parametrize(("values", "message"), [([], "empty"), ([1.0, -0.5], "negative eigenvalue -0.5")])
 def test_bad_spectra(values: list[float], message: str) -> None:
-    for measure in (participation_ratio, effective_rank):
+    for measure in (effective_rank, entropy_rank):
         with pytest.raises(InputError, match=message):
             measure(values)

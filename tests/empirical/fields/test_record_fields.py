@@ -11,7 +11,7 @@ import xarray as xr
 from chain_networks import normal, redraw
 from torch import nn
 
-from foretrain.empirical.fields import Fields, fields, participation_ratio, record_fields
+from foretrain.empirical.fields import Fields, effective_rank, fields, record_fields
 from foretrain.support.errors import InputError
 
 X, Y = normal(7, 5, seed=1), normal(7, 1, seed=2)
@@ -53,7 +53,7 @@ def _check_moment(moment: xr.Dataset, model: nn.Module) -> None:
     )
     total = np.linalg.eigvalsh(kernels.sum(axis=0))[::-1]
     np.testing.assert_allclose(moment["kernel_eigenvalue"], total[:4], rtol=1e-8)
-    assert float(moment["kernel_participation"]) == pytest.approx(participation_ratio(total), rel=1e-8)
+    assert float(moment["kernel_participation"]) == pytest.approx(effective_rank(total), rel=1e-8)
     np.testing.assert_allclose(
         moment["layer_eigenvalue"].sel(layer=2), found.kernel_spectrum.sel(part="2")[:4], rtol=1e-8
     )

@@ -39,7 +39,7 @@ def test_of_a_matrix_all_are_known() -> None:
     assert found.known == pytest.approx([4, 2, 2, 0])
     assert found.counts([1.0, 3.0, 5.0]).value.tolist() == [2, 1]
     assert found.sum_of(np.sqrt).value == pytest.approx(2 + 2 * 2**0.5)
-    rank = found.effective_rank()
+    rank = found.entropy_rank()
     assert (rank.value, rank.standard_error, found.probes) == (
         pytest.approx(entropy_rank(found.known)),
         0.0,
@@ -58,7 +58,7 @@ def test_sums_have_honest_errors() -> None:
             exact = float(np.sum(function(EIGENVALUES)))
             scores.append((estimate.value - exact) / estimate.standard_error)
             assert estimate.standard_error < 0.05 * abs(exact)
-        rank = found.effective_rank(float(EIGENVALUES.sum()))
+        rank = found.entropy_rank(float(EIGENVALUES.sum()))
         scores.append((rank.value - entropy_rank(EIGENVALUES)) / rank.standard_error)
     assert 0.6 < np.sqrt(np.mean(np.square(scores))) < 1.6
     assert np.abs(scores).max() < 5

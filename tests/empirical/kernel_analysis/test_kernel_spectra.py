@@ -20,12 +20,13 @@ from foretrain.empirical.kernel_analysis import alignment, condition_number, spe
 def test_spectrum_of_a_known_matrix() -> None:
     found = spectrum(np.diag([1.0, 4.0, 0.0, 3.0]), top=2)
     assert found.eigenvalues == pytest.approx([4, 3, 1, 0])
-    assert found.participation_ratio == pytest.approx(64 / 26)
+    assert found.effective_rank == pytest.approx(64 / 26)
     shares = np.array([4, 3, 1]) / 8
-    assert found.effective_rank == pytest.approx(np.exp(-np.sum(shares * np.log(shares))))
+    assert found.entropy_rank == pytest.approx(np.exp(-np.sum(shares * np.log(shares))))
     assert (found.trace, found.trace_error, found.rank, found.complete) == (pytest.approx(8), 0, 3, True)
     assert np.abs(found.modes).reshape(2, 4) == pytest.approx(np.eye(4)[[1, 3]])
     assert "rank 3" in repr(found)
+    assert "effective rank 2.462 (trace² / squares), entropy rank 2.649" in repr(found)
 
 
 def test_spectrum_is_that_of_the_matrix_over_samples_and_outputs() -> None:
@@ -38,7 +39,7 @@ def test_spectrum_is_that_of_the_matrix_over_samples_and_outputs() -> None:
     assert flat @ matrix @ flat.T == pytest.approx(np.diag(found.eigenvalues[:4]), abs=1e-10)
     labelled = found.to_dataset()
     assert labelled.amplitude.shape == (4, SAMPLES, OUTPUTS)
-    assert labelled.attrs["participation_ratio"] == found.participation_ratio
+    assert labelled.attrs["effective_rank"] == found.effective_rank
 
 
 def test_traces_and_layers_are_understood() -> None:
@@ -56,7 +57,7 @@ def test_spectra_ignore_the_order_of_samples_and_scale_with_the_kernel(seed: int
     order = np.random.default_rng(seed).permutation(6)
     plain, other = spectrum(kernel), spectrum(scale * kernel[np.ix_(order, order)])
     assert other.eigenvalues == pytest.approx(scale * plain.eigenvalues, abs=1e-9 * scale * plain.trace)
-    assert other.participation_ratio == pytest.approx(plain.participation_ratio)
+    assert other.effective_rank == pytest.approx(plain.effective_rank)
     assert other.rank == plain.rank == 4
     y = np.random.default_rng(seed + 1).normal(size=6)
     first, second = alignment(kernel, y), alignment(scale * kernel[np.ix_(order, order)], -3 * y[order])
@@ -74,8 +75,8 @@ def test_spectrum_of_an_operator() -> None:
     assert overlaps == pytest.approx(np.ones(5), abs=1e-8)
     assert 0 < found.trace_error < 0.02 * exact.trace
     assert abs(found.trace - exact.trace) < 3.5 * found.trace_error
-    assert abs(found.participation_ratio - exact.participation_ratio) < 3.5 * found.participation_error
-    assert np.isnan(found.effective_rank)
+    assert abs(found.effective_rank - exact.effective_rank) < 3.5 * found.effective_rank_error
+    assert np.isnan(found.entropy_rank)
     assert "5 largest known, by Lanczos" in repr(found)
 
 
@@ -101,7 +102,7 @@ def test_all_modes_of_an_operator_are_exact() -> None:
     exact = spectrum(ntk(model, x), top=9)
     assert found.complete
     assert found.eigenvalues == pytest.approx(exact.eigenvalues)
-    assert found.effective_rank == pytest.approx(exact.effective_rank)
+    assert found.entropy_rank == pytest.approx(exact.entropy_rank)
 
 
 @pytest.mark.statistical
@@ -109,7 +110,7 @@ def test_standard_errors_of_operator_spectra_are_honest() -> None:
     model, x = network(), inputs(20)
     exact, operator = spectrum(ntk(model, x)), ntk_operator(model, x)
     runs = [spectrum(operator, top=4, probes=40, seed=seed) for seed in range(150)]
-    for name, error in (("trace", "trace_error"), ("participation_ratio", "participation_error")):
+    for name, error in (("trace", "trace_error"), ("effective_rank", "effective_rank_error")):
         z = [(getattr(run, name) - getattr(exact, name)) / getattr(run, error) for run in runs]
         assert abs(np.mean(z)) < 4 / 150**0.5
         assert 0.8 < np.sqrt(np.mean(np.square(z))) < 1.25

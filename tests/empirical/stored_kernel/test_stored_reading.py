@@ -91,7 +91,7 @@ def test_norms_come_from_the_records(tmp_path: Path, options: dict[str, object])
     kernel, expected = stored(tmp_path / "k.zarr", **options)
     matrix = dense(expected)
     assert kernel.norms == pytest.approx((np.trace(matrix), np.sum(matrix**2)), rel=1e-13)
-    assert kernel.participation_ratio == pytest.approx(np.trace(matrix) ** 2 / np.sum(matrix**2), rel=1e-12)
+    assert kernel.effective_rank == pytest.approx(np.trace(matrix) ** 2 / np.sum(matrix**2), rel=1e-12)
     shares = kernel.layer_shares
     assert set(shares) == {"0", "2"}
     assert sum(shares.values()) == pytest.approx(1.0, rel=1e-12)

@@ -37,12 +37,12 @@ def test_of_a_stored_kernel(tmp_path: Path, options: dict[str, Any]) -> None:
     y = targets(130)
     found = kernel.summary(y, top=6)
     assert found.trace == pytest.approx(values.sum(), rel=1e-12)
-    assert found.participation_ratio == pytest.approx(values.sum() ** 2 / (values**2).sum(), rel=1e-12)
+    assert found.effective_rank == pytest.approx(values.sum() ** 2 / (values**2).sum(), rel=1e-12)
     assert found.eigenvalues == pytest.approx(values[:6], rel=1e-10)
     assert found.residuals.max() < 1e-8 * values[0]
     shares = np.maximum(values, 0) / values.sum()
     entropy = -np.sum(shares[shares > 0] * np.log(shares[shares > 0]))
-    rank = found.effective_rank
+    rank = found.entropy_rank
     assert rank.value == pytest.approx(np.exp(entropy), rel=1e-8, abs=4 * float(rank.standard_error))
     assert found.layer_shares == pytest.approx(layer_shares(130), rel=1e-10)
     exact = alignment(expected, y)
@@ -54,7 +54,7 @@ def test_of_a_stored_kernel(tmp_path: Path, options: dict[str, Any]) -> None:
     text = repr(found)
     for part in (
         "130 samples",
-        "trace² / squares",
+        f"effective rank {found.effective_rank:.4g} (trace² / squares), entropy rank {rank.value:.4g}",
         "layers' shares",
         "alignment with the targets",
         str(kernel.path),
@@ -96,7 +96,8 @@ def test_a_summary_can_be_saved(tmp_path: Path) -> None:
     assert dict(zip(data["layer"].values, data["layer_share"].values)) == pytest.approx(
         dict(found.layer_shares)
     )
-    assert data.attrs["participation_ratio"] == pytest.approx(found.participation_ratio)
+    assert data.attrs["effective_rank"] == pytest.approx(found.effective_rank)
+    assert data.attrs["entropy_rank"] == pytest.approx(found.entropy_rank.value)
     assert data["energy"].sizes == {"mode": 4}
     ft.save(summarise(ntk(network(), inputs(9))), tmp_path / "memory.zarr")
 

@@ -29,14 +29,14 @@ def text(
     misfit: str | None,
 ) -> list[str | Table]:
     """The summary in words and tables."""
-    rank = summary.effective_rank
+    rank = summary.entropy_rank
     plus = f" ± {rank.standard_error:.2g}" if rank.standard_error > 0 else ""
     form = "summed over" if summary.traced else "of"
     parts: list[str | Table] = [
         f"Tangent kernel of {summary.samples} samples, {form} {len(summary.outputs)} outputs: {summary.size} x "
         f"{summary.size} in {summary.dtype}, {human_bytes(summary.bytes)}.\nParameters: {_ways(kernel)}.",
-        f"Trace {summary.trace:.6g}. Effective rank {summary.participation_ratio:.4g} (trace² / sum of squares), "
-        f"{rank.value:.4g}{plus} (by entropy).",
+        f"Trace {summary.trace:.6g}. Effective rank {summary.effective_rank:.4g} (trace² / sum of squares), "
+        f"entropy rank {rank.value:.4g}{plus}.",
         _mode_table(summary),
     ]
     if summary.layer_shares:
@@ -123,9 +123,9 @@ def document(
         "bytes": summary.bytes,
         "store": summary.path,
         "trace": summary.trace,
-        "participation_ratio": summary.participation_ratio,
-        "effective_rank": summary.effective_rank.value,
-        "effective_rank_error": summary.effective_rank.standard_error,
+        "effective_rank": summary.effective_rank,
+        "entropy_rank": summary.entropy_rank.value,
+        "entropy_rank_error": summary.entropy_rank.standard_error,
         "eigenvalues": summary.eigenvalues,
         "residuals": summary.residuals,
         "layer_shares": dict(summary.layer_shares),

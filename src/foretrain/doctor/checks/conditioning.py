@@ -6,8 +6,9 @@ recommended rate until half, and nine tenths, of the error's energy are gone, if
 
 Measurements: by ``mode`` (all eigenmodes, from the largest on) ``eigenvalue`` (1/step) and ``energy`` (share of the
 present |dL/df|^2); by ``step`` (at the recommended rate) ``left`` (share of that energy) and ``predicted_loss``; and
-``condition_number``, ``effective_rank`` (exponential of the entropy of the eigenvalues), ``participation_ratio``,
-``top_share`` (of the trace in the largest eigenvalue), ``half_steps`` and ``ninety_steps``.
+``condition_number``, ``effective_rank`` (participation ratio of the eigenvalues: trace^2 over the sum of squares),
+``entropy_rank`` (exponential of the entropy of their shares of the trace), ``top_share`` (of the trace in the largest
+eigenvalue), ``half_steps`` and ``ninety_steps``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from foretrain.doctor.kernels.output_kernel import Forecast, OutputKernel, outpu
 from foretrain.doctor.presentation.step_counts import counted
 from foretrain.doctor.setup import Case
 from foretrain.doctor.trials.stability import edge
-from foretrain.empirical.fields.spectra import effective_rank, participation_ratio
+from foretrain.empirical.fields.spectra import effective_rank, entropy_rank
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class _Spectrum:
 
     condition_number: float
     effective_rank: float
-    participation_ratio: float
+    entropy_rank: float
     top_share: float
     half_steps: float
     ninety_steps: float
@@ -79,7 +80,7 @@ def _measured(kernel: OutputKernel, forecast: Forecast | None, speed: float) -> 
     return _Spectrum(
         float(values[0] / values[-1]) if values[-1] > rounding else float("inf"),
         effective_rank(values),
-        participation_ratio(values),
+        entropy_rank(values),
         float(values[0] / values.sum()),
         *times,
     )

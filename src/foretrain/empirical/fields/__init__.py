@@ -10,7 +10,7 @@ conjugate fields b_l go back, and their overlaps make the tangent kernel of the 
 ``weight_free``      the object behind ``simulate``, to be stepped by hand
 ``record_fields``    layer contributions, spectra and alignment while a copy of the model learns
 ``heavy_tail``       exponent of a spectrum's tail, ``tail_p_value`` whether a power law fits it
-``participation_ratio``, ``effective_rank``   how many eigenvalues count
+``effective_rank``   how many eigenvalues count: their participation ratio; ``entropy_rank`` by entropy
 """
 
 from foretrain.empirical.fields.entry import Fields, fields
@@ -23,7 +23,7 @@ from foretrain.empirical.fields.one_hidden_layer import (
     weight_training,
 )
 from foretrain.empirical.fields.record import record_fields
-from foretrain.empirical.fields.spectra import effective_rank, participation_ratio
+from foretrain.empirical.fields.spectra import effective_rank, entropy_rank
 from foretrain.empirical.fields.step_report import StepReport
 
 __all__ = [
@@ -33,9 +33,9 @@ __all__ = [
     "StepReport",
     "WeightFreeNetwork",
     "effective_rank",
+    "entropy_rank",
     "fields",
     "heavy_tail",
-    "participation_ratio",
     "record_fields",
     "simulate",
     "tail_p_value",

@@ -81,11 +81,11 @@ def _of_kernels(state: FieldState, residual: Tensor, modes: int) -> Variables:
         "kernel_trace": (("layer",), _numpy(state.kernel_traces())),
         "kernel_drive": (("layer",), np.array(drives)),
         "kernel_eigenvalue": (("rank",), _cut(whole, modes)),
-        "kernel_participation": ((), np.array(spectra.participation_ratio(whole))),
+        "kernel_participation": ((), np.array(spectra.effective_rank(whole))),
         "layer_eigenvalue": (("layer", "rank"), np.stack([_cut(one, modes) for one in spectra_of_layers])),
         "layer_participation": (
             ("layer",),
-            np.array([spectra.participation_ratio(one) for one in spectra_of_layers]),
+            np.array([spectra.effective_rank(one) for one in spectra_of_layers]),
         ),
     }
 
@@ -95,7 +95,7 @@ def _of_weights(state: FieldState, modes: int) -> Variables:
     tails = [_tail(values) for values in found]
     return {
         "weight_eigenvalue": (("layer", "rank"), np.stack([_cut(one, modes) for one in found])),
-        "weight_participation": (("layer",), np.array([spectra.participation_ratio(one) for one in found])),
+        "weight_participation": (("layer",), np.array([spectra.effective_rank(one) for one in found])),
         "tail_exponent": (("layer",), np.array([tail[0] for tail in tails])),
         "tail_exponent_error": (("layer",), np.array([tail[1] for tail in tails])),
     }

@@ -50,12 +50,12 @@ def weight_eigenvalues(weight: Tensor) -> Tensor:
     return _squared_singular_values(weight)
 
 
-def participation_ratio(eigenvalues: ArrayLike) -> float:
-    """(sum of lambda)^2 / sum of lambda^2: how many eigenvalues count; nan if all are zero.
+def effective_rank(eigenvalues: ArrayLike) -> float:
+    """(sum of lambda)^2 / sum of lambda^2, the participation ratio: how many eigenvalues count; nan if all are zero.
 
     Examples
     --------
-    >>> participation_ratio([1.0, 1.0, 1.0, 0.0])
+    >>> effective_rank([1.0, 1.0, 1.0, 0.0])
     3.0
     """
     values = _spectrum(eigenvalues)
@@ -63,12 +63,12 @@ def participation_ratio(eigenvalues: ArrayLike) -> float:
     return float(np.sum(values)) ** 2 / total if total > 0 else float("nan")
 
 
-def effective_rank(eigenvalues: ArrayLike) -> float:
-    """Exponential of the entropy of lambda / sum of lambda; nan if all are zero.
+def entropy_rank(eigenvalues: ArrayLike) -> float:
+    """Exponential of the entropy of lambda / sum of lambda, never below ``effective_rank``; nan if all are zero.
 
     Examples
     --------
-    >>> round(effective_rank([2.0, 2.0, 0.0]), 12)
+    >>> round(entropy_rank([2.0, 2.0, 0.0]), 12)
     2.0
     """
     values = _spectrum(eigenvalues)

@@ -87,7 +87,7 @@ class SpectralDensity:
         error = np.sqrt(found.standard_error**2 + blur[1:] ** 2 + blur[:-1] ** 2)
         return KernelEstimate(found.value, error, self.probes, self.seed)
 
-    def effective_rank(self, trace: float | None = None) -> KernelEstimate:
+    def entropy_rank(self, trace: float | None = None) -> KernelEstimate:
         """Exponential of the entropy of eigenvalue / trace; pass the trace where it is known exactly."""
         logarithms, traces = self._draws(_times_logarithm), self._draws(_not_negative)
         if trace is not None:
@@ -126,7 +126,7 @@ class SpectralDensity:
 
     def __repr__(self) -> str:
         above = self.counts([self.resolution, np.inf])
-        rank = self.effective_rank()
+        rank = self.entropy_rank()
         how = "all known"
         if self.probes:
             how = (
@@ -137,7 +137,7 @@ class SpectralDensity:
             [
                 f"SpectralDensity of {self.size} eigenvalues ({how})",
                 f"  {_told(above.value[0], above.standard_error[0])} are above {self.resolution:.2g}, below which "
-                f"they are not {limit}; effective rank {_told(rank.value, rank.standard_error)}",
+                f"they are not {limit}; entropy rank {_told(rank.value, rank.standard_error)}",
                 "  .counts(edges), .sum_of(function) for tr f(K), .to_dataset()",
             ]
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.empirical.fields.spectra import effective_rank, participation_ratio
+from foretrain.empirical.fields.spectra import effective_rank, entropy_rank
 from foretrain.empirical.kernel_analysis.checks import (
     LANCZOS_MODES,
     PROBES,
@@ -48,10 +48,11 @@ if TYPE_CHECKING:
 class KernelSpectrum:
     """Eigenvalues from the largest down, and how many of them count.
 
-    ``modes`` (modes, samples, outputs) belong to the largest. Of operators and stored kernels only these are known,
-    ``residuals`` are their |K u - value u|, and the effective rank is nan. Of an operator, trace and participation
-    ratio are estimates with a standard error; of a stored kernel they are exact, and ``readings`` says how often the
-    store was read.
+    ``effective_rank`` is the participation ratio trace^2 / sum of squares, ``entropy_rank`` the exponential of the
+    entropy of eigenvalue / trace. ``modes`` (modes, samples, outputs) belong to the largest. Of operators and
+    stored kernels only these are known, ``residuals`` are their |K u - value u|, and the entropy rank is nan. Of an
+    operator, trace and effective rank are estimates with a standard error; of a stored kernel they are exact, and
+    ``readings`` says how often the store was read.
     """
 
     eigenvalues: Array
@@ -59,9 +60,9 @@ class KernelSpectrum:
     size: int
     trace: float
     trace_error: float
-    participation_ratio: float
-    participation_error: float
     effective_rank: float
+    effective_rank_error: float
+    entropy_rank: float
     rounding: float  # eigenvalues below this cannot be told from zero
     residuals: Array | None = None
     readings: int | None = None
@@ -97,9 +98,9 @@ class KernelSpectrum:
                     "size",
                     "trace",
                     "trace_error",
-                    "participation_ratio",
-                    "participation_error",
                     "effective_rank",
+                    "effective_rank_error",
+                    "entropy_rank",
                     "rounding",
                 )
             },
@@ -110,11 +111,12 @@ class KernelSpectrum:
         largest = ", ".join(f"{value:.4g}" for value in self.eigenvalues[:5])
         known = "all known" if self.complete else f"the {len(self.eigenvalues)} largest known, by Lanczos"
         known += "" if self.readings is None else f", in {self.readings} readings of the store"
-        ratio = f"participation ratio {self.participation_ratio:.4g}{plus_minus(self.participation_error)}"
+        rank = f"effective rank {self.effective_rank:.4g}{plus_minus(self.effective_rank_error)}"
         lines = [
             f"KernelSpectrum of {self.size} eigenvalues ({known}): {largest}{', ...' if self.size > 5 else ''}",
             f"  trace {self.trace:.6g}{plus_minus(self.trace_error)}, the largest has {self.shares[0]:.1%} of it",
-            f"  {ratio}" + (f", effective rank {self.effective_rank:.4g}" if self.complete else ""),
+            f"  {rank} (trace² / squares)"
+            + (f", entropy rank {self.entropy_rank:.4g}" if self.complete else ""),
         ]
         if self.complete:
             lines.append(
@@ -134,7 +136,7 @@ def spectrum(kernel: Kernel, top: int | None = None, probes: int = PROBES, seed:
     Examples
     --------
     >>> import numpy as np
-    >>> spectrum(np.diag([3.0, 1.0])).participation_ratio
+    >>> spectrum(np.diag([3.0, 1.0])).effective_rank
     1.6
     """
     if isinstance(kernel, ByProducts):
@@ -156,9 +158,9 @@ def spectrum(kernel: Kernel, top: int | None = None, probes: int = PROBES, seed:
         size=layout.size,
         trace=float(values.sum()),
         trace_error=0.0,
-        participation_ratio=participation_ratio(counted),
-        participation_error=0.0,
         effective_rank=effective_rank(counted),
+        effective_rank_error=0.0,
+        entropy_rank=entropy_rank(counted),
         rounding=layout.resolves(float(values[0])),
     )
 
@@ -198,9 +200,9 @@ def _stored_spectrum(kernel: StoredKernel, layout: MatrixLayout, top: int, seed:
         size=layout.size,
         trace=trace,
         trace_error=0.0,
-        participation_ratio=trace**2 / squares,
-        participation_error=0.0,
-        effective_rank=effective_rank(positive(found.values, layout)) if complete else float("nan"),
+        effective_rank=trace**2 / squares,
+        effective_rank_error=0.0,
+        entropy_rank=entropy_rank(positive(found.values, layout)) if complete else float("nan"),
         rounding=layout.resolves(float(found.values[0])),
         residuals=found.residuals,
         readings=found.products,
@@ -224,9 +226,9 @@ def _operator_spectrum(
         size=layout.size,
         trace=trace,
         trace_error=standard_error(diagonal),
-        participation_ratio=ratio,
-        participation_error=standard_error(2 * ratio / trace * diagonal - ratio / squared * squares),
-        effective_rank=float("nan"),
+        effective_rank=ratio,
+        effective_rank_error=standard_error(2 * ratio / trace * diagonal - ratio / squared * squares),
+        entropy_rank=float("nan"),
         rounding=layout.resolves(float(values[0])),
         residuals=found.residuals,
     )

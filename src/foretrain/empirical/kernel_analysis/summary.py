@@ -38,8 +38,8 @@ _TOGETHER = 16  # samples whose kernel gives the layers' shares
 class KernelSummary:
     """A kernel of samples with themselves: trace, ranks, leading eigenvalues, density, layers' shares, alignment.
 
-    ``trace``, ``participation_ratio`` (trace^2 over the sum of squares, an effective rank) and
-    ``layer_shares`` (of the trace) are exact. ``effective_rank`` is the exponential of the entropy of
+    ``trace``, ``effective_rank`` (the participation ratio, trace^2 over the sum of squares) and
+    ``layer_shares`` (of the trace) are exact. ``entropy_rank`` is the exponential of the entropy of
     eigenvalue / trace, estimated. ``residuals`` are |K u - value u| of the leading eigenvalues. ``seconds``
     are those that the tiles took, of all workers together.
     """
@@ -50,8 +50,8 @@ class KernelSummary:
     dtype: str
     bytes: int
     trace: float
-    participation_ratio: float
-    effective_rank: KernelEstimate
+    effective_rank: float
+    entropy_rank: KernelEstimate
     eigenvalues: Array
     residuals: Array
     density: SpectralDensity
@@ -85,8 +85,8 @@ class KernelSummary:
             | {
                 "outputs": list(self.outputs),
                 "traced": int(self.traced),
-                "effective_rank": float(self.effective_rank.value),
-                "effective_rank_error": float(self.effective_rank.standard_error),
+                "entropy_rank": float(self.entropy_rank.value),
+                "entropy_rank_error": float(self.entropy_rank.standard_error),
                 "path": self.path or "",
             },
         )
@@ -106,13 +106,13 @@ class KernelSummary:
         where = "in memory" if self.path is None else f"at {self.path}, read {self.readings} times"
         largest = ", ".join(f"{value:.4g}" for value in self.eigenvalues[:5])
         shares = ", ".join(f"{layer} {share:.1%}" for layer, share in _largest_first(self.layer_shares)[:6])
-        rank = self.effective_rank
+        rank = self.entropy_rank
         lines = [
             f"KernelSummary {form} {len(self.outputs)} outputs, {self.samples} samples: {self.size} eigenvalues, "
             f"{human_bytes(self.bytes)} {where}",
             f"  trace {self.trace:.6g}; largest eigenvalues {largest} (residuals up to {self.residuals.max():.1g})",
-            f"  effective rank {self.participation_ratio:.4g} (trace² / squares), "
-            f"{rank.value:.4g}{plus_minus(rank.standard_error)} (entropy)",
+            f"  effective rank {self.effective_rank:.4g} (trace² / squares), "
+            f"entropy rank {rank.value:.4g}{plus_minus(rank.standard_error)}",
         ]
         if shares:
             lines.append(f"  layers' shares of the trace: {shares}")
@@ -129,7 +129,7 @@ _ATTRIBUTES = (
     "dtype",
     "bytes",
     "trace",
-    "participation_ratio",
+    "effective_rank",
     "readings",
     "seconds",
     "summary_seconds",
@@ -148,7 +148,7 @@ def summarise(
 
     One block Krylov space of 16 random probes, ``top`` if that is more, serves the leading modes and the density. A
     store is read 8 times, up to 16 where the ``top`` modes need it, and twice more for an alignment; nothing is read
-    for trace, participation ratio and layers' shares. ``layer_shares`` are those of a kernel in memory whose
+    for trace, effective rank and layers' shares. ``layer_shares`` are those of a kernel in memory whose
     contributions are not apart.
     """
     start = time.perf_counter()
@@ -170,8 +170,8 @@ def summarise(
         ),
         bytes=kernel.nbytes if isinstance(kernel, StoredKernel) else kernel.values.nbytes,
         trace=source.trace,
-        participation_ratio=source.trace**2 / source.squares,
-        effective_rank=density.effective_rank(source.trace),
+        effective_rank=source.trace**2 / source.squares,
+        entropy_rank=density.entropy_rank(source.trace),
         eigenvalues=modes.values,
         residuals=modes.residuals,
         density=density,

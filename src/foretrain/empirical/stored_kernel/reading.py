@@ -233,8 +233,8 @@ class StoredKernel:
         return sum(float(self.records[i, i]["diagonal"]) for i in range(self.grid.count(0))), sum(squares)
 
     @property
-    def participation_ratio(self) -> float:
-        """Trace squared over the sum of squares, exactly: how many eigenvalues count."""
+    def effective_rank(self) -> float:
+        """The participation ratio, trace^2 over the sum of squares, exactly: how many eigenvalues count."""
         trace, squares = self.norms
         return trace**2 / squares if squares > 0 else float("nan")
 

@@ -36,13 +36,13 @@ def effective_rank(
     products: int | None = None,
     seed: Seed = 0,
 ) -> Estimate:
-    """An effective rank, to a relative standard error of ``accuracy`` or with at most ``products`` products.
+    """The participation ratio, or another rank, to a relative error of ``accuracy`` or with at most ``products``.
 
     With s the eigenvalues of a positive operator, and the singular values of any other (an eigenvalue's magnitude if
     it is symmetric):
 
     - ``kind="participation"``: (sum s)² / sum s², which is tr(A)² / tr(A²) of a positive operator;
-    - ``kind="entropy"``: exp of the entropy of s / sum s;
+    - ``kind="entropy"``: exp of the entropy of s / sum s, elsewhere named ``entropy_rank``;
     - ``share=0.95``: the number of largest modes that hold this share of sum s (the variance, if the operator is a
       covariance), with the one that reaches it. ``accuracy`` is that of the number interpolated within this mode; the
       stated error is also that of the step to a whole one.
