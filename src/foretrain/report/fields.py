@@ -84,7 +84,7 @@ def coactivation_figure(found: Fields, title: str = "Co-activation of inputs") -
 
 
 def step_report_figure(report: StepReport, title: str = "One step: predicted against real") -> Figure:
-    """Change, error, error with frozen masks and flip part against eta: residuals, activations, conjugate fields."""
+    """Change, error, error with frozen masks and flip part against the learning rate, of residuals, u and b."""
     figure, axes = new_figure(title, 1, 3, (13.0, 4.0))
     data = report.data.sel(norm="rms")
     names = data["field"].values
@@ -105,7 +105,7 @@ def step_report_figure(report: StepReport, title: str = "One step: predicted aga
         for key, label, color, style in lines:
             values = chosen[key].max("field").values
             shown = np.where(values > 0, values, np.nan)
-            axis.loglog(data["eta"].values, shown, color=color, linestyle=style, marker=".", label=label)
+            axis.loglog(data["lr"].values, shown, color=color, linestyle=style, marker=".", label=label)
         axis.set_title(heading, fontsize=10, loc="left")
         axis.set_xlabel("learning rate", fontsize=9)
     axes[0].legend(frameon=False, fontsize=8)

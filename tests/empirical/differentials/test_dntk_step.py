@@ -37,7 +37,7 @@ def case(name: str) -> tuple[nn.Module, Tensor, Tensor, dict[str, float] | None]
 def test_errors_fall_with_the_order_of_the_step(name: str) -> None:
     """Halving η divides them by 2^(order + 1), (11.9), (11.10), (∞.4), (∞.6)."""
     model, x, y, rates = case(name)
-    coarse, fine = (step_prediction(model, x, y, eta, order=3, rates=rates) for eta in (4e-3, 2e-3))
+    coarse, fine = (step_prediction(model, x, y, lr, order=3, rates=rates) for lr in (4e-3, 2e-3))
     for before, after in (
         (coarse.output_errors, fine.output_errors),
         (coarse.ntk_errors, fine.ntk_errors),
@@ -68,7 +68,7 @@ def test_cotangents_of_any_loss_and_samples_that_are_only_watched() -> None:
     slopes = torch.zeros_like(y)
     slopes[:2] = (model(x) - y).detach()[:2]
     alone = step_prediction(model, x[:2], y[:2], 0.01)
-    watched = step_prediction(model, x, cotangents=slopes, eta=0.01)
+    watched = step_prediction(model, x, cotangents=slopes, lr=0.01)
     torch.testing.assert_close(watched.outputs_after[:2], alone.outputs_after)
     torch.testing.assert_close(watched.predicted_outputs[2][:2], alone.predicted_outputs[2])
     torch.testing.assert_close(watched.predicted_ntk[1][:2, :2], alone.predicted_ntk[1])
@@ -82,7 +82,7 @@ def test_cotangents_of_any_loss_and_samples_that_are_only_watched() -> None:
         ({}, "either targets y or cotangents"),
         ({"y": torch.zeros(2)}, r"y has shape \(2,\)"),
         ({"y": torch.zeros(3, 2), "order": 4}, "give 2, by the dNTK, or 3"),
-        ({"y": torch.zeros(3, 2), "eta": float("nan")}, "give a finite learning rate"),
+        ({"y": torch.zeros(3, 2), "lr": float("nan")}, "give a finite learning rate"),
     ],
 )
 def test_bad_input(options: dict[str, object], message: str) -> None:

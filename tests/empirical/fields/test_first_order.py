@@ -17,7 +17,7 @@ ETA = 1e-7
 STEP = 2e-5
 
 
-def trained(case: Case, model: nn.Module, x: Tensor, y: Tensor, eta: float, scale: float) -> nn.Module:
+def trained(case: Case, model: nn.Module, x: Tensor, y: Tensor, lr: float, scale: float) -> nn.Module:
     """A copy of the model after one step, written out."""
     new = copy.deepcopy(model)
     loss = scale * ((read(case, new, x) - y) ** 2).sum()
@@ -25,7 +25,7 @@ def trained(case: Case, model: nn.Module, x: Tensor, y: Tensor, eta: float, scal
     gradients = torch.autograd.grad(loss, learning)
     with torch.no_grad():
         for parameter, gradient in zip(learning, gradients):
-            parameter -= eta * gradient
+            parameter -= lr * gradient
     return new
 
 
@@ -58,7 +58,7 @@ def test_changes_of_all_fields_are_those_of_a_real_step(name: str) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 5])
 def test_the_notes_own_check(depth: int) -> None:
-    """Equal widths 12, M = 5, eta = 1e-7, no mask flips: errors of change / eta as in the reference."""
+    """Equal widths 12, M = 5, lr = 1e-7, no mask flips: errors of change / lr as in the reference."""
     model, x, y = note_network(depth, gain=1.0), normal(5, 12, seed=4), normal(5, 1, seed=5)
     found = fields(model, x, readout="mean", normalized=True)
     after = fields(trained(CASES["note"], model, x, y, ETA, 1 / 5), x, readout="mean", normalized=True)

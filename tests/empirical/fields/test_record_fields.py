@@ -30,7 +30,8 @@ def watched(found: Fields) -> dict[str, xr.DataArray]:
 def test_every_entry_is_that_of_a_network_trained_by_hand() -> None:
     model = network()
     before = copy.deepcopy(model.state_dict())
-    record = record_fields(model, X, Y, 7, 0.02, every=3, modes=4, inputs=[5, 1], watch=watched)
+    record = record_fields(model, X, Y, 7, lr=0.02, every=3, modes=4, inputs=[5, 1], watch=watched)
+    assert record.attrs["lr"] == 0.02
     assert record["step"].values.tolist() == [0, 3, 6, 7]
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)

@@ -1,4 +1,4 @@
-"""Predicted against real steps: orders in eta, mask flips apart."""
+"""Predicted against real steps: orders in lr, mask flips apart."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_small_steps_agree_to_second_order(name: str) -> None:
     found = CASES[name].fields()
     data = found.step_report([1e-6, 1e-5], normal(*found.outputs.shape, seed=21)).data.sel(norm="max")
     assert int(data["flips"].sum()) == 0
-    small, large = (data["error"].isel(eta=index).values for index in (0, 1))
-    allowed = 50 * data["roundoff"].isel(eta=0).values
-    assert (large <= 1e-3 * data["change"].isel(eta=1).values + allowed).all()
+    small, large = (data["error"].isel(lr=index).values for index in (0, 1))
+    allowed = 50 * data["roundoff"].isel(lr=0).values
+    assert (large <= 1e-3 * data["change"].isel(lr=1).values + allowed).all()
     checked = small > 30 * allowed
     np.testing.assert_allclose(large[checked] / small[checked], 100, rtol=0.05)
     np.testing.assert_array_equal(data["flip_part"], 0)
@@ -51,24 +51,24 @@ def test_frozen_masks_leave_second_order_and_flips_are_the_rest() -> None:
         frozen = rms["frozen_error"].sel(field=field).values
         if field != "u_1":  # exactly linear as long as its masks are frozen
             np.testing.assert_allclose(frozen[1:] / frozen[:-1], 100, rtol=0.15)
-    # One flip changes a conjugate field by order 1, at any eta.
-    assert float(rms["flip_part"].sel(field="b_0", eta=1e-3)) > 30 * float(
-        rms["frozen_error"].sel(field="b_0", eta=1e-3)
+    # One flip changes a conjugate field by order 1, at any lr.
+    assert float(rms["flip_part"].sel(field="b_0", lr=1e-3)) > 30 * float(
+        rms["frozen_error"].sel(field="b_0", lr=1e-3)
     )
-    assert 0 < int(rms["flipped_inputs"].sel(eta=1e-3)) < 20
-    b_0 = rms.sel(field="b_0", eta=1e-3)
+    assert 0 < int(rms["flipped_inputs"].sel(lr=1e-3)) < 20
+    b_0 = rms.sel(field="b_0", lr=1e-3)
     assert float(b_0["unflipped_error"]) < 0.1 * float(b_0["error"])
 
 
 def test_flips_and_changes_are_those_of_training_by_hand() -> None:
-    model, x, y, eta = KINKED.model(), KINKED.x(20), normal(20, 1, seed=3), 0.05
-    report = fields(model, x).step_report(eta, y)
+    model, x, y, lr = KINKED.model(), KINKED.x(20), normal(20, 1, seed=3), 0.05
+    report = fields(model, x).step_report(lr, y)
     new = copy.deepcopy(model)
     loss = ((new(x) - y) ** 2).mean()
     loss.backward()
     with torch.no_grad():
         for parameter in new.parameters():
-            parameter -= eta * parameter.grad
+            parameter -= lr * parameter.grad
         masks = [[one[0](x) > 0, one[2](torch.relu(one[0](x))) > 0] for one in (model, new)]
         change = (new(x) - model(x)).numpy()
     counted = [int((old ^ now).sum()) for old, now in zip(*masks)]
@@ -115,7 +115,7 @@ def test_smooth_activations_never_flip() -> None:
 
 def test_single_precision_shows_its_round_off() -> None:
     model, x = KINKED.model().float(), KINKED.x().float()
-    data = fields(model, x).step_report(1e-7, normal(5, seed=3)).data.sel(norm="max", eta=1e-7)
+    data = fields(model, x).step_report(1e-7, normal(5, seed=3)).data.sel(norm="max", lr=1e-7)
     assert float(data["roundoff"].sel(field="residual")) > 1e-8
     assert float(data["error"].sel(field="residual")) < 20 * float(data["roundoff"].sel(field="residual"))
 
@@ -123,10 +123,10 @@ def test_single_precision_shows_its_round_off() -> None:
 def test_the_text_tells_the_parts_apart() -> None:
     report = KINKED.fields(20).step_report(RATES, normal(20, seed=3))
     text = repr(report)
-    for eta in RATES:
-        count = int(report.data["flips"].sel(eta=eta).sum())
+    for lr in RATES:
+        count = int(report.data["flips"].sel(lr=lr).sum())
         assert f"{count} mask flips" in text
-    assert "error = frozen (order eta^2) + flips" in text
+    assert "error = frozen (order lr^2) + flips" in text
 
 
 def test_a_trained_model_needs_new_fields() -> None:

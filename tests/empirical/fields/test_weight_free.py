@@ -25,20 +25,20 @@ def with_head(activation: nn.Module, outputs: int = 2) -> nn.Module:
 X = normal(INPUTS, 4, seed=7)
 
 
-def train_by_hand(model: nn.Module, y: Tensor, steps: int, eta: float, readout: Tensor) -> Tensor:
+def train_by_hand(model: nn.Module, y: Tensor, steps: int, lr: float, readout: Tensor) -> Tensor:
     """Weights of the hidden layer after plain gradient descent, written out for ReLU without bias."""
     W = model[0].weight.detach().clone()
     for _ in range(steps):
         v = X @ W.T
         r = torch.relu(v) @ readout - y
-        W -= eta * 2 / INPUTS * ((v > 0) * r[:, None] * readout).T @ X
+        W -= lr * 2 / INPUTS * ((v > 0) * r[:, None] * readout).T @ X
     return X @ W.T
 
 
 def test_ten_thousand_steps_to_round_off() -> None:
     """ReLU with the note's readout: masks flip on the way, and the trajectories stay the same."""
     model, y = hidden(nn.ReLU(), bias=False), normal(INPUTS, seed=8).abs()
-    arguments = {"steps": 10_000, "eta": 0.3, "readout": "mean", "every": 100, "unseen": normal(3, 4, seed=9)}
+    arguments = {"steps": 10_000, "lr": 0.3, "readout": "mean", "every": 100, "unseen": normal(3, 4, seed=9)}
     free = simulate(model, X, y, keep_fields=True, **arguments)
     weights = weight_training(model, X, y, **arguments)
     assert free.sizes == {"step": 101, "input": 9, "output": 1, "unit": WIDTH}
@@ -61,7 +61,7 @@ def test_any_activation_biases_and_readouts(activation: nn.Module, kind: str) ->
     y = normal(INPUTS, 2, seed=8)
     arguments = {
         "steps": 300,
-        "eta": 0.02,
+        "lr": 0.02,
         "readout": readout,
         "every": 50,
         "loss_scale": 0.5,
@@ -76,7 +76,7 @@ def test_frozen_parts_stay() -> None:
     model, y = with_head(nn.ReLU()), normal(INPUTS, 2, seed=8)
     model[0].weight.requires_grad_(False)
     model[2].bias.requires_grad_(False)
-    arguments = {"steps": 100, "eta": 0.02}
+    arguments = {"steps": 100, "lr": 0.02}
     free, weights = simulate(model, X, y, **arguments), weight_training(model, X, y, **arguments)
     np.testing.assert_allclose(free["outputs"], weights["outputs"], rtol=0, atol=1e-13)
 
@@ -92,7 +92,7 @@ def revived_network() -> tuple[nn.Module, Tensor, Tensor]:
 
 def test_activations_alone_follow_until_a_dead_unit_revives() -> None:
     model, x, y = revived_network()
-    arguments = {"steps": 60, "eta": 0.05, "readout": "mean", "keep_fields": True}
+    arguments = {"steps": 60, "lr": 0.05, "readout": "mean", "keep_fields": True}
     by_v, by_u = (
         simulate(model, x, y, evolve=field, **arguments) for field in ("preactivation", "activation")
     )
@@ -108,7 +108,7 @@ def test_activations_alone_follow_until_a_dead_unit_revives() -> None:
 def test_activations_that_only_die_are_followed_for_ever() -> None:
     """Positive inputs with target zero: no preactivation ever rises."""
     model, x, y = hidden(nn.ReLU(), bias=False), X.abs(), torch.zeros(INPUTS)
-    arguments = {"steps": 400, "eta": 2.0, "readout": "mean", "every": 20, "keep_fields": True}
+    arguments = {"steps": 400, "lr": 2.0, "readout": "mean", "every": 20, "keep_fields": True}
     by_v, by_u = (
         simulate(model, x, y, evolve=field, **arguments) for field in ("preactivation", "activation")
     )
@@ -130,7 +130,7 @@ def test_steps_by_hand() -> None:
 
 
 def test_one_step_is_the_kernel_while_masks_hold() -> None:
-    """r(t+1) = (1 - (2 eta / M) J) r (60)."""
+    """r(t+1) = (1 - (2 lr / M) J) r (60)."""
     model, y = hidden(nn.ReLU(), bias=False), normal(INPUTS, seed=8)
     found = simulate(model, X, y, 1, 1e-3, readout="mean")
     a = (model[0](X) > 0).double()

@@ -271,7 +271,7 @@ def test_over_steps_of_descent_the_change_is_first_plus_second_order_exactly() -
     model = mlp(nn.GELU(), widths=(4, 8, 6, 3))
     torch.manual_seed(3)
     batches = [(torch.randn(10, 4).double(), torch.randint(0, 3, (10,))) for _ in range(25)]
-    record = record_imbalance(model, batches, functional.cross_entropy, 0.3, {"2.weight": 0.5})
+    record = record_imbalance(model, batches, functional.cross_entropy, lr=0.3, rates={"2.weight": 0.5})
     assert record.sizes == {"step": 26, "pair": 2}
     assert float(abs(record["difference"]).max()) < 1e-13
     assert float(abs(record["change"]).max()) > 1e-2
@@ -295,8 +295,8 @@ def test_over_steps_of_descent_the_change_is_first_plus_second_order_exactly() -
 def test_one_step_is_foretold() -> None:
     model = mlp(nn.Tanh(), widths=(4, 6, 3))
     x, y = torch.randn(9, 4).double(), torch.randn(9, 3).double()
-    step = imbalance(model, x, y, functional.mse_loss).step(0.1)
-    record = record_imbalance(model, [(x, y)], functional.mse_loss, 0.1)
+    step = imbalance(model, x, y, functional.mse_loss).step(lr=0.1)
+    record = record_imbalance(model, [(x, y)], functional.mse_loss, lr=0.1)
     assert float(record["change"][1, 0]) == pytest.approx(
         float(step["first_order"][0] + step["second_order"][0])
     )

@@ -26,7 +26,7 @@ from foretrain.support.errors import InputError
 class StepPrediction:
     """Outputs (N, C) and kernels (N, N, C, C) before and after one step; predictions by their order in η."""
 
-    eta: float
+    lr: float
     outputs_before: Tensor
     outputs_after: Tensor
     predicted_outputs: dict[int, Tensor]
@@ -50,7 +50,7 @@ class StepPrediction:
         }
 
     def __repr__(self) -> str:
-        lines = [f"StepPrediction(eta = {self.eta:g}): largest error of each order in eta"]
+        lines = [f"StepPrediction(lr = {self.lr:g}): largest error of each order in lr"]
         moved = float((self.outputs_after - self.outputs_before).abs().max())
         turned = float((self.ntk_after - self.ntk_before).abs().max())
         for name, size, errors in (
@@ -66,7 +66,7 @@ def step_prediction(
     model: Any,
     x: Any,
     y: Any = None,
-    eta: float = 0.1,
+    lr: float = 0.1,
     *,
     cotangents: Any = None,
     order: int = 2,
@@ -80,8 +80,8 @@ def step_prediction(
         Targets (N, C) of the loss ½ Σ (z − y)², a sum over samples and outputs.
     cotangents
         Instead of ``y``: dL/dz (N, C) of any other loss; zeros for samples that are only watched.
-    eta
-        Learning rate, on top of ``rates``.
+    lr
+        Learning rate η, on top of ``rates``.
     order
         2 predicts outputs to η² and the kernel to η by the dNTK; 3 adds one order to both by the ddNTKs.
 
@@ -92,24 +92,24 @@ def step_prediction(
     >>> import torch
     >>> from foretrain.empirical.differentials import step_prediction
     >>> net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
-    >>> found = step_prediction(net, torch.ones(1, 3).double(), torch.zeros(1, 1), eta=0.01)
+    >>> found = step_prediction(net, torch.ones(1, 3).double(), torch.zeros(1, 1), lr=0.01)
     >>> found.output_errors[2] < found.output_errors[1]
     True
     """
     if order not in (2, 3):
         raise InputError(f"order is {order!r}: give 2, by the dNTK, or 3, by the ddNTKs too.")
-    if not (isinstance(eta, int | float) and math.isfinite(eta)):
-        raise InputError(f"eta is {eta!r}: give a finite learning rate.")
+    if not (isinstance(lr, int | float) and math.isfinite(lr)):
+        raise InputError(f"lr is {lr!r}: give a finite learning rate.")
     with unchanged(model):
         job = prepared(model, x, **options)
         before = job.directions.linear.rows(job.directions.batch).detach()
         error = _error(before, y, cotangents)
         kernel = _kernel(job.directions)
-        changes, kernel_changes = _series(job, kernel, error.flatten(), float(eta), order)
-        after, kernel_after = _really(job.directions, error.flatten(), float(eta))
+        changes, kernel_changes = _series(job, kernel, error.flatten(), float(lr), order)
+        after, kernel_after = _really(job.directions, error.flatten(), float(lr))
     legs = before.shape
     return StepPrediction(
-        eta=float(eta),
+        lr=float(lr),
         outputs_before=before,
         outputs_after=after,
         predicted_outputs={k: before + value.view(legs) for k, value in changes.items()},
@@ -143,26 +143,26 @@ def _kernel(directions: Directions) -> Tensor:
 
 
 def _series(
-    job: Preparation, kernel: Tensor, error: Tensor, eta: float, order: int
+    job: Preparation, kernel: Tensor, error: Tensor, lr: float, order: int
 ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
     """Changes of outputs and kernel up to each order in η."""
     first = job.dntk().joint()
-    outputs = {1: -eta * kernel @ error}
-    outputs[2] = outputs[1] + eta**2 / 2 * (first @ error @ error)
+    outputs = {1: -lr * kernel @ error}
+    outputs[2] = outputs[1] + lr**2 / 2 * (first @ error @ error)
     turned = first @ error
-    kernels = {1: -eta * (turned + turned.mT)}
+    kernels = {1: -lr * (turned + turned.mT)}
     if order == 3:
         second = job.ddntk()
         dd_I, dd_II = (part.joint() @ error @ error for part in (second.dd_I, second.dd_II))
-        outputs[3] = outputs[2] - eta**3 / 6 * (dd_I @ error)
-        kernels[2] = kernels[1] + eta**2 / 2 * (dd_I + dd_I.mT + 2 * dd_II)
+        outputs[3] = outputs[2] - lr**3 / 6 * (dd_I @ error)
+        kernels[2] = kernels[1] + lr**2 / 2 * (dd_I + dd_I.mT + 2 * dd_II)
     return outputs, kernels
 
 
-def _really(directions: Directions, error: Tensor, eta: float) -> tuple[Tensor, Tensor]:
+def _really(directions: Directions, error: Tensor, lr: float) -> tuple[Tensor, Tensor]:
     """Outputs and kernel after the step."""
     moved = {
-        name: (value - eta * torch.tensordot(error, directions.steps[name], dims=1)).requires_grad_()
+        name: (value - lr * torch.tensordot(error, directions.steps[name], dims=1)).requires_grad_()
         for name, value in directions.at.items()
     }
     linear = directions.linear

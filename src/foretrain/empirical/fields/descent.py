@@ -18,14 +18,14 @@ class Descent:
     """
 
     def __init__(
-        self, model: nn.Module, x: Tensor, y: Tensor, readout: Readout, eta: float, loss_scale: float
+        self, model: nn.Module, x: Tensor, y: Tensor, readout: Readout, lr: float, loss_scale: float
     ) -> None:
         self.model = copy.deepcopy(model)
         self._x, self._y, self._readout, self._loss_scale = x, y, readout, loss_scale
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if not trained:
             raise InputError("no parameter of the model is trained: set requires_grad_(True) on some.")
-        self._optimizer = torch.optim.SGD(trained, lr=eta)
+        self._optimizer = torch.optim.SGD(trained, lr=lr)
 
     def outputs(self, x: Tensor) -> Tensor:
         """Y (inputs, C) of the copy as it is now."""

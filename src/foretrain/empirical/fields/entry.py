@@ -228,7 +228,7 @@ class Fields:
         return found.isel(input=0) if _is_single(inputs) else found
 
     def first_order(
-        self, eta: float, y: Tensor, *, unseen: Tensor | None = None, loss_scale: float | None = None
+        self, lr: float, y: Tensor, *, unseen: Tensor | None = None, loss_scale: float | None = None
     ) -> FirstOrderStep:
         """First-order change of all fields by one step of gradient descent on targets y (M, C) or (M,).
 
@@ -241,14 +241,14 @@ class Fields:
         if unseen is not None:
             state.chain.check_unchanged()
             state = FieldState(find_chain(state.chain.model, joined(state.chain.x, unseen)), state.readout)
-        return FirstOrderStep(state, residual, check_rate(eta), scale)
+        return FirstOrderStep(state, residual, check_rate(lr), scale)
 
     def step_report(
-        self, eta: float | Sequence[float], y: Tensor, *, loss_scale: float | None = None
+        self, lr: float | Sequence[float], y: Tensor, *, loss_scale: float | None = None
     ) -> StepReport:
-        """Predicted against real changes of r, u and b for one step at each eta, the mask-flip part separated."""
+        """Predicted against real changes of r, u and b for one step at each lr, the mask-flip part separated."""
         scale = check_loss_scale(loss_scale, self.state.chain.inputs)
-        return step_report(self.state, eta, y, scale)
+        return step_report(self.state, lr, y, scale)
 
     def observe(
         self,

@@ -1,4 +1,4 @@
-"""What one step of gradient descent changes to first order in eta, from the fields alone.
+"""What one step of gradient descent changes to first order in lr, from the fields alone.
 
 Masks are frozen, as in the note; smooth activations need nothing else for residuals and activations. Conjugate fields
 have a second part there, because slopes move with the preactivations: sigma''(v) dv. It is zero for ReLU.
@@ -31,7 +31,7 @@ class FirstOrderStep:
 
     state: FieldState
     driving: Tensor  # residuals r of the trained inputs (training, C)
-    eta: float
+    lr: float
     loss_scale: float
 
     @property
@@ -41,11 +41,11 @@ class FirstOrderStep:
 
     @property
     def rate(self) -> float:
-        """Factor of K r: 2 eta / M for the note's loss (171)."""
-        return 2 * self.eta * self.loss_scale
+        """Factor of K r: 2 lr / M for the note's loss (171)."""
+        return 2 * self.lr * self.loss_scale
 
     def residual(self) -> xr.DataArray:
-        """Change of the residuals, -(2 eta / M) K r (171); of an input not trained on: of its outputs."""
+        """Change of the residuals, -(2 lr / M) K r (171); of an input not trained on: of its outputs."""
         return self._label(
             self.residual_change, ("input", "output"), "first-order change of the residual (171)"
         )
@@ -74,7 +74,7 @@ class FirstOrderStep:
 
     @cached_property
     def local_changes(self) -> tuple[Tensor, ...]:
-        """Change of v_l by the parameters of layer l, l = 1..L: -(2 eta / M) sum Q^{l-1} z_l r."""
+        """Change of v_l by the parameters of layer l, l = 1..L: -(2 lr / M) sum Q^{l-1} z_l r."""
         chain = self.state.chain
         changes = []
         for number in range(1, chain.depth + 1):
@@ -108,7 +108,7 @@ class FirstOrderStep:
 
     @cached_property
     def transport_changes(self) -> tuple[Tensor, ...]:
-        """Change of b_l with frozen slopes, l = 0..L: -(2 eta / M) sum_m of S^m u_{m-1} r carried back (185)."""
+        """Change of b_l with frozen slopes, l = 0..L: -(2 lr / M) sum_m of S^m u_{m-1} r carried back (185)."""
         chain = self.state.chain
         changes = [torch.zeros_like(self.state.conjugates[-1])]
         for number in range(chain.depth, 0, -1):
@@ -150,7 +150,7 @@ class FirstOrderStep:
     def _label(self, values: Tensor, dims: tuple[str, ...], meaning: str) -> xr.DataArray:
         seen = [number < self.training for number in range(self.state.chain.inputs)]
         coords = {"training": ("input", seen)}
-        return labelled(values, dims, meaning, coords, eta=self.eta, loss_scale=self.loss_scale)
+        return labelled(values, dims, meaning, coords, lr=self.lr, loss_scale=self.loss_scale)
 
     def __repr__(self) -> str:
         change = self.residual_change
@@ -159,7 +159,7 @@ class FirstOrderStep:
         watched = self.state.chain.inputs - self.training
         return "\n".join(
             [
-                f"FirstOrderStep with eta = {self.eta:g} on {self.training} inputs"
+                f"FirstOrderStep with lr = {self.lr:g} on {self.training} inputs"
                 + (f", {watched} more watched" if watched else ""),
                 f"  loss {before:.6g}, first-order change {slope:.4g}; largest change of an output "
                 f"{float(change.abs().max()):.4g}",

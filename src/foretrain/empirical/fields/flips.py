@@ -75,7 +75,7 @@ def _steepest_piece(chain: Chain, number: int, old: Tensor, new: Tensor) -> _Way
 
 @dataclass(frozen=True, eq=False)
 class FrozenFields:
-    """Fields with new weights but old masks: what the frozen-mask theory describes at finite eta."""
+    """Fields with new weights but old masks: what the frozen-mask theory describes at finite lr."""
 
     activations: tuple[Tensor, ...]
     conjugates: tuple[Tensor, ...]

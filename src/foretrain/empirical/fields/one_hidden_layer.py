@@ -2,11 +2,11 @@
 
 The overlap Q^0 of the inputs never changes, and one step moves the preactivations by exactly
 
-    v(t+1) = v(t) - (2 eta / M) sum over trained inputs of Q^0 (a * b_1) r     (47)
+    v(t+1) = v(t) - (2 lr / M) sum over trained inputs of Q^0 (a * b_1) r     (47)
 
 for any activation, so evolving v reproduces weight-space training for all time, up to round-off. Evolving u (50),
 with masks read from u > 0 (32), is exact only until a dead unit should revive: u = 0 hides how negative v is.
-A trained last layer closes as well: its rows are the conjugate fields b_1, which move by -(2 eta / M) sum r u_1.
+A trained last layer closes as well: its rows are the conjugate fields b_1, which move by -(2 lr / M) sum r u_1.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class WeightFreeNetwork:
         """Y of all inputs (inputs, C)."""
         return self._read(self.activations)
 
-    def step(self, eta: float, loss_scale: float) -> float:
+    def step(self, lr: float, loss_scale: float) -> float:
         """One step of gradient descent on loss_scale times the sum of squares (47), (50); the loss before it."""
         u, slope = self._evaluate()
         seen = u[: len(self.targets)]
         residual = self._read(seen) - self.targets
-        rate = 2 * eta * loss_scale
+        rate = 2 * lr * loss_scale
         change = -rate * self.gram @ (slope[: len(self.targets)] * (residual @ self.readout))
         if self.evolve == "preactivation":
             self.field = self.field + change
@@ -108,7 +108,7 @@ class WeightFreeNetwork:
                 f"  {trained} trained inputs, {inputs - trained} only watched, {len(self.readout)} outputs, "
                 f"readout {'trained' if self.trains_readout else 'fixed'}",
                 f"  evolves the {self.evolve}s: {exact}",
-                "  step(eta, loss_scale), then .outputs, .activations, .field",
+                "  step(lr, loss_scale), then .outputs, .activations, .field",
             ]
         )
 
@@ -158,7 +158,7 @@ def simulate(
     x: Tensor,
     y: Tensor,
     steps: int,
-    eta: float,
+    lr: float,
     *,
     every: int = 1,
     unseen: Tensor | None = None,
@@ -173,7 +173,7 @@ def simulate(
     if None.
     """
     network = weight_free(model, x, y, unseen=unseen, readout=readout, evolve=evolve)
-    scale, rate = check_loss_scale(loss_scale, len(x)), check_rate(eta)
+    scale, rate = check_loss_scale(loss_scale, len(x)), check_rate(lr)
     times = recorded_steps(steps, every)
     if keep_fields:
         require_memory(
@@ -198,7 +198,7 @@ def simulate(
             torch.stack(fields).cpu().numpy(),
             {"meaning": f"the {evolve}s"},
         )
-    return found.assign_attrs(eta=rate, loss_scale=scale, evolved=evolve)
+    return found.assign_attrs(lr=rate, loss_scale=scale, evolved=evolve)
 
 
 def weight_training(
@@ -206,7 +206,7 @@ def weight_training(
     x: Tensor,
     y: Tensor,
     steps: int,
-    eta: float,
+    lr: float,
     *,
     every: int = 1,
     unseen: Tensor | None = None,
@@ -215,14 +215,14 @@ def weight_training(
 ) -> xr.Dataset:
     """The same trajectory by gradient descent on the weights of a copy, to hold :func:`simulate` against."""
     state = find_state(model, x, readout)
-    scale, rate = check_loss_scale(loss_scale, len(x)), check_rate(eta)
+    scale, rate = check_loss_scale(loss_scale, len(x)), check_rate(lr)
     targets = check_targets(y, state.outputs)
     descent = Descent(model, state.chain.x, targets, state.readout, rate, scale)
     everything = state.chain.x if unseen is None else joined(state.chain.x, unseen)
     times = recorded_steps(steps, every)
     outputs: list[Tensor] = []
     _follow(times, lambda: outputs.append(descent.outputs(everything)), descent.step, "steps of weights")
-    return _trajectory(times, outputs, targets, scale).assign_attrs(eta=rate, loss_scale=scale)
+    return _trajectory(times, outputs, targets, scale).assign_attrs(lr=rate, loss_scale=scale)
 
 
 def _follow(times: list[int], look: Callable[[], None], advance: Callable[[], object], what: str) -> None:

@@ -29,7 +29,7 @@ def fields_text(state: FieldState, normalized: bool) -> str:
             "  of inputs:  overlap(l) conjugate(l) masked_conjugate(l) correlator(l) coactivation(l) kernel "
             "kernel_by_layer",
             "  of pairs:   projector metric pullback transport apply_transport(l, vectors, first, second)",
-            "  of a step:  first_order(eta, y) step_report(eta, y);  spectra: kernel_spectrum metric_spectrum(l) "
+            "  of a step:  first_order(lr, y) step_report(lr, y);  spectra: kernel_spectrum metric_spectrum(l) "
             "weight_spectrum(l) tail(l)",
         ]
     )
@@ -38,9 +38,9 @@ def fields_text(state: FieldState, normalized: bool) -> str:
 def _closure(state: FieldState) -> str:
     """Which fields evolve without the weights."""
     if state.chain.depth == 1:
-        return "training closes on v_1: simulate(model, x, y, steps, eta) needs no weights (47)"
+        return "training closes on v_1: simulate(model, x, y, steps, lr) needs no weights (47)"
     if state.chain.depth == 2:
-        closes = "training closes on v_1 and b_1: simulate(model, x, y, steps, eta) needs no weights"
+        closes = "training closes on v_1 and b_1: simulate(model, x, y, steps, lr) needs no weights"
         return (
             closes if state.has_plain_output else "training needs {u_1, u_2, b_1} and the forward transport"
         )

@@ -30,7 +30,7 @@ def record_fields(
     x: Tensor,
     y: Tensor,
     steps: int,
-    eta: float,
+    lr: float,
     *,
     every: int = 1,
     readout: ReadoutLike = None,
@@ -49,7 +49,7 @@ def record_fields(
 
     first = find_state(model, x, readout)
     targets = check_targets(y, first.outputs)
-    scale, rate = check_loss_scale(loss_scale, len(targets)), check_rate(eta)
+    scale, rate = check_loss_scale(loss_scale, len(targets)), check_rate(lr)
     descent = Descent(model, first.chain.x, targets, first.readout, rate, scale)
     times = recorded_steps(steps, every)
     wanted, found = set(times), []
@@ -61,4 +61,4 @@ def record_fields(
         if step < steps:
             descent.step()
     record = xr.concat(found, dim="step", coords="minimal", compat="override")
-    return record.assign_coords(step=times).assign_attrs(eta=rate)
+    return record.assign_coords(step=times).assign_attrs(lr=rate)

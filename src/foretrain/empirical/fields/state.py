@@ -119,11 +119,11 @@ def check_loss_scale(loss_scale: float | None, inputs: int) -> float:
     return float(loss_scale)
 
 
-def check_rate(eta: float) -> float:
+def check_rate(lr: float) -> float:
     """A learning rate that is a positive number."""
-    if not 0 < eta < float("inf"):
-        raise InputError(f"eta is {eta!r}: give a positive learning rate.")
-    return float(eta)
+    if not 0 < lr < float("inf"):
+        raise InputError(f"lr is {lr!r}: give a positive learning rate.")
+    return float(lr)
 
 
 def joined(x: Tensor, unseen: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """One step of gradient descent: predicted to first order beside what really happens, mask flips apart.
 
-A real change is the sum of three: the prediction, a remainder of order eta^2 with frozen masks, and the flip part,
+A real change is the sum of three: the prediction, a remainder of order lr^2 with frozen masks, and the flip part,
 which is all that goes through units whose slope jumped. The first two are found by running the new weights with the
 old masks.
 """
@@ -39,7 +39,7 @@ _MEASURES = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepReport:
-    """Predicted against real one-step changes; ``data`` is labelled by eta, field, norm and layer."""
+    """Predicted against real one-step changes; ``data`` is labelled by lr, field, norm and layer."""
 
     data: xr.Dataset
 
@@ -47,29 +47,29 @@ class StepReport:
         data = self.data.sel(norm="rms")
         lines = ["StepReport: root mean square over inputs and units"]
         lines.append(
-            f"  {'eta':>9}  {'field':<10}{'change':>11}{'error':>11}{'frozen':>11}{'flips':>11}{'round-off':>11}"
+            f"  {'lr':>9}  {'field':<10}{'change':>11}{'error':>11}{'frozen':>11}{'flips':>11}{'round-off':>11}"
         )
-        for eta in data["eta"].values:
-            one = data.sel(eta=eta)
+        for lr in data["lr"].values:
+            one = data.sel(lr=lr)
             for field in _worst(one):
                 row = one.sel(field=field)
                 values = (row[key] for key in ("change", "error", "frozen_error", "flip_part", "roundoff"))
                 lines.append(
-                    f"  {eta:>9.3g}  {field:<10}" + "".join(f"{float(value):>11.3g}" for value in values)
+                    f"  {lr:>9.3g}  {field:<10}" + "".join(f"{float(value):>11.3g}" for value in values)
                 )
             lines.append(
                 f"  {'':>9}  {int(one['flips'].sum())} mask flips in {int(one['flipped_inputs'])} of "
                 f"{int(self.data.attrs['inputs'])} inputs"
             )
         lines.append(
-            "  error = frozen (order eta^2) + flips; u and b: the layer with the largest error, all in .data"
+            "  error = frozen (order lr^2) + flips; u and b: the layer with the largest error, all in .data"
         )
         return "\n".join(lines)
 
 
-def step_report(state: FieldState, eta: float | Sequence[float], y: Tensor, loss_scale: float) -> StepReport:
-    """Take a real step for every eta, and hold residuals, activations and conjugate fields against the prediction."""
-    rates = _rates(eta)
+def step_report(state: FieldState, lr: float | Sequence[float], y: Tensor, loss_scale: float) -> StepReport:
+    """Take a real step for every lr, and hold residuals, activations and conjugate fields against the prediction."""
+    rates = _rates(lr)
     state.chain.check_unchanged()
     targets = check_targets(y, state.outputs)
     found = [_one(state, rate, targets, loss_scale) for rate in track(rates, "real steps")]
@@ -85,8 +85,8 @@ class _Step:
     flipped_inputs: int
 
 
-def _one(state: FieldState, eta: float, y: Tensor, loss_scale: float) -> _Step:
-    descent = Descent(state.chain.model, state.chain.x, y, state.readout, eta, loss_scale)
+def _one(state: FieldState, lr: float, y: Tensor, loss_scale: float) -> _Step:
+    descent = Descent(state.chain.model, state.chain.x, y, state.readout, lr, loss_scale)
     descent.step()
     after = FieldState(find_chain(descent.model, state.chain.x), state.readout)
     flips = [
@@ -98,7 +98,7 @@ def _one(state: FieldState, eta: float, y: Tensor, loss_scale: float) -> _Step:
     real = _minus(fields_by_name(state, after.chain.activations, after.conjugates), old)
     kept = frozen_fields(state, after.chain)
     frozen = _minus(fields_by_name(state, kept.activations, kept.conjugates), old)
-    predicted = _predicted(FirstOrderStep(state, state.outputs - y, eta, loss_scale))
+    predicted = _predicted(FirstOrderStep(state, state.outputs - y, lr, loss_scale))
     error = _minus(real, predicted)
     resolution = torch.finfo(y.dtype).eps
     by_measure = {
@@ -137,10 +137,10 @@ def _norms(values: Tensor) -> list[float]:
     return [float((values**2).mean().sqrt()), float(values.abs().max())]
 
 
-def _rates(eta: float | Sequence[float]) -> list[float]:
-    rates = [float(rate) for rate in np.atleast_1d(np.asarray(eta, dtype=np.float64))]
+def _rates(lr: float | Sequence[float]) -> list[float]:
+    rates = [float(rate) for rate in np.atleast_1d(np.asarray(lr, dtype=np.float64))]
     if not rates or not all(np.isfinite(rate) and rate > 0 for rate in rates):
-        raise InputError(f"eta is {eta!r}: give one positive learning rate or several.")
+        raise InputError(f"lr is {lr!r}: give one positive learning rate or several.")
     return rates
 
 
@@ -150,7 +150,7 @@ def _dataset(state: FieldState, rates: list[float], found: list[_Step], loss_sca
     names = list(fields_by_name(state, state.chain.activations, state.conjugates))
     variables = {
         name: (
-            ("eta", "field", "norm"),
+            ("lr", "field", "norm"),
             np.array([step.measures[name] for step in found]),
             {"meaning": meaning},
         )
@@ -161,14 +161,14 @@ def _dataset(state: FieldState, rates: list[float], found: list[_Step], loss_sca
         {
             **variables,
             "flips": (
-                ("eta", "layer"),
+                ("lr", "layer"),
                 np.array([step.flips for step in found]),
                 {"meaning": "masks that flip"},
             ),
-            "flipped_inputs": (("eta",), np.array([step.flipped_inputs for step in found])),
+            "flipped_inputs": (("lr",), np.array([step.flipped_inputs for step in found])),
         },
         coords={
-            "eta": rates,
+            "lr": rates,
             "field": names,
             "field_layer": ("field", layers),
             "norm": ["rms", "max"],

@@ -74,15 +74,15 @@ def record_imbalance(
     model: nn.Module,
     batches: Iterable[tuple[Any, Any]],
     loss: Loss,
-    eta: float,
+    lr: float,
     rates: Mapping[str, float] | None = None,
 ) -> xr.Dataset:
-    """Descend with a copy of the model, one step of η for each batch (x, y), and hold every Δ against the identity.
+    """Descend with a copy of the model, one step of ``lr`` (η) for each batch, and hold every Δ against the identity.
 
     By (step, pair): ``delta``; ``change`` since the start, as measured; ``first_order``, the sum of η times the
     identity; ``second_order``, the sum of η²(ρ_{l+1}‖∇_{l+1}‖² - ρ_l‖∇_l‖²); ``difference``, what is left: round-off.
     """
-    check_rate(eta)
+    check_rate(lr)
     moved = copy.deepcopy(model)
     pairs: list[Pair] | None = None
     rows: list[dict[str, list[float]]] = []
@@ -90,29 +90,29 @@ def record_imbalance(
         found = network(moved, *_inputs_and_targets(batch), loss, None)
         if pairs is None:
             pairs, _ = _chosen(*find_pairs(found), None)
-        rows.append(_descended(found, pairs, eta, rates))
+        rows.append(_descended(found, pairs, lr, rates))
     if pairs is None:
         raise InputError("there are no batches: give at least one (x, y).")
-    return _over_steps(rows, [pair.name for pair in pairs], eta)
+    return _over_steps(rows, [pair.name for pair in pairs], lr)
 
 
 def _descended(
-    found: Network, pairs: Sequence[Pair], eta: float, rates: Mapping[str, float] | None
+    found: Network, pairs: Sequence[Pair], lr: float, rates: Mapping[str, float] | None
 ) -> dict[str, list[float]]:
     """One step of descent: Δ of all pairs before and after it, and what the identity says of its change."""
     states = pair_states(found, pairs)
     given = _rates(states, rates, found.parameters)
     before = [state.delta(given) for state in states]
-    first = [eta * state.identity() for state in states]
-    second = [eta**2 * state.second_order(given) for state in states]
+    first = [lr * state.identity() for state in states]
+    second = [lr**2 * state.second_order(given) for state in states]
     with torch.no_grad():
         for name, gradient in states[0].gradients.items():
-            found.parameters[name].sub_(eta * given[name] * gradient)
+            found.parameters[name].sub_(lr * given[name] * gradient)
     after = [_moved_delta(state, found.parameters, given) for state in states]
     return {"before": before, "delta": after, "first_order": first, "second_order": second}
 
 
-def _over_steps(rows: Sequence[Mapping[str, list[float]]], names: list[str], eta: float) -> xr.Dataset:
+def _over_steps(rows: Sequence[Mapping[str, list[float]]], names: list[str], lr: float) -> xr.Dataset:
     import xarray as xr
 
     start = np.array(rows[0]["before"])
@@ -127,7 +127,7 @@ def _over_steps(rows: Sequence[Mapping[str, list[float]]], names: list[str], eta
     return xr.Dataset(
         {name: (("step", "pair"), values) for name, values in variables.items()},
         coords={"step": np.arange(len(delta)), "pair": names},
-        attrs={"eta": eta},
+        attrs={"lr": lr},
     )
 
 

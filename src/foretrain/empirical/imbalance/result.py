@@ -88,13 +88,13 @@ class Imbalance:
             {name: (dims, matrix) for name, matrix in variables.items()}, coords=dict.fromkeys(dims, units)
         )
 
-    def step(self, eta: float) -> xr.Dataset:
-        """How a step of gradient descent changes Δ, exactly: η times the identity, and a part of order η²."""
+    def step(self, lr: float) -> xr.Dataset:
+        """How a step of gradient descent changes Δ, exactly: lr (η) times the identity, and a part of order η²."""
         import xarray as xr
 
-        check_rate(eta)
-        first = [eta * state.identity() for state in self._states]
-        second = [eta**2 * state.second_order(self._rates) for state in self._states]
+        check_rate(lr)
+        first = [lr * state.identity() for state in self._states]
+        second = [lr**2 * state.second_order(self._rates) for state in self._states]
         return xr.Dataset(
             {"first_order": ("pair", first), "second_order": ("pair", second)}, {"pair": self.pairs}
         )
@@ -110,7 +110,7 @@ class Imbalance:
             )
             lines.append(f"           {name:<{width}}{numbers}{float(row['difference']):>12.1e}")
         lines += [f"  no pair: {name}: {reason}" for name, reason in self.refused.items()]
-        return "\n".join([*lines, "  ask: .data .neurons(pair) .matrix(pair) .step(eta)"])
+        return "\n".join([*lines, "  ask: .data .neurons(pair) .matrix(pair) .step(lr)"])
 
     def _matrices(self, pair: str | int) -> tuple[Any, ...]:
         if isinstance(pair, str):

@@ -138,7 +138,7 @@ def _worst(report: xarray.Dataset, name: str, letter: str) -> FloatArray:
     The linear change is that of the smallest step, scaled up: larger real changes contain flips.
     """
     chosen = [str(field) for field in report.field.values if str(field).startswith(letter)]
-    linear = report["change"].isel(eta=0) * report.eta / report.eta[0]
+    linear = report["change"].isel(lr=0) * report.lr / report.lr[0]
     return np.asarray((report[name] / linear).sel(field=chosen).max("field").values)
 
 

@@ -93,9 +93,9 @@ def _one_network(seed: Seed) -> xarray.Dataset:
     error[:_TRAINED] -= torch.tensor(_Y)
     error[_TRAINED:] = 0
     predict = partial(step_prediction, model, x, cotangents=error, order=3, rates=rates)
-    kernel = predict(eta=0.0).ntk_before[:_TRAINED, :_TRAINED, 0, 0]
+    kernel = predict(lr=0.0).ntk_before[:_TRAINED, :_TRAINED, 0, 0]
     unit = 2 / float(torch.linalg.eigvalsh(kernel)[-1])
-    steps = [predict(eta=float(size * unit)) for size in track(_SIZES, "step sizes")]
+    steps = [predict(lr=float(size * unit)) for size in track(_SIZES, "step sizes")]
     losses = np.array([_losses(step, error) for step in steps])
     return xarray.Dataset(
         {

@@ -213,7 +213,7 @@ def _descents(plan: Plan, seed: Seed) -> xarray.Dataset:
     for name in track(_CLASSES, "descents"):
         first, own = spawn(seed, 2)
         x, y = _samples(plan.samples, own)
-        record = record_imbalance(_network(name, 0.7, first), [(x, y)] * plan.steps, _mean_square, eta=0.02)
+        record = record_imbalance(_network(name, 0.7, first), [(x, y)] * plan.steps, _mean_square, lr=0.02)
         change.append(record["change"].values)
         second.append(record["second_order"].values)
         left.append(np.abs(record["difference"].values).max())
