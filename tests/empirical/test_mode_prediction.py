@@ -68,7 +68,7 @@ def shares(y: Tensor, outputs: Tensor, modes: int = 3) -> Array:
 def test_a_linear_model_is_foretold_exactly(half_sum: bool) -> None:
     model, x, y = nn.Linear(4, 3).double(), drawn(10, 6, 4), drawn(10, 6, 3, seed=1)
     lr, steps = (0.004, 0.2)[not half_sum], (0, 1, 7, 60)
-    loss = "half sum of squares" if half_sum else "mean squared"
+    loss = "squared_error" if half_sum else "mse"
     found = predict_modes(model, x, y, lr, steps, loss, accuracy=1e-12)
     for place, count in enumerate(steps):
         expected = shares(y, trained(model, x, y, lr, count, half_sum))
@@ -193,7 +193,7 @@ def test_a_wide_spectrum_does_not_end_the_search_early() -> None:
     nn.init.zeros_(model.weight)
     with warnings.catch_warnings():
         warnings.simplefilter("error", AccuracyWarning)
-        found = predict_modes(model, x, y, 1.0, 1000, "half sum of squares", accuracy=1e-9)
+        found = predict_modes(model, x, y, 1.0, 1000, "squared_error", accuracy=1e-9)
     expected = float(torch.exp(-scales.square() * 1000).mean())
     assert expected > 0.05
     assert found.residual["flow"][0, 0] == pytest.approx(expected, rel=1e-5)
@@ -279,7 +279,7 @@ def test_a_fitted_target_has_nothing_left() -> None:
         ({"steps": -1}, "whole number"),
         ({"steps": 2.5}, "whole number"),
         ({"steps": []}, "whole number"),
-        ({"loss": "mean square"}, "did you mean 'mean squared'"),
+        ({"loss": "squared_eror"}, "did you mean 'squared_error'"),
         ({"threshold": 1.0}, "between 0 and 1"),
         ({"modes": 0}, "number of modes"),
     ],

@@ -14,7 +14,6 @@ mean of squares. Four forecasts of the share <m_i, r> / sigma_i that is left, fr
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
@@ -30,16 +29,17 @@ from foretrain.empirical.global_ntk.readout import find_readout
 from foretrain.empirical.kernel_analysis.block_lanczos import BlockKrylov
 from foretrain.empirical.kernel_operator import NTKOperator, ntk_operator
 from foretrain.empirical.target_modes import TargetModes, target_modes
-from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError, unknown_name
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import available_bytes
 from foretrain.support.progress import Progress
+from foretrain.support.user_warnings import warn_user
 
 if TYPE_CHECKING:
     import xarray
 
 Array = NDArray[np.float64]
 Product = Callable[[Array], Array]  # of a kernel with columns (size, many)
-Loss = Literal["mean squared", "half sum of squares"]
+Loss = Literal["mse", "squared_error"]
 PREDICTORS = ("linearised", "flow", "rayleigh", "proxy")
 
 _ROUNDING = 1e3  # shares are not known better than this many units of the products' rounding
@@ -120,7 +120,7 @@ def predict_modes(
     y: Any,
     lr: float,
     steps: int | Sequence[int],
-    loss: Loss = "mean squared",
+    loss: Loss = "mse",
     *,
     modes: int = 3,
     threshold: float = 0.5,
@@ -128,10 +128,10 @@ def predict_modes(
 ) -> ModePrediction:
     """Which modes of ``y`` gradient descent with rate ``lr`` learns in so many steps, from the present parameters.
 
-    ``y`` has the shape of the model's outputs, its last axis are outputs. ``loss`` is the mean over all entries of y,
-    as torch.nn.MSELoss, or half the sum. ``threshold``: a mode is learned when less of it is left. All parameters
-    with ``requires_grad`` count. ``accuracy`` is that of the shares, as far as the model's precision allows:
-    kernels of chaotic networks need double precision.
+    ``y`` has the shape of the model's outputs, its last axis are outputs. ``loss`` is ``"mse"``, the mean over all
+    entries of y as torch.nn.MSELoss, or ``"squared_error"``, half the SUM over them. ``threshold``: a mode is learned
+    when less of it is left. All parameters with ``requires_grad`` count. ``accuracy`` is that of the shares, as far
+    as the model's precision allows: kernels of chaotic networks need double precision.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def predict_modes(
     >>> torch.nn.init.zeros_(layer.weight).sum().item()
     0.0
     >>> x, y = torch.eye(2), torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    >>> predict_modes(layer, x, y, lr=0.5, steps=1, loss="half sum of squares").residual["linearised"].round(3)
+    >>> predict_modes(layer, x, y, lr=0.5, steps=1, loss="squared_error").residual["linearised"].round(3)
     array([[0.5],
            [0.5]])
     """
@@ -157,7 +157,7 @@ def predict_modes(
     outputs = kernel.model_outputs().double().cpu().numpy()
     target = target_modes(_as_places(y, outputs.shape), modes)
     misfit = (target.matrix.reshape(outputs.shape) - outputs).ravel()
-    shrink = lr * (2 / misfit.size if loss == "mean squared" else 1.0)
+    shrink = lr * (2 / misfit.size if loss == "mse" else 1.0)
     tolerance = max(accuracy, _ROUNDING * float(torch.finfo(kernel.dtype).eps))
     task = _Task(misfit, target, np.array(budgets), shrink, tolerance)
     course = _course(kernel.linear_operator().matmat, task)
@@ -239,11 +239,9 @@ def _course(product: Product, task: _Task) -> _Course:
         inside = task.target.vectors @ krylov.basis * (length * krylov.first[0, 0])
         left = np.nan_to_num(inside @ found, nan=np.inf, neginf=np.inf) / task.target.values[:, None]
     if not krylov.exhausted and change > 10 * task.tolerance:
-        warnings.warn(
+        warn_user(
             f"Lanczos changed by {change:.2g} in its last products, of {krylov.products}, instead of "
             f"{task.tolerance:.2g}: ask for fewer steps or less accuracy=, or a smaller lr.",
-            AccuracyWarning,
-            stacklevel=3,
         )
     descent, flow = np.hsplit(left[:, : 2 * budgets], 2)
     return _Course(descent, flow, float(values[0]), krylov.products)
