@@ -118,8 +118,9 @@ def test_five_modes_of_a_flat_spectrum_take_few_products() -> None:
 
 def test_exhausted_budgets_warn_and_say_so() -> None:
     operator = Spectral(spectrum("stretched", 2000))
-    with pytest.warns(AccuracyWarning, match="after 10 products"):
+    with pytest.warns(AccuracyWarning, match="after 10 products") as warned:
         modes = top_modes(operator, 3, products=10)
+    assert warned[0].filename == __file__
     assert not modes.converged
     assert modes.products == operator.calls == 10
     assert "not converged" in repr(modes)

@@ -169,8 +169,12 @@ def test_bad_input_and_short_budgets() -> None:
         effective_rank(operator, kind="entropic")
     with pytest.raises(InputError, match="between 0 and 1"):
         effective_rank(operator, share=95)
-    with pytest.warns(AccuracyWarning, match="effective rank"):
+    with pytest.warns(AccuracyWarning, match="effective rank") as warned:
         assert effective_rank(operator, products=20).products <= 20
+    assert warned[0].filename == __file__
+    with pytest.warns(AccuracyWarning, match="effective rank") as warned:
+        operator.effective_rank(products=20)
+    assert warned[0].filename == __file__
     with pytest.raises(InputError, match="takes at least 100"):
         effective_rank(operator, kind="entropy", products=60)
 

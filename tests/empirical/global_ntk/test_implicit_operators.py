@@ -263,8 +263,9 @@ def test_a_bifurcation_is_refused_with_the_condition_number(solver: Any) -> None
 
 def test_near_a_bifurcation_the_loss_of_digits_is_said() -> None:
     x = torch.tensor([[1.0, 1e-13]], dtype=DOUBLE) ** 2
-    with pytest.warns(AccuracyWarning, match="condition number 1e"):
+    with pytest.warns(AccuracyWarning, match="condition number 1e") as warned:
         ImplicitDynamics(Fold(1.0), x.sqrt(), x, tolerance=1.0)
+    assert warned[0].filename == __file__
 
 
 @pytest.mark.parametrize(

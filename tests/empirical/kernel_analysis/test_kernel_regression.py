@@ -135,8 +135,9 @@ def test_regression_with_operators(ridge: float, time: float | None) -> None:
 
 def test_conjugate_gradients_say_when_they_did_not_arrive() -> None:
     operator = ntk_operator(network(2), inputs(30))
-    with pytest.warns(AccuracyWarning, match="pass ridge= or time="):
+    with pytest.warns(AccuracyWarning, match="pass ridge= or time=") as warned:
         regression(operator, targets(samples=30), iterations=5)
+    assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", AccuracyWarning)
         late = regression(operator, targets(samples=30), time=1e4)

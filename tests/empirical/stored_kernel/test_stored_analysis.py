@@ -163,8 +163,9 @@ def test_preconditioning_saves_readings(tmp_path: Path) -> None:
     _, plain, _ = conjugate_gradients(lambda v: matrix @ v + 1e-6 * v, y, 1e-8, 5000)
     assert found.iterations is not None
     assert 5 * found.iterations < plain
-    with pytest.warns(AccuracyWarning, match="instead of the tolerance"):
+    with pytest.warns(AccuracyWarning, match="instead of the tolerance") as warned:
         kernel.regression(y, 1e-6, iterations=2)
+    assert warned[0].filename == __file__
 
 
 def test_single_precision_reaches_the_tolerance(tmp_path: Path) -> None:

@@ -66,8 +66,9 @@ def test_damage_between_records_is_said_and_costs_one_record(log: bytes, tmp_pat
     frames = list(scan(log))
     hurt = [item for item in frames if item.entry["kind"] == "record"][2]
     (tmp_path / LOG).write_bytes(log[: hurt.stop - 3] + b"\x00" + log[hurt.stop - 2 :])
-    with pytest.warns(UserWarning, match=f"{hurt.stop - hurt.start} bytes between its records"):
+    with pytest.warns(UserWarning, match=f"{hurt.stop - hurt.start} bytes between its records") as warned:
         np.testing.assert_array_equal(read(tmp_path)["step"], [0, 1, 3, 4])
+    assert warned[0].filename == __file__
 
 
 def test_a_mark_inside_the_data_is_no_frame() -> None:

@@ -6,7 +6,6 @@ rates), the outputs go from f_0 to f_0 + K a with a = (1 - exp(-(K + ridge) t)) 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,9 @@ from foretrain.empirical.kernel_analysis.matrix_functions import (
 )
 from foretrain.empirical.kernel_analysis.targets import as_outputs, as_targets
 from foretrain.empirical.stored_kernel.reading import StoredKernel
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes
+from foretrain.support.user_warnings import warn_user
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -262,11 +262,9 @@ def _solve_by_products(
             job.iterations,
         )
     if error > 10 * tolerance:
-        warnings.warn(
+        warn_user(
             f"{method} reached {error:.2g} instead of the tolerance {tolerance:.2g} in {count} products: the kernel "
             "may be nearly singular; pass ridge= or time=, or more iterations=.",
-            AccuracyWarning,
-            stacklevel=3,
         )
     return _Solution(found, method, None, count, tolerance)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,8 +14,9 @@ from foretrain.empirical.kernel_analysis.block_lanczos import BLOCK, Leading, le
 from foretrain.empirical.kernel_analysis.matrices import ByProducts, layout_of, products_of
 from foretrain.empirical.kernel_operator import NTKOperator
 from foretrain.empirical.stored_kernel.reading import StoredKernel
-from foretrain.support.errors import AccuracyWarning, NotSupportedError
+from foretrain.support.errors import NotSupportedError
 from foretrain.support.seeds import Seed, generator
+from foretrain.support.user_warnings import warn_user
 
 Array: TypeAlias = NDArray[np.float64]
 Apply: TypeAlias = Callable[[Array], Array]  # columns (size, many) to columns
@@ -61,12 +61,10 @@ def leading_modes(kernel: ByProducts, count: int, seed: Seed) -> Leading:
         BLOCK if stored else _OPERATOR_BLOCK,
     )
     if not found.converged:
-        warnings.warn(
+        warn_user(
             f"block Lanczos left a residual of {found.residuals.max():.2g} in {found.products} "
             f"{'readings' if stored else 'products'}: the last of the {count} modes are mixed with others; ask for "
             "fewer, or for more of their neighbours.",
-            AccuracyWarning,
-            stacklevel=4,
         )
     return found
 
@@ -122,11 +120,9 @@ def stored_extremes(
 
     found = leading_pairs(shifted, size, 1, good, seed, _READINGS)
     if not found.converged:
-        warnings.warn(
+        warn_user(
             f"the smallest eigenvalue was not resolved in {found.products} readings: the condition number is at "
             "least what is given; pass ridge= for that of the regularised kernel.",
-            AccuracyWarning,
-            stacklevel=4,
         )
     return Extremes(largest, largest - float(found.values[0]))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,6 +45,7 @@ from foretrain.support.errors import (
     NotSupportedError,
 )
 from foretrain.support.store import RECORDS
+from foretrain.support.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from foretrain.empirical.stored_kernel.reading import StoredKernel
@@ -192,17 +192,17 @@ def _mend(folder: Folder) -> None:
         mend(folder.path, folder.layout)
     if not (folder.path / RECORDS).is_dir():
         (folder.path / RECORDS).mkdir()
-        warnings.warn(
+        warn_user(
             f"{folder.path} has lost its folder {RECORDS} with the records of all tiles, which are computed again.",
-            stacklevel=4,
+            UserWarning,
         )
     damaged = folder.damaged(sorted(folder.recorded()))
     if damaged:
         folder.forget(damaged)
         named = ", ".join(f"{i}-{j}" for i, j in damaged[:5]) + (", ..." if len(damaged) > 5 else "")
-        warnings.warn(
+        warn_user(
             f"{len(damaged)} tiles of {folder.path} do not have their checksums ({named}) and are computed again.",
-            stacklevel=4,
+            UserWarning,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
+from foretrain.support.user_warnings import warn_user
 
 MOST_PRODUCTS = 1000  # unless the caller sets a budget
 SMALL = 256  # up to this dimension the dense form costs less than a good estimate
@@ -101,12 +101,10 @@ class Target:
         """
         scale = estimate.value if scale is None else scale
         if not self.reached(scale, estimate.standard_error):
-            warnings.warn(
+            warn_user(
                 f"the {what} has a relative standard error of {relative(estimate.standard_error, scale):.2g} after "
                 f"{estimate.products} products, but {self.accuracy:.2g} was asked for: raise products= (now "
                 f"{self.products}) or accuracy=.",
-                AccuracyWarning,
-                stacklevel=4,
             )
         return estimate
 

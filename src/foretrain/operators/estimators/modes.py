@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +12,11 @@ from foretrain.operators.estimators.estimate import MOST_PRODUCTS
 from foretrain.operators.estimators.krylov import BlockKrylov
 from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, norms
 from foretrain.operators.estimators.squares import squared
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
+from foretrain.support.user_warnings import warn_user
 
 _WIDTH = 2  # of the first block: two copies of an eigenvalue show that there may be more
 _BASIS = 64  # vectors kept before a restart, at least
@@ -95,11 +95,9 @@ def top_modes(
     modes = Modes(values, vectors, left, residuals, counted.products, converged, tolerance, seed)
     if not converged:
         worst = float(modes.relative_residuals.max())
-        warnings.warn(
+        warn_user(
             f"of {k} modes the worst has a relative residual of {worst:.1e} after {counted.products} products, but "
             f"{tolerance:.1e} was asked for: raise products= (now {budget}) or tolerance=.",
-            AccuracyWarning,
-            stacklevel=2,
         )
     return modes
 

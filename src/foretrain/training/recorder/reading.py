@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from foretrain.support.errors import FileError, unknown_name
 from foretrain.support.frame_log import Frame, damage, scan
+from foretrain.support.user_warnings import warn_user
 from foretrain.training.recorder.values import STEP
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def read_log(folder: Path, until: int | None = None) -> Contents:
         raise FileError(f"{folder / LOG} was written by a newer foretrain: update this one.")
     lost = damage(frames)
     if lost:
-        warnings.warn(
+        warn_user(
             f"{folder / LOG} is damaged: {lost} bytes between its records are not readable and left out.",
-            stacklevel=3,
+            UserWarning,
         )
     return _sorted_out(frames, until)
 

@@ -5,7 +5,6 @@ Where samples do not couple, D_h F is a block (n, n) for every sample and each i
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal
@@ -14,9 +13,10 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.implicit.constraint import LinearisedConstraint
-from foretrain.support.errors import AccuracyWarning, NotSupportedError, unknown_name
+from foretrain.support.errors import NotSupportedError, unknown_name
 from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import track
+from foretrain.support.user_warnings import warn_user
 
 Solver = Literal["auto", "direct", "krylov"]
 
@@ -87,11 +87,9 @@ class Factored(Inverse):
         if digits > _SINGULAR:
             raise _singular(f"{found:.2g}")
         if digits > _INACCURATE:
-            warnings.warn(
+            warn_user(
                 f"D_h F has condition number {found:.2g}: about {digits:.0e} of the kernel is rounding; use float64, "
                 "or a state farther from the bifurcation.",
-                AccuracyWarning,
-                stacklevel=5,
             )
         return found
 
