@@ -17,7 +17,7 @@ from random_operators import (
     symmetric_operator,
 )
 
-from foretrain.operators import Comparison, Space, compare, from_functions, identity, zero
+from foretrain.operators import OperatorComparison, Space, compare, from_functions, identity, zero
 from foretrain.support.errors import InputError
 
 X = Space.of(time=2, unit=3)
@@ -65,7 +65,7 @@ def test_agreement_of_large_operators_leaves_room_for_the_error() -> None:
 
 
 def test_two_errors_must_fit_below_the_tolerance() -> None:
-    near = Comparison(0.1, 0.04, 1.0, 0.0, 1.0, 0.2, 32, False)
+    near = OperatorComparison(0.1, 0.04, 1.0, 0.0, 1.0, 0.2, 32, False)
     assert near.agree
     assert not replace(near, relative_difference_error=0.06).agree
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import foretrain as ft
-from foretrain.empirical.global_ntk.summary import GlobalSummary, summarise
+from foretrain.empirical.global_ntk.summary import GlobalSummary, global_summary
 from foretrain.report.global_ntk import global_ntk_figure
 
 
@@ -25,7 +25,7 @@ def made(kind: type[nn.RNNBase], **options: int) -> nn.RNNBase:
 @pytest.fixture(scope="module")
 def summary() -> GlobalSummary:
     target = torch.randn(4, 6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    return summarise(ft.global_ntk(made(nn.GRU), inputs()), target, modes=3)
+    return global_summary(ft.global_ntk(made(nn.GRU), inputs()), target, modes=3)
 
 
 def test_all_panels(summary: GlobalSummary) -> None:
@@ -53,7 +53,7 @@ def test_all_panels(summary: GlobalSummary) -> None:
 
 def test_one_row_for_every_member() -> None:
     kernel = ft.global_ntk(made(nn.LSTM), inputs(), ("hidden", "cell"))
-    figure = global_ntk_figure(summarise(kernel, modes=2))
+    figure = global_ntk_figure(global_summary(kernel, modes=2))
     titles = [axis.get_title(loc="left") for axis in figure.axes]
     assert len(titles) == 3 + 2
     assert "hidden" in titles[3]
@@ -63,7 +63,7 @@ def test_one_row_for_every_member() -> None:
 
 def test_many_parameters_are_drawn_together() -> None:
     kernel = ft.global_ntk(made(nn.RNN, num_layers=5), inputs())
-    summary = summarise(kernel, modes=2)
+    summary = global_summary(kernel, modes=2)
     weights = global_ntk_figure(summary).axes[2]
     assert len(weights.patches) == 12
     assert [label.get_text() for label in weights.get_yticklabels()][-1] == "9 others"
@@ -72,6 +72,6 @@ def test_many_parameters_are_drawn_together() -> None:
 
 def test_samples_without_time_are_points() -> None:
     model = nn.Linear(2, 3).double()
-    figure = global_ntk_figure(summarise(ft.global_ntk(model, inputs()[:, 0]), modes=2))
+    figure = global_ntk_figure(global_summary(ft.global_ntk(model, inputs()[:, 0]), modes=2))
     lines = [line for line in figure.axes[3].get_lines() if len(line.get_ydata()) == 4]
     assert [line.get_marker() for line in lines] == [".", "."]

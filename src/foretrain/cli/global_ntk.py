@@ -66,7 +66,7 @@ def global_ntk(
             f"--accuracy is {accuracy:g}, but it is a relative error between 0 and 1, such as 0.02."
         )
     from foretrain.empirical.global_ntk import global_ntk as kernel_of
-    from foretrain.empirical.global_ntk.summary import summarise
+    from foretrain.empirical.global_ntk.summary import global_summary
     from foretrain.report.global_ntk import global_ntk_figure
     from foretrain.support.loading import load_samples
 
@@ -81,7 +81,7 @@ def global_ntk(
     kernel = kernel_of(network, inputs, wanted, parameters=counted)
     _check_batch(kernel, len(chosen))
     readouts = _readouts(network, inputs, kernel)
-    summary = summarise(
+    summary = global_summary(
         kernel,
         None if found.y is None else found.y[chosen],
         readouts,

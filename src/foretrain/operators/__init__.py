@@ -19,7 +19,7 @@ from foretrain.operators.basic import (
 )
 from foretrain.operators.blocks import block_operator, column, direct_sum, row
 from foretrain.operators.checks import OperatorCheck, check
-from foretrain.operators.comparison import Comparison, compare
+from foretrain.operators.comparison import OperatorComparison, compare
 from foretrain.operators.kronecker import kron, lift
 from foretrain.operators.operator import Operator
 from foretrain.operators.rearrangement import rearrange
@@ -29,9 +29,9 @@ from foretrain.operators.subspaces import select, select_member, select_where
 from foretrain.operators.vectors import tensor_like
 
 __all__ = [
-    "Comparison",
     "Operator",
     "OperatorCheck",
+    "OperatorComparison",
     "Space",
     "SumSpace",
     "Vector",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from foretrain.operators.flat_blocks import random_normals
 from foretrain.operators.operator import Operator
-from foretrain.operators.probes import random_normals
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
 

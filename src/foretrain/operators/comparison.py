@@ -13,8 +13,8 @@ from torch import Tensor
 
 from foretrain.operators.algebra import check_same_spaces
 from foretrain.operators.estimators.estimate import jackknife
+from foretrain.operators.flat_blocks import basis_rows, random_signs
 from foretrain.operators.operator import Operator
-from foretrain.operators.probes import basis_rows, random_signs
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 
@@ -25,7 +25,7 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 
 @dataclass(frozen=True)
-class Comparison:
+class OperatorComparison:
     """How far operator A is from operator B; errors are zero where every column was compared."""
 
     relative_difference: float
@@ -47,7 +47,7 @@ class Comparison:
         verdict = "agree" if self.agree else "differ"
         return "\n".join(
             [
-                f"Comparison: the operators {verdict} at tolerance {self.tolerance:.2g} ({how})",
+                f"OperatorComparison: the operators {verdict} at tolerance {self.tolerance:.2g} ({how})",
                 f"  |A - B| / |B|  {self.relative_difference:.6g} ± {self.relative_difference_error:.2g}",
                 f"  cosine         {self.cosine:.9g} ± {self.cosine_error:.2g}",
                 f"  |A| / |B|      {self.norm_ratio:.6g}",
@@ -57,7 +57,7 @@ class Comparison:
 
 def compare(
     first: Operator, second: Operator, *, tolerance: float | None = None, probes: int = 32, seed: Seed = 0
-) -> Comparison:
+) -> OperatorComparison:
     """The relative difference |A - B| / |B| and the cosine of A and B in the Frobenius norm.
 
     Up to 256 columns (or ``probes``, if that is more) all are compared; beyond, random signs sample them, and the
@@ -66,7 +66,7 @@ def compare(
     >>> from foretrain.operators import Space, compare, identity
     >>> one = identity(Space.of(unit=3))
     >>> compare(1.1 * one, one, tolerance=0.2)
-    Comparison: the operators agree at tolerance 0.2 (all 3 columns)
+    OperatorComparison: the operators agree at tolerance 0.2 (all 3 columns)
       |A - B| / |B|  0.1 ± 0
       cosine         1 ± 0
       |A| / |B|      1.1
@@ -77,7 +77,7 @@ def compare(
     exact = first.size <= max(_EXACT_SIZE, probes)
     moments = _moments(first, second, first.size if exact else probes, exact, seed)
     difference, cosine = _relative_difference(moments.sum(0)), _cosine(moments.sum(0))
-    return Comparison(
+    return OperatorComparison(
         relative_difference=difference,
         relative_difference_error=0.0 if exact else _spread(_relative_difference, moments),
         cosine=cosine,

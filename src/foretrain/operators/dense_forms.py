@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretrain.operators.flat_blocks import basis_rows
 from foretrain.operators.operator import Operator
-from foretrain.operators.probes import basis_rows
 from foretrain.operators.spaces import Space, SumSpace, VectorSpace
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track

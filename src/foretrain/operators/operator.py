@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from foretrain.operators.checks import OperatorCheck
-    from foretrain.operators.comparison import Comparison
+    from foretrain.operators.comparison import OperatorComparison
     from foretrain.operators.estimators import Estimate, Modes, SpectralDensity
 
 
@@ -207,7 +207,7 @@ class Operator(LinearMap):
 
     def compare(
         self, other: Operator, *, tolerance: float | None = None, probes: int = 32, seed: Seed = 0
-    ) -> Comparison:
+    ) -> OperatorComparison:
         """How far this operator is from another: relative Frobenius difference and cosine, with error bars."""
         from foretrain.operators.comparison import compare
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from foretrain.operators.flat_blocks import basis_rows, random_normals, random_signs
 from foretrain.operators.operator import Operator
-from foretrain.operators.probes import basis_rows, random_normals, random_signs
 from foretrain.operators.rearrangement import between
 from foretrain.operators.spaces import Space, Vector, axis_indices, axis_names
 from foretrain.support.errors import InputError, unknown_name

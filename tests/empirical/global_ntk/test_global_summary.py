@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import foretrain as ft
 from foretrain.empirical.global_ntk import GlobalNTK, trace_shares
 from foretrain.empirical.global_ntk.readout import find_readout
-from foretrain.empirical.global_ntk.summary import GlobalSummary, summarise
+from foretrain.empirical.global_ntk.summary import GlobalSummary, global_summary
 from foretrain.support.errors import InputError
 
 SAMPLES, STEPS, UNITS, OUTPUTS = 3, 5, 4, 2
@@ -41,7 +41,7 @@ def drawn(kind: type[nn.RNNBase]) -> tuple[nn.Module, Tensor, Tensor]:
 def gru() -> tuple[nn.Module, Tensor, Tensor, GlobalNTK, GlobalSummary]:
     model, x, y = drawn(nn.GRU)
     kernel = ft.global_ntk(model, x)
-    return model, x, y, kernel, summarise(kernel, y, find_readout(model, x, kernel), modes=4)
+    return model, x, y, kernel, global_summary(kernel, y, find_readout(model, x, kernel), modes=4)
 
 
 def jacobians(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
@@ -130,8 +130,8 @@ def test_every_member_of_a_sum() -> None:
     hidden = ft.global_ntk(model, x)
     readout = find_readout(model, x, hidden)
     assert readout is not None
-    found = summarise(kernel, y, {"hidden": readout})
-    alone = summarise(hidden, y, readout)
+    found = global_summary(kernel, y, {"hidden": readout})
+    alone = global_summary(hidden, y, readout)
     assert list(found.views) == ["hidden", "cell"]
     assert list(alone.views) == ["hidden"]
     assert found.views["hidden"].temporal_rank.value == pytest.approx(
@@ -153,7 +153,7 @@ def test_states_without_time_and_core() -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5)).double()
     x = torch.randn(4, 3, dtype=torch.float64)
-    found = summarise(ft.global_ntk(model, x, parameters=["1.weight"]), modes=2)
+    found = global_summary(ft.global_ntk(model, x, parameters=["1.weight"]), modes=2)
     view = found.views["states"]
     assert view.along == "batch"
     assert view.core_cosine is None
@@ -177,13 +177,13 @@ def test_sampled_shares_of_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_targets_that_do_not_fit_are_noted() -> None:
     model, x, _ = drawn(nn.GRU)
     kernel = ft.global_ntk(model, x)
-    found = summarise(kernel, np.ones((SAMPLES, 7, 2)))
+    found = global_summary(kernel, np.ones((SAMPLES, 7, 2)))
     assert found.views["states"].alignment is None
     assert "No alignment" in found.notes[0]
-    assert "zero everywhere" in summarise(kernel, np.zeros((SAMPLES, STEPS, 2))).notes[0]
+    assert "zero everywhere" in global_summary(kernel, np.zeros((SAMPLES, STEPS, 2))).notes[0]
 
 
 def test_bad_numbers_are_refused() -> None:
     model, x, _ = drawn(nn.GRU)
     with pytest.raises(InputError, match="modes"):
-        summarise(ft.global_ntk(model, x), modes=0)
+        global_summary(ft.global_ntk(model, x), modes=0)

@@ -1,7 +1,7 @@
 """The global-state NTK: how gradient descent changes everything that a model computes.
 
 ``global_ntk``     the kernel of a model's states, as an operator
-``summarise``      its ranks, modes, core and shares, and how a target fits, at a glance
+``global_summary`` its ranks, modes, core and shares, and how a target fits, at a glance
 ``reduced_view``   NTK_temp or NTK_space (15) written out, with the rank
 ``solve``          the state of an equilibrium model
 """
@@ -10,6 +10,14 @@ from foretrain.empirical.global_ntk.entry import global_ntk
 from foretrain.empirical.global_ntk.implicit.equilibrium import solve
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
 from foretrain.empirical.global_ntk.reduced_views import ReducedView, reduced_view
-from foretrain.empirical.global_ntk.summary import GlobalSummary, summarise
+from foretrain.empirical.global_ntk.summary import GlobalSummary, global_summary
 
-__all__ = ["GlobalNTK", "GlobalSummary", "ReducedView", "global_ntk", "reduced_view", "solve", "summarise"]
+__all__ = [
+    "GlobalNTK",
+    "GlobalSummary",
+    "ReducedView",
+    "global_ntk",
+    "global_summary",
+    "reduced_view",
+    "solve",
+]

@@ -20,7 +20,7 @@ from torch import Tensor
 from foretrain.empirical.global_ntk.axes import places_of
 from foretrain.empirical.target_modes import target_modes
 from foretrain.operators import Space
-from foretrain.operators.probes import random_signs
+from foretrain.operators.flat_blocks import random_signs
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed
 

@@ -12,7 +12,6 @@ free of bias for tr(A)^2 and tr(A^2), and the jackknife over sheets gives errors
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -24,11 +23,12 @@ from foretrain.empirical.global_ntk.axes import feature_axis
 from foretrain.empirical.global_ntk.dynamics import Values
 from foretrain.operators.estimators import Estimate
 from foretrain.operators.estimators.estimate import Target, exact, jackknife
-from foretrain.operators.probes import basis_rows
-from foretrain.support.errors import AccuracyWarning, unknown_name
+from foretrain.operators.flat_blocks import basis_rows
+from foretrain.support.errors import unknown_name
 from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import Progress, track
 from foretrain.support.seeds import Seed, torch_generator
+from foretrain.support.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from foretrain.empirical.global_ntk.kernel import GlobalNTK
@@ -162,12 +162,10 @@ def _sampled(kernel: GlobalNTK, cut: _Cut, target: Target, seed: Seed) -> Reduce
                 break
             wanted = min(2 * wanted, target.products)
     if not target.reached(rank.value, rank.standard_error):
-        warnings.warn(
+        warn_user(
             f"the rank in {'time' if cut.is_temporal else 'space'} has a relative standard error of "
             f"{rank.relative_error:.2g} after {wanted} random directions, but {target.accuracy:.2g} was asked for: "
             "choose a larger accuracy.",
-            AccuracyWarning,
-            stacklevel=3,
         )
     return ReducedView(pairs.mean, rank, pairs.relative_error, wanted)
 

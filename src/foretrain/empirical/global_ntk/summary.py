@@ -185,7 +185,7 @@ class GlobalSummary:
         return "\n".join([*lines, "  foretrain.report.global_ntk.global_ntk_figure(this) draws it"])
 
 
-def summarise(
+def global_summary(
     kernel: GlobalNTK,
     y: Any = None,
     readouts: Mapping[str, Readout] | Readout | None = None,

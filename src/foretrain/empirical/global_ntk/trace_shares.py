@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.operators.estimators.estimate import Target
-from foretrain.operators.probes import basis_rows, random_signs
+from foretrain.operators.flat_blocks import basis_rows, random_signs
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
 

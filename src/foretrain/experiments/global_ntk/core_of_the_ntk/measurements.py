@@ -114,7 +114,7 @@ def propagator_blocks(P: Operator, weightings: torch.Tensor) -> torch.Tensor:
 
 
 def _signs(kernel: GlobalNTK, seed: int) -> torch.Tensor:
-    from foretrain.operators.probes import random_signs
+    from foretrain.operators.flat_blocks import random_signs
 
     units = kernel.domain.plain("the propagator")["unit"]
     return random_signs(_WEIGHTINGS, units, seed, dtype=kernel.dtype, device=kernel.device)

@@ -1,4 +1,4 @@
-"""Random vectors, drawn on the CPU so that a seed gives the same ones on every device."""
+"""Flat blocks of vectors: rows of the identity, and random ones, which a seed makes the same on every device."""
 
 from __future__ import annotations
 
