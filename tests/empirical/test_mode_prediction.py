@@ -281,7 +281,7 @@ def test_a_fitted_target_has_nothing_left() -> None:
         ({"steps": []}, "whole number"),
         ({"loss": "squared_eror"}, "did you mean 'squared_error'"),
         ({"threshold": 1.0}, "between 0 and 1"),
-        ({"modes": 0}, "number of modes"),
+        ({"modes": 0}, "modes is 0: give a positive whole number"),
     ],
 )
 def test_bad_input(changes: dict[str, object], words: str) -> None:

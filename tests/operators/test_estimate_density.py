@@ -23,7 +23,7 @@ def smoothed(values: np.ndarray, found: SpectralDensity) -> tuple[np.ndarray, np
 @pytest.mark.parametrize("name", ["ramp", "stretched", "power 0.5"])
 def test_densities_agree_with_smoothed_spectra(name: str, dtype: torch.dtype) -> None:
     values = spectrum(name, 1500)
-    found = spectral_density(Spectral(values.to(dtype)), points=60, products=16 * 40, seed=1)
+    found = spectral_density(Spectral(values.to(dtype)), points=np.int64(60), products=16 * 40, seed=1)
     density, above = smoothed(values.numpy(), found)
     scale = density.max()
     assert np.all(np.abs(found.density - density) <= 5 * found.standard_error + 0.02 * scale)

@@ -81,7 +81,7 @@ def test_weight_spectra_are_singular_values() -> None:
     first = np.linalg.svd(model[0].weight.detach().reshape(3, 8).numpy(), compute_uv=False)
     np.testing.assert_allclose(spectra.sel(matrix="0.weight"), first, rtol=1e-5)
     assert np.isnan(spectra.sel(matrix="2.weight", rank=3))
-    assert observables.weight_spectra(largest=1)(model, None).sizes["rank"] == 1
+    assert observables.weight_spectra(largest=np.int64(1))(model, None).sizes["rank"] == 1
     with torch.no_grad():
         model[2].weight[0, 0] = float("nan")
     assert np.isnan(observables.weight_spectra()(model, None).sel(matrix="2.weight")).all()
@@ -215,6 +215,7 @@ def test_names_and_what_is_wrong_with_them() -> None:
     for wrong in (
         lambda: observables.mode_alignment(modes=0),
         lambda: observables.weight_spectra(largest=0),
+        lambda: observables.weight_spectra(largest=1.0),  # type: ignore[arg-type]
         lambda: observables.ntk_shares(by="row"),  # type: ignore[arg-type]
     ):
         with pytest.raises(InputError):

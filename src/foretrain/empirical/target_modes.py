@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 
 Array = NDArray[np.float64]
@@ -48,8 +49,7 @@ def target_modes(matrix: Array, count: int = 3) -> TargetModes:
     Where singular values are equal the modes are a choice: those that lie along outputs are taken, in their order,
     so that rounding does not choose.
     """
-    if not isinstance(count, int) or count < 1:
-        raise InputError(f"modes is {count!r}, but it must be a number of modes from 1 on.")
+    count = whole_number("modes", count)
     _, values, right = np.linalg.svd(matrix, full_matrices=False)
     rank = int(np.sum(values > 1e-12 * values[0])) if len(values) and values[0] > 0 else 0
     if not rank:

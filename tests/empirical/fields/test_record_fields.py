@@ -95,10 +95,18 @@ def test_the_notes_readout_and_other_losses() -> None:
     assert float(record["loss"][0]) == pytest.approx(2 * np.sum(r**2), rel=1e-12)
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    record = record_fields(network(), X, Y, np.int64(3), 0.02, every=np.int64(2), modes=np.int16(2))  # type: ignore[arg-type]
+    assert record["step"].values.tolist() == [0, 2, 3]
+    assert record.sizes["rank"] == 2
+
+
 def test_bad_requests() -> None:
     with pytest.raises(InputError, match="modes is 0"):
         record_fields(network(), X, Y, 2, 0.1, modes=0)
     with pytest.raises(InputError, match="give numbers of inputs from 0 to 6"):
         record_fields(network(), X, Y, 2, 0.1, inputs=[7])
+    with pytest.raises(InputError, match="steps is True: give a positive whole number"):
+        record_fields(network(), X, Y, True, 0.1)
     with pytest.raises(InputError, match="every is 0"):
         record_fields(network(), X, Y, 2, 0.1, every=0)

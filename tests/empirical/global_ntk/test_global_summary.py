@@ -187,3 +187,5 @@ def test_bad_numbers_are_refused() -> None:
     model, x, _ = drawn(nn.GRU)
     with pytest.raises(InputError, match="modes"):
         global_summary(ft.global_ntk(model, x), modes=0)
+    found = global_summary(ft.global_ntk(model, x), modes=np.int64(2))  # type: ignore[arg-type]
+    assert len(found.eigenvalues) == 2

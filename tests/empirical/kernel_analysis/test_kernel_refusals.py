@@ -31,7 +31,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: regression(np.diag([2.0, -1.0]), np.ones(2)),
         "negative eigenvalue -1",
     ),
-    "no modes": (lambda: spectrum(np.eye(3), top=0), "from 1 on"),
+    "no modes": (lambda: spectrum(np.eye(3), top=0), "top is 0: give a positive whole number"),
     "one probe": (lambda: spectrum(ntk_operator(network(), inputs()), probes=1), "at least 2"),
     "ridge": (lambda: regression(np.eye(3), np.ones(3), ridge=-1.0), "ridge is -1"),
     "time": (lambda: regression(np.eye(3), np.ones(3), time=-1.0), "time is -1"),

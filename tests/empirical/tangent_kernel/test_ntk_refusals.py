@@ -144,7 +144,8 @@ def test_attention_over_the_batch_axis() -> None:
     model = ready(lambda: nn.TransformerEncoderLayer(4, 2, 6))  # takes (positions, samples, features)
     refused(model, normal(4, 3, 4), "batch_axis=")
     assert_equal(
-        ntk(model, normal(4, 3, 4), batch_axis=1).values, brute_force(model, normal(4, 3, 4), axis=1)
+        ntk(model, normal(4, 3, 4), batch_axis=np.int64(1)).values,
+        brute_force(model, normal(4, 3, 4), axis=1),
     )
 
 

@@ -155,5 +155,6 @@ def test_what_cannot_be_is_refused() -> None:
         find_fixed_points(gru(4), torch.zeros(2))
     with pytest.raises(InputError, match="must be"):
         find_fixed_points(gru(4), starts=torch.zeros(3))
-    with pytest.raises(InputError, match="at least one"):
-        find_fixed_points(gru(4), starts=0)
+    for wrong in (0, True, 2.5):
+        with pytest.raises(InputError, match=r"starts is .*: give a positive whole number"):
+            find_fixed_points(gru(4), starts=wrong)  # type: ignore[arg-type]

@@ -50,3 +50,11 @@ def test_the_flow_of_a_model_on_broken_data_is_refused() -> None:
     model, x = nn.Linear(3, 1), torch.full((5, 3), np.nan)
     with pytest.raises(InputError, match="not finite"):
         gradient_flow(model, x, x[:, :1], nn.functional.mse_loss, max_time=1.0)
+
+
+def test_sizes_are_whole_numbers_also_of_numpy() -> None:
+    found = Problem("tanh", depth=np.int64(3), width=np.int32(8), inputs=np.int64(2))  # type: ignore[arg-type]
+    assert found == Problem("tanh", depth=3, width=8, inputs=2)
+    assert repr(found) == "Problem(tanh, 2 -> 8 x 2 -> 1, betas=(1.0,))"
+    with pytest.raises(InputError, match="depth is 1: give a whole number, at least 2"):
+        Problem("tanh", depth=1, width=8, inputs=2)

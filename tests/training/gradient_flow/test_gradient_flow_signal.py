@@ -36,7 +36,7 @@ def by_autograd(problem, weights, sample):
 
 def test_the_quantities_are_what_they_are_called() -> None:
     problem = Problem("tanh", depth=4, width=7, inputs=3)
-    networks = scaled_he(problem, 2, [0.3], 2)
+    networks = scaled_he(problem, 2, [0.3], np.int64(2))  # type: ignore[arg-type]
     sample = gaussian_sample(problem, 128)
     rates = (1.0, 0.5, 2.0, 1.0)
     found = signal_energy(problem, networks, metric=rates, sample=sample)

@@ -77,5 +77,7 @@ def test_angles_are_one_number_for_every_trial() -> None:
 
 
 def test_half_steps_are_refused() -> None:
-    with pytest.raises(InputError, match=r"stimulus is 5\.5, but a period is a whole number"):
+    with pytest.raises(InputError, match=r"stimulus is 5\.5: give a positive whole number"):
         MemoryPro(5.5, 1, 1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"memory is -1: give a whole number, at least 0"):
+        MemoryPro(5, -1, 1)

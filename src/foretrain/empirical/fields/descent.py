@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.fields.readout import Readout
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 
 
@@ -48,7 +49,5 @@ class Descent:
 
 def recorded_steps(steps: int, every: int) -> list[int]:
     """0, every, 2 every, ... and the last step."""
-    for name, value in (("steps", steps), ("every", every)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value!r}: give a whole number from 1 on.")
-    return sorted({*range(0, steps + 1, every), steps})
+    last, stride = whole_number("steps", steps), whole_number("every", every)
+    return sorted({*range(0, last + 1, stride), last})

@@ -13,6 +13,7 @@ from torch import Tensor
 from foretrain.empirical.fields import spectra
 from foretrain.empirical.fields.heavy_tails import heavy_tail
 from foretrain.empirical.fields.state import FieldState
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ def observe(
     """
     import xarray as xr
 
-    if isinstance(modes, bool) or not isinstance(modes, int) or modes < 1:
-        raise InputError(f"modes is {modes!r}: give a whole number from 1 on.")
+    modes = whole_number("modes", modes)
     residual = state.residual(y)
     followed = _followed(state, inputs)
     variables = {

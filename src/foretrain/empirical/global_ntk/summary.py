@@ -22,6 +22,7 @@ from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.empirical.global_ntk.trace_shares import Shares, trace_shares
 from foretrain.operators import Space, SumSpace, dense_operator
 from foretrain.operators.estimators import Estimate
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
@@ -201,8 +202,7 @@ def global_summary(
     ``accuracy`` is the relative standard error of traces and ranks, the absolute one of cosines and shares.
     """
     start = time.perf_counter()
-    if isinstance(modes, bool) or not isinstance(modes, int) or modes < 1:
-        raise InputError(f"modes is {modes!r}, but it must be a number from 1 on.")
+    modes = whole_number("modes", modes)
     members = members_of(kernel)
     by_member = {next(iter(members)): readouts} if isinstance(readouts, Readout) else readouts or {}
     notes: list[str] = []

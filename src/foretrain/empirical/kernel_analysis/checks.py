@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from foretrain.support.arguments import not_negative, whole_number
 from foretrain.support.errors import InputError
 
 LANCZOS_MODES = 10  # of kernels known by products, where nothing is said
@@ -12,30 +11,17 @@ PROBES = 64
 
 def checked_top(top: int | None, otherwise: int, size: int) -> int:
     """How many modes: those asked for or, where nothing is said, ``otherwise``; never more than there are."""
-    if top is None:
-        return min(otherwise, size)
-    if _whole(top) < 1:
-        raise InputError(f"top is {top!r}, but it must be a number of modes from 1 on.")
-    return min(_whole(top), size)
+    return min(otherwise if top is None else whole_number("top", top), size)
 
 
 def checked_probes(probes: int) -> int:
     """As many as a standard error needs."""
-    if _whole(probes) < 2:
-        raise InputError(f"probes is {probes!r}, but a standard error needs at least 2.")
-    return _whole(probes)
-
-
-def _whole(number: object) -> int:
-    """Of Python or numpy; 0 for what is no whole number."""
-    return int(number) if isinstance(number, int | np.integer) and not isinstance(number, bool) else 0
+    return whole_number("probes", probes, least=2)
 
 
 def checked_ridge(ridge: float) -> float:
     """A finite number that is not negative."""
-    if not (np.isfinite(ridge) and ridge >= 0):
-        raise InputError(f"ridge is {ridge}, but it must be finite and not negative.")
-    return float(ridge)
+    return not_negative("ridge", ridge)
 
 
 def refuse_zero(largest: float) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.empirical.kernel_analysis.block_lanczos import BlockKrylov
+from foretrain.empirical.kernel_analysis.checks import checked_probes
 from foretrain.empirical.kernel_analysis.matrices import (
     Array,
     ByProducts,
@@ -25,7 +26,7 @@ from foretrain.empirical.kernel_analysis.matrices import (
     square,
 )
 from foretrain.empirical.kernel_operator.estimate import KernelEstimate, standard_error, stated_seed
-from foretrain.support.errors import InputError
+from foretrain.support.arguments import whole_number
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
 
@@ -185,8 +186,7 @@ def spectral_density(kernel: Kernel, probes: int = 16, steps: int = 16, seed: Se
         values = np.linalg.eigvalsh(square(kernel, "a spectral density").matrix)[::-1]
         return _all_known(np.asarray(values, np.float64), layout, 0, 0)
     kernel.require_symmetric("spectral density")
-    if not isinstance(probes, int) or probes < 2 or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"probes is {probes!r} and steps {steps!r}, but they must be at least 2 and 1.")
+    probes, steps = checked_probes(probes), whole_number("steps", steps)
     number = stated_seed(seed)
     krylov = probed(products_of(kernel), layout.size, probes, steps, number)
     for _ in track(range(steps), "spectral density"):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 
 
@@ -64,8 +65,7 @@ def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch
     """
     if isinstance(x, Batch):
         return x
-    if isinstance(axis, bool) or not isinstance(axis, int) or axis < 0:
-        raise InputError(f"batch_axis must be 0 or a positive number, not {axis!r}.")
+    axis = whole_number("batch_axis", axis, least=0)
     if isinstance(x, torch.utils.data.DataLoader):
         return as_batch(_everything(x, axis), axis, shared)
     if not isinstance(x, Tensor | tuple | list | Mapping):

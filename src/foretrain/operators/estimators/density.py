@@ -115,7 +115,7 @@ def _checked_depth(depth: int, size: int) -> int:
 
 
 def _places(points: int | ArrayLike, seen: Array, width: float) -> Array:
-    if isinstance(points, int):
+    if isinstance(points, int | np.integer):
         if points < 2:
             raise InputError(f"points is {points}, but a curve has at least 2.")
         return np.linspace(seen.min() - _BEYOND * width, seen.max() + _BEYOND * width, points)

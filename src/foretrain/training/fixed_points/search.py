@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk.recurrent.cells import Cell, cell_of
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -87,8 +88,8 @@ def find_fixed_points(
         Points with no entry further apart than this are the same.
     """
     step = Step.of(module, x)
-    if isinstance(starts, int):
-        starts = _drawn(starts, module.hidden_size, seed)
+    if not isinstance(starts, Tensor):
+        starts = _drawn(whole_number("starts", starts), module.hidden_size, seed)
     if starts.ndim != 2 or starts.shape[1] != module.hidden_size:
         raise InputError(
             f"starts has shape {tuple(starts.shape)}, but must be (starts, {module.hidden_size} units)."
@@ -156,8 +157,6 @@ class Step:
 
 
 def _drawn(count: int, units: int, seed: Seed) -> Tensor:
-    if count < 1:
-        raise InputError(f"starts is {count}, but a search needs at least one.")
     source = torch_generator(seed)
     cube = 2 * torch.rand(count, units, dtype=torch.float64, generator=source) - 1
     return cube * torch.rand(count, 1, dtype=torch.float64, generator=source)

@@ -77,8 +77,8 @@ def scaled_he(
             f"small_layers is {small_layers}: give a number from 0 to the depth {problem.depth}."
         )
     sizes = np.atleast_1d(np.asarray(epsilons, dtype=np.float64))
-    _require_room(problem, sizes.size * (seeds if isinstance(seeds, int) else len(seeds)))
-    numbers = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    _require_room(problem, sizes.size * (seeds if isinstance(seeds, int | np.integer) else len(seeds)))
+    numbers = list(range(seeds)) if isinstance(seeds, int | np.integer) else [int(seed) for seed in seeds]
     if not numbers or not sizes.size or not (sizes >= 0).all():
         raise InputError("give at least one seed, and epsilons that are not negative.")
     drawn = [_he_normal(problem, seed) for seed in numbers]

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.training.gradient_flow.nonlinearity import ElementwiseFunction, Nonlinearity
 
@@ -35,9 +36,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name, least in (("depth", 2), ("width", 1), ("inputs", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name} is {value!r}: give a whole number from {least} on.")
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         betas = tuple(float(beta) for beta in self.betas)
         if not 1 <= len(betas) <= self.inputs:
             raise InputError(

@@ -13,7 +13,7 @@ from foretrain.empirical.global_ntk.axes import places_of
 from foretrain.empirical.global_ntk.readout import find_readout, placed_target
 from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.operators.estimators import Estimate
-from foretrain.support.errors import InputError
+from foretrain.support.arguments import whole_number
 from foretrain.support.seeds import Seed
 from foretrain.training.observables.batches import inputs, targets
 from foretrain.training.observables.registry import Observable, add
@@ -63,8 +63,7 @@ def mode_alignment(modes: int = 3, accuracy: float = 0.02, seed: Seed = 0, **opt
     Through the model's linear readout where it has one, else by the temporal kernel. ``rayleigh`` is 1 for a random
     direction, ``cosine`` is 1 for an eigenvector; nan where the target has fewer modes.
     """
-    if isinstance(modes, bool) or not isinstance(modes, int) or modes < 1:
-        raise InputError(f"modes is {modes!r}: give a whole number from 1 on.")
+    modes = whole_number("modes", modes)
 
     def function(model: nn.Module, batch: Any) -> dict[str, xr.DataArray]:
         x = inputs(batch)

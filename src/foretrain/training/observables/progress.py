@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from foretrain.empirical.fields.spectra import weight_eigenvalues
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.training.observables.batches import both, outputs
 from foretrain.training.observables.registry import Observable, add
@@ -37,9 +38,8 @@ def weight_spectra(largest: int | None = None) -> Observable:
 
     (matrix, rank); nan where a matrix has fewer, or is not finite.
     """
-    if largest is not None and (isinstance(largest, bool) or not isinstance(largest, int) or largest < 1):
-        raise InputError(f"largest is {largest!r}: give a whole number from 1 on, or None for all.")
-    return Observable("weight_spectra", lambda model, batch: _weight_spectra(model, largest))
+    count = None if largest is None else whole_number("largest", largest)
+    return Observable("weight_spectra", lambda model, batch: _weight_spectra(model, count))
 
 
 def _loss(model: nn.Module, batch: Any, *, loss: Any) -> float:

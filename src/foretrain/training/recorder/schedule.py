@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias
 
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, unknown_name
 
 ScheduleLike: TypeAlias = str | Iterable[int] | Callable[[int], bool] | None
@@ -30,11 +31,11 @@ def make_schedule(every: int | None, schedule: ScheduleLike, per_decade: int | N
     if per_decade is not None and not (schedule == "log" or (every is None and schedule is None)):
         raise InputError("per_decade= belongs to schedule='log': leave it out.")
     if every is not None:
-        return _regular(_positive("every", every))
+        return _regular(whole_number("every", every))
     if schedule is None or isinstance(schedule, str):
         if schedule not in (None, "log"):
             raise unknown_name("schedule", str(schedule), ["log"])
-        return _logarithmic(_PER_DECADE if per_decade is None else _positive("per_decade", per_decade))
+        return _logarithmic(_PER_DECADE if per_decade is None else whole_number("per_decade", per_decade))
     if callable(schedule):
         schedule(0)  # an error shows now rather than in the middle of a training
         return Schedule(schedule, "a function of the step")
@@ -73,10 +74,3 @@ def whole(value: Any) -> int | None:
         return None if isinstance(value, bool) else index(value)
     except TypeError:
         return None
-
-
-def _positive(name: str, value: Any) -> int:
-    found = whole(value)
-    if found is None or found < 1:
-        raise InputError(f"{name} is {value!r}: give a whole number from 1 on.")
-    return found

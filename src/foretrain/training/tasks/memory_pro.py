@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, generator, torch_generator
 
@@ -29,10 +30,8 @@ class MemoryPro:
     noise_variance: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("stimulus", "memory", "response"):
-            steps = getattr(self, name)
-            if not isinstance(steps, int | np.integer) or steps < (0 if name == "memory" else 1):
-                raise InputError(f"{name} is {steps!r}, but a period is a whole number of steps.")
+        for name, least in (("stimulus", 1), ("memory", 0), ("response", 1)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         if not 0 <= self.noise_variance < math.inf:
             raise InputError(
                 f"noise_variance is {self.noise_variance}, but it must be finite and not negative."
