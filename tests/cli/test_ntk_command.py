@@ -255,7 +255,7 @@ def test_a_class_of_the_users_own_is_resumed_until_it_changes(
     [
         (("--trace",), "(--outputs, --trace, --by, --dtype or the training mode are others)"),
         (("--batch-size", "3"), "leave --batch-size out, or add --anew."),
-        (("--ridge", "-1"), "ridge is -1.0, but it must be finite"),
+        (("--ridge", "-1"), "ridge is -1.0: give one number that is finite"),
         (("--memory", "0MB"), "--memory is '0MB': give a size above 0"),
         (("--memory", "6MB", "--workers", "2", "--anew"), "pass --workers 1, which needs no other process"),
     ],
