@@ -179,6 +179,11 @@ def test_without_test_inputs_some_samples_are_held_out(
             "--time is 2.5: steps are whole numbers; for continuous time use --algorithm flow",
         ),
         (("tanh", "--regime", "finite", "--algorithm", "newton"), "use --algorithm two_step"),
+        (
+            ("tanh", "--tolerance", "1e-8"),
+            "leave --tolerance out, or use --learner gradient_descent with --regime finite.",
+        ),
+        (("tanh", "--regime", "finite", "--tolerance", "2"), "--tolerance is 2.0: give a number"),
         (("tanh", "--data", "CLASSES", "--loss", "squared-error"), "add --one-hot"),
         (("tanh", "--data", "CLASSES", "--learner", "bayes"), "add --one-hot"),
         (("tanh", "--data", "CLASSES", "--one-hot", "--loss", "cross-entropy"), "for squared errors"),
@@ -221,6 +226,18 @@ def test_finite_width_tells_its_parts(tmp_path: Path, capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     assert "Added to the mean by finite width, at most: wiring" in text
     assert "Log evidence of the training targets: " in text
+
+
+@pytest.mark.filterwarnings("ignore:the corrections of order")
+def test_the_option_that_a_warning_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "near.npz"
+    near = np.concatenate([X[:2], X[:1] + 1e-2])
+    np.savez(path, x=near, y=np.array([1.0, -0.7, 1.01]), x_test=X[3:])
+    arguments = ("sin", "--data", str(path), "--depth", "2", "--width", "100000", "--regime", "finite")
+    assert run(*arguments, "--tolerance", "1e-5") == 0
+    assert "or lower --tolerance." in " ".join(capsys.readouterr().err.split())
+    assert run(*arguments) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_hidden_layers_may_differ_in_width(capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,3 +109,11 @@ def test_one_step_is_not_called_steps() -> None:
 def test_bad_options_of_classes(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ft.predict(THREE, X[:3], [2, 0, 1], X[3:], loss="cross_entropy", **change)
+
+
+@pytest.mark.parametrize("elsewhere", [{}, {"learner": "bayes"}, {"regime": "finite", "learner": "bayes"}])
+def test_only_training_at_finite_width_has_a_tolerance(elsewhere: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="leave tolerance out, or use"):
+        ft.predict(TANH, *DATA, **elsewhere, tolerance=1e-8)
+    with pytest.raises(InputError, match="tolerance is 2: give a number between 0 and 1"):
+        ft.predict(TANH, *DATA, "finite", tolerance=2)

@@ -98,6 +98,10 @@ def predict(
             help="Of what is sampled: networks, or sets of inputs at finite width [default: exact sums].",
         ),
     ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option("--tolerance", help="Of the integrals of training at finite width [default: 1e-10]."),
+    ] = None,
     seed: Seed = 0,
 ) -> Answer:
     """Predict what trained networks answer on test inputs: mean and spread over their initialisations.
@@ -134,6 +138,7 @@ def predict(
         spread="covariance" if len(task.x_test) <= _MANY else "variance",
         draws=draws,
         seed=seed,
+        tolerance=tolerance,
     )
     stored = _dataset(found.to_dataset(), task, mlp)
     return Answer(

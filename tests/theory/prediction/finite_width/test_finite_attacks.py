@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,16 @@ def test_inputs_nearly_alike_are_doubted() -> None:
     near = np.concatenate([X_TRAIN, X_TRAIN[:1] + 1e-3])
     with pytest.warns(AccuracyWarning, match="nearly alike"):
         finite_prediction(network(), near, np.concatenate([Y, Y[:1] + 0.3]), X_TEST, tolerance=1e-6)
+
+
+def test_the_way_out_of_a_doubt_is_open() -> None:
+    """``ft.predict`` says to lower tolerance=, and takes it."""
+    near: Any = (np.concatenate([X_TRAIN, X_TRAIN[:1] + 1e-2]), np.concatenate([Y, Y[:1] + 0.003]), X_TEST)
+    with pytest.warns(AccuracyWarning, match=r"tolerance 1e-05 .* or lower tolerance=\."):
+        ft.predict(network(width=10**5), *near, "finite", tolerance=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ft.predict(network(width=10**5), *near, "finite", tolerance=1e-11)
 
 
 def test_too_many_inputs_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
