@@ -30,8 +30,11 @@ def advise(
     samples: Samples = 128,
     loss: Annotated[
         str,
-        typer.Option("--loss", help="half_sum, mse or cross_entropy, for the largest stable step on --data."),
-    ] = "half_sum",
+        typer.Option(
+            "--loss",
+            help="For the largest stable step on --data: squared_error (half the SUM), mse or cross_entropy.",
+        ),
+    ] = "squared_error",
     seed: Seed = 0,
 ) -> Answer:
     """Say how deep a network of a given width may be, and how to initialise and train it.

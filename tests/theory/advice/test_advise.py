@@ -108,7 +108,7 @@ def test_rates_are_those_of_the_class() -> None:
     )
 
 
-@pytest.mark.parametrize("loss", ["half_sum", "mse", "cross_entropy"])
+@pytest.mark.parametrize("loss", ["squared_error", "mse", "cross_entropy"])
 def test_stable_step_in_function_space(loss: str) -> None:
     """Descent with the frozen tangent kernel: the squared errors diverge just above the step and not below it."""
     mlp = ft.MLP.critical("tanh", 3, 20, n_out=3)
@@ -122,7 +122,7 @@ def test_stable_step_in_function_space(loss: str) -> None:
         if loss == "cross_entropy":
             p = np.exp(z - z.max(1, keepdims=True))
             return (p / p.sum(1, keepdims=True) - labels) / 12
-        return (z - target) * (1.0 if loss == "half_sum" else 2 / 36)
+        return (z - target) * (1.0 if loss == "squared_error" else 2 / 36)
 
     for share, stable in ((0.97, True), (1.05, False)):
         z = start.copy()

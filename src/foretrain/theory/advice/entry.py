@@ -33,7 +33,7 @@ def advise(
     gamma: float | None = None,
     depth: int | None = None,
     X: ArrayLike | None = None,
-    loss: str = "half_sum",
+    loss: str = "squared_error",
 ) -> Advice:
     """What the effective theory recommends for networks with this activation and width.
 
@@ -48,8 +48,10 @@ def advise(
         A depth to judge; without it the network is as deep as r* says.
     X
         Typical inputs, a few hundred at most: fluctuations are then those of the one of median size, rates are
-        balanced for them where the class has no law, and there is a largest stable step for the ``loss``
-        ("half_sum", "mse" or "cross_entropy").
+        balanced for them where the class has no law, and there is a largest stable step for the ``loss``.
+    loss
+        That the largest stable step on X is for: ``squared_error``, half the SUM of squares as in ``predict``,
+        ``mse``, the mean over inputs and outputs as torch has it, or ``cross_entropy``, the mean over inputs.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import flow
 
-LOSSES = ("half_sum", "mse", "cross_entropy")
+LOSSES = ("squared_error", "mse", "cross_entropy")
 _SHARE = 0.5  # of the largest stable step: there the steepest direction reaches its minimum at once
 
 
@@ -36,12 +36,12 @@ def check_loss(loss: str, n_out: int) -> None:
 def stable_step(mlp: MLP, X: ArrayLike, loss: str) -> StableStep:
     """2 / curvature, since a step multiplies errors by 1 - eta curvature: the top of Theta times that of the loss.
 
-    ``half_sum`` is half the sum of squares, ``mse`` the mean over inputs and outputs as torch has it, and
+    ``squared_error`` is half the SUM of squares, ``mse`` the mean over inputs and outputs as torch has it, and
     ``cross_entropy`` the mean over inputs, with the largest second derivative 1/2 that a softmax has anywhere.
     """
     check_loss(loss, mlp.n_out)
     Theta = flow(mlp, X, ["Theta"])["Theta"].values[-1]
     inputs, top = len(Theta), float(np.linalg.eigvalsh(Theta)[-1])
-    bend = {"half_sum": 1.0, "mse": 2 / (inputs * mlp.n_out), "cross_entropy": 0.5 / inputs}[loss]
+    bend = {"squared_error": 1.0, "mse": 2 / (inputs * mlp.n_out), "cross_entropy": 0.5 / inputs}[loss]
     largest = 2 / (top * bend)
     return StableStep(loss, largest, _SHARE * largest, top, inputs)
