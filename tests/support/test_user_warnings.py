@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 
 import foretrain as ft
 from foretrain.support.errors import AccuracyWarning
 from foretrain.support.user_warnings import warn_user
+from foretrain.theory.finite_width import mean_of
+from foretrain.theory.prediction.kernels import cross_tangent_kernel
 
 
 def test_a_direct_call() -> None:
@@ -29,3 +32,20 @@ def test_through_the_package(learner: str) -> None:
         warnings.simplefilter("always")
         ft.predict(narrow, [[-0.1, -0.7], [2.1, 0.25]], [-0.3, 1.6], [[-1.2, -0.95]], "finite", learner)  # type: ignore[arg-type]
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_zero_inputs_are_told_by_their_set_at_the_line_of_the_user() -> None:
+    relu, zero = ft.MLP("relu", depth=3, width=8, C_W=2.0), [0.0, 0.0]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ft.predict(relu, [[1.0, 0.5], [0.2, 1.0]], [1.0, 0.0], [[0.3, 0.4], zero])
+    assert [warning.filename for warning in caught] == [__file__]
+    assert str(caught[0].message).startswith("the kernel of test input 1 is exactly zero")
+    with pytest.warns(AccuracyWarning, match="the kernel of X1 input 0 is"):
+        cross_tangent_kernel(relu, [zero], [[1.0, 0.5]])
+
+
+def test_an_expectation_inside_of_another_room() -> None:
+    with pytest.warns(AccuracyWarning, match="declare kinks=") as caught:
+        mean_of(lambda z: np.abs(z[:, 0] - 0.3), ft.MLP("tanh", depth=3, width=100), [[1.0, 0.5]])
+    assert {warning.filename for warning in caught} == {__file__}

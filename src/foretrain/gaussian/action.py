@@ -8,7 +8,6 @@ formulas only. :func:`physical_expectation` does without it.
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
@@ -22,6 +21,7 @@ from foretrain.gaussian.lattice_mean import Observable, lattice_mean
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.wick import gaussian_moment, pairings
 from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.user_warnings import warn_user
 
 Array = NDArray[np.float64]
 
@@ -45,11 +45,10 @@ class EvenAction:
         highest = max(lowest, default=0)
         self.is_normalisable = all(value >= 0 for value in lowest.values()) or lowest[highest] > 0
         if not self.is_normalisable:
-            warnings.warn(
+            warn_user(
                 "the coupling is negative in some direction, so exp(-S) cannot be normalised: "
                 "use first-order formulas only.",
                 NegativeCouplingWarning,
-                stacklevel=3,
             )
 
     def value(self, z: ArrayLike) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,9 @@ from foretrain.gaussian.expectation import check_tolerance, default_tolerance
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.rules.lattice import first_steps, lattice_expectation
 from foretrain.gaussian.rules.panels import nested_expectation
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
 from foretrain.support.seeds import generator, spawn
+from foretrain.support.user_warnings import warn_user
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], Any]
@@ -123,10 +123,8 @@ def _on_lattice(call: Function, lower: Array, size: float, tolerance: float) -> 
     steps = first_steps(1 / np.maximum(np.abs(lower).max(axis=0, keepdims=True), 1e-300), tolerance)
     value, error = lattice_expectation(integrand, steps, np.array([size]), tolerance, verify=True)
     if error[0] > 2 * tolerance * size:
-        warnings.warn(
-            f"the expectation reached only an error of {error[0]:.1e}; declare kinks= if the function has any.",
-            AccuracyWarning,
-            stacklevel=3,
+        warn_user(
+            f"the expectation reached only an error of {error[0]:.1e}; declare kinks= if the function has any."
         )
     return Expectation(np.asarray(value[0]), np.asarray(error[0]), "lattice")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.result import Expectation
-from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.user_warnings import warn_user
 
 Array = NDArray[np.float64]
 Observable = Callable[[Array], ArrayLike]
@@ -45,11 +45,9 @@ def lattice_mean(
         if error <= tolerance * max(1.0, abs(values[-1])):
             break
     else:
-        warnings.warn(
+        warn_user(
             f"the lattice settled to {error:.1e} only, above the tolerance of {tolerance:.1e}: the observable "
-            "has kinks or varies fast.",
-            AccuracyWarning,
-            stacklevel=3,
+            "has kinks or varies fast."
         )
     return Expectation(np.asarray(values[-1]), np.asarray(error), f"lattice of {points} points")
 

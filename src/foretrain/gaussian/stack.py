@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -16,7 +15,8 @@ from foretrain.gaussian.covariance import Staircase, condition, staircase
 from foretrain.gaussian.factors import Delta, Factor
 from foretrain.gaussian.quadrature import TINY, are_smooth, kinked_rule, rule_for, sizes_of
 from foretrain.gaussian.rules.grids import grid_expectation
-from foretrain.support.errors import AccuracyWarning, NotSupportedError
+from foretrain.support.errors import NotSupportedError
+from foretrain.support.user_warnings import warn_user
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -224,11 +224,9 @@ class Stack:
         square = self.scale(factors)
         scale = np.maximum(np.where(square > 0, square, 1.0), np.abs(value))
         if (error > 1.5 * self.tolerance * scale)[finite].any():
-            warnings.warn(
+            warn_user(
                 f"the expectation of {factors} reached only an error of {error[finite].max():.1e}; "
-                "the estimate is returned with it.",
-                AccuracyWarning,
-                stacklevel=4,
+                "the estimate is returned with it."
             )
 
     def scale(self, factors: list[Factor]) -> Array:

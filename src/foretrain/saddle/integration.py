@@ -14,7 +14,8 @@ from scipy.integrate import solve_ivp
 
 from foretrain.saddle.chain_field import ChainField
 from foretrain.saddle.parameters import Array
-from foretrain.support.errors import AccuracyWarning, NotSupportedError
+from foretrain.support.errors import NotSupportedError
+from foretrain.support.user_warnings import warn_user
 
 RELATIVE_TOLERANCE = 1e-12
 _QUADRATURE_TOLERANCE = 1e-10
@@ -133,10 +134,8 @@ def with_accuracy(
         field = field.refined()
     if error <= _WORTH_A_WARNING:
         return result, field
-    warnings.warn(
+    warn_user(
         f"the Gaussian averages of the flow of {field.activation.label} are accurate to {error:.1e} only: kinks that "
-        "move through the average, or very large scales, converge slowly.",
-        AccuracyWarning,
-        stacklevel=3,
+        "move through the average, or very large scales, converge slowly."
     )
     return result, field

@@ -8,7 +8,6 @@ chosen among those asked for, agree.
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from foretrain.gaussian.quadrature import line
 from foretrain.gaussian.rules.panels import nested_expectation
 from foretrain.gaussian.rules.smoothing import SmoothedFactor
 from foretrain.gaussian.stack import Stack
-from foretrain.support.errors import AccuracyWarning
+from foretrain.support.user_warnings import warn_user
 
 Array = NDArray[np.float64]
 
@@ -51,11 +50,7 @@ def interpolated_pairs(
         axis = grid.weakest_axis()
         degrees[axis] = int(degrees[axis] * 1.5) + 1
     if reached > 10 * tolerance:
-        warnings.warn(
-            f"interpolated expectations of pairs reached a relative error of {reached:.1e} only.",
-            AccuracyWarning,
-            stacklevel=2,
-        )
+        warn_user(f"interpolated expectations of pairs reached a relative error of {reached:.1e} only.")
     scale = norms(coordinates, slice(None))
     return grid(coordinates, slice(None)) * scale, reached * scale
 

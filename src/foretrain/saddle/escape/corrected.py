@@ -8,7 +8,6 @@ order sqrt(N) prod X / beta, is left out as well; it is smaller while L > q - 1.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +16,8 @@ from foretrain.saddle.couplings import escape_coupling
 from foretrain.saddle.escape.closed_forms import balanced_time
 from foretrain.saddle.escape.transit import LEADING, Correction, transit_time
 from foretrain.saddle.parameters import Array, bottleneck_scales, check_depth, check_threshold, check_width
-from foretrain.support.errors import AccuracyWarning, NotSupportedError
+from foretrain.support.errors import NotSupportedError
+from foretrain.support.user_warnings import warn_user
 
 Regime = Literal["L > q + 1", "L = q + 1", "L < q + 1", "linear"]
 
@@ -40,11 +40,9 @@ def corrected_time(K: float, scales: Array, threshold: float, correction: Correc
     """
     time = transit_time(K, scales, threshold, correction)
     if scales[0] < threshold and threshold >= correction.stall:
-        warnings.warn(
+        warn_user(
             f"the first-order flow stalls at X_1 = {correction.stall:.4g}, below the threshold {threshold:g}, and "
-            "never arrives: choose a smaller threshold, or method='reduced'.",
-            AccuracyWarning,
-            stacklevel=3,
+            "never arrives: choose a smaller threshold, or method='reduced'."
         )
     return time
 

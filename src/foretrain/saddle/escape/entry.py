@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, Literal
 
 from numpy.typing import ArrayLike
@@ -23,7 +22,8 @@ from foretrain.saddle.parameters import (
     check_width,
     matrix_times,
 )
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
+from foretrain.support.user_warnings import warn_user
 
 Method = Literal["leading", "corrected", "reduced"]
 Source = Literal["exact", "paper"]
@@ -87,7 +87,7 @@ def escape_time(
     found, unit = classify(activation), matrix_times(neurons, time)
     K = escape_coupling(found, len(X), neurons, beta)
     if method != "reduced" and found.letter == "D":
-        warnings.warn(f"{found.centring_note}.", AccuracyWarning, stacklevel=2)
+        warn_user(f"{found.centring_note}.")
     if method == "leading":
         return transit_time(K, X, level) / unit
     if method == "reduced":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -14,7 +13,8 @@ from foretrain.saddle.chain_field import ChainField
 from foretrain.saddle.integration import RELATIVE_TOLERANCE, Path, StalledError, follow, with_accuracy
 from foretrain.saddle.parameters import Array
 from foretrain.saddle.plateau import cross_plateau, driven_share
-from foretrain.support.errors import AccuracyWarning, NotSupportedError
+from foretrain.support.errors import NotSupportedError
+from foretrain.support.user_warnings import warn_user
 
 # Times to follow, in units of the estimate, each with its tolerance: late times matter only where the flow creeps.
 _HORIZONS = ((3.0, 1e-12), (30.0, 1e-12), (300.0, 1e-11), (3e3, 1e-10), (3e4, 1e-9))
@@ -88,11 +88,9 @@ def _arrival(field: ChainField, scales: Array, threshold: float, estimate: float
         if _never_arrives(field, state, threshold):
             return math.inf, np.concatenate(visited)
         begin = end
-    warnings.warn(
+    warn_user(
         f"X_1 is {state[0]:.6g} at s = {begin:.3g} and still moves slowly: the threshold {threshold:g} was not "
-        "reached within the longest time that is followed, and the escape time is given as infinite.",
-        AccuracyWarning,
-        stacklevel=5,
+        "reached within the longest time that is followed, and the escape time is given as infinite."
     )
     return math.inf, np.concatenate(visited)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.flow import flow
 
@@ -67,11 +67,9 @@ def tensor_entries(mlp: MLP, X: ArrayLike, tensor: str, places: Sequence[Quadrup
 
 def warn_of_error(found: NTKCorrelation) -> None:
     """Say that the integrals of an observable are less accurate than they should be."""
-    warnings.warn(
+    warn_user(
         f"the correlator {found.value:.6g} is known to within {found.error:.1g} only: give factors or a tuple of two "
-        "functions if the observable is a product, declare its kinks=, or leave out inputs it does not look at.",
-        AccuracyWarning,
-        stacklevel=3,
+        "functions if the observable is a product, declare its kinks=, or leave out inputs it does not look at."
     )
 
 

@@ -7,7 +7,6 @@ size of signals like the others. Learning rates follow the equivalence principle
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
-from foretrain.support.errors import AccuracyWarning, NotSupportedError
+from foretrain.support.errors import NotSupportedError
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import PerLayer
 from foretrain.theory.criticality.fixed_points import fixed_points, flows_to
@@ -51,7 +51,7 @@ def critical_network(
     if X is not None:
         side = critical_side(mlp, X)
         if not side.attracted.all():
-            warnings.warn(side.sentence, AccuracyWarning, stacklevel=3)
+            warn_user(side.sentence)
         suited = mlp.check_inputs(X)[side.attracted]
     if plain.universality_class == "half-stable" and suited is not None and len(suited):
         # The kernel creeps to K* and has no law of its own on the way, so the inputs themselves say what balances.

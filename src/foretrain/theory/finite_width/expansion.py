@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
 
-from foretrain.support.errors import AccuracyWarning
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
 from foretrain.theory.criticality import criticality
 from foretrain.theory.residual_networks import fluctuation_rate
@@ -45,7 +44,7 @@ def expansion_parameter(mlp: MLP) -> ExpansionParameter:
     value = mlp.depth_to_width * (1.0 if growth is None else growth)
     verdict = verdict_on(value)
     if value >= LARGE:
-        warnings.warn(too_deep(value), AccuracyWarning, stacklevel=2)
+        warn_user(too_deep(value))
     return ExpansionParameter(mlp.depth_to_width, growth, value, verdict)
 
 

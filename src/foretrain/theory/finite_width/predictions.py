@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.gaussian import Expectation
-from foretrain.support.errors import AccuracyWarning
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
 from foretrain.theory.finite_width.expansion import LARGE, too_deep
 from foretrain.theory.finite_width.observables import Observable, prepare, times
@@ -115,7 +114,7 @@ def _orders(observable: Observable, statistics: LayerStatistics) -> tuple[Expect
 def _finish(statistics: LayerStatistics, leading: float, shift: float, error: float) -> FirstOrder:
     size = statistics.fluctuation
     if size >= LARGE:  # the caller's caller is the user
-        warnings.warn(too_deep(size), AccuracyWarning, stacklevel=3)
+        warn_user(too_deep(size))
     return FirstOrder(
         leading, shift / statistics.fan_in, error, statistics.layer, statistics.fan_in, float(size)
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
-from foretrain.support.errors import AccuracyWarning
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, FloatArray
 
 
@@ -33,13 +32,11 @@ def _slope_jumps(jumps: tuple[float, ...]) -> bool:
     return any(jump != 0 or math.isnan(jump) for jump in jumps[:2])
 
 
-def warn_of_kinks(mlp: MLP, numbers: Sequence[int]) -> None:
-    """One warning for inputs that :func:`inputs_on_kinks` found, at the line that called the caller of this."""
+def warn_of_kinks(mlp: MLP, numbers: Sequence[int], kind: str = "input") -> None:
+    """One warning for inputs that :func:`inputs_on_kinks` found; ``kind`` names the set in which they are numbered."""
     if len(numbers):
-        warnings.warn(
-            f"the kernel of input {', '.join(map(str, numbers))} is exactly zero, at the kink of "
+        warn_user(
+            f"the kernel of {kind} {', '.join(map(str, numbers))} is exactly zero, at the kink of "
             f"{mlp.activation.label}, where the tangent kernel is that of K -> 0+ and networks with the slope at 0 "
-            "itself have another: leave the input out, or give C_b > 0.",
-            AccuracyWarning,
-            stacklevel=3,
+            "itself have another: leave the input out, or give C_b > 0."
         )

@@ -66,8 +66,8 @@ def cross_tangent_kernel(mlp: MLP, X1: ArrayLike, X2: ArrayLike) -> Array:
     """Theta^(L) between two sets of inputs: (N1, N2)."""
     first, second = mlp.check_inputs(X1), mlp.check_inputs(X2)
     check_slopes(mlp)
-    for inputs in (first, second):
-        warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
+    for kind, inputs in (("X1 input", first), ("X2 input", second)):
+        warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs), kind)
     rows, columns = _two_sets(mlp, first, second, orders=_WITH_THETA)
     return _between(mlp, rows, columns, orders=_WITH_THETA)[1]
 

@@ -7,7 +7,6 @@ inputs are matrices (P, P); values carry no 1/n (the physical correction is valu
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 
 from foretrain.activations import Activation
 from foretrain.gaussian import Expectation, Factor, expectation, factor, gram, products_at
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import Layer
 from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.tied_pairs import Line, are_tied
@@ -257,10 +257,8 @@ def _are_one_line(K: Array, a: Indices, b: Indices, order: int) -> NDArray[np.bo
     """
     nearly = are_tied(K, a, b, _NEARLY_PARALLEL[order])
     if order and (nearly & ~are_tied(K, a, b)).any():
-        warnings.warn(
-            "inputs are nearly parallel: between them H1 of an activation with kinks is good to three digits only.",
-            AccuracyWarning,
-            stacklevel=2,
+        warn_user(
+            "inputs are nearly parallel: between them H1 of an activation with kinks is good to three digits only."
         )
     return nearly
 

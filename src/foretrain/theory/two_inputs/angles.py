@@ -11,14 +11,14 @@ for a residual network, and psi = 3 / (rho l) - 9 log(l / l_0) / (2 rho l^2) + .
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.errors import AccuracyWarning, InputError
+from foretrain.support.errors import InputError
 from foretrain.support.progress import track
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, Layer
 from foretrain.theory.arguments import two_inputs
 from foretrain.theory.asymptotics.constants import (
@@ -216,11 +216,9 @@ def _from_kernel(mlp: MLP, inputs: Array, first: float) -> _Rows:
     norm = np.sqrt(one * two)
     lost = np.abs(norm - cross)[1:] < 1e-8 * norm[1:]
     if first > 0 and lost.any():
-        warnings.warn(
+        warn_user(
             f"from layer {2 + int(np.argmax(lost))} on an angle below 1e-4 drowns in the accuracy of the kernel: use "
-            "foretrain.theory.nearby.nearby_flow.",
-            AccuracyWarning,
-            stacklevel=3,
+            "foretrain.theory.nearby.nearby_flow."
         )
     psi = 2 * np.arctan2(np.sqrt(np.maximum(norm - cross, 0)), np.sqrt(np.maximum(norm + cross, 0)))
     psi[0] = first

@@ -6,7 +6,6 @@ block-diagonal covariance, so that one call gives the expectations of a whole gr
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,10 @@ from scipy.linalg import LinAlgError
 from scipy.special import logsumexp
 
 from foretrain.support.arguments import real_array
-from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError, unknown_name
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, Layer, check_network
 from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.cholesky import CholeskyFactor, check_noise, factorise_quietly
@@ -221,18 +221,14 @@ def _evidence(training: CholeskyFactor | None, targets: Array) -> Array:
 def _warn(found: Array) -> None:
     lost, shifted = int(np.isnan(found[0]).sum()), found[3][found[3] > 0]
     if lost:
-        warnings.warn(
+        warn_user(
             f"{lost} of {found[0].size} points are nan, because their kernel leaves the range that can be computed: "
-            "choose smaller C_W, C_b or depths there.",
-            AccuracyWarning,
-            stacklevel=3,
+            "choose smaller C_W, C_b or depths there."
         )
     if len(shifted):
-        warnings.warn(
+        warn_user(
             f"the kernels of {len(shifted)} of {found[0].size} points are singular to rounding, so up to "
-            f"{shifted.max():.3g} was added to their diagonal: see the variable jitter, or give a noise.",
-            AccuracyWarning,
-            stacklevel=3,
+            f"{shifted.max():.3g} was added to their diagonal: see the variable jitter, or give a noise."
         )
 
 

@@ -86,6 +86,7 @@ def output_kernels(
     mlp = mlp.with_inputs(train)
     test = train[:0] if X_test is None else mlp.check_inputs(X_test)
     check_slopes(mlp)
-    warn_of_kinks(mlp, inputs_on_kinks(mlp, np.concatenate([train, test])))
+    for kind, inputs in (("training input", train), ("test input", test)):
+        warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs), kind)
     K, Theta = tangent_blocks(mlp, train, test, check_spread(spread), tolerance)
     return OutputKernels(K.train, K.cross.T, K.test, Theta.train, Theta.cross.T)

@@ -6,13 +6,13 @@ share the symmetric part of Z_B, ½ k̃⁻¹⊗k̃⁻¹; they differ in Z_A.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from foretrain.support.errors import AccuracyWarning, InputError, unknown_name
+from foretrain.support.errors import InputError, unknown_name
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.prediction.nearly_kernel.points import Array, same
 
 Algorithm = Literal["gradient_descent", "flow", "direct", "ridgeless"]
@@ -65,20 +65,16 @@ def spectrum(kernel: Array) -> Spectrum:
         )
     if values[0] <= rounding:
         jitter = _JITTER * rounding - min(0.0, float(values[0]))
-        warnings.warn(
+        warn_user(
             f"the kernel of the training samples is singular (smallest eigenvalue {values[0]:.2g}), so {jitter:.2g} "
-            "was added to its diagonal: leave out repeated samples or add features.",
-            AccuracyWarning,
-            stacklevel=3,
+            "was added to its diagonal: leave out repeated samples or add features."
         )
         return Spectrum(values + jitter, modes, jitter)
     found = Spectrum(values, modes)
     if found.condition_number > NEARLY_SINGULAR:
-        warnings.warn(
+        warn_user(
             f"the kernel of the training samples is nearly singular (condition number "
-            f"{found.condition_number:.2g}): the correction holds the square of its inverse and may be off.",
-            AccuracyWarning,
-            stacklevel=3,
+            f"{found.condition_number:.2g}): the correction holds the square of its inverse and may be off."
         )
     return found
 

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -22,8 +21,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from foretrain.support.arguments import real_array
-from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
+from foretrain.support.user_warnings import warn_user
 from foretrain.theory.prediction.nearly_kernel.algorithms import (
     Spectrum,
     checked_rate,
@@ -206,11 +206,9 @@ def solve(
         front=modes.modes @ (Z.B * pairs) @ modes.modes.T,
     )
     if found.expansion_parameter > SMALL:
-        warnings.warn(
+        warn_user(
             f"training moves the features by {found.expansion_parameter:.2g} of themselves, which is not small, so "
-            "first order in epsilon may be far off: lower epsilon or the targets.",
-            AccuracyWarning,
-            stacklevel=2,
+            "first order in epsilon may be far off: lower epsilon or the targets."
         )
     return found
 
