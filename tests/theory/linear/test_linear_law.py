@@ -170,6 +170,8 @@ def test_sampler_with_biases_and_its_reproducibility() -> None:
         assert abs(sample.mean() - expected) < 4 * sample.std() / np.sqrt(len(sample))
     again = linear.sample_preactivations(network, 200_000, 1.0, layer=3, neurons=2, seed=5)
     assert np.array_equal(z, again)
+    plain, zero = (linear.sample_variances(network, 3, 1.0, **seed) for seed in ({}, {"seed": 0}))
+    assert np.array_equal(plain, zero)  # the same numbers without a seed, too
 
 
 def test_samples_follow_the_density() -> None:

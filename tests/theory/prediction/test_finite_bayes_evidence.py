@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,6 +110,22 @@ def test_a_scan_is_made_of_its_points() -> None:
                 log_evidence(other, TRAIN, TARGETS, noise=0.1), abs=1e-8
             )
     assert found["reliable"].values.all()
+
+
+def test_what_is_sampled_takes_a_seed() -> None:
+    options: dict[str, Any] = {"draws": 2000, "noise": 0.1}
+    values = [finite_log_evidence(MLP, TRAIN, TARGETS, **options, seed=seed).value for seed in (0, 1)]
+    assert values[0] != values[1]
+    scans = [
+        finite_evidence_scan(MLP, TRAIN, TARGETS, **options, seed=seed)["log_evidence"].item()
+        for seed in (0, 1)
+    ]
+    assert scans == values
+    assert finite_evidence_scan(MLP, TRAIN, TARGETS, **options)["log_evidence"].item() == values[0]
+    wide = MLP.replace(width=640)
+    factors = [finite_bayes_factor(MLP, wide, TRAIN, TARGETS, **options, seed=seed) for seed in (0, 1)]
+    others = [finite_log_evidence(wide, TRAIN, TARGETS, **options, seed=seed).value for seed in (0, 1)]
+    assert factors == [value - other for value, other in zip(values, others)]
 
 
 def test_a_scan_says_where_it_is_not_reliable() -> None:

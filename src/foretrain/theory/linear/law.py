@@ -52,7 +52,7 @@ def log_variance_statistics(network: DeepLinear, G0: float) -> xr.Dataset:
     )
 
 
-def sample_variances(network: DeepLinear, draws: int, G0: float, seed: Seed = None) -> NDArray[np.float64]:
+def sample_variances(network: DeepLinear, draws: int, G0: float, seed: Seed = 0) -> NDArray[np.float64]:
     """Exact draws of R, the variance of a neuron given all layers below: shape (draws, L), biases included.
 
     One chi-square per layer and draw, whatever the width.
@@ -68,7 +68,7 @@ def sample_variances(network: DeepLinear, draws: int, G0: float, seed: Seed = No
 
 
 def sample_preactivations(
-    network: DeepLinear, draws: int, G0: float, layer: int, neurons: int = 1, seed: Seed = None
+    network: DeepLinear, draws: int, G0: float, layer: int, neurons: int = 1, seed: Seed = 0
 ) -> NDArray[np.float64]:
     """Exact draws of some neurons of one layer, shape (draws, neurons)."""
     place = layer_index(network, layer)

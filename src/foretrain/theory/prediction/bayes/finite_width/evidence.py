@@ -93,12 +93,20 @@ def _evidence(
 
 
 def finite_bayes_factor(
-    first: MLP, second: MLP, X: ArrayLike, Y: ArrayLike, *, noise: float = 0.0, draws: int | None = None
+    first: MLP,
+    second: MLP,
+    X: ArrayLike,
+    Y: ArrayLike,
+    *,
+    noise: float = 0.0,
+    draws: int | None = None,
+    seed: Seed = 0,
 ) -> float:
     """log of the Bayes factor p(y | first) / p(y | second) to order 1/n (6.30): widths count, too."""
-    return float(finite_log_evidence(first, X, Y, noise=noise, draws=draws)) - float(
-        finite_log_evidence(second, X, Y, noise=noise, draws=draws)
+    mine, other = (
+        finite_log_evidence(mlp, X, Y, noise=noise, draws=draws, seed=seed) for mlp in (first, second)
     )
+    return float(mine) - float(other)
 
 
 def finite_evidence_scan(
@@ -111,6 +119,7 @@ def finite_evidence_scan(
     depth: Sequence[int] | None = None,
     noise: float = 0.0,
     draws: int | None = None,
+    seed: Seed = 0,
 ) -> xr.Dataset:
     """The evidence to order 1/n over (depth, C_b, C_W), beside :func:`evidence_scan` at infinite width.
 
@@ -125,7 +134,7 @@ def finite_evidence_scan(
         other = mlp.replace(**{name: point[name].item() for name in ("depth", "C_b", "C_W")})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AccuracyWarning)  # the variable reliable tells
-            evidence = _evidence(other, X, Y, noise, draws, 0)
+            evidence = _evidence(other, X, Y, noise, draws, seed)
         found[:, *place] = evidence.value, evidence.expansion
     return whole[[]].assign(
         log_evidence=infinite.copy(data=found[0]).assign_attrs(long_name="log p(targets) to order 1/n"),
