@@ -9,8 +9,8 @@ from foretrain.gaussian import expectation, factor
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import flow
 from foretrain.theory.recursions.ntk import TangentExpectations
-from foretrain.theory.recursions.ntk_quadruples import QuadrupleTensors
 from foretrain.theory.recursions.preactivation import Step
+from foretrain.theory.recursions.quadruples import QuadrupleTensors
 
 X = np.random.default_rng(0).standard_normal((4, 6))
 NAMES = ("V", "D", "F", "A", "B")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from foretrain.theory.architecture import MLP
     from foretrain.theory.flow import Flow
-    from foretrain.theory.recursions.dntk_legs import Kinks
+    from foretrain.theory.recursions.kinks import Kinks
 
 Array = NDArray[np.float64]
 

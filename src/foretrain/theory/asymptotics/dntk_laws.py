@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.theory.architecture import MLP
 from foretrain.theory.asymptotics.laws import Law, LawSet
 from foretrain.theory.asymptotics.ntk_laws import Measure, checked_input, law_dataset, laws_of
-from foretrain.theory.recursions.dntk_legs import slope_jumps
+from foretrain.theory.recursions.kinks import slope_jumps
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -14,7 +14,7 @@ from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics.dntk_laws import DNTK_MEASURES
 from foretrain.theory.asymptotics.ntk_laws import NTK_MEASURES
 from foretrain.theory.flow import flow
-from foretrain.theory.recursions.dntk_legs import slope_jumps
+from foretrain.theory.recursions.kinks import slope_jumps
 
 if TYPE_CHECKING:
     import xarray as xr

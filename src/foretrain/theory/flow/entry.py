@@ -18,7 +18,7 @@ from foretrain.theory.flow.request import Array, Method, Request, check_request
 from foretrain.theory.flow.residual import residual_inputs
 from foretrain.theory.flow.result import Flow
 from foretrain.theory.flow.several_inputs import several_inputs
-from foretrain.theory.recursions.dntk_legs import Kinks
+from foretrain.theory.recursions.kinks import Kinks
 from foretrain.theory.recursions.ntk import first_tangent_kernel
 
 

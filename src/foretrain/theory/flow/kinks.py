@@ -33,7 +33,7 @@ def _slope_jumps(jumps: tuple[float, ...]) -> bool:
 
 
 def warn_of_kinks(mlp: MLP, numbers: Sequence[int], kind: str = "input") -> None:
-    """One warning for inputs that :func:`inputs_on_kinks` found; ``kind`` names the set in which they are numbered."""
+    """One warning for inputs that :func:`inputs_on_kinks` found; ``kind`` names the set that numbers them."""
     if len(numbers):
         warn_user(
             f"the kernel of {kind} {', '.join(map(str, numbers))} is exactly zero, at the kink of "

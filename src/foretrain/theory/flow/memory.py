@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretrain.support.memory import require_memory
 from foretrain.theory.flow.request import Request
-from foretrain.theory.recursions.ntk_tensors import carried
+from foretrain.theory.recursions.full_tensors import carried
 
 _TABLES = 120  # up to six products of four, their index sets, and what a rule holds at once
 _PAIRWISE = {"G1", "norm_covariance", "entry_variance"}

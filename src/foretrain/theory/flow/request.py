@@ -15,7 +15,7 @@ from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import MOST_DRAWS
 from foretrain.theory.flow.result import MEANINGS
-from foretrain.theory.recursions.dntk_legs import Kinks, slope_jumps
+from foretrain.theory.recursions.kinks import Kinks, slope_jumps
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]

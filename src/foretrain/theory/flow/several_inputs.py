@@ -12,14 +12,14 @@ from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
 from foretrain.theory.flow.contractions import PULLED_BACK, contraction
 from foretrain.theory.flow.request import TENSORS, Array, Request
-from foretrain.theory.recursions.dntk_legs import BentExpectations
+from foretrain.theory.recursions.full_tensors import FullTensors
+from foretrain.theory.recursions.legs import BentExpectations
 from foretrain.theory.recursions.ntk import next_tangent_kernel
 from foretrain.theory.recursions.ntk_blocks import TangentCorrection
-from foretrain.theory.recursions.ntk_quadruples import QuadrupleTensors
-from foretrain.theory.recursions.ntk_tensors import FullTensors
 from foretrain.theory.recursions.pair_blocks import MetricCorrection, PairVertices
 from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.preactivation import Step, next_kernel, refuse_exploded
+from foretrain.theory.recursions.quadruples import QuadrupleTensors
 from foretrain.theory.recursions.single_input import width_ratio
 from foretrain.theory.recursions.six_point import six_point_flow
 

@@ -13,7 +13,6 @@ Tangent kernel
 
 ``ntk``                Theta (8.63), and the responses that carry its fluctuations
 ``ntk_cross``          the rules of F (8.79) and B (8.89)
-``ntk_tensors``        V, D, A and what follows rules with all their entries; ``ntk_quadruples`` on chosen inputs
 ``ntk_blocks``         H1, from the entries inside every pair of inputs
 ``ntk_single_input``   all of them for one input (9.6)-(9.21)
 ``ntk_contraction``    sums over D, F, A, B without their entries
@@ -21,9 +20,14 @@ Tangent kernel
 Its differentials
 
 ``dntk``, ``ddntk``    the rules of P, Q (11.45)-(11.52) and of R, S, T, U (∞.177)-(∞.181)
-``dntk_legs``          what a rule is written in; ``dntk_rules`` which tensor needs which
-``dntk_quadruples``    rules on chosen inputs
 ``dntk_single_input``  one input (11.55), (11.56), (∞.14)-(∞.18), from the functions of K in ``dntk_functions``
+
+Tensors of four inputs, of any family
+
+``full_tensors``       with all their entries
+``quadruples``         on chosen inputs; ``ruled_quadruples`` those that follow rules
+``legs``               what a rule is written in; ``rules`` which tensor needs which
+``kinks``              activations whose slope jumps, and what becomes of the delta functions
 
 Pairs of inputs
 

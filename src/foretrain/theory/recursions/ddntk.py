@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.theory.recursions.dntk_legs import Legs, Rule
+from foretrain.theory.recursions.legs import Legs, Rule
 
 Array = NDArray[np.float64]
 

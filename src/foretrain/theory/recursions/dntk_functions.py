@@ -1,7 +1,7 @@
 """Functions of a single kernel value that the differentials of the tangent kernel need besides (11.55)-(11.60).
 
 With s the activation and <.> over one Gaussian variable of variance K. Second derivatives that stand in the forward
-equation include the delta functions of kinks or not, as in dntk_legs.
+equation include the delta functions of kinks or not, as in kinks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from foretrain.activations import Activation
 from foretrain.gaussian import Factor, factor, z
 from foretrain.theory.kernel_functions import TangentFunctions
-from foretrain.theory.recursions.dntk_legs import Kinks
+from foretrain.theory.recursions.kinks import Kinks
 
 Array = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from foretrain.theory.recursions.dntk_functions import (
     shared_bend_functions,
     shared_second_bend_functions,
 )
-from foretrain.theory.recursions.dntk_legs import Kinks
+from foretrain.theory.recursions.kinks import Kinks
 from foretrain.theory.recursions.single_input import width_ratio
 
 Array = NDArray[np.float64]

@@ -25,7 +25,7 @@ from foretrain.theory.prediction.infinite_width.factorisation import spectrum_of
 from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
 from foretrain.theory.prediction.kernels import Spread
-from foretrain.theory.recursions.dntk_legs import slope_jumps
+from foretrain.theory.recursions.kinks import slope_jumps
 
 Array = NDArray[np.float64]
 

@@ -4,9 +4,7 @@ A rule for one of F, B, P, Q, R, S, T, U is written once, in terms of :class:`Le
 of the old layer on its legs 0, 1, 2, 3, the places in which the tensor is stored. Whether the legs run over all
 inputs or over chosen quadruples is not its concern.
 
-Where the slope of an activation jumps, its second derivative has delta functions. Those that integration by parts
-makes always stay. Those that stand in the forward equation (11.24) stay as well (``kinks="delta"``, the limit of
-smooth activations), or are left out (``"almost_everywhere"``, what automatic differentiation of a network sees).
+What becomes of the delta functions of activations whose slope jumps is said in ``kinks``.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +20,13 @@ from numpy.typing import NDArray
 from foretrain.activations import Activation
 from foretrain.gaussian import Factor, expectation, factor, products_at, z
 from foretrain.support.errors import NotSupportedError
+from foretrain.theory.recursions.kinks import Kinks, slope_jumps
 from foretrain.theory.recursions.ntk import MixedResponse, TangentExpectations
 from foretrain.theory.recursions.preactivation import Step
 from foretrain.theory.recursions.tied_pairs import are_tied
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
-Kinks = Literal["delta", "almost_everywhere"]
 Places = tuple[int, int, int, int]
 Entry = tuple[str, Places]
 """A tensor, and which of some legs stands at each of its places."""
@@ -39,11 +37,6 @@ KeyT = TypeVar("KeyT")
 
 _ONE_DIMENSION = 1e-13
 _SAME_VARIANCE = 1e-12
-
-
-def slope_jumps(activation: Activation) -> bool:
-    """Whether the second derivative has delta functions; what is not known counts."""
-    return any(kink.jump(order) != 0 for kink in activation.kinks for order in (0, 1))
 
 
 class BentExpectations(TangentExpectations):

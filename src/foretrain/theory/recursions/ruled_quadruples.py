@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.theory.recursions.dntk_legs import BentExpectations, Entry, Legs, Lookup, Orders, Places
-from foretrain.theory.recursions.dntk_rules import RULES, WHOLE, closure
+from foretrain.theory.recursions.legs import BentExpectations, Entry, Legs, Lookup, Orders, Places
 from foretrain.theory.recursions.preactivation import Step
+from foretrain.theory.recursions.rules import RULES, WHOLE, closure
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]

@@ -3,7 +3,7 @@
 A quadruple (a, b, c, d) is an entry in the order in which each tensor is stored. For V the closed set is the block
 between {aa, ab, bb} and {cc, cd, dd}: marginalisation over the other inputs is exact. With D or A, the tangent kernel
 of ab and that of cd join them: one matrix 4 x 4 holds 9 entries of V, 3 + 3 of D and one of A. The other
-tensors are in dntk_quadruples.
+tensors are in ruled_quadruples.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import Factor, factor, products_at
-from foretrain.theory.recursions.dntk_legs import BentExpectations
-from foretrain.theory.recursions.dntk_quadruples import RuledQuadruples
-from foretrain.theory.recursions.dntk_rules import RULES
+from foretrain.theory.recursions.legs import BentExpectations
 from foretrain.theory.recursions.ntk import TangentExpectations
 from foretrain.theory.recursions.pair_blocks import response_blocks
 from foretrain.theory.recursions.preactivation import Step
+from foretrain.theory.recursions.ruled_quadruples import RuledQuadruples
+from foretrain.theory.recursions.rules import RULES
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from foretrain.theory.recursions import ddntk, dntk, ntk_cross
-from foretrain.theory.recursions.dntk_legs import Entry, Orders, Rule
+from foretrain.theory.recursions.legs import Entry, Orders, Rule
 
 RULES: dict[str, Rule] = {**ntk_cross.RULES, **dntk.RULES, **ddntk.RULES}
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.theory.recursions.dntk_legs import BentExpectations, Legs
-from foretrain.theory.recursions.dntk_rules import RULES, closure, names_of, products_of
+from foretrain.theory.recursions.legs import BentExpectations, Legs
 from foretrain.theory.recursions.ntk import TangentExpectations
 from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.preactivation import Response, Step, next_vertex
+from foretrain.theory.recursions.rules import RULES, closure, names_of, products_of
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
