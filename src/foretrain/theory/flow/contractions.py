@@ -20,19 +20,14 @@ from foretrain.theory.flow.request import Request
 from foretrain.theory.recursions import contraction as values
 from foretrain.theory.recursions import ntk_contraction as tangents
 from foretrain.theory.recursions.contraction import Contraction, on_pairs
+from foretrain.theory.recursions.full_tensors import PRODUCTS_ON_PAIRS
 from foretrain.theory.recursions.ntk import TangentExpectations
 from foretrain.theory.recursions.pairs import Pairs
 
 _AFFORDABLE = 10.0  # seconds that an exact contraction may take without having been asked for
 _SECONDS = {"closed form": (3e-4, 5e-4), "smooth": (1e-3, 1.5e-2), "kinked": (0.15, 0.3)}
 """What a product takes at three and at four different inputs, by the rule that integrates it."""
-_PRODUCTS = {
-    "V": ((0, 0),),
-    "D": ((0, 0), (0, 1)),
-    "A": ((0, 0), (0, 1), (1, 1)),
-    "F": ((0, 1),),
-    "B": ((1, 1),),
-}
+_PRODUCTS = {**PRODUCTS_ON_PAIRS, "F": {(0, 1)}, "B": {(1, 1)}}
 """Orders of the derivatives s and t in the products <s s t t> that each tensor needs."""
 PULLED_BACK = tuple(_PRODUCTS)
 """Tensors that have a contraction without their N^4 entries."""

@@ -16,7 +16,7 @@ from foretrain.theory.flow.memory import require_memory_for
 from foretrain.theory.flow.one_input import one_input
 from foretrain.theory.flow.request import Array, Method, Request, check_request
 from foretrain.theory.flow.residual import residual_inputs
-from foretrain.theory.flow.result import Flow
+from foretrain.theory.flow.result import Flow, legs
 from foretrain.theory.flow.several_inputs import several_inputs
 from foretrain.theory.recursions.kinks import Kinks
 from foretrain.theory.recursions.ntk import first_tangent_kernel
@@ -116,8 +116,8 @@ def _among_chosen(mlp: MLP, inputs: Array, request: Request) -> Flow:
     used, places = np.unique(request.quadruples, return_inverse=True)
     own = replace(request, quadruples=places.reshape(request.quadruples.shape))
     found = _run(mlp, inputs[used] if len(used) else inputs[:1], own)
-    legs = {f"leg_{i + 1}": ("quadruple", request.quadruples[:, i]) for i in range(4)}
-    return Flow(mlp, {name: found[name].assign_coords(legs) for name in found})
+    own_legs = legs(request.quadruples)
+    return Flow(mlp, {name: found[name].assign_coords(own_legs) for name in found})
 
 
 def _run(mlp: MLP, inputs: Array, request: Request) -> Flow:

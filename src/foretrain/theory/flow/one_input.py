@@ -8,6 +8,7 @@ import numpy as np
 
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
+from foretrain.theory.flow.labelling import labelled
 from foretrain.theory.flow.request import SECOND_DIFFERENTIALS, TENSORS, Array, Request
 from foretrain.theory.recursions.dntk_single_input import ddntk_flow, dntk_flow
 from foretrain.theory.recursions.ntk_single_input import tangent_flow
@@ -32,18 +33,11 @@ def one_input(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[str, x
         found["three_point"] = np.zeros(mlp.depth)
     if "six_point" in request.names:
         found["six_point"] = six_point_flow(mlp, np.diagonal(K))[:, 0]
-    return {name: _shaped(name, found[name], request) for name in request.names}
+    return {name: labelled(name, _shaped(name, found[name], request), request) for name in request.names}
 
 
-def _shaped(name: str, values: Array, request: Request) -> xr.DataArray:
+def _shaped(name: str, values: Array, request: Request) -> Array:
+    """Numbers of each layer with the indices of the one input, or once for every quadruple."""
     if name in TENSORS and request.quadruples is not None:
-        return result.on_quadruples(
-            name, np.repeat(values[:, None], len(request.quadruples), axis=1), request.quadruples
-        )
-    if name in TENSORS and request.matrices is not None:
-        weights = request.matrices.reshape(-1, 2).prod(axis=1)
-        contracted = values[:, None] * weights
-        return result.contracted(
-            name, contracted, np.zeros_like(contracted), single=request.single_contraction
-        )
-    return result.tensor(name, values.reshape(-1, *(1,) * result.INDICES[name]))
+        return np.repeat(values[:, None], len(request.quadruples), axis=1)
+    return values.reshape(-1, *(1,) * result.INDICES[name])

@@ -8,7 +8,7 @@ import numpy as np
 
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
-from foretrain.theory.flow import result
+from foretrain.theory.flow.labelling import labelled
 from foretrain.theory.flow.request import Array, Request
 from foretrain.theory.recursions.ntk import next_tangent_kernel
 from foretrain.theory.recursions.pairs import Pairs
@@ -28,7 +28,9 @@ def residual_inputs(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[
         found["Theta"] = _tangent_kernels(mlp, K, Theta, request.tolerance)
     if request.quadruples is not None:
         found["V"] = _on_quadruples(mlp, K, request)
-    return {name: _labelled(name, found[name], request) for name in request.names}
+    elif "V" in found:
+        found["V"] = _on_all_inputs(found["V"])
+    return {name: labelled(name, found[name], request) for name in request.names}
 
 
 def _run(mlp: MLP, K: Array, names: tuple[str, ...], request: Request) -> dict[str, Array]:
@@ -57,16 +59,7 @@ def _on_quadruples(mlp: MLP, K: Array, request: Request) -> Array:
     return np.concatenate(columns, axis=1)
 
 
-def _labelled(name: str, values: Array, request: Request) -> xr.DataArray:
-    if name != "V":
-        return result.tensor(name, values)
-    if request.quadruples is not None:
-        return result.on_quadruples(name, values, request.quadruples)
-    pairs = Pairs(round((np.sqrt(8 * values.shape[1] + 1) - 1) / 2))
-    tensors = np.stack([pairs.tensor(matrix) for matrix in values])
-    if request.matrices is None:
-        return result.tensor(name, tensors)
-    contracted = np.einsum(
-        "qab,labcd,qcd->lq", request.matrices[:, 0], tensors, request.matrices[:, 1], optimize=True
-    )
-    return result.contracted(name, contracted, np.zeros_like(contracted), single=request.single_contraction)
+def _on_all_inputs(V: Array) -> Array:
+    """V on pairs of pairs (L, P, P) with four input indices: (L, N, N, N, N)."""
+    pairs = Pairs(round((np.sqrt(8 * V.shape[1] + 1) - 1) / 2))
+    return np.stack([pairs.tensor(matrix) for matrix in V])

@@ -104,9 +104,13 @@ def tensor(name: str, values: Array) -> xr.DataArray:
 
 
 def on_quadruples(name: str, values: Array, quadruples: Indices) -> xr.DataArray:
-    """Values (layers, Q) with the input indices of every quadruple as coordinates ``leg_1`` to ``leg_4``."""
-    coordinates = {f"leg_{i + 1}": ("quadruple", quadruples[:, i]) for i in range(4)}
-    return _labelled(name, values, ("quadruple",), coordinates)
+    """Values (layers, Q) with the input indices of every quadruple as coordinates."""
+    return _labelled(name, values, ("quadruple",), legs(quadruples))
+
+
+def legs(quadruples: Indices) -> dict[str, tuple[str, Indices]]:
+    """The input indices of quadruples as coordinates ``leg_1`` to ``leg_4``."""
+    return {f"leg_{i + 1}": ("quadruple", quadruples[:, i]) for i in range(4)}
 
 
 def contracted(name: str, values: Array, standard_errors: Array, *, single: bool) -> xr.DataArray:

@@ -11,7 +11,8 @@ from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
 from foretrain.theory.flow.contractions import PULLED_BACK, contraction
-from foretrain.theory.flow.request import TENSORS, Array, Request
+from foretrain.theory.flow.labelling import labelled
+from foretrain.theory.flow.request import Array, Request
 from foretrain.theory.recursions.full_tensors import FullTensors
 from foretrain.theory.recursions.legs import BentExpectations
 from foretrain.theory.recursions.ntk import next_tangent_kernel
@@ -52,13 +53,13 @@ def several_inputs(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[s
         found["six_point"] = six_point_flow(mlp, np.diagonal(K))
     if "three_point" in request.names:
         found["three_point"] = np.zeros((mlp.depth, *(len(K),) * 3))
-    labelled = {name: _labelled(name, values, request) for name, values in found.items()}
+    arrays = {name: labelled(name, values, request) for name, values in found.items()}
     for name, pulled in contractions.items():
         total = pulled.values()
-        labelled[name] = result.contracted(
+        arrays[name] = result.contracted(
             name, total.value, np.sqrt(total.variance), single=request.single_contraction
         )
-    return {name: labelled[name] for name in request.names}
+    return {name: arrays[name] for name in request.names}
 
 
 def _layers(
@@ -97,13 +98,3 @@ def _moving(request: Request, pairs: Pairs) -> Iterator[_Moving]:
         yield FullTensors(pairs, request.full_tensors)
     if request.quadruples is not None:
         yield QuadrupleTensors(request.quadruples, request.tensors)
-
-
-def _labelled(name: str, values: Array, request: Request) -> xr.DataArray:
-    if name in TENSORS and request.quadruples is not None:
-        return result.on_quadruples(name, values, request.quadruples)
-    if name in TENSORS and request.matrices is not None:
-        left, right = request.matrices[:, 0], request.matrices[:, 1]
-        summed = np.einsum("qab,labcd,qcd->lq", left, values, right, optimize=True)
-        return result.contracted(name, summed, np.zeros_like(summed), single=request.single_contraction)
-    return result.tensor(name, values)

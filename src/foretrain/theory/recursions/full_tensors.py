@@ -23,7 +23,7 @@ Indices = NDArray[np.intp]
 _ON_PAIRS = {"V": "V", "D": "VD", "A": "VDA"}
 """Tensors that are matrices on pairs of inputs, and those of them that each one needs."""
 
-_PRODUCTS = {
+PRODUCTS_ON_PAIRS = {
     "V": {(0, 0)},
     "D": {(0, 0), (0, 1)},
     "A": {(0, 0), (0, 1), (1, 1)},
@@ -63,7 +63,7 @@ class FullTensors:
 
     def _find_products(self, old: BentExpectations) -> None:
         """All products of four at once: on pairs of pairs if all are <s s t t>, else for all inputs."""
-        on_pairs: set[tuple[int, int]] = set().union(*(_PRODUCTS[name] for name in self._on_pairs))
+        on_pairs: set[tuple[int, int]] = set().union(*(PRODUCTS_ON_PAIRS[name] for name in self._on_pairs))
         ruled = products_of(list(self._ruled))
         of_pairs = {(low, high) for high, second, low, last in ruled if high == second and low == last}
         if len(of_pairs) < len(ruled):
