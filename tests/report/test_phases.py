@@ -7,7 +7,7 @@ from io import BytesIO
 import pytest
 
 from foretrain.report.phases import phase_figure
-from foretrain.theory.criticality.phase_diagram import phase_diagram
+from foretrain.theory.criticality.phase_diagram import PHASES, phase_diagram
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,14 @@ def test_the_legend_names_what_is_drawn(name: str, gamma: float, words: set[str]
     assert ("γ = 0.5" in title) == bool(gamma)
     figure.savefig(target := BytesIO(), format="png")
     assert target.getvalue().startswith(b"\x89PNG")
+
+
+def test_the_legend_has_the_words_of_the_theory() -> None:
+    diagram = phase_diagram("relu", points=12)
+    for name in ("exploding", "cycling"):
+        renamed = diagram.assign(phase=diagram["phase"].str.replace("exploding", name))
+        words = {text.get_text() for text in phase_figure(renamed).legends[0].get_texts()}
+        assert words & {*PHASES.values()} == {PHASES[name]}
 
 
 def test_the_critical_point_is_marked_where_it_is() -> None:

@@ -56,15 +56,7 @@ def network_of(
     gamma: float,
     **others: Any,
 ) -> MLP:
-    """With the variances and other arguments given, else those of a critical network.
+    """With the variances and other arguments given, else those of a critical network."""
+    from foretrain.theory.criticality.critical_initialisation import critical_unless_given
 
-    Where both variances are given, the activation need not have a critical initialisation, and rates are 1.
-    """
-    from foretrain.theory.architecture import MLP
-
-    known = {name: value for name, value in others.items() if value is not None}
-    sizes: dict[str, Any] = {"depth": depth, "width": widths_of(width), "gamma": gamma or None}
-    if c_b is not None and c_w is not None:
-        return MLP(act, **sizes, C_b=c_b, C_W=c_w, **known)
-    given = {name: value for name, value in {"C_b": c_b, "C_W": c_w}.items() if value is not None}
-    return MLP.critical(act, **sizes).replace(**given, **known)
+    return critical_unless_given(act, depth, widths_of(width), c_b, c_w, gamma, **others)

@@ -19,6 +19,7 @@ _CONTOURS = (3.0, 10.0, 30.0)
 # The colour follows the square root of 1/depth, so that the region next to the edge shows its structure.
 _TICKS = [*(-(d**-0.5) for d in _DEPTHS), 0.0, *(d**-0.5 for d in reversed(_DEPTHS))]
 _TICK_LABELS = [*(f"{d:g}" for d in _DEPTHS), "∞", *(f"{d:g}" for d in reversed(_DEPTHS))]
+_UNBOUNDED = ("exploding", "cycling")  # phases without a fixed point that is reached
 _LINES = {"perpendicular": ("-", r"$\chi_\perp = 1$"), "parallel": ((0, (5, 2)), r"$\chi_\parallel = 1$")}
 
 
@@ -53,7 +54,7 @@ def _shade(figure: Figure, panel: Axes, diagram: xarray.Dataset) -> None:
     colours = LinearSegmentedColormap.from_list("phases", [BLUE, "#ffffff", ORANGE])
     growth = np.sign(diagram["chi_perpendicular"].values - 1)
     shade = growth / np.sqrt(np.maximum(diagram["depth_perpendicular"].values, 1.0))
-    shade = np.where(np.isin(diagram["phase"].values, ("exploding", "cycling")), np.nan, shade)
+    shade = np.where(np.isin(diagram["phase"].values, _UNBOUNDED), np.nan, shade)
     C_W, C_b = diagram["C_W"].values, diagram["C_b"].values
     mesh = panel.pcolormesh(
         C_W, C_b, shade, cmap=colours, vmin=-1, vmax=1, shading="gouraud", rasterized=True, zorder=0
@@ -90,8 +91,9 @@ def _draw_unbounded(panel: Axes, diagram: xarray.Dataset) -> dict[str, Patch]:
     """Hatch behind the colours, seen where no fixed point is reached; what the legend needs for it."""
     from matplotlib.patches import Patch, Rectangle
 
-    words = {"exploding": "kernel grows without bound", "cycling": "kernel ends in a cycle"}
-    present = [text for name, text in words.items() if (diagram["phase"] == name).any()]
+    from foretrain.theory.criticality.phase_diagram import PHASES
+
+    present = [PHASES[name] for name in _UNBOUNDED if (diagram["phase"] == name).any()]
     if not present:
         return {}
     C_W, C_b = diagram["C_W"].values, diagram["C_b"].values

@@ -40,6 +40,17 @@ def test_vanishing_and_chaos_of_tanh_without_biases() -> None:
     assert diagram["depth_perpendicular"].sel(C_b=0.0, C_W=0.5) == pytest.approx(1 / np.log(2))
 
 
+def test_the_line_of_nearby_inputs_is_an_edge_and_critical_only_where_both_lines_meet() -> None:
+    """The words of the diagram are those of single fixed points."""
+    line = phase_lines("tanh", [0.5]).sel(line="perpendicular", K=0.5)
+    C_b, C_W = float(line["C_b"]), float(line["C_W"])
+    diagram = phase_diagram("tanh", (0.0, C_b), (0.0, C_W), points=2, start=0.5)
+    assert diagram["phase"].values[1, 1] == "edge"
+    assert [point.phase for point in fixed_points("tanh", C_b, C_W)] == ["edge"]
+    relu = phase_diagram("relu", (0.0, 1.0), (1.0, 3.0), points=3)
+    assert list(relu["phase"].sel(C_W=2.0).values) == ["critical", "exploding", "exploding"]
+
+
 def test_two_starts_may_end_in_two_phases() -> None:
     """GELU between its lines has a stable and an unstable point: small kernels stay, large ones explode."""
     ends = {

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from foretrain.experiments.sweep.parameters import SEED, Parameter, declared
+from foretrain.experiments.sweep.parameters import Parameter, declared
 from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     import xarray
-
-    from foretrain.theory.architecture import MLP
 
 Nonlinearity = Annotated[str, "name of the activation"]
 Depth = Annotated[int, "layers of weights, L"]
@@ -46,11 +44,6 @@ class Observable:
         """As its signature declares them."""
         return declared(self.function)
 
-    @property
-    def is_random(self) -> bool:
-        """Whether it takes a seed."""
-        return any(parameter.name == SEED for parameter in self.parameters)
-
 
 def flow(
     activation: Nonlinearity,
@@ -67,9 +60,10 @@ def flow(
     """Tensors of the flow at a layer, without their 1/n."""
     import xarray
 
+    from foretrain.theory.criticality.critical_initialisation import critical_unless_given
     from foretrain.theory.flow import flow as run
 
-    network = _network(activation, depth, width, C_b, C_W, gamma)
+    network = critical_unless_given(activation, depth, width, C_b, C_W, gamma)
     names = [part.strip() for part in tensors.split(",")]
     if not 0 <= layer <= depth:
         raise InputError(
@@ -122,6 +116,7 @@ def phase(
 ) -> dict[str, Any]:
     """Where the kernel and the correlation of two inputs end at infinite depth, and how fast."""
     from foretrain.theory.criticality import susceptibility as slopes
+    from foretrain.theory.criticality.final_correlation import final_correlation
     from foretrain.theory.criticality.fixed_points import correlation_depth, flows_to
 
     K = flows_to(activation, C_b, C_W, start, gamma)
@@ -130,7 +125,7 @@ def phase(
         return {"correlation": math.nan, "K_end": K, **unknown, "depth_perpendicular": math.nan}
     chi = slopes(activation, K, C_W, gamma)
     return {
-        "correlation": _end_of_correlation(activation, K, C_b, C_W, gamma, chi.perpendicular),
+        "correlation": final_correlation(activation, K, C_b, C_W, gamma),
         "K_end": K,
         "chi_parallel": _special(chi.parallel, 1.0),
         "chi_perpendicular": _special(chi.perpendicular, 1.0),
@@ -173,8 +168,9 @@ def compare(
 ) -> dict[str, Any]:
     """Theory beside real random networks: root mean square and largest z, and the verdict."""
     from foretrain.compare.initial import compare_initial as run
+    from foretrain.theory.criticality.critical_initialisation import critical_unless_given
 
-    network = _network(activation, depth, width, C_b, C_W, gamma)
+    network = critical_unless_given(activation, depth, width, C_b, C_W, gamma)
     names = [part.strip() for part in tensors.split(",")]
     found = run(network, _inputs(inputs, size), names, draws, seed=seed)
     judged = found.judgement
@@ -234,6 +230,7 @@ def predict(
     seed: Annotated[int, "of the inputs"] = 0,
 ) -> dict[str, Any]:
     """Test error of networks trained to the end on a teacher: of their mean, and their spread about it."""
+    from foretrain.theory.criticality.critical_initialisation import critical_unless_given
     from foretrain.theory.prediction.entry import predict as run
 
     teachers = {"linear": lambda u: u, "quadratic": lambda u: (u**2 - 1) / math.sqrt(2)}
@@ -241,24 +238,12 @@ def predict(
         raise unknown_name("target", target, teachers)
     X = np.random.default_rng(seed).standard_normal((samples + tests, n_in))
     Y = teachers[target](X[:, :1])
-    network = _network(activation, depth, width, C_b, C_W, 0.0)
+    network = critical_unless_given(activation, depth, width, C_b, C_W)
     options: dict[str, Any] = {"regime": regime, "learner": learner, "spread": "variance"}
     found = run(network, X[:samples], Y[:samples], X[samples:], **options)
     squares = float(np.mean((np.asarray(found.mean) - Y[samples:]) ** 2))
     spread = float(np.mean(np.asarray(found.variance)))
     return {"test_error": squares + spread, "error_of_mean": squares, "variance": spread}
-
-
-def _network(
-    activation: str, depth: int, width: int, C_b: float | None, C_W: float | None, gamma: float
-) -> MLP:
-    """With the variances that are given, else the critical ones."""
-    from foretrain.theory.architecture import MLP
-
-    if C_b is not None and C_W is not None:
-        return MLP(activation, depth=depth, width=width, gamma=gamma or None, C_b=C_b, C_W=C_W)
-    given = {name: value for name, value in (("C_b", C_b), ("C_W", C_W)) if value is not None}
-    return MLP.critical(activation, depth=depth, width=width, gamma=gamma or None).replace(**given)
 
 
 def _inputs(count: int, size: float) -> np.ndarray[Any, Any]:
@@ -274,34 +259,6 @@ def _special(value: float, level: float) -> xarray.DataArray:
     import xarray
 
     return xarray.DataArray(value, attrs={"special": level})
-
-
-def _end_of_correlation(
-    activation: str, K: float, C_b: float, C_W: float, gamma: float, slope: float
-) -> float:
-    """c* of two inputs at the fixed point K.
-
-    The map of correlations has no negative Taylor coefficient, so it is convex on [0, 1] and maps 1 to 1: with a
-    slope chi_perp of at most one there, 1 is its only fixed point; otherwise there is one more.
-    """
-    from scipy.optimize import brentq
-
-    from foretrain.gaussian import gram
-
-    if K <= 0:
-        return math.nan
-    if slope <= 1 + 1e-9:
-        return 1.0
-
-    def growth(c: float) -> float:
-        pair = np.asarray(gram(activation, K * np.array([[1.0, c], [c, 1.0]])))[0, 1]
-        return float(C_b + C_W * pair + gamma**2 * K * c) / K - c
-
-    if growth(0.0) <= 1e-12:  # an odd activation without biases
-        return 0.0
-    # Below 1 the gap is about -(slope - 1)(1 - c): far enough from 1 to be seen above rounding.
-    below = 1 - 1e-6
-    return float(brentq(growth, 0.0, below, xtol=1e-12)) if growth(below) < 0 else 1.0
 
 
 _TABLE = (

@@ -59,6 +59,27 @@ def critical_network(
     return class_rates(plain, mlp.depth, lambda_b, lambda_W).on(mlp)
 
 
+def critical_unless_given(
+    activation: Any,
+    depth: int,
+    width: int | Sequence[int],
+    C_b: float | None = None,
+    C_W: float | None = None,
+    gamma: float = 0.0,
+    **others: Any,
+) -> MLP:
+    """A network with the variances and other arguments that are given, else those of a critical one.
+
+    Where both variances are given, the activation need not have a critical initialisation, and rates are 1.
+    """
+    known = {name: value for name, value in others.items() if value is not None}
+    sizes: dict[str, Any] = {"depth": depth, "width": width, "gamma": gamma or None}
+    if C_b is not None and C_W is not None:
+        return MLP(activation, **sizes, C_b=C_b, C_W=C_W, **known)
+    given = {name: value for name, value in (("C_b", C_b), ("C_W", C_W)) if value is not None}
+    return MLP.critical(activation, **sizes).replace(**given, **known)
+
+
 def _existing(found: Criticality) -> CriticalPoint:
     if found.point is not None:
         return found.point

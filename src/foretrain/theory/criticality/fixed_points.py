@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 _SCANNED = np.geomspace(1e-9, 1e3, 289)
 _FEWEST_SCANNED = 20
 _SCAN_DIGITS, _ROOT_DIGITS = 1e-9, 1e-12  # gaps below this share of K are rounding
-_ONE = 1e-9  # a susceptibility this close to one counts as one
+ONE = 1e-9  # a susceptibility this close to one counts as one
 _BURN_IN = 200
 
 
@@ -70,7 +70,7 @@ def correlation_depth(chi: ArrayLike) -> Array:
     growth = np.abs(np.asarray(chi, dtype=float))
     with np.errstate(divide="ignore"):
         rate = np.abs(np.log(growth))
-        return np.asarray(np.where(np.abs(growth - 1) < _ONE, np.inf, 1 / rate))
+        return np.asarray(np.where(np.abs(growth - 1) < ONE, np.inf, 1 / rate))
 
 
 def fixed_points(activation: Any, C_b: float, C_W: float, gamma: float = 0.0) -> tuple[FixedPoint, ...]:
@@ -292,9 +292,9 @@ class Landscape:
 
 def phase(chi_parallel: float, chi_perpendicular: float) -> str:
     """What becomes of nearby inputs, from the susceptibilities at the fixed point."""
-    if abs(chi_perpendicular - 1) >= _ONE:
+    if abs(chi_perpendicular - 1) >= ONE:
         return "ordered" if chi_perpendicular < 1 else "chaotic"
-    return "critical" if abs(chi_parallel - 1) < _ONE else "edge"
+    return "critical" if abs(chi_parallel - 1) < ONE else "edge"
 
 
 def _straight(slopes: tuple[float, float], C_b: float, C_W: float, gamma: float) -> tuple[FixedPoint, ...]:
@@ -314,8 +314,8 @@ def _straight_growth(slopes: tuple[float, float], C_W: float, gamma: float) -> f
 
 def _straight_ends(slopes: tuple[float, float], C_b: float, C_W: float, gamma: float, start: Array) -> Array:
     chi = _straight_growth(slopes, C_W, gamma)
-    if abs(chi - 1) < _ONE and C_b == 0:
+    if abs(chi - 1) < ONE and C_b == 0:
         return start
-    if chi < 1 - _ONE:
+    if chi < 1 - ONE:
         return np.full(start.shape, C_b / (1 - chi))
     return np.where((start > 0) | (C_b > 0), np.inf, 0.0)

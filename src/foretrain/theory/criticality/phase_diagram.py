@@ -12,7 +12,7 @@ from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
-from foretrain.theory.criticality.fixed_points import Scan, correlation_depth, scan
+from foretrain.theory.criticality.fixed_points import ONE, Scan, correlation_depth, scan
 from foretrain.theory.criticality.search import criticality, weight_share
 from foretrain.theory.kernel_functions import KernelFunctions, kernel_means
 
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 PHASES = {
-    "ordered": "nearby inputs merge: chi_perp < 1",
+    "exploding": "kernel grows without bound",
+    "cycling": "kernel ends in a cycle: chi_parallel < -1",
+    "critical": "chi_perp = chi_parallel = 1",
+    "edge": "chi_perp = 1, but not chi_parallel",
     "chaotic": "nearby inputs part: chi_perp > 1",
-    "critical": "chi_perp = 1",
-    "vanishing": "the kernel flows to 0, where chi_perp < 1",
-    "exploding": "the kernel grows without bound",
-    "cycling": "the kernel ends in a cycle: chi_parallel < -1",
+    "vanishing": "kernel flows to 0, where chi_perp < 1",
+    "ordered": "nearby inputs merge: chi_perp < 1",
 }
+"""Names and what they mean; where several fit, the first."""
 _LINES = ("perpendicular", "parallel")
 _BISECTIONS = 60
 _BURN_IN = 200
@@ -188,14 +190,18 @@ def _first_root(C_b: float, C_W: Array, skip: float, start: Array, found: Scan, 
 
 
 def _names(K: Array, parallel: Array, perpendicular: Array) -> NDArray[np.str_]:
+    """Of every point the first of ``PHASES`` that fits: conditions are in their order, without that of the last."""
+    neither_merge_nor_part = np.abs(perpendicular - 1) < ONE
     conditions = [
         np.isinf(K),
         parallel < -1,
-        np.abs(perpendicular - 1) < 1e-9,
+        neither_merge_nor_part & (np.abs(parallel - 1) < ONE),
+        neither_merge_nor_part,
         perpendicular > 1,
         K == 0,
     ]
-    return np.select(conditions, ["exploding", "cycling", "critical", "chaotic", "vanishing"], "ordered")
+    *names, otherwise = PHASES
+    return np.select(conditions, names, otherwise)
 
 
 def _labelled(
