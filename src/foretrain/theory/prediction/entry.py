@@ -12,6 +12,7 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets
+from foretrain.theory.prediction.algorithms import Algorithm, Descent
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction
 from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_prediction
@@ -27,9 +28,7 @@ from foretrain.theory.prediction.result import PredictedOutputs
 Array = NDArray[np.float64]
 Regime = Literal["infinite", "finite"]
 Learner = Literal["gradient_descent", "bayes"]
-Algorithm = Literal["gradient_descent", "flow", "two_step", "newton"]
 LossName = Literal["squared_error", "cross_entropy"]
-Path = Literal["gradient_descent", "flow"]
 
 _DRAWS = 1000
 _AT_ONCE = ("two_step", "newton")  # algorithms that are done after one or two steps
@@ -126,7 +125,7 @@ def predict(
             raise InputError(f"algorithm {algorithm!r} ends at once: leave time out.")
         eta = None
     # At infinite width every algorithm ends alike, so that those that end at once need no code of their own.
-    path: Path = "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
+    path: Descent = "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
     if loss == "cross_entropy":
         _refuse_finite_classes(finite)
         p = class_probabilities(Y_train, mlp.n_out, label_smoothing)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, unknown_name
+from foretrain.theory.prediction.algorithms import FiniteAlgorithm
 from foretrain.theory.prediction.finite_width.clock import Clock
 
 Array = NDArray[np.float64]
-Name = Literal["gradient_descent", "flow", "two_step"]
-NAMES: tuple[str, ...] = get_args(Name)
+NAMES: tuple[str, ...] = get_args(FiniteAlgorithm)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,7 +45,7 @@ class Projectors:
         return f"Projectors(A, B of pairs and IA, IB, IIA, IIB of triples of {self.modes} eigenvalues)"
 
 
-Algorithm = Name | Projectors | Callable[[Array], Projectors]
+Algorithm = FiniteAlgorithm | Projectors | Callable[[Array], Projectors]
 
 
 @dataclass(frozen=True, eq=False)

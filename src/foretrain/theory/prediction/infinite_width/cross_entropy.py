@@ -8,7 +8,7 @@ minimum at infinity: for them give a time, or smooth them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,7 @@ from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import check_targets, steps_in_words, whole
 from foretrain.theory.ensembles.checks import check_draws
+from foretrain.theory.prediction.algorithms import Descent
 from foretrain.theory.prediction.infinite_width.factorisation import spectrum_of, square_root
 from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent
 from foretrain.theory.prediction.infinite_width.losses import (
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Array = NDArray[np.float64]
-Algorithm = Literal["gradient_descent", "flow"]
 
 _STAGES = 18  # copies of the state that the integrator holds
 _STILL = 1e-12  # of the largest eigenvalue: smaller ones are rounding
@@ -123,7 +123,7 @@ def cross_entropy_prediction(
     X_train: ArrayLike,
     P_train: ArrayLike,
     X_test: ArrayLike,
-    algorithm: Algorithm = "flow",
+    algorithm: Descent = "flow",
     eta: float | None = None,
     time: float | None = None,
     draws: int = 1000,
@@ -137,8 +137,8 @@ def cross_entropy_prediction(
     time initial outputs are drawn from N(0, K) and each network is trained in function space: ``gradient_descent``
     for ``time`` steps, or ``flow`` by an adaptive integrator, whose work grows with eta x time x lambda_max.
     """
-    if algorithm not in get_args(Algorithm):
-        raise unknown_name("algorithm", str(algorithm), get_args(Algorithm))
+    if algorithm not in get_args(Descent):
+        raise unknown_name("algorithm", str(algorithm), get_args(Descent))
     if mlp.n_out < 2:
         raise InputError(
             "the network has one output: the cross-entropy needs n_out >= 2, one for each class."
@@ -223,7 +223,7 @@ def network_end(
 def _sampled(
     kernels: OutputKernels,
     p: Array,
-    algorithm: Algorithm,
+    algorithm: Descent,
     eta: float | None,
     time: float,
     draws: int,

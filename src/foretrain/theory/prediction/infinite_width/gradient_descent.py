@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,7 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import check_targets, steps_in_words, whole
+from foretrain.theory.prediction.algorithms import InfiniteAlgorithm
 from foretrain.theory.prediction.cholesky import CholeskyFactor
 from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent, spectrum_of
 from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
@@ -32,7 +33,6 @@ from foretrain.theory.prediction.kernels import Spread
 
 Array = NDArray[np.float64]
 Solver = Callable[[Array], Array]  # of columns (A, k)
-Algorithm = Literal["gradient_descent", "flow", "newton"]
 
 _STILL = 1e-12  # of the largest eigenvalue: along smaller ones nothing moves, or all is rounding
 
@@ -202,7 +202,7 @@ def gradient_descent_prediction(
     X_train: ArrayLike,
     Y_train: ArrayLike,
     X_test: ArrayLike,
-    algorithm: Algorithm = "gradient_descent",
+    algorithm: InfiniteAlgorithm = "gradient_descent",
     eta: float | None = None,
     time: float | None = None,
     *,
@@ -229,8 +229,8 @@ def gradient_descent_prediction(
     >>> early.mean.values.round(4)
     array([[1.4172]])
     """
-    if algorithm not in get_args(Algorithm):
-        raise unknown_name("algorithm", str(algorithm), get_args(Algorithm))
+    if algorithm not in get_args(InfiniteAlgorithm):
+        raise unknown_name("algorithm", str(algorithm), get_args(InfiniteAlgorithm))
     if algorithm == "newton" and (eta, time) != (None, None):
         raise InputError("Newton's method is done after one step and has no rate: leave eta and time out.")
     if time is not None:
