@@ -116,7 +116,7 @@ class TestSampling:
         (lambda: expectation_of(3, np.eye(2)), "must be callable"),
         (lambda: expectation_of(lambda z: z[:, 0], [[1, 2], [2, 1]]), "not positive semidefinite"),
         (lambda: expectation_of(lambda z: z[:, 0], np.ones((2, 1, 1))), r"one covariance \(n, n\)"),
-        (lambda: expectation_of(lambda z: z[:, 0], np.eye(2), kinks=[(0.0,)]), "given for 1 inputs"),
+        (lambda: expectation_of(lambda z: z[:, 0], np.eye(2), kinks=[(0.0,)]), "for each of 2 inputs"),
         (lambda: expectation_of(lambda z: z[:, 0], np.eye(2), kinks=(math.nan,)), "kinks"),
         (lambda: expectation_of(lambda z: z[:, 0], np.eye(2), kinks="x"), "kinks"),
         (lambda: expectation_of(lambda z: z[:, 0], np.eye(5), points=0), "points"),

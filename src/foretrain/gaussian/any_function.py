@@ -12,6 +12,7 @@ from scipy.special import ndtri
 
 from foretrain.gaussian.covariance import check_covariance, staircase
 from foretrain.gaussian.expectation import check_tolerance, default_tolerance
+from foretrain.gaussian.observables import checked_function, kink_locations
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.rules.lattice import first_steps, lattice_expectation
 from foretrain.gaussian.rules.panels import nested_expectation
@@ -55,7 +56,7 @@ def expectation_of(
     K = check_covariance(K)
     if K.ndim != 2:
         raise InputError(f"expectation_of takes one covariance (n, n), but the shape is {K.shape}.")
-    call = _checked(function, len(K))
+    call = checked_function(function, len(K))
     steps = staircase(K[None])
     rank, order = int(steps.rank[0]), steps.order[0]
     lower = steps.factor[0][np.argsort(order)][:, :rank]
@@ -66,50 +67,11 @@ def expectation_of(
         return _sampled(call, lower, points, seed)
     if rank == 0:
         return Expectation(np.asarray(call(np.zeros((1, len(K))))[0]), np.zeros(()), "a single point")
-    locations = _locations(kinks, len(K))
+    locations = kink_locations(kinks, len(K))
     size = float(np.sqrt(np.mean(call(_probe(lower)) ** 2))) or 1.0
     if any(locations):
         return _panelled(call, lower, [locations[i] for i in order], order, size, tolerance)
     return _on_lattice(call, lower, size, tolerance)
-
-
-def _checked(function: Function, inputs: int) -> Callable[[Array], Array]:
-    if not callable(function):
-        raise InputError(f"the function must be callable with an array (points, {inputs}), not {function!r}.")
-
-    def call(z: Array) -> Array:
-        values = np.asarray(function(z))
-        if values.shape != z.shape[:-1] or values.dtype.kind not in "fiub":
-            raise InputError(
-                f"the function must return one real number for each of {len(z)} points (rows), "
-                f"but returned {values.dtype} of shape {values.shape}."
-            )
-        if not np.isfinite(values).all():
-            raise InputError(
-                "the function returned values that are not finite; keep it finite for all real inputs."
-            )
-        return values.astype(float)
-
-    return call
-
-
-def _locations(kinks: Any, inputs: int) -> list[tuple[float, ...]]:
-    try:
-        rows = [
-            np.atleast_1d(np.asarray(row, dtype=float))
-            for row in np.atleast_1d(np.asarray(kinks, dtype=object))
-        ]
-    except (TypeError, ValueError):
-        raise InputError(
-            f"kinks must be numbers, or one list of numbers for each input, not {kinks!r}."
-        ) from None
-    if not all(np.isfinite(row).all() for row in rows):
-        raise InputError("kinks must be finite numbers.")
-    if all(np.ndim(row) == 0 for row in np.atleast_1d(np.asarray(kinks, dtype=object))):
-        return [tuple(float(row[0]) for row in rows)] * inputs
-    if len(rows) != inputs:
-        raise InputError(f"kinks were given for {len(rows)} inputs, but there are {inputs}.")
-    return [tuple(float(k) for k in row) for row in rows]
 
 
 def _probe(lower: Array) -> Array:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from foretrain.gaussian.independent import directions
 from foretrain.support.errors import InputError
-from foretrain.theory.correlations.observable_derivatives import GOAL, derivatives_of, directions
+from foretrain.theory.correlations.observable_derivatives import GOAL, derivatives_of
 
 K = np.array([[1.3, 0.4], [0.4, 0.8]])
 

@@ -20,17 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import expectation_of
-from foretrain.support.errors import InputError
+from foretrain.gaussian.independent import directions
+from foretrain.gaussian.observables import Function, checked_function, kink_locations
 from foretrain.support.progress import track
 from foretrain.support.seeds import generator, spawn
 
 Array = NDArray[np.float64]
-Function = Callable[[Array], Array]
 
 GOAL = 1e-6
 """Error of the moments, relative to the root mean square of the function, up to which nothing is said."""
 
-_INDEPENDENT = 1e-9  # of the correlations' eigenvalues: below it a direction of the inputs is rounding
 _MOST_LATTICE, _MOST_PANELS = 6, 3  # directions
 _FIRST_STEP, _FINER = 1.0, 0.8
 _FIRST_RADIUS, _MOST_RADIUS, _RIND = 7.5, 12.0, 0.5
@@ -49,13 +48,6 @@ _SHIFTS = (
 _REPLICATES, _MOST_SOBOL = 16, 2**17
 
 
-class Directions(NamedTuple):
-    """K = forth forth^T on its support: z = forth u, u = back z with independent standard normals u."""
-
-    forth: Array  # (inputs, directions)
-    back: Array  # (directions, inputs)
-
-
 class Derivatives(NamedTuple):
     """<O>, <dO/du> and <ddO/dudu>, each to within ``error``; ``size`` is the root mean square of O."""
 
@@ -64,16 +56,6 @@ class Derivatives(NamedTuple):
     bend: Array
     error: float
     size: float
-
-
-def directions(K: Array) -> Directions:
-    """Of the correlations, scaled back, so that inputs may differ much in size; zero inputs drop out."""
-    size = np.sqrt(np.maximum(np.diagonal(K), 0.0))
-    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-    variances, vectors = np.linalg.eigh(scale[:, None] * K * scale)
-    kept = variances > _INDEPENDENT * max(variances.max(initial=0.0), np.finfo(float).tiny)
-    roots = np.sqrt(variances[kept])
-    return Directions(size[:, None] * vectors[:, kept] * roots, (vectors[:, kept] / roots).T * scale)
 
 
 def derivatives_of(
@@ -85,8 +67,8 @@ def derivatives_of(
     sequence for each.
     """
     forth, back = directions(K)
-    whole, call = _repeated(forth, copies), _checked(function, copies, len(K))
-    size, places = whole.shape[1], _check_kinks(kinks, len(K))
+    whole, call = _repeated(forth, copies), checked_function(function, len(K), copies)
+    size, places = whole.shape[1], kink_locations(kinks, len(K))
     if not size:
         value = float(call(np.zeros((1, len(whole))))[0])
         return Derivatives(value, np.zeros(0), np.zeros((0, 0)), 0.0, abs(value))
@@ -100,43 +82,6 @@ def derivatives_of(
 def _repeated(matrix: Array, copies: int) -> Array:
     """The same block for every copy."""
     return np.asarray(np.kron(np.eye(copies), matrix), dtype=np.float64)
-
-
-def _check_kinks(kinks: Any, inputs: int) -> list[list[float]]:
-    """One list for each input."""
-    try:
-        given: list[Any] = [kinks] if np.isscalar(kinks) else list(kinks)
-        rows = (
-            [[float(place) for place in given]] * inputs
-            if all(np.isscalar(place) for place in given)
-            else [[float(place) for place in row] for row in given]
-        )
-    except (TypeError, ValueError):
-        rows = []
-    if len(rows) != inputs or not all(math.isfinite(place) for row in rows for place in row):
-        raise InputError(
-            f"kinks are {kinks!r}: give finite numbers, or one list of them for each of {inputs} inputs."
-        )
-    return rows
-
-
-def _checked(function: Callable[[Array], Any], copies: int, inputs: int) -> Function:
-    shape = (inputs,) if copies == 1 else (copies, inputs)
-
-    def call(z: Array) -> Array:
-        values = np.asarray(function(z.reshape(-1, *shape)))
-        if values.shape != (len(z),) or values.dtype.kind not in "fiub":
-            raise InputError(
-                f"the observable takes an array (points, {', '.join(map(str, shape))}) and must return one real "
-                f"number for each point, but returned {values.dtype} of shape {values.shape} for {len(z)} points."
-            )
-        if not np.isfinite(values).all():
-            raise InputError(
-                "the observable returned values that are not finite: keep it finite for all real inputs."
-            )
-        return values.astype(np.float64)
-
-    return call
 
 
 class _Sums(NamedTuple):
@@ -230,7 +175,7 @@ def _lattice_blocks(size: int, step: float, radius: float) -> Iterator[tuple[Arr
             yield np.concatenate([fixed, inner[:count]], axis=1), lengths[:count] + own
 
 
-def _by_panels(call: Function, K: Array, back: Array, kinks: list[list[float]]) -> Derivatives:
+def _by_panels(call: Function, K: Array, back: Array, kinks: list[tuple[float, ...]]) -> Derivatives:
     """One expectation for each moment, because the panels depend on what they integrate."""
 
     def expected(weight: Function) -> tuple[float, float]:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 
-from foretrain.activations import Activation
 from foretrain.gaussian import Factor, covariance_gradient, expectation
-from foretrain.gaussian.factors import as_factor
+from foretrain.gaussian.independent import directions
+from foretrain.gaussian.observables import factors_of
 from foretrain.support.errors import InputError
-from foretrain.theory.correlations.observable_derivatives import GOAL, Derivatives, derivatives_of, directions
+from foretrain.theory.correlations.observable_derivatives import GOAL, Derivatives, derivatives_of
 
 Array = NDArray[np.float64]
 
@@ -90,17 +89,10 @@ def _is_accurate(found: Derivatives) -> bool:
 
 def one_neuron(function: Any, K: Array, kinks: Sequence[Any]) -> OneNeuron:
     """Derivatives of factors, one per input, by Price's theorem; of a callable by integration."""
-    if isinstance(function, str | Factor | Activation | Polynomial):
-        function = [function]
-    if not isinstance(function, Sequence):
-        if not callable(function):
-            raise InputError(f"{function!r} is no observable: give factors, one per input, or a function.")
+    factors = factors_of(function, len(K))
+    if factors is None:
         return OneNeuron(directions(K).back, derivatives_of(function, K, 1, kinks))
-    if len(function) != len(K):
-        raise InputError(
-            f"{len(function)} factors were given for {len(K)} inputs: give one each, 1.0 for none."
-        )
-    return OneNeuron(np.eye(len(K)), _by_derivatives([as_factor(each) for each in function], K))
+    return OneNeuron(np.eye(len(K)), _by_derivatives(factors, K))
 
 
 def _by_derivatives(factors: list[Factor], K: Array) -> Derivatives:

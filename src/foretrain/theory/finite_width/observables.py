@@ -17,18 +17,16 @@ import numpy as np
 from numpy.polynomial import Polynomial
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.activations import Activation
 from foretrain.gaussian import Expectation, Factor, covariance_gradient, expectation, expectation_of
 from foretrain.gaussian.expectation import MOST_INPUTS
-from foretrain.gaussian.factors import as_factor
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.gaussian.independent import directions
+from foretrain.gaussian.observables import factors_of
+from foretrain.support.errors import NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.finite_width.statistics import LayerStatistics, layer_statistics
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], Any]
-
-_INDEPENDENT = 1e-9  # of the correlations' eigenvalues: below it a direction of the inputs is rounding
 
 
 class Observable(Protocol):
@@ -49,7 +47,7 @@ def prepare(
 ) -> tuple[LayerStatistics, list[Observable]]:
     """The observables, and the statistics of the inputs that any of them looks at."""
     inputs = mlp.check_inputs(X)
-    lists = [_factors(F, len(inputs)) for F in functions]
+    lists = [factors_of(F, len(inputs)) for F in functions]
     if any(factors is None for factors in lists):
         used = list(range(len(inputs)))
     else:
@@ -63,22 +61,9 @@ def prepare(
     return statistics, observables
 
 
-def _factors(F: Any, inputs: int) -> list[Factor] | None:
-    """One factor per input, or None for a function of all of them."""
-    if isinstance(F, str | Factor | Activation | Polynomial):
-        F = [F]
-    if not isinstance(F, Sequence):
-        if not callable(F):
-            raise InputError(f"{F!r} is no observable: give factors, one per input, or a function.")
-        return None
-    if len(F) != inputs:
-        raise InputError(f"{len(F)} factors were given for {inputs} inputs: give one each, 1.0 for none.")
-    return [as_factor(spec) for spec in F]
-
-
 def times(F: Any, H: Any, inputs: int) -> Any:
     """The product of two observables."""
-    first, second = _factors(F, inputs), _factors(H, inputs)
+    first, second = factors_of(F, inputs), factors_of(H, inputs)
     if (first is None) != (second is None):
         raise NotSupportedError(
             "one observable is a list of factors and the other a function: give two of a kind."
@@ -170,7 +155,10 @@ def _derivative(f: Factor, order: int) -> list[Factor]:
 
 
 class _Weighted:
-    """Any function, its derivatives turned into Hermite polynomials of x = W z, independent on the support of K."""
+    """Any function, its derivatives turned into Hermite polynomials of x = W z, independent on the support of K.
+
+    Metrics never leave the support: what every network sends to zero in K it sends to zero.
+    """
 
     def __init__(self, function: Function, kinks: Sequence[Any]) -> None:
         self.function, self.kinks = function, kinks
@@ -181,7 +169,7 @@ class _Weighted:
 
     def gradient(self, K: Array) -> Expectation:
         """D = W^T <F (x x^T - 1)> W / 2."""
-        whitening = _whitening(K)
+        whitening = directions(K).back
         rank = len(whitening)
         value, error = np.zeros((rank, rank)), np.zeros((rank, rank))
         for a, b in combinations_with_replacement(range(rank), 2):
@@ -197,7 +185,7 @@ class _Weighted:
 
     def shift(self, statistics: LayerStatistics) -> Expectation:
         """dK<F> · G1 + dK²<F> · V / 2 as one integral of F with a weight."""
-        W = _whitening(statistics.K)
+        W = directions(statistics.K).back
         V = np.einsum("ijkl,ai,bj,ck,dl->abcd", _symmetrised(statistics.V), W, W, W, W, optimize=True)
         return self._with_weight(_HermiteWeight(W @ statistics.G1 @ W.T, V), W, statistics.K)
 
@@ -223,18 +211,6 @@ class _HermiteWeight:
         quadratic = squares @ trace.ravel()
         plain = squares @ self.second.ravel() - np.trace(self.second)
         return np.asarray(plain / 2 + (quartic - 6 * quadratic + 3 * np.trace(trace)) / 8)
-
-
-def _whitening(K: Array) -> Array:
-    """W (rank, N) for which W z has the unit covariance on the support of K; nothing else is looked at.
-
-    Metrics never leave the support: what every network sends to zero in K it sends to zero.
-    """
-    size = np.sqrt(np.maximum(np.diagonal(K), 0.0))
-    inverse = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-    values, vectors = np.linalg.eigh(inverse[:, None] * K * inverse)
-    kept = values > _INDEPENDENT
-    return np.asarray((vectors[:, kept] / np.sqrt(values[kept])).T * inverse)
 
 
 def _symmetrised(V: Array) -> Array:
