@@ -89,10 +89,7 @@ def test_a_disagreement_ends_with_one(
         (("tanh", *QUICK, "--regime", "finite", "--time", "3"), "--time is for infinite width: leave it out"),
         (("tanh", *QUICK, "--regime", "finite", "--loss", "squared_error"), "--loss is for infinite width"),
         (("tanh", *QUICK, "--regime", "finite", "--noise", "1"), "use --learner bayes, or leave it out"),
-        (
-            ("tanh", *QUICK, "--depth", "3", "--width", "8,9", "--regime", "finite", "--scales", "1,2,3"),
-            "leave --scales out",
-        ),
+        (("tanh", *QUICK, "--regime", "finite", "--scales", "1,2"), "give at least 3 different positive"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from foretrain.support.callable_room import CallableRoom, Function
 
 if TYPE_CHECKING:
     from foretrain.compare import (
@@ -66,15 +67,11 @@ __all__ = [
 ]
 
 
-class _CallableModule(ModuleType):
-    """A package that is also the function named like it."""
+class CompareRoom(CallableRoom[Function]):
+    """This package: called, it is :func:`foretrain.compare.entry.compare`."""
 
-    def __call__(self, *arguments: Any, **options: Any) -> Comparison:
-        """The same as :func:`foretrain.compare.entry.compare`."""
-        from foretrain.compare.entry import compare
-
-        found: Comparison = compare(*arguments, **options)
-        return found
+    if TYPE_CHECKING:
+        from foretrain.compare.comparison import Comparison
 
 
 def __getattr__(name: str) -> Any:
@@ -85,4 +82,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-sys.modules[__name__].__class__ = _CallableModule
+def __dir__() -> list[str]:
+    return __all__
+
+
+sys.modules[__name__].__class__ = CompareRoom

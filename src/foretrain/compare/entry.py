@@ -28,6 +28,7 @@ def compare(
     draws: int = 20_000,
     *,
     trained: Literal[False] = False,
+    widths: Sequence[int] | None = None,
     scales: Sequence[float] | None = None,
     method: str = "auto",
     estimator: str = "metric",
@@ -72,6 +73,7 @@ def compare(
     eta: float | None = None,
     noise: float = 0.0,
     widths: Sequence[int] | None = None,
+    scales: Sequence[float] | None = None,
     draws: int | Sequence[int] | None = None,
     seed: Seed = 0,
 ) -> FiniteComparison: ...
@@ -80,10 +82,17 @@ def compare(
 def compare(mlp: MLP, *arguments: Any, trained: bool = False, **options: Any) -> Comparison:
     """Networks beside theory: at initialisation, or with ``trained=True`` after training on data.
 
-    ``compare(mlp, X, observables, draws)`` is :func:`foretrain.compare.initial.entry.compare_initial`, and
-    ``compare(mlp, X_train, Y_train, X_test, trained=True)`` is
-    :func:`foretrain.compare.trained.comparison.compare_trained`, or with ``regime="finite"``, for the prediction to
-    order 1/n, :func:`foretrain.compare.trained.finite.entry.compare_trained_finite`; their options are told there.
+    ``compare(mlp, X, observables, draws)``
+        Random networks: :func:`foretrain.compare.initial.entry.compare_initial`.
+        Options: widths, scales, method, estimator, seed.
+    ``compare(mlp, X_train, Y_train, X_test, trained=True)``
+        Trained ones beside infinite width: :func:`foretrain.compare.trained.comparison.compare_trained`.
+        Options: learner, algorithm, eta, time, loss, label_smoothing, noise, widths, scales, draws, seed.
+    ``compare(mlp, X_train, Y_train, X_test, trained=True, regime="finite")``
+        Trained ones beside order 1/n: :func:`foretrain.compare.trained.finite.entry.compare_trained_finite`.
+        Options: learner, algorithm, eta, noise, widths, scales, draws, seed.
+
+    What they mean is told there; ``widths`` are those of the networks, ``scales`` multipliers of the own ones.
 
     Examples
     --------

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,6 +47,13 @@ def test_the_package_is_the_function() -> None:
     assert package.Comparison is Comparison
     with pytest.raises(AttributeError, match="nonsense"):
         _ = package.nonsense
+
+
+def test_networks_are_given_by_widths_or_by_scales() -> None:
+    options: dict[str, Any] = {"draws": 500, "seed": 1}
+    one = ft.compare(MLP, X, widths=np.array([16, 48, 80]), **options)
+    np.testing.assert_array_equal(one.limit, ft.compare(MLP, X, scales=(0.5, 1.5, 2.5), **options).limit)
+    assert [network.hidden_widths[0] for network in one.ladder.networks] == [16, 48, 80]
 
 
 def test_importing_the_package_does_not_load_torch() -> None:
@@ -169,6 +177,10 @@ def test_too_deep_for_a_quadratic_is_said() -> None:
         ({"method": "exact"}, "unknown sampling method"),
         ({"estimator": "neuron"}, "did you mean 'neurons'"),
         ({"scales": [1, 2]}, "at least 3"),
+        ({"widths": [16, 32]}, r"widths is \[16, 32\]: give at least 3 different whole numbers"),
+        ({"widths": 16}, "widths is 16: give at least 3"),
+        ({"widths": [16, 32, 64.5]}, "one of widths is 64.5: give a positive whole number"),
+        ({"widths": [16, 32, 64], "scales": [1, 2, 4]}, "either widths or scales"),
         ({"scales": "abc"}, "at least 3"),
         ({"scales": 2.0}, "at least 3"),
         ({"scales": [1, 1.001, 1.002]}, r"make only the widths \[32\]"),

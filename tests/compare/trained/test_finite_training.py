@@ -236,8 +236,24 @@ def test_it_is_reached_by_the_regime() -> None:
     found = ft.compare(mlp, *data, trained=True, regime="finite", **options)
     assert isinstance(found, FiniteComparison)
     np.testing.assert_array_equal(found.measured, compare_trained_finite(mlp, *data, **options).measured)
+    scaled = options | {"widths": None, "scales": (4, 8, 16)}
+    np.testing.assert_array_equal(found.measured, compare_trained_finite(mlp, *data, **scaled).measured)
     with pytest.raises(InputError, match="regime"):
         ft.compare(mlp, *data, trained=True, regime="thermal")
+
+
+def test_unequal_widths_grow_together_by_scales() -> None:
+    found = compare_trained_finite(
+        network("sin", 3, [16, 24]),  # type: ignore[arg-type]
+        TRAIN,
+        Y,
+        TEST,
+        scales=(1, 2, 4),
+        draws=(200, 200, 200),
+        algorithm="two_step",
+    )
+    assert [one.hidden_widths for one in found.ladder.networks] == [(16, 24), (32, 48), (64, 96)]
+    assert found.widths.tolist() == [24, 48, 96]
 
 
 def test_bad_input() -> None:
@@ -257,6 +273,8 @@ def test_bad_input() -> None:
         small(draws=20)
     with pytest.raises(InputError, match="one for each of 3 widths"):
         small(draws=(400, 400))
+    with pytest.raises(InputError, match="either widths or scales"):
+        small(scales=(1, 2, 4))
     with pytest.raises(InputError, match="equal ones only"):
         compare_trained_finite(network("sin", 3, [8, 16]), TRAIN, Y, TEST, widths=(8, 16, 32))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="singular"):

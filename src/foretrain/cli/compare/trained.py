@@ -52,13 +52,7 @@ def compare_networks(
     outputs = _outputs(task.y, given.get("loss"))
     tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
     found = [
-        compare(
-            mlp.replace(n_out=outputs),
-            *task,
-            trained=True,
-            seed=own,
-            **(_sized(mlp, given) if finite else given),
-        )
+        compare(mlp.replace(n_out=outputs), *task, trained=True, seed=own, **given)
         for mlp, own in track(tasks, "activations")
     ]
     return answer(found, _finite() if finite else _infinite(), seed)
@@ -94,16 +88,6 @@ def _refuse_infinite_only(options: Mapping[str, Any]) -> None:
                 f"--{name} is for infinite width: leave it out with --regime finite, which is about the end of "
                 "training on squared errors."
             )
-
-
-def _sized(mlp: MLP, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the finite regime, which takes widths, not multipliers of them."""
-    others = {name: value for name, value in options.items() if name != "scales"}
-    if "scales" not in options:
-        return others
-    if len(set(mlp.hidden_widths)) != 1:
-        raise InputError("with --regime finite --scales are for equal hidden widths: leave --scales out.")
-    return others | {"widths": [round(scale * mlp.hidden_widths[0]) for scale in options["scales"]]}
 
 
 def _infinite() -> Kind:

@@ -14,7 +14,7 @@ from foretrain.compare.initial.observables import DIFFERENTIAL, TANGENT, entries
 from foretrain.compare.initial.plan import plan
 from foretrain.compare.initial.requests import check_observables, refuse_empty, refuse_kinks
 from foretrain.compare.judging.entries import BatchValues, Entry
-from foretrain.compare.judging.ladder import Ladder
+from foretrain.compare.judging.ladder import Ladder, scales_of_widths
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, seed_text, spawn
 from foretrain.theory.architecture import MLP, FloatArray, check_network
@@ -28,6 +28,7 @@ def compare_initial(
     observables: Sequence[str] | None = None,
     draws: int = 20_000,
     *,
+    widths: Sequence[int] | None = None,
     scales: Sequence[float] | None = None,
     method: str = "auto",
     estimator: str = "metric",
@@ -48,9 +49,10 @@ def compare_initial(
         derivatives see them, with no second derivative.
     draws
         Networks per width, on average; they are shared out so that the limit is as sharp as their time allows.
-    scales
-        Multipliers of the hidden widths, at least three; by default (1/4, 1/2, 1), (1/2, 1, 2) or (1, 2, 4), the
-        narrowest at least six times as wide as the network is deep if possible (four times for the NTK).
+    widths, scales
+        Hidden widths to draw, or multipliers of the network's own, at least three; by default (1/4, 1/2, 1),
+        (1/2, 1, 2) or (1, 2, 4) times the own ones, the narrowest at least six times as wide as the network is deep
+        if possible (four times for the NTK).
     method
         ``"weights"`` draws every weight of every network; ``"conditional"`` draws each layer from its law given
         the one before, the same statistics at a cost of n instead of n² per layer. ``"auto"`` draws weights
@@ -71,7 +73,8 @@ def compare_initial(
     names = check_observables(mlp, len(inputs), observables, estimator)
     if {*names} & {*TANGENT, *DIFFERENTIAL}:
         refuse_kinks(mlp, inputs)
-    ladder = plan(mlp, len(inputs), draws, scales, method, names)
+    multipliers = scales_of_widths(mlp, widths, scales)
+    ladder = plan(mlp, len(inputs), draws, multipliers, method, names)
     ladder.warn_if_too_deep()
     predicted = theory(mlp, inputs, names)
     entries = _entries(mlp, names, len(inputs), estimator)

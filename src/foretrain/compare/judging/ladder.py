@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.widths import (
+    TERMS,
     TRUSTED_DEPTH_TO_WIDTH,
     WIDTH_OVER_DEPTH,
     check_scales,
@@ -17,9 +18,11 @@ from foretrain.compare.judging.widths import (
     scaled,
     share_draws,
 )
+from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import is_list
 
 Array = NDArray[np.float64]
 
@@ -79,7 +82,10 @@ def scales_of_widths(
             f"the hidden widths are {list(mlp.hidden_widths)}: widths can be given for equal ones only, so leave "
             "them out, and all layers grow together."
         )
-    return [float(width) / own for width in widths for own in mlp.hidden_widths[:1]]
+    sizes = [whole_number("one of widths", width) for width in widths] if is_list(widths) else []
+    if len({*sizes}) < TERMS:
+        raise InputError(f"widths is {widths!r}: give at least {TERMS} different whole numbers.")
+    return [size / own for size in sizes for own in mlp.hidden_widths[:1]]
 
 
 def draws_by_width(draws: int | Sequence[int], inverse: Array, costs: Array) -> list[int]:

@@ -39,9 +39,9 @@ class _Habit:
     smallest: int  # networks in a batch
     effort: Callable[[MLP], float]  # time that a network takes, over the variance of what it says
 
-    def ladder(self, mlp: MLP, widths: Sequence[int] | None, draws: int | Sequence[int] | None) -> Ladder:
+    def ladder(self, mlp: MLP, scales: Sequence[float] | None, draws: int | Sequence[int] | None) -> Ladder:
         """Widths, and networks of each in batches."""
-        rungs = rungs_of(mlp, scales_of_widths(mlp, widths))
+        rungs = rungs_of(mlp, scales)
         costs = np.array([self.effort(network) for network in rungs.networks])
         counts = draws_by_width(self.draws if draws is None else draws, rungs.inverse, costs)
         if min(counts) < self.batches * self.smallest:
@@ -69,6 +69,7 @@ def compare_trained_finite(
     eta: float | None = None,
     noise: float = 0.0,
     widths: Sequence[int] | None = None,
+    scales: Sequence[float] | None = None,
     draws: int | Sequence[int] | None = None,
     seed: Seed = 0,
     keeper: Keeper | None = None,
@@ -87,8 +88,9 @@ def compare_trained_finite(
         Learning rate of steps, half of the largest that is stable by default, or speed of the flow.
     noise
         Variance of noise on the targets, for ``bayes``.
-    widths
-        Hidden widths, at least three; by default (1/4, 1/2, 1), (1/2, 1, 2) or (1, 2, 4) times the own ones.
+    widths, scales
+        Hidden widths, or multipliers of the network's own, at least three; by default (1/4, 1/2, 1), (1/2, 1, 2) or
+        (1, 2, 4) times the own ones.
     draws
         Networks per width, on average, or a number for each width; 4,000 by default, 200,000 for ``bayes``.
     keeper
@@ -106,7 +108,7 @@ def compare_trained_finite(
     check_network(mlp)
     _check(learner, algorithm, eta, noise)
     mlp = mlp.with_inputs(mlp.check_inputs(X_train))
-    ladder = _HABITS[learner].ladder(mlp, widths, draws)
+    ladder = _HABITS[learner].ladder(mlp, scales_of_widths(mlp, widths, scales), draws)
     ladder.warn_if_too_deep()
     data = (ladder.networks[-1], X_train, Y_train, X_test)
     goal = posterior_goal(*data, noise) if learner == "bayes" else finite_goal(*data, algorithm, eta)
