@@ -13,8 +13,6 @@ from foretrain._version import __version__
 if TYPE_CHECKING:
     from foretrain import (
         activations,
-        compare,
-        doctor,
         empirical,
         experiments,
         gaussian,
@@ -25,7 +23,11 @@ if TYPE_CHECKING:
         training,
     )
     from foretrain.activations import Activation, activation
+    from foretrain.compare import CompareRoom as _CompareRoom
+    from foretrain.compare.entry import compare as _compare
     from foretrain.compare.plateau import plateau
+    from foretrain.doctor import DoctorRoom as _DoctorRoom
+    from foretrain.doctor.entry import doctor as _doctor
     from foretrain.empirical.differentials import ddntk, dntk
     from foretrain.empirical.fields import fields
     from foretrain.empirical.global_ntk import global_ntk
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from foretrain.theory.criticality import criticality, susceptibility
     from foretrain.theory.flow import flow
     from foretrain.theory.prediction.entry import predict
+
+    compare, doctor = _CompareRoom(_compare), _DoctorRoom(_doctor)
 
 _SOURCES = {
     "Activation": "foretrain.activations",

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from foretrain.support.callable_room import CallableRoom, Function
 
 if TYPE_CHECKING:
     from foretrain.doctor.diagnosis import Diagnosis
@@ -40,14 +41,12 @@ _SOURCES = {
 __all__ = ["Diagnosis", "Examination", "Finding", "Severity", "doctor"]
 
 
-class _CallableModule(ModuleType):
-    """A package that is also the function named like it."""
+class DoctorRoom(CallableRoom[Function]):
+    """This package: called, it is :func:`foretrain.doctor.entry.doctor`."""
 
-    def __call__(self, *arguments: Any, **options: Any) -> Diagnosis:
-        """The same as :func:`foretrain.doctor.entry.doctor`."""
-        from foretrain.doctor.entry import doctor
-
-        return doctor(*arguments, **options)
+    if TYPE_CHECKING:
+        from foretrain.doctor.diagnosis import Diagnosis
+        from foretrain.doctor.finding import Examination, Finding, Severity
 
 
 def __getattr__(name: str) -> Any:
@@ -56,4 +55,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-sys.modules[__name__].__class__ = _CallableModule
+def __dir__() -> list[str]:
+    return __all__
+
+
+sys.modules[__name__].__class__ = DoctorRoom

@@ -1,0 +1,34 @@
+"""Packages that can be called like the function named after them, with its types and its signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class CallableRoom(ModuleType, Generic[Function]):
+    """A package that is also the function of its name in its module ``entry``, which is imported when it is needed.
+
+    A package becomes one by ``sys.modules[__name__].__class__ = ...``; type checkers are told by an instance made
+    from the function, so that the function is the only place where its signature stands.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(self, function: Function) -> None: ...
+
+    @property
+    def __call__(self) -> Function:
+        """The function."""
+        entry = import_module(f"{self.__name__}.entry")
+        function: Function = getattr(entry, self.__name__.rpartition(".")[2])
+        return function
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.__call__)
