@@ -16,15 +16,16 @@ from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets, whole
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, condition
 from foretrain.theory.prediction.cholesky import check_noise
-from foretrain.theory.prediction.entry import Learner, LossName, class_probabilities
+from foretrain.theory.prediction.entry import Learner, LossName, loss_targets
 from foretrain.theory.prediction.infinite_width import (
     GradientDescent,
+    LearningRates,
     OutputKernels,
-    Prediction,
     output_kernels,
     target_logits,
 )
 from foretrain.theory.prediction.infinite_width.cross_entropy import (
+    check_step,
     initial_outputs,
     integrate_errors,
     sum_errors,
@@ -96,7 +97,7 @@ def goal_of(
     mlp = mlp.with_inputs(train)
     trained = bayes_equivalent_rates(mlp) if learner == "bayes" else mlp
     kernels, noise = output_kernels(trained, train, test), check_noise(noise)
-    targets = check_targets(_probabilities(Y_train, mlp, loss, label_smoothing), len(train), mlp.n_out)
+    targets = check_targets(loss_targets(Y_train, mlp.n_out, loss, label_smoothing), len(train), mlp.n_out)
     training = _training(kernels, targets, algorithm, eta, time, loss, noise)
     law = _law(kernels, training, seed)
     return Goal(trained, train, test, training, law)
@@ -110,19 +111,6 @@ def check_learner(learner: Learner, noise: float) -> None:
         raise InputError("noise is a matter of Bayesian learning: use learner='bayes', or leave it out.")
 
 
-def _probabilities(Y: ArrayLike, mlp: MLP, loss: LossName, smoothing: float | None) -> ArrayLike:
-    """Targets as they are given; for the cross-entropy probabilities, from numbers of classes too."""
-    if loss != "cross_entropy":
-        if smoothing is not None:
-            raise InputError("label_smoothing is for classes: add loss='cross_entropy', or leave it out.")
-        return Y
-    if mlp.n_out < 2:
-        raise InputError(
-            "the network has one output: the cross-entropy needs n_out >= 2, one for each class."
-        )
-    return class_probabilities(Y, mlp.n_out, smoothing)
-
-
 def _training(
     kernels: OutputKernels,
     targets: Array,
@@ -133,16 +121,14 @@ def _training(
     noise: float,
 ) -> Training:
     """With a rate at which narrow networks, whose kernels fluctuate, are safe too: half of what is stable."""
-    largest = GradientDescent(kernels, targets).rates.largest + noise
-    safe = 2 / largest if loss == "cross_entropy" else 1 / largest
+    rates = LearningRates(*(value + noise for value in GradientDescent(kernels, targets).rates))
     if algorithm == "flow":
         speed = 1.0 if eta is None else positive("eta", eta)
-        return Training(targets, speed, algorithm, time, loss, _STRIDE / (speed * largest), noise)
-    rate = safe if eta is None else positive("eta", eta)
-    if rate >= 2 * safe:
-        raise InputError(
-            f"eta is {rate:g}, but gradient descent converges only below {2 * safe:.6g}: give a smaller eta."
-        )
+        return Training(targets, speed, algorithm, time, loss, _STRIDE / (speed * rates.largest), noise)
+    if loss == "cross_entropy":
+        rate = check_step(kernels, eta)
+    else:
+        rate = 1 / rates.largest if eta is None else rates.check(eta)
     return Training(targets, rate, algorithm, time, loss, None, noise)
 
 
@@ -159,7 +145,7 @@ def _law(kernels: OutputKernels, training: Training, seed: Seed) -> Law:
 def _squared_error(kernels: OutputKernels, training: Training) -> Law:
     """(10.40), (10.41), or at a finite time; the mean for unit targets is P."""
     found, unit = (
-        _at(GradientDescent(kernels, targets), training)
+        GradientDescent(kernels, targets).after(training.time, training.algorithm, training.eta)
         for targets in (training.targets, np.eye(kernels.training))
     )
     if training.time is None and found.jitter:
@@ -182,14 +168,6 @@ def _when(training: Training) -> str:
         return "to the end"
     unit = "steps" if training.algorithm == "gradient_descent" else "units of flow time"
     return f"for {training.time:g} {unit} at eta {training.eta:.4g}"
-
-
-def _at(descent: GradientDescent, training: Training) -> Prediction:
-    if training.time is None:
-        return descent.end()
-    if training.algorithm == "flow":
-        return descent.at_time(training.time, training.eta)
-    return descent.at_step(whole(training.time), training.eta)
 
 
 def _posterior(kernels: OutputKernels, training: Training) -> Law:

@@ -18,6 +18,7 @@ from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_prediction
 from foretrain.theory.prediction.infinite_width.gradient_descent import gradient_descent_prediction
 from foretrain.theory.prediction.infinite_width.losses import (
+    check_classes,
     check_probabilities,
     check_share,
     smooth_labels,
@@ -126,16 +127,16 @@ def predict(
         eta = None
     # At infinite width every algorithm ends alike, so that those that end at once need no code of their own.
     path: Descent = "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
+    _refuse_finite_classes(finite and loss == "cross_entropy")
+    targets = loss_targets(Y_train, mlp.n_out, loss, label_smoothing)
     if loss == "cross_entropy":
-        _refuse_finite_classes(finite)
-        p = class_probabilities(Y_train, mlp.n_out, label_smoothing)
         count = _DRAWS if draws is None else draws
-        return cross_entropy_prediction(mlp, X_train, p, X_test, path, eta, time, count, seed, spread=spread)
-    if label_smoothing is not None:
-        raise InputError("label_smoothing is for classes: add loss='cross_entropy', or leave it out.")
+        return cross_entropy_prediction(
+            mlp, X_train, targets, X_test, path, eta, time, count, seed, spread=spread
+        )
     if finite:
-        return _finite(mlp, X_train, Y_train, X_test, algorithm, eta, time, spread, draws, seed, tolerance)
-    return gradient_descent_prediction(mlp, X_train, Y_train, X_test, path, eta, time, spread=spread)
+        return _finite(mlp, X_train, targets, X_test, algorithm, eta, time, spread, draws, seed, tolerance)
+    return gradient_descent_prediction(mlp, X_train, targets, X_test, path, eta, time, spread=spread)
 
 
 def _check_words(regime: Regime, learner: Learner, algorithm: Algorithm, loss: LossName) -> None:
@@ -213,6 +214,16 @@ def _refuse_finite_classes(finite: bool) -> None:
             "the cross-entropy is known at infinite width only: leave regime out, or train on one output for each "
             "class with squared errors."
         )
+
+
+def loss_targets(Y: ArrayLike, outputs: int, loss: LossName, smoothing: float | None) -> ArrayLike:
+    """Targets as they are given; for the cross-entropy probabilities, from numbers of classes too."""
+    if loss == "cross_entropy":
+        check_classes(outputs)
+        return class_probabilities(Y, outputs, smoothing)
+    if smoothing is not None:
+        raise InputError("label_smoothing is for classes: add loss='cross_entropy', or leave it out.")
+    return Y
 
 
 def class_probabilities(Y: ArrayLike, classes: int, smoothing: float | None = None) -> Array:

@@ -29,6 +29,7 @@ from foretrain.theory.prediction.infinite_width.gradient_descent import Gradient
 from foretrain.theory.prediction.infinite_width.losses import (
     CROSS_ENTROPY,
     ExpectedLoss,
+    check_classes,
     check_probabilities,
     expected_loss,
 )
@@ -139,10 +140,7 @@ def cross_entropy_prediction(
     """
     if algorithm not in get_args(Descent):
         raise unknown_name("algorithm", str(algorithm), get_args(Descent))
-    if mlp.n_out < 2:
-        raise InputError(
-            "the network has one output: the cross-entropy needs n_out >= 2, one for each class."
-        )
+    check_classes(mlp.n_out)
     draws = check_draws(draws)
     p = check_targets(P_train, len(mlp.check_inputs(X_train)), mlp.n_out)
     check_probabilities(p)

@@ -143,6 +143,14 @@ class GradientDescent:
         solver = self._solver(_done_by_flow(self.spectrum[0], eta * time))
         return self._predict(solver, f"after flow time {time:g} at eta {eta:g}", eta, time)
 
+    def after(self, time: float | None, algorithm: Algorithm, eta: float | None = None) -> Prediction:
+        """At the end for None, else after flow time or whole steps, each at its usual rate by default."""
+        if time is None:
+            return self.end()
+        if algorithm == "flow":
+            return self.at_time(time, 1.0 if eta is None else eta)
+        return self.at_step(whole(time), eta)
+
     def training_at_step(self, step: int, eta: float | None = None) -> Prediction:
         """Outputs on the training inputs themselves after some steps."""
         values, eta = self.spectrum[0], self.checked_rate(eta)
@@ -236,13 +244,9 @@ def gradient_descent_prediction(
     if time is not None:
         time = not_negative("time", time) if algorithm == "flow" else whole(time)
     training = GradientDescent.of(mlp, X_train, Y_train, X_test, spread)
-    if time is None:
-        if algorithm == "gradient_descent" and eta is not None:
-            training.checked_rate(eta)
-        return training.end()
-    if algorithm == "flow":
-        return training.at_time(time, 1.0 if eta is None else eta)
-    return training.at_step(whole(time), eta)
+    if time is None and algorithm == "gradient_descent" and eta is not None:
+        training.checked_rate(eta)
+    return training.after(time, algorithm, eta)
 
 
 def trained_spread(kernels: OutputKernels, solver: Solver) -> Array | None:

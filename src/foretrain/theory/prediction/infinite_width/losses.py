@@ -165,14 +165,19 @@ def smooth_labels(labels: ArrayLike, classes: int, smoothing: float = 0.1) -> Ar
     places = numbers.astype(np.intp)
     if numbers.ndim != 1 or (places != numbers).any() or (places < 0).any() or (places >= classes).any():
         raise InputError(f"labels must be whole numbers from 0 to {classes - 1}, one for each input.")
-    if classes < 2:
-        raise InputError(
-            f"the network has {classes} output: the cross-entropy needs n_out >= 2, one for each class."
-        )
+    check_classes(classes)
     share = check_share("smoothing", smoothing)
     result = np.full((len(places), classes), share / (classes - 1))
     result[np.arange(len(places)), places] = 1 - share
     return result
+
+
+def check_classes(outputs: int) -> None:
+    """Refuse a single output, whose softmax is always 1."""
+    if outputs < 2:
+        raise InputError(
+            "the network has one output: the cross-entropy needs n_out >= 2, one for each class."
+        )
 
 
 def check_share(name: str, value: float) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.user_warnings import warn_user
+from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates
 from foretrain.theory.prediction.nearly_kernel.points import Array, same
 
 Algorithm = Literal["gradient_descent", "flow", "direct", "ridgeless"]
@@ -88,7 +89,7 @@ def projectors(algorithm: str, values: Array, eta: float | None = None) -> Proje
     if algorithm == "ridgeless":
         return Projectors(inverse, inverse / 2)
     require_algorithm(algorithm)
-    rate = 0.0 if algorithm == "flow" else checked_rate(eta, float(values.max()))
+    rate = 0.0 if algorithm == "flow" else checked_rate(eta, values)
     X_II = 1 / (w1 + w2 - rate * w1 * w2)
     A = (1 - rate * w1) / w1 * X_II
     return Projectors(A, A + rate / 2 * X_II)
@@ -100,13 +101,7 @@ def require_algorithm(name: Any) -> None:
         raise unknown_name("algorithm", str(name), ALGORITHMS)
 
 
-def checked_rate(eta: float | None, largest: float) -> float:
+def checked_rate(eta: float | None, values: Array) -> float:
     """A learning rate at which gradient descent on k̃ converges, 0 < η < 2 / w_max; 1 / w_max if none is given."""
-    if eta is None:
-        return 1 / largest
-    if isinstance(eta, bool) or not isinstance(eta, int | float | np.number) or not 0 < eta < 2 / largest:
-        raise InputError(
-            f"eta is {eta}, but gradient descent converges only for 0 < eta < 2 / w_max = {2 / largest:.6g}, with "
-            f"w_max = {largest:.6g} the largest eigenvalue of the training kernel."
-        )
-    return float(eta)
+    rates = LearningRates(float(values.min()), float(values.max()))
+    return 1 / rates.largest if eta is None else rates.check(eta)

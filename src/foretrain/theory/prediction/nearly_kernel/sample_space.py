@@ -66,7 +66,7 @@ def descend_in_sample_space(
     )
     kernel = train.kernel(train)
     modes = spectrum(kernel)
-    rate = checked_rate(eta, float(modes.values[-1]))
+    rate = checked_rate(eta, modes.values)
     most = 1_000_000 if steps is None else steps
     if steps is None:
         require_steps(modes.values, rate, tolerance, most)

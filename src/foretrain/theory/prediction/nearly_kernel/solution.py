@@ -190,7 +190,7 @@ def solve(
         8 * (4.0 + 4 * columns) * train.rows**2, f"a kernel of {train.rows} rows", "give fewer samples"
     )
     modes = spectrum(train.kernel(train))
-    rate = checked_rate(eta, float(modes.values[-1])) if algorithm == "gradient_descent" else None
+    rate = checked_rate(eta, modes.values) if algorithm == "gradient_descent" else None
     Z = projectors(algorithm, modes.values, rate)
     along = (modes.modes.T @ targets.residual).T
     pairs = along[:, :, None] * along[:, None, :]

@@ -100,7 +100,7 @@ def train(
     elif algorithm == "ridgeless":
         weights, count = _least_norm(points, targets.residual.T, goal)
     else:
-        rate = checked_rate(eta, float(modes.values[-1]))
+        rate = checked_rate(eta, modes.values)
         require_steps(modes.values, rate, tolerance, steps)
         weights, count = _descend(points, targets.residual.T, rate, goal, steps)
     left = float(np.abs(outputs_at(points, weights) - targets.residual.T).max())
