@@ -138,6 +138,11 @@ def test_memory_is_that_of_the_points(tmp_path: Path) -> None:
     assert price(spec, workers=2).bytes_per_worker == pytest.approx(tried, rel=0.3)
 
 
+def test_an_error_that_says_nothing_is_told_as_such(tmp_path: Path) -> None:
+    spec = write_function(tmp_path, "def own(a: int):\n    raise MemoryError\n", "[0]")
+    assert sweep(spec, workers=1).errors == {"a = 0": "MemoryError: an error without words (mine.py, line 2)"}
+
+
 def test_what_is_printed_stays_out_of_the_answer(tmp_path: Path) -> None:
     spec = write_function(tmp_path, "def own(a: int):\n    print('from inside')\n    return a\n")
     command = [sys.executable, "-m", "foretrain.cli.main", "sweep", str(spec), "--workers", "2"]

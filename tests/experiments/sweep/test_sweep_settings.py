@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,6 +98,14 @@ def test_a_wrong_scale_is_the_error_of_its_points(known: None, tmp_path: Path) -
     spec = write_spec(tmp_path, 'experiment = "made-up"\n[axes]\nscale = ["fast"]\nwidth = [8]')
     found = sweep(spec, workers=1)
     assert list(found.errors.values()) == ["scale 'fast' is not known: choose 'quick' or 'paper'."]
+
+
+def test_an_error_inside_an_experiment_is_told_with_its_line(tmp_path: Path) -> None:
+    """Of the experiment, not of the library in which it came up."""
+    found = sweep(write_spec(tmp_path, 'experiment = "critical-lines"\n[axes]\npoints = [-1]'), workers=1)
+    (told,) = found.errors.values()
+    assert told.startswith("ValueError: Number of samples, -1, must be non-negative")
+    assert re.search(r" \(critical_curves\.py, line \d+\)$", told)
 
 
 def test_real_experiments_offer_what_the_sources_vary() -> None:

@@ -77,6 +77,7 @@ def test_the_example_can_be_run() -> None:
         (f"{START}epsilon = [0.1]\ndepth = [true]", 6, "depth takes a whole number, not True"),
         (f"{START}epsilon = [0.1, 0.2, 0.1]", 5, "epsilon has 0.1 twice"),
         (f"{START}epsilon = {{ from = 1, to = 0, points = 3 }}", 5, "let from be below to"),
+        (f"{START}epsilon = {{ from = 0, to = 1, points = 10000000000 }}", 5, "give at most 1,000,000"),
         (f"{START}epsilon = {{ from = 0, to = 1 }}", 5, "give either points or step"),
         (f"{START}epsilon = {{ from = 0, to = 1, points = 3, spacing = 'log' }}", 5, "let from be above 0"),
         (f"{START}epsilon = {{ from = 0, to = 1, point = 3 }}", 5, "not known here: known are from, to"),

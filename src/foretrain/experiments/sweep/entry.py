@@ -110,6 +110,7 @@ def read(spec: str | Path, store: str | Path | None = None) -> xarray.Dataset:
     contents = journal.read_log(plan.store)
     if contents is None:
         raise FileError(f"{plan.store} holds no sweep: run it first, or name its store.")
+    journal.tell_damage(plan.store, contents)
     journal.has_grown(plan, contents, extend=True)
     return plan.dataset(contents)
 

@@ -21,6 +21,7 @@ from foretrain.experiments.sweep.answers import labelled, packed
 from foretrain.support.errors import ForetrainError
 from foretrain.support.processes import end_with
 
+_HERE = Path(__file__).parent
 _THREADS = "OMP_NUM_THREADS"
 _LONGEST = 500  # characters of an error or a warning: the store gives all points room for the longest
 _MOST_WARNINGS = 5  # of one point
@@ -71,15 +72,26 @@ def evaluate(task: Task) -> Outcome:
 def _words(error: BaseException, function: Callable[..., Any]) -> str:
     """In one line; what nobody raised on purpose says where in the function's own file it happened."""
     try:
-        said = _cut(str(error))
+        said = _cut(str(error)) or "an error without words"
     except Exception:  # some errors cannot be told
         said = "an error without words"
     if isinstance(error, ForetrainError):
         return said
-    frames = traceback.extract_tb(error.__traceback__)
+    place = _place(traceback.extract_tb(error.__traceback__), function)
+    return f"{type(error).__name__}: {said} ({os.path.basename(place.filename)}, line {place.lineno})"
+
+
+def _place(frames: list[traceback.FrameSummary], function: Callable[..., Any]) -> traceback.FrameSummary:
+    """The last line in the function's file, else in the package that it is a part of, else anywhere."""
     code = getattr(inspect.unwrap(function), "__code__", None)
-    last = [frame for frame in frames if code is not None and frame.filename == code.co_filename] or frames
-    return f"{type(error).__name__}: {said} ({os.path.basename(last[-1].filename)}, line {last[-1].lineno})"
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    return (own or list(filter(_is_of_the_package, frames)) or frames)[-1]
+
+
+def _is_of_the_package(frame: traceback.FrameSummary) -> bool:
+    """What calls every point is left out."""
+    place = Path(frame.filename)
+    return place.is_relative_to(_HERE.parents[1]) and not place.is_relative_to(_HERE)
 
 
 def _cut(text: str) -> str:

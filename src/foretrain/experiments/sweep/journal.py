@@ -39,6 +39,7 @@ class Contents:
     done: dict[str, Frame] = field(default_factory=dict)
     failed: dict[str, dict[str, Any]] = field(default_factory=dict)
     end: int = 0
+    lost: int = 0  # bytes between points that cannot be read
 
     @property
     def seconds(self) -> list[float]:
@@ -69,10 +70,16 @@ def read_log(folder: Path) -> Contents | None:
         )
     if frames[0].entry["format"] > _FORMAT:
         raise FileError(f"{path} was written by a newer foretrain: update this one.")
-    if lost := damage(frames):
-        told = f"{lost} bytes between its points are not readable, and those points are missing"
-        warn_user(f"{path} is damaged: {told}.", UserWarning)
-    return _sorted_out(frames)
+    found = _sorted_out(frames)
+    found.lost = damage(frames)
+    return found
+
+
+def tell_damage(folder: Path, contents: Contents) -> None:
+    """Warn of points that were lost: once, by whoever reads a log on behalf of the user."""
+    if contents.lost:
+        told = f"{contents.lost} bytes between its points are not readable, and those points are missing"
+        warn_user(f"{folder / LOG} is damaged: {told}.", UserWarning)
 
 
 def _sorted_out(frames: list[Frame]) -> Contents:
@@ -133,6 +140,7 @@ def opened(plan: Plan, *, extend: bool) -> Iterator[Journal]:
             create(path / LOG, frame(_beginning("header", spec)))
             contents = read_log(path)
             assert contents is not None
+        tell_damage(path, contents)
         grown = has_grown(plan, contents, extend=extend)
         journal = Journal(path, contents)
         try:

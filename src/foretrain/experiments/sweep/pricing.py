@@ -60,6 +60,7 @@ def price(
     plan = Plan.of(spec, store)
     workers = engines.capacity(engine, workers)
     contents = journal.read_log(plan.store) or journal.Contents()
+    journal.tell_damage(plan.store, contents)
     if contents.identity:
         journal.has_grown(plan, contents, extend=True)
     left = plan.wanted(contents, retry_failed=retry_failed)

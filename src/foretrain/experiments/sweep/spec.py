@@ -269,6 +269,8 @@ def _words(error: Any) -> str:
     if kind == "extra_forbidden":
         known = ", ".join(File.model_fields)
         return f"{where} is not known here: known are {known}; parameters go to [fixed] or [axes]"
+    if kind == "less_than_equal":
+        return f"{where}: give at most {_MOST_POINTS:,}"
     if kind == "dict_type":
         return f"{where} is not a table: write [{where}] on a line of its own, and its parameters below"
     return f"{where}: {message}" if where else message
