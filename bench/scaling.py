@@ -34,15 +34,17 @@ BUDGET = 1.5  # seconds of the clock after which a size is not repeated
 
 @dataclass(frozen=True)
 class Fleet:
-    """Machines that share some work: how many cores, and the bytes per second that all of them move together."""
+    """Machines that share some work: how many cores, bytes per second and bytes kept by all together, memory of one."""
 
     name: str
     cores: float
     bandwidth: float
+    storage: float
+    memory: float
 
 
-CLUSTER = Fleet("cluster", 1e3, 1e10)
-INTERNET = Fleet("internet", 1e6, 1e6 * 1e7)
+CLUSTER = Fleet("cluster", 1e3, 1e10, 1e15, 256e9)
+INTERNET = Fleet("internet", 1e6, 1e6 * 1e7, 1e6 * 700e6, 700e6)
 
 
 @dataclass(frozen=True)
@@ -195,18 +197,30 @@ def conditions(record: dict[str, Any]) -> str:
     )
 
 
+def work(law: Law, found: Fit, size: float) -> float:
+    """Core seconds at a size; beyond one strip the linear part is paid again for every strip above the diagonal."""
+    linear = sum(c for c, p in zip(found.constants, found.powers) if p == 1)
+    again = linear * size**2 / (2 * law.strip) if size > law.strip else 0.0
+    return found.at(size) + again
+
+
 def seconds_on(law: Law, found: Fit, size: float, fleet: Fleet) -> float:
     """Time on the clock: of the work or of what it moves, whichever is longer."""
     if not law.divides:
-        return found.at(size)
+        return work(law, found, size)
     moved = law.bytes_moved(size) + law.exchanged * fleet.cores
-    return max(found.at(size) / fleet.cores, moved / fleet.bandwidth)
+    return max(work(law, found, size) / fleet.cores, moved / fleet.bandwidth)
 
 
 def _cell(law: Law, found: Fit, size: float, fleet: Fleet) -> str:
+    told = f"{law.size} = {_tenfold(size)}: {duration(work(law, found, size))} of a core"
+    held, result = law.bytes_held(size), law.result(size)
+    if held > fleet.memory:
+        return f"{told}; does not fit: {_bytes(held)} in one machine"
+    if result > fleet.storage:
+        return f"{told}; does not fit: {_bytes(result)} in all"
     alone = "" if law.divides else " on one machine"
-    work, clock = duration(found.at(size)), duration(seconds_on(law, found, size, fleet))
-    return f"{law.size} = {_tenfold(size)}: {work} of a core; {clock}{alone}; {_bytes(law.result(size))}"
+    return f"{told}; {duration(seconds_on(law, found, size, fleet))}{alone}; {_bytes(result)}"
 
 
 def _term(constant: float, letter: str, power: int) -> str:

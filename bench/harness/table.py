@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -193,12 +194,17 @@ def _facts(run: Mapping[str, Any]) -> dict[str, str]:
         "cores": f"{machine['cores']} ({machine['processor']})",
         "threads of every side": str(machine["threads"]),
         "load before": f"{float(machine['load before']):.1f}",
-        **{name: f"{float(rate):.3g}" for name, rate in machine["rates"].items()},
+        **{name: f"{float(machine['rates'][name]):.3g}" for name in sorted(machine["rates"], key=_by_size)},
         "versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
         **{f"peer {name}": _shortly(what) for name, what in machine["peers"].items()},
     }
     left_out = {"left out because they take long": "; ".join(run["left out"])} if run["left out"] else {}
     return found | left_out
+
+
+def _by_size(name: str) -> list[tuple[int, str]]:
+    """A key that sorts numbers inside of names by their size."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _shortly(requirements: str) -> str:

@@ -127,6 +127,7 @@ def _tensors() -> list[Law]:
             lambda size: FEW_LAYERS * NUMBER,
             large=(1e4, 1e6),
             moved=lambda size: 2 * NUMBER * size**2,
+            held=lambda size: 2 * NUMBER * size**2,  # both matrices, for every draw
             instead="matrices of low rank on a sample of the inputs",
         ),
         Law(

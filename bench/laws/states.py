@@ -55,6 +55,7 @@ def laws() -> list[Law]:
             lambda size: _product(_kernel(units=isqrt(size // 3))),
             lambda size: NUMBER * SAMPLES * STEPS * (size / 3) ** 0.5,
             large=(1e9, 1e12),
+            held=lambda size: NUMBER * size,
             divides=False,
             instead="some of the parameters (`parameters=`)",
         ),

@@ -62,6 +62,7 @@ def _of_one_network() -> list[Law]:
             lambda size: _recorded(size, every=1),
             lambda size: 100 * NUMBER * size,
             large=(1e4, 1e6),
+            held=lambda size: 100 * NUMBER,  # one record; all of them are on disk
             divides=False,
             instead="`budget=`, which leaves out what costs too much",
         ),

@@ -127,6 +127,11 @@ def test_markdown_has_a_row_for_every_line(
     assert "| gemm float32 [flop/s] | 1e+09 |" in facts
 
 
+def test_rates_are_sorted_by_the_sizes_in_their_names() -> None:
+    names = ["gemm float64", "copy of 256 MiB", "copy of 8 MiB", "copy of 16 MiB", "gemm float32"]
+    assert sorted(names, key=table._by_size) == [names[2], names[3], names[1], names[4], names[0]]
+
+
 def test_every_job_is_labelled_and_has_a_name_of_its_own() -> None:
     tasks = command.all_tasks()
     assert {task.trouble for task in tasks} == {""}

@@ -10,7 +10,9 @@ from bench import scaling
 from bench.laws import Law, laws
 from bench.scaling import (
     CLUSTER,
+    INTERNET,
     Fit,
+    Fleet,
     conditions,
     duration,
     fit,
@@ -19,6 +21,7 @@ from bench.scaling import (
     large_table,
     latest,
     seconds_on,
+    work,
 )
 
 SIZES = (100, 200, 400, 800)
@@ -67,6 +70,33 @@ def test_time_on_a_fleet_is_that_of_work_or_of_transport() -> None:
         "1.2 days",
         "32 years",
     ]
+
+
+def test_beyond_a_strip_the_linear_part_is_paid_for_every_strip() -> None:
+    whole, found = law((1, 2)), fit(law((1, 2)), 3e-4 * np.array(SIZES) + 2e-7 * np.array(SIZES) ** 2.0)
+    strips = law((1, 2), strip=1000)
+    assert work(strips, found, 500) == work(whole, found, 500) == found.at(500)
+    # 100 strips of 1000 rows; those above the diagonal pass half of the square once more
+    again = sum(3e-4 * 1000 * (100 - strip) for strip in range(100))
+    assert work(strips, found, 1e5) - found.at(1e5) == pytest.approx(again, rel=0.02)
+    assert seconds_on(strips, found, 1e5, CLUSTER) == pytest.approx(work(strips, found, 1e5) / 1e3)
+
+
+@pytest.mark.parametrize(
+    ("more", "size", "fleet", "says"),
+    [
+        ({"divides": False}, 1e6, CLUSTER, "on one machine; 8 MB"),
+        ({"divides": False}, 1e12, CLUSTER, "does not fit: 8 TB in one machine"),
+        ({"divides": False}, 1e8, INTERNET, "does not fit: 800 MB in one machine"),
+        ({"divides": False, "held": lambda size: 10.0}, 1e8, INTERNET, "on one machine; 800 MB"),
+        ({"held": lambda size: size**2}, 1e6, CLUSTER, "does not fit: 1 TB in one machine"),
+        ({}, 1e8, INTERNET, "; 800 MB"),
+        ({}, 1e15, INTERNET, "does not fit: 8 PB in all"),
+    ],
+)
+def test_what_does_not_fit_has_no_time(more: dict[str, Any], size: float, fleet: Fleet, says: str) -> None:
+    found = fit(law((1,)), np.array(SIZES, dtype=float))
+    assert scaling._cell(law((1,), **more), found, size, fleet).endswith(says)
 
 
 def test_laws_can_be_made_at_their_smallest_size() -> None:
