@@ -35,7 +35,7 @@ lint: setup  ## ruff: format and lint
 types: setup  ## mypy --strict on the package
 	$(BIN)/mypy
 
-docs: $(DOCS_READY)  ## the documentation into site/, every piece of its code run
+docs: $(DOCS_READY)  ## the documentation into site/, with the Python on its pages run
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "written: site/index.html, which opens without a network"
 

@@ -6,6 +6,7 @@ import html
 from pathlib import Path
 from typing import Any
 
+from breaks import with_breaks
 from cells import Cell, markdown_cells, percent_cells
 from commands import with_help
 from execution import Answer, PageError, answers_of_pages
@@ -17,6 +18,12 @@ from reference import expanded, located
 RUN = "run: true"  # in the head of a Markdown page: its code is run and its answers are shown
 REFERENCE = "api/"
 _written: dict[str, str] = {}  # the finished Markdown of pages with code, and of the reference
+
+
+def on_config(config: Any) -> Any:
+    """No 404.html: it is made for the root of a server, and from a folder it would have neither style nor links."""
+    config.theme.static_templates.discard("404.html")
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -48,9 +55,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
-    """The page with its formulas as MathML."""
+    """The page with its formulas as MathML, and places where long names in tables may break."""
     try:
-        return with_formulas(page.file.src_uri, content)
+        return with_breaks(with_formulas(page.file.src_uri, content))
     except FormulaError as error:
         raise PluginError(str(error)) from error
 
@@ -76,5 +83,5 @@ def _page(page: str, cells: list[Cell], answers: list[Answer], files: Files, con
             pictures += 1
             name = f"assets/drawn/{Path(page).stem}-{pictures}.svg"
             files.append(File.generated(config, name, content=figure))
-            parts.append(f"\n![Picture drawn by the code above](../{name})\n")
+            parts.append(f"\n![Picture drawn by the code above]({'../' * page.count('/')}{name})\n")
     return "\n".join(parts)

@@ -9,12 +9,13 @@ ROLE = re.compile(r":(?:func|class|meth|mod|attr):(`)")
 COLUMNS = re.compile(r"^(``[^`]+``(?:, ``[^`]+``)*)  +(.*)$")
 EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)  # up to an empty line
 SECTION = re.compile(r"^(\w+)\n-{3,}\n", re.MULTILINE)
+DIRECTIVE = re.compile(r"[ \t]*# doctest:.*$", re.MULTILINE)  # tells the test what to leave out
 PARAMETER = re.compile(r"^(\w.*)\n((?:    .*\n?|\n(?=    ))+)", re.MULTILINE)
 
 
 def as_markdown(docstring: str) -> str:
     """Prose with its markup escaped, parameters as a list, examples as code."""
-    pieces = SECTION.split(docstring)
+    pieces = SECTION.split(DIRECTIVE.sub("", docstring))
     parts = [_prose(pieces[0])]
     for title, body in zip(pieces[1::2], pieces[2::2], strict=True):
         if title == "Parameters":

@@ -1,7 +1,7 @@
 """How long is the plateau?"""
 
 # %% [markdown]
-# The loss does not move for thousands of steps, then it falls at once. Is the network broken, or slow? If its
+# The loss does not move for thousands of steps, then it falls suddenly. Is the network broken, or slow? If its
 # weights started small, this is the saddle at zero, and its length can be predicted.
 
 # %%
@@ -50,8 +50,8 @@ plateau_figure(found.to_dataset(), checked.to_dataset())
 # ## The law behind it
 #
 # How the time grows as the weights shrink is a power law: with $L$ small layers it is $\epsilon^{-(L-2)}$.
-# Between its steepness and the number of layers there is no freedom, so that halving the weights of four
-# layers costs a factor of four:
+# The number of layers alone fixes the exponent, so that halving the weights of four layers costs a factor of
+# four:
 
 # %%
 for scale in (0.1, 0.05, 0.025):

@@ -2,8 +2,8 @@
 
 # %% [markdown]
 # Tangent kernels are not only for multilayer perceptrons. `ft.ntk` takes any torch module as it is, reads its
-# autograd graph, and multiplies Gram matrices of activities and sensitivities wherever a weight allows it;
-# the Jacobian is never formed.
+# autograd graph, and goes parameter by parameter: by Gram matrices of activities and sensitivities, or by the
+# gradients of single samples, whichever is cheaper.
 
 # %%
 import matplotlib.pyplot as plt
@@ -45,6 +45,15 @@ shares = {name: float(kernel[name].trace()) for name in kernel.labels}
 total = sum(shares.values())
 for name, share in sorted(shares.items(), key=lambda item: -item[1])[:6]:
     print(f"{share / total:6.1%}  {name}")
+
+# %% [markdown]
+# `kernel.routes` says which way each parameter went. A weight that acts at all twelve positions of a short sequence
+# is cheaper by gradients, since its Gram matrices would compare every position with every other one; the readout,
+# after the mean over positions, goes by Gram matrices; biases and the like are sums.
+
+# %%
+for way in ("gram", "gradient", "sum"):
+    print(f"{way:9s}", *(name for name, route in kernel.routes.items() if route.way == way))
 
 # %% [markdown]
 # It is exact. A check against the definition, one gradient per sample and output:

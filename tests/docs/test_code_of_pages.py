@@ -9,12 +9,14 @@ from execution import answers, place_of
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
+SHORT = DOCS / "tutorials" / "transformer_kernel.py"  # some seconds
 PAGES = sorted(DOCS.rglob("*.md"))
+HEAD = "---\nrun: true\n---\n"
 
 
 def cells_of(page: Path) -> list[Cell]:
     text = page.read_text(encoding="utf-8")
-    return percent_cells(text) if page.suffix == ".py" else markdown_cells(text)
+    return percent_cells(text) if page.suffix == ".py" else markdown_cells(text.removeprefix(HEAD))
 
 
 def name_of(page: Path) -> str:
@@ -41,10 +43,21 @@ def test_code_compiles(page: Path) -> None:
             compile(cell.text, name_of(page), "exec")
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if has_code(page)], ids=name_of)
+def test_pages_with_code_are_run_when_the_site_is_built(page: Path) -> None:
+    assert page.read_text(encoding="utf-8").startswith(HEAD)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if "concepts" in page.parts], ids=name_of)
-def test_concepts_have_code_and_its_answers(page: Path) -> None:
+def test_concepts_have_code(page: Path) -> None:
     assert has_code(page)
-    assert page.read_text(encoding="utf-8").startswith("---\nrun: true\n---\n")
+
+
+def test_one_tutorial_runs_in_the_quick_suite() -> None:
+    found = answers(name_of(SHORT), cells_of(SHORT))
+    told = "".join(answer.text for answer in found)
+    assert "largest difference" in told
+    assert [len(answer.figures) for answer in found].count(1) == 1
 
 
 @pytest.mark.statistical

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from reference import ENTRY, LINK, REST, canonical, expanded, resolve
 
+import foretrain
 from foretrain import experiments
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 API = sorted((DOCS / "api").glob("*.md"))
+TEXTS = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted((DOCS / "tutorials").glob("*.py"))]
 CORRECTIONS = (DOCS / "corrections.md").read_text(encoding="utf-8")
 
 
@@ -52,6 +54,15 @@ def test_links_to_functions_are_listed_in_the_reference() -> None:
     assert linked - listed == set()
 
 
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_names_that_pages_give_work_after_importing_foretrain(page: Path) -> None:
+    for name in re.findall(r"\bft((?:\.\w+)+)", page.read_text(encoding="utf-8")):
+        found = foretrain
+        for part in name.split(".")[1:]:
+            assert hasattr(found, part), f"ft{name}"
+            found = getattr(found, part)
+
+
 def test_every_benchmark_is_explained() -> None:
     page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     measured = {
@@ -63,8 +74,7 @@ def test_every_benchmark_is_explained() -> None:
 
 def test_evidence_of_the_corrections_exists() -> None:
     for file, test in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", CORRECTIONS):
-        source = (ROOT / file).read_text(encoding="utf-8")
-        assert not test or f"def {test}(" in source, f"{file}::{test}"
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
     named = re.findall(r"`foretrain reproduce ([\w-]+)`", CORRECTIONS)
     assert len(named) >= 5
     assert set(named) <= set(experiments.names())

@@ -20,7 +20,8 @@ def fields_text(state: FieldState, normalized: bool) -> str:
         share = float(traces[number - 1]) / total if total > 0 else float("nan")
         slope = float(chain.a(number).mean())
         lines.append(f"  {number:<7}{layer.name:<22}{_learns(layer):<14}{share:>14.4f}{slope:>12.4f}")
-    inner = "divided by the width" if normalized else f"raw, K = {state.readout.scale**2:g} sum of Q S"
+    factor = "" if state.readout.scale == 1 else f"{state.readout.scale**2:g} times "
+    inner = "divided by the width" if normalized else f"raw: K is {factor}the sum over layers of Q * S"
     return "\n".join(
         [
             *lines,
