@@ -34,7 +34,7 @@ BUDGET = 1.5  # seconds of the clock after which a size is not repeated
 
 @dataclass(frozen=True)
 class Fleet:
-    """Machines that share some work: how many cores, bytes per second and bytes kept by all together, memory of one."""
+    """Machines that share some work: cores, bytes per second and bytes kept by all together, memory of one."""
 
     name: str
     cores: float

@@ -17,9 +17,9 @@ class Law:
     """A computation whose cost depends on one size: how it is made, and what it must hold and move.
 
     ``powers`` are read off the code. ``result`` is bytes of the answer, ``moved`` bytes that go through a shared disk
-    or a network if the work is divided (by default the answer once), ``held`` bytes that a single machine must have in
-    memory (by default the answer where the work is not divided, else nothing worth counting). ``divides`` says whether
-    the work can be divided among machines that do not talk; ``strip`` is the size up to which the linear part is paid
+    or a network if the work is divided (by default the answer once), ``held`` bytes that one machine must have in
+    memory (by default the answer where the work is not divided, else nothing worth counting). ``divides`` says if the
+    work can be divided among machines that do not talk; ``strip`` is the size up to which the linear part is paid
     once, beyond it once for every strip above the diagonal. ``large`` holds two sizes that nobody measures here,
     ``instead`` what to use where they are too much.
     """

@@ -18,7 +18,7 @@ from cells import Cell
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "docs"
 PROGRAM = Path(__file__).with_name("run_cells.py")
-LONGEST = 300  # seconds for one page
+LONGEST = 600  # seconds for one page
 AT_ONCE = 2
 
 

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 import traceback
@@ -41,9 +42,10 @@ def _run(code: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
                 figures.append(value)
             elif value is not None:
                 print(repr(value))
-    if ADDRESS.search(printed.getvalue()):
+    text = printed.getvalue().replace(os.getcwd(), ".")  # the folder is another one in every run
+    if ADDRESS.search(text):
         raise ValueError("the answer holds an address in memory, which is another one in every run.")
-    return {"text": printed.getvalue(), "figures": [_drawn(figure) for figure in figures + _open_figures()]}
+    return {"text": text, "figures": [_drawn(figure) for figure in figures + _open_figures()]}
 
 
 def _open_figures() -> list[Any]:

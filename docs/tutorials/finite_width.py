@@ -109,8 +109,8 @@ plt.show()
 
 # %% [markdown]
 # The line has no free parameter. What is left between it and the points is of second order, and grows as the square
-# of depth over width: it is of the order of the square of the first, whose size `found.expansion` states. Six standard
-# errors at width 16 are that, and not a failure of the first order, which is what remains as the width grows.
+# of depth over width: it is of the order of the square of the first, whose size `found.expansion` states. That is
+# what z = 6 at width 16 shows; as the width grows, what is left falls below the standard error.
 
 # %%
 print(found.expansion)

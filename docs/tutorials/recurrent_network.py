@@ -76,7 +76,9 @@ for axes, name, optimizer_class, rate in zip(
     for mode in range(3):
         axes.plot(10 * np.arange(len(left)), left[:, mode], label=f"mode {mode + 1}")
     axes.set(title=f"{name}, rate {rate}", xlabel="step")
-    print(f"{name} leaves {np.abs(left[-1]).round(2)} of the three modes, {loss[-1] / loss[0]:.2f} of the loss")
+    print(
+        f"{name} leaves {np.abs(left[-1]).round(2)} of the three modes, {loss[-1] / loss[0]:.2f} of the loss"
+    )
 panels[0].set_ylabel("share of the mode that is left")
 panels[0].legend()
 plt.show()

@@ -53,7 +53,8 @@ for name, share in sorted(shares.items(), key=lambda item: -item[1])[:6]:
 
 # %%
 for way in ("gram", "gradient", "sum"):
-    print(f"{way:9s}", *(name for name, route in kernel.routes.items() if route.way == way))
+    names = [name for name, route in kernel.routes.items() if route.way == way]
+    print(f"{len(names):2d} by {way}:", ", ".join(names[:3]), "..." * (len(names) > 3))
 
 # %% [markdown]
 # It is exact. A check against the definition, one gradient per sample and output:

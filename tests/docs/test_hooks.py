@@ -29,7 +29,9 @@ def test_long_code_in_tables_breaks_between_words() -> None:
     table = "<td>a_b <code>tests/a_long_name.py::test_of_it&lt;x&gt;</code> <code>a_b.c</code></td>"
     shown = with_breaks(f"<code>tests/a_long_name.py::test_of_it</code>{table}")
     assert shown.startswith("<code>tests/a_long_name.py::test_of_it</code><td>a_b <code>")
-    assert "<code>tests/<wbr>a_<wbr>long_<wbr>name.<wbr>py::<wbr>test_<wbr>of_<wbr>it&lt;x&gt;</code>" in shown
+    assert (
+        "<code>tests/<wbr>a_<wbr>long_<wbr>name.<wbr>py::<wbr>test_<wbr>of_<wbr>it&lt;x&gt;</code>" in shown
+    )
     assert "<code>a_b.c</code>" in shown
 
 

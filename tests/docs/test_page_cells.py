@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 from cells import Cell, markdown_cells, percent_cells
@@ -48,6 +49,11 @@ def test_pictures_are_the_same_in_every_run() -> None:
 def test_an_error_names_page_cell_and_line() -> None:
     with pytest.raises(PageError, match=r"(?s)page.*cell 2 of page.*ZeroDivisionError"):
         run("page", ["x = 0", "1 / x"])
+
+
+def test_the_folder_of_a_run_is_not_told() -> None:
+    (cell,) = json.loads(run("page", ["import os\nprint(os.path.abspath('runs'))"]))
+    assert cell["text"] == f".{os.sep}runs\n"
 
 
 def test_addresses_in_memory_are_refused() -> None:
