@@ -143,7 +143,7 @@ class GradientDescent:
         solver = self._solver(_done_by_flow(self.spectrum[0], eta * time))
         return self._predict(solver, f"after flow time {time:g} at eta {eta:g}", eta, time)
 
-    def after(self, time: float | None, algorithm: Algorithm, eta: float | None = None) -> Prediction:
+    def after(self, time: float | None, algorithm: InfiniteAlgorithm, eta: float | None = None) -> Prediction:
         """At the end for None, else after flow time or whole steps, each at its usual rate by default."""
         if time is None:
             return self.end()
