@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
 from foretrain.theory.architecture import MLP, Layer
+from foretrain.theory.recursions.kinks import slope_jumps
 from foretrain.theory.recursions.preactivation import PairExpectations, Response, Step
 
 Array = NDArray[np.float64]
@@ -47,8 +48,14 @@ class TangentExpectations(PairExpectations):
 
     @cached_property
     def mixed_response(self) -> MixedResponse:
-        """<d(s_a s'_b)/dz> of all ordered pairs; an input that is always zero moves nothing."""
-        bend = np.where(np.diagonal(self.K) > 0, self.of(0, 2), 0.0)
+        """<d(s_a s'_b)/dz> of all ordered pairs.
+
+        Where the slope jumps, <s_a s''_b> of an input b that is always zero may be infinite, and all that it then
+        multiplies vanishes with z_b.
+        """
+        bend = self.of(0, 2)
+        if slope_jumps(self.activation):
+            bend = np.where(np.diagonal(self.K) > 0, bend, 0.0)
         return MixedResponse(self.of(1, 1), bend)
 
 

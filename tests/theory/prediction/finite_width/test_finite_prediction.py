@@ -380,3 +380,14 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETRAIN_MEMORY", "100MB")
     with pytest.raises(NotEnoughMemoryError, match="draws="):
         finite_prediction(network(), many[:20], np.ones((20, 1)), X_TEST)
+
+
+def test_a_zero_among_the_training_inputs_is_the_limit_of_small_ones() -> None:
+    net, Y = ft.MLP("gelu", depth=3, width=100), [[1.0], [0.3]]
+    zero, small = (
+        ft.predict(net, [[e, 0], [0.5, 0.2]], Y, [[-0.4, 0.6]], regime="finite", algorithm="flow")
+        for e in (0.0, 1e-6)
+    )
+    assert zero.terms["ddntk_1"].item() == pytest.approx(0.0062465, rel=1e-5)
+    assert zero.terms["ddntk_1"].item() == pytest.approx(small.terms["ddntk_1"].item(), rel=1e-4)
+    assert zero.mean.item() == pytest.approx(small.mean.item(), rel=1e-4)
