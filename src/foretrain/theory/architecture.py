@@ -193,20 +193,20 @@ class MLP:
         inputs = self.check_inputs(X)
         return self if self.n_in is not None else self.replace(n_in=inputs.shape[1])
 
-    def check_inputs(self, X: ArrayLike) -> FloatArray:
-        """``X`` as a float64 array of shape (inputs, n_in), or an error that says what is wrong with it."""
-        inputs = real_array("X", X)
+    def check_inputs(self, X: ArrayLike, name: str = "X") -> FloatArray:
+        """``X`` as a float64 array of shape (inputs, n_in), or an error that says what is wrong with ``name``."""
+        inputs = real_array(name, X)
         if inputs.ndim != 2:
             raise InputError(
-                f"X has shape {inputs.shape}: give shape (inputs, n_in), for one input x the row x[None, :]."
+                f"{name} has shape {inputs.shape}: give shape (inputs, n_in), for one input x the row x[None, :]."
             )
         if 0 in inputs.shape:
             raise InputError(
-                f"X has shape {inputs.shape}: give at least one input with at least one component."
+                f"{name} has shape {inputs.shape}: give at least one input with at least one component."
             )
         if self.n_in is not None and inputs.shape[1] != self.n_in:
             raise InputError(
-                f"X has {inputs.shape[1]} components per input but n_in is {self.n_in}: change one of them."
+                f"{name} has {inputs.shape[1]} components per input but n_in is {self.n_in}: change one of them."
             )
         return inputs
 

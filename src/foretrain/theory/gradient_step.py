@@ -199,7 +199,7 @@ def _all_inputs(mlp: MLP, X: ArrayLike, X_test: ArrayLike | None) -> Array:
     return (
         training
         if X_test is None
-        else np.concatenate([training, mlp.with_inputs(training).check_inputs(X_test)])
+        else np.concatenate([training, mlp.with_inputs(training).check_inputs(X_test, "X_test")])
     )
 
 

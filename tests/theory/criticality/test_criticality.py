@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,6 +130,12 @@ def test_susceptibility_of_a_residual_layer() -> None:
     found = susceptibility("relu", K=[1.0, 2.0], C_W=1.5, gamma=0.5)
     np.testing.assert_allclose(found.parallel, 1.0)
     np.testing.assert_allclose(found.perpendicular, 1.0)
+
+
+@pytest.mark.parametrize("gamma", [float("nan"), float("inf"), "0.5"])
+def test_susceptibility_refuses_what_is_no_skip_connection(gamma: Any) -> None:
+    with pytest.raises(InputError, match=r"gamma is .*: give one finite number"):
+        susceptibility("tanh", K=1.0, gamma=gamma)
 
 
 @pytest.mark.parametrize("name", ["softsign", "elu"])

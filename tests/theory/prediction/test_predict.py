@@ -319,6 +319,19 @@ def test_bad_input(change: dict[str, Any], message: str) -> None:
         ft.predict(**arguments)
 
 
+@pytest.mark.parametrize(
+    "way", [{}, {"learner": "bayes"}, {"regime": "finite"}, {"regime": "finite", "learner": "bayes"}]
+)
+@pytest.mark.parametrize("name", ["X_train", "X_test"])
+def test_bad_inputs_are_named(name: str, way: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"mlp": TANH, "X_train": X[:3], "Y_train": Y, "X_test": X[3:], **way}
+    with pytest.raises(InputError, match=f"^{name} contains values that are not finite"):
+        ft.predict(**{**arguments, name: np.full_like(arguments[name], np.nan)})
+    known = TANH.replace(n_in=X.shape[1])
+    with pytest.raises(InputError, match=f"^{name} has {X.shape[1] + 1} components"):
+        ft.predict(**{**arguments, "mlp": known, name: np.pad(arguments[name], ((0, 0), (0, 1)))})
+
+
 def test_a_jump_has_a_posterior_but_no_training() -> None:
     step = ft.MLP("perceptron", depth=3, width=10, n_out=2, C_b=0.1, C_W=1.0)
     with pytest.raises(NotSupportedError, match="Bayesian inference"):

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ def susceptibility(activation: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: f
         raise InputError("K and C_W must be real numbers or arrays of them.") from error
     if not (np.isfinite(weight).all() and (weight >= 0).all()):
         raise InputError("C_W must be finite and not negative: it is a variance.")
+    if not isinstance(gamma, Real) or not math.isfinite(gamma):
+        raise InputError(f"gamma is {gamma!r}: give one finite number.")
     values = KernelFunctions(activation).at(variance)
     both = (gamma**2 + weight * values.square_slope, gamma**2 + weight * values.slope_square)
     return Susceptibility(*(float(c) if np.ndim(c) == 0 else c for c in both))

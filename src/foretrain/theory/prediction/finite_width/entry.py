@@ -71,6 +71,8 @@ def finite_prediction(
     check_network(mlp)
     check_kind(mlp)
     if draws is None:  # before the kernels of inputs that are too many
-        require_resources(mlp, len(mlp.check_inputs(X_train)), len(mlp.check_inputs(X_test)))
+        require_resources(
+            mlp, len(mlp.check_inputs(X_train, "X_train")), len(mlp.check_inputs(X_test, "X_test"))
+        )
     ensemble = FiniteWidth.of(mlp, X_train, Y_train, X_test, spread=spread, tolerance=tolerance)
     return ensemble.predict(algorithm, eta, time, draws=draws, seed=seed)

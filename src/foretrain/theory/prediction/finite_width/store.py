@@ -61,9 +61,9 @@ class Store:
         """From inputs, or an error if the theory does not hold for such a network."""
         check_network(mlp)
         check_kind(mlp)
-        train = mlp.check_inputs(X_train)
+        train = mlp.check_inputs(X_train, "X_train")
         mlp = mlp.with_inputs(train)
-        test = mlp.check_inputs(X_test)
+        test = mlp.check_inputs(X_test, "X_test")
         return cls(mlp, train, test, output_kernels(mlp, train, test, spread=spread), tolerance)
 
     def rescaled(self, mlp: MLP) -> Store:

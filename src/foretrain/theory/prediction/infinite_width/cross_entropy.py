@@ -142,7 +142,7 @@ def cross_entropy_prediction(
         raise unknown_name("algorithm", str(algorithm), get_args(Descent))
     check_classes(mlp.n_out)
     draws = check_draws(draws)
-    p = check_targets(P_train, len(mlp.check_inputs(X_train)), mlp.n_out)
+    p = check_targets(P_train, len(mlp.check_inputs(X_train, "X_train")), mlp.n_out)
     check_probabilities(p)
     needed: Spread = "covariance" if check_spread(spread) == "covariance" else "variance"
     if time is None:

@@ -71,9 +71,9 @@ def hidden_update(
         raise NotSupportedError(
             "updates of hidden layers are known without skip connections only: drop gamma."
         )
-    train = mlp.check_inputs(X_train)
+    train = mlp.check_inputs(X_train, "X_train")
     mlp, training = mlp.with_inputs(train), len(train)
-    inputs = train if X_test is None else np.concatenate([train, mlp.check_inputs(X_test)])
+    inputs = train if X_test is None else np.concatenate([train, mlp.check_inputs(X_test, "X_test")])
     targets = check_targets(Y_train, training, mlp.n_out)
     eta, width, last = check_learning_rate(eta), mlp.hidden_widths[-1], mlp.layers[-1]
     below = _without_output(mlp)

@@ -82,9 +82,9 @@ def output_kernels(
 ) -> OutputKernels:
     """The blocks for a network: (10.44), (10.45); only the last layer is kept, whatever the depth."""
     check_network(mlp)
-    train = mlp.check_inputs(X_train)
+    train = mlp.check_inputs(X_train, "X_train")
     mlp = mlp.with_inputs(train)
-    test = train[:0] if X_test is None else mlp.check_inputs(X_test)
+    test = train[:0] if X_test is None else mlp.check_inputs(X_test, "X_test")
     check_slopes(mlp)
     for kind, inputs in (("training input", train), ("test input", test)):
         warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs), kind)

@@ -81,7 +81,7 @@ def finite_log_evidence(
 def _evidence(
     mlp: MLP, X: ArrayLike, Y: ArrayLike, noise: float, draws: int | None, seed: Seed
 ) -> FiniteEvidence:
-    data = observe(mlp, X, Y, noise)
+    data = observe(mlp, X, Y, noise, "X")
     value, error = shifts(data, data.inputs[:0], "none", draws, seed)
     scale = data.inverse_width
     return FiniteEvidence(

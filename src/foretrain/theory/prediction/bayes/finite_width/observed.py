@@ -56,7 +56,7 @@ class Observed:
 
     def test_inputs(self, X: ArrayLike) -> Array:
         """Test inputs with as many components as the training inputs, or an error."""
-        tests = self.mlp.check_inputs(X)
+        tests = self.mlp.check_inputs(X, "X_test")
         if tests.shape[1] != self.inputs.shape[1]:
             raise InputError(
                 f"training inputs have {self.inputs.shape[1]} components and test inputs {tests.shape[1]}: give the "
@@ -65,10 +65,10 @@ class Observed:
         return tests
 
 
-def observe(mlp: MLP, X: ArrayLike, Y: ArrayLike, noise: float) -> Observed:
-    """Checked training data, with their kernel factorised."""
+def observe(mlp: MLP, X: ArrayLike, Y: ArrayLike, noise: float, name: str = "X_train") -> Observed:
+    """Checked training data, with their kernel factorised; errors call the inputs ``name``."""
     check_plain(mlp)
-    inputs = mlp.check_inputs(X)
+    inputs = mlp.check_inputs(X, name)
     targets, noise = check_targets(Y, len(inputs), mlp.n_out), check_noise(noise)
     found = Observed(mlp, inputs, targets, noise, factorise(kernel(mlp, inputs), noise))
     _check_size(found)
