@@ -30,6 +30,8 @@ _VANISHED = 1e-60
 _ONE_DIMENSION = 1e-13
 _NEARLY_PARALLEL = (1e-10, 1e-7)  # of 1 - correlation^2, by order of the derivative: angles below 1e-5, 3e-4
 
+_ALONG_A_LINE = (1e-13, 1e-9)  # the same for rows of a response: angles below 3e-7, 3e-5
+
 
 class Step(NamedTuple):
     """What the step from layer l to l + 1 needs besides expectations; ``ratio`` is n_l / n_{l-1}.
@@ -145,13 +147,15 @@ class PairExpectations:
         """d<s_a s_b> with respect to K_aa, K_ab and K_bb, for every pair (a, b); s is sigma^(order).
 
         Where an activation with kinks meets inputs that are multiples of each other, partial derivatives may be
-        infinite; there the derivative along the line on which the metric moves stands alone.
+        infinite; there the derivative along the line on which the metric moves stands alone. At small angles psi,
+        those of <s'_a s'_b> grow as 1 / psi and multiply what vanishes as psi^2: where the rounding of that, 1e-16 /
+        psi^2 in a variance, exceeds the few percent of psi that the line leaves out, it stands alone as well.
         """
         bend, cross = self.of(2 + order, order), self.of(1 + order, 1 + order)
         first, middle, second = 0.5 * bend[a, b], cross[a, b], 0.5 * bend[b, a]
         if not self.activation.is_smooth:
             self._refuse_vanished()
-            tied = are_tied(self.K, a, b)
+            tied = are_tied(self.K, a, b, _ALONG_A_LINE[order])
             line = Line(self.activation, self.K, a[tied], b[tied], order)
             first[tied] = np.where(line.pivot_is_first, line.slope(), 0.0)
             second[tied] = np.where(line.pivot_is_first, 0.0, line.slope())
