@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +22,22 @@ _SLOWEST_GROWTH = 1.25
 _GROUPS = 16  # of probes left out together for the jackknife
 
 
-@dataclass(frozen=True, repr=False)
-class Estimate:
-    """A number with its standard error, and what it took: operator products, seed, method."""
+@dataclass(frozen=True, repr=False, eq=False)
+class Estimate(float):
+    """A number that knows its standard error, and what it took: operator products, seed, method.
+
+    It counts, compares and is written like the float ``value``; what is computed from it is a plain float.
+    """
 
     value: float
     standard_error: float
     products: int
     seed: Seed
     method: str
+
+    def __new__(cls, value: float, *_: Any, **__: Any) -> Self:
+        """The number itself; the fields are the dataclass's."""
+        return super().__new__(cls, value)
 
     @property
     def relative_error(self) -> float:
@@ -39,9 +47,6 @@ class Estimate:
     def times(self, factor: float) -> Estimate:
         """The same in other units."""
         return replace(self, value=self.value * factor, standard_error=self.standard_error * factor)
-
-    def __float__(self) -> float:
-        return self.value
 
     def __repr__(self) -> str:
         cost = f"{self.products} product{'s' if self.products != 1 else ''}"
