@@ -1,4 +1,7 @@
-"""Operators of any size whose spectrum is known: diagonal in a random basis that a fast transform makes."""
+"""Operators of any size whose spectrum is known: diagonal in a random basis that a fast transform makes.
+
+They say that products are as dear as those of a large network, so that estimates are made from dimension 257 on.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import torch
 from torch import Tensor
 
 from foretrain.operators import Operator, Space
+
+DEAR = 1e12  # operations of a product
 
 
 class Spectral(Operator):
@@ -20,6 +25,7 @@ class Spectral(Operator):
             best_block=block,
         )
         drawn = torch.randint(0, 2, (len(values),), generator=torch.Generator().manual_seed(seed))
+        self.flops = DEAR
         self.values, self.signs, self.calls = values, (drawn * 2 - 1).to(values), 0
 
     def _apply(self, flat: Tensor) -> Tensor:
@@ -44,7 +50,7 @@ class Matrix(Operator):
             positive=positive,
             best_block=block,
         )
-        self.matrix, self.calls = matrix, 0
+        self.matrix, self.calls, self.flops = matrix, 0, DEAR
 
     def _apply(self, flat: Tensor) -> Tensor:
         self.calls += len(flat)

@@ -29,7 +29,7 @@ def test_an_estimate_compares_and_hashes_like_a_float() -> None:
     assert FOUND == 2.5
     assert pytest.approx(2.5 + 1e-9) == FOUND
     assert FOUND < 3
-    assert FOUND != pytest.approx(2.6)
+    assert pytest.approx(2.6) != FOUND
     assert hash(FOUND) == hash(2.5)
     assert not Estimate(0.0, 0.0, 1, 0, "exact")
 

@@ -235,3 +235,9 @@ def test_repr_tells_spaces_and_structure() -> None:
 def test_bad_input(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+def test_axes_are_named() -> None:
+    assert identity(Space.of(batch=2, time=3, unit=4)).axes == ("batch", "time", "unit")
+    assert random_operator(X, Y).axes == ("time", "unit")
+    assert identity(SUM).axes == ("entry",)

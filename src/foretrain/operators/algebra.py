@@ -36,6 +36,7 @@ class Adjoint(Operator):
             best_block=parent.best_block,
         )
         self.parent = parent
+        self.flops = parent.flops
 
     @property
     def has_adjoint(self) -> bool:
@@ -64,6 +65,7 @@ class Composition(Operator):
             best_block=min(factor.best_block for factor in factors),
         )
         self.factors = tuple(factors)
+        self.flops = sum(factor.flops for factor in factors)
 
     @property
     def has_adjoint(self) -> bool:
@@ -99,6 +101,7 @@ class LinearCombination(Operator):
             best_block=min(term.best_block for _, term in terms),
         )
         self.terms = tuple(terms)
+        self.flops = sum(term.flops for _, term in terms)
 
     @property
     def has_adjoint(self) -> bool:
@@ -137,6 +140,7 @@ class Declared(Operator):
             best_block=parent.best_block,
         )
         self.parent = parent
+        self.flops = parent.flops
 
     @property
     def has_adjoint(self) -> bool:

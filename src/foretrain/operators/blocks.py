@@ -31,6 +31,7 @@ class BlockOperator(Operator):
             best_block=min(operator.best_block for operator in operators),
         )
         self.entries = tuple(entries)
+        self.flops = sum(operator.flops for operator in operators)
 
     @property
     def has_adjoint(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretrain.operators.spaces import Vector, VectorSpace
+from foretrain.operators.spaces import Space, Vector, VectorSpace
 from foretrain.operators.vectors import adopt
 from foretrain.support.errors import InputError, NotSupportedError
 
@@ -18,7 +18,8 @@ _DTYPES = (torch.float32, torch.float64)
 class LinearMap:
     """Products with vectors, structured or flat, one or many, cut into blocks that the map takes at once.
 
-    What can be asked of it and made from it is in ``Operator``.
+    What can be asked of it and made from it is in ``Operator``. ``flops`` is roughly what one product takes, as for
+    a matrix unless a kind knows better: it decides how far answers are exact.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class LinearMap:
         self.positive = positive
         self.symmetric = symmetric or positive
         self.best_block = best_block
+        self.flops = 2.0 * self.domain.size * self.codomain.size
         self._check_declarations()
 
     def _check_declarations(self) -> None:
@@ -63,6 +65,11 @@ class LinearMap:
     def shape(self) -> tuple[int, int]:
         """The shape of the dense form: (codomain size, domain size)."""
         return self.codomain.size, self.domain.size
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the domain's axes, such as ("batch", "time", "unit"); a direct sum has ("entry",) alone."""
+        return self.domain.names if isinstance(self.domain, Space) else ("entry",)
 
     @property
     def has_adjoint(self) -> bool:

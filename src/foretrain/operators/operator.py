@@ -291,6 +291,14 @@ class Operator(LinearMap):
         left = vectors if is_eigen else self.codomain.unflatten_block(found.left)
         return dataclasses.replace(found, vectors=vectors, left=left)
 
+    def same_spectrum(self) -> Operator:
+        """This operator, or a smaller one with the same eigenvalues apart from zeros, where its kind knows one."""
+        return self
+
+    def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
+        """The exact trace and the products it took, where a kind knows a way for at most so many operations."""
+        return None
+
     def spectral_density(
         self,
         *,

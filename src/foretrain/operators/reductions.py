@@ -80,6 +80,7 @@ class AxisContraction(Operator):
         self.over = over
         self.weight = weight
         self.probe_count = count
+        self.flops = count * parent.flops
 
     @property
     def has_adjoint(self) -> bool:

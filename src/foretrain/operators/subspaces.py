@@ -35,6 +35,7 @@ class Selection(Operator):
     ) -> None:
         super().__init__(domain, codomain, dtype=dtype, device=device, best_block=64)
         self.indices = indices.to(self.device)
+        self.flops = float(self.domain.size)
 
     def _apply(self, flat: Tensor) -> Tensor:
         return flat[:, self.indices]

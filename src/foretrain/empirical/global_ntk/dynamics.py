@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from foretrain.operators import Space
+from foretrain.empirical.global_ntk.axes import feature_axis
+from foretrain.operators import Space, SumSpace
 from foretrain.operators.spaces import VectorSpace
 
 Values = dict[str, Tensor]  # changes of parameters by name, (k, *shape)
@@ -73,6 +74,23 @@ class Dynamics(ABC):
     def local_product(self, vectors: Tensor) -> Tensor:
         """K = D_theta f D_theta f*: likewise."""
         return self.local_push(self.local_pull(vectors))
+
+    @property
+    def flops(self) -> float:
+        """Roughly what J J* takes for one vector: back and forth, with every parameter at every place once."""
+        spaces = self.space.members.values() if isinstance(self.space, SumSpace) else [self.space]
+        plain = [space.plain("a count of operations") for space in spaces]
+        places = max(space.size // space[feature_axis(space)] if space.names else 1 for space in plain)
+        return 8.0 * places * sum(value.numel() for value in self.parameters.values())
+
+    def parameter_traces(
+        self, members: Sequence[str] | None, most_flops: float
+    ) -> tuple[dict[str, float], int] | None:
+        """tr(J_p J_p*) of every counted parameter, on some members of the states or all, and the vectors it took.
+
+        None where no way is known that takes at most so many operations.
+        """
+        return None
 
     def sites(self) -> Sequence[Site]:
         """The weight sites (Thm 1); parameters that enter otherwise have none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
@@ -41,6 +42,7 @@ class GlobalNTK(Operator):
             positive=True,
             best_block=dynamics.best_block,
         )
+        self.flops = dynamics.flops
 
     def _apply(self, flat: Tensor) -> Tensor:
         return self._kept(_differentiating(self.dynamics.product)(self._embedded(flat)))
@@ -173,6 +175,37 @@ class GlobalNTK(Operator):
         if isinstance(part, str) and isinstance(self.domain, SumSpace):
             return GlobalNTK(self.dynamics, [part])
         return super().restrict_to(part)
+
+    def same_spectrum(self) -> Operator:
+        """J* J on the parameters, where these are fewer than the states."""
+        source = self.J.domain
+        if source.size >= self.size:
+            return self
+        carried = self.J
+
+        def product(flat: Tensor) -> Tensor:
+            return carried.apply_adjoint(self._embedded(self._kept(carried.apply(flat))))
+
+        found = from_functions(
+            source,
+            None,
+            product,
+            dtype=self.dtype,
+            device=self.device,
+            positive=True,
+            best_block=self.best_block,
+        )
+        found.flops = self.flops
+        return found
+
+    def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
+        """The sum of the squared lengths of every sample's gradients, where samples do not meet in the states."""
+        found = self.parameter_traces(most_flops)
+        return None if found is None else (math.fsum(found[0].values()), found[1])
+
+    def parameter_traces(self, most_flops: float) -> tuple[dict[str, float], int] | None:
+        """tr(J_p J_p*) of every counted parameter and the sweeps it took; None where that is not affordable."""
+        return self.dynamics.parameter_traces(self.members, most_flops)
 
     def temporal(self, **options: Any) -> Operator:
         """NTK_temp = tr_unit(NTK_S) / units (15), on all other axes; images have channels for units."""

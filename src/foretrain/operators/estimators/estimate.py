@@ -16,7 +16,6 @@ from foretrain.support.seeds import Seed
 from foretrain.support.user_warnings import warn_user
 
 MOST_PRODUCTS = 1000  # unless the caller sets a budget
-SMALL = 256  # up to this dimension the dense form costs less than a good estimate
 _FASTEST_GROWTH = 1.5
 _SLOWEST_GROWTH = 1.25
 _GROUPS = 16  # of probes left out together for the jackknife

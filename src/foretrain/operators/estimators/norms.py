@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from foretrain.operators.estimators.estimate import (
-    SMALL,
     Estimate,
     Target,
     exact,
@@ -19,6 +18,7 @@ from foretrain.operators.estimators.estimate import (
     mean_and_error,
     whole_blocks,
 )
+from foretrain.operators.estimators.exactness import is_affordable
 from foretrain.operators.estimators.moments import tested_moments
 from foretrain.operators.estimators.nystrom import Array
 from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, OperatorLike, Source, dots
@@ -37,24 +37,25 @@ def frobenius_norm(
 ) -> Estimate:
     """The root of tr(A* A), to a relative standard error of ``accuracy`` or with at most ``products`` products.
 
-    Small operators are exact, and those that would take as many products as dimensions (see ``trace``). Positive
-    ones take tr A² from tests against a Nyström approximation (Epperly, Tropp & Webber 2024, see ``nystrom``); others
-    take the mean of |A w|² if the first probes show that it will do, else tests outside the range of the products,
-    with A* (see ``ranges``).
+    It is exact where that is affordable (see ``exactness``), or where an estimate would take as many products.
+    Positive operators take tr A² from tests against a Nyström approximation (Epperly, Tropp & Webber 2024, see
+    ``nystrom``); others take the mean of |A w|² if the first probes show that it will do, else tests outside the
+    range of the products, with A* (see ``ranges``).
     """
     target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
-    if counted.size <= (SMALL if products is None else products):
-        return _exact_norm(counted, seed).times(counted.unit)
+    smaller = op.same_spectrum()
+    if is_affordable([smaller], products):
+        return _exact_norm(Counted(smaller), seed)
     try:
         found = (_positive_norm if op.positive else _any_norm)(counted, target, seed)
     except ExactIsCheaperError:
-        return _exact_norm(counted, seed).times(counted.unit)
+        return _exact_norm(counted, seed)
     return target.warn_unless_reached(found.times(counted.unit), "Frobenius norm")
 
 
 def _exact_norm(counted: Counted, seed: Seed) -> Estimate:
     squares = [float(images.double().square().sum()) for _, images in counted.unit_products()]
-    return exact(math.sqrt(math.fsum(squares)), counted.products, seed)
+    return exact(math.sqrt(math.fsum(squares)) * counted.unit, counted.products, seed)
 
 
 def _positive_norm(counted: Counted, target: Target, seed: Seed) -> Estimate:
@@ -114,7 +115,7 @@ def _paired(
     seed: Seed,
 ) -> Estimate:
     """Grow the probes until the statistic's error is small beside its scale."""
-    if 2 * pair.size > (2 * SMALL if products is None else products):
+    if not is_affordable(pair.operators, products):
         target.require(4, f"the {what}")
         try:
             value, error, scale = _grown(pair, statistic, target)
@@ -153,6 +154,7 @@ class _Pair:
                 f"on {b.device}."
             )
         self._first, self._second = (Counted(op, up_to_exact=up_to_exact) for op in (a, b))
+        self.operators = (a, b)
         self._source = Source(a, seed)
         self.block = min(self._first.block, self._second.block)
         self.samples: Array = np.zeros((3, 0))

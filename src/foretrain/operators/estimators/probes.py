@@ -71,6 +71,19 @@ class OperatorLike(Protocol):
         """How many vectors it takes at once."""
         ...
 
+    @property
+    def flops(self) -> float:
+        """Roughly what one product takes."""
+        ...
+
+    def same_spectrum(self) -> OperatorLike:
+        """The operator, or a smaller one with the same eigenvalues apart from zeros."""
+        ...
+
+    def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
+        """The exact trace and the products it took; None if there is no such way for so many operations."""
+        ...
+
     def apply(self, flat: Tensor) -> Tensor:
         """(k, domain size) to (k, codomain size)."""
         ...

@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from foretrain.operators.estimators.estimate import SMALL, Estimate, Target, exact
+from foretrain.operators.estimators.estimate import Estimate, Target, exact
+from foretrain.operators.estimators.exactness import exact_moments, is_affordable
 from foretrain.operators.estimators.moments import tested_moments
 from foretrain.operators.estimators.nystrom import Array
 from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, OperatorLike, dense
@@ -47,7 +48,7 @@ def effective_rank(
       covariance), with the one that reaches it. ``accuracy`` is that of the number interpolated within this mode; the
       stated error is also that of the step to a whole one.
 
-    Small operators are exact, and those that would take as many products as dimensions (see ``trace``). The
+    It is exact where that is affordable (see ``exactness``), or where an estimate would take as many products. The
     participation ratio of a positive operator takes both traces from the same tests against a Nyström approximation,
     at one product per probe, and the jackknife takes its ratio's bias away: w A² w = |A w|² makes tr A² free, and its
     variance 2 tr A⁴ / tr(A²)² is a fourth of that of the two-sided form (w A w')² on as many probes. Everything else
@@ -57,8 +58,9 @@ def effective_rank(
     """
     target, counted = Target.of(accuracy, products), Counted(op, up_to_exact=products is None)
     function = _function(kind, share)
-    if counted.size <= (SMALL if products is None else products):
-        return _exact(counted, function, seed)
+    smaller, by_moments = op.same_spectrum(), _needs_moments_alone(op, function)
+    if is_affordable([smaller], products, decomposed=not by_moments):
+        return _exact(Counted(smaller), function, seed)
     try:
         found, interpolated_error = _estimated(counted, function, target, seed)
     except ExactIsCheaperError:
@@ -68,16 +70,24 @@ def effective_rank(
 
 
 def _exact(counted: Counted, function: RankFunction, seed: Seed) -> Estimate:
+    if _needs_moments_alone(counted.operator, function):
+        first, second = exact_moments(counted)
+        return exact(first**2 / second if second else 0.0, counted.products, seed)
     measure = _all_values(counted)
     value, _ = function.stated(measure, function.smooth(measure), 0.0)
     return exact(value, counted.products, seed)
+
+
+def _needs_moments_alone(op: OperatorLike, function: RankFunction) -> bool:
+    """tr(A)² / tr(A²) of a positive operator takes no eigenvalues."""
+    return op.positive and isinstance(function, Participation)
 
 
 def _estimated(
     counted: Counted, function: RankFunction, target: Target, seed: Seed
 ) -> tuple[Estimate, float]:
     """What is stated, and the error to which the target refers."""
-    if counted.operator.positive and isinstance(function, Participation):
+    if _needs_moments_alone(counted.operator, function):
         value, error = tested_moments(counted, _participation, target, seed).estimate(_participation)
         stated, method = (value, error), "tested Nyström"
     else:

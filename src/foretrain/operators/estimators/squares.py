@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from foretrain.operators.estimators.probes import Counted, SpaceLike
+from foretrain.operators.estimators.probes import Counted, OperatorLike, SpaceLike
 
 
 class _Squared:
@@ -20,11 +20,18 @@ class _Squared:
         self.dtype = counted.dtype
         self.device = counted.operator.device
         self.best_block = counted.block
+        self.flops = 2 * counted.operator.flops
 
     def apply(self, flat: Tensor) -> Tensor:
         return self._counted.apply_adjoint(self._counted.apply(flat))
 
     apply_adjoint = apply
+
+    def same_spectrum(self) -> OperatorLike:
+        return self
+
+    def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
+        return None
 
 
 def squared(counted: Counted) -> Counted:

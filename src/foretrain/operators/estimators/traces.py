@@ -6,7 +6,7 @@
 | hutch++ (Meyer, Musco, Musco & Woodruff 2021) | 3 | any operator whose spectrum decays | spread of its tests |
 | xtrace (Epperly, Tropp & Webber 2024) | 2 | the same; every probe sketches and tests | spread and jackknife |
 | xnystrace (the same) | 1 | positive operators: never worse than hutchinson | spread and jackknife |
-| exact | one per dimension | small operators | none |
+| exact | one per dimension, or by structure | as far as it is affordable (see ``exactness``) | none |
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from foretrain.operators.estimators.estimate import (
-    SMALL,
     Estimate,
     Target,
     exact,
     mean_and_error,
     whole_blocks,
 )
+from foretrain.operators.estimators.exactness import AFFORDABLE, is_affordable
 from foretrain.operators.estimators.nystrom import Sketch
 from foretrain.operators.estimators.probes import (
     Counted,
@@ -60,16 +60,20 @@ def trace(
 ) -> Estimate:
     """The trace, to a relative standard error of ``accuracy`` or with at most ``products`` products.
 
-    "auto" is exact up to dimension 256 (or up to ``products``, if given), xnystrace for positive operators, and
+    "auto" is exact as far as that is affordable: by structure where the operator knows a way, or by products with all
+    unit vectors (see ``exactness``; up to ``products``, if given). Beyond it is xnystrace for positive operators, and
     otherwise hutchinson if a first block of probes shows that it will do, else xtrace on top of the same products; if
     these would take as many products as there are dimensions, and ``products`` is not given, it is exact after all.
+    ``method="exact"`` is exact at any cost, and any other name an estimate at any size.
     """
     require_square(op, "trace")
     target = Target.of(accuracy, products)
     if method == "auto":
         return target.warn_unless_reached(_automatic(op, products, target, seed), "trace")
+    if method == "exact":
+        return _at_any_cost(op, seed)
     if method not in _METHODS:
-        raise unknown_name("method", method, ["auto", *_METHODS])
+        raise unknown_name("method", method, ["auto", "exact", *_METHODS])
     if method == "xnystrace" and not op.positive:
         raise InputError("xnystrace needs an operator declared positive: use method='xtrace'.")
     target.require(_LEAST.get(method, 2), f"method={method!r}")
@@ -78,13 +82,21 @@ def trace(
 
 
 def _automatic(op: OperatorLike, products: int | None, target: Target, seed: Seed) -> Estimate:
-    counted = Counted(op, up_to_exact=products is None)
-    if counted.size <= (SMALL if products is None else products):
-        return _in_units(_exact, counted, target, seed)
+    known = op.trace_by_structure(AFFORDABLE) if products is None else None
+    if known is not None:
+        return exact(*known, seed)
+    smaller, counted = op.same_spectrum(), Counted(op, up_to_exact=products is None)
+    if is_affordable([smaller], products):
+        return _by_unit_vectors(Counted(smaller), seed)
     try:
         return _in_units(_xnystrace if op.positive else _unstructured, counted, target, seed)
     except ExactIsCheaperError:
-        return _in_units(_exact, counted, target, seed)
+        return _by_unit_vectors(counted, seed)
+
+
+def _at_any_cost(op: OperatorLike, seed: Seed) -> Estimate:
+    known = op.trace_by_structure(math.inf)
+    return _by_unit_vectors(Counted(op.same_spectrum()), seed) if known is None else exact(*known, seed)
 
 
 def _in_units(algorithm: Algorithm, counted: Counted, target: Target, seed: Seed) -> Estimate:
@@ -92,9 +104,9 @@ def _in_units(algorithm: Algorithm, counted: Counted, target: Target, seed: Seed
     return found.times(counted.unit)
 
 
-def _exact(counted: Counted, target: Target, seed: Seed) -> Estimate:
+def _by_unit_vectors(counted: Counted, seed: Seed) -> Estimate:
     parts = [float(images[:, place].diagonal().double().sum()) for place, images in counted.unit_products()]
-    return exact(math.fsum(parts), counted.products, seed)
+    return exact(math.fsum(parts) * counted.unit, counted.products, seed)
 
 
 def _hutchinson(counted: Counted, target: Target, seed: Seed) -> Estimate:
@@ -184,6 +196,5 @@ _METHODS: dict[str, Algorithm] = {
     "hutch++": _hutch_plus_plus,
     "xtrace": _xtrace,
     "xnystrace": _xnystrace,
-    "exact": _exact,
 }
-_LEAST = {"exact": 1, "hutch++": 6, "xtrace": 4}  # products: two tests, for an error
+_LEAST = {"hutch++": 6, "xtrace": 4}  # products: two tests, for an error

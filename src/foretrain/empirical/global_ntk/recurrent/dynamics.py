@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
 from foretrain.empirical.global_ntk.recurrent.layers import Layer, add_gradient, layers_of
 from foretrain.empirical.global_ntk.recurrent.sites import sites_of
+from foretrain.empirical.global_ntk.recurrent.traces import parameter_traces
 from foretrain.empirical.models.refusals import close
 from foretrain.operators import Space, SumSpace
 from foretrain.support.errors import InputError, NotSupportedError
@@ -143,6 +144,12 @@ class RecurrentDynamics(Dynamics):
             layer.write_products(room, gradients, None)
             blocks.append(layer.sweeps.respond(room))
         return self.joined(blocks)
+
+    def parameter_traces(
+        self, members: Sequence[str] | None, most_flops: float
+    ) -> tuple[dict[str, float], int] | None:
+        """By sweeps back that all samples share: see ``recurrent.traces``."""
+        return parameter_traces(self, tuple(self.members) if members is None else members, most_flops)
 
     def sites(self) -> Sequence[Site]:
         """Of every layer: both weights together where they feed the same sum, apart in a GRU.
