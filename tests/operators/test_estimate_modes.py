@@ -141,3 +141,29 @@ def test_bad_input_is_refused() -> None:
             top_modes(operator, k)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="relative residual"):
         top_modes(operator, 1, tolerance=-1.0)
+
+
+def cheap(matrix: Tensor, *, symmetric: bool) -> Matrix:
+    operator = Matrix(matrix, symmetric=symmetric)
+    operator.flops = 2.0 * matrix.numel()
+    return operator
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_small_operators_are_decomposed_to_rounding(symmetric: bool) -> None:
+    values = spectrum("power 0.5", SIZE)
+    matrix = symmetric_matrix(values) if symmetric else random_matrix(SIZE, SIZE - 20)
+    operator = cheap(matrix, symmetric=symmetric)
+    modes = top_modes(operator, 5)
+    check(modes, matrix, torch.linalg.svdvals(matrix))
+    assert modes.relative_residuals.max() < 1e-12
+    assert modes.products == operator.calls == matrix.shape[1]
+    truth = torch.linalg.svd(matrix)[2][:5]
+    overlaps = (modes.vectors * truth).sum(1).abs()
+    torch.testing.assert_close(overlaps, torch.ones(5).double(), atol=1e-12, rtol=0)
+
+
+def test_modes_unpack_into_values_and_vectors() -> None:
+    modes = top_modes(cheap(symmetric_matrix(spectrum("power 1", SIZE)), symmetric=True), 2)
+    values, vectors = modes
+    assert (values is modes.values, vectors is modes.vectors, len(modes)) == (True, True, 2)

@@ -280,7 +280,7 @@ class Operator(LinearMap):
         return effective_rank(self, kind=kind, share=share, accuracy=accuracy, products=products, seed=seed)
 
     def top_modes(
-        self, k: int, *, tolerance: float = 1e-4, products: int | None = None, seed: Seed = 0
+        self, k: int, *, tolerance: float = 1e-6, products: int | None = None, seed: Seed = 0
     ) -> Modes:
         """The k leading eigen or singular modes, structured; see ``foretrain.operators.estimators.top_modes``."""
         from foretrain.operators.estimators import top_modes

@@ -429,7 +429,7 @@ def test_channels_are_the_units_of_convolutions() -> None:
 
 def test_a_member_of_several_states_is_a_kernel_of_its_own(x: Tensor) -> None:
     model = nn.GRU(2, 4, bidirectional=True, batch_first=True).to(DOUBLE)
-    both = global_ntk(model, x)
+    both = global_ntk(model, x, states=("hidden", "hidden_reverse"))
     with pytest.raises(NotSupportedError, match="restrict_to"):
         both.temporal()
     one = both.restrict_to("hidden_reverse")
@@ -454,3 +454,38 @@ def test_time_first_must_be_said_where_states_are_modules() -> None:
     assert dict(global_ntk(model, x).domain.axes) == {"batch": 3, "time": 5, "unit": 4}
     backwards = nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 4, batch_first=True))
     assert dict(global_ntk(backwards, x, states="1").domain.axes)["batch"] == 5
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_both_directions_are_one_state_as_the_module_returns_it(
+    kind: type[nn.RNNBase], layers: int, x: Tensor
+) -> None:
+    torch.manual_seed(1)
+    module = kind(2, 4, num_layers=layers, bidirectional=True, batch_first=True).to(DOUBLE)
+    kernel = global_ntk(module, x)
+    assert (kernel.axes, kernel.domain.shape) == (("batch", "time", "unit"), (3, 5, 8))
+    assert close(kernel.states, module(x)[0].detach())
+    names, values = zip(*module.named_parameters())
+
+    def outputs(*given: Tensor) -> Tensor:
+        return torch.func.functional_call(module, dict(zip(names, given)), (x,))[0].flatten()
+
+    rows = torch.autograd.functional.jacobian(outputs, tuple(values))
+    J = torch.cat([part.flatten(1) for part in rows], 1)
+    assert close(kernel.dense(), J @ J.T)
+    vector = torch.randn(3, 5, 8, dtype=DOUBLE)
+    assert close(kernel.matvec(vector).flatten(), J @ J.T @ vector.flatten())
+    units = torch.einsum("atuatv->uv", (J @ J.T).view(3, 5, 8, 3, 5, 8))
+    assert close(kernel.spatial().dense() * 15, units)
+    assert close(kernel.core.dense(), kernel.dense())
+    assert float(kernel.trace()) == pytest.approx(float((J * J).sum()), rel=1e-10)
+    parts = kernel.dynamics.returned  # type: ignore[attr-defined]
+    assert global_ntk(module, x, states=parts).domain.names == parts
+
+
+def test_unknown_states_of_a_recurrent_module_name_the_choices(x: Tensor) -> None:
+    with pytest.raises(InputError, match="one state, 'hidden'"):
+        global_ntk(nn.GRU(2, 4, batch_first=True).to(DOUBLE), x, states=("foo",))
+    with pytest.raises(InputError, match="cell, hidden"):
+        global_ntk(nn.LSTM(2, 4, batch_first=True).to(DOUBLE), x, states="foo")

@@ -38,9 +38,9 @@ def global_ntk(
     ----------
     model
         An ``nn.Module``. A recurrent module (nn.RNN, nn.GRU, nn.LSTM) or a model with one inside has the states that
-        it returns at every step, with axes (batch, time, unit). Any other model has the states named in ``states``.
-        With ``equilibrium=``: a constraint F(h, x) = 0, as a module called with (h, x), or a function
-        f(parameters, h, x) with ``parameters=`` leaf tensors.
+        it returns at every step, with axes (batch, time, unit), those of both directions side by side. Any other
+        model has the states named in ``states``. With ``equilibrium=``: a constraint F(h, x) = 0, as a module called
+        with (h, x), or a function f(parameters, h, x) with ``parameters=`` leaf tensors.
     x
         What the model takes: a tensor, a tuple, a dict.
     states
@@ -110,7 +110,9 @@ def _are_recurrent_states(states: Any, model: nn.Module) -> bool:
     if isinstance(names, Mapping) or not all(isinstance(name, str) for name in names):
         return False
     paths = {name for name, _ in model.named_modules()}
-    return any(name.startswith(("hidden", "cell")) for name in names) and not set(names) <= paths
+    if set(names) <= paths:
+        return False
+    return paths == {""} or any(name.startswith(("hidden", "cell")) for name in names)
 
 
 def _of_recurrent(
@@ -134,13 +136,15 @@ def _of_recurrent(
             "its own with parameters=."
         )
     dynamics = RecurrentDynamics(module, given, start, own, prefix)
-    return GlobalNTK(dynamics, _members(dynamics, states))
+    return GlobalNTK(dynamics, _members(dynamics, states), side_by_side=states is None)
 
 
 def _members(dynamics: RecurrentDynamics, states: Any) -> Sequence[str] | None:
     if not isinstance(dynamics.space, SumSpace):
         if states is not None and [states] != ["hidden"] and list(states) != ["hidden"]:
-            raise InputError(f"this recurrent layer has one state, 'hidden', not {states!r}.")
+            raise InputError(
+                f"this recurrent layer has one state, 'hidden', not {states!r}: leave states= out."
+            )
         return None
     if states is None:
         return dynamics.returned

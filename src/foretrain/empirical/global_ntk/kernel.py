@@ -30,11 +30,19 @@ class GlobalNTK(Operator):
     an LSTM, lower layers): ``full`` is NTK_S on all of it.
     """
 
-    def __init__(self, dynamics: Dynamics, members: Sequence[str] | None = None) -> None:
-        """``members``: which of a direct sum of states, in this order; None for all."""
+    def __init__(
+        self, dynamics: Dynamics, members: Sequence[str] | None = None, *, side_by_side: bool = False
+    ) -> None:
+        """``members``: which of a direct sum of states, in this order; None for all.
+
+        ``side_by_side`` makes one state of several with the same axes: their units stand beside each other.
+        """
         self.dynamics = dynamics
         self.members = None if members is None else tuple(members)
         domain, self._columns = _chosen(dynamics.space, self.members)
+        self._joined = isinstance(domain, SumSpace) and side_by_side
+        if self._joined:
+            domain = _side_by_side(domain)
         super().__init__(
             domain,
             dtype=dynamics.dtype,
@@ -235,6 +243,7 @@ class GlobalNTK(Operator):
         """The chosen states among the full state, zeros elsewhere."""
         if self._columns is None:
             return flat
+        flat = self._apart(flat)
         whole = flat.new_zeros(len(flat), self.dynamics.space.size)
         start = 0
         for columns in self._columns:
@@ -247,7 +256,20 @@ class GlobalNTK(Operator):
         if self._columns is None:
             return whole
         parts = [whole[:, columns] for columns in self._columns]
+        if self._joined:
+            return torch.cat([part.view(*self._member_shape(part)) for part in parts], -1).flatten(1)
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _apart(self, flat: Tensor) -> Tensor:
+        """Units side by side as one member after the other."""
+        if not self._joined:
+            return flat
+        block = self.domain.unflatten_block(flat)
+        return torch.cat([part.flatten(1) for part in block.chunk(len(self._columns or ()), -1)], 1)
+
+    def _member_shape(self, flat: Tensor) -> tuple[int, ...]:
+        *places, units = self.domain.plain("units side by side").shape
+        return (len(flat), *places, units // len(self._columns or ()))
 
     def _made(self, apply: Flat, adjoint: Flat | None) -> Operator:
         """An operator on the full state; positive if it has no other adjoint."""
@@ -300,6 +322,15 @@ def _chosen(space: VectorSpace, members: Sequence[str] | None) -> tuple[VectorSp
     if len(members) == 1:
         return space[members[0]], slices
     return SumSpace({name: space[name] for name in members}), slices
+
+
+def _side_by_side(space: SumSpace) -> Space:
+    """One state with the units of all members, which have the same axes."""
+    first, *others = (member.plain("units side by side") for member in space.members.values())
+    if any(other != first for other in others):
+        raise InputError(f"the members of {space.describe()} have different axes: they stay a direct sum.")
+    *places, (name, units) = first.axes
+    return Space(*places, (name, units * len(space.members)))
 
 
 def _parameter_space(shape: tuple[int, ...]) -> Space:

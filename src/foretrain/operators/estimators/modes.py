@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from foretrain.operators.estimators.estimate import MOST_PRODUCTS
+from foretrain.operators.estimators.exactness import is_affordable
 from foretrain.operators.estimators.krylov import BlockKrylov
-from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, norms
+from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, dense, norms
 from foretrain.operators.estimators.squares import squared
 from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes
@@ -27,7 +29,8 @@ _ROUNDING = 100.0  # times the dtype's rounding, relative to the largest value: 
 class Modes:
     """Modes by falling magnitude; singular values come with left vectors, for eigenvalues ``left`` is ``vectors``.
 
-    ``residuals`` are |A v - value v|, for singular modes the larger of |A v - value u| and |A* u - value v|.
+    ``values, vectors = modes`` takes both out. ``residuals`` are |A v - value v|, for singular modes the larger of
+    |A v - value u| and |A* u - value v|.
     """
 
     values: Tensor  # (k,), float64 on the CPU
@@ -47,6 +50,9 @@ class Modes:
     def __len__(self) -> int:
         return len(self.values)
 
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.values, self.vectors))
+
     def __repr__(self) -> str:
         kind = "eigen" if self.left is self.vectors else "singular "
         shown = ", ".join(f"{float(value):.6g}" for value in self.values[:6])
@@ -64,23 +70,26 @@ def top_modes(
     op: OperatorLike,
     k: int,
     *,
-    tolerance: float = 1e-4,
+    tolerance: float = 1e-6,
     seed: Seed = 0,
     products: int | None = None,
 ) -> Modes:
     """The k modes of largest magnitude: eigenpairs of a symmetric operator, singular triples of any other.
 
-    Block Krylov with full reorthogonalisation and thick restarts (Golub & Underwood 1977; Wu & Simon 2000; Musco &
-    Musco 2015 show why Krylov beats subspace iteration on flat spectra). A mode has converged when its residual is
-    below ``tolerance`` times its value, or at rounding. Depth counts more than width, so blocks have two vectors: the
-    second shows repeated eigenvalues, of which a block of width b finds no more than b copies. Where so many copies
-    appear that others may be missing, random directions join and the iteration goes on. Singular modes are those of
-    A* A; values below the root of the rounding, relative to the largest, are lost by this. If ``products`` (2 per
-    step and vector for A* A) run out, an AccuracyWarning says what was reached.
+    Where the dense form is affordable (see ``exactness``) it is decomposed, and modes are good to rounding. Beyond
+    it: block Krylov with full reorthogonalisation and thick restarts (Golub & Underwood 1977; Wu & Simon 2000; Musco
+    & Musco 2015 show why Krylov beats subspace iteration on flat spectra). A mode has converged when its residual is
+    below ``tolerance`` times its value, or at rounding. Depth counts more than width, so blocks have two vectors:
+    the second shows repeated eigenvalues, of which a block of width b finds no more than b copies. Where so many
+    copies appear that others may be missing, random directions join and the iteration goes on. Singular modes are
+    those of A* A; values below the root of the rounding, relative to the largest, are lost by this. If ``products``
+    (2 per step and vector for A* A) run out, an AccuracyWarning says what was reached.
     """
     _check(op, k, tolerance)
-    budget = MOST_PRODUCTS + 20 * k if products is None else int(products)
     counted = Counted(op)
+    if is_affordable([op], products, decomposed=True):
+        return _decomposed(counted, k, tolerance, seed)
+    budget = MOST_PRODUCTS + 20 * k if products is None else int(products)
     least = k + 1 if op.symmetric else 4 * k + 2
     if budget < least:
         raise InputError(f"products is {products}, but {k} modes take at least {least}: raise products=.")
@@ -100,6 +109,26 @@ def top_modes(
             f"{tolerance:.1e} was asked for: raise products= (now {budget}) or tolerance=.",
         )
     return modes
+
+
+def _decomposed(counted: Counted, k: int, tolerance: float, seed: Seed) -> Modes:
+    """By a dense decomposition in double precision; the vectors are given in the operator's dtype."""
+    matrix = dense(counted)
+    if counted.operator.symmetric:
+        values, columns = torch.linalg.eigh(matrix)
+        order = values.abs().argsort(descending=True)[:k]
+        values, right = values[order], columns[:, order].T
+        left = right
+    else:
+        columns, values, rows = torch.linalg.svd(matrix, full_matrices=False)
+        left, values, right = columns[:, :k].T, values[:k], rows[:k]
+    vectors = right.to(counted.dtype).contiguous()
+    others = vectors if left is right else left.to(counted.dtype).contiguous()
+    forward = norms(vectors.double() @ matrix.T - values[:, None] * others.double())
+    backward = norms(others.double() @ matrix - values[:, None] * vectors.double())
+    residuals = torch.maximum(forward, backward).cpu() * counted.unit
+    values = values.cpu() * counted.unit
+    return Modes(values, vectors, others, residuals, counted.products, True, tolerance, seed)
 
 
 def _check(op: OperatorLike, k: int, tolerance: float) -> None:
