@@ -74,7 +74,7 @@ def losses(model, optimizer, steps=200):
             break
         loss.backward()
         optimizer.step()
-    return np.nan_to_num(found, nan=np.inf)
+    return np.nan_to_num(found, nan=np.inf, posinf=np.inf)
 
 
 def as_torch_does(rate, optimizer_class=torch.optim.SGD):
