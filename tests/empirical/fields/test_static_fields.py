@@ -200,7 +200,9 @@ def test_the_text_names_layers_and_their_shares() -> None:
     assert "needs no weights (47)" in repr(CASES["one layer"].fields())
     assert "raw: K is the sum over layers of Q * S" in text
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU())
-    assert "K is 0.04 times the sum over layers of Q * S" in repr(fields(net, torch.ones(2, 4), readout="mean"))
+    assert "K is 0.04 times the sum over layers of Q * S" in repr(
+        fields(net, torch.ones(2, 4), readout="mean")
+    )
     assert "closes on v_1 and b_1" in repr(CASES["leaky"].fields())
     assert "forward transport" in repr(CASES["gelu, fixed matrix"].fields())
 
