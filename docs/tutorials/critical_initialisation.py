@@ -26,7 +26,7 @@ print(ft.criticality(lambda z: np.tanh(z) + 0.3 * np.tanh(z) ** 2))
 # ## What happens off criticality
 #
 # Two inputs are sent through 30 layers. Below criticality their kernel dies; above it the two lose most of their
-# resemblance, however alike they were.
+# resemblance.
 
 # %%
 DEPTH, WIDTH = 30, 128
