@@ -50,11 +50,15 @@ def susceptibility(activation: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: f
         raise InputError("K and C_W must be real numbers or arrays of them.") from error
     if not (np.isfinite(weight).all() and (weight >= 0).all()):
         raise InputError("C_W must be finite and not negative: it is a variance.")
+    skip, values = _finite(gamma) ** 2, KernelFunctions(activation).at(variance)
+    both = (skip + weight * values.square_slope, skip + weight * values.slope_square)
+    return Susceptibility(*(float(c) if np.ndim(c) == 0 else c for c in both))
+
+
+def _finite(gamma: Any) -> float:
     if not isinstance(gamma, Real) or not math.isfinite(gamma):
         raise InputError(f"gamma is {gamma!r}: give one finite number.")
-    values = KernelFunctions(activation).at(variance)
-    both = (gamma**2 + weight * values.square_slope, gamma**2 + weight * values.slope_square)
-    return Susceptibility(*(float(c) if np.ndim(c) == 0 else c for c in both))
+    return float(gamma)
 
 
 def weight_share(gamma: float) -> float:
