@@ -436,6 +436,7 @@ def test_a_member_of_several_states_is_a_kernel_of_its_own(x: Tensor) -> None:
     assert isinstance(one, GlobalNTK)
     assert close(one.dense(), both.dense()[60:, 60:])
     assert one.temporal().size == 15
+    assert close(global_ntk(model, x).restrict_to("hidden_reverse").dense(), one.dense())
 
 
 def test_time_first_must_be_said_where_states_are_modules() -> None:

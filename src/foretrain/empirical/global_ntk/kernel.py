@@ -40,9 +40,9 @@ class GlobalNTK(Operator):
         self.dynamics = dynamics
         self.members = None if members is None else tuple(members)
         domain, self._columns = _chosen(dynamics.space, self.members)
-        self._joined = isinstance(domain, SumSpace) and side_by_side
-        if self._joined:
-            domain = _side_by_side(domain)
+        self._joined = False
+        if side_by_side and isinstance(domain, SumSpace):
+            domain, self._joined = _side_by_side(domain), True
         super().__init__(
             domain,
             dtype=dynamics.dtype,
@@ -179,8 +179,8 @@ class GlobalNTK(Operator):
         return rank_bounds(self, err, tolerance)
 
     def restrict_to(self, part: str | Tensor) -> Operator:
-        """One member of a direct sum of states, by name, as a global-state NTK; or the entries of a mask."""
-        if isinstance(part, str) and isinstance(self.domain, SumSpace):
+        """One of several states, by name, as a global-state NTK; or the entries of a mask."""
+        if isinstance(part, str) and (self._joined or isinstance(self.domain, SumSpace)):
             return GlobalNTK(self.dynamics, [part])
         return super().restrict_to(part)
 

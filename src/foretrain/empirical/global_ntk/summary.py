@@ -244,8 +244,8 @@ class _Asked:
 def members_of(kernel: GlobalNTK) -> dict[str, GlobalNTK]:
     """The kernel of every plain member by name."""
     if not isinstance(kernel.domain, SumSpace):
-        one = kernel.members is not None and len(kernel.members) == 1
-        return {kernel.members[0] if one and kernel.members else "states": kernel}
+        names = kernel.members or ()
+        return {names[0] if len(names) == 1 else "states": kernel}
     return {name: GlobalNTK(kernel.dynamics, [name]) for name in kernel.domain.names}
 
 
