@@ -55,7 +55,7 @@ def test_data_give_a_stable_step_and_pictures_are_written(
     assert found["stable_step"]["loss"] == "mse"
     whole = ask(capsys, "relu", "--width", "64", *options, "--loss", "squared-error")["stable_step"]
     assert whole["largest"] == pytest.approx(2 / whole["eigenvalue"])  # the default, half the SUM of squares
-    assert whole == ask(capsys, "relu", "--width", "64", *options[:4], "--outputs", "2")["stable_step"]
+    assert whole == ask(capsys, "relu", "--width", "64", *options[:4], "--n-out", "2")["stable_step"]
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert ft.load(folder / "data.zarr")["size"].dims == ("ratio", "layer")
 
