@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretrain.support.threads import PARTS_AT_ONCE, over_cores, torch_over_cores
+from foretrain.support.threads import PARTS_AT_ONCE, core_count, over_cores, thread_count, torch_over_cores
 
 
 def test_results_come_in_the_order_of_the_parts() -> None:
@@ -28,3 +28,9 @@ def test_torch_has_one_thread_inside_and_its_own_number_afterwards() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("stated", ["", "0", "many", "1", "1,2", "9999"])
+def test_the_variable_for_threads_lessens_them(stated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", stated)
+    assert thread_count() == (1 if stated.startswith("1") else core_count())

@@ -34,6 +34,11 @@ def test_a_spawned_seed_depends_only_on_its_index(seed: int, count: int, more: i
     assert len({draw(child) for child in many}) == count + more
 
 
+def test_seeds_of_chosen_tasks_are_those_of_all_tasks() -> None:
+    every = [draw(child) for child in seeds.spawn(7, 9)]
+    assert [draw(child) for child in seeds.spawn_some(7, (8, 2, 2))] == [every[8], every[2], every[2]]
+
+
 def test_spawning_is_what_numpy_calls_spawning_but_can_be_repeated() -> None:
     sequence = np.random.SeedSequence(5)
     expected = [draw(child) for child in np.random.SeedSequence(5).spawn(3)]

@@ -60,6 +60,11 @@ class Parameters:
 def sample_parameters(mlp: MLP, draws: int, seed: Seed = 0) -> Parameters:
     """Independent networks with E[b²] = C_b and E[W²] = C_W / fan-in (2.19)-(2.22)."""
     require_memory(8 * draws * mlp.parameter_count, f"the parameters of {draws} networks", "use fewer draws")
+    return draw_parameters(mlp, draws, seed)
+
+
+def draw_parameters(mlp: MLP, draws: int, seed: Seed) -> Parameters:
+    """The networks of :func:`sample_parameters`, for callers that have made sure of the memory for many of these."""
     source = torch_generator(seed)
     weights, biases = [], []
     for layer in mlp.layers:

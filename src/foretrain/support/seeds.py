@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -30,13 +31,20 @@ def spawn(seed: Seed, count: int) -> tuple[np.random.SeedSequence, ...]:
         raise InputError(f"count is {count}, but the number of seeds to spawn cannot be negative.")
     if isinstance(seed, np.random.Generator):
         return tuple(_sequence_of(seed).spawn(count))
+    return spawn_some(_sequence(seed), range(count))
+
+
+def spawn_some(
+    seed: int | np.integer | np.random.SeedSequence, tasks: Iterable[int]
+) -> tuple[np.random.SeedSequence, ...]:
+    """The seeds that :func:`spawn` gives to chosen tasks, without those of the others."""
     parent = _sequence(seed)
     # SeedSequence.spawn counts its children, so a second call on the same object would give other seeds.
     return tuple(
         np.random.SeedSequence(
             parent.entropy, spawn_key=(*parent.spawn_key, index), pool_size=parent.pool_size
         )
-        for index in range(count)
+        for index in tasks
     )
 
 

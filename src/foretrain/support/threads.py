@@ -23,9 +23,15 @@ def core_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def thread_count() -> int:
+    """Threads that this process may use: as many as it has cores, or fewer if OMP_NUM_THREADS says so."""
+    stated = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(core_count(), int(stated)) if stated.isdecimal() and int(stated) else core_count()
+
+
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(core_count(), thread_name_prefix="foretrain")
+    return ThreadPoolExecutor(thread_count(), thread_name_prefix="foretrain")
 
 
 @lru_cache(maxsize=1)

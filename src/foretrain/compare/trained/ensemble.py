@@ -25,7 +25,7 @@ from foretrain.compare.trained.training import Course, Training, train
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
-from foretrain.support.seeds import Seed, spawn, torch_generator
+from foretrain.support.seeds import Seed, spawn, spawn_some, torch_generator
 from foretrain.support.threads import PARTS_AT_ONCE, torch_over_cores
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets, whole
@@ -229,12 +229,12 @@ class _Work:
         if not self.training.noise:
             return None
         step = 2 if self.mirrored else 1
-        seeds = spawn(self.seeds[1], -(-numbers.stop // step))
+        seeds = spawn_some(self.seeds[1], (number // step for number in numbers))
         shape = self.training.targets.T.shape
         drawn = [
             (1 - 2 * (number % step))
-            * torch.randn(shape, dtype=torch.float64, generator=torch_generator(seeds[number // step]))
-            for number in numbers
+            * torch.randn(shape, dtype=torch.float64, generator=torch_generator(own))
+            for number, own in zip(numbers, seeds, strict=True)
         ]
         return torch.stack(drawn).mul_(self.training.noise**0.5)
 

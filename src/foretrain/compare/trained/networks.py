@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.compare.build import Network, linear_layers
-from foretrain.compare.ensembles import Parameters, sample_parameters
+from foretrain.compare.ensembles import Parameters, draw_parameters
 from foretrain.compare.torch_activation import torch_activation
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import spawn_some
 from foretrain.theory.architecture import MLP
 from foretrain.training.gradient_flow.nonlinearity import Nonlinearity
 
@@ -170,7 +170,9 @@ def stacked(networks: Sequence[Network]) -> Networks:
     return Networks(Parameters(networks[0].mlp, weights, biases))
 
 
-def draw_networks(mlp: MLP, numbers: range, seed: Seed, *, mirrored: bool = False) -> Networks:
+def draw_networks(
+    mlp: MLP, numbers: range, seed: np.random.SeedSequence, *, mirrored: bool = False
+) -> Networks:
     """Networks number first..last of the sequence that belongs to a seed.
 
     Mirrored, networks 2k and 2k + 1 share all but the last layer, whose weights and biases have opposite signs: so
@@ -178,8 +180,7 @@ def draw_networks(mlp: MLP, numbers: range, seed: Seed, *, mirrored: bool = Fals
     """
     originals = range(numbers.start // 2, (numbers.stop + 1) // 2) if mirrored else numbers
     blocks = range(originals.start // _BLOCK, -(-originals.stop // _BLOCK))
-    seeds = spawn(seed, blocks.stop)[blocks.start :]
-    parts = [sample_parameters(mlp, _BLOCK, own) for own in seeds]
+    parts = [draw_parameters(mlp, _BLOCK, own) for own in spawn_some(seed, blocks)]
     kept = slice(originals.start - blocks.start * _BLOCK, originals.stop - blocks.start * _BLOCK)
     weights = [torch.cat([part.weights[layer] for part in parts])[kept] for layer in range(mlp.depth)]
     biases = [torch.cat([part.biases[layer] for part in parts])[kept] for layer in range(mlp.depth)]

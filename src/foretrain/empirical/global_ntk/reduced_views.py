@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.axes import feature_axis
@@ -36,8 +37,12 @@ if TYPE_CHECKING:
 Kind = Literal["temporal", "spatial"]
 
 _EXACT_SIZE = 1024  # states up to this number are written out
-_EXACT_PARAMETERS = 2048  # parameters up to this number are taken one by one
+_EXACT_PARAMETERS = 2048  # parameters up to this number are taken one by one ...
+_EXACT_FLOPS = 2e10  # ... if that takes about a second at most
 _FIRST, _MOST = 32, 512  # directions
+_GROWTH = (
+    4.0  # of their number between two looks at the error, at most: a look costs as much as the directions
+)
 _SHARE = 0.25  # of the free memory, for the sheets
 
 
@@ -62,7 +67,8 @@ class ReducedView:
 def reduced_view(kernel: GlobalNTK, kind: Kind, *, accuracy: float = 0.02, seed: Seed = 0) -> ReducedView:
     """NTK_temp ("temporal") or NTK_space ("spatial"), with as many directions as its rank needs for the accuracy.
 
-    Up to 1024 states the kernel is written out, up to 2048 parameters each of them is a direction: then all is exact.
+    Up to 1024 states the kernel is written out; up to 2048 parameters each of them is a direction if that takes a
+    second at most. Then all is exact.
     """
     if kind not in ("temporal", "spatial"):
         raise unknown_name("reduced view", str(kind), ("temporal", "spatial"))
@@ -77,7 +83,7 @@ def reduced_view(kernel: GlobalNTK, kind: Kind, *, accuracy: float = 0.02, seed:
     if kernel.size <= _EXACT_SIZE:
         return _exact(_written_out(kernel, cut), kernel.size, seed)
     count = sum(value.numel() for value in kernel.dynamics.parameters.values())
-    if count <= _EXACT_PARAMETERS:
+    if count <= _EXACT_PARAMETERS and 2.0 * count * cut.kept**2 * cut.traced <= _EXACT_FLOPS:
         return _exact(_one_by_one(kernel, cut, count), count, seed)
     return _sampled(kernel, cut, target, seed)
 
@@ -134,8 +140,8 @@ def _one_by_one(kernel: GlobalNTK, cut: _Cut, count: int) -> Tensor:
         rows = basis_rows(start, stop, count, dtype=kernel.dtype, device=kernel.device)
         parts = torch.split(rows, [shape.numel() for shape in shapes.values()], 1)
         directions = {name: part.reshape(-1, *shapes[name]) for name, part in zip(shapes, parts, strict=True)}
-        for sheet in _pushed(kernel, cut, directions):
-            total += sheet @ sheet.t()
+        pushed = _side_by_side(_pushed(kernel, cut, directions))
+        total += pushed @ pushed.t()
     return total / cut.traced
 
 
@@ -152,15 +158,16 @@ def _sampled(kernel: GlobalNTK, cut: _Cut, target: Target, seed: Seed) -> Reduce
     wanted = min(_FIRST, target.products)
     with Progress("directions of the parameters") as bar:
         while True:
-            bar.advance(wanted - len(pairs.sheets))
-            while (missing := wanted - len(pairs.sheets)) > 0:
+            bar.advance(wanted - len(pairs))
+            while (missing := wanted - len(pairs)) > 0:
                 pairs.add(
                     _pushed(kernel, cut, _directions(kernel, min(missing, kernel.best_block), generator))
                 )
             rank = pairs.rank(seed)
             if target.reached(rank.value, rank.standard_error) or wanted >= target.products:
                 break
-            wanted = min(2 * wanted, target.products)
+            more = target.next_count(wanted, rank.value, rank.standard_error, kernel.best_block, _GROWTH)
+            wanted = min(more, target.products)
     if not target.reached(rank.value, rank.standard_error):
         warn_user(
             f"the rank in {'time' if cut.is_temporal else 'space'} has a relative standard error of "
@@ -182,34 +189,65 @@ def _pushed(kernel: GlobalNTK, cut: _Cut, directions: Values) -> Tensor:
     return cut.sheets(kernel._kept(kernel.dynamics.push(directions)))
 
 
+def _side_by_side(sheets: Tensor) -> Tensor:
+    """(k, kept, traced) as (kept, k traced): one product of its rows sums over all sheets."""
+    return sheets.transpose(0, 1).flatten(1)
+
+
 class _Pairs:
-    """A growing number of sheets H_i, the sum of A_i = H_i H_i*, and what tr(A_i A_j) over pairs needs."""
+    """A growing number of sheets H_i, the sum of A_i = H_i H_i*, and what tr(A_i A_j) over pairs needs.
+
+    Kept are the A_i where they are smaller than the sheets, else the sheets, side by side.
+    """
 
     def __init__(self, cut: _Cut, kernel: GlobalNTK) -> None:
         self._cut = cut
         self._total = torch.zeros(cut.kept, cut.kept, dtype=kernel.dtype, device=kernel.device)
         self._traces: list[float] = []
         self._squares: list[float] = []  # tr(A_i^2)
-        self.sheets: list[Tensor] = []
+        self._kept: list[Tensor] = []  # in blocks: (k, kept, kept), or (kept, k traced)
+
+    def __len__(self) -> int:
+        return len(self._traces)
 
     def add(self, sheets: Tensor) -> None:
         """More of them."""
-        for sheet in sheets:
-            self._total.addmm_(sheet, sheet.t())
-            small = sheet @ sheet.t() if len(sheet) <= sheet.shape[1] else sheet.t() @ sheet
-            self._traces.append(float(small.diagonal().sum(dtype=torch.float64)))
-            self._squares.append(float(small.double().square().sum()))
-            self.sheets.append(sheet)
+        small = sheets @ sheets.mT if self._are_wide else sheets.mT @ sheets
+        self._traces += small.diagonal(dim1=1, dim2=2).sum(1, dtype=torch.float64).tolist()
+        self._squares += small.square().sum((1, 2), dtype=torch.float64).tolist()
+        if self._are_wide:
+            self._total += small.sum(0)
+            self._kept.append(small)
+            return
+        rows = _side_by_side(sheets)
+        self._total.addmm_(rows, rows.t())
+        self._kept.append(rows)
+
+    @property
+    def _are_wide(self) -> bool:
+        return self._cut.kept <= self._cut.traced
+
+    def _with_all(self) -> NDArray[np.float64]:
+        """tr(A_i A) for the sum A of all A_j."""
+        found = []
+        for block in self._kept:
+            if self._are_wide:
+                products = (block * self._total).flatten(1)
+            else:
+                columns = (block * (self._total @ block)).sum(0, dtype=torch.float64)
+                products = columns.view(-1, self._cut.traced)
+            found.append(products.sum(1, dtype=torch.float64).cpu().numpy())
+        return np.concatenate(found)
 
     @property
     def mean(self) -> Tensor:
         """The reduced kernel."""
-        return self._total.double() / (len(self.sheets) * self._cut.traced)
+        return self._total.double() / (len(self) * self._cut.traced)
 
     @property
     def relative_error(self) -> float:
         """Of the mean, in Frobenius norm, without the share that noise has in the norm."""
-        count = len(self.sheets)
+        count = len(self)
         squared = float(self._total.double().square().sum()) / count**2
         noise = (sum(self._squares) / count - squared) / (count - 1) if count > 1 else math.inf
         if noise <= 0:
@@ -218,10 +256,9 @@ class _Pairs:
 
     def rank(self, seed: Seed) -> Estimate:
         """tr(A)^2 / tr(A^2) from pairs of different sheets."""
-        with_all = [float((sheet * (self._total @ sheet)).sum(dtype=torch.float64)) for sheet in self.sheets]
         traces = np.array(self._traces)
         first = traces * (traces.sum() - traces)
-        second = np.array(with_all) - np.array(self._squares)
+        second = self._with_all() - np.array(self._squares)
         if len(first) < 3 or not first.any():
             value = float(first.sum() / second.sum()) if second.any() else 0.0
             return Estimate(value, math.inf if first.any() else 0.0, len(first), seed, "random directions")

@@ -21,7 +21,7 @@ from foretrain.experiments.judgements import computed_row, measured_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import spawn
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ntk_shares import contributions, diagonal
 
@@ -89,7 +89,7 @@ def _theory(case: str) -> Array:
     return np.asarray(contributions(mlp, diagonal(mlp, _X).factors)[:, 0, 0])
 
 
-def gradient_squares(mlp: MLP, draws: int, seed: Seed) -> Array:
+def gradient_squares(mlp: MLP, draws: int, seed: np.random.SeedSequence) -> Array:
     """|dz/db|^2 of every layer of real networks: (networks, layers)."""
     import torch
 
@@ -104,7 +104,7 @@ def gradient_squares(mlp: MLP, draws: int, seed: Seed) -> Array:
     return np.concatenate(found)
 
 
-def _measured(case: str, plan: Plan, seed: Seed) -> xarray.Dataset:
+def _measured(case: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     """The same of real networks by width, and the limit of infinite width."""
     import xarray
 

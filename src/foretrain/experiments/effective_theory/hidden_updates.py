@@ -23,7 +23,7 @@ from foretrain.experiments.judgements import judgement_rows, measured_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import FAINT, INK, PALETTE, RED, new_figure
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import spawn
 from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.infinite_width import hidden_update
 
@@ -92,7 +92,7 @@ def hidden_updates(plan: Plan, seed: int) -> Result:
     return Result(verdict, rows, data, partial(_draw, data))
 
 
-def updates(mlp: MLP, numbers: range, seed: Seed) -> Array:
+def updates(mlp: MLP, numbers: range, seed: np.random.SeedSequence) -> Array:
     """d z^(L-1) / d eta at eta = 0 of real networks: (networks, neurons, inputs)."""
     import torch
 
@@ -116,7 +116,7 @@ def updates(mlp: MLP, numbers: range, seed: Seed) -> Array:
     return np.asarray(change.numpy())
 
 
-def _measured(case: str, draws: dict[int, int], seed: Seed) -> xarray.Dataset:
+def _measured(case: str, draws: dict[int, int], seed: np.random.SeedSequence) -> xarray.Dataset:
     """n times mean (inputs) and covariance (pairs of inputs) at every width, their limit, and the theory."""
     widths, batches = list(draws), []
     for width, own in zip(widths, spawn(seed, len(widths)), strict=True):

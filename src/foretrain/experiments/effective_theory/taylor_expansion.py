@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.drawing import FAINT, PALETTE, new_figure
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import spawn
 from foretrain.theory.architecture import MLP
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _network(width: int) -> MLP:
     return MLP.critical("tanh", _DEPTH, width, n_in=_X.shape[1])
 
 
-def _left(width: int, plan: Plan, seed: Seed) -> Array:
+def _left(width: int, plan: Plan, seed: np.random.SeedSequence) -> Array:
     """Root mean squares over test inputs of what the orders 0, 1, .. leave: (networks, orders)."""
     from foretrain.compare.trained import Training
     from foretrain.compare.trained.networks import draw_networks, group_size, groups_of

@@ -245,9 +245,10 @@ def _modes(kernel: GlobalNTK, seed: np.random.SeedSequence) -> Array:
     while left > 0:
         count = min(left, kernel.best_block)
         directions = torch.randn(count, kernel.J.domain.size, generator=source, dtype=kernel.dtype)
-        for sheet in kernel.J.apply(directions).view(count, places, units):
-            temporal.addmm_(sheet, sheet.t())
-            spatial.addmm_(sheet.t(), sheet)
+        sheets = kernel.J.apply(directions).view(count, places, units)
+        in_time, in_space = sheets.transpose(0, 1).flatten(1), sheets.flatten(0, 1)
+        temporal += in_time @ in_time.t()
+        spatial += in_space.t() @ in_space
         left -= count
     return np.array([_holding(temporal), _holding(spatial)], dtype=np.float64)
 
