@@ -1,6 +1,7 @@
 """Many networks of one shape as stacks of matrices: forward, backward, and the tangent kernel of each.
 
-Signals have the axes (networks, neurons, samples). Everything is one batched product per layer, and no graph is kept:
+Signals have the axes (networks, neurons, samples), with those of a sample next to each other in memory: products of
+weights with few samples are then several times faster. Everything is one batched product per layer, and no graph is kept:
 with s the signal into a layer and δ = dL/dz the sensitivity out of it, the slope of the loss is δ sᵀ in its weights
 and the sum of δ over samples in its biases.
 """
@@ -71,7 +72,7 @@ class Networks:
         """The pass before the first layer that learns, if that has no skip connection: it never changes."""
         first = next((layer.number for layer in self.mlp.layers if layer.lambda_b or layer.lambda_W), 1)
         stop = first - 1 if not self.mlp.is_residual else 0
-        samples = torch.from_numpy(np.ascontiguousarray(X.T)).expand(len(self), -1, -1)
+        samples = torch.from_numpy(np.ascontiguousarray(X)).mT.expand(len(self), -1, -1)
         return self._walk(Trace([samples], [], samples), 0, stop)
 
     def forward(self, entry: Trace) -> Trace:
@@ -81,7 +82,7 @@ class Networks:
     def _walk(self, start: Trace, first: int, stop: int) -> Trace:
         signals, slopes, z = list(start.signals), list(start.slopes), start.output
         for layer, weights, biases in list(zip(self.mlp.layers, self.weights, self.biases))[first:stop]:
-            fresh = torch.baddbmm(biases, weights, signals[-1])
+            fresh = torch.baddbmm(biases.mT, signals[-1].mT, weights.mT).mT
             z = fresh.add_(z, alpha=layer.gamma) if layer.gamma else fresh
             if layer.number < self.mlp.depth:
                 signal, slope = self._function(z)
@@ -94,7 +95,7 @@ class Networks:
         found = [error]
         for number in range(self.mlp.depth - 1, down_to, -1):
             slope, skip = trace.slopes[number - 1], self.mlp.gamma[number]
-            field = torch.bmm(self.weights[number].mT, found[-1]).mul_(slope)
+            field = torch.bmm(found[-1].mT, self.weights[number]).mT.mul_(slope)
             found.append(field.add_(found[-1], alpha=skip) if skip else field)
         return found
 
