@@ -76,7 +76,7 @@ PLANS: Mapping[Scale, Plan] = {
             "recurrent": _Sweep(_QUICK_GAINS, (4, 16), _QUICK_GAINS, (16,)),
             "input": _Sweep((1.0,), _INPUT_RANKS, (1.0,), _INPUT_RANKS),
         },
-        seeds=4,
+        seeds=3,
         steps=150,
         measured=16,
     ),
