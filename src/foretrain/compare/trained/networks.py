@@ -1,9 +1,9 @@
 """Many networks of one shape as stacks of matrices: forward, backward, and the tangent kernel of each.
 
-Signals have the axes (networks, neurons, samples), with those of a sample next to each other in memory: products of
-weights with few samples are then several times faster. Everything is one batched product per layer, and no graph is kept:
-with s the signal into a layer and δ = dL/dz the sensitivity out of it, the slope of the loss is δ sᵀ in its weights
-and the sum of δ over samples in its biases.
+Signals have the axes (networks, neurons, samples), and the neurons of a sample lie together in memory: products of
+weights with few samples are then several times faster. Everything is one batched product per layer, and no graph is
+kept: with s the signal into a layer and δ = dL/dz the sensitivity out of it, the slope of the loss is δ sᵀ in its
+weights and the sum of δ over samples in its biases.
 """
 
 from __future__ import annotations
