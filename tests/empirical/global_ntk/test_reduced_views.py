@@ -60,6 +60,15 @@ def test_few_parameters_are_taken_one_by_one() -> None:
     check_exact(drawn(9, samples=10, steps=13))  # 1170 states by 351 parameters
 
 
+def test_few_parameters_of_large_kernels_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = drawn(9, samples=10, steps=13)
+    monkeypatch.setattr(reduced_views, "_EXACT_FLOPS", 2.0 * 351 * 9**2 * 130)  # of the kernel in space
+    assert view(kernel, "spatial").directions == 0
+    sampled, exact = view(kernel, "temporal"), participation(defined(kernel)[0])
+    assert sampled.directions > 0
+    assert abs(sampled.rank.value - exact) < 4 * sampled.rank.standard_error
+
+
 @pytest.fixture
 def never_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduced_views, "_EXACT_SIZE", 0)
