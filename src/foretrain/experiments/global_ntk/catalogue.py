@@ -10,7 +10,7 @@ EXPERIMENTS = (
         "The statements of the theory on small networks, written out as matrices",
         f"{_SOURCE}, propositions 1 and 2, theorem 1, corollary 2",
         "foretrain.experiments.global_ntk.propositions:global_ntk_propositions",
-        seconds=4,
+        seconds=7,
     ),
     Experiment(
         "core-of-the-ntk",
@@ -18,7 +18,7 @@ EXPERIMENTS = (
         f"{_SOURCE}, figure 3",
         "foretrain.experiments.global_ntk.core_of_the_ntk.entry:core_of_the_ntk",
         resumable=True,
-        seconds=120,
+        seconds=200,
     ),
     Experiment(
         "learning-bottleneck",
@@ -26,7 +26,7 @@ EXPERIMENTS = (
         f"{_SOURCE}, figure 4",
         "foretrain.experiments.global_ntk.learning_bottleneck.entry:learning_bottleneck",
         resumable=True,
-        seconds=150,
+        seconds=270,
     ),
     Experiment(
         "student-teacher-ranks",
@@ -34,7 +34,7 @@ EXPERIMENTS = (
         f"{_SOURCE}, figure 5",
         "foretrain.experiments.global_ntk.student_teacher_ranks.entry:student_teacher_ranks",
         resumable=True,
-        seconds=150,
+        seconds=380,
     ),
     Experiment(
         "attention-input-dimension",
@@ -42,7 +42,7 @@ EXPERIMENTS = (
         f"{_SOURCE}, figures 6, 9 and 10",
         "foretrain.experiments.global_ntk.attention_ranks.entry:input_dimension",
         resumable=True,
-        seconds=150,
+        seconds=120,
     ),
     Experiment(
         "attention-width-and-heads",
@@ -65,7 +65,7 @@ EXPERIMENTS = (
         "Recurrent matrices with added fixed points",
         f"{_SOURCE}, figure 8 and (17)",
         "foretrain.experiments.global_ntk.fixed_point_initialisation.entry:fixed_point_initialisation",
-        seconds=40,
+        seconds=75,
     ),
     Experiment(
         "mode-prediction",
@@ -73,6 +73,6 @@ EXPERIMENTS = (
         f"{_SOURCE}, corollary 2, tested forward",
         "foretrain.experiments.global_ntk.mode_prediction.entry:mode_prediction",
         resumable=True,
-        seconds=85,
+        seconds=125,
     ),
 )
