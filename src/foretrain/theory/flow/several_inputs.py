@@ -44,11 +44,12 @@ def several_inputs(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[s
         if request.matrices is not None and name in PULLED_BACK
     }
     moving = [*_moving(request, Pairs(len(K))), *contractions.values()]
-    kept: dict[str, list[Array]] = {}
-    for now in _layers(mlp, K, Theta, request, moving):
+    found: dict[str, Array] = {}
+    for index, now in enumerate(_layers(mlp, K, Theta, request, moving)):
         for name in now.keys() & {*request.names}:
-            kept.setdefault(name, []).append(now[name])
-    found = {name: np.stack(values) for name, values in kept.items()}
+            if name not in found:
+                found[name] = np.empty((mlp.depth, *now[name].shape), now[name].dtype)
+            found[name][index] = now[name]
     if "six_point" in request.names:
         found["six_point"] = six_point_flow(mlp, np.diagonal(K))
     if "three_point" in request.names:

@@ -103,6 +103,11 @@ def first_tangent_kernel(mlp: MLP, X: ArrayLike) -> Array:
 
 
 def next_tangent_kernel(old: PairExpectations, Theta: Array, layer: Layer) -> Array:
-    """Theta' = lambda_b + lambda_W <s s> + (gamma^2 + C_W <s' s'>) Theta (8.63), entry by entry."""
-    growth = layer.gamma**2 + layer.C_W * old.of(1, 1)
-    return np.asarray(layer.lambda_b + layer.lambda_W * old.of(0, 0) + growth * Theta)
+    """Theta' = lambda_b + lambda_W <s s> + (gamma^2 + C_W <s' s'>) Theta (8.63), entry by entry and in place."""
+    inherited: Array = layer.C_W * old.of(1, 1)
+    inherited += layer.gamma**2
+    inherited *= Theta
+    fresh: Array = layer.lambda_W * old.of(0, 0)
+    fresh += layer.lambda_b
+    fresh += inherited
+    return fresh

@@ -199,8 +199,15 @@ class Response:
 
 
 def next_kernel(old: PairExpectations, layer: Layer) -> Array:
-    """K' = C_b + C_W <sigma sigma>_K + gamma^2 K (4.118), (B.11)."""
-    return np.asarray(layer.C_b + layer.C_W * old.of(0, 0) + layer.gamma**2 * old.K)
+    """K' = C_b + C_W <sigma sigma>_K + gamma^2 K (4.118), (B.11).
+
+    Sums are in place: of large kernels a new array costs more than the arithmetic.
+    """
+    K: Array = layer.C_W * old.of(0, 0)
+    K += layer.C_b
+    if layer.gamma:
+        K += layer.gamma**2 * old.K
+    return K
 
 
 def refuse_exploded(variances: Array, layer: int) -> None:
