@@ -82,6 +82,16 @@ def test_every_experiment_has_its_record_in_the_order_that_was_asked_for() -> No
     assert run.to_dataset().error.sel(experiment="crashed") == run.records[1].error
 
 
+def test_the_time_that_is_left_counts_what_runs_beside_the_finished_ones() -> None:
+    cost = {"a": 100.0, "b": 100.0, "c": 200.0}
+    lost, slow = Record("a", error="killed"), Record("b", seconds=300.0)  # three times as long as expected
+    assert many._left([slow], cost, 2, elapsed=300.0) == "; about 5 min left"  # 1200 s on two workers
+    assert many._left([slow], cost, 8, elapsed=300.0) == "; about 2 min left"
+    assert many._left([lost], cost, 2, elapsed=10.0) == ""
+    assert many._left([slow, lost, slow], cost, 2, elapsed=10.0) == ""
+    assert many._left([slow], cost, 2, elapsed=1000.0) == "; about 1 s left"
+
+
 @pytest.mark.filterwarnings("ignore:warned")
 def test_without_names_all_are_run() -> None:
     assert [record.name for record in run_many(workers=1).records] == list(registry.names())

@@ -81,20 +81,28 @@ def _records(tasks: Sequence[Task], workers: int, tell: Tell) -> tuple[Record, .
 def _performed(tasks: Sequence[Task], workers: int, tell: Tell) -> list[Record]:
     """All of them, told one by one."""
     cost = {task.name: registry.get(task.name).seconds for task in tasks}
-    start, records, done = time.perf_counter(), list[Record](), 0.0
+    start, records = time.perf_counter(), list[Record]()
     with Progress("experiments", total=sum(cost.values())) as bar:
         for record in _as_they_finish(tasks, cost, workers):
             records.append(record)
-            done += cost[record.name]
             bar.advance(cost[record.name])
-            left = (sum(cost.values()) - done) / done * (time.perf_counter() - start)
             for text in record.warnings:
                 warn_user(f"{record.name}: {text}", UserWarning)
             tell(
                 f"{len(records)} of {len(tasks)}: {record.name} {record.ending} ({record.seconds:.0f} s)"
-                + (f"; about {_duration(left)} left" if len(records) < len(tasks) else "")
+                + _left(records, cost, workers, time.perf_counter() - start)
             )
     return records
+
+
+def _left(finished: Sequence[Record], cost: dict[str, float], workers: int, elapsed: float) -> str:
+    """How long it will take, if the others are as much slower or faster than expected as the finished ones."""
+    timed = [record for record in finished if record.seconds]  # others were lost
+    if len(finished) == len(cost) or not timed:
+        return ""
+    pace = sum(record.seconds for record in timed) / sum(cost[record.name] for record in timed)
+    whole = pace * sum(cost.values()) / min(workers, len(cost))
+    return f"; about {_duration(max(whole - elapsed, 1.0))} left"
 
 
 def _as_they_finish(tasks: Sequence[Task], cost: dict[str, float], workers: int) -> Iterable[Record]:
