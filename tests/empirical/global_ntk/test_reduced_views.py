@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,19 @@ def test_random_directions_give_both_kernels() -> None:
         assert 0.3 * found.error < distance < 2.5 * found.error
         assert "random directions" in repr(found)
         assert torch.equal(view(kernel, kind, accuracy=0.02, seed=3).matrix, found.matrix)
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
+def test_states_that_explode_stay_finite_in_float32(shape: tuple[int, int]) -> None:
+    sheets = torch.randn(12, *shape, generator=torch.Generator().manual_seed(4))
+    kernel: Any = SimpleNamespace(dtype=torch.float32, device=torch.device("cpu"))
+    ranks = []
+    for scale in (1.0, 1e10):
+        pairs = reduced_views._Pairs(reduced_views._Cut(shape, 1, is_temporal=True), kernel)
+        pairs.add(scale * sheets)
+        ranks.append(pairs.rank(0))
+    assert ranks[1].value == pytest.approx(ranks[0].value, rel=1e-5)  # rounding of float32
+    assert ranks[1].standard_error == pytest.approx(ranks[0].standard_error, rel=1e-4)
 
 
 def test_of_one_member_of_a_sum() -> None:

@@ -40,9 +40,7 @@ _EXACT_SIZE = 1024  # states up to this number are written out
 _EXACT_PARAMETERS = 2048  # parameters up to this number are taken one by one ...
 _EXACT_FLOPS = 2e10  # ... if that takes about a second at most
 _FIRST, _MOST = 32, 512  # directions
-_GROWTH = (
-    4.0  # of their number between two looks at the error, at most: a look costs as much as the directions
-)
+_GROWTH = 4.0  # of their number between two looks at the error, at most: a look costs as much as they do
 _SHARE = 0.25  # of the free memory, for the sheets
 
 
@@ -214,7 +212,7 @@ class _Pairs:
         """More of them."""
         small = sheets @ sheets.mT if self._are_wide else sheets.mT @ sheets
         self._traces += small.diagonal(dim1=1, dim2=2).sum(1, dtype=torch.float64).tolist()
-        self._squares += small.square().sum((1, 2), dtype=torch.float64).tolist()
+        self._squares += small.double().square().sum((1, 2)).tolist()
         if self._are_wide:
             self._total += small.sum(0)
             self._kept.append(small)
@@ -232,11 +230,11 @@ class _Pairs:
         found = []
         for block in self._kept:
             if self._are_wide:
-                products = (block * self._total).flatten(1)
+                products = (block.double() * self._total).flatten(1)
             else:
-                columns = (block * (self._total @ block)).sum(0, dtype=torch.float64)
+                columns = (block.double() * (self._total @ block)).sum(0)
                 products = columns.view(-1, self._cut.traced)
-            found.append(products.sum(1, dtype=torch.float64).cpu().numpy())
+            found.append(products.sum(1).cpu().numpy())
         return np.concatenate(found)
 
     @property
