@@ -147,7 +147,7 @@ def test_rounding_size_jumps_are_not_reported() -> None:
 
 @pytest.mark.parametrize("power", [0.5, 1.5, 2.5])
 def test_power_law_singularities_are_refused(power: float) -> None:
-    with pytest.raises(NotSupportedError, match="not piecewise smooth near z = "):
+    with pytest.raises(NotSupportedError, match="piecewise smooth"):
         activation(lambda z: np.abs(z) ** power)
 
 
