@@ -33,7 +33,7 @@ def test_whole_numbers_stay_such_for_embeddings() -> None:
 
 def test_what_a_model_does_not_take_or_give_is_said() -> None:
     check_takes(nn.Linear(2, 1), torch.ones(3, 2))
-    with pytest.raises(InputError, match=r"does not take samples of shape \(4,\)"):
+    with pytest.raises(InputError, match=r"\(4,\)"):
         check_takes(nn.Linear(2, 1), torch.ones(3, 4))
     with pytest.raises(InputError, match="returns nothing"):
         check_takes(Silent(2, 1), torch.ones(3, 2))
