@@ -73,7 +73,7 @@ def test_seed_dtype_and_inputs() -> None:
     single = build(free, 3, dtype=torch.float32)
     assert single(torch.zeros(1, 3)).dtype == torch.float32
     torch.testing.assert_close(single.layers[0].weight.double(), one.layers[0].weight, rtol=1e-6, atol=0)
-    with pytest.raises(InputError, match="n_in is 3 but the MLP has n_in 2"):
+    with pytest.raises(InputError, match="n_in is 3"):
         build(MLP, n_in=3)
     with pytest.raises(InputError, match="n_in is not set"):
         build(free)
@@ -115,22 +115,22 @@ def test_groups_fit_any_network_of_linear_layers() -> None:
     mlp = ft.MLP("relu", depth=2, width=4, n_in=3)
     plain = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1, bias=False))
     assert [group["lr"] for group in parameter_groups(plain, mlp, 0.6)] == pytest.approx([0.6, 0.2, 0.15])
-    with pytest.raises(InputError, match="has 2 linear layers but the MLP has depth 3"):
+    with pytest.raises(InputError, match="depth 3"):
         parameter_groups(plain, ft.MLP("relu", depth=3, width=4, n_in=3), 0.1)
-    with pytest.raises(InputError, match="layer 1 of the network has width 4"):
+    with pytest.raises(InputError, match=r"layer 1 .*width 4"):
         parameter_groups(plain, ft.MLP("relu", depth=2, width=5, n_in=3), 0.1)
 
 
 @pytest.mark.parametrize("eta", [np.nan, np.inf, -0.1, "fast", None, True])
 def test_learning_rates_that_are_none_are_refused(eta: object) -> None:
     mlp = ft.MLP("relu", depth=2, width=4, n_in=3)
-    with pytest.raises(InputError, match="finite learning rate that is not negative"):
+    with pytest.raises(InputError, match="learning rate"):
         parameter_groups(build(mlp), mlp, eta)
 
 
 def test_groups_need_a_network_and_its_architecture() -> None:
     mlp = ft.MLP("relu", depth=2, width=4, n_in=3)
-    with pytest.raises(InputError, match="the network is None: give a torch module"):
+    with pytest.raises(InputError, match="network is None"):
         parameter_groups(None, mlp, 0.1)
     with pytest.raises(InputError, match="give an MLP"):
         parameter_groups(build(mlp), None, 0.1)

@@ -147,7 +147,7 @@ def test_bad_input() -> None:
     mlp = MLP.critical("tanh", 2, 8)
     with pytest.raises(InputError, match="three different"):
         compare_effective_kernels(mlp, X, Y, widths=(16, 32))
-    with pytest.raises(InputError, match="draws is 1: give a whole number, at least 2"):
+    with pytest.raises(InputError, match="draws is 1"):
         compare_effective_kernels(mlp, X, Y, draws=1)
     with pytest.raises(InputError, match="between 0 and 2"):
         compare_effective_kernels(mlp, X, Y, step=2.0)

@@ -169,22 +169,22 @@ def test_too_deep_for_a_quadratic_is_said() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"draws": 100}, "draws is 100: give a whole number, at least 500"),
+        ({"draws": 100}, "draws .*500"),
         ({"draws": 1e4}, "whole number"),
         ({"observables": ["W"]}, "unknown observable 'W'"),
         ({"observables": []}, "at least one observable"),
-        ({"observables": ["three_point"]}, "vanishes without skip connections"),
+        ({"observables": ["three_point"]}, "skip connections"),
         ({"method": "exact"}, "unknown sampling method"),
         ({"estimator": "neuron"}, "did you mean 'neurons'"),
         ({"scales": [1, 2]}, "at least 3"),
-        ({"widths": [16, 32]}, r"widths is \[16, 32\]: give at least 3 different whole numbers"),
-        ({"widths": 16}, "widths is 16: give at least 3"),
-        ({"widths": [16, 32, 64.5]}, "one of widths is 64.5: give a positive whole number"),
+        ({"widths": [16, 32]}, r"widths .*3"),
+        ({"widths": 16}, "widths is 16"),
+        ({"widths": [16, 32, 64.5]}, "widths is 64.5"),
         ({"widths": [16, 32, 64], "scales": [1, 2, 4]}, "either widths or scales"),
         ({"scales": "abc"}, "at least 3"),
         ({"scales": 2.0}, "at least 3"),
-        ({"scales": [1, 1.001, 1.002]}, r"make only the widths \[32\]"),
-        ({"observables": 3}, "give a list of names"),
+        ({"scales": [1, 1.001, 1.002]}, r"\[32\]"),
+        ({"observables": 3}, "list of names"),
     ],
 )
 def test_bad_requests(options: dict[str, object], message: str) -> None:
@@ -193,9 +193,7 @@ def test_bad_requests(options: dict[str, object], message: str) -> None:
 
 
 def test_no_shift_of_the_metric_with_skip_connections() -> None:
-    with pytest.raises(
-        NotSupportedError, match="leave G1 out of the observables, or gamma out of the network"
-    ):
+    with pytest.raises(NotSupportedError, match=r"G1 .*gamma"):
         compare_initial(ft.MLP("tanh", depth=3, width=20, gamma=0.5), X, ["G1"], draws=500)
 
 
@@ -279,9 +277,9 @@ def test_a_zero_input_is_compared_without_noise() -> None:
 
 def test_nothing_to_compare_is_said() -> None:
     net = ft.MLP("tanh", depth=3, width=24)
-    with pytest.raises(InputError, match="nothing to compare, since K, V, G1 is zero"):
+    with pytest.raises(InputError, match="K, V, G1"):
         compare_initial(net, [[0.0, 0.0]], draws=500)
-    with pytest.raises(InputError, match="nothing to compare, since Theta, H1 is zero"):
+    with pytest.raises(InputError, match="Theta, H1"):
         compare_initial(net.replace(lambda_b=0.0, lambda_W=0.0), X, ["Theta", "H1"], draws=500)
     with pytest.raises(InputError, match="give an MLP"):
         compare_initial(None, X)
@@ -304,7 +302,7 @@ def test_a_verdict_on_entries_that_do_not_fluctuate() -> None:
 def test_what_vanishes_at_depth_two_is_left_out_unless_named() -> None:
     shallow = ft.MLP("tanh", depth=2, width=24)
     assert {entry.observable for entry in compare_initial(shallow, X, draws=500).entries} == {"K", "V"}
-    with pytest.raises(InputError, match="G1 vanishes in layers 1 and 2, and the network has depth 2"):
+    with pytest.raises(InputError, match=r"G1 .*depth 2"):
         compare_initial(shallow, X, ["K", "G1"], draws=500)
-    with pytest.raises(InputError, match="V of two different neurons"):
+    with pytest.raises(InputError, match="neurons"):
         compare_initial(shallow, X, ["K", "V"], draws=500, estimator="neurons")

@@ -240,18 +240,18 @@ def test_narrower_networks_by_default() -> None:
         (
             lambda: compare_initial(SMALL, X, ["A"], 500, estimator="neurons"),
             NotSupportedError,
-            "A is measured with estimator='metric' only",
+            "estimator='metric'",
         ),
         (
             lambda: compare_initial(ft.MLP("tanh", depth=3, width=8, gamma=0.5), X, ["Theta"], 500),
             NotSupportedError,
-            "leave Theta out of the observables, or gamma out of the network",
+            "Theta .*gamma",
         ),
         (lambda: compare_initial(SMALL, np.eye(5, 3) + 1, ["B"], 500), InputError, "full B of 5 inputs"),
         (
             lambda: compare_initial(ft.MLP("tanh", 2, 24), X, ["H1", "A"], 500),
             InputError,
-            "H1 vanishes in layers 1 and 2, and the network has depth 2",
+            "H1 .*depth 2",
         ),
     ],
 )
@@ -346,8 +346,6 @@ def test_entries_that_do_not_fluctuate_are_called_exact_only_where_they_are() ->
 def test_inputs_at_a_kink_are_refused() -> None:
     """Theory takes the limit K -> 0+ of the slope, torch the slope 0 at the kink of relu."""
     net = ft.MLP("relu", depth=3, width=16, C_W=2.0)
-    with pytest.raises(
-        InputError, match=r"kernel of input 0 is exactly zero, at the kink of relu.*or give C_b > 0"
-    ):
+    with pytest.raises(InputError, match=r"input 0 .*relu.*C_b > 0"):
         compare_initial(net, [[0.0, 0.0], [1.0, 2.0]], ["K", "Theta"], draws=500)
     assert compare_initial(net.replace(C_b=0.1), [[0.0, 0.0]], ["Theta"], draws=500).agrees

@@ -80,7 +80,7 @@ def test_shares_minimise_the_noise_for_the_cost() -> None:
 @pytest.mark.parametrize(
     ("scales", "message"),
     [
-        ((1, 2), "at least 3 different positive multipliers"),
+        ((1, 2), "3 different .*multipliers"),
         ((1, 1, 2), "at least 3 different"),
         ((-1, 1, 2), "positive"),
         ((0.01, 1, 2), "fewer than two neurons"),

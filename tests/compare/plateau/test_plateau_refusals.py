@@ -19,18 +19,18 @@ from foretrain.support.errors import InputError, NotSupportedError
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({}, "give a learning rate"),
+        ({}, "learning rate"),
         ({"lr": -1.0}, "positive learning rate"),
         ({"lr": 0.1, "share": 0.95}, "between 0 and 0.9"),
         ({"lr": 0.1, "threshold": 10.0}, "the plateau is at"),
         ({"lr": 0.1, "batch_size": 1000}, "1 to 256"),
-        ({"lr": 0.1, "batch_size": 2.5}, "batch_size is 2.5: give a positive whole number"),
-        ({"lr": 0.1, "max_steps": math.inf}, "max_steps is inf: give one number that is finite"),
+        ({"lr": 0.1, "batch_size": 2.5}, "batch_size is 2.5"),
+        ({"lr": 0.1, "max_steps": math.inf}, "max_steps is inf"),
         (
             {"lr": 0.1, "loss": "hinge"},
-            "unknown loss 'hinge': choose one of: cross_entropy, mse, squared_error",
+            "'hinge'.*squared_error",
         ),
-        ({"lr": 0.1, "loss": 3}, "loss is a int: give its name or a function"),
+        ({"lr": 0.1, "loss": 3}, "loss is a int"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], part: str) -> None:
@@ -42,7 +42,7 @@ def test_bad_options_are_refused(options: dict[str, Any], part: str) -> None:
 def test_bad_models_and_data_are_refused() -> None:
     x, y = task_of(6)
     model = chain(nn.Tanh, [6, 4, 1], [1.0, 1.0])
-    with pytest.raises(InputError, match="one target for each input"):
+    with pytest.raises(InputError, match="target"):
         plateau(model, x, y[:-1], lr=0.1)
     with pytest.raises(InputError, match="shape of the outputs"):
         plateau(model, x, torch.cat([y, y], 1), lr=0.1)
@@ -65,7 +65,7 @@ def test_bad_models_and_data_are_refused() -> None:
 def test_labels_and_targets_that_cannot_be_learned_are_refused() -> None:
     x, y = task_of(6)
     model = chain(nn.Tanh, [6, 4, 3], [1.0, 1.0])
-    with pytest.raises(InputError, match="labels from 0 to 2"):
+    with pytest.raises(InputError, match="0 to 2"):
         plateau(model, x, torch.arange(256) % 4, lr=0.1)
     with pytest.raises(InputError, match="nothing to learn"):
         plateau(chain(nn.Tanh, [6, 4, 1], [1.0, 1.0]), x, 0 * y, lr=0.1)
@@ -81,11 +81,11 @@ def test_what_is_no_array_or_rate_is_refused() -> None:
     model, (x, y) = nn.Linear(3, 1), task_of(3)
     with pytest.raises(InputError, match="y is a float"):
         plateau(model, x, 1.0, lr=0.1)
-    with pytest.raises(InputError, match="y is a Tensor: give an array of real numbers"):
+    with pytest.raises(InputError, match="y is a Tensor"):
         plateau(model, x, y + 1j, lr=0.1)
-    with pytest.raises(NotSupportedError, match="x is a tuple: give one tensor"):
+    with pytest.raises(NotSupportedError, match="x is a tuple"):
         plateau(model, (x, x), y, lr=0.1)
-    with pytest.raises(InputError, match=r"x is empty, of shape \(0, 3\)"):
+    with pytest.raises(InputError, match=r"\(0, 3\)"):
         plateau(model, x[:0], y[:0], lr=0.1)
     with pytest.raises(InputError, match="x is a NoneType"):
         plateau(model, None, y, lr=0.1)
@@ -104,7 +104,7 @@ def test_numbers_that_are_none_are_found_where_they_are() -> None:
         plateau(chain(nn.Tanh, [3, 8, 1], [math.nan, 1.0]), x, y, lr=0.1)
     with pytest.raises(InputError, match="lazy"):
         plateau(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 1)), x, y, lr=0.1)
-    with pytest.raises(InputError, match=r"does not take outputs of shape \(16, 1\)"):
+    with pytest.raises(InputError, match=r"\(16, 1\)"):
         prepare(model, x, y[:, 0], nn.functional.binary_cross_entropy)
     signs = (y[:, 0] > 0).long()
     assert prepare(model, x, signs, nn.BCEWithLogitsLoss()).y.shape == (16, 1)

@@ -261,17 +261,17 @@ def test_bad_input() -> None:
         small(algorithm="leap")
     with pytest.raises(InputError, match="unknown learner"):
         small(learner="guess")
-    with pytest.raises(InputError, match="leave eta and time out"):
+    with pytest.raises(InputError, match="eta and time"):
         small(algorithm="two_step", eta=0.1)
     with pytest.raises(InputError, match="converges only below"):
         small(eta=3.0)
-    with pytest.raises(InputError, match="neither an algorithm nor a rate"):
+    with pytest.raises(InputError, match="algorithm"):
         small(learner="bayes", eta=0.1)
     with pytest.raises(InputError, match="noise is a matter"):
         small(noise=0.1)
-    with pytest.raises(InputError, match="at least 200 for each"):
+    with pytest.raises(InputError, match="200"):
         small(draws=20)
-    with pytest.raises(InputError, match="one for each of 3 widths"):
+    with pytest.raises(InputError, match="3 widths"):
         small(draws=(400, 400))
     with pytest.raises(InputError, match="either widths or scales"):
         small(scales=(1, 2, 4))
@@ -291,7 +291,7 @@ def test_networks_that_run_away_are_refused() -> None:
         return replace(found, diverged=np.array([False, True, False, True]))
 
     object.__setattr__(goal, "train", run_away)
-    with pytest.raises(InputError, match="2 of 4 networks of width 64 did not come to an end"):
+    with pytest.raises(InputError, match="2 of 4 networks of width 64"):
         measure_trained(goal, network("sin", 2), 4, 2, 0)
 
 

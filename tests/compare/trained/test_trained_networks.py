@@ -208,7 +208,7 @@ def test_bad_input() -> None:
         train_ensemble(TANH, X[:A], X[A:], how, draws=4, keep=("kernel",))
     with pytest.raises(InputError, match="targets"):
         train_ensemble(TANH, X[:2], X[A:], how, draws=4)
-    with pytest.raises(InputError, match="have not reached the end"):
+    with pytest.raises(InputError, match="reached the end"):
         train_ensemble(TANH, X[:A], None, Training(Y, 0.1, most_steps=5), draws=2)
     with pytest.raises(InputError, match="unknown result 'kernel_after'"):
         draw_ensemble(TANH, X[:A], X[A:], how, draws=4, keep=("kernel_after",))
