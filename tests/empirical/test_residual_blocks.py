@@ -190,7 +190,7 @@ class Raw(nn.Module):
 
 def test_raw_parameters_need_a_function() -> None:
     z = signal(10, WIDTH)
-    with pytest.raises(NotSupportedError, match=r"layers\.1 \(Raw\) .* pass a function"):
+    with pytest.raises(NotSupportedError, match=r"layers\.1 \(Raw\)"):
         tune_block(nn.ModuleDict({"layers": nn.Sequential(nn.Linear(WIDTH, WIDTH), Raw())}), z, 0.5)
     tuned = tune_block(Raw, z, 0.5, draws=4)
     assert tuned.G_RR_error > 0
@@ -219,7 +219,7 @@ def test_bad_input() -> None:
         tune_block(mlp_branch(), z.double(), 0.5)
     with pytest.raises(InputError, match="draws"):
         tune_block(mlp_branch(), z, 0.5, draws=1)
-    with pytest.raises(InputError, match="must return a torch module"):
+    with pytest.raises(InputError, match="torch module"):
         tune_block(lambda: 3, z, 0.5)
     with pytest.raises(InputError, match="has no scale"):
         tune_block(nn.Threshold(1e9, 0.0), z, 0.5)

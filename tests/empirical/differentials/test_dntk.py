@@ -278,7 +278,7 @@ def test_a_wrong_forward_mode_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.route == "nested backward passes"
     torch.testing.assert_close(found.values, right.values)
     monkeypatch.setattr(autodiff, "_by_backward_passes", autodiff._by_forward_mode)
-    with pytest.raises(NotSupportedError, match="write it with plain torch operations"):
+    with pytest.raises(NotSupportedError, match="plain torch"):
         ft.dntk(model, x)
 
 
@@ -377,13 +377,13 @@ def test_the_model_is_left_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"outputs": "full"}, "give a list of output numbers"),
+        ({"outputs": "full"}, "output numbers"),
         ({"outputs": [2]}, "numbers from 0 to 1"),
-        ({"samples": [5]}, "samples= must be a list of numbers from 0 to 1"),
-        ({"samples": []}, "samples= must be a list"),
-        ({"samples": "all"}, "samples= must be a list"),
-        ({"rates": {"0.weight": -1.0}}, "must be finite and not negative"),
-        ({"rate": 1.0}, "unknown option 'rate': did you mean 'rates'"),
+        ({"samples": [5]}, "samples=.* 0 to 1"),
+        ({"samples": []}, "samples="),
+        ({"samples": "all"}, "samples="),
+        ({"rates": {"0.weight": -1.0}}, "not negative"),
+        ({"rate": 1.0}, "did you mean 'rates'"),
     ],
 )
 def test_bad_input(options: dict[str, object], message: str) -> None:
@@ -395,7 +395,7 @@ def test_bad_input(options: dict[str, object], message: str) -> None:
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = made("gated cell")
     monkeypatch.setenv("FORETRAIN_MEMORY", "10kB")
-    with pytest.raises(NotEnoughMemoryError, match="name fewer samples= or outputs="):
+    with pytest.raises(NotEnoughMemoryError, match="samples= or outputs="):
         ft.ddntk(model, x)
 
 

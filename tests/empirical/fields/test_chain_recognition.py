@@ -89,7 +89,7 @@ def test_fields_are_those_of_the_moment() -> None:
     with torch.no_grad():
         model[0].weight.mul_(2)
     assert torch.equal(chain.layer(1).weight, kept)
-    with pytest.raises(InputError, match="the parameters of 0 have changed"):
+    with pytest.raises(InputError, match="parameters of 0"):
         chain.check_unchanged()
 
 
@@ -165,31 +165,31 @@ def between(*parts: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Skip(), "between fc2 and fc3 the signal does not come from fc2 alone: skip connections"),
-        (InputSkip(), "between fc1 and fc3 the signal does not come from fc1 alone"),
+        (Skip(), "fc2 and fc3"),
+        (InputSkip(), "fc1 and fc3"),
         (
             Parallel(),
-            "between fc2 and the output the signal does not come from fc2 alone|between fc1 and fc2",
+            "fc2 and the output|fc1 and fc2",
         ),
-        (Recurrent(), "fc1 is used more than once"),
-        (Noisy(), "two calls of the model gave different outputs"),
+        (Recurrent(), "fc1 .*once"),
+        (Noisy(), "different outputs"),
         (Mean(), "pass readout='mean'"),
-        (Own(), "the trained parameter gain belongs to Own"),
-        (Detached(), "between fc1 and fc3 no gradient flows"),
+        (Own(), "gain belongs to Own"),
+        (Detached(), "fc1 and fc3 no gradient"),
         (tied(), "are the same parameter"),
         (
             nn.Sequential(Doubling(4, 2), nn.Tanh()),
-            r"0 \(Doubling\) does not give W u \+ c of its own weight",
+            r"0 \(Doubling\)",
         ),
-        (between(nn.Dropout(0.1)), r"1 \(Dropout\) is random in training mode: call model.eval\(\)"),
-        (between(nn.BatchNorm1d(4)), r"1 \(BatchNorm1d\) mixes the inputs of a batch"),
-        (between(nn.LayerNorm(4)), "the trained parameter 1.weight belongs to LayerNorm"),
-        (between(nn.LayerNorm(4, elementwise_affine=False)), "between 0 and 2 units or inputs are mixed"),
-        (between(nn.Softmax(dim=1)), "between 0 and 2 units or inputs are mixed"),
+        (between(nn.Dropout(0.1)), r"1 \(Dropout\).*model.eval\(\)"),
+        (between(nn.BatchNorm1d(4)), r"1 \(BatchNorm1d\)"),
+        (between(nn.LayerNorm(4)), "1.weight belongs to LayerNorm"),
+        (between(nn.LayerNorm(4, elementwise_affine=False)), "0 and 2 units or inputs"),
+        (between(nn.Softmax(dim=1)), "0 and 2 units or inputs"),
         (between(nn.PReLU()), "1.weight belongs to PReLU"),
         (nn.Sequential(nn.Linear(4, 4), nn.GLU(), nn.Linear(2, 1)), r"4 units become \(2,\)"),
         (nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 1, 3)), "1.weight belongs to Conv1d"),
-        (nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3)), r"1 gets a signal of shape \(3, 2, 2\)"),
+        (nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3)), r"\(3, 2, 2\)"),
         (nn.Sequential(weight_norm(nn.Linear(4, 4)), nn.Tanh()), "belongs to ParametrizationList"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
@@ -211,8 +211,8 @@ def test_switched_off_randomness_and_frozen_normalisation_are_fine() -> None:
     [
         (nn.Linear(4, 1), torch.ones(4), r"give \(inputs, features\)"),
         (nn.Linear(4, 1), "inputs", "give a tensor"),
-        (nn.Linear(4, 1), torch.full((2, 4), torch.nan), "x has values that are not finite"),
-        (nn.Linear(4, 1), torch.ones(2, 3), "cannot be called on x"),
+        (nn.Linear(4, 1), torch.full((2, 4), torch.nan), "x .*not finite"),
+        (nn.Linear(4, 1), torch.ones(2, 3), "on x"),
         (Pair(), torch.ones(2, 4), "returned tuple"),
         (torch.tanh, torch.ones(2, 4), "give a torch module"),
     ],

@@ -153,11 +153,11 @@ def test_bad_requests() -> None:
     y = targets(found)
     with pytest.raises(InputError, match="y has shape"):
         found.first_order(0.1, y[:3])
-    with pytest.raises(InputError, match="give a positive learning rate"):
+    with pytest.raises(InputError, match="learning rate"):
         found.first_order(-1.0, y)
     with pytest.raises(InputError, match="loss_scale is 0"):
         found.first_order(0.1, y, loss_scale=0.0)
-    with pytest.raises(InputError, match="only the first axis may differ"):
+    with pytest.raises(InputError, match="first axis"):
         found.first_order(0.1, y, unseen=normal(2, 7))
     with pytest.raises(InputError, match=r"layers 0\.\.2 change"):
         found.first_order(0.1, y).conjugate(3)

@@ -104,9 +104,9 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_bad_requests() -> None:
     with pytest.raises(InputError, match="modes is 0"):
         record_fields(network(), X, Y, 2, 0.1, modes=0)
-    with pytest.raises(InputError, match="give numbers of inputs from 0 to 6"):
+    with pytest.raises(InputError, match="0 to 6"):
         record_fields(network(), X, Y, 2, 0.1, inputs=[7])
-    with pytest.raises(InputError, match="steps is True: give a positive whole number"):
+    with pytest.raises(InputError, match="steps is True"):
         record_fields(network(), X, Y, True, 0.1)
     with pytest.raises(InputError, match="every is 0"):
         record_fields(network(), X, Y, 2, 0.1, every=0)

@@ -104,7 +104,7 @@ def test_one_hidden_layer_has_the_kernel_J() -> None:
     Q0 = x @ x.T / 7
     a = (model[0](x) > 0).double()
     np.testing.assert_allclose(found.J.values[..., 0, 0], (Q0 * (a @ a.T / 7)).numpy(), atol=1e-14)
-    with pytest.raises(InputError, match=r"this chain has 3 layers: use \.kernel"):
+    with pytest.raises(InputError, match=r"3 layers.*\.kernel"):
         _ = CASES["note"].fields().J
 
 
@@ -209,18 +209,18 @@ def test_the_text_names_layers_and_their_shares() -> None:
 
 def test_bad_requests() -> None:
     found = CASES["note"].fields()
-    with pytest.raises(InputError, match="layer is 4: give a number from 0 to 3"):
+    with pytest.raises(InputError, match="layer is 4"):
         found.overlap(4)
-    with pytest.raises(InputError, match="layer is 0: give a number from 1 to 3"):
+    with pytest.raises(InputError, match="layer is 0"):
         found.correlator(0)
     with pytest.raises(InputError, match="did you mean 'mean'"):
         fields(note_network(1), normal(3, 12), readout="means")
-    with pytest.raises(InputError, match=r"shape \(1, 5\): give finite numbers, \(12,\)"):
+    with pytest.raises(InputError, match=r"\(1, 5\).*\(12,\)"):
         fields(note_network(1), normal(3, 12), readout=normal(5))
 
 
 def test_kernels_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = CASES["tanh"].fields(40)
     monkeypatch.setenv("FORETRAIN_MEMORY", "10kB")
-    with pytest.raises(NotEnoughMemoryError, match="give fewer inputs or outputs"):
+    with pytest.raises(NotEnoughMemoryError, match="inputs or outputs"):
         _ = found.kernel

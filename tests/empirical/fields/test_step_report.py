@@ -140,10 +140,10 @@ def test_a_trained_model_needs_new_fields() -> None:
 
 def test_bad_requests() -> None:
     found = KINKED.fields()
-    with pytest.raises(InputError, match="one positive learning rate or several"):
+    with pytest.raises(InputError, match="learning rate"):
         found.step_report([0.1, -0.1], normal(5))
     with pytest.raises(InputError, match="y has shape"):
         found.step_report(0.1, normal(4))
     frozen = fields(KINKED.model().requires_grad_(False), KINKED.x())
-    with pytest.raises(InputError, match="no parameter of the model is trained"):
+    with pytest.raises(InputError, match="no parameter"):
         frozen.step_report(0.1, normal(5))

@@ -133,17 +133,17 @@ def test_forward_transport_is_the_jacobian_between_layers() -> None:
 
 def test_bad_requests() -> None:
     found = CASES["note"].fields()
-    with pytest.raises(InputError, match="layer is 3: give a number from 0 to 2"):
+    with pytest.raises(InputError, match="layer is 3"):
         found.metric(3)
     with pytest.raises(InputError, match=r"not all in 0\.\.4"):
         found.metric(0, 5, 1)
-    with pytest.raises(InputError, match=r"shape \(3, 12\): give \(5, 12\)"):
+    with pytest.raises(InputError, match=r"\(3, 12\).*\(5, 12\)"):
         found.apply_transport(0, np.ones((3, 12)))
 
 
 def test_all_pairs_are_formed_only_if_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     found = CASES["note"].fields()
     monkeypatch.setenv("FORETRAIN_MEMORY", "20kB")
-    with pytest.raises(NotEnoughMemoryError, match="apply the operator to vectors"):
+    with pytest.raises(NotEnoughMemoryError, match="vectors"):
         found.transport(0)
     assert found.metric(0, 0, 1).shape == (12, 12)

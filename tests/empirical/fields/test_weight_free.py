@@ -141,11 +141,11 @@ def test_one_step_is_the_kernel_while_masks_hold() -> None:
 
 def test_what_does_not_close_is_refused() -> None:
     y = normal(INPUTS, seed=8)
-    with pytest.raises(NotSupportedError, match="3 layers: only one hidden layer closes"):
+    with pytest.raises(NotSupportedError, match="3 layers"):
         simulate(note_network(3, width=4), X, y, 5, 0.1, readout="mean")
-    with pytest.raises(NotSupportedError, match=r"something follows the second nn\.Linear"):
+    with pytest.raises(NotSupportedError, match=r"second nn\.Linear"):
         simulate(note_network(2, width=4), X, y, 5, 0.1, readout="mean")
-    with pytest.raises(NotSupportedError, match="only ReLU can be evolved by its activations"):
+    with pytest.raises(NotSupportedError, match="ReLU"):
         simulate(hidden(nn.Tanh()), X, y, 5, 0.1, readout="mean", evolve="activation")
 
 

@@ -121,9 +121,9 @@ def test_operators_and_their_kernels_agree() -> None:
 def test_bad_numbers_are_refused() -> None:
     model = nn.Linear(3, 1).double()
     operator = ntk_operator(model, torch.randn(5, 3, dtype=torch.float64))
-    with pytest.raises(InputError, match="probes is 1: give a whole number, at least 2"):
+    with pytest.raises(InputError, match="probes is 1"):
         spectral_density(operator, probes=1)
-    with pytest.raises(InputError, match="steps is 0: give a positive whole number"):
+    with pytest.raises(InputError, match="steps is 0"):
         spectral_density(operator, steps=0)
     numbers = {"probes": np.int64(3), "steps": np.int64(2)}
     assert spectral_density(operator, **numbers).size == 5  # type: ignore[arg-type]

@@ -355,17 +355,17 @@ def test_bad_input_is_named() -> None:
     model, inputs, _ = made("mlp")
     x = inputs(4)
     operator = ntk_operator(model, x)
-    with pytest.raises(InputError, match=r"shape \(3, 2\), but it must be \(4, 2\) or flat \(8,\)"):
+    with pytest.raises(InputError, match=r"\(3, 2\).*\(4, 2\).*\(8,\)"):
         operator.matvec(torch.ones(3, 2))
     with pytest.raises(InputError, match="use matmat for many"):
         operator.matvec(torch.ones(2, 4, 2))
-    with pytest.raises(InputError, match=r"must be \(k, 4, 2\)"):
+    with pytest.raises(InputError, match=r"\(k, 4, 2\)"):
         operator.matmat(torch.ones(4, 2))
     with pytest.raises(InputError, match="not finite"):
         operator.matvec(torch.full((4, 2), torch.nan))
     with pytest.raises(InputError, match="'nothing' is no parameter"):
         operator.pushforward({"nothing": torch.ones(1)})
-    with pytest.raises(InputError, match=r"the change of '0.bias' has shape \(3,\)"):
+    with pytest.raises(InputError, match=r"'0.bias' .*\(3,\)"):
         operator.pushforward({"0.bias": torch.ones(3)})
     with pytest.raises(InputError, match="leave x2 out"):
         ntk_operator(model, x, x).trace()

@@ -46,35 +46,33 @@ MEASURES: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", MEASURES)
 def test_precision_that_is_not_the_models(name: str) -> None:
-    with pytest.raises(
-        InputError, match=r"x is float64, but the model is float32: .* \.to\(torch\.float32\)"
-    ):
+    with pytest.raises(InputError, match=r"x is float64.*\.to\(torch\.float32\)"):
         MEASURES[name](torch.ones(5, 3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", MEASURES)
 def test_shapes_that_are_not_the_models(name: str) -> None:
-    with pytest.raises(InputError, match=r"cannot be called on x of shape \(\d, .*7\) float32 \(.*\): give"):
+    with pytest.raises(InputError, match=r"x of shape \(\d, .*7\) float32"):
         MEASURES[name](torch.ones(5, 7))
 
 
 def test_the_second_side() -> None:
-    with pytest.raises(InputError, match="x2 is float64, but the model is float32"):
+    with pytest.raises(InputError, match=r"x2 is float64.*float32"):
         ft.ntk(network(), torch.ones(5, 3), torch.ones(4, 3, dtype=torch.float64))
-    with pytest.raises(InputError, match=r"cannot be called on x2 of shape \(4, 7\)"):
+    with pytest.raises(InputError, match=r"x2 of shape \(4, 7\)"):
         ft.ntk(network(), torch.ones(5, 3), torch.ones(4, 7))
 
 
 def test_equilibria() -> None:
     rest, state = Rest(4, 4), torch.zeros(3, 4)
-    with pytest.raises(InputError, match="the state or x is float64, but the model is float32"):
+    with pytest.raises(InputError, match=r"state or x is float64.*float32"):
         solve(rest, state.double(), torch.ones(3, 4))
-    with pytest.raises(InputError, match="the state or x is float64, but the model is float32"):
+    with pytest.raises(InputError, match=r"state or x is float64.*float32"):
         ft.global_ntk(rest, torch.ones(3, 4), equilibrium=state.double())
 
 
 def test_blocks() -> None:
-    with pytest.raises(InputError, match=r"cannot be called on z of shape \(5, 7\)"):
+    with pytest.raises(InputError, match=r"z of shape \(5, 7\)"):
         tune_block(nn.Linear(3, 3), torch.ones(5, 7), gamma=0.5)
 
 

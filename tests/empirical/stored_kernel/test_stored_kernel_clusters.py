@@ -70,9 +70,7 @@ def test_a_dask_worker_killed_at_work(dask: Any, expected: dict[str, bytes], tmp
 
 def test_workers_that_do_not_see_the_store(dask: Any, tmp_path: Path) -> None:
     dask.run(_blind_to, str(tmp_path))
-    with pytest.raises(
-        FileError, match=r"a worker on .* does not see .*: put the store on a file system that all"
-    ):
+    with pytest.raises(FileError, match=r"worker on .*file system"):
         stored(tmp_path / "k.zarr", Slow(), inputs(SAMPLES), side=SIDE, engine=dask)
 
 

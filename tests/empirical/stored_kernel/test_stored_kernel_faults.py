@@ -173,9 +173,7 @@ def test_a_full_disk_loses_nothing(workers: int, tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(folders, "_write_all", fill)
     engine = "threads" if workers == 2 else None
-    with pytest.raises(
-        FileError, match=r"could not be written, the disk is full: make room and run the same again"
-    ):
+    with pytest.raises(FileError, match=r"disk is full"):
         stored(path, network(), inputs(40), None, "trace", side=5, workers=workers, engine=engine)
     monkeypatch.undo()
     assert len(records(path)) > 5
@@ -191,9 +189,7 @@ def test_a_kernel_larger_than_the_disk_is_refused_at_once(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=5000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(
-        FileError, match=r"needs 12\.8 kB of disk, but .* has 5 kB free: make room, .*'trace'"
-    ):
+    with pytest.raises(FileError, match=r"12\.8 kB .*5 kB .*'trace'"):
         stored(tmp_path / "k.zarr", network(), inputs(40), None, "trace", side=5)
     assert list(tmp_path.iterdir()) == []
 
@@ -256,9 +252,7 @@ def test_a_damaged_tile_is_computed_again(finished: bool, damage: str, tmp_path:
         file.unlink()
     else:
         (path / ".tiles" / "1-3.json").write_text('{"crc": [1')
-    with pytest.warns(
-        UserWarning, match=r"1 tiles of .* do not have their checksums \(1-3\) and are computed again"
-    ):
+    with pytest.warns(UserWarning, match=r"checksums \(1-3\)"):
         stored(path, network(), inputs(23), workers=1)
     assert content(path) == whole
 
@@ -273,7 +267,7 @@ def test_a_folder_removed_in_the_middle(tmp_path: Path, monkeypatch: pytest.Monk
         return factors(self, axis, number)
 
     monkeypatch.setattr(tasks.Chunks, "of", remove)
-    with pytest.raises(FileError, match="the folder was removed while it was written: run the same again"):
+    with pytest.raises(FileError, match="folder was removed"):
         stored(path, network(), inputs(40), side=5, workers=1)
 
 
@@ -282,9 +276,9 @@ def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
     stored(path, network(), inputs(23), side=5, workers=1)
     lose(path, "0-0")
     with Folder(path).locked():
-        with pytest.raises(FileError, match=r"another run is writing to .* right now: wait"):
+        with pytest.raises(FileError, match=r"another run"):
             stored(path, network(), inputs(23))
-        with pytest.raises(FileError, match="another run is writing to"):
+        with pytest.raises(FileError, match="another run"):
             stored(path, network(), inputs(23), overwrite=True)
     stored(path, network(), inputs(23), workers=1)
 
@@ -324,6 +318,6 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
 
 
 def test_workers_that_always_die_end_in_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="a worker process was killed"):
+    with pytest.raises(EngineError, match="killed"):
         stored(tmp_path / "k.zarr", Fatal(tmp_path / "mark", True), inputs(40), side=5, workers=2)
     assert not (tmp_path / "k.zarr" / ".run").exists()

@@ -47,7 +47,7 @@ def test_bits_that_changed_by_themselves_are_found(file: str, whole: Path, tmp_p
     path = Path(shutil.copytree(whole, tmp_path / "k.zarr"))
     StoredKernel(path) @ np.ones(36)  # found intact before
     flip(path / "kernel" / file)
-    with pytest.warns(UserWarning, match="1 tiles of .* and are computed again"):
+    with pytest.warns(UserWarning, match="1 tiles .*again"):
         stored(path, network(), inputs(12), workers=1)
     assert content(path) == content(whole)
 
@@ -106,7 +106,7 @@ def test_odd_records(record: str, whole: Path, tmp_path: Path) -> None:
     (path / ".tiles" / "0-1.json").write_text(record)
     with pytest.raises(FileError, match="tile 0-1"):
         StoredKernel(path) @ np.ones(36)
-    with pytest.warns(UserWarning, match=r"1 tiles of .* \(0-1\) and are computed again"):
+    with pytest.warns(UserWarning, match=r"1 tiles of .*\(0-1\)"):
         stored(path, network(), inputs(12), workers=1)
     assert content(path) == content(whole)
 
@@ -116,7 +116,7 @@ def test_a_record_of_another_tile(whole: Path, tmp_path: Path) -> None:
     shutil.copy(path / ".tiles" / "0-1.json", path / ".tiles" / "0-0.json")
     with pytest.raises(FileError, match="tile 0-0"):
         _ = StoredKernel(path).norms
-    with pytest.warns(UserWarning, match=r"\(0-0\) and are computed again"):
+    with pytest.warns(UserWarning, match=r"\(0-0\)"):
         stored(path, network(), inputs(12), workers=1)
     assert StoredKernel(path).norms == StoredKernel(whole).norms
 
@@ -126,7 +126,7 @@ def test_lost_records_of_all_tiles(whole: Path, tmp_path: Path) -> None:
     shutil.rmtree(path / ".tiles")
     with pytest.raises(FileError, match="is not finished"):
         ft.load(path)
-    with pytest.warns(UserWarning, match=r"lost its folder \.tiles .* computed again"):
+    with pytest.warns(UserWarning, match=r"folder \.tiles"):
         stored(path, network(), inputs(12), workers=1)
     assert content(path) == content(whole)
     assert records(path).keys() == records(whole).keys()
@@ -135,7 +135,7 @@ def test_lost_records_of_all_tiles(whole: Path, tmp_path: Path) -> None:
 def test_a_lost_array(whole: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(whole, tmp_path / "k.zarr"))
     shutil.rmtree(path / "kernel")
-    with pytest.raises(FileError, match="9 of its tiles are lost or incomplete"):
+    with pytest.raises(FileError, match="9 of its tiles"):
         ft.load(path)
     with pytest.raises(FileError, match="which mends it"):
         StoredKernel(path) @ np.ones(36)
@@ -188,7 +188,7 @@ def test_without_any_attributes_it_is_no_store(whole: Path, tmp_path: Path) -> N
     path = Path(shutil.copytree(whole, tmp_path / "k.zarr"))
     for name in (".zmetadata", ".zattrs"):
         (path / name).unlink()
-    with pytest.raises(FileError, match=r"exists and is no stored kernel: choose another store=\.$"):
+    with pytest.raises(FileError, match=r"no stored kernel.*store=\.$"):
         stored(path, network(), inputs(12))
     assert len(records(path)) == 6
 
@@ -199,9 +199,7 @@ def test_another_format_is_refused(whole: Path, tmp_path: Path) -> None:
     attributes["foretrain_tiles"]["format"] = 1
     (path / ".zattrs").write_text(json.dumps(attributes))
     for ask in (lambda: StoredKernel(path), lambda: stored(path, network(), inputs(12))):
-        with pytest.raises(
-            FileError, match=r"in format 1, but this version of foretrain has format 2: choose"
-        ):
+        with pytest.raises(FileError, match=r"format 1.*format 2"):
             ask()
     stored(path, network(), inputs(12), workers=1, overwrite=True)
     np.testing.assert_allclose(values(path), np.asarray(ntk(network(), inputs(12))), rtol=1e-13)
@@ -245,14 +243,14 @@ def test_names_that_cannot_be_used(store: Any, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("memory", [-5, 0, True, float("nan"), "0MB", [3]])
 def test_memory_that_is_none(memory: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no size: give bytes above 0"):
+    with pytest.raises(InputError, match="is no size"):
         stored(tmp_path / "k.zarr", network(), inputs(5), memory=memory)
 
 
 def test_processes_without_memory_are_refused_or_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(NotEnoughMemoryError, match=r"350 MB .* each of 2 may take only 6 MB: pass workers=1"):
+    with pytest.raises(NotEnoughMemoryError, match=r"350 MB .*6 MB.*workers=1"):
         stored(tmp_path / "k.zarr", network(), inputs(5), memory="6MB", workers=2)
     monkeypatch.setenv("FORETRAIN_MEMORY", "300MB")
     stored(tmp_path / "k.zarr", network(), inputs(12))
@@ -265,7 +263,7 @@ def test_a_file_of_ones_own_is_not_lost(tmp_path: Path) -> None:
     path = tmp_path / "k.zarr"
     stored(path, network(), inputs(12), by="layer", workers=1)
     (path / "notes.txt").write_text("dear")
-    with pytest.raises(FileError, match=r"also holds notes\.txt, which would be lost"):
+    with pytest.raises(FileError, match=r"notes\.txt"):
         stored(path, network(), inputs(5), workers=1, overwrite=True)
     (path / "notes.txt").unlink()
     stored(path, network(), inputs(5), workers=1, overwrite=True)
@@ -278,9 +276,7 @@ def test_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     from foretrain.empirical.stored_kernel import place
 
     monkeypatch.setattr(place, "create", refuse)
-    with pytest.raises(
-        FileError, match=r"could not be written \(Read-only file system\): choose another store="
-    ):
+    with pytest.raises(FileError, match=r"\(Read-only file system\).*store="):
         stored(tmp_path / "k.zarr", network(), inputs(5))
 
 
@@ -288,7 +284,7 @@ def test_loading_refuses_short_and_lost_tiles(whole: Path, tmp_path: Path) -> No
     path = Path(shutil.copytree(whole, tmp_path / "k.zarr"))
     file = path / "kernel" / "2.1.0.0"
     file.write_bytes(file.read_bytes()[:-8])
-    with pytest.raises(FileError, match=r"1 of its tiles are lost or incomplete\): run what writes it again"):
+    with pytest.raises(FileError, match=r"1 of its tiles"):
         ft.load(path)
     (path / "kernel" / "0.0.0.0").unlink()
     with pytest.raises(FileError, match="2 of its tiles"):

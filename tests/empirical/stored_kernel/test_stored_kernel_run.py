@@ -193,7 +193,7 @@ def test_graphs_that_change_from_chunk_to_chunk(tmp_path: Path) -> None:
 
 def test_a_graph_that_changes_at_random_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "take_all", _find_another_graph)
-    with pytest.raises(NotSupportedError, match="graph changes from one pass to the next"):
+    with pytest.raises(NotSupportedError, match="graph changes"):
         stored(tmp_path / "k.zarr", network(), inputs(30), side=5, workers=1)
 
 
@@ -205,7 +205,7 @@ def test_a_store_is_not_resumed_with_too_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "k.zarr"
     stored(path, network(), inputs(30), side=15, workers=1)
     lose(path, "0-0")
-    with pytest.raises(NotEnoughMemoryError, match="a worker with tiles of 15 x 15 samples"):
+    with pytest.raises(NotEnoughMemoryError, match="15 x 15"):
         stored(path, network(), inputs(30), workers=1, memory="10kB")
     assert len(records(path)) == 2
 
@@ -227,11 +227,11 @@ def test_what_changed_is_named(tmp_path: Path) -> None:
     before = content(path)
     with torch.no_grad():
         model[0].bias[0] += 1e-12
-    with pytest.raises(FileError, match=r"another kernel \(parameters or buffers have other values\)"):
+    with pytest.raises(FileError, match=r"\(parameters or buffers"):
         stored(path, model, x)
-    with pytest.raises(FileError, match=r"another kernel \(the inputs are others\)"):
+    with pytest.raises(FileError, match=r"\(the inputs"):
         stored(path, network(), inputs(12, seed=5))
-    with pytest.raises(FileError, match=r"another kernel \(the inputs are others\)"):
+    with pytest.raises(FileError, match=r"\(the inputs"):
         stored(path, network(), x, x)
     with pytest.raises(FileError, match=r"\(outputs=, .* are others\)"):
         stored(path, network(), x, outputs="trace")
@@ -240,9 +240,7 @@ def test_what_changed_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"\(outputs=, .* are others\)"):
         stored(path, network().eval(), x)
     other = nn.Sequential(*network()[:1], nn.ReLU(), *network()[2:])
-    with pytest.raises(
-        FileError, match=r"\(the model is another one\): choose another store=, or pass overwrite"
-    ):
+    with pytest.raises(FileError, match=r"\(the model .*store=.*overwrite"):
         stored(path, other, x)
     assert content(path) == before
     stored(path, model, x, overwrite=True, workers=1)
@@ -253,9 +251,9 @@ def test_what_changed_is_named(tmp_path: Path) -> None:
 def test_the_cut_and_the_threads_stay(tmp_path: Path) -> None:
     path = tmp_path / "k.zarr"
     stored(path, network(), inputs(12), side=5, workers=1, threads=1)
-    with pytest.raises(FileError, match="has tiles of 5 x 5 samples, which stays so"):
+    with pytest.raises(FileError, match="5 x 5"):
         stored(path, network(), inputs(12), side=6)
-    with pytest.raises(FileError, match="with 1 threads per worker, which stays so"):
+    with pytest.raises(FileError, match="1 threads"):
         stored(path, network(), inputs(12), threads=2)
 
 
@@ -263,20 +261,20 @@ def test_only_stored_kernels_are_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("dear")
     for overwrite in (False, True):
-        with pytest.raises(FileError, match="exists and is no stored kernel"):
+        with pytest.raises(FileError, match="no stored kernel"):
             stored(tmp_path / "mine", network(), inputs(5), overwrite=overwrite)
     assert (tmp_path / "mine" / "file").read_text() == "dear"
 
 
 def test_bad_arguments_leave_no_store(tmp_path: Path) -> None:
     path = tmp_path / "k.zarr"
-    with pytest.raises(InputError, match="engine 'cluster' is not known"):
+    with pytest.raises(InputError, match="'cluster'"):
         stored(path, network(), inputs(5), engine="cluster")
     with pytest.raises(InputError, match="workers is 0"):
         stored(path, network(), inputs(5), workers=0)
     with pytest.raises(InputError, match="is a remote address"):
         stored("s3://bucket/k.zarr", network(), inputs(5))  # type: ignore[arg-type]
-    with pytest.raises(NotEnoughMemoryError, match="a worker with tiles of"):
+    with pytest.raises(NotEnoughMemoryError, match="tiles of"):
         stored(path, network(), inputs(5), memory="1kB", workers=1)
     assert not list(tmp_path.iterdir())
 
@@ -284,9 +282,7 @@ def test_bad_arguments_leave_no_store(tmp_path: Path) -> None:
 def test_a_model_that_cannot_travel_says_what_to_do(tmp_path: Path) -> None:
     model = network()
     nn.utils.parametrizations.weight_norm(model[0])
-    with pytest.raises(
-        NotSupportedError, match=r"cannot be sent to other processes .* engine='threads', or workers=1"
-    ):
+    with pytest.raises(NotSupportedError, match=r"engine='threads', or workers=1"):
         stored(tmp_path / "k.zarr", model, inputs(30), side=5, workers=2)
     stored(tmp_path / "k.zarr", model, inputs(30), workers=2, engine="threads")
     np.testing.assert_allclose(

@@ -95,7 +95,7 @@ def test_reading_may_end_early(tmp_path: Path) -> None:
 
 def test_wrong_columns_and_bad_numbers(tmp_path: Path) -> None:
     kernel, _ = stored(tmp_path / "k.zarr")
-    with pytest.raises(InputError, match=r"\(68,\), but they must be \(69, many\)"):
+    with pytest.raises(InputError, match=r"\(68,\).*\(69, many\)"):
         kernel @ np.ones(68)
     tile = kernel.path / "kernel" / "0.1.0.0"
     values = np.frombuffer(tile.read_bytes(), np.float64).copy()

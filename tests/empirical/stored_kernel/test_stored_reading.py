@@ -118,7 +118,7 @@ def test_an_unfinished_store_is_refused_with_the_way_on(tmp_path: Path) -> None:
         kernel.to_xarray,
         lambda: np.asarray(kernel),
     ):
-        with pytest.raises(InputError, match=r"3 of the 15 tiles .* run the same"):
+        with pytest.raises(InputError, match=r"3 of the 15 tiles"):
             ask()
     with pytest.raises(FileError, match="3 tiles are missing"):
         ft.load(kernel.path)
