@@ -52,7 +52,7 @@ def test_names_are_unique() -> None:
 
 
 def test_a_wrong_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"unknown experiment 'log-varance': did you mean 'log-variance'\?"):
+    with pytest.raises(InputError, match=r"did you mean 'log-variance'"):
         get("log-varance")
 
 
@@ -90,7 +90,7 @@ def test_scale_and_seed_reach_the_function() -> None:
 def test_another_plan_is_run_in_place_of_that_of_the_scale() -> None:
     assert TINY.run(seed=2, plan=dataclasses.replace(TINY.plans[Scale.QUICK], name="one")).verdict == "one 2"
     assert TINY.run().verdict == "few 0"
-    with pytest.raises(InputError, match="a plan of tiny is a Plan, this is a dict: change one of its plans"):
+    with pytest.raises(InputError, match=r"tiny .*Plan.*dict"):
         TINY.run(plan={"name": "one"})
 
 

@@ -23,7 +23,7 @@ def test_engines_give_the_same_bits(engine: str, workers: int, tmp_path: Path) -
 
 
 def test_unknown_engines_are_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="engine 'slurm' is not known"):
+    with pytest.raises(InputError, match="'slurm'"):
         sweep(write_fragile(tmp_path), engine="slurm")
     assert not (tmp_path / "mine.sweep").exists()
 

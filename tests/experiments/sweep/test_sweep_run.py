@@ -91,7 +91,7 @@ def test_damage_in_the_middle_is_computed_anew(tmp_path: Path) -> None:
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1
     log.write_bytes(data)
-    with pytest.warns(UserWarning, match="bytes between its points are not readable") as told:
+    with pytest.warns(UserWarning, match="bytes between its points") as told:
         again = sweep(spec, workers=1)
     assert [item.filename for item in told] == [__file__]
     assert again.computed == 1

@@ -21,9 +21,7 @@ from foretrain.support.errors import FileError
 def test_a_sweep_that_grew_is_extended_on_request(tmp_path: Path) -> None:
     sweep(write_fragile(tmp_path, "[0, 1]"), workers=1)
     spec = write_fragile(tmp_path, "[3, 1, 0, 4]")
-    with pytest.raises(
-        FileError, match=r"smaller sweep \(a was 0, 1, now 4 values from 3 to 4\): add --extend to "
-    ):
+    with pytest.raises(FileError, match=r"\(a was 0, 1, now 4 values from 3 to 4\).*--extend"):
         sweep(spec, workers=1)
     assert price(spec, workers=1).left == 2
     found = sweep(spec, workers=1, extend=True)
@@ -51,7 +49,7 @@ def test_a_fixed_parameter_may_become_an_axis(tmp_path: Path) -> None:
 )
 def test_another_sweep_is_refused(values: str, fixed: str, told: str, extend: bool, tmp_path: Path) -> None:
     sweep(write_fragile(tmp_path, "[0, 1]"), workers=1)
-    with pytest.raises(FileError, match=rf"begun for another sweep \(.*{told}"):
+    with pytest.raises(FileError, match=rf"another sweep \(.*{told}"):
         sweep(write_fragile(tmp_path, values, fixed), workers=1, extend=extend)
 
 
@@ -61,9 +59,7 @@ def test_changed_code_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
     sweep(spec, workers=1)
     mended = "def fragile(a: int, b: int = 0):\n    return -1.0\n"
     (tmp_path / "mine.py").write_text(mended)
-    with pytest.raises(
-        FileError, match=r"begun with other code \(the file of mine.py:fragile has changed\): add --extend"
-    ):
+    with pytest.raises(FileError, match=r"mine.py:fragile .*--extend"):
         sweep(spec, workers=1)
     found = sweep(spec, workers=1, extend=True, retry_failed=True)
     assert found.data["value"].values.tolist() == [0.0, 1.0, -1.0]
@@ -74,9 +70,7 @@ def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     spec = write_fragile(tmp_path, "[0, 1]")
     sweep(spec, workers=1)
     monkeypatch.setattr(journal, "__version__", "99.0")
-    with pytest.raises(
-        FileError, match=r"was begun with foretrain .*, and this is 99.0: choose another store"
-    ):
+    with pytest.raises(FileError, match=r"foretrain .*99.0"):
         sweep(spec, workers=1)
 
 
@@ -84,7 +78,7 @@ def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
     spec = write_fragile(tmp_path, "[0, 1]")
     with (
         journal.opened(Plan.of(spec, None), extend=False),
-        pytest.raises(FileError, match=r"another process is running the sweep in .*: wait for it to end"),
+        pytest.raises(FileError, match=r"another process"),
     ):
         sweep(spec, workers=1)
     assert sweep(spec, workers=1).done == 2
@@ -98,13 +92,13 @@ def test_a_store_must_be_free(kind: str, tmp_path: Path) -> None:
     else:
         taken.mkdir()
         (taken / "thesis.tex").touch()
-    with pytest.raises(FileError, match=r"is a file: give|holds other files and no sweep: choose"):
+    with pytest.raises(FileError, match=r"is a file|other files"):
         sweep(write_fragile(tmp_path), taken, workers=1)
     assert kind == "file" or os.listdir(taken) == ["thesis.tex"]
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="holds no sweep: run it first"):
+    with pytest.raises(FileError, match="no sweep"):
         read(write_fragile(tmp_path))
 
 
@@ -161,7 +155,7 @@ def test_data_that_cannot_be_refreshed_do_not_end_a_sweep(
         return real(*arguments, **options)
 
     monkeypatch.setattr(snapshots, "save", full)
-    with pytest.warns(UserWarning, match="points are kept all the same: no room") as told:
+    with pytest.warns(UserWarning, match="no room") as told:
         found = sweep(write_fragile(tmp_path, "[0, 1, 3]"), workers=1)
     assert told[0].filename == __file__
     assert (found.done, len(calls)) == (3, 4)
@@ -188,7 +182,7 @@ def test_a_store_that_is_removed_meanwhile_is_told(tmp_path: Path) -> None:
         f"import shutil\n\ndef remove(a: int):\n    shutil.rmtree({str(tmp_path / 'mine.sweep')!r})\n    return a\n"
     )
     spec = write_spec(tmp_path, 'observable = "mine.py:remove"\n[axes]\na = [0]')
-    with pytest.raises(FileError, match="was removed while the sweep ran"):
+    with pytest.raises(FileError, match="removed"):
         sweep(spec, workers=1)
 
 
