@@ -109,8 +109,8 @@ class TestSampling:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: expectation_of(lambda z: z, np.eye(2)), r"one real number for each .* shape \(\d+, 2\)"),
-        (lambda: expectation_of(lambda z: z.sum(), np.eye(2)), "one real number for each"),
+        (lambda: expectation_of(lambda z: z, np.eye(2)), r"one real number .*\(\d+, 2\)"),
+        (lambda: expectation_of(lambda z: z.sum(), np.eye(2)), "one real number"),
         (lambda: expectation_of(lambda z: 1j * z[:, 0], np.eye(2)), "complex128"),
         (lambda: expectation_of(lambda z: z[:, 0] * np.nan, np.eye(2)), "finite"),
         (lambda: expectation_of(3, np.eye(2)), "must be callable"),

@@ -245,9 +245,9 @@ def test_bad_input() -> None:
         cumulants_from_moments(1.0)
     with pytest.raises(InputError, match="at least one index"):
         joint_cumulant(lambda block: 1.0, [])
-    with pytest.raises(InputError, match=r"needs those of orders \[4\]"):
+    with pytest.raises(InputError, match=r"orders \[4\]"):
         cumulant_tensor({2: K}, 4)
-    with pytest.raises(InputError, match="all of the same length"):
+    with pytest.raises(InputError, match="same length"):
         cumulant_tensor({2: np.ones((2, 3))}, 2)
     with pytest.raises(InputError, match="even number"):
         scale_mixture_moment([1.0], [1, 1, 1])

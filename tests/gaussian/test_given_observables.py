@@ -19,7 +19,7 @@ def test_one_factor_for_each_input_or_a_function() -> None:
     assert (len(alone), len(both)) == (1, 2)
     assert both[1].is_constant
     assert factors_of(np.tanh, 2) is None
-    with pytest.raises(InputError, match="1 factors were given for 2 inputs"):
+    with pytest.raises(InputError, match=r"1 factors .*2 inputs"):
         factors_of("tanh", 2)
     with pytest.raises(InputError, match="3 is no observable"):
         factors_of(3, 1)
@@ -38,9 +38,7 @@ def test_kinks_of_each_input() -> None:
 
 @pytest.mark.parametrize("kinks", ["corner", [np.nan], [[0.0]], [0.0, [1.0]], [[0.0], ["x"]], None])
 def test_what_are_no_kinks(kinks: Any) -> None:
-    with pytest.raises(
-        InputError, match=r"kinks are .*: give finite numbers, or one list .* each of 2 inputs"
-    ):
+    with pytest.raises(InputError, match=r"kinks .*2 inputs"):
         kink_locations(kinks, 2)
 
 
@@ -48,7 +46,7 @@ def test_functions_of_several_neurons_see_them_apart() -> None:
     rows = np.arange(12.0).reshape(2, 6)
     call = checked_function(lambda z: z[:, 1, 2], inputs=3, copies=2)
     np.testing.assert_array_equal(call(rows), rows[:, 5])
-    with pytest.raises(InputError, match=r"takes an array \(points, 2, 3\) and must return one real number"):
+    with pytest.raises(InputError, match=r"\(points, 2, 3\)"):
         checked_function(lambda z: z, inputs=3, copies=2)(rows)
 
 

@@ -147,7 +147,7 @@ def test_permuting_slots_with_their_factors(rows: list[tuple[int, ...]], order: 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: expectations_at(["tanh"] * 2, K5, [[0, 5]]), "name inputs 0 to 5, but there are 5"),
+        (lambda: expectations_at(["tanh"] * 2, K5, [[0, 5]]), "inputs 0 to 5"),
         (lambda: expectations_at(["tanh"] * 2, K5, [[-1, 0]]), "name inputs"),
         (lambda: expectations_at(["tanh"] * 2, K5, [[0, 1, 2]]), r"shape \(..., 2\)"),
         (lambda: expectations_at(["tanh"] * 2, K5, [[0.0, 1.0]]), "integers"),
