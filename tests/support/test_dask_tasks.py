@@ -63,7 +63,7 @@ def test_a_cluster_that_lost_its_workers_is_not_waited_for(monkeypatch: pytest.M
 
     monkeypatch.setattr(dask_tasks, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(dask_tasks, "_ABSENT_SECONDS", 0.05)
-    with pytest.raises(EngineError, match="has lost all its workers: start some"):
+    with pytest.raises(EngineError, match="all its workers"):
         dask_tasks._wait_for_one(Nobody(), Nobody())
 
 
@@ -79,6 +79,6 @@ def test_a_task_that_kills_its_workers_is_told() -> None:
     options = {"set_as_default": False, "silence_logs": 50}
     with (
         distributed.Client(**crew, **options) as found,
-        pytest.raises(WorkerDiedError, match="workers of the Dask cluster were killed"),
+        pytest.raises(WorkerDiedError, match=r"Dask cluster .*killed"),
     ):
         list(run(deadly, [1], engine=found, ordered=False))

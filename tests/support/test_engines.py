@@ -99,7 +99,7 @@ def test_errors_of_tasks_arrive_as_they_are(workers: int) -> None:
 
 
 def test_a_killed_worker_is_reported_in_one_sentence() -> None:
-    with pytest.raises(EngineError, match=r"a worker process was killed, .*: use fewer workers"):
+    with pytest.raises(EngineError, match=r"killed.*workers"):
         list(run(die, range(4), workers=2))
 
 
@@ -125,7 +125,7 @@ def test_progress_counts_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("engine", ["cluster", "dask", "tcp://localhost:1", 3, "Local"])
 def test_unknown_engines_are_refused(engine: object) -> None:
-    with pytest.raises(InputError, match="is not known: use 'local', 'threads', 'dask://host:port'"):
+    with pytest.raises(InputError, match="'local', 'threads', 'dask://host:port'"):
         run(square, [1], engine=engine)
 
 
@@ -134,9 +134,9 @@ def test_engines_can_be_checked_before_there_is_work() -> None:
     check(None, 3)
     with pytest.raises(InputError, match="is not known"):
         check("cluster", None)
-    with pytest.raises(InputError, match="give a positive whole number"):
+    with pytest.raises(InputError, match="positive whole number"):
         check(None, 0)
-    with pytest.raises(InputError, match="workers cannot be set for a Dask cluster"):
+    with pytest.raises(InputError, match=r"workers .*Dask cluster"):
         check("dask://host:1", 2)
 
 
@@ -153,13 +153,13 @@ def test_how_many_tasks_run_at_a_time_on_this_machine() -> None:
     "engine", ["dask://", "dask://host", "dask://host:port", "dask://:8786", "ray://host"]
 )
 def test_malformed_addresses_are_refused(engine: str) -> None:
-    with pytest.raises(InputError, match="is not an address: write it like"):
+    with pytest.raises(InputError, match="address"):
         run(square, [1], engine=engine)
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True])
 def test_bad_numbers_of_workers_are_refused(workers: Any) -> None:
-    with pytest.raises(InputError, match="give a positive whole number"):
+    with pytest.raises(InputError, match="positive whole number"):
         run(square, [1], workers=workers)
 
 
@@ -169,7 +169,7 @@ def test_bad_numbers_of_workers_are_refused(workers: Any) -> None:
 )
 def test_a_missing_extra_is_named(engine: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(NotSupportedError, match=rf"needs {module}, .*: pip install 'foretrain\[cluster\]'"):
+    with pytest.raises(NotSupportedError, match=rf"{module}.*pip install 'foretrain\[cluster\]'"):
         list(run(square, [1], engine=engine))
 
 
@@ -181,7 +181,7 @@ def free_port() -> int:
 
 def test_a_silent_address_is_reported_quickly() -> None:
     start = time.monotonic()
-    with pytest.raises(EngineError, match=r"no Dask scheduler answers at 127\.0\.0\.1:.*start it or check"):
+    with pytest.raises(EngineError, match=r"Dask scheduler .*127\.0\.0\.1:"):
         list(run(square, [1], engine=f"dask://127.0.0.1:{free_port()}"))
     assert time.monotonic() - start < 10
 
@@ -190,7 +190,7 @@ def test_something_else_than_a_scheduler_is_reported(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(engines, "_ANSWER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(EngineError, match="is not a Dask scheduler"):
+        with pytest.raises(EngineError, match="Dask scheduler"):
             list(run(square, [1], engine=f"dask://127.0.0.1:{port}"))
 
 
@@ -241,7 +241,7 @@ def test_errors_of_tasks_arrive_from_a_dask_cluster(cluster: Any) -> None:
 
 
 def test_workers_of_a_dask_cluster_cannot_be_counted_out(cluster: Any) -> None:
-    with pytest.raises(InputError, match="workers cannot be set for a Dask cluster"):
+    with pytest.raises(InputError, match=r"workers .*Dask cluster"):
         run(square, [1], engine=cluster.scheduler_address.replace("tcp://", "dask://"), workers=2)
 
 
@@ -251,7 +251,7 @@ def test_a_dask_cluster_without_workers_is_reported(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(engines, "_ANSWER_SECONDS", 0.5)
     with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=":0") as empty:
         address = empty.scheduler_address.replace("tcp://", "dask://")
-        with pytest.raises(EngineError, match="has no workers: start some"):
+        with pytest.raises(EngineError, match="no workers"):
             list(run(square, [1], engine=address))
 
 
@@ -314,7 +314,7 @@ def test_lost_workers_of_ray_are_reported_in_one_sentence(monkeypatch: pytest.Mo
     errors = ModuleType("ray.exceptions")
     vars(errors).update(RayActorError=ActorError, WorkerCrashedError=ActorError, OutOfMemoryError=ActorError)
     monkeypatch.setitem(sys.modules, "ray.exceptions", errors)
-    with pytest.raises(EngineError, match=r"workers of the Ray cluster were killed, .*: use smaller tasks"):
+    with pytest.raises(EngineError, match=r"Ray cluster .*killed"):
         list(run(lose_worker, range(3), engine="ray://auto"))
     with pytest.raises(InputError, match="task 2 is wrong"):
         list(run(fail, range(4), engine="ray://auto"))
@@ -334,15 +334,13 @@ def test_an_existing_connection_to_ray_is_used_and_kept(monkeypatch: pytest.Monk
     install(monkeypatch, ray)
     assert list(run(square, range(4), engine="ray://auto")) == [0, 1, 4, 9]
     assert ray.calls == []
-    with pytest.raises(InputError, match="already connected to Ray: use engine 'ray://auto'"):
+    with pytest.raises(InputError, match="'ray://auto'"):
         list(run(square, [1], engine="ray://localhost:1"))
 
 
 def test_a_missing_ray_cluster_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeRay(connected=False, cluster=False))
-    with pytest.raises(
-        EngineError, match=r"Ray could not connect to ray://auto \(no cluster\): start the cluster"
-    ):
+    with pytest.raises(EngineError, match=r"ray://auto \(no cluster\)"):
         list(run(square, [1], engine="ray://auto"))
-    with pytest.raises(EngineError, match=r"no Ray client server answers at 127\.0\.0\.1"):
+    with pytest.raises(EngineError, match=r"Ray .*127\.0\.0\.1"):
         list(run(square, [1], engine=f"ray://127.0.0.1:{free_port()}"))

@@ -33,10 +33,10 @@ def test_weights_are_put_into_the_model(tmp_path: Path, wrapper: str | None) -> 
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        (model(4), r"has another shape for 0\.bias \(\(4,\) instead of \(3,\)\), .* and 4 more"),
+        (model(4), r"0\.bias \(\(4,\) instead of \(3,\)\), .* 4 more"),
         (
             torch.nn.Linear(2, 1),
-            r"it lacks 0\.bias, 0\.weight, 1\.bias and 6 more and has unknown bias, weight:",
+            r"lacks 0\.bias, 0\.weight, 1\.bias and 6 more .*bias, weight",
         ),
     ],
 )
@@ -53,7 +53,7 @@ def test_weights_of_another_model_are_refused_as_a_whole(
 
 def test_pickles_are_never_run(tmp_path: Path, trap: Any) -> None:
     torch.save({"weight": trap}, tmp_path / "w.pt")
-    with pytest.raises(FileError, match="whose loading could run code: write it with torch"):
+    with pytest.raises(FileError, match="run code"):
         load_checkpoint(model(), tmp_path / "w.pt")
     assert not trap.mark.exists()
     torch.load(tmp_path / "w.pt", weights_only=False)
@@ -62,21 +62,21 @@ def test_pickles_are_never_run(tmp_path: Path, trap: Any) -> None:
 
 def test_a_pickled_model_is_refused(tmp_path: Path) -> None:
     torch.save(model(), tmp_path / "w.pt")
-    with pytest.raises(FileError, match="holds Python objects besides weights"):
+    with pytest.raises(FileError, match="Python objects"):
         load_checkpoint(model(), tmp_path / "w.pt")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 broken archive"])
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "w.pt").write_bytes(content)
-    with pytest.raises(FileError, match="is damaged or holds Python objects"):
+    with pytest.raises(FileError, match="damaged"):
         load_checkpoint(model(), tmp_path / "w.pt")
 
 
 @pytest.mark.parametrize("content", [torch.zeros(2), {"epoch": 3}, [1, 2]])
 def test_what_holds_no_weights_is_refused(tmp_path: Path, content: Any) -> None:
     torch.save(content, tmp_path / "w.pt")
-    with pytest.raises(FileError, match="does not hold a dictionary of tensors"):
+    with pytest.raises(FileError, match="dictionary of tensors"):
         load_checkpoint(model(), tmp_path / "w.pt")
 
 

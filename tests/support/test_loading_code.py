@@ -63,13 +63,13 @@ def test_a_class_without_arguments_makes_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("mkae", r"has no 'mkae': did you mean 'make'\?"),
+        ("mkae", r"'mkae'.*'make'"),
         ("zzz", "it defines: .*make"),
-        ("WIDTH", "is a int: give the name of a function"),
-        ("sized", "needs width, bias, but it is called without arguments: wrap it"),
-        ("number", r"returns a int: let it return a torch\.nn\.Module"),
-        ("ready", "is a model already: give a function"),
-        ("broken", r"model\.py, line 22, raised ZeroDivisionError \(division by zero\): correct the file"),
+        ("WIDTH", "is a int"),
+        ("sized", "width, bias"),
+        ("number", r"int.*torch\.nn\.Module"),
+        ("ready", "a model already"),
+        ("broken", r"model\.py, line 22, .*ZeroDivisionError \(division by zero\)"),
     ],
 )
 def test_what_is_not_a_model_is_refused_in_one_sentence(tmp_path: Path, name: str, reason: str) -> None:
@@ -96,14 +96,14 @@ def test_a_file_that_fails_is_blamed_with_its_line(tmp_path: Path, text: str, re
 
 @pytest.mark.parametrize("address", ["model.py", "model.py:", ":make", ""])
 def test_an_address_needs_a_file_and_a_name(address: str) -> None:
-    with pytest.raises(InputError, match=r"is not of the form file\.py:name"):
+    with pytest.raises(InputError, match=r"file\.py:name"):
         load_callable(address)
 
 
 def test_a_missing_file_and_another_kind_of_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="is not a file"):
         load_callable(f"{tmp_path}/absent.py:f")
-    with pytest.raises(FileError, match=r"its name must end in \.py"):
+    with pytest.raises(FileError, match=r"end in \.py"):
         load_callable(f"{write(tmp_path / 'f.txt', '')}:f")
 
 

@@ -45,13 +45,13 @@ def test_test_targets_are_optional_and_compression_is_fine(tmp_path: Path) -> No
         ({"x": X, "y": Y[:2]}, "3 samples in x but 2 in y"),
         ({"x": X, "y": Y, "y_test": Y}, "has y_test without x_test"),
         ({"x": X, "y": Y, "x_test": X, "y_test": Y[:1]}, "3 samples in x_test but 1 in y_test"),
-        ({"x": X, "y": Y, "x_test": X[:, :1]}, r"sample of x_test has shape \(1,\) but one of x \(2,\)"),
-        ({"x": X, "y": Y, "x_tset": X}, "holds 'x_tset', but only x, y, x_test, y_test have a meaning"),
-        ({"x": X[:0], "y": Y[:0]}, "needs at least one sample"),
+        ({"x": X, "y": Y, "x_test": X[:, :1]}, r"x_test .*\(1,\).*\(2,\)"),
+        ({"x": X, "y": Y, "x_tset": X}, "'x_tset'.*x, y, x_test, y_test"),
+        ({"x": X[:0], "y": Y[:0]}, "one sample"),
         ({"x": np.float64(3), "y": Y}, r"x in .* has shape \(\)"),
-        ({"x": X, "y": np.array(["a", "b", "c"])}, "y in .* has type <U1: save real numbers"),
+        ({"x": X, "y": np.array(["a", "b", "c"])}, "y in .*<U1"),
         ({"x": X * 1j, "y": Y}, "x in .* has type complex128"),
-        ({"x": np.where(X > 3, np.nan, X), "y": Y}, "x in .* has 2 values that are infinite or not a number"),
+        ({"x": np.where(X > 3, np.nan, X), "y": Y}, "x in .* 2 values"),
         ({"x": X, "y": np.array([1.0, np.inf, 2.0])}, "y in .* has 1 values"),
     ],
 )
@@ -62,7 +62,7 @@ def test_unusable_data_are_refused_in_one_sentence(tmp_path: Path, arrays: Any, 
 
 def test_pickles_are_never_run(tmp_path: Path, trap: Any) -> None:
     file = write(tmp_path / "d.npz", x=np.array([trap], dtype=object), y=Y)
-    with pytest.raises(FileError, match="holds pickled Python objects, which are never loaded"):
+    with pytest.raises(FileError, match="pickled"):
         load_data(file)
     assert not trap.mark.exists()
     np.load(file, allow_pickle=True)["x"]
@@ -73,7 +73,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="is not a file"):
         load_data(tmp_path / "absent.npz")
     np.save(tmp_path / "x.npy", X)
-    with pytest.raises(FileError, match="is not an npz file"):
+    with pytest.raises(FileError, match="npz"):
         load_data(tmp_path / "x.npy")
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("x", "some text")
@@ -94,5 +94,5 @@ def test_damaged_files_are_refused(tmp_path: Path, position: int) -> None:
 def test_data_that_do_not_fit_in_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "d.npz", x=np.zeros((1000, 100)), y=np.zeros(1000))
     monkeypatch.setenv("FORETRAIN_MEMORY", "100kB")
-    with pytest.raises(NotEnoughMemoryError, match=r"needs about 808 kB of memory, .*: use fewer samples"):
+    with pytest.raises(NotEnoughMemoryError, match=r"808 kB"):
         load_data(tmp_path / "d.npz")

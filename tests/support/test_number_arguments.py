@@ -21,12 +21,12 @@ def test_numbers_are_read_as_float64() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.ma.masked_array([1.0, 2.0], mask=[False, True]), "y is a masked array: fill"),
-        (["high"], "y is not a real array: give numbers"),
-        ([[1.0], [1.0, 2.0]], "as many in every row"),
+        (np.ma.masked_array([1.0, 2.0], mask=[False, True]), "y is a masked array"),
+        (["high"], "y is not a real array"),
+        ([[1.0], [1.0, 2.0]], "every row"),
         (None, "y is not a real array"),
         ([1j], "y is complex"),
-        ([np.nan], "y contains values that are not finite"),
+        ([np.nan], "y .*not finite"),
     ],
 )
 def test_what_is_no_array_of_numbers(values: Any, message: str) -> None:
@@ -39,7 +39,7 @@ def test_whole_numbers() -> None:
     for value in (0, True, 2.0, "3", None):
         with pytest.raises(InputError, match="give a positive whole number"):
             whole_number("depth", value)
-    with pytest.raises(InputError, match="draws is 1: give a whole number, at least 2"):
+    with pytest.raises(InputError, match=r"draws is 1.*2"):
         whole_number("draws", 1, least=2)
 
 
@@ -47,7 +47,7 @@ def test_single_numbers() -> None:
     assert positive("eta", np.float32(0.5)) == 0.5
     assert not_negative("noise", 0) == 0.0
     for value in (-1.0, np.inf, "1", True, None, [1.0]):
-        with pytest.raises(InputError, match="give one number that is finite and not negative"):
+        with pytest.raises(InputError, match="finite and not negative"):
             not_negative("noise", value)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="eta is 0: give a positive number"):
+    with pytest.raises(InputError, match="eta is 0"):
         positive("eta", 0)

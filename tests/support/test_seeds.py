@@ -68,7 +68,7 @@ def test_no_seed_is_fresh_randomness() -> None:
 @pytest.mark.parametrize("bad", [-1, 1.0, "3", True, np.float64(2), [1]])
 def test_bad_seeds_are_refused(bad: Any) -> None:
     for function in (seeds.generator, seeds.integer, lambda seed: seeds.spawn(seed, 2)):
-        with pytest.raises(InputError, match="must be a whole number from 0 on"):
+        with pytest.raises(InputError, match="whole number"):
             function(bad)
 
 
