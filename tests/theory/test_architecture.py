@@ -72,7 +72,7 @@ def test_replace_keeps_the_rest() -> None:
     deeper = mlp.replace(depth=6, C_W=1.0)
     assert deeper.hidden_widths == (5,) * 5
     assert deeper.gamma == (0.0, 0.5, 0.5, 0.5, 0.5, 0.0)
-    with pytest.raises(InputError, match="C_W lists 4 values but depth is 6"):
+    with pytest.raises(InputError, match=r"C_W .*4 .*depth is 6"):
         mlp.replace(depth=6)
     with pytest.raises(InputError, match="did you mean 'depth'"):
         mlp.replace(dept=3)
@@ -99,7 +99,7 @@ def test_inputs_set_or_check_the_input_dimension() -> None:
     assert open_ended.with_inputs(X).widths == (6, 3, 1)
     with pytest.raises(InputError, match="n_in is not set"):
         _ = open_ended.widths
-    with pytest.raises(InputError, match="6 components per input but n_in is 5"):
+    with pytest.raises(InputError, match="n_in is 5"):
         open_ended.replace(n_in=5).with_inputs(X)
 
 
@@ -133,21 +133,21 @@ def test_repr_is_a_table_that_joins_equal_layers() -> None:
         ({"depth": True}, "depth is True"),
         ({"width": 0}, "width is 0"),
         ({"width": [3, 2.5]}, "width is 2.5"),
-        ({"width": [3, 4, 5]}, "width lists 3 layers but depth 3 has 2"),
+        ({"width": [3, 4, 5]}, "width .*depth 3"),
         ({"width": None}, "width is missing"),
         ({"width": "wide"}, "width is 'wide'"),
         ({"n_in": -1}, "n_in is -1"),
         ({"n_out": 0}, "n_out is 0"),
         ({"C_b": -0.1}, "C_b contains -0.1"),
-        ({"C_W": [1, 1]}, "C_W lists 2 values but depth is 3"),
+        ({"C_W": [1, 1]}, "C_W .*depth is 3"),
         ({"C_W": np.nan}, "C_W contains nan"),
         ({"C_W": "large"}, "C_W contains 'large'"),
         ({"lambda_b": [0, -1, 0]}, "lambda_b contains -1"),
         ({"lambda_W": None}, "lambda_W contains None"),
-        ({"gamma": [0.5, 0.5, 0]}, "gamma must be zero in the first"),
-        ({"gamma": [0, 0.5, 0.5]}, "gamma must be zero in the first"),
+        ({"gamma": [0.5, 0.5, 0]}, "gamma .*first"),
+        ({"gamma": [0, 0.5, 0.5]}, "gamma .*first"),
         ({"gamma": 0.5, "width": [3, 4]}, "needs equal widths"),
-        ({"gamma": 0.5, "depth": 2}, "no hidden layer after the first"),
+        ({"gamma": 0.5, "depth": 2}, "hidden layer"),
         ({"activation": "tanhh"}, "did you mean 'tanh'"),
     ],
 )

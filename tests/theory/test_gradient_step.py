@@ -269,13 +269,13 @@ def test_learning_rates_that_are_none_are_refused(eta: object) -> None:
         lambda: network_steps(parameters, X, Y, eta),
         lambda: descend(parameters, X, Y, eta),
     ):
-        with pytest.raises(InputError, match="finite learning rate that is not negative"):
+        with pytest.raises(InputError, match="learning rate"):
             call()
 
 
 def test_kernels_and_targets_that_cannot_be_are_refused() -> None:
     z, y = np.zeros((2, 1)), np.ones((2, 1))
-    with pytest.raises(InputError, match="kernel contains values that are not finite"):
+    with pytest.raises(InputError, match=r"kernel .*not finite"):
         kernel_step([[1.0, np.nan], [np.nan, 1.0]], z, y, 0.1)
     with pytest.raises(InputError, match="not symmetric"):
         kernel_step([[1.0, 0.5], [0.0, 1.0]], z, y, 0.1)
@@ -286,7 +286,7 @@ def test_kernels_and_targets_that_cannot_be_are_refused() -> None:
         kernel_step(whole, np.zeros((2, 2)), np.ones((2, 2)), 0.1)
     with pytest.raises(InputError, match="outputs contains values"):
         kernel_step(np.eye(2), [[np.inf], [0.0]], y, 0.1)
-    with pytest.raises(InputError, match="targets is not a real array"):
+    with pytest.raises(InputError, match="targets"):
         kernel_step(np.eye(2), z, "high", 0.1)
     mlp = network()
     wide = np.zeros((len(X), mlp.n_out + 1))

@@ -167,5 +167,5 @@ def test_a_zero_input_does_not_hide_what_explodes() -> None:
 def test_inputs_at_a_kink_are_warned_of() -> None:
     net, points = MLP("relu", 3, 5, C_W=2.0), [[1.0, 1.0], [0.0, 0.0]]
     for function in (shares, equivalence, gradients):
-        with pytest.warns(AccuracyWarning, match="input 1 is exactly zero, at the kink of relu"):
+        with pytest.warns(AccuracyWarning, match="input 1 .*relu"):
             function(net, points)

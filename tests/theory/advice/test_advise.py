@@ -229,7 +229,7 @@ def test_curves_of_scale_invariant_and_other_networks() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"activation": "sigmoid", "width": 10}, NotSupportedError, "subtract its value 0.5 at 0"),
+        ({"activation": "sigmoid", "width": 10}, NotSupportedError, "0.5 at 0"),
         ({"activation": "tanh", "width": 0}, InputError, "width is 0"),
         ({"activation": "tanh", "width": [3, 4]}, InputError, "one whole number"),
         ({"activation": "tanh", "width": 10, "depth": 1}, InputError, "at least 2"),

@@ -144,7 +144,7 @@ def test_first_layer_has_no_fluctuations() -> None:
 def test_bad_input() -> None:
     with pytest.raises(InputError, match="give 4 whole numbers"):
         ntk_covariance(REFERENCE, X, (0, 0, 1), (0, 0, 0, 0))
-    with pytest.raises(InputError, match="not all rows of X"):
+    with pytest.raises(InputError, match="rows of X"):
         ntk_covariance(REFERENCE, X, (0, 0, 1, 1), (0, 0, 0, 2))
     with pytest.raises(InputError, match="choose from 1 to 4"):
         ntk_covariance(REFERENCE, X, (0, 0, 1, 1), (0, 0, 0, 0), layer=5)
@@ -250,5 +250,5 @@ def test_what_cannot_be_integrated_well_says_how_well(kinks: list[float]) -> Non
 
 def test_functions_that_do_not_give_a_number_for_each_point() -> None:
     for of in ((0,), (0, 1)):
-        with pytest.raises(InputError, match="must return one real number for each point"):
+        with pytest.raises(InputError, match="one real number"):
             observable_ntk(lambda z: z, REFERENCE, X, of, (0, 1), (0, 1))

@@ -81,10 +81,10 @@ def test_no_direction_at_all() -> None:
 
 def test_bad_functions_and_kinks() -> None:
     for function in (lambda z: z, lambda z: z[:, 0] * 1j, lambda z: 1.0):
-        with pytest.raises(InputError, match="one real number for each point"):
+        with pytest.raises(InputError, match="one real number"):
             derivatives_of(function, K, 1, ())
     with pytest.raises(InputError, match="not finite"):
         derivatives_of(lambda z: np.full(len(z), np.inf), K, 1, ())
     for kinks in (None, ["a"], [[0.0], [], []], [np.nan]):
-        with pytest.raises(InputError, match="one list of them for each of 2 inputs"):
+        with pytest.raises(InputError, match="2 inputs"):
             derivatives_of(lambda z: z[:, 0], K, 1, kinks)

@@ -100,7 +100,7 @@ def test_tuned_weights_carry_the_correction() -> None:
 def test_inputs_on_the_repelling_side_are_named() -> None:
     found = criticality("gelu")
     x = np.sqrt((np.array([1.0, 3.3, found.K_star * 1.001, 20.0]) - found.C_b) / found.C_W)[:, None]
-    with pytest.warns(AccuracyWarning, match=r"2 of 4 inputs start at K = 1 to 3.3.*drift to K = 3.03498"):
+    with pytest.warns(AccuracyWarning, match=r"2 of 4 inputs .*K = 1 to 3.3.*K = 3.03498"):
         mlp = MLP.critical("gelu", depth=3, width=8, X=x)
     assert mlp.n_in == 1
     side = critical_side(mlp, x)
@@ -118,7 +118,7 @@ def test_sides_of_the_other_classes() -> None:
     side = critical_side(MLP.critical("tanh", 3, 8), x)
     assert side.attracted.all()
     assert "All 2 inputs flow to K* = 0" in repr(side)
-    with pytest.warns(AccuracyWarning, match="grow without bound: multiply them by"):
+    with pytest.warns(AccuracyWarning, match="grow without bound"):
         MLP.critical("mish", 3, 8, X=[[3.0]])
     stuck = critical_side(MLP.critical("gelu", 3, 8), x[1:])
     assert "choose other C_b and C_W for the first layer" in stuck.sentence
@@ -127,9 +127,9 @@ def test_sides_of_the_other_classes() -> None:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("sigmoid", "subtract its value 0.5 at 0"),
+        ("sigmoid", "0.5 at 0"),
         ("softplus", "use another activation"),
-        (lambda z: z + z**3, "C_b=0, C_W=1 yourself if its unstable point"),
+        (lambda z: z + z**3, "C_b=0, C_W=1"),
     ],
 )
 def test_no_criticality_is_refused_with_advice(name: object, advice: str) -> None:

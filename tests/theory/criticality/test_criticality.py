@@ -134,7 +134,7 @@ def test_susceptibility_of_a_residual_layer() -> None:
 
 @pytest.mark.parametrize("gamma", [float("nan"), float("inf"), "0.5"])
 def test_susceptibility_refuses_what_is_no_skip_connection(gamma: Any) -> None:
-    with pytest.raises(InputError, match=r"gamma is .*: give one finite number"):
+    with pytest.raises(InputError, match=r"gamma"):
         susceptibility("tanh", K=1.0, gamma=gamma)
 
 
@@ -251,7 +251,7 @@ def test_corrections_of_the_other_classes() -> None:
     assert criticality("erf").corrections["C_W_1"] == pytest.approx(2 / 3 * math.pi / 4)
     assert criticality("relu", gamma=0.5).corrections == {}
     assert criticality("gelu").corrections == {}
-    with pytest.raises(NotSupportedError, match="corrections of order 1/n are not known for gelu"):
+    with pytest.raises(NotSupportedError, match=r"1/n .*gelu"):
         criticality("gelu").tuned(100)
     with pytest.raises(InputError, match="n is 0"):
         criticality("tanh").tuned(0)
@@ -318,7 +318,7 @@ def test_kernel_of_a_residual_network_at_criticality() -> None:
 
 @pytest.mark.parametrize("gamma", [1.0, -1.0, 1.5, float("nan")])
 def test_a_full_skip_connection_is_refused(gamma: float) -> None:
-    with pytest.raises(InputError, match="no C_W > 0 is critical"):
+    with pytest.raises(InputError, match="C_W > 0"):
         criticality("tanh", gamma)
 
 

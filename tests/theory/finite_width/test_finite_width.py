@@ -302,11 +302,11 @@ def test_results_are_told_in_a_line() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InputError, match="layer is 5: choose from 1 to 4"):
+    with pytest.raises(InputError, match="layer is 5"):
         mean_of(["cos"], PYRAMID, TWO_INPUTS[:1], 5)
     with pytest.raises(InputError, match="layer is 'two'"):
         mean_of(["cos"], PYRAMID, TWO_INPUTS[:1], "two")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="1 factors were given for 2 inputs"):
+    with pytest.raises(InputError, match=r"1 factors .*2 inputs"):
         mean_of(["cos"], PYRAMID, TWO_INPUTS)
     with pytest.raises(InputError, match="no observable"):
         mean_of(3.0, PYRAMID, TWO_INPUTS)
@@ -314,7 +314,7 @@ def test_bad_input() -> None:
         covariance_within_neuron(["cos"], np.cos, PYRAMID, TWO_INPUTS[:1])
     with pytest.raises(NotSupportedError, match="delta function"):
         mean_of([factor("relu", 2) ** 2], PYRAMID, TWO_INPUTS[:1])
-    with pytest.raises(InputError, match=r"neurons names 0\.\.20: there are 0 to 19"):
+    with pytest.raises(InputError, match=r"neurons .*0\.\.20"):
         connected_four_point(PYRAMID, TWO_INPUTS, (0, 0, 20, 20), (0, 0, 0, 0))
     residual = MLP("tanh", depth=4, width=10, gamma=0.5)
     for refused in (

@@ -18,14 +18,12 @@ RELU = MLP("relu", depth=3, width=8, C_W=2.0)
 
 def test_names_that_were_not_asked_for() -> None:
     found = flow(RELU, X[:1], ["K", "H1"])
-    with pytest.raises(
-        InputError, match="G1 was not computed: add it to observables= of flow, which had K, H1"
-    ):
+    with pytest.raises(InputError, match=r"G1 .*observables=.*K, H1"):
         found["G1"]
-    with pytest.raises(InputError, match="unknown observable of this flow 'H2'"):
+    with pytest.raises(InputError, match="'H2'"):
         found["H2"]
     for name in (3, ["K"], None):
-        with pytest.raises(InputError, match="unknown observable of this flow"):
+        with pytest.raises(InputError, match="unknown observable"):
             found[name]
     assert found.get("V") is None
     assert found.get("K") is found["K"]
@@ -33,9 +31,7 @@ def test_names_that_were_not_asked_for() -> None:
 
 def test_one_warning_for_inputs_at_a_kink() -> None:
     for names in (["Theta"], ["K", "V", "H1", "A", "B"]):
-        with pytest.warns(
-            AccuracyWarning, match="input 1 is exactly zero, at the kink of relu.*C_b > 0"
-        ) as seen:
+        with pytest.warns(AccuracyWarning, match="input 1 .*relu.*C_b > 0") as seen:
             flow(RELU, X, names)
         assert len(seen) == 1
         assert seen[0].filename == __file__

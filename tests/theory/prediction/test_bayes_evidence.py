@@ -165,7 +165,7 @@ def test_bad_input() -> None:
         evidence_scan(TANH, ONE, [1.0], depth=[1.5])  # type: ignore[list-item]
     with pytest.raises(InputError, match="not negative"):
         evidence_scan(TANH, ONE, [1.0], C_W=[-1.0])
-    with pytest.raises(InputError, match="differs from layer to layer"):
+    with pytest.raises(InputError, match="layer to layer"):
         evidence_scan(ft.MLP("tanh", 2, 10, C_b=[0.0, 1.0]), ONE, [1.0], C_W=[1.0])
     with pytest.raises(InputError, match="unknown evidence"):
         best_point(evidence_scan(TANH, ONE, [1.0]), "evidence")

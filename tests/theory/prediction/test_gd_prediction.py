@@ -194,7 +194,7 @@ def test_rates_say_where_steps_converge(training: GradientDescent) -> None:
     slowest = [np.abs(1 - eta * values).max() for eta in training.rates.best * np.array([0.9, 1.0, 1.1])]
     assert slowest[1] < min(slowest[0], slowest[2])
     for time in (None, 3):
-        with pytest.raises(InputError, match=r"2 / lambda_max = 1\.54.*best constant one is 1\.08"):
+        with pytest.raises(InputError, match=r"2 / lambda_max = 1\.54.* 1\.08"):
             gradient_descent_prediction(TANH, X[:3], Y, X[3:], eta=1.55, time=time)
 
 
@@ -260,7 +260,7 @@ def test_jitter_is_reported_and_harmless() -> None:
     """A repeated training input with two targets: the network learns their average."""
     doubled, targets = X[[0, 1, 1]], np.array([1.0, 0.2, 0.6])
     mlp = TANH.replace(n_out=1)
-    with pytest.warns(AccuracyWarning, match=r"singular to rounding, so [\d.e-]+ was added"):
+    with pytest.warns(AccuracyWarning, match=r"singular .*[\d.e-]+ was added"):
         found = gradient_descent_prediction(mlp, doubled, targets, X[3:])
     apart = gradient_descent_prediction(mlp, X[:2], [1.0, 0.4], X[3:])
     assert found.jitter > 0
@@ -304,11 +304,11 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], time=1.5)
     with pytest.raises(InputError, match="not negative"):
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="flow", time=-1.0)
-    with pytest.raises(InputError, match="eta is 0: give a positive number"):
+    with pytest.raises(InputError, match="eta is 0"):
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], eta=0, time=3)
     with pytest.raises(InputError, match="one number"):
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="flow", time=[1.0, 2.0])  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="leave eta and time out"):
+    with pytest.raises(InputError, match="eta and time"):
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="newton", time=3)
     with pytest.raises(InputError, match="targets have shape"):
         gradient_descent_prediction(TANH, X[:3], Y[:2], X[3:])
@@ -325,5 +325,5 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"give \(4, outputs\)"):
         GradientDescent(random_kernels(0), np.ones(4))
     monkeypatch.setenv("FORETRAIN_MEMORY", "5kB")
-    with pytest.raises(NotEnoughMemoryError, match="predict fewer test inputs at a time"):
+    with pytest.raises(NotEnoughMemoryError, match="fewer test inputs"):
         output_kernels(TANH, np.eye(30, 3))

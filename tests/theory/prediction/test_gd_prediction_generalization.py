@@ -173,7 +173,7 @@ def test_robust_hyperparameters() -> None:
     assert robust_hyperparameters("gelu").universality_class == "half-stable"
     with pytest.raises(NotSupportedError, match="no critical initialisation"):
         robust_hyperparameters("sigmoid")
-    with pytest.raises(NotSupportedError, match="this law is for K"):
+    with pytest.raises(NotSupportedError, match="for K"):
         class_robustness("relu", 10, 0.1)
     with pytest.raises(NotSupportedError, match="odd activations"):
         constant_rate_robustness(bent, 10, 0.1)

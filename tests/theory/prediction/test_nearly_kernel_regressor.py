@@ -201,7 +201,7 @@ def test_bad_input() -> None:
         NearlyKernelRegressor(meta_features=wave_pairs, kernel=kernel).fit(X, Y)
     with pytest.raises(InputError, match="unknown solver"):
         estimator(solver="train").fit(X, Y)
-    with pytest.raises(InputError, match="converges only below 2 / lambda_max"):
+    with pytest.raises(InputError, match="2 / lambda_max"):
         estimator(algorithm="gradient_descent", eta=10.0).fit(X, Y)
     with pytest.raises(InputError, match="X has 3 columns"):
         estimator().fit(X, Y).predict(np.ones((2, 3)))

@@ -215,7 +215,7 @@ def test_many_tests_need_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setenv("FORETRAIN_MEMORY", "50MB")  # K between all tests would be 128 MB
     assert ft.predict(*task, spread="variance").mean.shape == (4000, 1)
-    with pytest.raises(NotEnoughMemoryError, match="predict fewer test inputs at a time"):
+    with pytest.raises(NotEnoughMemoryError, match="fewer test inputs"):
         ft.predict(*task)
 
 
@@ -292,8 +292,8 @@ def test_results_are_labelled_and_teach() -> None:
         ({"noise": -0.1}, "noise is -0.1"),
         ({"noisy_labels": True}, "learner='bayes'"),
         ({"label_smoothing": 0.1}, "loss='cross_entropy'"),
-        ({"learner": "bayes", "time": 3}, "leave algorithm, eta and time out"),
-        ({"learner": "bayes", "algorithm": "flow"}, "leave algorithm, eta and time out"),
+        ({"learner": "bayes", "time": 3}, "algorithm, eta and time"),
+        ({"learner": "bayes", "algorithm": "flow"}, "algorithm, eta and time"),
         ({"learner": "bayes", "loss": "cross_entropy"}, "give noise="),
         ({"algorithm": "newton", "eta": -0.1}, "eta is -0.1"),
         ({"algorithm": "newton", "time": 1}, "leave time out"),
@@ -325,10 +325,10 @@ def test_bad_input(change: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("name", ["X_train", "X_test"])
 def test_bad_inputs_are_named(name: str, way: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"mlp": TANH, "X_train": X[:3], "Y_train": Y, "X_test": X[3:], **way}
-    with pytest.raises(InputError, match=f"^{name} contains values that are not finite"):
+    with pytest.raises(InputError, match=f"^{name} .*not finite"):
         ft.predict(**{**arguments, name: np.full_like(arguments[name], np.nan)})
     known = TANH.replace(n_in=X.shape[1])
-    with pytest.raises(InputError, match=f"^{name} has {X.shape[1] + 1} components"):
+    with pytest.raises(InputError, match=f"^{name} .*{X.shape[1] + 1}"):
         ft.predict(**{**arguments, "mlp": known, name: np.pad(arguments[name], ((0, 0), (0, 1)))})
 
 

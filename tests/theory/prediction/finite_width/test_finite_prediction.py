@@ -210,7 +210,7 @@ def test_given_projectors(ensembles: dict[tuple[str, int], FiniteWidth]) -> None
     known = ensembles["tanh", 3].predict("flow")
     given = ensembles["tanh", 3].predict(lambda values: algorithm_projectors("flow", values))
     np.testing.assert_allclose(given.mean, known.mean, rtol=1e-12)
-    with pytest.raises(NotSupportedError, match="known for gradient_descent, flow and two_step"):
+    with pytest.raises(NotSupportedError, match="gradient_descent, flow and two_step"):
         given.ntk_change  # noqa: B018
 
 
@@ -352,7 +352,7 @@ def test_few_draws_are_reported() -> None:
 
 
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NotSupportedError, match="slope jumps: choose a smooth activation"):
+    with pytest.raises(NotSupportedError, match="smooth"):
         finite_prediction(network("relu"), X_TRAIN, Y, X_TEST)
     with pytest.raises(NotSupportedError, match="skip connections"):
         finite_prediction(ft.MLP("tanh", 3, 10, gamma=0.5), X_TRAIN, Y, X_TEST)
@@ -362,7 +362,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         finite_prediction(network(), X_TRAIN, Y, X_TEST, "newton")
     with pytest.raises(InputError, match="whole numbers"):
         finite_prediction(network(), X_TRAIN, Y, X_TEST, time=1.5)
-    with pytest.raises(InputError, match="known at its end only"):
+    with pytest.raises(InputError, match="end only"):
         finite_prediction(network(), X_TRAIN, Y, X_TEST, "two_step", time=1)
     with pytest.raises(InputError, match="unknown spread"):
         finite_prediction(network(), X_TRAIN, Y, X_TEST, spread="wide")  # type: ignore[arg-type]
@@ -370,12 +370,12 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         finite_prediction(network(), X_TRAIN, Y, X_TEST, draws=1)
     with pytest.raises(InputError, match="end of training only"):
         finite_prediction(network(), X_TRAIN, Y, X_TEST, time=3, draws=10)
-    with pytest.raises(InputError, match=r"give numbers of shape \(2, 1\)"):
+    with pytest.raises(InputError, match=r"\(2, 1\)"):
         finite_prediction(network(), X_TRAIN, Y_TWO, X_TEST)
     with pytest.raises(NotSupportedError, match="nothing is learned"):
         finite_prediction(network().replace(lambda_b=0.0, lambda_W=0.0), X_TRAIN, Y, X_TEST)
     many = np.random.default_rng(0).normal(size=(60, 2))
-    with pytest.raises(NotSupportedError, match=r"hours: use fewer training or test inputs, or draws="):
+    with pytest.raises(NotSupportedError, match=r"hours.*draws="):
         finite_prediction(network(), many, np.ones((60, 1)), X_TEST)
     monkeypatch.setenv("FORETRAIN_MEMORY", "100MB")
     with pytest.raises(NotEnoughMemoryError, match="draws="):

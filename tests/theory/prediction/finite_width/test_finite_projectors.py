@@ -137,18 +137,18 @@ def test_small_eigenvalues_cost_no_digits() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InputError, match=r"converges only below 2 / lambda_max = 0\.8"):
+    with pytest.raises(InputError, match=r"2 / lambda_max = 0\.8"):
         algorithm_projectors("gradient_descent", VALUES, 0.8)
     with pytest.raises(InputError, match="did you mean 'two_step'"):
         algorithm_projectors("twostep", VALUES)
     with pytest.raises(InputError, match="positive numbers"):
         algorithm_projectors("flow", [0.0, 1.0])
-    with pytest.raises(InputError, match="leave eta and time out"):
+    with pytest.raises(InputError, match="eta and time"):
         algorithm_projectors("two_step", VALUES, 0.1)
     with pytest.raises(InputError, match="give one of"):
         algorithm_projectors(lambda values: values, VALUES)
     good = algorithm_projectors("flow", VALUES)
     wrong = Projectors(good.A, good.B, good.IA, good.IB, good.IIA, good.IIB[:2])
-    with pytest.raises(InputError, match=r"IIB has shape \(2, 3, 3\): give \(3, 3, 3\)"):
+    with pytest.raises(InputError, match=r"IIB .*\(2, 3, 3\).*\(3, 3, 3\)"):
         algorithm_projectors(wrong, VALUES)
     assert "3 eigenvalues" in repr(good)

@@ -166,11 +166,11 @@ def test_really_trained_networks() -> None:
 def test_bad_input() -> None:
     given = Given()
     H, dH = _by_sample(given.H), _by_sample(given.dH)
-    with pytest.raises(InputError, match=r"the dntk has shape .*: give \(3, 3, 3, 2, 2, 2\)"):
+    with pytest.raises(InputError, match=r"dntk .*\(3, 3, 3, 2, 2, 2\)"):
         OneNetwork.of(given.z, given.y, H, H)
     with pytest.raises(InputError, match="training samples come first"):
         OneNetwork.of(given.z[:1], given.y, H, dH)
-    with pytest.raises(InputError, match=r"converges only below 2 / lambda_max"):
+    with pytest.raises(InputError, match=r"2 / lambda_max"):
         given.network(1.0).trained(eta=10.0)
     flat = OneNetwork.of(given.z, given.y, np.zeros_like(H), dH)
     with pytest.raises(InputError, match="leave out repeated samples"):
