@@ -147,7 +147,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="were all stable: choose"):
         plant_fixed_points(crowded, 10, amplitude=0.3)
     assert torch.equal(crowded.weight_hh_l0, before)  # a failure leaves the layer alone
-    with pytest.raises(NotSupportedError, match="changes the candidate of a GRU"):
+    with pytest.raises(NotSupportedError, match="candidate"):
         plant_fixed_points(nn.RNN(2, 4))
     with pytest.raises(NotSupportedError, match="one layer"):
         find_fixed_points(nn.LSTM(2, 4))
@@ -156,5 +156,5 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="must be"):
         find_fixed_points(gru(4), starts=torch.zeros(3))
     for wrong in (0, True, 2.5):
-        with pytest.raises(InputError, match=r"starts is .*: give a positive whole number"):
+        with pytest.raises(InputError, match=r"starts is"):
             find_fixed_points(gru(4), starts=wrong)  # type: ignore[arg-type]

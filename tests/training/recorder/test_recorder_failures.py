@@ -113,7 +113,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: pyte
         train(model, optimizer, 2)
         with monkeypatch.context() as patch:
             patch.setattr(frame_log, "os", Full())
-            with pytest.warns(UserWarning, match="recording ended at step 3.*No space left"):
+            with pytest.warns(UserWarning, match="step 3.*No space left"):
                 train(model, optimizer, 2)
     assert found.steps == 4
     np.testing.assert_array_equal(read(tmp_path / "run")["step"], [0, 1, 2])
@@ -132,7 +132,7 @@ def test_only_its_own_process_records(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_schedule_that_raises_later_ends_the_recording_alone(tmp_path: Path) -> None:
     with recorder(tmp_path / "run", network(), schedule=lambda step: 1 / (2 - step) > 0) as found:
         found.step()
-        with pytest.warns(UserWarning, match="recording ended at step 2.*ZeroDivisionError"):
+        with pytest.warns(UserWarning, match="step 2.*ZeroDivisionError"):
             found.step()
         found.step()
     np.testing.assert_array_equal(read(tmp_path / "run")["step"], [0, 1])

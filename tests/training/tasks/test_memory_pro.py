@@ -72,12 +72,12 @@ def test_angles_are_one_number_for_every_trial() -> None:
     for numbers in ([0.0, 1.0], [0, 1], torch.tensor([0, 1])):
         torch.testing.assert_close(task.inputs(numbers), task.inputs(torch.tensor([0.0, 1.0])))  # type: ignore[arg-type]
     for made in (task.inputs, task.targets):
-        with pytest.raises(InputError, match=r"angles have shape \(2, 2\): give one angle for every trial"):
+        with pytest.raises(InputError, match=r"angles .*\(2, 2\)"):
             made(torch.zeros(2, 2))
 
 
 def test_half_steps_are_refused() -> None:
-    with pytest.raises(InputError, match=r"stimulus is 5\.5: give a positive whole number"):
+    with pytest.raises(InputError, match=r"stimulus is 5\.5"):
         MemoryPro(5.5, 1, 1)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"memory is -1: give a whole number, at least 0"):
+    with pytest.raises(InputError, match=r"memory is -1"):
         MemoryPro(5, -1, 1)
