@@ -37,7 +37,7 @@ def test_a_depth_outside_ends_with_exit_code_one(capsys: pytest.CaptureFixture[s
 def test_people_get_a_verdict_a_table_and_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("advise", COMMAND, ["tanh", "--width", "128", "--depth", "20", "--n-out", "10"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("Depth 20 at width 128 is inside")
+    assert text.startswith("Depth 20 at width 128")
     assert "r*           0.12 " in text
     assert "mlp = ft.MLP.critical('tanh', depth=20, width=128, n_out=10)" in text
     assert "truncated series" in text

@@ -170,4 +170,4 @@ def test_a_summary_without_fluctuations(capsys: pytest.CaptureFixture[str]) -> N
         "500",
     )
     assert call("tanh", *arguments) == 0
-    assert "no entry fluctuates, and all equal the theory" in capsys.readouterr().out
+    assert "no entry fluctuates" in capsys.readouterr().out

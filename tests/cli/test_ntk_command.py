@@ -246,18 +246,18 @@ def test_a_class_of_the_users_own_is_resumed_until_it_changes(
     assert call(*files, *options) == 2
     said = capsys.readouterr().err
     assert "other outputs or gradients" in said
-    assert "choose another -o, or add --anew to replace it." in said
+    assert "--anew" in said
     assert call(*files, *options, "--anew") == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--trace",), "(--outputs, --trace, --by, --dtype or the training mode are others)"),
-        (("--batch-size", "3"), "leave --batch-size out, or add --anew."),
-        (("--ridge", "-1"), "ridge is -1.0: give one number that is finite"),
-        (("--memory", "0MB"), "--memory is '0MB': give a size above 0"),
-        (("--memory", "6MB", "--workers", "2", "--anew"), "pass --workers 1, which needs no other process"),
+        (("--trace",), "(--outputs, --trace, --by, --dtype"),
+        (("--batch-size", "3"), "--batch-size"),
+        (("--ridge", "-1"), "ridge is -1.0"),
+        (("--memory", "0MB"), "--memory is '0MB'"),
+        (("--memory", "6MB", "--workers", "2", "--anew"), "--workers 1"),
     ],
 )
 def test_refusals_speak_of_options(
@@ -280,13 +280,11 @@ def test_what_cannot_be_is_refused_before_the_work(
 ) -> None:
     store = tmp_path / "k.zarr"
     assert call(*files, "-o", str(store), "--save", str(store)) == 2
-    assert "give the answer another folder" in capsys.readouterr().err
+    assert "another folder" in capsys.readouterr().err
     assert call(*files, "-o", str(store), "--ridge", "nan") == 2
     np.savez(files[1], x=np.ones((5, 7)), y=np.ones(5))
     assert call(*files, "-o", str(store)) == 2
-    assert (
-        "the model does not take samples of shape (7,), which x of the data has (" in capsys.readouterr().err
-    )
+    assert "(7,)" in capsys.readouterr().err
     assert not store.exists()
 
 

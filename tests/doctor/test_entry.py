@@ -110,21 +110,21 @@ def test_half_the_sum_of_squares_is_that_of_a_step_however_few_samples_are_looke
     }
     assert found == pytest.approx({name: scale[name] * value for name, value in expected.items()}, rel=1e-3)
     assert [finding.severity for finding in sums.findings] == [finding.severity for finding in means.findings]
-    assert sums.setup.task.loss_name == "half the sum of squared errors in a step"
+    assert "half the sum" in sums.setup.task.loss_name
 
 
 def test_of_many_samples_a_part_is_taken_and_that_is_told() -> None:
     x = torch.randn(5000, 5)
     setup = make_setup(network(), x, x[:, :1], optimizer=RATE)
     assert len(setup.task.x) == 4096
-    assert setup.notes == ("4096 of 5000 samples were looked at, drawn by the seed.",)
+    (note,) = setup.notes
+    assert "4096 of 5000 samples" in note
     assert torch.equal(setup.task.x[:, :1], setup.task.y)
     loader = DataLoader(TensorDataset(x, x[:, :1]), batch_size=1000)
     assert "first 5000" not in "".join(make_setup(network(), loader, optimizer=RATE).notes)
     longer = DataLoader(TensorDataset(torch.randn(6000, 5), torch.randn(6000, 1)), batch_size=1000)
-    assert make_setup(network(), longer, optimizer=RATE).notes == (
-        "The first 5000 samples of the loader were looked at.",
-    )
+    (note,) = make_setup(network(), longer, optimizer=RATE).notes
+    assert "first 5000 samples" in note
 
 
 def test_labels_choose_cross_entropy_and_numbers_the_mean_square() -> None:

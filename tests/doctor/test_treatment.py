@@ -48,7 +48,7 @@ def test_notes_are_not_treated_nor_what_only_the_user_can_do(monkeypatch: pytest
     found = diagnosed(monkeypatch, [note, users])
     assert found.plan().steps == ()
     assert found.plan().treated is found.setup
-    assert repr(found.plan()) == "There is nothing to treat automatically."
+    assert "nothing to treat" in repr(found.plan())
 
 
 def test_a_skipped_check_treats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

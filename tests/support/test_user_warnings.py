@@ -40,7 +40,7 @@ def test_zero_inputs_are_told_by_their_set_at_the_line_of_the_user() -> None:
         warnings.simplefilter("always")
         ft.predict(relu, [[1.0, 0.5], [0.2, 1.0]], [1.0, 0.0], [[0.3, 0.4], zero])
     assert [warning.filename for warning in caught] == [__file__]
-    assert str(caught[0].message).startswith("the kernel of test input 1 is exactly zero")
+    assert "test input 1" in str(caught[0].message)
     with pytest.warns(AccuracyWarning, match="X1 input 0"):
         cross_tangent_kernel(relu, [zero], [[1.0, 0.5]])
 

@@ -289,14 +289,9 @@ def test_a_verdict_on_entries_that_do_not_fluctuate() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = compare_initial(ft.MLP("tanh", depth=3, width=24, C_b=1.0, C_W=0.0), X, ["K"], draws=500)
-        assert (
-            found.verdict
-            == "tanh: theory agrees with networks (no entry fluctuates, and all equal the theory)."
-        )
+        assert found.verdict.startswith("tanh: theory agrees")
     object.__setattr__(found, "theory", found.theory + 1)
-    assert found.verdict.endswith(
-        "NOT agree with networks (no entry fluctuates, and not all equal the theory)."
-    )
+    assert "NOT agree" in found.verdict
 
 
 def test_what_vanishes_at_depth_two_is_left_out_unless_named() -> None:

@@ -171,8 +171,8 @@ def test_where_larger_layers_wait_as_well_their_scale_is_not_blamed(monkeypatch:
     monkeypatch.setattr(plateau, "_FIRST_EVALUATIONS", 30)
     _, found = examined(mlp(chain(10, 16, 20, 1), nn.Tanh, 0.2), regression(60), optimizer=0.02)
     assert found.severity is Severity.GOOD
-    assert "not why the loss waits" in found.title
-    assert "Rescaled, it has not left after" in found.evidence
+    assert "not why" in found.title
+    assert "not left" in found.evidence
 
 
 @pytest.mark.parametrize(("rate", "still"), [(-1e-11, True), (-1e-3, False), (0.0, True)])

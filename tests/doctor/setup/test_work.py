@@ -71,7 +71,7 @@ def test_the_edge_of_a_large_model_is_measured_on_few_samples() -> None:
 def test_verification_takes_so_few_samples_that_some_steps_fit_into_the_time() -> None:
     large = setup(10**8)
     found = verify(Plan(large, (), large), 30, seconds=5.0)
-    assert found.stopped == "with 16 samples in a step instead of 300, because steps of this model are long"
+    assert "16 samples in a step instead of 300" in found.stopped
     assert found.stopped in found.verdict
     assert found.given.steps[-1] == 30
     assert affordable_samples(large, 300, 6 * 30, 5e10) == 16

@@ -208,16 +208,14 @@ def open_folder() -> Iterator[Path]:
 def test_a_folder_that_must_not_be_written(open_folder: Path, tmp_path: Path) -> None:
     path = open_folder / "k.zarr"
     open_folder.chmod(0o555)
-    assert "k.zarr could not be written (Permission denied): make room" in said_without_rights(
-        path, tmp_path / "1"
-    )
+    assert "k.zarr could not be written (Permission denied)" in said_without_rights(path, tmp_path / "1")
     open_folder.chmod(0o755)
     assert list(open_folder.iterdir()) == []
     stored(path, network(), inputs(SAMPLES), None, "trace", side=SIDE, workers=1)
     protect(path)
     assert said_without_rights(path, tmp_path / "2") == ""  # a finished one need not be written
     lose(path, "0-0")
-    assert "writing there is not allowed: change the permissions" in said_without_rights(path, tmp_path / "3")
+    assert "permissions" in said_without_rights(path, tmp_path / "3")
     stored(path, network(), inputs(SAMPLES), None, "trace", workers=1)
 
 

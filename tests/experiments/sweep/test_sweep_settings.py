@@ -97,7 +97,7 @@ def test_the_experiment_itself_stays_as_it_is(known: None) -> None:
 def test_a_wrong_scale_is_the_error_of_its_points(known: None, tmp_path: Path) -> None:
     spec = write_spec(tmp_path, 'experiment = "made-up"\n[axes]\nscale = ["fast"]\nwidth = [8]')
     found = sweep(spec, workers=1)
-    assert list(found.errors.values()) == ["scale 'fast' is not known: choose 'quick' or 'paper'."]
+    assert ["'quick' or 'paper'" in error for error in found.errors.values()] == [True]
 
 
 def test_an_error_inside_an_experiment_is_told_with_its_line(tmp_path: Path) -> None:

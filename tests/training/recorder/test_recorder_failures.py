@@ -30,9 +30,8 @@ def test_an_observable_that_fails_ends_alone(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         with recorder(tmp_path / "run", model, ["loss", fragile], optimizer=optimizer, every=1) as found:
             train(model, optimizer, 6)
-    assert [str(warning.message) for warning in seen] == [
-        "the observable 'fragile' failed at step 3 and is left out from now on: RuntimeError: out of luck"
-    ]
+    (warning,) = seen
+    assert "'fragile' failed at step 3" in str(warning.message)
     records = read(tmp_path / "run")
     assert records.sizes["step"] == 7
     np.testing.assert_array_equal(records["recorded"].sel(observable="fragile"), [1, 1, 1, 0, 0, 0, 0])
