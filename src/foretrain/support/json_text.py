@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -10,16 +11,25 @@ from typing import Any
 
 def json_text(document: Mapping[str, Any]) -> str:
     """One JSON document; what is not a number becomes null, the infinite "Infinity" or "-Infinity"."""
-    return json.dumps(_jsonable(document), indent=2, allow_nan=False)
+    return json.dumps(jsonable(document), indent=2, allow_nan=False)
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """The same as lists, dictionaries, texts and numbers that JSON can hold."""
     if isinstance(value, Mapping):
-        return {str(key): _jsonable(item) for key, item in value.items()}
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if hasattr(value, "detach"):  # a tensor
+        return jsonable(value.detach().cpu().tolist())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if hasattr(value, "to_dict") and hasattr(value, "dims"):  # labelled arrays
+        return jsonable(value.to_dict())
     if hasattr(value, "tolist"):  # numpy's scalars and arrays
-        return _jsonable(value.tolist())
+        return jsonable(value.tolist())
     if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

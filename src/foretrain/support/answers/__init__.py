@@ -1,0 +1,58 @@
+"""One vocabulary for everything that is returned, and the renderers that show it.
+
+``answer``               ``Answer`` (statement, parts, data, record) and ``Result``, the base of every public result
+``table``                ``Table`` and ``Column``
+``figure``               ``Figure``, ``Panel``, ``Axis``: pictures as data
+``text``                 plain text and the terminal
+``matplotlib_renderer``  ``.plot()``, PNG, SVG and PDF
+``plotly_renderer``      what plotly draws, panel by panel
+``html``                 ``_repr_html_``, and the pieces of pages
+"""
+
+from foretrain.support.answers.answer import Answer, Code, Part, Result, fields_answer
+from foretrain.support.answers.figure import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PALETTE,
+    PURPLE,
+    RED,
+    SKY,
+    Axis,
+    Figure,
+    Panel,
+    log,
+    names_axis,
+    scale_for,
+    shades,
+)
+from foretrain.support.answers.table import Cell, Column, Table
+
+__all__ = [
+    "BLUE",
+    "FAINT",
+    "GREEN",
+    "INK",
+    "ORANGE",
+    "PALETTE",
+    "PURPLE",
+    "RED",
+    "SKY",
+    "Answer",
+    "Axis",
+    "Cell",
+    "Code",
+    "Column",
+    "Figure",
+    "Panel",
+    "Part",
+    "Result",
+    "Table",
+    "fields_answer",
+    "log",
+    "names_axis",
+    "scale_for",
+    "shades",
+]

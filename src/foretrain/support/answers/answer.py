@@ -1,0 +1,209 @@
+"""What foretrain answers: a statement, then paragraphs, tables, pictures and further answers in the order of reading.
+
+Everything public that is returned is a ``Result``: it makes one ``Answer``, and every way to show or keep it follows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from foretrain.support.answers.figure import Figure
+from foretrain.support.answers.table import Column, Table
+from foretrain.support.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to copy, shown as they are."""
+
+    text: str
+    caption: str = ""
+
+
+Part: TypeAlias = "str | Code | Table | Figure | Callable[[], Figure] | Answer"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer as data; renderers print, draw and store it.
+
+    ``statement`` is what a person reads first. ``parts`` follow in the order of reading; a picture may be a function
+    that makes it, so that nobody pays for a picture that is not looked at. ``data`` are all labelled numbers, or a
+    function that returns them. ``record`` is for machines; without it, it is made of the statement and the tables.
+    ``holds`` is False where something that was asked for does not hold (exit code 1 of a command).
+    """
+
+    statement: str
+    parts: Sequence[Part] = ()
+    data: xarray.Dataset | xarray.DataArray | Callable[[], xarray.Dataset | xarray.DataArray] | None = None
+    record: Mapping[str, Any] | None = None
+    holds: bool = True
+    title: str = ""
+    tone: str = ""  # "critical", "warning", "note" or "good": how a page colours it
+    folded: bool = False  # on a page only the statement is seen until it is opened
+
+    @property
+    def tables(self) -> list[Table]:
+        """All tables, those of answers inside included."""
+        return [part for part in self._walk() if isinstance(part, Table)]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """All pictures, made now."""
+        return [part() if callable(part) else part for part in self._walk() if _is_picture(part)]
+
+    @property
+    def has_figure(self) -> bool:
+        """Whether there is a picture; none is made for that."""
+        return any(_is_picture(part) for part in self._walk())
+
+    def dataset(self) -> xarray.Dataset | xarray.DataArray | None:
+        """The labelled data, made now if that was put off."""
+        return self.data() if callable(self.data) else self.data
+
+    def document(self) -> dict[str, Any]:
+        """All of it for machines."""
+        if self.record is not None:
+            return dict(self.record)
+        tables = [
+            {"caption": table.caption, "columns": [_column_record(c) for c in table.columns], "rows": rows}
+            for table in self.tables
+            for rows in [table.records()]
+        ]
+        texts = [part for part in self._walk() if isinstance(part, str)]
+        return {"statement": self.statement, "texts": texts, "tables": tables}
+
+    def _walk(self) -> Iterator[Any]:
+        for part in self.parts:
+            if isinstance(part, Answer):
+                yield part.statement
+                yield from part._walk()
+            else:
+                yield part
+
+
+class Result:
+    """Base of everything public that is returned. A subclass says ``answer()``; the rest is the same for all.
+
+    A dataclass among them is declared with ``repr=False``, or its own text would take the place of this one.
+    """
+
+    __slots__ = ()
+
+    def answer(self) -> Answer:
+        """What this result says, as data. Without a better one: the fields of a dataclass as a table."""
+        return fields_answer(self)
+
+    def __repr__(self) -> str:
+        from foretrain.support.answers.text import plain
+
+        return plain(self.answer()).rstrip()
+
+    def _repr_html_(self) -> str:
+        from foretrain.support.answers.html import fragment
+
+        return fragment(self.answer())
+
+    def plot(self, ax: Axes | None = None, *, path: str | Path | None = None) -> Any:
+        """Draw it with matplotlib and return the figure, or draw its main panel into ``ax``.
+
+        ``path`` also writes it to a file: .png, .svg or .pdf.
+        """
+        from foretrain.support.answers.matplotlib_renderer import draw, write
+
+        figures = self.answer().figures
+        if not figures:
+            raise InputError(f"{type(self).__name__} has no picture: print it, or use to_dataset().")
+        if path is not None:
+            write(figures[0], Path(path))
+        return draw(figures[0], ax)
+
+    def to_dataset(self) -> xarray.Dataset:
+        """All its numbers with labels; ``foretrain.save`` keeps them."""
+        import xarray
+
+        data = self.answer().dataset()
+        if isinstance(data, xarray.DataArray):
+            return data.to_dataset(name=data.name or "values")
+        return data if data is not None else tables_dataset(self.answer().tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same for machines: lists, texts and numbers that JSON can hold."""
+        from foretrain.support.json_text import jsonable
+
+        plain: dict[str, Any] = jsonable(self.answer().document())
+        return plain
+
+
+def fields_answer(
+    result: Any, statement: str = "", meanings: Mapping[str, str] | None = None, **more: Any
+) -> Answer:
+    """The fields of a dataclass as an answer: numbers and texts as a table, arrays as labelled data.
+
+    ``meanings`` say what the fields are; ``more`` goes to ``Answer`` as it is.
+    """
+    meanings = meanings or {}
+    values = {item.name: getattr(result, item.name) for item in dataclasses.fields(result) if item.repr}
+    columns = ("quantity", "value", *(["meaning"] if meanings else []))
+    rows = [
+        (name, _short(value), *([meanings.get(name, "")] if meanings else []))
+        for name, value in values.items()
+    ]
+    more.setdefault("record", {"type": type(result).__name__, **values})
+    parts = [Table(columns, rows), *more.pop("parts", ())]
+    return Answer(statement or type(result).__name__, parts, **more)
+
+
+def tables_dataset(tables: Sequence[Table]) -> xarray.Dataset:
+    """Tables as one dataset: every column along the rows of its table."""
+    import numpy as np
+    import xarray
+
+    found: dict[str, Any] = {}
+    for number, table in enumerate(tables):
+        dim = "row" if len(tables) == 1 else f"row_{number + 1}"
+        for place, column in enumerate(table.columns):
+            cells = [row[place] for row in table.rows]
+            if table.numeric(place):
+                values: Any = np.array([np.nan if cell is None else cell for cell in cells], dtype=float)
+            else:
+                values = np.array(["" if cell is None else str(cell) for cell in cells], dtype=str)
+            name = column.name if column.name not in found else f"{column.name}_{number + 1}"
+            attributes = {"meaning": column.meaning, "unit": column.unit}
+            found[name] = (dim, values, {key: text for key, text in attributes.items() if text})
+    return xarray.Dataset(found)
+
+
+def _is_picture(part: Any) -> bool:
+    return isinstance(part, Figure) or callable(part)
+
+
+def _column_record(column: Column) -> dict[str, str]:
+    return {key: text for key, text in dataclasses.asdict(column).items() if text}
+
+
+def _short(value: Any) -> Any:
+    """A value as one cell: arrays by their shape and ends, numbers and words as they are."""
+    import numpy as np
+
+    if value is None or isinstance(value, str | int | float | bool | np.generic):
+        return value.item() if isinstance(value, np.generic) else value
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        flat = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value).ravel()
+        if flat.size <= 6 and flat.dtype.kind in "iufb":
+            return ", ".join(f"{number:.6g}" for number in flat)
+        size = " × ".join(map(str, shape))
+        if flat.size and flat.dtype.kind in "iuf":
+            return f"{size} numbers from {np.nanmin(flat):.4g} to {np.nanmax(flat):.4g}"
+        return f"{size} entries"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -1,0 +1,211 @@
+"""Answers as HTML: a fragment for notebooks, and the pieces of which pages are made.
+
+A fragment is complete without scripts: tables, and every picture as a still one. Where scripts run, panels that can
+be looked into take the place of still pictures.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from io import BytesIO
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from foretrain.support.answers.answer import Answer, Code, Part
+from foretrain.support.answers.figure import Figure
+from foretrain.support.answers.formulas import unicode_math
+from foretrain.support.answers.plotly_renderer import numbers, specifications
+from foretrain.support.answers.table import Table
+
+MOST_ROWS = 60  # of a table on a page
+_HEIGHT = 340  # of a panel, in pixels
+Attribute: TypeAlias = str | int | bool | None
+_VOID = frozenset({"meta", "link", "br", "img"})
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "str | Markup | Iterable[Child] | None"
+
+
+def element(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
+    """An element. ``class_`` is the attribute class, ``aria_label`` is aria-label; None and False leave one out."""
+    pairs = "".join(_attribute(key, value) for key, value in attributes.items())
+    if name in _VOID:
+        return Markup(f"<{name}{pairs}>")
+    return Markup(f"<{name}{pairs}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[Child]) -> Markup:
+    """Parts one after another; every text that is not markup already is escaped."""
+    return Markup("".join(map(_text, children)))
+
+
+def fragment(answer: Answer) -> str:
+    """An answer for a notebook."""
+    name = f"foretrain-{uuid4().hex[:12]}"
+    body = element("div", body_of(answer), class_="foretrain", id=name)
+    style = element("style", Markup(own_file("answers.css")))
+    if not answer.has_figure:
+        return f"{style}{body}"
+    start = f'window.foretrainPictures.enliven(document.getElementById("{name}"));'
+    script = element("script", Markup(f"{own_file('pictures.js')}\n{start}"))
+    return f"{style}{_library_once()}{body}{script}"
+
+
+def body_of(answer: Answer, level: int = 3) -> Iterator[Markup]:
+    """Heading, statement and parts of an answer."""
+    if answer.title:
+        yield element(f"h{level}", answer.title)
+    if answer.statement:
+        yield element("p", _lines(answer.statement), class_="statement")
+    for part in answer.parts:
+        yield part_markup(part, level)
+
+
+def part_markup(part: Part, level: int = 3) -> Markup:
+    """One part of an answer."""
+    if isinstance(part, Answer):
+        if part.folded:
+            inner = Answer("", part.parts)
+            summary = ": ".join(filter(None, (part.title, part.statement)))
+            return element("details", element("summary", summary), body_of(inner, level + 1))
+        return element("section", body_of(part, min(level + 1, 6)), class_=part.tone or None)
+    if isinstance(part, Table):
+        return table_markup(part) if part.rows else Markup("")
+    if isinstance(part, Code):
+        return join(
+            [element("p", part.caption) if part.caption else None, element("pre", element("code", part.text))]
+        )
+    if isinstance(part, str):
+        return element("p", _lines(part))
+    return _still_and_alive(part if isinstance(part, Figure) else part())
+
+
+def table_markup(table: Table, caption: bool = True) -> Markup:
+    """A table in a box that can be scrolled with the keyboard."""
+    shown = table.for_people().thinned(MOST_ROWS)
+    classes = ["number" if shown.numeric(place) else None for place in range(len(shown.columns))]
+    head = [
+        element("th", column.heading, scope="col", class_=kind, title=column.meaning or None)
+        for column, kind in zip(shown.columns, classes, strict=True)
+    ]
+    rows = []
+    for row in shown.texts():
+        first = element("th", row[0], scope="row", class_=classes[0])
+        rows.append(
+            element(
+                "tr", first, [element("td", cell, class_=kind) for cell, kind in zip(row[1:], classes[1:])]
+            )
+        )
+    title = element("caption", shown.caption) if caption and shown.caption else None
+    inner = element("table", title, element("thead", element("tr", head)), element("tbody", rows))
+    return element("div", inner, class_="box", role="region", tabindex=0, aria_label=shown.caption or "Table")
+
+
+def panels_markup(figure: Figure) -> Iterator[Markup]:
+    """Every panel as a place to draw in, its data beside it, and its numbers below."""
+    for panel, specification in zip(figure.panels, specifications(figure), strict=True):
+        title = unicode_math(panel.title or figure.title)
+        yield element(
+            "figure",
+            element("h4", title) if title else None,
+            element(
+                "div",
+                data_panel=True,
+                class_="plot",
+                role="img",
+                aria_label=title,
+                style=f"height:{_HEIGHT}px",
+            ),
+            element("script", Markup(safe_json(specification)), type="application/json"),
+            element("figcaption", unicode_math(panel.caption)) if panel.caption else None,
+            element("details", element("summary", "Numbers"), table_markup(numbers(panel))),
+        )
+
+
+def safe_json(value: Any) -> str:
+    """JSON in which nothing can end the element that holds it."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def own_file(name: str) -> str:
+    """A style sheet or script of this folder."""
+    return (files("foretrain.support.answers") / name).read_text(encoding="utf-8")
+
+
+def plotly_script() -> str:
+    """Plotly's script. The end of a script element must not stand inside one."""
+    from plotly.offline import get_plotlyjs
+
+    script: str = get_plotlyjs()
+    return script.replace("</script", "<\\/script")
+
+
+def still_picture(figure: Figure) -> Markup:
+    """A picture that needs no script."""
+    from foretrain.support.answers.matplotlib_renderer import draw
+
+    file = BytesIO()
+    draw(figure).savefig(file, format="png", dpi=110, bbox_inches="tight")
+    source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return element(
+        "img", src=source, alt=unicode_math(figure.title or figure.caption or "Picture"), class_="still"
+    )
+
+
+def _still_and_alive(figure: Figure) -> Markup:
+    columns = len(figure.rows()[0])
+    alive = element("div", panels_markup(figure), class_="panels", style=f"--columns:{columns}")
+    caption = element("p", unicode_math(figure.caption), class_="caption") if figure.caption else None
+    return element("div", still_picture(figure), alive, caption, class_="picture")
+
+
+_PACKED: list[str] = []  # not empty once this process has handed plotly to a notebook
+
+
+def _library_once() -> str:
+    """Plotly, packed, with the first picture of a process; later ones find it in the notebook."""
+    if _PACKED:
+        return ""
+    _PACKED.append("sent")
+    return element("script", Markup(_packed_plotly()), type="text/plain", data_foretrain_plotly=True)
+
+
+@cache
+def _packed_plotly() -> str:
+    return base64.b64encode(gzip.compress(plotly_script().encode(), 6)).decode()
+
+
+def _lines(text: str) -> Sequence[Child]:
+    """A text whose line breaks are kept."""
+    first, *others = text.split("\n")
+    return [first, *(part for line in others for part in (element("br"), line))]
+
+
+def _text(child: Child) -> str:
+    if child is None:
+        return ""
+    if isinstance(child, Markup):
+        return child
+    if isinstance(child, str):
+        return html.escape(child)
+    return join(child)
+
+
+def _attribute(key: str, value: Attribute) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{html.escape(str(value))}"'

@@ -1,0 +1,360 @@
+"""Pictures drawn by matplotlib: for papers, for ``.plot()``, and as the still picture of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from foretrain.support.answers.figure import (
+    BLUE,
+    FAINT,
+    INK,
+    ORANGE,
+    Axis,
+    Bars,
+    Contours,
+    Curve,
+    Figure,
+    HeatMap,
+    Level,
+    Mark,
+    Note,
+    Panel,
+    Region,
+)
+from foretrain.support.atomic import new_file
+from foretrain.support.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+SUFFIXES = (".png", ".pdf", ".svg")
+_MANY_NAMES = 8  # letters under an axis: more of them are turned
+
+
+def draw(figure: Figure, ax: Axes | None = None) -> Any:
+    """Draw all panels and return matplotlib's figure; with ``ax``, draw the first panel there and return ``ax``."""
+    colors = figure.colors()
+    if ax is not None:
+        _draw_panel(ax, figure.panels[0], {place: c for (panel, place), c in colors.items() if panel == 0})
+        _finish_legend(ax, figure.panels[0])
+        return ax
+    from matplotlib.figure import Figure as Drawing
+
+    drawing = Drawing(figsize=figure.inches(), layout="constrained")
+    if figure.title:
+        drawing.suptitle(figure.title, fontsize=13, fontweight="bold", color=INK)
+    rows = figure.rows()
+    heights = list(figure.heights) or [1.0] * len(rows)
+    grid = drawing.subplot_mosaic("\n".join(rows), height_ratios=heights)
+    axes = [grid[letter] for letter, _ in figure.places()]
+    for number, (letter, panel) in enumerate(figure.places()):
+        own = {place: color for (owner, place), color in colors.items() if owner == number}
+        _draw_panel(grid[letter], panel, own)
+    for letter in set(grid) - {letter for letter, _ in figure.places()}:
+        grid[letter].set_axis_off()
+    if figure.caption:
+        drawing.supxlabel(figure.caption, fontsize=9, color=INK)
+    if figure.legend:
+        _common_legend(drawing, axes, figure)
+    else:
+        drawing.draw_without_rendering()  # so that places on the paper are known
+        for axis, panel in zip(axes, figure.panels):
+            _finish_legend(axis, panel)
+    return drawing
+
+
+def write(figure: Figure, path: Path, *, overwrite: bool = True) -> None:
+    """Draw to a file whose ending names the format."""
+    refuse_unknown_picture(path)
+    with new_file(path, overwrite=overwrite) as partial:
+        draw(figure).savefig(partial, format=path.suffix.lower().lstrip("."), bbox_inches="tight")
+
+
+def refuse_unknown_picture(path: Path) -> None:
+    """Raise if the file's name does not end like a picture."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"{path} does not say what kind of picture to draw: end it in {', '.join(SUFFIXES)}."
+        )
+
+
+def _draw_panel(axes: Axes, panel: Panel, colors: Mapping[int, str]) -> None:
+    # Thin axes on two sides and a faint grid behind the data.
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.grid(panel.grid, color="#e6e6e6", linewidth=0.6) if panel.grid else axes.grid(False)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9, color=FAINT)
+    for which, axis in (("x", panel.x), ("y", panel.y)):
+        _set_scale(axes, which, axis)
+    for place, mark in enumerate(panel.marks):
+        _draw_mark(axes, mark, colors.get(place, INK))
+    if panel.equal:
+        axes.set_aspect("equal")
+    for which, axis in (("x", panel.x), ("y", panel.y)):
+        _set_axis(axes, which, axis)
+    if panel.title:
+        axes.set_title(panel.title, fontsize=11)
+    if panel.legend:
+        _add_legend(axes, panel)
+
+
+def _set_scale(axes: Axes, which: str, axis: Axis) -> None:
+    options = {"linthresh": axis.threshold, "linscale": 0.3} if axis.scale == "symlog" else {}
+    getattr(axes, f"set_{which}scale")(axis.scale, **options)
+
+
+def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    getattr(axes, f"set_{which}label")(axis.label, fontsize=10)
+    drawn = getattr(axes, f"{which}axis")
+    if axis.ticks is not None:
+        texts = list(axis.ticks.values()) if isinstance(axis.ticks, Mapping) else None
+        places = list(axis.ticks)
+        long = which == "x" and texts is not None and sum(map(len, texts)) > 30 + 6 * _MANY_NAMES
+        turn: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if long else {}
+        getattr(axes, f"set_{which}ticks")(places, texts, **turn)
+        drawn.set_tick_params(which="minor", length=0)
+        drawn.set_minor_formatter(NullFormatter())
+        if texts is None:
+            drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    elif axis.whole:
+        drawn.set_major_locator(MaxNLocator(integer=True))
+    low, high = getattr(axes, f"get_{which}lim")()
+    if axis.room:
+        high = _beyond(low, high, axis)
+    low, high = (high, low) if axis.reverse and low < high else (low, high)
+    low, high = (axis.low if axis.low is not None else low), (axis.high if axis.high is not None else high)
+    if axis.reverse and axis.low is not None and axis.high is not None:
+        low, high = axis.high, axis.low
+    if axis.room or axis.reverse or axis.low is not None or axis.high is not None:
+        getattr(axes, f"set_{which}lim")(low, high)
+    if axis.scale == "log" and axis.ticks is None and 0 < abs(np.log10(high / low)) < 1.7:
+        # Less than two powers of ten: plain numbers at 1, 2 and 5 say more than one power.
+        drawn.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+        drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        drawn.set_minor_formatter(NullFormatter())
+
+
+def _beyond(low: float, high: float, axis: Axis) -> float:
+    if axis.scale == "log":
+        return float(high * (high / low) ** axis.room)
+    return high + axis.room * (high - low)
+
+
+def _draw_mark(axes: Axes, mark: Mark, color: str) -> None:
+    match mark:
+        case Curve():
+            _draw_curve(axes, mark, mark.color or color)
+        case Bars():
+            _draw_bars(axes, mark, mark.color or color)
+        case HeatMap():
+            _draw_heat_map(axes, mark)
+        case Contours():
+            lines = axes.contour(
+                mark.x,
+                mark.y,
+                mark.values,
+                mark.levels,
+                colors=mark.color,
+                linewidths=mark.width,
+                linestyles=mark.dash,
+            )
+            if mark.texts:
+                words = dict(zip(mark.levels, mark.texts, strict=True))
+                axes.clabel(
+                    lines, fmt=lambda value: words[min(words, key=lambda v: abs(v - value))], fontsize=7
+                )
+        case Region():
+            _draw_region(axes, mark, mark.color or color)
+        case Level():
+            style: dict[str, Any] = {
+                "color": mark.color,
+                "linestyle": mark.dash,
+                "linewidth": mark.width,
+                "label": mark.label or None,
+                "zorder": 1.5,
+            }
+            if mark.y is not None:
+                axes.axhline(mark.y, **style)
+            if mark.x is not None:
+                axes.axvline(mark.x, **style)
+        case Note():
+            _draw_note(axes, mark)
+
+
+def _draw_curve(axes: Axes, mark: Curve, color: str) -> None:
+    if mark.band is not None:
+        low, high = mark.band
+        axes.fill_between(mark.x, low, high, color=color, alpha=0.2 * mark.alpha, linewidth=0)
+    look: dict[str, Any] = {
+        "color": color,
+        "marker": mark.marker or None,
+        "linestyle": mark.dash or "none",
+        "linewidth": mark.width,
+        "markersize": mark.size,
+        "alpha": mark.alpha,
+        "label": mark.label or None,
+    }
+    if mark.hollow:
+        look["markerfacecolor"] = "white"
+    if mark.steps:
+        look["drawstyle"] = "steps-post"
+    if mark.error is None and mark.x_error is None:
+        axes.plot(mark.x, mark.y, **look)
+    else:
+        axes.errorbar(mark.x, mark.y, mark.error, mark.x_error, elinewidth=1.0, capsize=2, **look)
+
+
+def _draw_bars(axes: Axes, mark: Bars, color: Any) -> None:
+    error = {"xerr" if mark.horizontal else "yerr": mark.error} if mark.error is not None else {}
+    look = {"color": color, "alpha": mark.alpha, "label": mark.label or None, "ecolor": INK, **error}
+    if mark.horizontal:
+        axes.barh(mark.places, mark.values, mark.width, mark.base, **look)
+    else:
+        axes.bar(mark.places, mark.values, mark.width, mark.base, **look)
+    for place, end, text in zip(mark.places, np.add(mark.base, mark.values), mark.texts):
+        spot, shift = ((end, place), (3, 0)) if mark.horizontal else ((place, end), (0, 2))
+        align: dict[str, Any] = {"va": "center"} if mark.horizontal else {"ha": "center", "va": "bottom"}
+        axes.annotate(text, spot, xytext=shift, textcoords="offset points", fontsize=8, **align)
+
+
+def _draw_heat_map(axes: Axes, mark: HeatMap) -> None:
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+
+    colors: Any = "cividis"
+    if mark.diverging:
+        colors = LinearSegmentedColormap.from_list("diverging", [BLUE, "#ffffff", ORANGE])
+    norm = LogNorm(mark.low, mark.high) if mark.logarithmic else Normalize(mark.low, mark.high)
+    shading: Literal["gouraud", "nearest"] = "gouraud" if mark.smooth else "nearest"
+    mesh = axes.pcolormesh(
+        mark.x, mark.y, mark.values, cmap=colors, norm=norm, shading=shading, rasterized=True, zorder=0
+    )
+    if mark.texts is not None:
+        for y, row in zip(mark.y, mark.texts):
+            for x, text in zip(mark.x, row):
+                axes.text(x, y, text, ha="center", va="center", fontsize=8, color=INK)
+    if mark.label:
+        bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02, aspect=28)
+        if mark.ticks is not None:
+            bar.set_ticks(list(mark.ticks), labels=list(mark.ticks.values()))
+        bar.ax.tick_params(labelsize=8)
+        bar.set_label(mark.label, fontsize=9)
+        bar.outline.set_visible(False)
+
+
+def _draw_region(axes: Axes, mark: Region, color: str) -> None:
+    look: dict[str, Any] = {"color": color, "alpha": mark.alpha, "linewidth": 0, "label": mark.label or None}
+    if mark.hatched:
+        look = {"facecolor": "#f1f1f1", "edgecolor": color, "hatch": "////", "linewidth": 0.0, "zorder": -1}
+        look["label"] = mark.label or None
+    if isinstance(mark.x, np.ndarray):
+        axes.fill_between(mark.x, mark.low, mark.high, **look)  # type: ignore[arg-type]
+    elif mark.x is None:
+        axes.axhspan(float(mark.low), float(mark.high), **look)  # type: ignore[arg-type]
+    elif mark.low is None:
+        axes.axvspan(*mark.x, **look)
+    else:
+        axes.fill_between(mark.x, mark.low, mark.high, **look)  # type: ignore[arg-type]
+
+
+def _draw_note(axes: Axes, mark: Note) -> None:
+    upright = {None: "center", True: "bottom", False: "top"}[mark.above]
+    aside = {"left": 4, "center": 0, "right": -4}[mark.align] if not mark.fraction else 0
+    raised = {None: 0, True: 3, False: -3}[mark.above] if not mark.fraction else 0
+    axes.annotate(
+        mark.text,
+        (mark.x, mark.y),
+        xycoords="axes fraction" if mark.fraction else "data",
+        xytext=(aside, raised),
+        textcoords="offset points",
+        ha=mark.align,
+        va=upright,
+        color=mark.color,
+        fontsize=mark.size,
+        annotation_clip=False,
+    )
+
+
+def _add_legend(axes: Axes, panel: Panel) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    if not entries:
+        return
+    look: dict[str, Any] = {"frameon": False, "fontsize": 9, "ncols": panel.legend_columns}
+    if panel.legend == "right":
+        look |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
+    elif panel.legend == "below":
+        look |= {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
+    else:
+        look |= {"loc": panel.legend}
+    axes.legend(entries.values(), entries.keys(), **look)
+
+
+def _finish_legend(axes: Axes, panel: Panel) -> None:
+    """Where a legend inside the panel would cover data, the axis grows upwards until it does not."""
+    legend = axes.get_legend()
+    if legend is None or panel.legend in ("right", "below") or axes.figure is None:
+        return
+    box = legend.get_window_extent()
+    points = _points_on_paper(axes)
+    if not _inside(box, points) or panel.y.high is not None:
+        return
+    low, high = axes.get_ylim()
+    share = min(0.8, 1.15 * box.height / axes.get_window_extent().height)
+    room = share / (1 - share)
+    grown = _beyond(low, high, Axis(scale=panel.y.scale, room=room)) if low < high else high
+    axes.set_ylim(low, grown)
+    legend.set_loc("upper left" if _left_is_freer(points, axes) else "upper right")
+
+
+def _points_on_paper(axes: Axes) -> Any:
+    """All points of lines and the ends of bars, in pixels."""
+    from matplotlib.patches import Rectangle
+
+    points: list[Any] = [line.get_path().interpolated(8).vertices for line in axes.lines]
+    points += [
+        [(bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height())]
+        for bar in axes.patches
+        if isinstance(bar, Rectangle)
+    ]
+    paper = [axes.transData.transform(np.asarray(one, dtype=float)) for one in points if len(one)]
+    every = np.concatenate([*paper, np.zeros((0, 2))])
+    return every[np.isfinite(every).all(axis=1)]
+
+
+def _inside(box: Any, points: Any) -> bool:
+    inside = (
+        (points[:, 0] > box.x0) & (points[:, 0] < box.x1) & (points[:, 1] > box.y0) & (points[:, 1] < box.y1)
+    )
+    return bool(inside.any())
+
+
+def _left_is_freer(points: Any, axes: Axes) -> bool:
+    """Whether what lies highest is in the right half."""
+    if not len(points):
+        return True
+    middle = axes.get_window_extent().x0 + axes.get_window_extent().width / 2
+    left, right = points[points[:, 0] < middle, 1], points[points[:, 0] >= middle, 1]
+    return not len(left) or (len(right) > 0 and left.max() <= right.max())
+
+
+def _common_legend(drawing: Drawing, axes: list[Axes], figure: Figure) -> None:
+    entries: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        entries |= {
+            label: handle for label, handle in zip(labels, handles, strict=True) if label not in entries
+        }
+        if axis.get_legend() is not None:
+            axis.get_legend().remove()  # type: ignore[union-attr]
+    columns = min(4, max(1, len(entries)))
+    drawing.legend(
+        entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+    )

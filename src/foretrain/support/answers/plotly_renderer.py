@@ -1,0 +1,381 @@
+"""Pictures for a browser: every panel as what plotly draws.
+
+Colours are names of the page's style (``var(--blue)``), looked up when a picture is drawn, so that pictures follow
+the reader's choice of dark or light.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from foretrain.support.answers.figure import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    Axis,
+    Bars,
+    Contours,
+    Curve,
+    Figure,
+    HeatMap,
+    Level,
+    Mark,
+    Note,
+    Panel,
+    Region,
+)
+from foretrain.support.answers.formulas import html_math, unicode_math
+from foretrain.support.answers.table import Table
+
+_NAMES = {
+    BLUE: "var(--blue)",
+    ORANGE: "var(--orange)",
+    GREEN: "var(--green)",
+    PURPLE: "var(--purple)",
+    SKY: "var(--sky)",
+    RED: "var(--red)",
+    INK: "var(--ink)",
+    FAINT: "var(--muted)",
+}
+_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
+_SYMBOLS = {
+    "o": "circle",
+    "s": "square",
+    "D": "diamond",
+    "d": "diamond-tall",
+    "^": "triangle-up",
+    "v": "triangle-down",
+    "x": "x-thin-open",
+    "+": "cross-thin-open",
+    "*": "star",
+    ".": "circle",
+    "_": "line-ew-open",
+    "|": "line-ns-open",
+}
+_SEQUENTIAL = "Cividis"
+_DIVERGING = [[0, "var(--low)"], [0.5, "var(--middle)"], [1, "var(--high)"]]
+_FEW, _LONG = 12, 18  # names under an axis, and letters of one
+_MOST_COLUMNS = 12  # curves in the table of numbers
+
+
+def specifications(figure: Figure) -> list[dict[str, Any]]:
+    """What plotly draws, panel by panel: ``data`` and ``layout``."""
+    colors = figure.colors()
+    return [
+        _specification(panel, {place: c for (owner, place), c in colors.items() if owner == number})
+        for number, panel in enumerate(figure.panels)
+    ]
+
+
+def numbers(panel: Panel) -> Table:
+    """The numbers behind a panel: a column for x and one for every curve or row of bars, or the cells of a matrix."""
+    curves = [mark for mark in panel.marks if isinstance(mark, Curve | Bars) and len(_along(mark)[0])]
+    if not curves:
+        return _cells(panel)
+    places: dict[Any, dict[int, Any]] = {}
+    ticks = panel.x.ticks if isinstance(panel.x.ticks, Mapping) else {}
+    shown = curves[:_MOST_COLUMNS]
+    for column, mark in enumerate(shown):
+        for x, y in zip(*_along(mark), strict=True):
+            places.setdefault(ticks.get(x, x), {})[column] = y
+    rows = [(x, *(values.get(column) for column in range(len(shown)))) for x, values in places.items()]
+    headings = [unicode_math(panel.x.label) or "place"]
+    for number, mark in enumerate(shown):
+        headings.append(unicode_math(mark.label or panel.y.label or f"curve {number + 1}"))
+    more = f", {len(shown)} of {len(curves)} curves" if len(curves) > len(shown) else ""
+    return Table(headings, rows, f"{unicode_math(panel.title or panel.y.label or 'Numbers')}{more}")
+
+
+def plain_numbers(value: Any) -> Any:
+    """Lists and numbers that JSON knows; a number that is not finite leaves a gap."""
+    if isinstance(value, Mapping):
+        return {key: plain_numbers(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain_numbers(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain_numbers(item) for item in value]
+    if isinstance(value, float):
+        # Seven digits are finer than any screen, and keep the page small.
+        return float(f"{value:.7g}") if math.isfinite(value) else None
+    return value
+
+
+def _specification(panel: Panel, colors: Mapping[int, str]) -> dict[str, Any]:
+    traces: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {"shapes": [], "annotations": [], "barmode": "overlay"}
+    for place, mark in enumerate(panel.marks):
+        _add(mark, colors.get(place, INK), traces, layout, panel)
+    layout["xaxis"], layout["yaxis"] = _axis(panel.x, panel, "x"), _axis(panel.y, panel, "y")
+    if panel.equal:
+        layout["yaxis"]["scaleanchor"] = "x"
+    layout["showlegend"] = bool(panel.legend) and any(trace.get("showlegend") for trace in traces)
+    layout["hovermode"] = "closest"
+    seen: set[str] = set()
+    for trace in traces:  # equal labels stand in the legend once
+        if trace.get("showlegend"):
+            trace["showlegend"] = trace["name"] not in seen
+            trace["legendgroup"] = trace["name"]
+            seen.add(trace["name"])
+    return {"data": plain_numbers(traces), "layout": plain_numbers(layout)}
+
+
+def _add(mark: Mark, color: str, traces: list[Any], layout: dict[str, Any], panel: Panel) -> None:
+    match mark:
+        case Curve():
+            traces.extend(_curve(mark, _named(mark.color or color)))
+        case Bars():
+            traces.append(_bars(mark, mark.color or color))
+        case HeatMap():
+            traces.append(_heat_map(mark))
+            layout["annotations"] += _cell_texts(mark)
+        case Contours():
+            traces += [_contour(mark, level) for level in mark.levels]
+        case Region():
+            _add_region(mark, _named(mark.color or color), traces, layout)
+        case Level():
+            layout["shapes"].append(_level(mark))
+        case Note():
+            layout["annotations"].append(_note(mark, panel))
+
+
+def _curve(mark: Curve, color: str) -> list[dict[str, Any]]:
+    name, shown = html_math(mark.label), bool(mark.label)
+    traces: list[dict[str, Any]] = []
+    if mark.band is not None:
+        for values, fill in ((mark.band[0], None), (mark.band[1], "tonexty")):
+            edge: dict[str, Any] = {
+                "type": "scatter",
+                "mode": "lines",
+                "x": mark.x,
+                "y": values,
+                "hoverinfo": "skip",
+            }
+            edge |= {"line": {"width": 0, "color": color}, "showlegend": False, "legendgroup": name}
+            edge |= {"fill": fill, "opacity": 0.5} if fill else {}
+            traces.append(edge)
+    mode = (
+        "+".join(filter(None, ["lines" if mark.dash else "", "markers" if mark.marker else ""])) or "markers"
+    )
+    symbol = _SYMBOLS.get(mark.marker, "circle")
+    if mark.hollow and not symbol.endswith("open"):
+        symbol += "-open"
+    size = 4 if mark.marker == "." else 1.4 * mark.size
+    trace = {"type": "scatter", "mode": mode, "name": name, "x": mark.x, "y": mark.y, "opacity": mark.alpha}
+    shape = "hv" if mark.steps else "linear"
+    trace["line"] = {
+        "color": color,
+        "width": 1.3 * mark.width,
+        "dash": _DASHES.get(mark.dash, "solid"),
+        "shape": shape,
+    }
+    trace["marker"] = {"symbol": symbol, "size": size, "color": color, "line": {"color": color, "width": 1.5}}
+    if not len(mark.x):  # only for the legend
+        trace |= {"x": [None], "y": [None]}
+    for key, lengths in (("error_y", mark.error), ("error_x", mark.x_error)):
+        if lengths is not None:
+            bars: dict[str, Any] = {"type": "data", "thickness": 1.2, "width": 3, "color": color}
+            bars |= (
+                {"array": lengths} if lengths.ndim == 1 else {"array": lengths[1], "arrayminus": lengths[0]}
+            )
+            trace[key] = bars
+    trace |= {
+        "showlegend": shown,
+        "hovertemplate": "%{x:.4g}: %{y:.4g}" + ("" if shown else "<extra></extra>"),
+    }
+    return [*traces, trace]
+
+
+def _bars(mark: Bars, color: Any) -> dict[str, Any]:
+    tone = _named(color) if isinstance(color, str) else [_named(one) for one in color]
+    along, across = ("y", "x") if mark.horizontal else ("x", "y")
+    trace: dict[str, Any] = {
+        "type": "bar",
+        "orientation": "h" if mark.horizontal else "v",
+        "width": mark.width,
+    }
+    trace |= {along: mark.places, across: mark.values, "base": np.broadcast_to(mark.base, mark.values.shape)}
+    trace |= {"name": html_math(mark.label), "showlegend": bool(mark.label), "opacity": mark.alpha}
+    trace |= {"marker": {"color": tone}, "hovertemplate": f"%{{{across}:.4g}}"}
+    if mark.texts:
+        trace |= {
+            "text": [html_math(text) for text in mark.texts],
+            "textposition": "outside",
+            "cliponaxis": False,
+        }
+    if mark.error is not None:
+        trace[f"error_{across}"] = {
+            "type": "data",
+            "array": mark.error,
+            "color": "var(--ink)",
+            "thickness": 1.2,
+        }
+    return trace
+
+
+def _heat_map(mark: HeatMap) -> dict[str, Any]:
+    values = np.log10(np.where(mark.values > 0, mark.values, np.nan)) if mark.logarithmic else mark.values
+    low, high = (
+        math.log10(end) if mark.logarithmic and end is not None and end > 0 else end
+        for end in (mark.low, mark.high)
+    )
+    trace: dict[str, Any] = {
+        "type": "heatmap",
+        "x": mark.x,
+        "y": mark.y,
+        "z": values,
+        "zmin": low,
+        "zmax": high,
+    }
+    trace |= {"colorscale": _DIVERGING if mark.diverging else _SEQUENTIAL, "showscale": bool(mark.label)}
+    trace |= {"hoverongaps": False, "zsmooth": "best" if mark.smooth else False}
+    trace["hovertemplate"] = "%{x:.4g}, %{y:.4g}: %{z:.4g}<extra></extra>"
+    power = "power of ten of " if mark.logarithmic else ""
+    bar: dict[str, Any] = {"title": {"text": power + html_math(mark.label), "side": "right"}, "thickness": 12}
+    bar["outlinewidth"] = 0
+    if mark.ticks is not None:
+        bar |= {"tickvals": list(mark.ticks), "ticktext": list(mark.ticks.values())}
+    return trace | {"colorbar": bar}
+
+
+def _cell_texts(mark: HeatMap) -> list[dict[str, Any]]:
+    if mark.texts is None:
+        return []
+    return [
+        {"x": x, "y": y, "text": html_math(text), "showarrow": False, "font": {"size": 11}}
+        for y, row in zip(mark.y, mark.texts)
+        for x, text in zip(mark.x, row)
+    ]
+
+
+def _contour(mark: Contours, level: float) -> dict[str, Any]:
+    line = {"color": _named(mark.color), "width": 1.3 * mark.width, "dash": _DASHES[mark.dash]}
+    contours = {"start": level, "end": level, "size": 1, "coloring": "none", "showlabels": False}
+    trace = {
+        "type": "contour",
+        "x": mark.x,
+        "y": mark.y,
+        "z": mark.values,
+        "line": line,
+        "contours": contours,
+    }
+    return trace | {"showscale": False, "showlegend": False, "hoverinfo": "skip"}
+
+
+def _add_region(mark: Region, color: str, traces: list[Any], layout: dict[str, Any]) -> None:
+    name = html_math(mark.label)
+    if isinstance(mark.x, np.ndarray):
+        low, high = (np.broadcast_to(end, mark.x.shape) for end in (mark.low, mark.high))  # type: ignore[arg-type]
+        outline = {"x": np.concatenate([mark.x, mark.x[::-1]]), "y": np.concatenate([high, low[::-1]])}
+        trace = {"type": "scatter", "mode": "lines", "fill": "toself", "line": {"width": 0}, **outline}
+        trace |= {"fillcolor": color, "opacity": mark.alpha, "name": name, "showlegend": bool(name)}
+        traces.append(trace | {"hoverinfo": "skip"})
+        return
+    shape: dict[str, Any] = {"type": "rect", "fillcolor": color, "opacity": mark.alpha, "line": {"width": 0}}
+    shape |= {"layer": "below", "name": name, "showlegend": bool(name)}
+    x0, x1 = mark.x if mark.x is not None else (0, 1)
+    y0, y1 = (mark.low, mark.high) if mark.low is not None else (0, 1)
+    shape |= {"x0": x0, "x1": x1, "y0": y0, "y1": y1}
+    shape |= {
+        "xref": "x" if mark.x is not None else "paper",
+        "yref": "y" if mark.low is not None else "paper",
+    }
+    layout["shapes"].append(shape)
+
+
+def _level(mark: Level) -> dict[str, Any]:
+    line = {"color": _named(mark.color), "width": 1.3 * mark.width, "dash": _DASHES[mark.dash]}
+    shape: dict[str, Any] = {"type": "line", "line": line}
+    if mark.y is not None:
+        shape |= {"xref": "paper", "x0": 0, "x1": 1, "y0": mark.y, "y1": mark.y}
+    else:
+        shape |= {"yref": "paper", "y0": 0, "y1": 1, "x0": mark.x, "x1": mark.x}
+    if mark.label:
+        font = {"color": "var(--muted)", "size": 12}
+        shape["label"] = {
+            "text": html_math(mark.label),
+            "textposition": "end",
+            "yanchor": "bottom",
+            "font": font,
+        }
+    return shape
+
+
+def _note(mark: Note, panel: Panel) -> dict[str, Any]:
+    x, y = mark.x, mark.y
+    if not mark.fraction:  # plotly wants logarithms on a logarithmic axis
+        x = math.log10(x) if panel.x.scale == "log" and x > 0 else x
+        y = math.log10(y) if panel.y.scale == "log" and y > 0 else y
+    anchor = {None: "middle", True: "bottom", False: "top"}[mark.above]
+    reference: dict[str, Any] = {"xref": "paper", "yref": "paper"} if mark.fraction else {}
+    text: dict[str, Any] = {
+        "text": html_math(mark.text),
+        "font": {"size": 12, "color": _named(mark.color)},
+        "showarrow": False,
+    }
+    return {"x": x, "y": y, "xanchor": mark.align, "yanchor": anchor, **text, **reference}
+
+
+def _axis(axis: Axis, panel: Panel, which: str) -> dict[str, Any]:
+    scale = "log" if axis.scale == "log" else "linear"
+    made: dict[str, Any] = {"title": {"text": html_math(axis.label)}, "type": scale, "zeroline": False}
+    if isinstance(axis.ticks, Mapping):
+        step = -(-len(axis.ticks) // (_FEW if which == "x" else 40))
+        shown = list(axis.ticks.items())[::step]
+        made |= {
+            "tickvals": [place for place, _ in shown],
+            "ticktext": [_short_name(text) for _, text in shown],
+        }
+    elif axis.ticks is not None:
+        made["tickvals"] = list(axis.ticks)
+    elif axis.whole:
+        made |= {"tickformat": "d"}
+    ends = [_log_end(end, scale) for end in (axis.low, axis.high)]
+    if any(end is not None for end in ends):
+        made["range"] = ends[::-1] if axis.reverse else ends
+    elif axis.reverse:
+        made["autorange"] = "reversed"
+    elif any(isinstance(mark, HeatMap) for mark in panel.marks):
+        made["constrain"] = "domain"
+    if not panel.grid:
+        made["showgrid"] = False
+    return made
+
+
+def _log_end(end: float | None, scale: str) -> float | None:
+    return math.log10(end) if end is not None and scale == "log" and end > 0 else end
+
+
+def _short_name(name: str) -> str:
+    short = name if len(name) <= _LONG or "$" in name else f"{name[: _LONG // 2]}…{name[-_LONG // 2 + 1 :]}"
+    return html_math(short)
+
+
+def _named(color: str) -> str:
+    return _NAMES.get(color, color)
+
+
+def _along(mark: Curve | Bars) -> tuple[list[Any], list[Any]]:
+    x, y = (mark.x, mark.y) if isinstance(mark, Curve) else (mark.places, mark.values)
+    return x.tolist(), y.tolist()
+
+
+def _cells(panel: Panel) -> Table:
+    for mark in panel.marks:
+        if isinstance(mark, HeatMap):
+            headings = [
+                unicode_math(panel.y.label) or "row",
+                *(f"{x:.4g}" if not isinstance(x, str) else x for x in mark.x),
+            ]
+            rows = [(y, *row) for y, row in zip(mark.y.tolist(), mark.values.tolist(), strict=True)]
+            few = slice(None, _MOST_COLUMNS + 1)
+            return Table(headings[few], [row[few] for row in rows], unicode_math(panel.title or mark.label))
+    return Table(("place", "value"), [], unicode_math(panel.title))

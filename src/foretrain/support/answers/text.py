@@ -1,0 +1,123 @@
+"""Answers as text: plain lines for files and ``repr``, drawn tables on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from foretrain.support.answers.answer import Answer, Code, Part
+from foretrain.support.answers.table import Table
+
+_PADDING = 3  # between columns on a terminal
+_TEXT, _WORD = 16, 32  # letters side by side that texts get at least, and that a word keeps together
+
+
+def show(answer: Answer) -> None:
+    """Print an answer: drawn on a terminal (without colours if NO_COLOR is set), else plain."""
+    if not sys.stdout.isatty():
+        print(plain(answer), end="")
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    for part in readable(answer):
+        if isinstance(part, Table):
+            for block in _blocks(part, console.width):
+                console.print(_rich(block, console.width), crop=False)
+            continue
+        for line in part.split("\n"):
+            # Prose is broken between words; code and columns are left to the terminal, so that they can be copied.
+            console.print(line, soft_wrap=line.startswith(" ") or "  " in line)
+
+
+def plain(answer: Answer) -> str:
+    """An answer as text, one row of a table per line whatever the width of the screen."""
+    return "\n".join(f"{part if isinstance(part, str) else aligned(part)}\n" for part in readable(answer))
+
+
+def readable(answer: Answer) -> Iterator[str | Table]:
+    """What can be read, in order: paragraphs and tables; pictures are left out."""
+    heading = ": ".join(filter(None, (answer.title, answer.statement)))
+    if heading:
+        yield heading
+    for part in answer.parts:
+        yield from _readable_part(part)
+
+
+def _readable_part(part: Part) -> Iterator[str | Table]:
+    if isinstance(part, Answer):
+        yield from readable(part)
+    elif isinstance(part, Code):
+        lines = "\n".join(f"  {line}".rstrip() for line in part.text.splitlines())
+        yield f"{part.caption}\n{lines}" if part.caption else lines
+    elif isinstance(part, Table):
+        if part.rows:
+            if part.caption:
+                yield part.caption
+            yield part.for_people()
+    elif isinstance(part, str):
+        yield part
+
+
+def aligned(table: Table) -> str:
+    """A table in columns of spaces, with a line of dashes under its headings."""
+    lines = [list(table.headings), *table.texts()]
+    count = len(table.columns)
+    widths = [max(len(line[place]) for line in lines) for place in range(count)]
+    right = [table.numeric(place) for place in range(count)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join(f"{t:>{w}}" if r else f"{t:<{w}}" for t, w, r in zip(line, widths, right)).rstrip()
+        for line in lines
+    )
+
+
+def _blocks(table: Table, width: int) -> Iterator[Table]:
+    """The table; of one that is too wide for the screen some columns at a time, the first with all of them."""
+    needed = [_least_width(table, place) + _PADDING for place in range(len(table.columns))]
+    rest = list(range(1, len(needed)))
+    while True:
+        chosen, room = [0], width - 1 - needed[0]
+        while rest and (len(chosen) == 1 or needed[rest[0]] <= room):
+            room -= needed[rest[0]]
+            chosen.append(rest.pop(0))
+        yield table.select(chosen)
+        if not rest:
+            return
+
+
+def _least_width(table: Table, place: int) -> int:
+    """Numbers and words of headings are never broken, texts are, between words."""
+    cells = [row[place] for row in table.texts()]
+    longest = max(map(len, cells), default=1)
+    if not table.numeric(place):
+        word = max((len(word) for cell in cells for word in cell.split()), default=1)
+        longest = max(min(longest, _TEXT), min(word, _WORD))
+    return max(longest, *map(len, table.headings[place].split()))
+
+
+def _widths(table: Table, room: int) -> list[int]:
+    """Of all columns; in a table that is too wide the widest ones give way, as far as they can."""
+    cells = [table.headings, *table.texts()]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(table.columns))]
+    spare = [width - _least_width(table, place) for place, width in enumerate(widths)]
+    while sum(widths) + _PADDING * len(widths) >= room and any(spare):
+        widest = max((place for place, left in enumerate(spare) if left), key=widths.__getitem__)
+        widths[widest] -= 1
+        spare[widest] -= 1
+    return widths
+
+
+def _rich(table: Table, room: int) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    drawn = RichTable(box=SIMPLE_HEAD)
+    for place, (heading, width) in enumerate(zip(table.headings, _widths(table, room), strict=True)):
+        side: Literal["left", "right"] = "right" if table.numeric(place) else "left"
+        drawn.add_column(heading, justify=side, header_style="bold", overflow="fold", width=width)
+    for row in table.texts():
+        drawn.add_row(*map(Text, row))
+    return drawn
