@@ -8,6 +8,7 @@ import pytest
 from foretrain.cli import output
 from foretrain.cli.escape.model import answer_for_model
 from foretrain.cli.main import main
+from foretrain.support.answers.text import plain
 from foretrain.support.errors import InputError
 
 MODEL = """
@@ -41,7 +42,7 @@ def files(tmp_path: Path) -> tuple[str, Path]:
 def test_the_answer_predicts_advises_and_shows(files: tuple[str, Path], tmp_path: Path) -> None:
     model, data = files
     answer = answer_for_model(f"{model}:small", data, 0.02, batch=32)
-    found = answer.document
+    found = answer.document()
     assert found["plateau"] is True
     assert found["small_layers"] == 2
     assert list(found["factors"]) == ["0.weight", "2.weight"]
@@ -50,7 +51,7 @@ def test_the_answer_predicts_advises_and_shows(files: tuple[str, Path], tmp_path
             found["predicted"][network]["escape"], rel=0.1
         )
     assert found["measured"]["rescaled"]["escape"] < 0.5 * found["measured"]["given"]["escape"]
-    text = output.plain(answer.text)
+    text = plain(answer)
     assert "2 of 3 weight matrices" in text
     assert 'model.get_parameter("2.weight").mul_(' in text
     output.write_folder(tmp_path / "out", answer, overwrite=False)
@@ -65,9 +66,9 @@ def test_a_healthy_network_is_told_so_and_that_is_a_good_answer(files: tuple[str
     model, data = files
     answer = answer_for_model(f"{model}:healthy", data, 0.02, train_steps=0)
     assert answer.holds
-    assert answer.document["plateau"] is False
-    assert answer.document["measured"] is None
-    assert "No plateau" in output.plain(answer.text)
+    assert answer.document()["plateau"] is False
+    assert answer.document()["measured"] is None
+    assert "No plateau" in plain(answer)
 
 
 def test_what_is_missing_or_unknown_is_named(files: tuple[str, Path]) -> None:

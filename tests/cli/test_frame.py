@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 import foretrain as ft
 from foretrain.cli import frame
-from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.output import Table
+from foretrain.cli.frame import Command, Seed, command_answer
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError, NotEnoughMemoryError
 
 DATA = xr.Dataset({"x": ("i", [1.0, 2.0])})
@@ -44,7 +44,7 @@ def double(
         raise NotEnoughMemoryError("the answer needs 1 TB: ask for less.")
     if number == 16:
         warnings.warn("the answer\nis rough", UserWarning, stacklevel=1)
-    return Answer(
+    return command_answer(
         {"double": 2 * number, "seed": seed},
         ["The answer", Table(("number", "double"), [(number, 2 * number)])],
         data=DATA,

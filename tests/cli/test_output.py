@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.cli.output import (
-    Table,
-    plain,
-    refuse_unknown_picture,
-    refuse_unwritable,
-    show,
-)
+from foretrain.cli.output import refuse_unknown_picture, refuse_unwritable
+from foretrain.support.answers import Answer, Table, text
 from foretrain.support.errors import InputError
+
+
+def plain(parts: Sequence[str | Table]) -> str:
+    return text.plain(Answer("", parts))
+
+
+def show(parts: Sequence[str | Table]) -> None:
+    text.show(Answer("", parts))
 
 
 def test_tables_are_aligned_with_numbers_to_the_right() -> None:

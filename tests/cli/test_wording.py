@@ -7,8 +7,9 @@ import pytest
 import typer
 
 from foretrain.cli import frame
-from foretrain.cli.frame import Answer, Command
+from foretrain.cli.frame import Command
 from foretrain.cli.wording import in_options
+from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError
 
 OPTIONS = {

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.frame import Answer, Command
+from foretrain.cli.frame import Command, command_answer
 from foretrain.cli.networks import Settings, activation_of
-from foretrain.cli.output import Table
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ def activation(
         if settings or variances:
             raise InputError("--set and --variance are about one activation: name it.")
         names = list(catalogue())
-        return Answer({"activations": names}, [Table(("name",), [(known,) for known in names])])
+        return command_answer({"activations": names}, [Table(("name",), [(known,) for known in names])])
     act = activation_of(name, settings)
     moments = _moments(act, _checked(variances or [0.5, 1.0, 2.0]))
     curves = _curves(act)
-    return Answer(
+    return command_answer(
         {**_facts(act), "moments": moments},
         [repr(act), Table(_MOMENT_COLUMNS, [tuple(row.values()) for row in moments])],
         data=curves,

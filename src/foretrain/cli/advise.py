@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.frame import Command, Seed, command_answer
 from foretrain.cli.networks import ActivationName, Settings, activation_of
 from foretrain.cli.options import DataFile, Samples, inputs_in, spelt
-from foretrain.cli.output import Table
+from foretrain.support.answers import Answer, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def advise(
         X=None if data is None else inputs_in(data, samples),
         loss=spelt(loss),
     )
-    return Answer(
+    return command_answer(
         found.to_dict(),
         _text(found),
         data=found.to_dataset(),

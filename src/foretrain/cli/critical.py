@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.frame import Answer, Command
+from foretrain.cli.frame import Command, command_answer
 from foretrain.cli.networks import (
     ActivationName,
     Settings,
@@ -15,7 +15,7 @@ from foretrain.cli.networks import (
     activation_of,
     widths_of,
 )
-from foretrain.cli.output import Table
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def critical(
     widths = widths_of(width)
     network = _network(found, depth, widths, tuned)
     diagram = _diagram(found, c_b_range, c_w_range, points) if found.activation.is_continuous else None
-    return Answer(
+    return command_answer(
         _document(found, network),
         _text(found, network, depth, widths, tuned),
         data=diagram,

@@ -16,8 +16,9 @@ from foretrain.cli.examination import (
     Rate,
     examined,
 )
-from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.frame import Command, Seed, command_answer
 from foretrain.cli.options import Loss, Model
+from foretrain.support.answers import Answer
 
 if TYPE_CHECKING:
     import xarray
@@ -92,7 +93,7 @@ def _answer(name: str, found: Diagnosis, trained: Verification | None) -> Answer
         "verification": None if trained is None else trained.to_dict(),
     }
     critical = any(finding.severity is Severity.CRITICAL for finding in found.findings)
-    return Answer(
+    return command_answer(
         document,
         text,
         data=_data(found, trained),

@@ -20,37 +20,33 @@ import typer
 
 from foretrain.cli import output
 from foretrain.cli.wording import in_options
-from foretrain.support import progress
+from foretrain.support import answers, progress
+from foretrain.support.answers.text import show
 from foretrain.support.errors import ForetrainError, InputError
 from foretrain.support.json_text import json_text
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same numbers.")]
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a command hands back; printing and saving are the frame's work.
-
-    ``document`` is for machines (``--json``), ``text`` for people: paragraphs and tables. ``data`` is what
-    ``--save`` stores, ``figure`` draws the picture of ``--plot``. ``holds=False`` ends with exit code 1.
-    """
-
-    document: Mapping[str, Any]
-    text: Sequence[str | output.Table]
-    data: xarray.Dataset | xarray.DataArray | None = None
-    figure: Callable[[], Figure] | None = None
-    holds: bool = True
+def command_answer(
+    document: Mapping[str, Any],
+    text: Sequence[str | answers.Table],
+    data: xarray.Dataset | xarray.DataArray | None = None,
+    figure: Callable[[], Any] | None = None,
+    holds: bool = True,
+) -> answers.Answer:
+    """An answer of a document for machines (``--json``), paragraphs and tables, data and a picture."""
+    return answers.Answer("", [*text, *([figure] if figure else [])], data, document, holds)
 
 
 @dataclass(frozen=True)
 class Command:
     """A function whose parameters are the command's own options, and what it offers besides."""
 
-    function: Callable[..., Answer]
+    function: Callable[..., answers.Answer | answers.Result]
     examples: tuple[str, ...]
     saves: bool = False
     draws: bool = False
@@ -188,19 +184,20 @@ def _perform(command: Command, values: Mapping[str, Any], options: _Options) -> 
         output.refuse_unknown_picture(options.plot)
     # Standard output is for the answer; what a user's function prints goes with the messages.
     with redirect_stdout(sys.stderr):
-        answer = command.function(**values)
+        given = command.function(**values)
+        answer = given.answer() if isinstance(given, answers.Result) else given
     if options.save is not None and answer.data is None:
         raise InputError("this answer has no data: leave out --save.")
     if options.plot is not None:
-        if answer.figure is None:
+        if not answer.has_figure:
             raise InputError("this answer has no picture: leave out --plot.")
-        output.write_picture(options.plot, answer.figure, overwrite=True)
+        output.write_picture(options.plot, answer, overwrite=True)
     if options.save is not None:
         output.write_folder(options.save, answer, overwrite=options.overwrite)
     if options.json:
-        print(json_text(answer.document))
+        print(json_text(answer.document()))
     else:
-        output.show(answer.text)
+        show(answer)
         for path in filter(None, (options.plot, options.save)):
-            output.show([f"Written: {path}"])
+            show(answers.Answer(f"Written: {path}"))
     return 0 if answer.holds else 1

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.frame import Command, Seed, command_answer
 from foretrain.cli.model_inputs import as_inputs, check_takes, model_from, takes_time_first
 from foretrain.cli.options import Model, names_in
-from foretrain.cli.output import Table
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def global_ntk(
         accuracy=accuracy,
         seed=seed,
     )
-    return Answer(
+    return command_answer(
         _document(summary, chosen, count, seed),
         _text(summary, chosen, count, seed),
         data=summary.to_dataset().assign_attrs(samples=chosen.tolist()),

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli.examination import BatchSize, Checkpoint, Momentum, Optimizer, Rate, examined
-from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.frame import Command, Seed, command_answer
 from foretrain.cli.options import Loss
 from foretrain.cli.output import refuse_unwritable
+from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _answer(page: Path, patients: Sequence[Patient], size: int) -> Answer:
         }
         for patient in patients
     ]
-    return Answer({"page": str(page), "bytes": size, "networks": networks}, text)
+    return command_answer({"page": str(page), "bytes": size, "networks": networks}, text)
 
 
 def _refuse_of_own(model: str | None, training: Sequence[object]) -> None:

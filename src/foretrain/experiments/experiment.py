@@ -6,19 +6,31 @@ plans of both scales by the name ``PLANS``; any other plan of their type can be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from foretrain.support import answers
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import xarray
-    from matplotlib.figure import Figure
+
+
+KNOWN = "no, known"  # a claim of the source that is known not to hold
+_COLUMNS = {
+    "quantity": "quantity",
+    "published or theory": "expected",
+    "here": "here",
+    "standard error": "standard_error",
+    "z": "z",
+    "agrees": "agrees",
+    "note": "note",
+}
 
 
 class Scale(StrEnum):
@@ -51,24 +63,54 @@ class Row:
             return None
         return (self.here - self.expected) / self.standard_error
 
+    def record(self) -> dict[str, Any]:
+        """The row for machines."""
+        return {**asdict(self), "z": self.z}
 
-@dataclass(frozen=True)
-class Result:
+
+@dataclass(frozen=True, repr=False)
+class Result(answers.Result):
     """What an experiment hands back.
 
-    ``verdict`` is one sentence; ``data`` holds every number behind the table and the picture; ``figure``
-    draws the picture when it is called, so that matplotlib is imported only if somebody wants to see it.
+    ``verdict`` is one sentence; ``data`` holds every number behind the table and the picture; ``figure`` makes the
+    picture when it is called, so that nobody pays for one that is not looked at.
     """
 
     verdict: str
     table: tuple[Row, ...]
     data: xarray.Dataset
-    figure: Callable[[], Figure] | None = None
+    figure: Callable[[], Any] | None = None
 
     @property
     def agrees(self) -> bool:
         """Whether every tested row agrees."""
         return all(row.agrees is not False for row in self.table)
+
+    def answer(self) -> answers.Answer:
+        """The rows as a table, the verdict, the picture and the data."""
+        pictures = [] if self.figure is None else [self.figure]
+        record = {
+            "verdict": self.verdict,
+            "agrees": self.agrees,
+            "rows": [row.record() for row in self.table],
+        }
+        return answers.Answer(
+            self.verdict, [rows_table(record["rows"]), *pictures], self.data, record, self.agrees
+        )
+
+
+def rows_table(records: Sequence[Mapping[str, Any]]) -> answers.Table:
+    """Rows of an experiment as a table for people; columns in which nothing stands are left out."""
+    shown = [
+        {
+            **row,
+            "z": None if row["z"] is None else round(row["z"], 2),
+            "agrees": KNOWN if row["disputed"] and row["agrees"] is False else row["agrees"],
+        }
+        for row in records
+    ]
+    used = {name: key for name, key in _COLUMNS.items() if any(row[key] not in (None, "") for row in shown)}
+    return answers.Table(list(used), [[row[key] for key in used.values()] for row in shown])
 
 
 @dataclass(frozen=True)

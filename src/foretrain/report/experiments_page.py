@@ -11,13 +11,14 @@ from urllib.parse import quote
 
 from foretrain._version import __version__
 from foretrain.experiments import registry
+from foretrain.experiments.experiment import KNOWN, rows_table
 from foretrain.experiments.runs.files import ANSWER, PICTURE
-from foretrain.experiments.runs.tables import KNOWN, differences, rows_of, verdicts
+from foretrain.experiments.runs.tables import differences, verdicts
 from foretrain.report.page.markup import Markup, element, join
+from foretrain.support.answers import Table
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import InputError
 from foretrain.support.store import DATA
-from foretrain.support.table import Table
 
 if TYPE_CHECKING:
     from foretrain.experiments.runs import Record, Run
@@ -80,7 +81,7 @@ def _section(folder: Path, record: Record) -> Markup:
         parts.append(Markup(f'<img loading="lazy" src="{place}" alt="{words}">'))
     answer = json.loads((own / ANSWER).read_text(encoding="utf-8"))
     summary = element("summary", f"{record.rows} rows, {record.agree} agree, {record.disagree} disagree")
-    table = _table(rows_of(answer))
+    table = _table(rows_table(answer["rows"]))
     parts.append(element("details", summary, table, open=bool(record.disagree)))
     data = element("a", f"{record.name}/{DATA}", href=f"{quote(record.name)}/{DATA}")
     return element("section", parts, element("p", "Labelled data: ", data), id=record.name)
@@ -89,12 +90,12 @@ def _section(folder: Path, record: Record) -> Markup:
 def _table(told: Table, *, linked: bool = False) -> Markup:
     """Rows that disagree are shaded; the first column may lead to the sections."""
     classes = ["number" if told.numeric(column) else None for column in range(len(told.columns))]
-    head = element("tr", [element("th", name) for name in told.columns])
+    head = element("tr", [element("th", name) for name in told.headings])
     body = []
     for texts in told.texts():
         first = element("a", texts[0], href=f"#{quote(texts[0])}") if linked else texts[0]
         cells = [element("td", cell, class_=k) for cell, k in zip([first, *texts[1:]], classes, strict=True)]
-        body.append(element("tr", cells, class_=_shade(told.columns, texts)))
+        body.append(element("tr", cells, class_=_shade(told.headings, texts)))
     return join([element("table", element("thead", head), element("tbody", body))])
 
 

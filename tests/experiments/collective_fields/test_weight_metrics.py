@@ -19,7 +19,7 @@ def test_all_statements_hold_and_conjectures_are_not_judged(result: Result) -> N
     assert sum(row.agrees is True for row in result.table) == 4 * len(experiment._NETWORKS) + 1
     assert all(row.agrees is None for row in result.table if "tail" in row.quantity)
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 def test_shares_of_layers_make_one_and_coactivation_is_a_count(result: Result) -> None:

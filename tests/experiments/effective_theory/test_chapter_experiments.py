@@ -68,7 +68,7 @@ def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: 
     ]
     assert [row.quantity for row in computed if row.agrees is False] == []
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
     save(result.data, tmp_path / "data.zarr")
     assert set(load(tmp_path / "data.zarr").data_vars) == set(result.data.data_vars)
 

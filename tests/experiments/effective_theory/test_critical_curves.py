@@ -19,7 +19,7 @@ def test_published_numbers_hold_and_the_picture_draws(name: str) -> None:
     footnote = ["gelu: trivial fixed point nearby, as in the footnote"]
     assert refuted == (footnote if name == "ratio-half-stable" else [])
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 def test_susceptibilities_are_one_on_their_lines() -> None:

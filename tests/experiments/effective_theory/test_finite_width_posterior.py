@@ -31,7 +31,7 @@ def test_table_data_and_picture(tmp_path: Path) -> None:
         -0.831383917, abs=1e-8
     )
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
     save(result.data, tmp_path / "data.zarr")
     np.testing.assert_array_equal(load(tmp_path / "data.zarr")["limit"], result.data["limit"])
 

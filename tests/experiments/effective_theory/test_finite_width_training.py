@@ -57,7 +57,7 @@ def test_table_and_picture(result: Result) -> None:
     assert all(row.agrees is None and row.note for row in deep)
     assert "checks of the order 1/n agree" in result.verdict
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 def test_cases_of_the_same_networks_differ_by_the_algorithm_alone(result: Result) -> None:

@@ -62,7 +62,7 @@ def test_sampled_experiments_are_reproducible_and_labelled(name: str) -> None:
     assert sampled
     assert all(math.isfinite(row.here) and row.standard_error > 0 for row in sampled if row.standard_error)
     assert first.figure is not None
-    first.figure().canvas.draw()
+    first.plot()
 
 
 def test_a_wrong_theory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,4 +62,4 @@ def test_quick_run_agrees_and_draws() -> None:
     assert result.agrees
     assert "measured shares agree" in result.verdict
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()

@@ -41,6 +41,6 @@ def test_a_row_against_the_wrong_law_would_fail(result: Result) -> None:
 
 def test_the_picture_draws(result: Result) -> None:
     assert result.figure is not None
-    figure = result.figure()
+    figure = result.plot()
     figure.canvas.draw()
     assert len(figure.axes) == 3

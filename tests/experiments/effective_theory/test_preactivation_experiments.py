@@ -55,7 +55,7 @@ def test_tables_are_plain_data_is_stored_and_pictures_draw(
     assert bool(sampled) == (name != "depth-laws")
     assert all(row.agrees for row in result.table if row not in sampled and not row.disputed)
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
     save(result.data, tmp_path / "data.zarr")
     assert set(load(tmp_path / "data.zarr").data_vars) == set(result.data.data_vars)
 

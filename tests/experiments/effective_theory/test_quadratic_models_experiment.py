@@ -46,7 +46,7 @@ def test_the_noise_follows_the_seed(models: Result) -> None:
 
 def test_the_pictures_have_all_panels(models: Result) -> None:
     assert models.figure is not None
-    assert len(models.figure().axes) == 6
+    assert len(models.plot().axes) == 6
 
 
 def test_effective_kernels_of_tiny_networks_and_their_parts(
@@ -69,7 +69,7 @@ def test_effective_kernels_of_tiny_networks_and_their_parts(
     assert all(row.agrees for row in sized), sized
     assert (found.data.left_second < found.data.change).all()
     assert found.figure is not None
-    assert len(found.figure().axes) == 4
+    assert len(found.plot().axes) == 4
 
 
 @pytest.mark.statistical

@@ -52,7 +52,7 @@ def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: 
     computed = [row for row in result.table if row.agrees is not None and not row.standard_error]
     assert all(row.agrees for row in computed if "z" not in row.quantity.replace("|", "").split()), computed
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
     save(result.data, tmp_path / "data.zarr")
     assert set(load(tmp_path / "data.zarr").data_vars) == set(result.data.data_vars)
 

@@ -63,7 +63,7 @@ def test_a_tiny_run_is_resumed_from_its_parts(tmp_path: Path, monkeypatch: pytes
     assert line.network_output.shape == (10, 24)
     assert line.attrs["shown_width"] == 12
     np.testing.assert_allclose(line.theory.values[:24], line.predicted_mean.values[:, 0])
-    figure = found.figure()
+    figure = found.plot()
     assert len(figure.axes) == 6
     assert figure.axes[0].get_xlabel() == "angle of the input"
 

@@ -136,7 +136,7 @@ def test_toy_runs_tell_draw_and_go_on_from_parts(
         assert words in result.table[0].note  # the first row says what the names mean
     assert result.verdict[0].isupper()
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
     monkeypatch.setattr(measuring, "_QUANTITIES", {})  # nothing can be measured again
     again: Result = run(TOY, 0, Parts(tmp_path, {"experiment": name}))
     assert again.data.equals(result.data)

@@ -165,7 +165,7 @@ def test_a_small_run_is_taken_up_again_and_draws(tmp_path: Path) -> None:
     told = {row.quantity: row for row in result.table}
     assert told["3B: 1 - cosine of NTK_S with the direct sum, at most"].agrees
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 @pytest.mark.statistical

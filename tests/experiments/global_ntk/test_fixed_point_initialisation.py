@@ -91,7 +91,7 @@ def test_a_small_run_tells_and_draws() -> None:
     again = experiment.fixed_point_initialisation(plan, 0)
     assert result.data.identical(again.data)
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 @pytest.mark.statistical

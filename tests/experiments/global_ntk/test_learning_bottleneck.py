@@ -108,7 +108,7 @@ def test_a_run_is_kept_in_parts_and_drawn(tmp_path: Path, monkeypatch: pytest.Mo
     xr.testing.assert_equal(first.data, again.data)
     assert again.verdict == first.verdict
     assert first.figure is not None
-    first.figure().canvas.draw()
+    first.plot()
 
 
 def as_published() -> xr.Dataset:

@@ -131,7 +131,7 @@ def test_a_tiny_run_goes_on_and_draws(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "hit rates, budget of 0.025 of all steps" in quantities
     assert "hit rates, mode 1 (fixation)" in quantities
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 def test_forecasts_are_of_the_networks_that_are_trained() -> None:

@@ -22,7 +22,7 @@ def test_only_other_readings_of_the_core_fail(result: Result) -> None:
     assert all(row.disputed for row in wrong)
     assert {type(row.agrees) for row in result.table} <= {bool, type(None)}
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 def test_the_gru_written_out_is_torchs() -> None:

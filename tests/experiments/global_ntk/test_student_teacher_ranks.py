@@ -121,7 +121,7 @@ def test_a_second_run_goes_on_from_the_finished_students(
     again = experiment.student_teacher_ranks(TINY, 0, Parts(kept))
     xr.testing.assert_equal(again.data, data)
     assert again.figure is not None
-    again.figure().canvas.draw()
+    again.plot()
 
 
 def test_what_was_measured_and_trained(data: xr.Dataset) -> None:

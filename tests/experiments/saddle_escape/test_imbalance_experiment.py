@@ -19,7 +19,7 @@ def test_identities_hold_but_for_the_printed_matrix(result: Result) -> None:
     conserved = [row for row in result.table if "conserved" in row.quantity]
     assert len(conserved) == 2
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 def test_a_wrong_power_is_noticed(result: Result) -> None:

@@ -68,7 +68,7 @@ def test_tiny_networks_escape_when_predicted(result: experiment.Result) -> None:
     assert (result.data.measured.mean("run") / result.data.predicted).values == pytest.approx(1, abs=0.1)
     assert list(result.data.small_layers.values) == [4, 3]
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 def test_finished_parts_are_read_back(

@@ -19,7 +19,7 @@ def test_the_exact_flow_refutes_the_printed_coefficients_and_no_other(result: ex
     assert len(wrong) == len(experiment._CASES) + 1
     assert {type(row.agrees) for row in result.table} == {bool}
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 def test_coefficients_are_those_of_the_reference(result: experiment.Result) -> None:

@@ -79,4 +79,4 @@ def test_wrong_numbers_are_noticed(result: Result) -> None:
 
 def test_it_draws(result: Result) -> None:
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()

@@ -35,4 +35,4 @@ def test_a_full_bottleneck_is_balanced(result: Result) -> None:
 
 def test_it_draws(result: Result) -> None:
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()

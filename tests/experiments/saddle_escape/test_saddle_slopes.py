@@ -97,7 +97,7 @@ def test_tiny_networks_follow_the_law(result: Result) -> None:
     (descent,) = [row for name, row in rows.items() if "SGD" in name]
     assert descent.agrees
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 def test_finished_parts_are_read_back(kept: Path, result: Result, monkeypatch: pytest.MonkeyPatch) -> None:

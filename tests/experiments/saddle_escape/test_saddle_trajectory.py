@@ -51,7 +51,7 @@ def test_losses_are_those_of_the_problem() -> None:
 
 def test_it_draws(result: Result) -> None:
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 @pytest.mark.statistical

@@ -49,7 +49,7 @@ def test_descent_far_away_is_noticed(result: Result) -> None:
 
 def test_it_draws(result: Result) -> None:
     assert result.figure is not None
-    result.figure().canvas.draw()
+    result.plot()
 
 
 @pytest.mark.statistical

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from foretrain.cli.frame import Answer
-from foretrain.cli.output import Table
+from foretrain.cli.frame import command_answer
+from foretrain.support.answers import Answer, Table
 
 if TYPE_CHECKING:
     import xarray
@@ -47,7 +47,7 @@ def answer(found: Sequence[Comparison], kind: Kind, seed: int) -> Answer:
         text.append(_overview(found))
     datasets = [each.to_dataset() for each in found]
     documents = [facts(each) | kind.document(each) for each in found]
-    return Answer(
+    return command_answer(
         {**verdict.numbers, "seed": seed, "comparisons": documents},
         [*text, verdict.sentence(kind.theory, kind.networks)],
         data=joined(datasets),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli.compare.answer import Kind, answer
-from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.frame import Command, Seed
 from foretrain.cli.networks import (
     BiasVariance,
     Depth,
@@ -19,7 +19,7 @@ from foretrain.cli.networks import (
     network_of,
 )
 from foretrain.cli.options import DataFile, Samples, inputs_in, names_in, numbers_in, spelt
-from foretrain.cli.output import Table
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:

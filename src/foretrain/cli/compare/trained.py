@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foretrain.cli.compare.answer import Kind, answer
-from foretrain.cli.frame import Answer
 from foretrain.cli.options import predicted_loss
-from foretrain.cli.output import Table
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.frame import Command, Seed, command_answer
 from foretrain.cli.networks import Settings, activation_of
 from foretrain.cli.options import Loss, names_in, numbers_in, whole_numbers_in
-from foretrain.cli.output import Table
 from foretrain.report.escape import METHODS
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _one_network(
     last = times.get("reduced", math.inf)
     path = reduced_flow(act, scales, **task) if 0 < last < math.inf else None
     heading = f"Scales {', '.join(f'{scale:g}' for scale in scales)}"
-    return Answer(
+    return command_answer(
         {
             **_facts(found, task, lr),
             "scales": scales,
@@ -209,7 +209,7 @@ def _many_networks(
         {"depth": L, "bottleneck": r or L, "epsilon": eps, "K": K[L], "times": _with_steps(times, lr)}
         for L, r, eps, times in rows
     ]
-    return Answer(
+    return command_answer(
         {**_facts(found, task, lr), "others": grid["others"], "rows": document},
         [
             _title(found, task),

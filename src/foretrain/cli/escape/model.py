@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretrain.cli.frame import Answer
+from foretrain.cli.frame import command_answer
 from foretrain.cli.model_inputs import as_inputs, check_takes, model_from
-from foretrain.cli.output import Table
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ def _answer(found: Plateau, trained: PlateauVerification | None, lr: float, seed
     data, runs = found.to_dataset(), None if trained is None else trained.to_dataset()
     names = {"loss": "descent_loss", "escape": "descent_escape", "predicted": "descent_predicted"}
     joined = data if runs is None else data.merge(runs.rename(names), combine_attrs="override")
-    return Answer(_document(found, trained, lr, seed), text, data=joined, figure=lambda: _draw(data, runs))
+    return command_answer(
+        _document(found, trained, lr, seed), text, data=joined, figure=lambda: _draw(data, runs)
+    )
 
 
 def _layers(found: Plateau) -> Table:

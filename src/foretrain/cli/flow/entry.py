@@ -20,7 +20,7 @@ from foretrain.cli.flow.tensors import (
     measures_table,
     others,
 )
-from foretrain.cli.frame import Answer, Command
+from foretrain.cli.frame import Command, command_answer
 from foretrain.cli.networks import (
     ActivationName,
     BiasVariance,
@@ -33,7 +33,7 @@ from foretrain.cli.networks import (
     network_of,
 )
 from foretrain.cli.options import DataFile, Samples, names_in, spelt
-from foretrain.cli.output import Table
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import AccuracyWarning, InputError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def flow(
     entries = entries_to_compute(names, asked, len(given.rows))
     found = run(mlp, given.rows, names, quadruples=entries, kinks=cast("Kinks", spelt(kinks)))
     summary = with_laws(flow_summary(found), mlp, given.rows[0])
-    return Answer(
+    return command_answer(
         _document(mlp, given, found, summary, asked, shown),
         _text(mlp, given, found, summary, asked, shown),
         data=summary.assign({key: found[key] for key in found}).assign_attrs(network=repr(mlp)),

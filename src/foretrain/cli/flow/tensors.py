@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.cli.output import Table
+from foretrain.support.answers import Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:

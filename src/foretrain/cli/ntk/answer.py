@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.cli.output import Table
+from foretrain.support.answers import Table
 from foretrain.support.memory import human_bytes
 
 if TYPE_CHECKING:

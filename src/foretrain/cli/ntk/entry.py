@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import typer
 
-from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.frame import Command, Seed, command_answer
 from foretrain.cli.model_inputs import model_from
 from foretrain.cli.ntk.answer import dataset, document, text
 from foretrain.cli.ntk.work import (
@@ -22,6 +22,7 @@ from foretrain.cli.ntk.work import (
     refuse_what_needs_a_store,
 )
 from foretrain.cli.options import Engine, Model, Workers, whole_numbers_in
+from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def ntk(
     summary = summarise(kernel, y, top, seed, layer_shares=shares)
     fit = None if ridge is None else _regression(kernel, across, y, ridge, misfit)
     error = None if fit is None or across is None else _test_error(fit, found, work.outputs)
-    return Answer(
+    return command_answer(
         document(summary, kernel, fit, error, misfit, seed),
         text(summary, kernel, fit, error, misfit),
         data=dataset(summary, fit),

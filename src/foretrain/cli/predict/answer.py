@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.cli.output import Cell, Table
 from foretrain.cli.predict.data import Task, indicator
+from foretrain.support.answers import Cell, Table
 
 if TYPE_CHECKING:
     import xarray

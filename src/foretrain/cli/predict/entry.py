@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from foretrain.cli.frame import Answer, Command, Seed
+from foretrain.cli.frame import Command, Seed, command_answer
 from foretrain.cli.networks import (
     ActivationName,
     BiasVariance,
@@ -22,6 +22,7 @@ from foretrain.cli.networks import (
 from foretrain.cli.options import spelt
 from foretrain.cli.predict.answer import document, paragraphs
 from foretrain.cli.predict.data import Task, task_from
+from foretrain.support.answers import Answer
 
 if TYPE_CHECKING:
     import xarray
@@ -141,7 +142,7 @@ def predict(
         tolerance=tolerance,
     )
     stored = _dataset(found.to_dataset(), task, mlp)
-    return Answer(
+    return command_answer(
         document(mlp, task, found, smoothing),
         paragraphs(mlp, task, found, smoothing),
         data=stored,

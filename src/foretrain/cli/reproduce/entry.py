@@ -9,14 +9,15 @@ from typing import Annotated
 
 import typer
 
-from foretrain.cli.frame import Answer, Command, Seed
-from foretrain.cli.output import Table, refuse_unwritable
+from foretrain.cli.frame import Command, Seed, command_answer
+from foretrain.cli.output import refuse_unwritable
 from foretrain.cli.reproduce.answer import answer_of
 from foretrain.cli.reproduce.summary import summary
 from foretrain.experiments import registry
 from foretrain.experiments.registry import Scale
 from foretrain.experiments.runs.many import WORKERS, run_many
 from foretrain.report.experiments_page import write_experiments_page
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 
@@ -102,7 +103,7 @@ def _list() -> Answer:
         for entry in entries
     ]
     rows = [(entry.name, entry.title, entry.source, _about(entry.seconds)) for entry in entries]
-    return Answer(
+    return command_answer(
         {"experiments": document}, [Table(("name", "what it shows", "source", "takes about"), rows)]
     )
 

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretrain.cli.frame import Answer
-from foretrain.cli.output import Table
+from foretrain.cli.frame import command_answer
 from foretrain.experiments.runs.tables import differences, verdicts
+from foretrain.support.answers import Answer, Table
 
 if TYPE_CHECKING:
     from foretrain.experiments.runs import Run
@@ -30,4 +30,4 @@ def summary(run: Run, page: Path | None) -> Answer:
         document["page"] = str(page)
         text.append(f"Tables and pictures: {page}")
     figure = partial(experiments_figure, run)
-    return Answer(document, text, data=run.to_dataset(), figure=figure, holds=run.holds)
+    return command_answer(document, text, data=run.to_dataset(), figure=figure, holds=run.holds)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.frame import Answer, Command
+from foretrain.cli.frame import Command, command_answer
 from foretrain.cli.options import Engine, Workers
-from foretrain.cli.output import Table
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _estimate(found: Price) -> Answer:
         "bytes_per_worker": found.bytes_per_worker,
         "errors": list(found.errors),
     }
-    return Answer(document, text)
+    return command_answer(document, text)
 
 
 def _answer(found: Sweep, quantity: str | None) -> Answer:
@@ -150,7 +150,9 @@ def _answer(found: Sweep, quantity: str | None) -> Answer:
         "errors": dict(errors),
         "warnings": dict(found.warnings),
     }
-    return Answer(document, text, data=data, figure=partial(sweep_figure, data, quantity), holds=not errors)
+    return command_answer(
+        document, text, data=data, figure=partial(sweep_figure, data, quantity), holds=not errors
+    )
 
 
 def _quantities(data: xarray.Dataset, quantity: str | None) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foretrain.cli.frame import Answer
-from foretrain.cli.output import Table
+from foretrain.cli.frame import command_answer
+from foretrain.support.answers import Answer, Table
 
 if TYPE_CHECKING:
     from foretrain.experiments.sweep.parameters import Parameter
@@ -31,7 +31,7 @@ def everything() -> Answer:
         + ", ".join(registry.names()),
     ]
     document = [_document(entry.name, entry.title, entry.parameters) for entry in entries]
-    return Answer({"observables": document, "experiments": list(registry.names())}, text)
+    return command_answer({"observables": document, "experiments": list(registry.names())}, text)
 
 
 def described(name: str) -> Answer:
@@ -48,7 +48,9 @@ def described(name: str) -> Answer:
         parameters = targets.of_experiment(name).parameters
     else:
         raise unknown_name("observable or experiment", name, [*observables.names(), *registry.names()])
-    return Answer(_document(name, title, parameters), [f'{kind} = "{name}": {title}', _table(parameters)])
+    return command_answer(
+        _document(name, title, parameters), [f'{kind} = "{name}": {title}', _table(parameters)]
+    )
 
 
 def _table(parameters: tuple[Parameter, ...]) -> Table:

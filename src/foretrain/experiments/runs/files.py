@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ def document_of(experiment: Experiment, scale: Scale, seed: int, result: Result)
         "seed": seed,
         "verdict": result.verdict,
         "agrees": result.agrees,
-        "rows": [{**asdict(row), "z": row.z} for row in result.table],
+        "rows": [row.record() for row in result.table],
     }
 
 
@@ -43,8 +42,9 @@ def write_result(folder: Path, experiment: Experiment, scale: Scale, seed: int, 
     with new_file(folder / ANSWER, overwrite=True) as path:
         path.write_text(f"{json_text(document_of(experiment, scale, seed, result))}\n", encoding="utf-8")
     if result.figure is not None:
-        with new_file(folder / PICTURE, overwrite=True) as path:
-            result.figure().savefig(path, format="png", bbox_inches="tight")
+        from foretrain.support.answers.matplotlib_renderer import write
+
+        write(result.figure(), folder / PICTURE)
 
 
 def _facts(experiment: Experiment) -> dict[str, str]:

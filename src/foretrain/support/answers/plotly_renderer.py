@@ -275,7 +275,13 @@ def _add_region(mark: Region, color: str, traces: list[Any], layout: dict[str, A
     if isinstance(mark.x, np.ndarray):
         low, high = (np.broadcast_to(end, mark.x.shape) for end in (mark.low, mark.high))  # type: ignore[arg-type]
         outline = {"x": np.concatenate([mark.x, mark.x[::-1]]), "y": np.concatenate([high, low[::-1]])}
-        trace = {"type": "scatter", "mode": "lines", "fill": "toself", "line": {"width": 0}, **outline}
+        trace: dict[str, Any] = {
+            "type": "scatter",
+            "mode": "lines",
+            "fill": "toself",
+            "line": {"width": 0},
+            **outline,
+        }
         trace |= {"fillcolor": color, "opacity": mark.alpha, "name": name, "showlegend": bool(name)}
         traces.append(trace | {"hoverinfo": "skip"})
         return

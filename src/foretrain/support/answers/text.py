@@ -52,10 +52,9 @@ def _readable_part(part: Part) -> Iterator[str | Table]:
         lines = "\n".join(f"  {line}".rstrip() for line in part.text.splitlines())
         yield f"{part.caption}\n{lines}" if part.caption else lines
     elif isinstance(part, Table):
-        if part.rows:
-            if part.caption:
-                yield part.caption
-            yield part.for_people()
+        if part.caption:
+            yield part.caption
+        yield part.for_people()
     elif isinstance(part, str):
         yield part
 
