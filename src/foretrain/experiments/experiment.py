@@ -89,14 +89,9 @@ class Result(answers.Result):
     def answer(self) -> answers.Answer:
         """The rows as a table, the verdict, the picture and the data."""
         pictures = [] if self.figure is None else [self.figure]
-        record = {
-            "verdict": self.verdict,
-            "agrees": self.agrees,
-            "rows": [row.record() for row in self.table],
-        }
-        return answers.Answer(
-            self.verdict, [rows_table(record["rows"]), *pictures], self.data, record, self.agrees
-        )
+        rows = [row.record() for row in self.table]
+        record = {"verdict": self.verdict, "agrees": self.agrees, "rows": rows}
+        return answers.Answer(self.verdict, [rows_table(rows), *pictures], self.data, record, self.agrees)
 
 
 def rows_table(records: Sequence[Mapping[str, Any]]) -> answers.Table:
