@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from cells import Cell
@@ -35,14 +38,33 @@ class Answer:
 
 
 def answers_of_pages(pages: dict[str, list[Cell]]) -> dict[str, list[Answer]]:
-    """The answers of every code cell of every page, from the cache where they are still true."""
+    """The answers of every code cell of every page, from the cache where they are still true.
+
+    Prints a line for every page that is run: its name, its seconds and how many are left.
+    """
+    waiting = [page for page, cells in pages.items() if _codes(cells) and not place_of(cells).exists()]
+    if waiting:
+        print(f"running the code of {len(waiting)} of {len(pages)} pages, {AT_ONCE} at a time:", flush=True)
+
+    def seconds_of(page: str) -> float:
+        start = time.perf_counter()
+        answers(page, pages[page])
+        return time.perf_counter() - start
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(pages, pool.map(lambda page: answers(page, pages[page]), pages), strict=True))
+        runs = {pool.submit(seconds_of, page): page for page in waiting}
+        try:
+            for number, ended in enumerate(as_completed(runs), start=1):
+                print(f"  {number:2} of {len(runs)}: {runs[ended]}, {ended.result():.0f} s", flush=True)
+        except PageError:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return {page: answers(page, cells) for page, cells in pages.items()}
 
 
 def answers(page: str, cells: list[Cell]) -> list[Answer]:
     """The answers of the code cells of one page."""
-    codes = [cell.text for cell in cells if cell.code]
+    codes = _codes(cells)
     if not codes:
         return []
     kept = place_of(cells)
@@ -60,7 +82,7 @@ def answers(page: str, cells: list[Cell]) -> list[Answer]:
 
 def place_of(cells: list[Cell]) -> Path:
     """Where the answers are kept once the cells have run with this library; another one has another place."""
-    return CACHE / f"{_digest([cell.text for cell in cells if cell.code])}.json"
+    return CACHE / f"{_digest(_codes(cells))}.json"
 
 
 def run(page: str, codes: list[str]) -> str:
@@ -82,6 +104,10 @@ def run(page: str, codes: list[str]) -> str:
     return process.stdout
 
 
+def _codes(cells: list[Cell]) -> list[str]:
+    return [cell.text for cell in cells if cell.code]
+
+
 def _digest(codes: list[str]) -> str:
     seen = hashlib.sha256(_library().encode())
     for code in codes:
@@ -93,6 +119,8 @@ def _digest(codes: list[str]) -> str:
 def _library() -> str:
     """A digest of everything that the answers depend on besides the code of the page."""
     seen = hashlib.sha256(PROGRAM.read_bytes())
+    for name in ("numpy", "scipy", "torch", "xarray", "matplotlib"):
+        seen.update(f"{name} {version(name)}, Python {platform.python_version()}".encode())
     for folder in ("src/foretrain", "bench"):
         for file in sorted((ROOT / folder).rglob("*")):
             if file.suffix in {".py", ".json", ".md"}:

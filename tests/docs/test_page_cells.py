@@ -1,9 +1,11 @@
 import json
 import os
+from pathlib import Path
 
+import execution
 import pytest
 from cells import Cell, markdown_cells, percent_cells
-from execution import PageError, run
+from execution import PageError, answers_of_pages, run
 
 
 def test_markdown_is_cut_at_python_fences_only() -> None:
@@ -59,3 +61,17 @@ def test_the_folder_of_a_run_is_not_told() -> None:
 def test_addresses_in_memory_are_refused() -> None:
     with pytest.raises(PageError, match="address in memory"):
         run("page", ["object()"])
+
+
+def test_pages_that_have_run_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(execution, "CACHE", tmp_path)
+    pages = {"one.md": [Cell("print(1)", True)], "text.md": [Cell("words", False)]}
+    first = answers_of_pages(pages)
+    assert "one.md" in capsys.readouterr().out
+    assert answers_of_pages(pages) == first
+    assert capsys.readouterr().out == ""
+    with pytest.raises(PageError, match="ZeroDivisionError"):
+        answers_of_pages({**pages, "two.md": [Cell("1 / 0", True)]})
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
