@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 WORKERS ?= 2
+export PYTHONDONTWRITEBYTECODE =  # what is compiled is kept: tests with their asserts rewritten take half a minute
 
 .PHONY: help setup demo test test-all lint types docs bench bench-env clean
 
@@ -23,10 +24,11 @@ demo: setup  ## install, then examine two built-in networks and write the intera
 	@$(BIN)/foretrain report --example -o demo/report.html --overwrite
 
 test: setup lint types  ## install, then lint, types and the quick tests
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-test-all: setup lint types  ## everything: also the Monte-Carlo and the packaging tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m ''
+test-all: setup lint types  ## everything: also the slow, the Monte-Carlo and the packaging tests
+	@start=$$(date +%s); $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m ''; code=$$?; \
+	echo "make test-all: $$((($$(date +%s) - start) / 60)) minutes"; exit $$code
 
 lint: setup  ## ruff: format and lint
 	$(BIN)/ruff format --check .

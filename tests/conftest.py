@@ -5,9 +5,25 @@ Ctrl-C acts in tests even where the shell that started them in the background ha
 
 import os
 import signal
+from collections import Counter
+
+import pytest
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Take the mark ``slow(after=n)`` from the first n parametrisations of a test, which represent it."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("slow")
+        if mark is not None and "after" in mark.kwargs:
+            test = item.nodeid.partition("[")[0]
+            counts[test] += 1
+            if counts[test] <= mark.kwargs["after"]:
+                item.own_markers.remove(mark)

@@ -19,6 +19,7 @@ def modules(room: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("room", ROOMS)
 def test_examples_hold(room: str) -> None:
     tried, failed = 0, []

@@ -30,8 +30,12 @@ def test_every_public_name_leads_somewhere() -> None:
         foretrain.__getattr__("nonsense")
 
 
+ROOMS = sorted(path.name for path in PACKAGE.iterdir() if path.suffix in ("", ".py"))
+QUICK = ("__init__.py", "saddle", "report")  # of the others every module costs a tenth of a second
+
+
 @pytest.mark.parametrize(
-    "room", sorted(path.name for path in PACKAGE.iterdir() if path.suffix in ("", ".py"))
+    "room", [pytest.param(room, marks=() if room in QUICK else pytest.mark.slow) for room in ROOMS]
 )
 def test_every_module_can_be_imported_first(room: str) -> None:
     """A circle of imports shows only from where it starts, so each module starts once."""

@@ -310,6 +310,7 @@ def test_overflow_far_out_is_reported_where_it_happens() -> None:
         act.value(np.array([0.0, 1000.0]))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("function", [lambda z: np.exp(z**2), lambda z: math.exp(z * z)])
 def test_windows_that_overflow_are_avoided(function: Callable[..., Any]) -> None:
     act = activation(function)
@@ -324,6 +325,7 @@ def test_parameters_cannot_be_forwarded() -> None:
         activation(scaled_tanh, steepness=2.0)
 
 
+@pytest.mark.slow
 def test_jumps_of_number_by_number_functions() -> None:
     """The value at a jump belongs to one side only, however many digits it is computed with."""
 

@@ -28,6 +28,7 @@ def places(function: Callable[..., Any]) -> tuple[float, ...]:
     return find_kinks(checked, resolve(checked))
 
 
+@pytest.mark.slow(after=15)
 @pytest.mark.parametrize(
     ("function", "expected"),
     [

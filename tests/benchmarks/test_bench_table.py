@@ -132,6 +132,7 @@ def test_rates_are_sorted_by_the_sizes_in_their_names() -> None:
     assert sorted(names, key=table._by_size) == [names[2], names[3], names[1], names[4], names[0]]
 
 
+@pytest.mark.slow
 def test_every_job_is_labelled_and_has_a_name_of_its_own() -> None:
     tasks = command.all_tasks()
     assert {task.trouble for task in tasks} == {""}

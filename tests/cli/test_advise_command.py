@@ -43,6 +43,7 @@ def test_people_get_a_verdict_a_table_and_code(capsys: pytest.CaptureFixture[str
     assert "truncated series" in text
 
 
+@pytest.mark.slow
 def test_data_give_a_stable_step_and_pictures_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

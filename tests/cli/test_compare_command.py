@@ -53,6 +53,7 @@ def test_people_get_tables_and_a_verdict(capsys: pytest.CaptureFixture[str]) -> 
         assert part in text
 
 
+@pytest.mark.slow
 def test_same_seed_same_numbers_other_seed_others(capsys: pytest.CaptureFixture[str]) -> None:
     limits = [
         ask(capsys, "tanh", *QUICK, "--seed", seed)["comparisons"][0]["entries"][0]["limit"] for seed in "001"
@@ -60,6 +61,7 @@ def test_same_seed_same_numbers_other_seed_others(capsys: pytest.CaptureFixture[
     assert limits[0] == limits[1] != limits[2]
 
 
+@pytest.mark.slow
 def test_a_disagreement_ends_with_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_function_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert found["comparisons"][0]["activation"] == "mine"
 
 
+@pytest.mark.slow
 def test_saved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         call(

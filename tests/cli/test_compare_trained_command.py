@@ -36,6 +36,7 @@ def test_the_built_in_example_as_tables_and_as_a_picture(
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_a_data_file_is_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, tests = np.array([[1.0, 0.5], [-0.4, 1.0]]), np.array([[0.3, 0.2], [0.8, -1.0], [1.0, 1.0]])
     y = np.array([[0.5, -0.2], [1.0, 0.3]])
@@ -53,6 +54,7 @@ def test_a_data_file_is_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture
     assert ft.load(tmp_path / "out" / "data.zarr").attrs["noise"] == 0.2
 
 
+@pytest.mark.slow
 def test_two_activations_at_a_finite_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = ask(capsys, "tanh", "sin", *QUICK, "--time", "4", "--eta", "0.1", "--save", str(tmp_path / "out"))
     assert [part["activation"] for part in found["comparisons"]] == ["tanh", "sin"]
@@ -110,6 +112,7 @@ def test_a_file_without_test_inputs(tmp_path: Path, capsys: pytest.CaptureFixtur
 FINITE = ("--trained", "--regime", "finite", "--depth", "2", "--width", "16", "--draws", "800")
 
 
+@pytest.mark.slow
 def test_the_order_of_one_over_the_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, folder = tmp_path / "finite.png", tmp_path / "out"
     options = (*FINITE, "--scales", "1,2,4", "--save", str(folder), "--plot", str(picture))
@@ -138,6 +141,7 @@ def test_the_order_of_one_over_the_width(tmp_path: Path, capsys: pytest.CaptureF
     assert set(ft.load(folder).observable.values) == {"ntk_variance", "interaction", "mean", "ntk_change"}
 
 
+@pytest.mark.slow
 def test_posteriors_to_order_one_over_the_width(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--draws", "110000", "--learner", "bayes", "--noise", "0.1")
     (found,) = ask(capsys, "tanh", *FINITE, *options)["comparisons"]

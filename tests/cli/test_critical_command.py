@@ -58,6 +58,7 @@ def test_a_function_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "ft.MLP.critical(mine, depth=10, width=128)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_pictures_and_data_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, folder = tmp_path / "p.pdf", tmp_path / "folder"
     ranges = ["--c-b-range", "0", "0.4", "--c-w-range", "0.5", "2"]

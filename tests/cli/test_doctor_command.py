@@ -92,6 +92,7 @@ def test_json_is_one_document(files: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["verification"]["improvement"] > 1
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_answer(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers = []
     for seed in ("3", "3", "4"):
@@ -111,6 +112,7 @@ def test_data_and_picture_are_saved(files: Path, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "shampoo"])
 def test_optimizers_by_name(files: Path, optimizer: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(files, "healthy", "--optimizer", optimizer, "--lr", "0.01", "--json", *QUICK) == 0

@@ -71,6 +71,7 @@ def test_chosen_entries_of_the_vertex(capsys: pytest.CaptureFixture[str]) -> Non
     assert "V_(0,1)(0,1)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_data_files_and_saved_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(0).standard_normal((12, 2, 3))
     np.savez(tmp_path / "data.npz", x=x, y=np.zeros(12))

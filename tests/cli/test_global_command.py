@@ -155,6 +155,7 @@ def test_tokens(files: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> 
     assert found["size"] == SAMPLES * STEPS * 4
 
 
+@pytest.mark.slow
 def test_people_get_tables_pictures_and_stores(
     files: tuple[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def test_every_example_can_be_read(name: str, example: str) -> None:
     assert context.params.keys() >= {"json", "debug"}
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(("name", "example"), QUICK, ids=[example for _, example in QUICK])
 def test_quick_examples_do_what_they_say(
     name: str, example: str, folder: Path, capsys: pytest.CaptureFixture[str]

@@ -68,6 +68,7 @@ def test_an_option_in_front_of_the_command_is_explained() -> None:
     assert result.stderr.startswith("foretrain: --json ")
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("module", ["foretrain", "foretrain.cli.main"])
 def test_the_command_also_runs_as_a_module(module: str) -> None:
     result = subprocess.run(
@@ -76,6 +77,7 @@ def test_the_command_also_runs_as_a_module(module: str) -> None:
     assert "parameter-count" in [entry["name"] for entry in json.loads(result.stdout)["experiments"]]
 
 
+@pytest.mark.slow
 def test_a_terminal_without_greek_letters_is_no_error() -> None:
     result = call("activation", "tanh", PYTHONIOENCODING="ascii")
     assert (result.returncode, result.stderr) == (0, "")
@@ -144,6 +146,7 @@ def test_an_interruption_ends_with_130_and_one_line() -> None:
         assert process.stderr.read() == "foretrain: interrupted.\n"
 
 
+@pytest.mark.slow
 def test_a_closed_standard_output_is_no_error() -> None:
     command = f"{sys.executable} -m foretrain activation relu >&-"
     done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False)

@@ -64,6 +64,7 @@ def make():
 """
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("command", "options"),
     [

@@ -108,6 +108,7 @@ def test_a_finished_store_is_only_read_again(
     assert "traceback" not in capsys.readouterr().err.lower()
 
 
+@pytest.mark.slow
 def test_people_get_tables_and_pictures(
     files: tuple[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -240,6 +240,7 @@ def test_the_option_that_a_warning_names(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_hidden_layers_may_differ_in_width(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("sin", "--depth", "3", "--width", "40,80", "--regime", "finite")
     found = ask(capsys, *arguments)
@@ -249,6 +250,7 @@ def test_hidden_layers_may_differ_in_width(capsys: pytest.CaptureFixture[str]) -
     assert found["mean"] != other["mean"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", ["gradient_descent", "bayes"])
 def test_finite_width_is_beside_infinite_width(
     learner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -193,6 +193,7 @@ def test_requests_that_make_no_sense(
     assert not CALLS
 
 
+@pytest.mark.slow
 def test_two_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     names = ("parameter-count", "activation-curves", "critical-lines")

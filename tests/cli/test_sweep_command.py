@@ -77,6 +77,7 @@ def test_failed_points_end_with_one(spec: Path, capsys: pytest.CaptureFixture[st
     assert "1 computed now" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_is_left(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", str(spec), "--dry-run", "--workers", "2"]) == 0
     text = capsys.readouterr().out

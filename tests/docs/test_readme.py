@@ -67,6 +67,7 @@ def imports_of(blocks: list[str]) -> str:
     return "\n".join(ast.unparse(node) for node in lines if isinstance(node, ast.Import | ast.ImportFrom))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 @pytest.mark.filterwarnings("ignore::foretrain.support.errors.AccuracyWarning")
 def test_python_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +106,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     return tmp_path
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("command", [line for line in COMMANDS if not any(w in line for w in ONLY_READ)])
 def test_commands_run(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = shlex.split(command)[1:]

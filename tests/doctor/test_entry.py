@@ -86,6 +86,7 @@ def test_numbers_may_be_of_numpy() -> None:
     assert make_setup(network(), X, Y, optimizer=np.float32(0.5)).recipe.rate == 0.5  # type: ignore[arg-type]
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("batch_size", "samples"), [(None, 5000), (50, 50)])
 def test_half_the_sum_of_squares_is_that_of_a_step_however_few_samples_are_looked_at(
     batch_size: int | None, samples: int

@@ -72,7 +72,12 @@ def remembering_gru(units: int, periods: int, seed: int, lr: float) -> dict[str,
 
 
 INIT = ("initialisation", "gains")
-FAULTS = {
+FAULTS = {  # the quickest first: it is in the quick suite
+    "a rate above the edge, squares": Fault(
+        lambda: on_regression(default_mlp(chain(10, 40, 2, 1), nn.Tanh), optimizer=10.0),
+        ("learning_rate",),
+        CRITICAL,
+    ),
     "30 tanh layers, weights x 0.5": Fault(
         lambda: on_digits(mlp(chain(64, 32, 29, 10), nn.Tanh, 0.25)), INIT, CRITICAL
     ),
@@ -85,11 +90,6 @@ FAULTS = {
     "5 of 8 layers at 0.1": Fault(lambda: on_regression(small_layers()), ("plateau",), WARNING),
     "a rate above the edge": Fault(
         lambda: on_digits(default_mlp(chain(64, 40, 2, 10), nn.ReLU), optimizer=30.0),
-        ("learning_rate",),
-        CRITICAL,
-    ),
-    "a rate above the edge, squares": Fault(
-        lambda: on_regression(default_mlp(chain(10, 40, 2, 1), nn.Tanh), optimizer=10.0),
         ("learning_rate",),
         CRITICAL,
     ),
@@ -144,6 +144,7 @@ def check_fault(fault: Fault) -> None:
     assert trained.treated.final < 0.9 * trained.treated.losses[0], trained
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found_and_mended(name: str) -> None:
     check_fault(FAULTS[name])
@@ -160,16 +161,17 @@ def critical_tanh() -> dict[str, Any]:
 
 
 HEALTHY = {
+    "relu, regression": lambda: on_regression(default_mlp(chain(10, 80, 1, 1), nn.ReLU)),
     "relu on digits": lambda: on_digits(default_mlp(chain(64, 50, 2, 10), nn.ReLU)),
     "tanh on digits": lambda: on_digits(default_mlp(chain(64, 40, 3, 10), nn.Tanh)),
     "gelu on digits, Adam": lambda: adam_on_digits(1e-3),
-    "relu, regression": lambda: on_regression(default_mlp(chain(10, 80, 1, 1), nn.ReLU)),
     "gelu, regression, 4 layers": lambda: on_regression(default_mlp(chain(10, 64, 3, 1), nn.GELU)),
     "critical relu": lambda: on_digits(mlp(chain(64, 64, 4, 10), nn.ReLU, 2.0)),
     "30 tanh layers, critical": critical_tanh,
 }
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_network_gets_a_clean_bill(name: str) -> None:
     found = ft.doctor(**HEALTHY[name]())

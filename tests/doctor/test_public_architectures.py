@@ -89,13 +89,14 @@ def _seeded() -> None:
 
 
 HEALTHY = {
+    "lstm with a head": lambda: LastState(),
     "transformer": lambda: Attention(),
     "transformer, norm first": lambda: Attention(4, norm_first=True),
     "resnet": lambda: ResNet(),
-    "lstm with a head": lambda: LastState(),
 }
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_architectures_raise_no_alarm(name: str) -> None:
     model = HEALTHY[name]()
@@ -104,6 +105,7 @@ def test_healthy_architectures_raise_no_alarm(name: str) -> None:
     assert sum(bool(one.findings) for one in found.examinations.values()) >= 4, found
 
 
+@pytest.mark.slow
 def test_an_lstm_alone_is_examined_on_its_states() -> None:
     model = nn.LSTM(3, 16, batch_first=True)
     x = torch.randn(64, 10, 3)

@@ -79,6 +79,7 @@ def test_kernel_meta_kernel_and_outputs_against_derivatives_written_out() -> Non
     assert found.outputs(X) == pytest.approx(network(torch.from_numpy(X)).detach().numpy(), abs=1e-14)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_predictions_without_tensors_equal_those_of_features_written_out(algorithm: str) -> None:
     network = small_network()
@@ -255,6 +256,7 @@ def _after(*layers: nn.Module) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(6, 2))
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     "network",
     [

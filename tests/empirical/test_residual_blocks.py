@@ -93,6 +93,7 @@ def stacked(make: Callable[[], nn.Module], z: torch.Tensor, gamma: float, xi: fl
     return torch.stack(sizes)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", BRANCHES)
 def test_deep_stacks_of_tuned_blocks_keep_their_size(name: str) -> None:
     make, shape = BRANCHES[name]
@@ -138,6 +139,7 @@ def test_overlap_with_the_signal_counts() -> None:
     assert tuned.xi_error == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_standard_error_is_that_of_repetitions() -> None:
     z = signal(50, WIDTH)
     runs = [tune_block(mlp_branch(), z, 0.8, draws=10, seed=seed) for seed in range(30)]

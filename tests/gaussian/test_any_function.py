@@ -35,6 +35,7 @@ class TestQuadrature:
         found = expectation_of(lambda z: np.exp(z[:, 0] * z[:, 1] / 4), np.eye(2))
         honest(found, 1 / math.sqrt(1 - 1 / 16), 1e-9)
 
+    @pytest.mark.slow(after=2)
     @pytest.mark.parametrize("n", [1, 2, 3])
     def test_declared_kinks(self, n: int) -> None:
         K = random_covariance(np.random.default_rng(n), n)

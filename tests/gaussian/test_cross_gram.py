@@ -59,6 +59,7 @@ def test_the_sides_are_not_exchanged() -> None:
     assert np.abs(found.value - other.value).max() > 1e-3
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("many", [False, True])
 def test_late_pairs_of_two_sets(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the split of kinks, one by one and by interpolation."""

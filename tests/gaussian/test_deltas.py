@@ -128,6 +128,7 @@ class TestOneInput:
 
 
 class TestTwoInputs:
+    @pytest.mark.slow(after=4)
     @pytest.mark.parametrize("orders", [(2, 0), (2, 1), (2, 2), (3, 0), (3, 1), (3, 2), (4, 1)])
     @pytest.mark.parametrize(
         "names", [("relu", "relu"), ("relu", "tanh"), ("selu", "elu"), ("softsign", "abs"), ("abs", "gelu")]

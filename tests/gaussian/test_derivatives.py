@@ -28,6 +28,7 @@ def differences(factors: list[Any], K: np.ndarray, i: int, j: int) -> float:
     return float(np.array([1.0, -8.0, 8.0, -1.0]) @ values / (12 * step))
 
 
+@pytest.mark.slow(after=13)
 @pytest.mark.parametrize(
     "factors",
     [

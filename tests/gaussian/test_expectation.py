@@ -72,6 +72,7 @@ class TestOneInput:
 
 
 class TestTwoInputs:
+    @pytest.mark.slow(after=11)
     @pytest.mark.parametrize("kind", PRODUCTS)
     @pytest.mark.parametrize(("number", "name"), list(enumerate(PLAIN)))
     def test_a_rotating_choice_of_covariances(self, number: int, name: str, kind: str) -> None:
@@ -92,6 +93,7 @@ class TestTwoInputs:
             g = PRODUCTS["z s'"](SMOOTH["swish"])
             check(found, pair(TANH, g, K), size([TANH, g], K), 1e-10)
 
+    @pytest.mark.slow(after=8)
     @pytest.mark.parametrize("variance", VARIANCES)
     @pytest.mark.parametrize("correlation", CORRELATIONS)
     def test_sines_are_exact(self, variance: float, correlation: float) -> None:
@@ -169,6 +171,7 @@ class TestClosedForms:
 
 
 class TestThreeAndFourInputs:
+    @pytest.mark.slow(after=1)
     @pytest.mark.parametrize("name", PLAIN)
     @pytest.mark.parametrize("n", [3, 4])
     def test_one_common_part(self, name: str, n: int) -> None:

@@ -38,6 +38,7 @@ class TestUserFunctions:
             true, scale = math.exp(np.sum(K) / 8), math.exp(np.trace(K) / 4)
             check(expectation([exponential] * n, K), true, scale, 1e-10)
 
+    @pytest.mark.slow(after=2)
     @pytest.mark.parametrize("steepness", [3, 8, 20])
     def test_a_narrow_feature(self, steepness: int) -> None:
         def f(t: np.ndarray) -> np.ndarray:

@@ -33,6 +33,7 @@ class TestRoutes:
             K = inputs(9, kind)
             compare(name, name, K, single((name, name), K), 1e-12)
 
+    @pytest.mark.slow(after=3)
     @pytest.mark.parametrize("kind", ["plain", "spread", "near", "wide", "tiny", "repeated"])
     @pytest.mark.parametrize("name", ["tanh", "swish", "softplus"])
     def test_hermite_series(self, name: str, kind: str) -> None:
@@ -45,6 +46,7 @@ class TestRoutes:
             assert "Hermite series" in found.rule
             compare(f, g, K, found, 1e-10, entries=6)
 
+    @pytest.mark.slow(after=3)
     @pytest.mark.parametrize("name", ["selu", "softsign", "elu"])
     @pytest.mark.parametrize("kind", ["plain", "repeated", "wide"])
     def test_kinked_series(self, name: str, kind: str) -> None:
@@ -79,6 +81,7 @@ class TestRoutes:
         assert "two-input rules" in found.rule
         compare("selu", "selu", K, found, 1e-10)
 
+    @pytest.mark.slow
     def test_many_pairs_by_interpolation(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(engine, "split_pairs", lambda *_: None)
         monkeypatch.setattr(engine, "_FEW", 100)
@@ -124,6 +127,7 @@ class TestRoutes:
 
 
 class TestAgainstOracles:
+    @pytest.mark.slow(after=1)
     @pytest.mark.parametrize("name", ["tanh", "swish", "gelu", "relu", "selu", "softsign", "mish"])
     def test_values(self, name: str) -> None:
         K = inputs(4, "spread", seed=3)

@@ -80,6 +80,7 @@ class TestAgainstOracles:
             f = SMOOTH["tanh"][order]
             assert abs(value[order] - pair(f, f, K)) <= min(error[order], 1e-8)
 
+    @pytest.mark.slow(after=2)
     @pytest.mark.parametrize("inputs", [3, 4])
     @pytest.mark.parametrize("name", ["tanh", "gelu", "swish", "softplus"])
     @pytest.mark.parametrize("variance", [0.05, 0.7, 3.0])

@@ -100,6 +100,7 @@ class TestOneInput:
 
 
 class TestTwoInputs:
+    @pytest.mark.slow(after=21)
     @pytest.mark.parametrize("kind", ["s", "s'", "z s'", "s^2", "s^4", "s s'"])
     @pytest.mark.parametrize(("number", "name"), list(enumerate(POLYNOMIAL + CURVED)))
     def test_a_rotating_choice_of_covariances(self, number: int, name: str, kind: str) -> None:
@@ -129,6 +130,7 @@ class TestTwoInputs:
         arc = float((math.sin(theta) + (math.pi - theta) * math.cos(theta)) / (2 * math.pi))
         check(expectation(["relu", "relu"], K), arc, 0.5, 1e-14)
 
+    @pytest.mark.slow(after=2)
     @pytest.mark.parametrize("variance", [1e-8, 1.0, 100.0])
     @pytest.mark.parametrize("correlation", [0.0, 0.5, -0.9, 0.999, 1 - 1e-8])
     def test_hard_tanh(self, variance: float, correlation: float) -> None:
@@ -329,6 +331,7 @@ def test_recognised_callables_have_closed_forms() -> None:
     assert float(slope) == pytest.approx(float(expectation(["leaky_relu(slope=0.1)"] * 2, K)), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_kink_nobody_knows_of_warns_in_two_dimensions() -> None:
     """Kinks of callables are looked for on [-20, 20] only."""
     c = 2.1

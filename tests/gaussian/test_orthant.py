@@ -162,6 +162,7 @@ def test_nearly_parallel_variables_against_forty_digits(distance: float, powers:
     assert error < 1e-6
 
 
+@pytest.mark.slow
 def test_estimated_errors_are_honest_under_reordering() -> None:
     """Six orders of the variables are six computations with different rounding: they agree within errors."""
     rng = np.random.default_rng(7)

@@ -32,6 +32,7 @@ def test_densities_agree_with_smoothed_spectra(name: str, dtype: torch.dtype) ->
     assert np.trapezoid(found.density, found.points) == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_the_probes() -> None:
     """Over seeds, the spread of the density is what one run states."""
     operator = Spectral(spectrum("stretched", 800))

@@ -21,6 +21,7 @@ def ratio_of_stated_to_true(found: list[Estimate], truth: float) -> float:
     return float(np.sqrt(np.mean([e.standard_error**2 for e in found]) / np.mean(errors**2)))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["power 0.5", "power 1", "power 2", "exponential 30", "ramp"])
 @pytest.mark.parametrize("positive", [True, False])
 def test_norms_reach_their_accuracy_and_state_it(positive: bool, name: str) -> None:

@@ -51,6 +51,7 @@ def test_probes_come_in_one_order_whatever_the_blocks(kind: str) -> None:
     assert together.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_probes_have_unit_covariance() -> None:
     operator = Spectral(spectrum("power 1", 4))
     for kind in ("signs", "normals", "sphere"):
@@ -103,6 +104,7 @@ def test_traces_of_operators_that_sums_are_cut_for(method: str) -> None:
     assert abs(estimate.value - float(values.sum())) <= 4 * estimate.standard_error
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("size", [100, 600])
 @pytest.mark.parametrize(
     ("dtype", "exponent"),

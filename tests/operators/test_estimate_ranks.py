@@ -51,6 +51,7 @@ QUICK = {
 SLOW = {"exponential 50": 150, "rank 100": 200}
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(
     ("seeds", "dtype"),
     [
@@ -179,6 +180,7 @@ def test_bad_input_and_short_budgets() -> None:
         effective_rank(operator, kind="entropy", products=60)
 
 
+@pytest.mark.slow(after=6)
 @pytest.mark.parametrize("positive", [True, False])
 @pytest.mark.parametrize("options", [{}, {"kind": "entropy"}, {"share": 0.9}])
 @pytest.mark.parametrize("products", [100, 150, 400])
@@ -203,6 +205,7 @@ def projector(rank: int, size: int, dtype: torch.dtype) -> Tensor:
     return (columns @ columns.T).to(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("rank", [1, 2, 5, 12])
 def test_where_the_rest_is_rounding_the_resolved_modes_are_the_answer(rank: int, dtype: torch.dtype) -> None:
@@ -228,6 +231,7 @@ def test_answers_are_possible_numbers() -> None:
     assert all(effective_rank(full, kind=kind).value <= 600 for kind in ("participation", "entropy"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [600, 2000])
 def test_shares_of_nearly_flat_spectra_count_the_mode_that_reaches_them(size: int) -> None:
     values = 1 + 0.1 * torch.rand(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -259,6 +263,7 @@ def test_a_share_that_whole_modes_hold_is_reached_by_them(size: int, dtype: torc
         assert found.standard_error < 1e-3
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("positive", [True, False])
 @pytest.mark.parametrize("options", [{}, {"kind": "entropy"}, {"share": 0.9}])
 def test_ranks_are_exact_rather_than_with_more_products_than_dimensions(

@@ -30,6 +30,7 @@ def binomial_bounds(rate: float, count: int) -> tuple[float, float]:
     return rate - spread, rate + spread
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["power 1", "stretched"])
 def test_hutchinsons_errors_cover_the_truth_at_the_nominal_rate(name: str) -> None:
     values = spectrum(name, SIZE)
@@ -57,6 +58,7 @@ def test_stopping_when_the_error_is_small_keeps_the_coverage() -> None:
 MORE_SPECTRA = ("power 0.5", "power 1", "exponential 30", "stretched")
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "name", ["power 2", *(pytest.param(name, marks=pytest.mark.statistical) for name in MORE_SPECTRA)]
 )
@@ -227,6 +229,7 @@ def test_traces_are_exact_rather_than_with_more_products_than_dimensions() -> No
     assert trace(traceless, method="hutchinson", accuracy=10).method == "hutchinson"
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["rank 1", "rank 5", "rank 12"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_errors_of_low_ranks_cover_what_rounding_does(dtype: torch.dtype, name: str) -> None:

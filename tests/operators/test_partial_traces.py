@@ -160,6 +160,7 @@ def test_standard_errors_are_those_of_the_mean_over_probes() -> None:
     assert_close(sampled.standard_error(vector), (each @ vector).std(0) / np.sqrt(50))
 
 
+@pytest.mark.slow
 def test_standard_errors_cover_the_truth_at_the_nominal_rate() -> None:
     space = Space.of(time=2, unit=30)
     operator = positive_operator(space, rank=5)
@@ -184,6 +185,7 @@ class Coupled(Operator):
         return flat + (flat @ self.direction)[:, None] * self.direction
 
 
+@pytest.mark.slow
 def test_the_expected_error_is_the_error() -> None:
     space = Space.of(time=3, unit=40)
     operator = positive_operator(space, rank=8)

@@ -11,6 +11,7 @@ from foretrain.report.advice import advice_figure
 from foretrain.theory.advice import advise, information_curves
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("name", "arguments", "word"),
     [

@@ -62,6 +62,7 @@ def test_many_layers_are_drawn_together(x: Tensor) -> None:
     assert sum(bar.get_width() for bar in layers.patches) == pytest.approx(100)
 
 
+@pytest.mark.slow
 def test_sampled_ranks_continue_those_that_are_known() -> None:
     random = np.random.default_rng(0)
     modes = np.linalg.qr(random.normal(size=(1200, 1200)))[0]

@@ -69,6 +69,7 @@ def outline(source: str) -> Outline:
     return Outline(source)
 
 
+@pytest.mark.slow
 def test_tags_match_and_names_are_unique(outline: Outline) -> None:
     assert outline.open == []
     names = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
@@ -211,6 +212,7 @@ def test_a_clean_bill_and_an_empty_diagnosis_are_told(patients: list[Patient]) -
     assert "Nothing could be examined" in page([Patient("unknown", Diagnosis(setup, {}))])
 
 
+@pytest.mark.slow
 def test_every_check_can_be_missing(patients: list[Patient]) -> None:
     for patient in patients[:2]:
         for left_out in patient.diagnosis.examinations:

@@ -112,6 +112,7 @@ def keys(browser: Any, *pressed: str) -> None:
     ActionChains(browser).send_keys(*pressed).perform()
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
 def test_every_plot_is_drawn_and_nothing_is_fetched(browser: Any, page_file: Path, width: int) -> None:
     open_page(browser, page_file, width)
@@ -133,6 +134,7 @@ def test_every_plot_is_drawn_and_nothing_is_fetched(browser: Any, page_file: Pat
     assert wide[0] <= wide[1] == width
 
 
+@pytest.mark.slow
 def test_dark_and_light_change_page_and_plots(opened: Any) -> None:
     seen = []
     for _ in range(3):
@@ -150,6 +152,7 @@ def test_dark_and_light_change_page_and_plots(opened: Any) -> None:
     assert "dark" in opened.find_element("id", "said").text.lower()
 
 
+@pytest.mark.slow
 def test_the_reader_s_preference_for_dark_is_followed(browser: Any, small_page: Path) -> None:
     preference = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
@@ -160,6 +163,7 @@ def test_the_reader_s_preference_for_dark_is_followed(browser: Any, small_page: 
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+@pytest.mark.slow
 def test_axes_turn_from_logarithmic_to_linear_and_stay_so(opened: Any) -> None:
     button = opened.find_element("css selector", "button[data-axis=yaxis]")
     kind = "return document.getElementById(arguments[0]).layout.yaxis.type"
@@ -173,6 +177,7 @@ def test_axes_turn_from_logarithmic_to_linear_and_stay_so(opened: Any) -> None:
     assert button.get_attribute("aria-pressed") == str(after == "log").lower()
 
 
+@pytest.mark.slow
 def test_code_is_copied_as_it_stands(opened: Any) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -191,6 +196,7 @@ def test_code_is_copied_as_it_stands(opened: Any) -> None:
     assert copied == code != ""
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_every_control_and_shows_where_it_is(opened: Any) -> None:
     tab, enter = "\ue004", "\ue007"
     expected = opened.execute_script(
@@ -221,6 +227,7 @@ def test_the_keyboard_reaches_every_control_and_shows_where_it_is(opened: Any) -
     assert opened.execute_script("return arguments[0].parentElement.open", card)
 
 
+@pytest.mark.slow
 def test_the_skip_link_leads_past_the_contents(opened: Any) -> None:
     keys(opened, "\ue004", "\ue007")
     assert opened.execute_script("return document.activeElement.id || location.hash") in (
@@ -229,6 +236,7 @@ def test_the_skip_link_leads_past_the_contents(opened: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_on_paper_everything_is_open_and_light(opened: Any) -> None:
     opened.find_element("id", "theme").click()
     closed = "return document.querySelectorAll('details.card:not([open])').length"
@@ -260,6 +268,7 @@ def test_without_scripts_texts_and_numbers_are_there(browser: Any, small_page: P
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
+@pytest.mark.slow
 def test_what_users_write_is_never_run(opened: Any) -> None:
     assert "<script>alert" in opened.find_element("css selector", "#network-2 h2").text
     assert opened.execute_script("return document.querySelectorAll('#content script').length") == 0

@@ -10,6 +10,7 @@ from foretrain.report.phases import phase_figure
 from foretrain.theory.criticality.phase_diagram import PHASES, phase_diagram
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("name", "gamma", "words"),
     [

@@ -41,6 +41,7 @@ def test_other_inputs_are_drawn_against_the_prediction(on_a_line) -> None:
     assert figure.axes[0].get_title() == "outputs on 3 test inputs"
 
 
+@pytest.mark.slow
 def test_the_order_of_one_over_the_width_is_drawn_over_it() -> None:
     mlp = ft.MLP("sin", depth=2, width=16, C_b=0.1, C_W=1.3)
     tests = [[0.4, -0.3], [-1.0, 0.2]]

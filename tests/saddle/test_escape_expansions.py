@@ -32,6 +32,7 @@ def measured(spec: Any, depth: int, method: Any, small: float, threshold: float 
     return ((times[0] - times[1]) - (leading[0] - leading[1])) / (second[0] - second[1])
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("name", "depth", "here"),
     [
@@ -51,6 +52,7 @@ def test_coefficients_of_the_reference(name: str, depth: int, here: float) -> No
     assert (ratio * fine - coarse) / (ratio - 1) == pytest.approx(here, rel=2e-3)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("spec", "depth", "rel"),
     [

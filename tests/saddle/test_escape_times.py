@@ -168,6 +168,7 @@ def test_scaling_of_all_amplitudes(scale: float, scales: list[float]) -> None:
     assert together == pytest.approx(base * scale ** (2 - len(scales)), rel=1e-10)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("spec", "scales"),
     [

@@ -67,10 +67,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return {name: [line for line in lines if line.startswith(name)] for name in ("right.py", "wrong.py")}
 
 
+@pytest.mark.slow
 def test_right_calls_pass_a_type_checker(answers: dict[str, list[str]]) -> None:
     assert answers["right.py"] == []
 
 
+@pytest.mark.slow
 def test_wrong_calls_do_not(answers: dict[str, list[str]]) -> None:
     assert {line.split(":")[1] for line in answers["wrong.py"]} == {"4", "5", "6"}
 

@@ -51,6 +51,7 @@ def die(x: int) -> int:
     return x
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("engine", [None, "local", "threads"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_come_in_order(engine: str | None, workers: int) -> None:
@@ -70,12 +71,14 @@ def test_no_tasks_give_no_results() -> None:
     assert list(run(square, [])) == []
 
 
+@pytest.mark.slow
 def test_unordered_results_come_as_they_finish() -> None:
     outputs = list(run(slow_first, range(4), engine="threads", workers=2, ordered=False))
     assert outputs[0] != 0
     assert sorted(outputs) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_results_arrive_before_the_last_task_is_done() -> None:
     start = time.monotonic()
     outputs = run(slow_first, [1, 2, 3, 0], engine="threads", workers=2)

@@ -41,6 +41,7 @@ def test_laws_of_the_classes() -> None:
     assert "(9.94)" in repr(rates)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("gamma", [None, 0.5])
 @pytest.mark.parametrize("name", ["gelu", "swish"])
 def test_half_stable_rates_at_the_fixed_point(name: str, gamma: float | None) -> None:
@@ -70,6 +71,7 @@ def test_half_stable_networks_are_balanced_for_inputs_that_suit() -> None:
     np.testing.assert_allclose(lost.lambda_W, MLP.critical("gelu", 20, 8).lambda_W)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     "mlp",
     [

@@ -80,6 +80,7 @@ def test_overlap_is_the_covariance_of_signed_squares() -> None:
         assert covariance == pytest.approx(2 * A_2**2 * c**2 + (A_4 - A_2**2) * float(odd_overlap(c)))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("method", ["book", "complete"])
 @pytest.mark.parametrize(("name", "gamma"), [("relu", 0.5), ("relu", -0.4), ("leaky_relu(slope=0.3)", 0.6)])
 def test_the_recursion_grows_at_this_rate(name: str, gamma: float, method: str) -> None:
@@ -89,6 +90,7 @@ def test_the_recursion_grows_at_this_rate(name: str, gamma: float, method: str) 
     assert V[60] - V[59] == pytest.approx(fluctuation_rate(name, gamma, method), rel=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "tolerance"), [("tanh", 0.06), ("softsign", 0.12)])
 def test_vanishing_kernels_approach_two_thirds(name: str, tolerance: float) -> None:
     """Also where K falls as 1 / depth^2, for a second derivative that jumps at zero."""
@@ -116,6 +118,7 @@ def test_best_skips_of_the_reference(name: str, expected: float) -> None:
     assert optimal_skip(name, 0.5, n_out=10, method="book") == pytest.approx(expected, abs=1e-10)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(["relu", "linear", "abs", "tanh", "leaky_relu(slope=0.1)"]),

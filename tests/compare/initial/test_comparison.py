@@ -63,6 +63,7 @@ def test_importing_the_package_does_not_load_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_seed_fixes_the_numbers(found: Comparison) -> None:
     again = compare_initial(MLP, X, draws=2000, seed=3)
     np.testing.assert_array_equal(again.measured, found.measured)

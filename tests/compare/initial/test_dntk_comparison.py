@@ -124,6 +124,7 @@ def quick() -> Comparison:
     return compare_initial(mlp, X, ["U", "P", "K", "Theta"], 500, scales=(0.5, 1, 2))
 
 
+@pytest.mark.slow
 def test_mechanics(quick: Comparison) -> None:
     assert [e.observable for e in quick.entries] == 6 * ["K"] + 6 * ["Theta"] + 24 * ["P"] + 20 * ["U"]
     flow = ft.flow(quick.mlp, X, ["P", "U"])

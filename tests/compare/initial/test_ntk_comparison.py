@@ -204,6 +204,7 @@ def test_the_picture_has_a_panel_for_each_observable(quick: Comparison) -> None:
     assert "0001" in [text.get_text() for text in legend.get_texts()]
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "relu"])
 def test_equal_inputs_have_equal_entries(name: str) -> None:
     """The kernel is singular; nothing is inverted on the way."""

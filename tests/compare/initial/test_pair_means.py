@@ -46,6 +46,7 @@ def test_single_variances_are_the_direct_expectations(name: str, size: float) ->
     np.testing.assert_allclose(found, exact, rtol=0, atol=3e-14 * size)
 
 
+@pytest.mark.slow
 def test_nearly_parallel_pairs_of_a_kinked_activation() -> None:
     act = ft.activation("elu")
     first, second = np.full(120, 1.0), np.linspace(0.95, 1.05, 120)

@@ -15,6 +15,7 @@ from foretrain.compare.plateau import plateau
 from foretrain.compare.plateau.layers import read_layers
 
 
+@pytest.mark.slow
 def test_descent_of_a_small_network_escapes_when_predicted_and_the_advice_shortens_it() -> None:
     model = chain(nn.Tanh, [6, 24, 24, 24, 1], [0.25] * 4)
     before = copy.deepcopy(model.state_dict())

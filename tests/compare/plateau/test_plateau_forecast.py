@@ -17,6 +17,7 @@ from foretrain.compare.plateau.rescaling import ScalingLaw
 from foretrain.compare.task import prepare
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("depth", [2, 3, 5])
 def test_equal_scalar_layers_escape_when_the_integral_says(depth: int) -> None:
     """ẇ = 2 (1 - w^L) w^(L-1) for the squared error, integrated by an independent quadrature."""
@@ -71,6 +72,7 @@ def test_at_a_saddle_the_positive_curvature_is_found() -> None:
     assert found == pytest.approx(2, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_rates_of_groups_and_momentum_set_the_clock() -> None:
     model = chain(nn.Tanh, [6, 16, 16, 1], [0.15, 0.15, 0.15])
     x, y = task_of(6)
@@ -81,6 +83,7 @@ def test_rates_of_groups_and_momentum_set_the_clock() -> None:
     assert plateau(model, x, y, optimizer=groups).forecast.escape == pytest.approx(slow / 2, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_momentum_is_predicted_on_long_plateaus_and_doubted_on_short_ones() -> None:
     model = chain(nn.Tanh, [6, 16, 16, 16, 1], [0.2] * 4)
     x, y = task_of(6)

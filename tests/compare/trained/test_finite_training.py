@@ -86,6 +86,7 @@ def test_entries_are_means_over_networks() -> None:
     assert len(found.entries) == 3 * 2 + 6 * 7 // 2
 
 
+@pytest.mark.slow
 def test_training_the_last_layer_alone_has_no_interaction() -> None:
     mlp = network("sin", 3, 16, lambda_b=(0, 0, 0.1), lambda_W=(0, 0, 1.3))
     for algorithm in ("gradient_descent", "two_step"):
@@ -110,6 +111,7 @@ def test_training_the_last_layer_alone_has_no_interaction() -> None:
 
 
 # Table E of the reference: n times every contribution at the test point.
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("activation", "depth", "algorithm", "eta", "expected"),
     [
@@ -153,6 +155,7 @@ TARGETS = np.array([(0.7, -0.4), (0.2, 0.9)]).T
 BAYES = ft.MLP("tanh", 3, 32, n_in=3, n_out=2, C_b=0.1, C_W=1.5)
 
 
+@pytest.mark.slow
 def test_posterior_is_that_of_weighted_networks() -> None:
     theory = posterior_goal(BAYES, INPUTS[:2], TARGETS, INPUTS[2:], 0.0).theory()
     assert theory["log_evidence"] == pytest.approx(-3.672560350, abs=1e-7)
@@ -209,6 +212,7 @@ def test_a_wrong_theory_is_noticed_and_all_is_told(tmp_path: Path) -> None:
     assert sizes.root[0] > sizes.root[-1]
 
 
+@pytest.mark.slow
 def test_parts_are_kept() -> None:
     kept: dict[str, Any] = {}
 
@@ -224,6 +228,7 @@ def test_parts_are_kept() -> None:
     assert np.abs(other.measured - found.measured).min() > 0
 
 
+@pytest.mark.slow
 def test_it_is_reached_by_the_regime() -> None:
     mlp = ft.MLP("sin", depth=2, width=8, C_b=0.1, C_W=1.3, lambda_b=0.5)
     data = [[-0.1, -0.7], [2.1, 0.25]], [-0.3, 0.4], [[-1.2, -0.95]]

@@ -71,6 +71,7 @@ def test_convolutions_off_scale_are_found_and_mended(depth: int, scale: float, s
     assert same_weights(run_code(finding, case.setup.model, x), treated.model)
 
 
+@pytest.mark.slow
 def test_the_advice_trains_better() -> None:
     x, y = images()
     given, treated = with_and_without(check, convolutions(12, 0.4), x, y, steps=60, rate=0.05)

@@ -64,6 +64,7 @@ QUICK = {
 }  # of the faults: small, falling, growing, saturating; the others are more of the same
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "fault",
     [
@@ -79,6 +80,7 @@ def test_planted_faults_are_found(fault: tuple[Make, int, int, float | None, int
     assert finding.advice
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("healthy", HEALTHY, ids=str)
 def test_healthy_networks_pass(healthy: tuple[Make, int, int, float | None, int]) -> None:
     finding = only(check(case_of(*healthy)))
@@ -91,6 +93,7 @@ def test_the_same_weights_are_harmless_in_three_layers_and_fatal_in_thirty() -> 
     assert severities == [Severity.GOOD, Severity.WARNING, Severity.CRITICAL]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "labels"),
     [
@@ -118,6 +121,7 @@ def test_the_advice_trains_better(fault: tuple[Make, int, int, float | None, int
     assert treated < 0.75 * given
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("fault", [FAULTS[0], FAULTS[5], FAULTS[8], FAULTS[13]], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("fresh", [True, False])

@@ -66,6 +66,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_features_on_wildly_different_scales(activation, optimizer):
@@ -84,6 +85,7 @@ def test_features_on_wildly_different_scales(activation, optimizer):
     assert again.severity is Severity.GOOD
 
 
+@pytest.mark.slow
 def test_classes_on_wildly_different_scales():
     x, y = digits()
     setup = setup_of(network(64, 10, "tanh"), x * scales(64, 2), y)
@@ -92,6 +94,7 @@ def test_classes_on_wildly_different_scales():
     assert trained(finding.treatment.apply(setup)).end < 0.5 * trained(setup).end
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("change", ["offset", "large", "small"])
 def test_offsets_and_sizes(change):
     x, y = regression()
@@ -120,6 +123,7 @@ def test_healthy_inputs_are_fine(seed):
         assert finding.severity is Severity.GOOD
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_offset_targets_move_the_bias_of_the_readout(activation):
     x, y = regression()

@@ -47,6 +47,7 @@ def run_code(code, setup):
     return [group["lr"] for group in optimizer.param_groups]
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("task", ["regression", "digits"])
@@ -66,6 +67,7 @@ def test_rates_above_the_edge_are_found_and_mended(share, task, activation, mome
     assert again.severity >= Severity.NOTE
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("task", ["regression", "digits"])
 @pytest.mark.parametrize("share", [1e-4])
 def test_rates_that_are_far_too_small_are_found_and_mended(share, task):
@@ -88,6 +90,7 @@ def test_healthy_rates_are_good(share, task, activation):
     assert finding.treatment is None
 
 
+@pytest.mark.slow
 def test_stable_at_first_but_not_for_long():
     """Small weights have little curvature; it grows within the first steps, and only real steps show it."""
     torch.manual_seed(0)

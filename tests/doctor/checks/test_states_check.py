@@ -81,6 +81,7 @@ def test_random_targets_are_not_called_forgotten() -> None:
         assert all(finding.severity is Severity.GOOD for finding in found.findings), found.findings
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("cell", "units", "delay", "seed"),
     [
@@ -134,6 +135,7 @@ def test_adam_gets_gates_and_keeps_its_rate() -> None:
     assert final_loss(treated, 60) < 0.8 * final_loss(setup, 60)
 
 
+@pytest.mark.slow
 def test_the_codes_do_what_the_treatments_do() -> None:
     x, y = memory_pro(12)
     for cell in ("gru", "lstm"):
@@ -181,6 +183,7 @@ class Last(nn.Module):
         return self.head(last[-1])
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "layer", [nn.LSTM(3, 6), nn.GRU(3, 6, num_layers=2), nn.RNN(3, 6, bidirectional=True)]
 )
@@ -193,6 +196,7 @@ def test_layers_of_torch_alone(layer) -> None:
     assert {"temporal_rank", "spatial_rank"} <= set(found.data.attrs)
 
 
+@pytest.mark.slow
 def test_words_and_the_last_state() -> None:
     words = torch.randint(0, 12, (60, 9), generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)

@@ -77,6 +77,7 @@ def test_follows_the_kernel_of_descent(regression):
     np.testing.assert_allclose(learning_curve(case, 20).predicted, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_wide_networks_are_trusted_longer_and_agree_inside(regression):
     x, y = regression
     found = {}

@@ -113,6 +113,7 @@ FAULTS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_code_does_what_the_treatment_does(name: str) -> None:
     check, make = FAULTS[name]
@@ -138,6 +139,7 @@ def test_the_code_does_what_the_treatment_does(name: str) -> None:
         assert rates == pytest.approx(wanted.recipe.rates, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["initialisation", "plateau", "dead units"])
 def test_the_code_is_short_enough_to_be_read(name: str) -> None:
     check, make = FAULTS[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from planted_networks import chain, digits, mlp
 from torch import nn
@@ -17,6 +18,7 @@ def test_a_fifth_is_held_out() -> None:
     assert torch.equal(torch.cat([ours, theirs]).sort().values, torch.arange(52))
 
 
+@pytest.mark.slow
 def test_weights_that_are_too_large_are_told_by_what_they_make_of_unseen_samples() -> None:
     x, y = digits(200)
     found = ft.doctor(mlp(chain(64, 48, 11, 10), nn.Tanh, 4.0, seed=13), x, y, checks=["initialisation"])
@@ -30,6 +32,7 @@ def test_weights_that_are_too_large_are_told_by_what_they_make_of_unseen_samples
     assert "held out" in trained.verdict
 
 
+@pytest.mark.slow
 def test_a_network_without_a_living_unit_is_brought_to_life() -> None:
     x, y = digits(100)
     found = ft.doctor(mlp(chain(64, 30, 3, 10), nn.ReLU, 2.0, bias=-50.0), x, y, checks=["dead_units"])

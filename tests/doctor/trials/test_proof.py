@@ -44,6 +44,7 @@ def single(setup: Setup, finding: Finding) -> Plan:
     return Plan(setup, (Step("gains", finding, finding.treatment),), finding.treatment.apply(setup))
 
 
+@pytest.mark.slow
 def test_blocks_that_grow_are_shrunk_together_with_the_rate_that_suits_them() -> None:
     """At the given rate the shrunk network is slower: its kernel has become so much smaller."""
     model, (x, y) = residual(14), digits()
@@ -80,6 +81,7 @@ LARGER = Treatment("a larger readout", lambda setup: setup.rescaled({"2.weight":
 FASTER = Treatment("a faster rate", lambda setup: setup.with_recipe(setup.recipe.scaled(3.0)))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("optimizer", "cure"),
     [(0.05, BLIND), ("adam", BLIND), (None, BLIND), ("adam", LARGER)],

@@ -76,6 +76,7 @@ def test_recurrent_layers_and_attention_need_no_forward_mode():
     assert found.product > 0
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
 @pytest.mark.parametrize("share", [0.9, 1.1])
 def test_descent_on_squares_diverges_above_the_edge_and_not_below(momentum, nesterov, share):
@@ -115,6 +116,7 @@ def test_no_edge_is_told_for_adam_and_none_for_a_straight_loss():
     assert np.isfinite(straight.recommended)
 
 
+@pytest.mark.slow
 def test_recommended_rate_is_lowered_where_the_first_steps_diverge():
     torch.manual_seed(0)
 

@@ -35,6 +35,7 @@ def train_by_hand(model: nn.Module, y: Tensor, steps: int, lr: float, readout: T
     return X @ W.T
 
 
+@pytest.mark.slow
 def test_ten_thousand_steps_to_round_off() -> None:
     """ReLU with the note's readout: masks flip on the way, and the trajectories stay the same."""
     model, y = hidden(nn.ReLU(), bias=False), normal(INPUTS, seed=8).abs()

@@ -301,6 +301,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("name", MODELS)
 def test_parts_of_any_module_agree(name: str) -> None:
     torch.manual_seed(0)
@@ -457,6 +458,7 @@ def test_time_first_must_be_said_where_states_are_modules() -> None:
     assert dict(global_ntk(backwards, x, states="1").domain.axes)["batch"] == 5
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_both_directions_are_one_state_as_the_module_returns_it(

@@ -118,6 +118,7 @@ def _of_module(case: Case, dynamics: ImplicitDynamics, model: nn.Module, state: 
     return _dense(constraint, dict(dynamics.parameters), state)
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("solver", ["direct", "krylov"])
 @pytest.mark.parametrize("name", CASES)
 def test_all_operators_and_sites_are_dense_derivatives(name: str, solver: Any) -> None:
@@ -283,6 +284,7 @@ def test_what_is_no_equilibrium_model(arguments: Any, words: str) -> None:
         ImplicitDynamics(*arguments)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_solve_gets_through_where_newtons_method_is_caught(sign: int) -> None:
     """Strong random weights, from zero, where fifty Newton steps leave some samples unsolved."""

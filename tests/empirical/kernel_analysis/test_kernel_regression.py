@@ -116,6 +116,7 @@ def test_positive_eigenvalues_below_the_precision_are_not_inverted() -> None:
     assert (single.rank, single.predictions[:, 0].tolist()) == (1, [1, 0])
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("ridge", [0.0, 0.2])
 @pytest.mark.parametrize("time", [None, 0.4])
 def test_regression_with_operators(ridge: float, time: float | None) -> None:

@@ -80,6 +80,7 @@ def test_spectrum_of_an_operator() -> None:
     assert "5 largest known, by Lanczos" in repr(found)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_every_output_has_its_copy_of_an_eigenvalue(dtype: torch.dtype) -> None:
     """The kernel of a linear model is X X^T + 1 for each of its outputs, and nothing between them."""

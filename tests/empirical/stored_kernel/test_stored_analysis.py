@@ -105,6 +105,7 @@ def test_degenerate_and_low_rank_kernels(tmp_path: Path) -> None:
         given(np.zeros((10, 10)), tmp_path / "zero.zarr").spectrum()
 
 
+@pytest.mark.slow
 def test_condition_number(tmp_path: Path) -> None:
     kernel, expected = stored(tmp_path / "k.zarr")
     values = np.linalg.eigvalsh(dense(expected))
@@ -177,6 +178,7 @@ def test_single_precision_reaches_the_tolerance(tmp_path: Path) -> None:
     assert np.linalg.norm(found.coefficients.ravel() - exact) < 1e-4 * np.linalg.norm(exact)
 
 
+@pytest.mark.slow
 def test_analyses_of_a_kernel_larger_than_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, expected = stored(tmp_path / "k.zarr", samples=150, side=30)
     matrix, y = dense(expected), targets(150)

@@ -50,6 +50,7 @@ def dask() -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_gives_the_same_bits(dask: Any, expected: dict[str, bytes], tmp_path: Path) -> None:
     address = dask.scheduler.address.replace("tcp://", "dask://")
     stored(tmp_path / "k.zarr", Slow(), inputs(SAMPLES), side=SIDE, engine=address)
@@ -57,6 +58,7 @@ def test_a_dask_cluster_gives_the_same_bits(dask: Any, expected: dict[str, bytes
     assert len({record["worker"] for record in records(tmp_path / "k.zarr").values()}) == 2
 
 
+@pytest.mark.slow
 def test_a_dask_worker_killed_at_work(dask: Any, expected: dict[str, bytes], tmp_path: Path) -> None:
     path = tmp_path / "k.zarr"
     victim = next(iter(dask.run(os.getpid).values()))
@@ -68,6 +70,7 @@ def test_a_dask_worker_killed_at_work(dask: Any, expected: dict[str, bytes], tmp
     assert leftovers(path) == []
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_see_the_store(dask: Any, tmp_path: Path) -> None:
     dask.run(_blind_to, str(tmp_path))
     with pytest.raises(FileError, match=r"worker on .*file system"):

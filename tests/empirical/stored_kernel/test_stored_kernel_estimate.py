@@ -36,6 +36,7 @@ def simulated(grid: Grid, height: int, seed: int, per_sample: float) -> list[tup
     return found
 
 
+@pytest.mark.slow(after=6)
 @pytest.mark.parametrize("per_sample", [0.0, 1e-4, 3e-3])
 @pytest.mark.parametrize("samples", [2000, 4050, 20_010])
 @pytest.mark.parametrize("height", [3, 100])

@@ -89,11 +89,13 @@ def finish(path: Path, workers: int = 1) -> None:
     assert process.returncode == 0, said
 
 
-def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path) -> None:
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("kills", [1, 3])
+def test_killed_at_any_moment_it_goes_on_where_it_was(kills: int, tmp_path: Path) -> None:
     expected = uninterrupted(tmp_path / "whole.zarr")
-    moments = [random.Random(0).uniform(0, 0.15) for _ in range(3)]
+    moments = [random.Random(0).uniform(0, 0.15) for _ in range(kills)]
     path = tmp_path / "k.zarr"
-    assert kill_and_resume(path, moments, workers=1) == 3
+    assert kill_and_resume(path, moments, workers=1) == kills
     at_last_kill = {tile: record["seconds"] for tile, record in records(path).items()}
     assert 0 < len(at_last_kill) < TILES
     finish(path)
@@ -130,6 +132,7 @@ def test_killed_at_twenty_random_moments(workers: int, tmp_path: Path) -> None:
     assert leftovers(path) == []
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
     process = start(tmp_path / "k.zarr", workers=2)
     wait_for_tiles(tmp_path / "k.zarr", 3, process)
@@ -140,6 +143,7 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
     assert not alive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.statistical)])
 def test_an_interrupted_run_stops_soon_and_can_be_resumed(workers: int, tmp_path: Path) -> None:
     path = tmp_path / "k.zarr"
@@ -158,6 +162,7 @@ def test_an_interrupted_run_stops_soon_and_can_be_resumed(workers: int, tmp_path
     assert content(path) == uninterrupted(tmp_path / "whole.zarr")
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_full_disk_loses_nothing(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "k.zarr"
@@ -230,6 +235,7 @@ def protect(path: Path) -> None:
         part.chmod(0o555 if part.is_dir() else 0o444)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("damage", ["flipped", "short", "lost", "mirror", "record"])
 def test_a_damaged_tile_is_computed_again(finished: bool, damage: str, tmp_path: Path) -> None:
@@ -308,6 +314,7 @@ class Fatal(nn.Module):
         return self.inner(x)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
     stored(tmp_path / "k.zarr", Fatal(tmp_path / "mark", False), inputs(40), side=5, workers=2)
     stored(tmp_path / "whole.zarr", network(), inputs(40), side=5, workers=1)
@@ -315,6 +322,7 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
     assert content(tmp_path / "k.zarr") == content(tmp_path / "whole.zarr")
 
 
+@pytest.mark.slow
 def test_workers_that_always_die_end_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="killed"):
         stored(tmp_path / "k.zarr", Fatal(tmp_path / "mark", True), inputs(40), side=5, workers=2)

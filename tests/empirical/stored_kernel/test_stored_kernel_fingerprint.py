@@ -37,6 +37,7 @@ class Normed(nn.Module):
         return self.act(self.norm(self.linear(x)))
 
 
+@pytest.mark.slow
 def test_copies_have_the_same_fingerprint() -> None:
     model, x = Normed(torch.tanh).eval(), inputs(7)
     reference = of(model, x)

@@ -156,6 +156,7 @@ LOST = [
 ]
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("by", [None, "layer"])
 @pytest.mark.parametrize("short", [False, True])
 def test_files_of_zarr_are_written_again(by: Any, short: bool, tmp_path: Path) -> None:

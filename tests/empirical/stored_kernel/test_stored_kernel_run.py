@@ -19,6 +19,7 @@ from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support.errors import FileError, InputError, NotEnoughMemoryError, NotSupportedError
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("by", [None, "layer", "parameter"])
 @pytest.mark.parametrize("outputs", ["full", "trace", [2, 0]])
 @pytest.mark.parametrize("second", [False, True])
@@ -42,6 +43,7 @@ def test_a_symmetric_store_is_symmetric_to_the_bit(tmp_path: Path) -> None:
     assert np.array_equal(found, found.transpose(1, 0, 3, 2))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("outputs", ["full", "trace"])
 def test_who_computes_a_tile_and_when_makes_no_difference(outputs: str, tmp_path: Path) -> None:
     model, x = network(64), inputs(70)
@@ -59,6 +61,7 @@ def test_who_computes_a_tile_and_when_makes_no_difference(outputs: str, tmp_path
         assert records(tmp_path / f"{name}.zarr")["0-0"]["squares"] == narrow
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("outputs", ["full", "trace"])
 @pytest.mark.parametrize("kind", ["convolutions", "normed", "words", "recurrent"])

@@ -192,6 +192,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_script_may_be_imported_but_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, path = tmp_path / "own_script.py", tmp_path / "k.zarr"
     monkeypatch.syspath_prepend(tmp_path)

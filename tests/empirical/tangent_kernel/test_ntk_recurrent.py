@@ -42,6 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_recurrent_layers(layer: str, options: str) -> None:

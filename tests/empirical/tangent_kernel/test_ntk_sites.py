@@ -72,6 +72,7 @@ COMMON: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(after=5)
 @pytest.mark.parametrize("name", COMMON)
 @pytest.mark.parametrize("outputs", ["full", "trace"])
 def test_common_layers_are_never_treated_sample_by_sample(name: str, outputs: str) -> None:
@@ -81,6 +82,7 @@ def test_common_layers_are_never_treated_sample_by_sample(name: str, outputs: st
     assert not slow_parameters(ntk(ready(make), x, batch_size=3))
 
 
+@pytest.mark.slow(after=11)
 @pytest.mark.parametrize("way", ["pairs", "gradient", "gram"])
 @pytest.mark.parametrize("name", COMMON)
 def test_all_ways_agree(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:

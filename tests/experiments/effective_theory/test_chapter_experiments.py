@@ -53,6 +53,7 @@ def tiny_run(name: str) -> Result:
     return get(name).run(plan=TINY[name])
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", TINY)
 def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: Path) -> None:
     result = tiny_run(name)
@@ -176,6 +177,7 @@ def test_moments_of_outputs() -> None:
     assert pytest.approx(brute, rel=1e-12) == G4
 
 
+@pytest.mark.slow
 def test_the_posterior_notices_a_wrong_recipe_for_noise() -> None:
     result = get("model-evidence").run(plan=model_evidence.Plan(10_000, 7))
     noise = [row for row in result.table if "random tanh networks" in row.quantity]

@@ -18,6 +18,7 @@ def tiny_run(folder: Path | None = None, draws: int = 6000) -> Result:
     return experiment.finite_width_posterior(plan, 0, Parts(folder))
 
 
+@pytest.mark.slow
 def test_table_data_and_picture(tmp_path: Path) -> None:
     result = tiny_run()
     tested = [row for row in result.table if row.agrees is not None]
@@ -36,6 +37,7 @@ def test_table_data_and_picture(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(tmp_path / "data.zarr")["limit"], result.data["limit"])
 
 
+@pytest.mark.slow
 def test_a_wrong_theory_is_noticed_and_finished_parts_are_read_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

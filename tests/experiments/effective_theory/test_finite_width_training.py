@@ -31,6 +31,7 @@ def result(kept: Path) -> Result:
         return experiment.finite_width_training(experiment.Plan(*(6 * (DRAWS,))), 0, Parts(kept))
 
 
+@pytest.mark.slow
 def test_theory_of_every_case(result: Result) -> None:
     """Table E of the reference, and sums of its text."""
     expected = {
@@ -48,6 +49,7 @@ def test_theory_of_every_case(result: Result) -> None:
     assert result.data["printed_ntk_variance"].item() == pytest.approx(0.3186, abs=5e-5)
 
 
+@pytest.mark.slow
 def test_table_and_picture(result: Result) -> None:
     quantities = [row.quantity for row in result.table]
     assert len(set(quantities)) == len(quantities)
@@ -60,6 +62,7 @@ def test_table_and_picture(result: Result) -> None:
     result.plot()
 
 
+@pytest.mark.slow
 def test_cases_of_the_same_networks_differ_by_the_algorithm_alone(result: Result) -> None:
     descent, leap = (
         case_of(result.data, f"sin, L = 2, {how}")["batch_value"] for how in ("descent at 1.2", "two-step")
@@ -70,6 +73,7 @@ def test_cases_of_the_same_networks_differ_by_the_algorithm_alone(result: Result
     assert 0.5 < np.corrcoef(one, other)[0, 1] < 0.9999
 
 
+@pytest.mark.slow
 def test_a_wrong_theory_is_noticed(result: Result) -> None:
     wrong = result.data.assign(theory=result.data["theory"] + 10.0)
     refused = [row.quantity for row in table(wrong) if row.agrees is False]
@@ -79,6 +83,7 @@ def test_a_wrong_theory_is_noticed(result: Result) -> None:
     assert next(row for row in table(zero) if "ntk_variance as printed" in row.quantity).agrees is False
 
 
+@pytest.mark.slow
 def test_finished_parts_are_read_back(result: Result, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from foretrain.compare.trained.finite import entry as finite
 

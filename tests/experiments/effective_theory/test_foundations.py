@@ -52,6 +52,7 @@ def test_pictures_of_chapter_two_can_be_drawn(name: str) -> None:
     figure().canvas.draw()
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", SAMPLED)
 def test_sampled_experiments_are_reproducible_and_labelled(name: str) -> None:
     first, again, other = (tiny_run(name, seed) for seed in (3, 3, 4))

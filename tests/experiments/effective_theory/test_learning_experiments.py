@@ -32,6 +32,7 @@ def tiny_run(name: str, seed: int) -> Result:
     return get(name).run(seed=seed, plan=TINY[name])
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: Path) -> None:
     result = tiny_run(name, 1)

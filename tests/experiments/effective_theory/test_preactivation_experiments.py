@@ -42,6 +42,7 @@ def tiny_run(name: str, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Resul
     return get(name).run(seed=seed, plan=TINY[name])
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_are_plain_data_is_stored_and_pictures_draw(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -60,6 +61,7 @@ def test_tables_are_plain_data_is_stored_and_pictures_draw(
     assert set(load(tmp_path / "data.zarr").data_vars) == set(result.data.data_vars)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["angle-flow", "layer-statistics"])
 def test_seeds_decide_the_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, again, other = (tiny_run(name, monkeypatch, seed).data.z.values for seed in (3, 3, 4))
@@ -103,6 +105,7 @@ def test_first_order_of_the_angle_starts_at_layer_three() -> None:
     assert 0 < slope[1] < slope[2]
 
 
+@pytest.mark.slow
 def test_networks_refute_the_printed_residual_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
     module = module_of("residual-fluctuations")
     exact = module._relative_vertex
@@ -137,7 +140,7 @@ def test_entries_that_do_not_fluctuate_are_compared_exactly(monkeypatch: pytest.
 @pytest.mark.statistical
 def test_quick_scale_agrees(name: str) -> None:
     result = get(name).run("quick", seed=0)
-    assert result.agrees, result.verdict
+    assert [row for row in result.table if row.agrees is False and not row.disputed] == []
 
 
 @pytest.mark.statistical

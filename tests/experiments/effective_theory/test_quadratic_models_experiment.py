@@ -18,6 +18,7 @@ def models() -> Result:
     return quadratic_models(PLANS[Scale.QUICK], 0)
 
 
+@pytest.mark.slow
 def test_the_closed_form_is_right_to_first_order_and_one_printed_formula_is_not(models: Result) -> None:
     wrong = [row for row in models.table if row.agrees is False]
     assert [row.quantity.split(",")[0] for row in wrong] == [
@@ -38,6 +39,7 @@ def test_the_fit_of_the_line_goes_through_its_samples(models: Result) -> None:
     assert "2.00" in models.verdict
 
 
+@pytest.mark.slow
 def test_the_noise_follows_the_seed(models: Result) -> None:
     again, other = (quadratic_models(PLANS[Scale.QUICK], seed) for seed in (0, 1))
     assert again.data.equals(models.data)
@@ -49,6 +51,7 @@ def test_the_pictures_have_all_panels(models: Result) -> None:
     assert len(models.plot().axes) == 6
 
 
+@pytest.mark.slow
 def test_effective_kernels_of_tiny_networks_and_their_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

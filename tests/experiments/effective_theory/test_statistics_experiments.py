@@ -45,6 +45,7 @@ def sampled(result: Result) -> list[Any]:
     return [row for row in result.table if row.standard_error or "z" in row.quantity.split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_are_plain_data_is_stored_and_pictures_draw(name: str, tmp_path: Path) -> None:
     result = tiny_run(name, 1)
@@ -110,6 +111,7 @@ def test_partition_ratio_against_direct_integration() -> None:
         assert nearly_gaussian.partition_ratio(g) == pytest.approx(direct / math.sqrt(2 * math.pi), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_first_order_that_is_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = QuarticAction.two_point
     monkeypatch.setattr(QuarticAction, "two_point", lambda self: self.K + 0.9 * (exact(self) - self.K))

@@ -125,6 +125,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "_KINDS", {"plain": small(1), "8 octaves": small(1, octaves=8)})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("toy")
 @pytest.mark.parametrize("name", ["input_dimension", "width_and_heads", "fourier_features"])
 def test_toy_runs_tell_draw_and_go_on_from_parts(

@@ -80,6 +80,7 @@ def test_where_the_random_part_takes_over() -> None:
     assert predicted_loss("signs", 2.0) == pytest.approx(2.0746294414550963)
 
 
+@pytest.mark.slow
 def test_a_small_run_tells_and_draws() -> None:
     plan = experiment.Plan((0.9, 1.25, 2.5), (1.5,), 48, 2, 300, 3, units=64)
     result = experiment.fixed_point_initialisation(plan, 0)

@@ -96,6 +96,7 @@ def test_one_step_of_each_optimizer_changes_the_loss() -> None:
         assert float(found.loss[-1]) < float(found.loss[0])
 
 
+@pytest.mark.slow
 def test_a_run_is_kept_in_parts_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = experiment.Plan(SIZES, 2, 0.1, {"SGD": 0.01, "Shampoo": 0.01})
     first = experiment.learning_bottleneck(plan, 0, Parts(tmp_path / "parts"))

@@ -32,6 +32,7 @@ def networks(cell: Cell) -> list[Recurrent]:
     return [Recurrent(3, 5, 3, cell, gain=1.5, seed=seed) for seed in range(3)]
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("cell", ["rnn", "gru"])
 def test_stacked_networks_compute_what_single_ones_do(cell: Cell) -> None:
     models, angles = networks(cell), TASK.angles(4)
@@ -118,6 +119,7 @@ def test_rank_correlation_is_spearmans() -> None:
     assert experiment._rank_correlation(np.array([[0.1, np.inf]]), np.array([[0.1, 0.9]])) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_a_tiny_run_goes_on_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = experiment.mode_prediction(TINY, 1, Parts(tmp_path / "parts", {"seed": 1}))
     assert len(list((tmp_path / "parts").glob("*.zarr"))) == 4

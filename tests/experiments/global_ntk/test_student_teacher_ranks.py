@@ -114,6 +114,7 @@ def data(kept: Path) -> xr.Dataset:
     return experiment.student_teacher_ranks(TINY, 0, Parts(kept)).data
 
 
+@pytest.mark.slow
 def test_a_second_run_goes_on_from_the_finished_students(
     data: xr.Dataset, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

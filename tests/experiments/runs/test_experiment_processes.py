@@ -75,6 +75,7 @@ print(run_many(["parameter-count", "activation-curves"], workers=2).holds)
 """
 
 
+@pytest.mark.slow
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     """It is not run again in the processes that it starts."""
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -61,6 +61,7 @@ def test_shortening_is_judged_beside_the_predicted_one() -> None:
     assert experiment._shortening_row(_made(1.0, sooner=7.9), "case").agrees is False
 
 
+@pytest.mark.slow
 def test_tiny_networks_escape_when_predicted(result: experiment.Result) -> None:
     assert result.agrees
     assert len(result.table) == 8
@@ -71,6 +72,7 @@ def test_tiny_networks_escape_when_predicted(result: experiment.Result) -> None:
     result.plot()
 
 
+@pytest.mark.slow
 def test_finished_parts_are_read_back(
     kept: Path, result: experiment.Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:

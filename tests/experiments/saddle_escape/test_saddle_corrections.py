@@ -13,6 +13,7 @@ def result() -> experiment.Result:
     return experiment.saddle_corrections(experiment.PLANS[Scale.QUICK], 0)
 
 
+@pytest.mark.slow
 def test_the_exact_flow_refutes_the_printed_coefficients_and_no_other(result: experiment.Result) -> None:
     wrong = [row for row in result.table if row.agrees is False]
     assert all(row.disputed and row.note for row in wrong)
@@ -22,6 +23,7 @@ def test_the_exact_flow_refutes_the_printed_coefficients_and_no_other(result: ex
     result.plot()
 
 
+@pytest.mark.slow
 def test_coefficients_are_those_of_the_reference(result: experiment.Result) -> None:
     last = result.data.measured.isel(halving=-1)
     published = {"tanh, L = 4": 1.1999, "tanh, L = 5": 1.1199, "tanh, L = 6": 1.0665, "gelu, L = 3": 1.5005}
@@ -29,6 +31,7 @@ def test_coefficients_are_those_of_the_reference(result: experiment.Result) -> N
         assert abs(float(last.sel(case=case))) == pytest.approx(value, rel=3e-3)
 
 
+@pytest.mark.slow
 def test_a_wrong_coefficient_is_noticed(result: experiment.Result) -> None:
     wrong = result.data.assign(derived=1.05 * result.data.derived)
     rows = [row for row in experiment._coefficient_rows(wrong) if "first-order flow" in row.quantity]

@@ -35,6 +35,7 @@ def rows(result: Result, words: str) -> list[Row]:
     return [row for row in result.table if words in row.quantity]
 
 
+@pytest.mark.slow
 def test_the_network_lies_on_the_block_flow(result: Result) -> None:
     data = result.data
     plateau = data.isel(time=slice(0, 3))
@@ -44,6 +45,7 @@ def test_the_network_lies_on_the_block_flow(result: Result) -> None:
     assert float(data["loss"][-1]) < 0.5 * float(data["loss"][0])
 
 
+@pytest.mark.slow
 def test_the_identity_closes(result: Result) -> None:
     assert rows(result, "12 nodes")[0].agrees
     few, many = (abs(row.here / row.expected - 1) for row in rows(result, " nodes"))
@@ -55,6 +57,7 @@ def test_the_identity_closes(result: Result) -> None:
     assert near < far
 
 
+@pytest.mark.slow
 def test_the_modes_do_not_decouple(result: Result) -> None:
     row = rows(result, "as ε → 0")[0]
     assert row.agrees is False
@@ -62,6 +65,7 @@ def test_the_modes_do_not_decouple(result: Result) -> None:
     assert float(result.data["exact"][0]) < float(result.data["alone"][0])
 
 
+@pytest.mark.slow
 def test_the_order_of_two_modes(result: Result) -> None:
     own = result.data.isel(critical_depth=0)
     assert (own["rate_ratio"] > 1).values.tolist() == [True, True]
@@ -70,6 +74,7 @@ def test_the_order_of_two_modes(result: Result) -> None:
     assert rows(result, "goes first")[0].agrees
 
 
+@pytest.mark.slow
 def test_wrong_numbers_are_noticed(result: Result) -> None:
     wrong = result.data.assign(network_escape=1.1 * result.data["network_escape"])
     assert network_rows(wrong)[0].agrees is False
@@ -77,6 +82,7 @@ def test_wrong_numbers_are_noticed(result: Result) -> None:
     assert [row.agrees for row in homotopy_rows(wrong)][-2] is False
 
 
+@pytest.mark.slow
 def test_it_draws(result: Result) -> None:
     assert result.figure is not None
     result.plot()

@@ -24,16 +24,19 @@ def result(kept: Path) -> Result:
     return experiment.saddle_universality(TINY, 0, Parts(kept))
 
 
+@pytest.mark.slow
 def test_every_claim_of_the_collapse_agrees(result: Result) -> None:
     rows = [row for row in result.table if not row.quantity.startswith("SGD")]
     assert len(rows) == 5
     assert all(row.agrees for row in rows)
 
 
+@pytest.mark.slow
 def test_leading_order_collapses_exactly(result: Result) -> None:
     np.testing.assert_allclose(result.data["spread"].sel(formula="leading"), 0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_descent_is_near_the_scalar_flow(result: Result) -> None:
     rows = [row for row in result.table if row.quantity.startswith("SGD")]
     assert len(rows) == 5
@@ -42,11 +45,13 @@ def test_descent_is_near_the_scalar_flow(result: Result) -> None:
         assert row.here == pytest.approx(row.expected, rel=0.1)
 
 
+@pytest.mark.slow
 def test_descent_far_away_is_noticed(result: Result) -> None:
     wrong = result.data.assign(descent_exact=1.2 * result.data["descent_exact"])
     assert not any(row.agrees for row in experiment._descent_rows(wrong))
 
 
+@pytest.mark.slow
 def test_it_draws(result: Result) -> None:
     assert result.figure is not None
     result.plot()

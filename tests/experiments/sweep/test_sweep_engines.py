@@ -14,6 +14,7 @@ from foretrain.support.engines import WorkerDiedError
 from foretrain.support.errors import EngineError, InputError
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("engine", "workers"), [("threads", 2), ("local", 2)])
 def test_engines_give_the_same_bits(engine: str, workers: int, tmp_path: Path) -> None:
     spec = write_drawn(tmp_path, 2)

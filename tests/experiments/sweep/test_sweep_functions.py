@@ -99,6 +99,7 @@ def own(a: int):
 """
 
 
+@pytest.mark.slow
 def test_points_that_end_their_process_have_failed_and_the_others_are_done(tmp_path: Path) -> None:
     """Also when such a point is the only one to compute, which otherwise would be done in this process."""
     spec = write_function(tmp_path, CRASHES, "[0, 1, 2, 3, 4, 5]")
@@ -115,6 +116,7 @@ def test_points_that_end_their_process_have_failed_and_the_others_are_done(tmp_p
     assert sweep(single, tmp_path / "single", workers=2).errors == {"a = 1": died.format("EXIT(3)")}
 
 
+@pytest.mark.slow
 def test_a_trial_that_crashes_or_hangs_does_not_end_the_pricing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_trial_that_crashes_or_hangs_does_not_end_the_pricing(
     assert found.bytes_per_worker == 0
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_points(tmp_path: Path) -> None:
     """Not of this process, and from the log once points are finished."""
     large = "import numpy as np\n\ndef own(a: int):\n    return np.ones(20_000_000).sum()\n"
@@ -143,6 +146,7 @@ def test_an_error_that_says_nothing_is_told_as_such(tmp_path: Path) -> None:
     assert sweep(spec, workers=1).errors == {"a = 0": "MemoryError: an error without words (mine.py, line 2)"}
 
 
+@pytest.mark.slow
 def test_what_is_printed_stays_out_of_the_answer(tmp_path: Path) -> None:
     spec = write_function(tmp_path, "def own(a: int):\n    print('from inside')\n    return a\n")
     command = [sys.executable, "-m", "foretrain.cli.main", "sweep", str(spec), "--workers", "2"]

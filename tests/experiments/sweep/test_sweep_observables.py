@@ -61,6 +61,7 @@ def test_susceptibility_and_criticality() -> None:
     assert math.isnan(nothing["critical_C_W"])
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("C_b", "C_W", "gamma"), [(0.1, 3.0, 0.0), (0.3, 1.5, 0.0), (0.05, 2.5, 0.4)])
 def test_the_end_of_the_correlation_is_where_layers_lead(C_b: float, C_W: float, gamma: float) -> None:
     """Brute force: the kernel of two inputs, layer by layer."""

@@ -119,6 +119,7 @@ def test_failed_points_are_kept_and_retried_on_request(tmp_path: Path) -> None:
     assert "error" not in mended.data
 
 
+@pytest.mark.slow
 def test_the_price_is_told_before(tmp_path: Path) -> None:
     spec = write_fragile(tmp_path)
     before = price(spec, workers=2)

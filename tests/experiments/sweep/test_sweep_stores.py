@@ -161,6 +161,7 @@ def test_data_that_cannot_be_refreshed_do_not_end_a_sweep(
     assert (found.done, len(calls)) == (3, 4)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_no_point(tmp_path: Path) -> None:
     """Stood for by a limit on the size of files, which the log reaches."""
     spec = write_drawn(tmp_path, 2)

@@ -76,6 +76,7 @@ def test_any_block_symmetric_network_moves_as_the_small_one(name: str, width: in
         np.testing.assert_allclose(-rate * gradient[0].numpy(), move, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_whole_network_lies_on_the_block_flow() -> None:
     problem = Problem("tanh", depth=3, width=8, inputs=2, betas=BETAS)
     X, times = np.array([[0.2, 0.15], [0.3, 0.2], [0.25, 0.3]]), np.linspace(0, 40, 5)

@@ -26,6 +26,7 @@ def field() -> BlockField:
     return block_field("tanh", 3, (1.0, 0.5), 9)
 
 
+@pytest.mark.slow
 def test_the_identity_converges_to_the_direct_time(field: BlockField) -> None:
     start = field.layout.from_scales(SCALES)
     errors = []
@@ -51,6 +52,7 @@ def test_both_ends_are_known_times(field: BlockField) -> None:
     assert 9 * found.end == pytest.approx(float(together[0]), rel=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [(1,), (1, 2)])
 def test_closures_too(field: BlockField, layers: tuple[int, ...]) -> None:
     start = field.layout.from_scales(SCALES)

@@ -84,6 +84,7 @@ def test_verdicts(depth: int, position: str) -> None:
     assert advise("tanh", wider, n_out=10, depth=depth).position == "inside"
 
 
+@pytest.mark.slow
 def test_the_best_skip_makes_the_depth_optimal() -> None:
     plain = advise("tanh", 256, n_out=10, depth=100)
     assert plain.skip is not None

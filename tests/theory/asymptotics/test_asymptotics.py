@@ -57,6 +57,7 @@ def test_depth_constant_of_the_reference(name: str, l_0: float) -> None:
     assert laws.attrs["universality_class"] == "K*=0"
 
 
+@pytest.mark.slow
 def test_depth_constant_solves_the_series_at_any_great_depth(tanh) -> None:
     exact, law = (tanh["K"].sel(law=name).values for name in ("exact", "asymptotic"))
     layer = tanh["layer"].values
@@ -81,6 +82,7 @@ def test_constants_of_the_pair_are_limits_of_the_exact_flow(tanh) -> None:
         assert exact == pytest.approx(law, rel=3e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "limit"),
     [("tanh", 1.236111), ("sin", 2.222222), (tilted(0.3), 0.502864)],
@@ -120,6 +122,7 @@ def test_perpendicular_exponent_of_an_activation_that_is_not_odd() -> None:
     assert exact == pytest.approx(law, rel=2e-4)
 
 
+@pytest.mark.slow
 def test_skips_rescale_the_coefficients() -> None:
     gamma = 0.6
     laws = asymptotics(MLP("tanh", 4_001, 10, C_W=1 - gamma**2, gamma=gamma), [1.25], [0.1])
@@ -133,6 +136,7 @@ def test_skips_rescale_the_coefficients() -> None:
     np.testing.assert_allclose(laws["K"].sel(law="exact"), reference[:-1], rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_small_starts_have_the_constant_of_their_own_long_flow() -> None:
     """K = 0.002 is too small to flow far in the depth of a fit: the constant goes by another start."""
     laws = asymptotics(MLP("tanh", 40_000, 10), [math.sqrt(0.00095)], [0.001])
@@ -145,6 +149,7 @@ def test_small_starts_have_the_constant_of_their_own_long_flow() -> None:
     assert np.isnan(tiny.attrs["delta_squared"])
 
 
+@pytest.mark.slow
 def test_fine_tuned_activation_falls_as_the_root() -> None:
     act = tilted(math.sqrt(2 / 3))
     leading = leading_term(act, taylor_coefficients(act.taylor(5)))
@@ -167,6 +172,7 @@ def test_leading_terms_are_those_of_the_table() -> None:
         assert leading == (1, pytest.approx(a_1, rel=1e-12)), name
 
 
+@pytest.mark.slow
 def test_jump_of_the_second_derivative_makes_the_kernel_fall_as_the_square() -> None:
     laws = asymptotics(MLP("softsign", 8_000, 10), [1.0], [0.1])
     assert laws.attrs["k"] == 0.5
@@ -245,6 +251,7 @@ def test_table_of_the_reference_off_criticality() -> None:
     assert "tends to 1," in laws.attrs["statement"]
 
 
+@pytest.mark.slow
 def test_semi_critical_fluctuations() -> None:
     laws = asymptotics(MLP("relu", 20_000, 10, C_b=0.3, C_W=2.0), [1.0])
     assert laws.attrs["universality_class"] == "semi-critical"

@@ -53,6 +53,7 @@ def test_uniform_rates_are_polynomials_of_the_layer() -> None:
         assert float(linear[name].sel(layer=10)) == pytest.approx(value.item(), rel=1e-12)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "sin", "erf"])
 @pytest.mark.parametrize(("b", "w"), [(1.0, 1.0), (0.3, 2.0)])
 def test_odd_activations(name: str, b: float, w: float) -> None:
@@ -89,6 +90,7 @@ def test_coefficients_of_the_reference() -> None:
     assert dntk_laws(own, [1.0]).attrs["P/(nTheta^2)"] == pytest.approx(-1 / 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["matched", "uniform", "uniform tanh"])
 def test_laws_that_were_derived(case: str) -> None:
     """Errors fall with depth; at layer 20000, 1 % (T of the first 7 %) is left."""

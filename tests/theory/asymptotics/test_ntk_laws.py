@@ -72,6 +72,7 @@ def test_coefficients_of_the_measures() -> None:
     assert zero.attrs["A/(nTheta^2)"] == pytest.approx(4 / 27 / 2.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tanh", "sin", "erf"])
 def test_deep_laws_of_odd_activations(name: str) -> None:
     """Within 0.3 % at layer 20000, for all seven."""
@@ -83,6 +84,7 @@ def test_deep_laws_of_odd_activations(name: str) -> None:
         assert law == pytest.approx(exact, rel=3e-3), tensor
 
 
+@pytest.mark.slow
 def test_deep_laws_with_an_even_part() -> None:
     """p_perp = 0.609: K 0.1 %, Theta 0.25 %, D 1.7 %, A 9.5 % at layer 20000, shrinking with depth."""
     p, depth = 0.56 / 0.92, 20_000
@@ -104,6 +106,7 @@ def test_deep_laws_with_an_even_part() -> None:
     )
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("name", "p"), [("tanh", 1.0), ("bent", 0.56 / 0.92)])
 def test_uniform_rates(name: str, p: float) -> None:
     """Derived from (9.13)-(9.16): corrections shrink with depth and are small at layer 8000."""

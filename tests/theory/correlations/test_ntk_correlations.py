@@ -80,6 +80,7 @@ def test_mean_from_the_reference() -> None:
     assert not ntk_mean(REFERENCE, X).correction.sel(layer=1).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("i3", "i4"), [(0, 0), (0, 1), (1, 0), (2, 2), (0, 2)])
 def test_products_of_preactivations_are_an_observable(i3: int, i4: int) -> None:
     """(8.71) with O = z_{i1; a1} z_{i2; a2} is (8.67), for factors, functions of each and functions of both."""
@@ -214,6 +215,7 @@ def test_an_observable_of_random_networks() -> None:
     assert abs(kernel.mean() - mean) < 3.5 * kernel.std() / np.sqrt(draws) + 10 / width**2
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("neurons", [(0, 1), (1, 0), (0, 0), (2, 2)])
 def test_functions_of_two_neurons_and_inputs_are_as_good_as_factors(neurons: tuple[int, int]) -> None:
     """Four directions: no warning, and the factors' numbers to far more digits than sampling has."""
@@ -232,6 +234,7 @@ def test_functions_of_two_neurons_and_inputs_are_as_good_as_factors(neurons: tup
     assert exact.error == 0
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("kinks", [[], [0.0]])
 def test_what_cannot_be_integrated_well_says_how_well(kinks: list[float]) -> None:
     """relu(z_0) z_1 of two neurons and two inputs, whose kink is not told, or in too many directions for panels."""

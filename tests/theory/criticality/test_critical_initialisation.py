@@ -60,6 +60,7 @@ def test_rates_of_odd_activations() -> None:
     assert tangent_kernel(mlp, 1.0)[-1] == pytest.approx(2.0 + 3.0 / 2, rel=0.01)
 
 
+@pytest.mark.slow
 def test_rates_of_an_activation_with_another_exponent() -> None:
     """(9.95) for tanh + 0.3 tanh^2: p_perp = b_1 / a_1."""
     s = 0.6
@@ -71,6 +72,7 @@ def test_rates_of_an_activation_with_another_exponent() -> None:
     assert tangent_kernel(mlp, 1.0)[-1] == pytest.approx(1 - 1 / a_1, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "gamma"), [("softsign", None), ("selu", None), ("gelu", 0.5), ("tanh", 0.6)]
 )

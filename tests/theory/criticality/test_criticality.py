@@ -86,6 +86,7 @@ def test_sigmoid_would_need_a_negative_bias_variance() -> None:
     assert "C_b = -4 < 0" in repr(criticality("sigmoid"))
 
 
+@pytest.mark.slow
 def test_a_user_function_gets_a_verdict() -> None:
     found = criticality(lambda z: z * np.tanh(np.logaddexp(0.0, z)))
     mish = criticality("mish")
@@ -138,6 +139,7 @@ def test_susceptibility_refuses_what_is_no_skip_connection(gamma: Any) -> None:
         susceptibility("tanh", K=1.0, gamma=gamma)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["softsign", "elu"])
 def test_a_jump_of_the_second_derivative_doubles_the_exponent(name: str) -> None:
     found = criticality(name)
@@ -211,6 +213,7 @@ def fine_tuned(z: np.ndarray) -> np.ndarray:
     return z * np.exp(-(z**4))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "sin", "softsign", "selu", fine_tuned])
 @pytest.mark.parametrize("gamma", [0.0, 0.6])
 def test_exponents_and_corrections_against_the_exact_recursion(name: object, gamma: float) -> None:

@@ -12,6 +12,7 @@ from foretrain.theory.criticality.phase_diagram import PHASES, phase_diagram, ph
 from foretrain.theory.kernel_functions import KernelFunctions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "C_W", "gamma"),
     [("tanh", 4.0, 0.0), ("gelu", 3.0, 0.0), ("selu", 2.0, 0.6), ("cos", 20.0, 0.0), ("relu", 4.0, 0.3)],

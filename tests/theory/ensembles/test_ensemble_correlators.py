@@ -164,6 +164,7 @@ def scores(found: Any, expected: Any) -> np.ndarray:
     return np.asarray((found.value - expected) / found.standard_error).ravel()
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("method", ["weights", "conditional"])
 @pytest.mark.parametrize("estimator", ["wick", "neurons"])
 def test_deep_linear_moments(method: str, estimator: str) -> None:

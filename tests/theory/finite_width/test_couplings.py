@@ -104,6 +104,7 @@ def test_layer_one_is_free() -> None:
     np.testing.assert_allclose(first.metric, network(1).first_kernel(INPUTS))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("net", "word", "power"),
     [

@@ -49,6 +49,7 @@ def test_cosine_from_the_reference_values() -> None:
     assert shared.value == pytest.approx(-np.exp(-K / 2) * V / (2 * n), rel=1e-8)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("inputs", [1, 2, 3])
 def test_functions_of_several_inputs_have_the_closed_form_of_a_plane_wave(inputs: int) -> None:
     """<cos(u.z)> = exp(-u K u / 2), whose derivatives in K are elementary."""
@@ -80,6 +81,7 @@ def test_many_inputs_are_sampled_with_a_standard_error() -> None:
     assert abs(found.value - expected) < 5 * found.error
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("factors", "function"),
     [
@@ -119,6 +121,7 @@ def test_a_delta_function_is_the_density_at_zero() -> None:
     assert found.correction == pytest.approx(density * (3 * V / (8 * K**2) - G1 / (2 * K)) / 16, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_copies_of_an_input_are_one_input() -> None:
     twice = TWO_INPUTS[[0, 1, 0]]
     assert mean_of(["tanh", "cos", "tanh"], PYRAMID, twice).correction == pytest.approx(
@@ -136,6 +139,7 @@ def test_copies_of_an_input_are_one_input() -> None:
     )
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6])
 def test_nearly_equal_inputs_lose_no_digits_that_the_error_does_not_own(distance: float) -> None:
     X = np.array([TWO_INPUTS[0], TWO_INPUTS[0] + distance * TWO_INPUTS[1]])
@@ -162,6 +166,7 @@ def test_inputs_that_no_factor_looks_at_do_not_matter() -> None:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(st.integers(0, 2**31 - 1))
 def test_the_order_of_inputs_does_not_matter(seed: int) -> None:

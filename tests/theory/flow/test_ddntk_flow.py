@@ -35,6 +35,7 @@ SINGLE[10] |= {"P": -13.611857, "Q": -9.7516315, "R": -1047.2336, "S": 267.43896
 FOURTH = {2: 1.0810620, 3: 2.5655936, 5: 8.2907538, 10: 51.740616}
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("inputs", [1, 2])
 def test_single_input_of_the_reference(inputs: int) -> None:
     """The scalar recursion, and the entry of one input of a flow of two."""
@@ -112,6 +113,7 @@ def test_deep_linear_network_of_the_reference() -> None:
         assert found[name].values.ravel()[-1] == pytest.approx(value, rel=1e-12), name
 
 
+@pytest.mark.slow
 def test_deep_linear_networks_of_several_inputs() -> None:
     net = MLP("linear", depth=6, width=9, lambda_b=0.4, lambda_W=1.3)
     found = flow(net, X, list("FBPQRSTU"))
@@ -138,6 +140,7 @@ KEPT = {"R": [(0, 1, 3, 2)], "S": [(1, 0, 3, 2)], "T": [(3, 2, 1, 0)], "U": [(2,
 SWAPS = [(1, 0, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2), (1, 0, 3, 2), (2, 3, 0, 1), (3, 2, 1, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tanh", "gelu"])
 def test_symmetries(name: str) -> None:
     """Those of the table of decompositions hold, and no other exchange of indices does."""
@@ -150,6 +153,7 @@ def test_symmetries(name: str) -> None:
             assert (gap < 1e-8 * np.abs(tensor).max()) == (order in kept), (key, order)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "gelu", "elu"])
 def test_copies_of_an_input_behave_like_one(name: str) -> None:
     both, alone = (flow(network(name), X[chosen], list("RSTU")) for chosen in ([0, 0], [0]))
@@ -158,6 +162,7 @@ def test_copies_of_an_input_behave_like_one(name: str) -> None:
         np.testing.assert_allclose(both[key].values, single, rtol=5e-8 if name == "elu" else 2e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_quadruples_are_entries_of_the_whole() -> None:
     net = MLP("gelu", depth=4, width=[9, 20, 12], C_b=0.1, C_W=1.4, lambda_b=0.5)
     quadruples = np.array(
@@ -184,6 +189,7 @@ def test_training_the_last_layer_alone_moves_no_representation() -> None:
         assert not found[name].values.any()
 
 
+@pytest.mark.slow
 def test_kinks_are_refused_with_the_reason() -> None:
     for name in ("relu", "leaky_relu"):
         with pytest.raises(NotSupportedError, match=r"slope jumps.*1/sqrt"):

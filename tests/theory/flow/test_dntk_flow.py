@@ -72,6 +72,7 @@ SINGLE = {
 }
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("case", SINGLE)
 def test_single_input_of_the_reference(case: str) -> None:
     net, signal, rows = SINGLE[case]
@@ -111,6 +112,7 @@ TWO_INPUTS = {
 }
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("name", "layer"), TWO_INPUTS)
 def test_two_inputs_of_the_reference(name: str, layer: int) -> None:
     found = flow(network(name), X[:2], ["P", "Q", "F", "B"])
@@ -142,6 +144,7 @@ def test_smooth_activations_do_not_feel_how_kinks_count() -> None:
         np.testing.assert_array_equal(plain[name], other[name])
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -159,6 +162,7 @@ def test_four_inputs_of_the_reference(name: str, expected: dict[str, float]) -> 
         assert found[entry[0]].values[-1, column] == pytest.approx(value, abs=6e-9)
 
 
+@pytest.mark.slow
 def test_delta_functions_are_the_limit_of_smooth_bends() -> None:
     """w gelu(z / w) tends to ReLU: a GELU network in the units z / w, with Theta / w^2 and hence P / w^4."""
     quadruples = [[0, 0, 0, 1], [0, 0, 1, 1], [1, 0, 1, 0]]
@@ -174,6 +178,7 @@ def test_delta_functions_are_the_limit_of_smooth_bends() -> None:
     np.testing.assert_allclose(2 * narrow - wide, limit, rtol=0.03)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "relu", "gelu"])
 def test_symmetries(name: str) -> None:
     found = flow(network(name), X[:3], ["P", "Q"])
@@ -186,6 +191,7 @@ def test_symmetries(name: str) -> None:
     assert np.abs(Q.transpose(0, 1, 3, 2, 4) - Q).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tanh", "relu", "gelu"])
 def test_copies_of_an_input_behave_like_one(name: str) -> None:
     both, alone = (flow(network(name), X[chosen], ["P", "Q"]) for chosen in ([0, 0, 1], [0, 1]))
@@ -194,6 +200,7 @@ def test_copies_of_an_input_behave_like_one(name: str) -> None:
         np.testing.assert_allclose(both[key].values, doubled, rtol=2e-8, atol=1e-9)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("name", ["tanh", "relu", "elu"])
 def test_one_input_among_several_is_the_single_input(name: str) -> None:
     several, alone = flow(network(name), X[:2], ["P", "Q"]), flow(network(name), X[:1], ["P", "Q"])
@@ -210,6 +217,7 @@ def test_permuting_inputs_permutes_the_tensors() -> None:
         np.testing.assert_allclose(permuted[key].values, chosen, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_contractions_sum_all_entries() -> None:
     left, right = np.random.default_rng(5).standard_normal((2, 3, 3))
     whole = flow(network("tanh"), X[:3], ["P", "F", "R"])
@@ -222,6 +230,7 @@ def test_contractions_sum_all_entries() -> None:
     np.testing.assert_allclose(alone[:, 1], 3 * alone[:, 0])
 
 
+@pytest.mark.slow
 def test_kernels_of_rank_two() -> None:
     """Three inputs in a plane and no biases, beside inputs a little apart."""
     plane = np.stack([X[0], X[1], 0.6 * X[0] - 0.8 * X[1]])
@@ -236,6 +245,7 @@ def test_kernels_of_rank_two() -> None:
         np.testing.assert_allclose(2 * second - first, flat[key].values[2], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_input_that_is_zero() -> None:
     """tanh(0) = 0: it leaves the others alone, and its own entries are finite."""
     net = MLP("tanh", depth=4, width=[9, 14, 11], C_W=1.3, lambda_b=0.3)

@@ -69,6 +69,7 @@ def test_tuned_metric_correction(name: str, K1: float, layer: int, expected: flo
     assert float(deep["G1"].values.ravel()[-1]) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_function_that_is_not_odd() -> None:
     net = MLP(lambda z: np.tanh(z) + 0.3 * np.tanh(z) ** 2, depth=10, width=10, C_b=0.05, C_W=1.2)
     deep = flow(net, [[np.sqrt(0.95 / 1.2)]], ["K", "V", "G1"])
@@ -121,6 +122,7 @@ def test_deep_linear_vertex_is_the_exact_one() -> None:
     np.testing.assert_allclose(V, expected, atol=1e-11)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "relu"])
 def test_copies_of_an_input_behave_like_one(name: str) -> None:
     net = MLP(name, depth=4, width=[8, 12, 9], C_b=0.1, C_W=1.5)
@@ -134,6 +136,7 @@ def test_copies_of_an_input_behave_like_one(name: str) -> None:
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**31 - 1))
 def test_permuting_inputs_permutes_the_vertex(seed: int) -> None:
@@ -147,6 +150,7 @@ def test_permuting_inputs_permutes_the_vertex(seed: int) -> None:
     assert np.linalg.eigvalsh(pairs).min() > -1e-9
 
 
+@pytest.mark.slow
 def test_depth_of_a_hundred_thousand_follows_the_asymptotic_law() -> None:
     deep = flow(MLP("tanh", depth=100_000, width=10), [[1.0]], ["K", "V", "G1"])
     last = {name: float(deep[name].values.ravel()[-1]) for name in deep}
@@ -214,6 +218,7 @@ def test_kernels_that_explode_or_vanish_say_so() -> None:
     assert flow(MLP("relu", depth=60, width=9, C_W=0.1), TWO_INPUTS)["K"].values[-1, 0, 1] > 0
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "relu", "gelu", "swish", "elu"])
 def test_an_input_among_others_is_the_single_input_recursion(name: str) -> None:
     X = np.random.default_rng(3).standard_normal((3, 4))

@@ -131,6 +131,7 @@ def close(found: np.ndarray, expected: np.ndarray, rtol: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=max(rtol * scale, 1e-12))
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_two_inputs_against_the_formulas_with_inverse_kernels(name: str) -> None:
     C_b, C_W = np.array([0.1, 0.25, 0.05, 0.2]), np.array([1.0, 0.8, 1.2, 0.7])
@@ -146,6 +147,7 @@ def test_two_inputs_against_the_formulas_with_inverse_kernels(name: str) -> None
         close(at["entry_variance"], np.einsum("abab->ab", level.V), 1e-6)
 
 
+@pytest.mark.slow
 def test_three_inputs_of_which_two_are_opposite() -> None:
     """The kernel of layer 1 is singular, that of layer 2 is not: only then is (4.119) with inverses needed."""
     X = np.array([X_1, -X_1, X_2])
@@ -165,6 +167,7 @@ def test_three_inputs_of_which_two_are_opposite() -> None:
     np.testing.assert_allclose(contracted, np.einsum("ab,abcd,cd", A, level.V, B), rtol=1e-5)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "name", ["sign", "perceptron", "relu", "leaky_relu", "abs", "elu", "selu", "softsign"]
 )
@@ -186,6 +189,7 @@ def test_dependent_inputs_say_nothing_new(name: str, C_b: float) -> None:
             close(with_zero[key].values, expected, 1e-9)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("name", ["relu", "leaky_relu", "abs"])
 @pytest.mark.parametrize("factor", [2.0, 0.7, 3.1])
 def test_collinear_inputs_of_scale_invariant_activations(name: str, factor: float) -> None:
@@ -200,6 +204,7 @@ def test_collinear_inputs_of_scale_invariant_activations(name: str, factor: floa
     np.testing.assert_allclose(found["G1"], 0, atol=1e-11)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("distance", [1.0, 1e-1, 1e-2, 1e-4])
 def test_sign_activation_as_inputs_merge(distance: float) -> None:
     """<s_1 s_2> = (2/pi) arcsin(correlation) and (s_1 s_2)^2 = 1 close the recursions of the one entry that moves."""
@@ -252,6 +257,7 @@ def residual_vertex(
     return V
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("name", ["relu", "tanh", "elu", "softplus", "sign", "perceptron", "cos"])
 @pytest.mark.parametrize("method", ["book", "complete"])
 def test_residual_vertex_with_different_skips(name: str, method: str) -> None:
@@ -263,6 +269,7 @@ def test_residual_vertex_with_different_skips(name: str, method: str) -> None:
     close(found, np.array(expected), 1e-8)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "relu", "softsign", "gelu", "perceptron", "cos"])
 def test_six_point_vertex_with_unequal_widths(name: str) -> None:
     """Third cumulant of the metric, U / n^2, each term with the powers of the widths that its order in 1/n gives."""
@@ -289,6 +296,7 @@ def test_six_point_vertex_with_unequal_widths(name: str) -> None:
     close(found, np.array(expected), 1e-9)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "relu", "elu"])
 def test_observables_and_couplings_from_scores(name: str) -> None:
     """(4.61), (4.64) by Hermite tensors of the full inverse kernel, and the couplings (4.109), (4.108), (4.82)."""

@@ -24,6 +24,7 @@ def shifted_relu(z: np.ndarray) -> np.ndarray:
     return np.maximum(z - 0.4, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tensors", "distances"),
     [

@@ -83,6 +83,7 @@ TWO_INPUTS = {
 }
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", NETS)
 def test_two_inputs_of_the_reference(name: str) -> None:
     expected = TWO_INPUTS[name]
@@ -93,6 +94,7 @@ def test_two_inputs_of_the_reference(name: str) -> None:
             assert last[*map(int, places)] == pytest.approx(value, rel=6e-9, abs=1e-12), (key, places)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("name", "C_W", "expected"),
     [
@@ -229,6 +231,7 @@ SINGLE = {
 }
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("case", SINGLE)
 def test_single_input_of_other_networks(case: str) -> None:
     net, expected = SINGLE[case]
@@ -314,6 +317,7 @@ def test_deep_linear_networks() -> None:
         assert (wide[name] - value) / (wider[name] - value) == pytest.approx(10, rel=0.02)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "relu", "gelu"])
 def test_copies_of_an_input_behave_like_one(name: str) -> None:
     net, names = NETS["tanh"].replace(activation=name), [*ALL, "G1", "H1"]
@@ -334,6 +338,7 @@ def test_one_input_among_several_is_the_single_input_to_twelve_digits() -> None:
             np.testing.assert_allclose(entry, alone[key].values.ravel(), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tanh", "relu"])
 def test_inputs_that_depend_on_each_other(name: str) -> None:
     """Three inputs in a plane and no biases: K of layer 1 has rank two; beside inputs a little apart."""
@@ -347,6 +352,7 @@ def test_inputs_that_depend_on_each_other(name: str) -> None:
         np.testing.assert_allclose(2 * second - first, flat[key].values[2], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["relu", "tanh", "elu"])
 def test_a_zero_input_leaves_the_others_alone(name: str) -> None:
     net, names = MLP(name, depth=4, width=[9, 14, 11], C_W=1.3, lambda_b=0.3), [*ALL, "H1"]
@@ -389,6 +395,7 @@ def test_nearly_parallel_inputs_of_relu_keep_the_first_order_in_the_angle() -> N
     np.testing.assert_allclose(slopes[2], [-0.2263, -0.5911], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_mean_correction_of_nearly_parallel_inputs_of_relu() -> None:
     """H1 between inputs at an angle psi vanishes with psi, as 2.546 psi."""
     net = MLP("relu", depth=4, width=30, C_W=2.0)
@@ -398,6 +405,7 @@ def test_mean_correction_of_nearly_parallel_inputs_of_relu() -> None:
         assert found[0, 1] == pytest.approx(2.546 * psi, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_symmetries(name: str) -> None:
     found = {key: flow(NETS[name], X[:3], ["D", "F", "A", "B"])[key].values for key in ("D", "F", "A", "B")}
@@ -416,6 +424,7 @@ def test_symmetries(name: str) -> None:
         assert np.linalg.eigvalsh(found["B"][layer].reshape(9, 9)).min() > -1e-8 * np.abs(B).max()
 
 
+@pytest.mark.slow
 def test_permuting_inputs_permutes_the_tensors() -> None:
     order, names = [2, 0, 1], ["Theta", "H1", "D", "F", "A", "B"]
     found, permuted = flow(NETS["tanh"], X[:3], names), flow(NETS["tanh"], X[:3][order], names)
@@ -487,6 +496,7 @@ def test_tangent_kernel_of_five_inputs(net: MLP, expected: dict[tuple[int, int],
         assert found[places] == pytest.approx(value, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_depth_of_a_hundred_thousand_follows_the_asymptotic_laws() -> None:
     L = 100_000
     net = MLP("tanh", depth=L, width=10, lambda_b=1 / np.arange(1, L + 1))

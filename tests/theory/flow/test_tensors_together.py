@@ -21,6 +21,7 @@ NETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", NETS.values(), ids=list(NETS))
 def test_together_or_alone(net: MLP) -> None:
     together = flow(net, X, NAMES)
@@ -30,6 +31,7 @@ def test_together_or_alone(net: MLP) -> None:
         assert np.abs(together[name].values - alone).max() <= 3e-10 * size
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("net", NETS.values(), ids=list(NETS))
 @pytest.mark.parametrize("names", [("V",), ("D",), ("F",), ("B",), NAMES])
 def test_quadruples_are_entries_of_the_whole(net: MLP, names: tuple[str, ...]) -> None:

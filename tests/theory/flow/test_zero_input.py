@@ -26,6 +26,7 @@ def network(name: str | Callable[[np.ndarray], np.ndarray]) -> MLP:
     return MLP(name, depth=3, width=[10, 14], C_W=[1, 1.3, 0.8], **rates)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "name", ["gelu", "swish", shifted_sine, CUBIC], ids=["gelu", "swish", "sin", "cubic"]
 )
@@ -39,6 +40,7 @@ def test_every_tensor_is_the_limit_of_small_inputs(name: str | Callable[[np.ndar
         np.testing.assert_allclose(zero[key].values, limit, rtol=0, atol=atol, err_msg=key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gelu", CUBIC], ids=["gelu", "cubic"])
 def test_chosen_quadruples_are_entries_of_the_whole(name: str | Callable[[np.ndarray], np.ndarray]) -> None:
     net, X = network(name), [[0, 0], OTHER]
@@ -59,6 +61,7 @@ def mean(K: float, orders: Sequence[int], legs: Sequence[int]) -> float:
     return float(weights @ product / weights.sum())
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("legs", [(0, 1, 0, 0), (0, 1, 0, 1), (0, 1, 1, 1), (1, 0, 1, 0), (0, 0, 1, 1)])
 def test_R_of_the_third_layer_by_quadrature(legs: tuple[int, int, int, int]) -> None:
     """(∞.177) written out, from B, P and R of the second layer, which are sources alone."""

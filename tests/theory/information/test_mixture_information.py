@@ -145,6 +145,7 @@ def test_sampled_networks_agree_with_the_exact_law() -> None:
     assert "8000 draws" in repr(sampled)
 
 
+@pytest.mark.slow
 def test_standard_error_and_bias_of_sampled_laws() -> None:
     """Many small samples: their spread is the stated error, their mean the truth once the bias is out."""
     rng = np.random.default_rng(0)

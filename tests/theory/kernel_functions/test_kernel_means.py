@@ -21,6 +21,7 @@ def shifted(z: np.ndarray) -> np.ndarray:
     return np.log1p(np.exp(z))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("function", [tilted, shifted])
 def test_eight_digits(function: object) -> None:
     act = activation(function)
@@ -45,6 +46,7 @@ def test_a_constant_passes_no_signal() -> None:
     assert "slope is zero" in criticality(lambda z: np.full_like(z, 0.3)).reason
 
 
+@pytest.mark.slow
 def test_fixed_points_of_a_user_function_are_those_of_the_catalogue() -> None:
     (own,), (known,) = (fixed_points(f, C_b=0.3, C_W=1.5) for f in (lambda z: np.tanh(z), "tanh"))
     assert pytest.approx(known.K, rel=1e-8) == own.K

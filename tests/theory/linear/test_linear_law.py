@@ -114,6 +114,7 @@ def test_layer_one_density_is_gaussian() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [2, 3, 12, 50])
 def test_densities_integrate_to_their_moments(layer: int) -> None:
     """On a logarithmic grid, which is exact to rounding for functions that decay at both ends."""

@@ -173,6 +173,7 @@ def test_many_inputs_go_in_tiles_and_agree_with_the_whole() -> None:
     assert bayes_prediction(mlp, train, targets, test, noise=0.01, spread="none").variance is None
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 4), st.sampled_from([0.0, 0.1]))
 def test_properties(seed: int, train: int, test: int, noise: float) -> None:

@@ -194,6 +194,7 @@ def test_regularised_training_on_a_wide_network_forgets_its_start() -> None:
     assert 4 < distances[0] / distances[1] < 16  # 8 for the square root of 64
 
 
+@pytest.mark.slow
 def test_gradient_descent_with_the_equivalent_rates_trains_the_output_layer_alone() -> None:
     """Real steps of gradient descent end at the initial outputs plus the least-norm fit of what they miss."""
     mlp = bayes_equivalent_rates(MLP.replace(width=40))

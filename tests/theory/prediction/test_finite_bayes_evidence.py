@@ -112,6 +112,7 @@ def test_a_scan_is_made_of_its_points() -> None:
     assert found["reliable"].values.all()
 
 
+@pytest.mark.slow
 def test_what_is_sampled_takes_a_seed() -> None:
     options: dict[str, Any] = {"draws": 2000, "noise": 0.1}
     values = [finite_log_evidence(MLP, TRAIN, TARGETS, **options, seed=seed).value for seed in (0, 1)]

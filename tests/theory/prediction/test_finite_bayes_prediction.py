@@ -107,6 +107,7 @@ def expanded(
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.3, 0.6])
 def test_brute_force_expansion_of_a_network_whose_layers_all_differ(noise: float) -> None:
     """E over metrics of the joint density times moments, expanded numerically, with unequal widths."""
@@ -148,6 +149,7 @@ def test_the_form_of_the_book() -> None:
     )
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("observed", [1, 2])
 def test_the_form_of_the_book_agrees_at_order_one_over_n(observed: int) -> None:
     wide, inputs = MLP.replace(width=10**6), np.concatenate([TRAIN, TEST])
@@ -165,6 +167,7 @@ def test_training_points_stay_certain() -> None:
     np.testing.assert_allclose(found.wiring, 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_order_of_inputs_and_outputs_does_not_matter() -> None:
     data, tests = slice(0, 3), X[3:]
     found = finite_bayes_prediction(UNEQUAL, X[data], Y, tests, noise=0.2)
@@ -185,6 +188,7 @@ def test_outputs_learn_from_each_other_only_at_finite_width() -> None:
     np.testing.assert_allclose(other.terms["rest"][0, 0], alone.terms["rest"][0, 0], atol=1e-14)
 
 
+@pytest.mark.slow
 def test_test_inputs_do_not_know_each_other() -> None:
     """More of them than go together, one by one, and with all covariances."""
     tests = np.concatenate([X[3:], np.repeat(X[3:4], 15, axis=0), X[4:]])
@@ -216,6 +220,7 @@ def test_test_inputs_do_not_know_each_other() -> None:
     assert none.log_evidence == pytest.approx(both.log_evidence, abs=1e-12)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("mlp", [MLP, UNEQUAL.replace(activation="relu")], ids=["tanh", "relu"])
 def test_sampled_integrals_agree_within_their_standard_errors(mlp: ft.MLP) -> None:
     arguments = (mlp, X[:2], Y[:2], X[3:])

@@ -85,6 +85,7 @@ def test_nearby_components_of_the_reference(tilt: float, expected: dict[str, flo
         assert float(found[name]) == pytest.approx(value, rel=1e-9), name
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("act", ["gelu", "sin"])
 @pytest.mark.parametrize("gamma", [None, 0.6])
 def test_nearby_components_tend_to_the_exact_ones(act: str, gamma: float | None) -> None:
@@ -120,6 +121,7 @@ def test_angles_agree_with_kernels_at_any_norms() -> None:
     assert float(found["variance"]) == pytest.approx(exact.variance, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_deep_scale_invariant_networks_forget_three_quarters() -> None:
     for lambda_b, lambda_W, act in ((1.0, 0.0, "relu"), (0.2, 1.5, "leaky_relu")):
         mlp = ft.MLP.critical(act, depth=6000, width=10, lambda_b=lambda_b, lambda_W=lambda_W)
@@ -137,6 +139,7 @@ def test_linear_networks_keep_their_robustness_at_every_layer() -> None:
     assert found["robustness"].values == pytest.approx(law, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "exact_at"),
     [("tanh", 0.03), ("sin", 0.02), pytest.param(bent, 0.04, marks=pytest.mark.statistical)],
@@ -153,6 +156,7 @@ def test_law_of_robustness(act: Any, exact_at: float) -> None:
     assert power == pytest.approx(0.2 if act is bent else 0.0, abs=1e-6)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("act", "limit"), [("tanh", 2.0), ("sin", 1.35)])
 def test_constant_rates_and_the_missing_term(act: str, limit: float) -> None:
     depth = 3000
@@ -190,6 +194,7 @@ def test_series_of_the_reference() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [None, 0.5])
 def test_series_agrees_with_the_recursion_of_components(gamma: float | None) -> None:
     mlp = ft.MLP("gelu", depth=5, width=20, C_b=0.2, C_W=1.1, lambda_b=0.4, lambda_W=0.6, gamma=gamma)
@@ -218,6 +223,7 @@ def test_cubic_coefficient_by_differences_of_exact_kernels() -> None:
     assert found[2] == pytest.approx(series.cubic, rel=2e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("equal_norms", [True, False])
 def test_expansion_between_two_inputs(equal_norms: bool) -> None:
     """Mean and single networks: the error is of third order, where the printed mean is wrong at second."""
@@ -235,6 +241,7 @@ def test_expansion_between_two_inputs(equal_norms: bool) -> None:
     assert (printed[1] > 0.9 * printed[0]).all()
 
 
+@pytest.mark.slow
 def test_expansion_of_a_single_network() -> None:
     """Initial outputs that are smooth along the line, as those of a network are."""
     errors, s = [], 0.35

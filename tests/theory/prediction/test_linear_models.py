@@ -32,6 +32,7 @@ def data(samples: int, features: int, seed: int = 0) -> tuple[np.ndarray, np.nda
     return rng.normal(size=(samples, features)), rng.normal(size=(samples, 2)), rng.normal(size=(3, features))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.floats(1e-3, 10), st.integers(0, 1000))
 def test_features_and_kernel_agree_for_any_sizes(

@@ -56,6 +56,7 @@ def test_the_same_seed_is_the_same_network() -> None:
     assert not np.allclose(first.random(X), network_features(MLP, X, seed=2).random(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["K", "Theta"])
 def test_kernels_of_features_tend_to_those_of_infinite_width(name: str) -> None:
     """Exact on average with one hidden layer, within standard errors; single networks fluctuate as n^-1/2."""

@@ -215,6 +215,7 @@ def test_bad_input() -> None:
         estimator(epsilon=50.0).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_neither_torch_nor_scikit_learn_is_imported() -> None:
     code = (
         "import sys; from foretrain.theory.prediction.nearly_kernel import NearlyKernelRegressor as R; "

@@ -46,6 +46,7 @@ def by_pairs(mlp: ft.MLP, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return float(K[0, 1]), float(Theta[0, 1])
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("gamma", [None, 0.8])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_entry_is_that_of_its_two_inputs(name: str, gamma: float | None) -> None:
@@ -58,6 +59,7 @@ def test_every_entry_is_that_of_its_two_inputs(name: str, gamma: float | None) -
     assert (K.train[2, 0], Theta.train[2, 0]) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("name", ["relu", "erf", "tanh"])
 def test_tiles_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(1).normal(size=(23, 4))
@@ -74,6 +76,7 @@ def test_tiles_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_allclose(training_blocks(mlp, X, X, "variance").test, np.diagonal(whole[0]), rtol=1e-10)
 
 
+@pytest.mark.slow(after=5)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_input_of_both_sets_has_no_angle(name: str) -> None:
     """A rounded angle of 1e-8 would reach the slopes, and with them Theta, at first order."""

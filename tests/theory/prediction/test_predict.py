@@ -227,6 +227,7 @@ def test_rectangular_blocks_of_both_kernels() -> None:
         np.testing.assert_allclose(found.train, expected[:14, :14], atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["gradient_descent", "two_step"])
 def test_finite_width_adds_terms_to_the_mean(algorithm: Any) -> None:
     mlp = ft.MLP("sin", depth=2, width=100, C_b=0.1, C_W=1.3, lambda_b=0.5)

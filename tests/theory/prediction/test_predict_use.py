@@ -73,6 +73,7 @@ def test_classes_in_a_column_and_jitter_at_the_end() -> None:
     assert repeated.jitter > 0
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("regime", ["infinite", "finite"])
 def test_algorithms_that_end_at_once_take_any_rate(regime: Any) -> None:
     one: Any = (ft.MLP("tanh", depth=2, width=20), X[:1], [1.0], X[3:4], regime)

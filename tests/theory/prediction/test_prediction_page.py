@@ -13,6 +13,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "prediction.md").read_text(encoding
 ROOMS = ("bayes", "infinite_width", "linear_models")
 
 
+@pytest.mark.slow
 def test_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
     space: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):

@@ -24,6 +24,7 @@ def from_the_full_tensor(net: MLP, inputs: np.ndarray, left: np.ndarray, right: 
     return np.einsum("ab,labcd,cd->l", left, V, right)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "net", [UNEQUAL, MLP("relu", depth=4, width=[7, 5, 9], C_W=2.0)], ids=["tanh", "relu"]
 )
@@ -34,6 +35,7 @@ def test_exact_contraction_with_matrices_that_are_not_symmetric(net: MLP) -> Non
     assert not found.standard_error.values.any()
 
 
+@pytest.mark.slow
 def test_several_contractions_at_once() -> None:
     found = flow(UNEQUAL, X, ["K", "V"], contract=[(A, B), (A, A), (B, B)])["V"]
     assert found.dims == ("layer", "contraction")
@@ -50,6 +52,7 @@ def test_diagonal_matrices_need_two_input_expectations_only() -> None:
     assert not found.standard_error.values.any()
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "gelu", "relu"])
 def test_sampled_contraction_agrees_within_its_standard_error(name: str) -> None:
     net = UNEQUAL.replace(activation=name)
@@ -113,6 +116,7 @@ def test_contraction_without_the_vertex_is_an_error() -> None:
         flow(UNEQUAL, X, ["K"], contract=(A, B))
 
 
+@pytest.mark.slow
 def test_what_is_cheap_is_exact_whatever_the_number_of_inputs() -> None:
     """Nine inputs: closed forms of relu take a second, integrals of selu minutes."""
     inputs, left = RNG.standard_normal((9, 5)), RNG.standard_normal((9, 9))

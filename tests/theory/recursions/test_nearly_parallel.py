@@ -134,6 +134,7 @@ def cosines(i: int, j: int, low: mpf, high: mpf, psi: mpf) -> mpf:
     return total.real
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", SLOPES)
 @pytest.mark.parametrize(("psi", "ratio"), [(0.3, 1.1), (1e-2, 1.0), (3e-3, 1.001), (1e-4, 1.0), (1e-6, 1.0)])
 def test_all_digits_at_small_angles(name: str, psi: float, ratio: float) -> None:
@@ -154,6 +155,7 @@ def follow_below(monkeypatch: pytest.MonkeyPatch, angle: float) -> None:
     monkeypatch.setattr(nearly_parallel, "_NEAR", {"closed form": angle, "quadrature": angle})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "psi", "C_b"),
     [
@@ -178,6 +180,7 @@ def test_both_bases_agree_at_moderate_angles(
     np.testing.assert_allclose(found[1], found[0], rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("net", "psi", "limit"),
     [
@@ -201,6 +204,7 @@ def test_a_pair_that_passes_the_limit(
     np.testing.assert_allclose(first, second, rtol=3e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["selu", "leaky_relu"])
 def test_the_limit_is_that_of_copies(name: str) -> None:
     net = network(name)
@@ -222,6 +226,7 @@ def test_many_pairs_at_once_are_the_pairs_alone() -> None:
         assert together[a, b] == pytest.approx(alone, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_kink_elsewhere_says_how_many_digits_there_are() -> None:
     shifted = activation(lambda z: np.where(z > 0.5, z - 0.5, 0.0), kinks=(0.5,), name="shifted")
     net = network("relu").replace(activation=shifted)

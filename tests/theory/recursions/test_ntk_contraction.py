@@ -38,6 +38,7 @@ def summed(full: Flow, name: str, left: np.ndarray, right: np.ndarray) -> np.nda
     return np.asarray(np.einsum("ab,labcd,cd->l", left, full[name].values, right))
 
 
+@pytest.mark.slow
 def test_quadruples_are_entries_of_the_stored_tensors(case: tuple[MLP, Flow]) -> None:
     net, full = case
     found = flow(net, X, NAMES, quadruples=QUADRUPLES)
@@ -47,6 +48,7 @@ def test_quadruples_are_entries_of_the_stored_tensors(case: tuple[MLP, Flow]) ->
     assert found["F"].leg_2.values.tolist() == [row[1] for row in QUADRUPLES]
 
 
+@pytest.mark.slow(after=1)
 def test_exact_contraction(case: tuple[MLP, Flow]) -> None:
     net, full = case
     found = flow(net, X, NAMES, contract=[(LEFT, RIGHT), (RIGHT, RIGHT)])
@@ -65,6 +67,7 @@ def test_diagonal_matrices_are_exact_without_four_input_expectations(case: tuple
         assert not found[name].standard_error.values.any()
 
 
+@pytest.mark.slow
 def test_sampled_contraction_agrees_within_its_standard_error(case: tuple[MLP, Flow]) -> None:
     net, full = case
     found = flow(net, X, NAMES, contract=(LEFT, RIGHT), draws=20_000, seed=3)

@@ -12,6 +12,7 @@ from foretrain.theory.flow import flow
 X = np.random.default_rng(8).standard_normal((4, 3))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["tanh", "relu", "swish", "tanh + copies"])
 def test_subsets_are_entries_of_the_full_tensor(name: str) -> None:
     net = MLP(name.split()[0], depth=4, width=[8, 12, 9], C_b=0.1, C_W=1.5)
@@ -73,6 +74,7 @@ def test_metric_correction_of_many_inputs_has_no_quartic_cost() -> None:
     assert (found == found.T).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_rounding_does_not_grow_in_the_chaotic_phase(name: str) -> None:
     net = MLP(name, depth=60, width=9, C_b=0.1, C_W=3.0)

@@ -32,6 +32,7 @@ def one_input(
     return {key: np.concatenate([[np.nan], values.ravel()[:-1]]) for key, values in found.items()}
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("name", "gamma", "method", "layers", "expected"),
     [
@@ -224,6 +225,7 @@ def test_quadratic_part_by_direct_expectation() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.floats(-0.9, 0.9), st.floats(-0.9, 0.9), st.floats(0.2, 2.0))
 def test_symmetric_and_independent_of_the_order_of_inputs(gamma: float, overlap: float, C_W: float) -> None:
@@ -251,6 +253,7 @@ def K_of(net: MLP) -> np.ndarray:
     return residual_flow(net, np.ones((1, 1)), wanted=("K",))["K"].ravel()
 
 
+@pytest.mark.slow
 def test_the_far_past_can_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     net = MLP("relu", depth=40, width=10, C_W=2 * (1 - 0.25), gamma=0.5)
     short = residual_flow(net, np.ones((1, 1)), wanted=("V",))["V"]

@@ -33,6 +33,7 @@ def test_relu_recursion_as_printed() -> None:
     np.testing.assert_allclose(U[1:], 1.7**3 / 8 * (U + 30 * V * K + 44 * K**3)[:-1], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_smooth_activation_of_the_reference() -> None:
     net = MLP(activation(bent), depth=4, width=10, C_b=0.05, C_W=1.5)
     np.testing.assert_allclose(six_point_flow(net, 1.0)[1:, 0], [1.02449, 1.42806, 1.47099], atol=6e-6)
@@ -55,6 +56,7 @@ def test_deep_relu_grows_as_the_square_of_depth() -> None:
     assert U[-1] / (75 * depth**2) == pytest.approx(1, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_many_layers_are_interpolated_to_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     net = MLP("tanh", depth=800, width=10)
     fast = six_point_flow(net, [1.0, 0.0])

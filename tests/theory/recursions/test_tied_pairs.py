@@ -32,6 +32,7 @@ def test_discontinuous_activations(name: str, layer: int, V: tuple[float, ...], 
     np.testing.assert_allclose(found["G1"].sel(layer=layer).values, [[0, G1], [G1, 0]], atol=1e-9)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", [*KINKED, "tanh", "gelu"])
 def test_a_zero_input_stays_zero_and_leaves_the_others_alone(name: str) -> None:
     net = MLP(name, depth=4, width=[9, 14, 11], C_W=1.1)
@@ -53,6 +54,7 @@ def test_multiples_of_an_input_are_multiples_in_every_layer(name: str) -> None:
         np.testing.assert_allclose(found["V"].values[:, *places], 2 ** sum(places) * alone, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_multiple_at_one_layer_only() -> None:
     """ELU: 2x is twice x at layer 1 only; G1 at layer 3 against nearly collinear inputs."""
     net = MLP("elu", depth=3, width=[9, 14], C_W=1.3)

@@ -90,6 +90,7 @@ def test_excess_of_the_sine_at_both_branches() -> None:
         assert sine_excess(psi) == pytest.approx(float(exact), rel=3e-15)
 
 
+@pytest.mark.slow
 def test_law_and_constants_to_great_depth() -> None:
     deep = angle_flow(MLP("relu", 100_000, 10, C_W=2.0), *at_angle(math.pi / 2))
     layer, psi, law = (deep[name].values for name in ("layer", "psi", "psi_asymptotic"))

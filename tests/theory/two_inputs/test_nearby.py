@@ -147,6 +147,7 @@ def test_factors_of_a_step_are_those_used() -> None:
     assert np.isnan(pair["h"][-1])
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     "sides", [("tanh", "gelu"), (("sin", 1), ("swish", 1)), (z * factor("erf"), "gelu"), ("tanh", z)]
 )

@@ -27,6 +27,7 @@ def one_step(layer: nn.RNNBase, state: Tensor, x: Tensor | None = None) -> Tenso
     return after[0, 0]
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(("units", "count"), [(16, 3), (64, 5), (256, 5)])
 def test_planted_points_are_fixed_stable_distinct_and_not_zero(units: int, count: int) -> None:
     layer = gru(units)
@@ -137,6 +138,7 @@ def test_nothing_found_is_an_empty_result() -> None:
     assert repr(found) == "FixedPoints(0 points, 0 of them stable; residuals up to 0)"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="room for 1 to 4"):
         plant_fixed_points(gru(4), 5)

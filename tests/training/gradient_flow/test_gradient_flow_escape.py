@@ -66,6 +66,7 @@ def swish_slope(z):
     return s + z * s * (1 - s)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("depth", "epsilon", "time"),
     [(3, 0.1, 101.465), (3, 0.01, 1292.63), (4, 0.1, 616.103), (4, 0.01, 66031.8), (5, 0.1, 4359.38)],
@@ -101,6 +102,7 @@ def test_one_zero_scale_escapes_and_two_never_do() -> None:
     assert found["status"].values.tolist() == ["reached", "at rest"]
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("name", "sigma", "slope"), [("tanh", np.tanh, sech2), ("swish", swish, swish_slope)]
 )
@@ -166,6 +168,7 @@ def scipy_flow(problem, networks, sample, rates, levels):
     return [float(times[0]) for times in solved.t_events]
 
 
+@pytest.mark.slow
 def test_escape_times_agree_with_an_independent_integrator() -> None:
     problem, networks = small_network()
     sample = hermite_sample(problem, 12)
@@ -304,6 +307,7 @@ def test_the_sample_has_the_symmetries_and_moments_of_the_gaussian_law() -> None
     assert float(grid.weights @ torch.from_numpy(g**4)) == pytest.approx(3, rel=1e-10)
 
 
+@pytest.mark.slow
 def test_larger_samples_give_the_same_escape_time() -> None:
     problem = Problem("tanh", depth=4, width=16, inputs=6)
     networks = scaled_he(problem, 4, [0.5], 2)

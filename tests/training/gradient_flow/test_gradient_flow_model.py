@@ -172,6 +172,7 @@ def test_chebyshev_steps_have_a_local_error_of_third_order(stages) -> None:
     assert estimates[0] / estimates[1] == pytest.approx(8, rel=0.15)
 
 
+@pytest.mark.slow
 def test_chebyshev_goes_far_where_others_are_held_by_stability() -> None:
     model = nn.Linear(2, 1, bias=False, dtype=torch.float64)
     nn.init.ones_(model.weight)

@@ -90,6 +90,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[in
     return folder, json.loads(run.stdout)
 
 
+@pytest.mark.slow
 def test_no_finished_record_is_lost(killed: tuple[Path, list[list[int]]]) -> None:
     folder, said = killed
     assert len(said) == KILLS
@@ -102,6 +103,7 @@ def test_no_finished_record_is_lost(killed: tuple[Path, list[list[int]]]) -> Non
     assert records["loss"].notnull().all()
 
 
+@pytest.mark.slow
 def test_what_was_recorded_is_whole(killed: tuple[Path, list[list[int]]]) -> None:
     """Every entry of the large array holds the step at which it was made, except in the first record."""
     folder, _ = killed
@@ -111,6 +113,7 @@ def test_what_was_recorded_is_whole(killed: tuple[Path, list[list[int]]]) -> Non
     assert (np.diff(records["step"]) > 0).all()
 
 
+@pytest.mark.slow
 def test_every_process_went_on_where_the_records_ended(killed: tuple[Path, list[list[int]]]) -> None:
     _, said = killed
     for before, after in pairwise(said):

@@ -80,6 +80,7 @@ class Nothing:
         pass
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "observables",
     [["loss", "gradient_norm", "learning_rate", "weight_spectra", "ntk_shares", "global_ntk_rank"], rude],

@@ -150,6 +150,7 @@ def test_sums_over_outputs_are_explicit_ones(outputs: int) -> None:
         np.testing.assert_allclose(found[name].ravel(), expected, rtol=1e-10, atol=1e-10, err_msg=name)
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize(
     ("algorithm", "eta", "time"),
@@ -233,6 +234,7 @@ def _by_sample(legs: np.ndarray, outputs: int) -> np.ndarray:
     return split.transpose((*range(0, 2 * legs.ndim, 2), *range(1, 2 * legs.ndim, 2)))
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize(("algorithm", "eta", "time"), [("gradient_descent", 0.3, 3), ("flow", None, 0.4)])
 def test_interaction_on_the_way_is_the_mean_of_that_of_one_network(

@@ -41,6 +41,7 @@ def ensembles() -> dict[tuple[str, int], FiniteWidth]:
     return {case: ensemble(*case) for case in RATES}
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(("activation", "depth", "algorithm"), TERMS)
 def test_values_of_the_reference(
     ensembles: dict[tuple[str, int], FiniteWidth], activation: str, depth: int, algorithm: str
@@ -138,6 +139,7 @@ def test_slow_steps_are_the_flow(ensembles: dict[tuple[str, int], FiniteWidth]) 
         assert near[name].item() == pytest.approx(end[name].item(), rel=2e-5)
 
 
+@pytest.mark.slow
 def test_training_inputs_among_the_tests() -> None:
     """At the end their mean is the target, on the way it moves there; order and other tests do not matter."""
     both = np.concatenate([X_TRAIN, X_TEST])
@@ -175,6 +177,7 @@ def test_one_layer_is_exact() -> None:
     assert found.expansion.largest == 0
 
 
+@pytest.mark.slow
 def test_last_layer_only() -> None:
     """Theta = K, A = V, all else zero: a random-feature model (∞.173), which parts from exact inference at 1/n."""
     mlp = network("sin", 3)
@@ -214,6 +217,7 @@ def test_given_projectors(ensembles: dict[tuple[str, int], FiniteWidth]) -> None
         given.ntk_change  # noqa: B018
 
 
+@pytest.mark.slow
 def test_widths_and_targets_without_new_tensors(ensembles: dict[tuple[str, int], FiniteWidth]) -> None:
     wide, narrow = ensembles["tanh", 3].predict("flow"), ensembles["tanh", 3].with_width(50).predict("flow")
     for name, term in narrow.terms.items():
@@ -247,6 +251,7 @@ def test_unequal_widths_follow_the_flow() -> None:
     np.testing.assert_allclose(found.terms["ntk_variance"][0], expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the standard error")
 def test_sampled_sums_have_honest_errors() -> None:
     rng = np.random.default_rng(1)
@@ -286,6 +291,7 @@ def test_answers_teach(ensembles: dict[tuple[str, int], FiniteWidth]) -> None:
     assert "2 training and 1 test inputs" in repr(ensembles["tanh", 3])
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("spread", ["variance", "none"])
 def test_less_spread(spread: str) -> None:
     found = finite_prediction(network(), X_TRAIN, Y, X_TEST, spread=spread)
@@ -382,6 +388,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         finite_prediction(network(), many[:20], np.ones((20, 1)), X_TEST)
 
 
+@pytest.mark.slow
 def test_a_zero_among_the_training_inputs_is_the_limit_of_small_ones() -> None:
     net, Y = ft.MLP("gelu", depth=3, width=100), [[1.0], [0.3]]
     zero, small = (
