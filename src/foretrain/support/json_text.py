@@ -16,6 +16,8 @@ def json_text(document: Mapping[str, Any]) -> str:
 
 def jsonable(value: Any) -> Any:
     """The same as lists, dictionaries, texts and numbers that JSON can hold."""
+    if hasattr(value, "to_dict") and hasattr(value, "answer"):  # a result
+        return value.to_dict()
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if hasattr(value, "detach"):  # a tensor

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from foretrain.support.answers.figure import Figure
-from foretrain.support.answers.table import Column, Table
+from foretrain.support.answers.table import Column, Table, cell_text
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -146,20 +146,25 @@ class Result:
 def fields_answer(
     result: Any, statement: str = "", meanings: Mapping[str, str] | None = None, **more: Any
 ) -> Answer:
-    """The fields of a dataclass as an answer: numbers and texts as a table, arrays as labelled data.
+    """The fields of a dataclass as an answer: numbers and texts as a table, arrays by their size.
 
-    ``meanings`` say what the fields are; ``more`` goes to ``Answer`` as it is.
+    Without a statement it is the name of the class and the first line of what its documentation says. ``meanings``
+    say what the fields are; other attributes that they name have a row too. ``more`` goes to ``Answer`` as it is.
     """
     meanings = meanings or {}
-    values = {item.name: getattr(result, item.name) for item in dataclasses.fields(result) if item.repr}
+    names = [item.name for item in dataclasses.fields(result) if item.repr]
+    values = {name: getattr(result, name) for name in dict.fromkeys([*names, *meanings])}
     columns = ("quantity", "value", *(["meaning"] if meanings else []))
     rows = [
         (name, _short(value), *([meanings.get(name, "")] if meanings else []))
         for name, value in values.items()
     ]
-    more.setdefault("record", {"type": type(result).__name__, **values})
+    kind = type(result)
+    more.setdefault("record", {"type": kind.__name__, **values})
+    more.setdefault("data", lambda: _fields_dataset(values))
     parts = [Table(columns, rows), *more.pop("parts", ())]
-    return Answer(statement or type(result).__name__, parts, **more)
+    about = (kind.__doc__ or "").partition("\n")[0]
+    return Answer(statement or ": ".join(filter(None, (kind.__name__, about))), parts, **more)
 
 
 def tables_dataset(tables: Sequence[Table]) -> xarray.Dataset:
@@ -179,6 +184,25 @@ def tables_dataset(tables: Sequence[Table]) -> xarray.Dataset:
             name = column.name if column.name not in found else f"{column.name}_{number + 1}"
             attributes = {"meaning": column.meaning, "unit": column.unit}
             found[name] = (dim, values, {key: text for key, text in attributes.items() if text})
+    return xarray.Dataset(found)
+
+
+def _fields_dataset(values: Mapping[str, Any]) -> xarray.Dataset:
+    """Numbers, texts and arrays under their names; what is neither is left out."""
+    import numpy as np
+    import xarray
+
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, xarray.DataArray):
+            found[name] = value
+        elif isinstance(value, Mapping):
+            inner = _fields_dataset({f"{name}_{key}": item for key, item in value.items()})
+            found |= {str(key): item for key, item in inner.items()}
+        elif not isinstance(value, Result):
+            array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+            if array.dtype.kind in "biufcU":
+                found[name] = (tuple(f"{name}_{axis + 1}" for axis in range(array.ndim)), array)
     return xarray.Dataset(found)
 
 
@@ -205,5 +229,12 @@ def _short(value: Any) -> Any:
         if flat.size and flat.dtype.kind in "iuf":
             return f"{size} numbers from {np.nanmin(flat):.4g} to {np.nanmax(flat):.4g}"
         return f"{size} entries"
-    text = " ".join(repr(value).split())
+    if isinstance(value, Result):
+        return value.answer().statement.partition("\n")[0]
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{key} = {cell_text(_short(item))}" for key, item in value.items())
+    elif isinstance(value, Sequence):
+        text = ", ".join(cell_text(_short(item)) for item in value)
+    else:
+        text = " ".join(repr(value).split())
     return text if len(text) <= 100 else f"{text[:97]}..."
