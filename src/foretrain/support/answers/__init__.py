@@ -9,7 +9,7 @@
 ``html``                 ``_repr_html_``, and the pieces of pages
 """
 
-from foretrain.support.answers.answer import Answer, Code, Part, Result, fields_answer
+from foretrain.support.answers.answer import Answer, Code, Facts, Part, Result, dataset_tables, fields_answer
 from foretrain.support.answers.figure import (
     BLUE,
     FAINT,
@@ -28,7 +28,7 @@ from foretrain.support.answers.figure import (
     scale_for,
     shades,
 )
-from foretrain.support.answers.table import Cell, Column, Table
+from foretrain.support.answers.table import Cell, Column, Table, Tone
 
 __all__ = [
     "BLUE",
@@ -45,11 +45,14 @@ __all__ = [
     "Cell",
     "Code",
     "Column",
+    "Facts",
     "Figure",
     "Panel",
     "Part",
     "Result",
     "Table",
+    "Tone",
+    "dataset_tables",
     "fields_answer",
     "log",
     "names_axis",

@@ -22,13 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Code:
-    """Lines to copy, shown as they are."""
+    """Lines to copy, shown as they are.
+
+    ``brief`` keeps them short: as text their first lines, on a page the caption until it is opened.
+    """
 
     text: str
     caption: str = ""
+    brief: bool = False
 
 
-Part: TypeAlias = "str | Code | Table | Figure | Callable[[], Figure] | Answer"
+@dataclass(frozen=True)
+class Facts:
+    """A few texts, each under its name."""
+
+    texts: Mapping[str, str]
+
+
+Part: TypeAlias = "str | Code | Facts | Table | Figure | Callable[[], Figure] | Answer"
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Answer:
     holds: bool = True
     title: str = ""
     tone: str = ""  # "critical", "warning", "note" or "good": how a page colours it
-    folded: bool = False  # on a page only the statement is seen until it is opened
+    folded: bool = False  # only the statement is printed, and seen on a page until it is opened
 
     @property
     def tables(self) -> list[Table]:
@@ -79,6 +90,7 @@ class Answer:
             for rows in [table.records()]
         ]
         texts = [part for part in self._walk() if isinstance(part, str)]
+        texts += [f"{k}: {text}" for p in self._walk() if isinstance(p, Facts) for k, text in p.texts.items()]
         return {"statement": self.statement, "texts": texts, "tables": tables}
 
     def _walk(self) -> Iterator[Any]:
@@ -103,9 +115,9 @@ class Result:
         return fields_answer(self)
 
     def __repr__(self) -> str:
-        from foretrain.support.answers.text import plain
+        from foretrain.support.answers.text import plain, screen_width
 
-        return plain(self.answer()).rstrip()
+        return plain(self.answer(), screen_width()).rstrip()
 
     def _repr_html_(self) -> str:
         from foretrain.support.answers.html import fragment
@@ -204,6 +216,38 @@ def _fields_dataset(values: Mapping[str, Any]) -> xarray.Dataset:
             if array.dtype.kind in "biufcU":
                 found[name] = (tuple(f"{name}_{axis + 1}" for axis in range(array.ndim)), array)
     return xarray.Dataset(found)
+
+
+def dataset_tables(data: xarray.Dataset, most_columns: int = 12) -> Iterator[Table]:
+    """A dataset as tables: single numbers in one, then one for every dimension and one for every matrix."""
+    words = {key: _with_unit(key, data[key]) for key in data.data_vars}
+    single = [(words[key], data[key].item()) for key in data.data_vars if data[key].ndim == 0]
+    single += [
+        (str(key).replace("_", " "), value)
+        for key, value in data.attrs.items()
+        if isinstance(value, str | int | float) and value != ""
+    ]
+    if single:
+        yield Table(("quantity", "value"), single, "Single numbers")
+    for dimension in dict.fromkeys(one.dims[0] for one in data.data_vars.values() if one.ndim == 1):
+        keys = [key for key in data.data_vars if data[key].dims == (dimension,)]
+        columns = [data[dimension].values.tolist(), *(data[key].values.tolist() for key in keys)]
+        name = str(dimension).replace("_", " ")
+        rows = list(zip(*columns, strict=True))
+        yield Table((name, *(words[key] for key in keys)), rows, f"By {name}")
+    for key, values in data.data_vars.items():
+        if values.ndim == 2 and min(values.shape) <= most_columns:
+            down, across = sorted((str(dim) for dim in values.dims), key=lambda dim: -values.sizes[dim])
+            name, other = down.replace("_", " "), across.replace("_", " ")
+            heads = [f"{other} {cell_text(label)}" for label in values[across].values.tolist()]
+            matrix = values.transpose(down, across).values.tolist()
+            cells = [(label, *row) for label, row in zip(values[down].values.tolist(), matrix, strict=True)]
+            yield Table((name, *heads), cells, f"{words[key]} by {name}")
+
+
+def _with_unit(key: Any, values: xarray.DataArray) -> str:
+    units = values.attrs.get("units", "")
+    return str(key).replace("_", " ") + (f" ({units})" if units else "")
 
 
 def _is_picture(part: Any) -> bool:

@@ -181,6 +181,7 @@ class Panel:
     caption: str = ""
     equal: bool = False  # one unit is as long on both axes
     grid: bool = True
+    bare: bool = False  # nothing but the marks: no axes
     marks: list[Mark] = field(default_factory=list)
 
     def curve(

@@ -1,9 +1,11 @@
-"""Formulas in TeX ($...$ in labels) as letters and tags, where no typesetter is at hand."""
+"""Formulas in TeX ($...$ in labels) as letters and tags, where no typesetter is at hand; numbers in words."""
 
 from __future__ import annotations
 
 import html
+import math
 import re
+from typing import Any
 
 _LETTERS = dict(
     pair.split()
@@ -34,6 +36,26 @@ def html_math(text: str) -> str:
         _tagged(part) if place % 2 else html.escape(part, quote=False) for place, part in enumerate(parts)
     )
     return "".join(written).replace("\n", "<br>")
+
+
+def number_text(value: Any, digits: int = 3) -> str:
+    """A number in a sentence: three digits that count, powers of ten where it is very large or very small."""
+    number = float(value)
+    if not math.isfinite(number):
+        return "not known" if math.isnan(number) else "∞" if number > 0 else "−∞"
+    if number and not 1e-3 <= abs(number) < 1e5:
+        return power_text(f"{number:.{digits - 1}e}")
+    if number == int(number):
+        text = f"{number:,.0f}"
+    else:
+        text = f"{number:,.{max(0, digits - 1 - math.floor(math.log10(abs(number))))}f}"
+    return text.replace("-", "−")
+
+
+def power_text(text: str) -> str:
+    """A number as Python writes it, with its power of ten as people do: 1.5e-07 becomes 1.5 × 10⁻⁷."""
+    factor, _, power = text.partition("e")
+    return f"{factor} × 10{str(int(power)).translate(_RAISED)}".replace("-", "−")
 
 
 def _letters(formula: str) -> str:

@@ -10,21 +10,24 @@ import base64
 import gzip
 import html
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from io import BytesIO
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from foretrain.support.answers.answer import Answer, Code, Part
+from foretrain.support.answers.answer import Answer, Code, Facts, Part
 from foretrain.support.answers.figure import Figure
-from foretrain.support.answers.formulas import unicode_math
+from foretrain.support.answers.formulas import number_text, power_text, unicode_math
 from foretrain.support.answers.plotly_renderer import numbers, specifications
-from foretrain.support.answers.table import Table
+from foretrain.support.answers.table import Cell, Table, Tone, cell_text
 
 MOST_ROWS = 60  # of a table on a page
-_HEIGHT = 340  # of a panel, in pixels
+_HEIGHT, _LOWEST, _HIGHEST, _INCH = 340, 240, 560, 92  # of a panel, in pixels
+_SYMBOLS = {"critical": "✖", "warning": "▲", "note": "●", "good": "✔"}
 Attribute: TypeAlias = str | int | bool | None
 _VOID = frozenset({"meta", "link", "br", "img"})
 
@@ -63,33 +66,63 @@ def fragment(answer: Answer) -> str:
     return f"{style}{_library_once()}{body}{script}"
 
 
-def body_of(answer: Answer, level: int = 3) -> Iterator[Markup]:
-    """Heading, statement and parts of an answer."""
+def body_of(answer: Answer, level: int = 3, still: bool = True) -> Iterator[Markup]:
+    """Heading, statement and parts of an answer; ``still`` also draws every picture for readers without scripts."""
     if answer.title:
         yield element(f"h{level}", answer.title)
     if answer.statement:
         yield element("p", _lines(answer.statement), class_="statement")
     for part in answer.parts:
-        yield part_markup(part, level)
+        yield part_markup(part, level, still)
 
 
-def part_markup(part: Part, level: int = 3) -> Markup:
+def part_markup(part: Part, level: int = 3, still: bool = True) -> Markup:
     """One part of an answer."""
-    if isinstance(part, Answer):
-        if part.folded:
-            inner = Answer("", part.parts)
-            summary = ": ".join(filter(None, (part.title, part.statement)))
-            return element("details", element("summary", summary), body_of(inner, level + 1))
-        return element("section", body_of(part, min(level + 1, 6)), class_=part.tone or None)
-    if isinstance(part, Table):
-        return table_markup(part) if part.rows else Markup("")
-    if isinstance(part, Code):
-        return join(
-            [element("p", part.caption) if part.caption else None, element("pre", element("code", part.text))]
-        )
-    if isinstance(part, str):
-        return element("p", _lines(part))
-    return _still_and_alive(part if isinstance(part, Figure) else part())
+    match part:
+        case Answer():
+            return _answer_markup(part, min(level + 1, 6), still)
+        case Table():
+            return table_markup(part) if part.rows else Markup("")
+        case Code():
+            return _code_markup(part)
+        case Facts():
+            cells = [element("div", element("dt", k), element("dd", text)) for k, text in part.texts.items()]
+            columns = 4 if len(cells) % 4 == 0 else 3
+            return element("dl", cells, class_="facts", style=f"--columns:{columns}")
+        case str():
+            return element("p", _lines(part))
+    figure = part if isinstance(part, Figure) else part()
+    caption = element("p", unicode_math(figure.caption), class_="caption") if figure.caption else None
+    alive = element("div", panels_markup(figure), class_="panels")
+    return element("div", still_picture(figure) if still else None, alive, caption, class_="picture")
+
+
+def badge(tone: str) -> Markup:
+    """How something ended as a symbol and a word, so that nobody has to tell colours apart."""
+    symbol = element("span", _SYMBOLS.get(tone, ""), aria_hidden="true")
+    return element("span", symbol, tone.capitalize(), class_=f"badge {tone}")
+
+
+def _answer_markup(answer: Answer, level: int, still: bool) -> Markup:
+    """An answer inside another: a card if it has a tone, else a section, or a line that can be opened."""
+    inner = body_of(replace(answer, title="", statement=""), level, still)
+    if answer.tone:
+        title = element("small", answer.title) if answer.title else None
+        summary = element("summary", badge(answer.tone), element(f"h{level}", answer.statement, " ", title))
+        body = element("div", inner, class_="body")
+        return element("details", summary, body, class_=f"card {answer.tone}", open=not answer.folded)
+    if answer.folded:
+        summary = element("summary", ": ".join(filter(None, (answer.title, answer.statement))))
+        return element("details", summary, inner, class_="more")
+    return element("section", body_of(answer, level, still))
+
+
+def _code_markup(code: Code) -> Markup:
+    label = code.caption or "Code"
+    lines = element("pre", element("code", code.text), tabindex=0, role="region", aria_label=label)
+    bar = element("div", None if code.brief else element("span", code.caption), class_="bar")
+    block = element("div", bar, lines, class_="code")
+    return element("details", element("summary", label), block, class_="more") if code.brief else block
 
 
 def table_markup(table: Table, caption: bool = True) -> Markup:
@@ -100,37 +133,57 @@ def table_markup(table: Table, caption: bool = True) -> Markup:
         element("th", column.heading, scope="col", class_=kind, title=column.meaning or None)
         for column, kind in zip(shown.columns, classes, strict=True)
     ]
-    rows = []
-    for row in shown.texts():
-        first = element("th", row[0], scope="row", class_=classes[0])
-        rows.append(
-            element(
-                "tr", first, [element("td", cell, class_=kind) for cell, kind in zip(row[1:], classes[1:])]
-            )
+    rows = [
+        element(
+            "tr",
+            element("th", _cell(row[0]), scope="row", class_=classes[0]),
+            [
+                element("td", _cell(cell), class_=kind)
+                for cell, kind in zip(row[1:], classes[1:], strict=True)
+            ],
         )
+        for row in shown.rows
+    ]
     title = element("caption", shown.caption) if caption and shown.caption else None
     inner = element("table", title, element("thead", element("tr", head)), element("tbody", rows))
     return element("div", inner, class_="box", role="region", tabindex=0, aria_label=shown.caption or "Table")
 
 
+def _cell(cell: Cell) -> Child:
+    """Very small and very large numbers as powers of ten, tones as badges."""
+    if isinstance(cell, Tone):
+        return badge(cell)
+    text = cell_text(cell)
+    if isinstance(cell, bool) or not isinstance(cell, int | float):
+        return text
+    if not math.isfinite(cell):
+        return "–" if math.isnan(cell) else number_text(cell)
+    return power_text(text) if "e" in text else text.replace("-", "−")
+
+
 def panels_markup(figure: Figure) -> Iterator[Markup]:
-    """Every panel as a place to draw in, its data beside it, and its numbers below."""
-    for panel, specification in zip(figure.panels, specifications(figure), strict=True):
-        title = unicode_math(panel.title or figure.title)
+    """Every panel as a place to draw in, its data beside it, and its numbers below; one alone in its row is wide."""
+    rows = figure.rows()
+    height = _HEIGHT if figure.size is None else round(_INCH * figure.size[1] / len(rows))
+    height = max(_LOWEST, min(_HIGHEST, height))
+    for (letter, panel), specification in zip(figure.places(), specifications(figure), strict=True):
+        title, caption = unicode_math(panel.title or figure.title), unicode_math(panel.caption)
+        place = element(
+            "div",
+            data_panel=True,
+            class_="plot",
+            role="img",
+            aria_label=". ".join(filter(None, (title, caption))),
+            style=f"height:{height}px",
+        )
         yield element(
             "figure",
             element("h4", title) if title else None,
-            element(
-                "div",
-                data_panel=True,
-                class_="plot",
-                role="img",
-                aria_label=title,
-                style=f"height:{_HEIGHT}px",
-            ),
+            place,
             element("script", Markup(safe_json(specification)), type="application/json"),
-            element("figcaption", unicode_math(panel.caption)) if panel.caption else None,
+            element("figcaption", caption) if caption else None,
             element("details", element("summary", "Numbers"), table_markup(numbers(panel))),
+            class_="wide" if any(set(row) == {letter} for row in rows) else None,
         )
 
 
@@ -163,13 +216,6 @@ def still_picture(figure: Figure) -> Markup:
     return element(
         "img", src=source, alt=unicode_math(figure.title or figure.caption or "Picture"), class_="still"
     )
-
-
-def _still_and_alive(figure: Figure) -> Markup:
-    columns = len(figure.rows()[0])
-    alive = element("div", panels_markup(figure), class_="panels", style=f"--columns:{columns}")
-    caption = element("p", unicode_math(figure.caption), class_="caption") if figure.caption else None
-    return element("div", still_picture(figure), alive, caption, class_="picture")
 
 
 _PACKED: list[str] = []  # not empty once this process has handed plotly to a notebook

@@ -100,6 +100,8 @@ def _draw_panel(axes: Axes, panel: Panel, colors: Mapping[int, str]) -> None:
         axes.set_aspect("equal")
     for which, axis in (("x", panel.x), ("y", panel.y)):
         _set_axis(axes, which, axis)
+    if panel.bare:
+        axes.set_axis_off()
     if panel.title:
         axes.set_title(panel.title, fontsize=11)
     if panel.legend:

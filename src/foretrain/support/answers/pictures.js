@@ -60,15 +60,56 @@ window.foretrainPictures = window.foretrainPictures || (() => {
     ? { ...trace, colorbar: { ...trace.colorbar, thickness: 8, tickfont: { size: 10 }, title: { text: "" } } }
     : trace);
 
-  // --- one panel into one element
-  const draw = (place, { data, layout }, width) => {
+  // --- axes that are turned from linear to logarithmic, or back
+  const turned = ([key, axis], axes) => {
+    if (!axes.has(key)) return [key, axis];
+    const type = axis.type === "log" ? "linear" : "log";
+    const moved = (end) => (type === "linear" ? 10 ** end : end > 0 ? Math.log10(end) : null);
+    const range = axis.range && { range: axis.range.map((end) => (end === null ? null : moved(end))) };
+    return [key, { ...axis, type, ...range }];
+  };
+
+  // --- one panel into one element; what is known of a panel stays with it
+  const known = new WeakMap();
+  const panel = (place) => {
+    if (!known.has(place)) {
+      known.set(place, { ...JSON.parse(place.nextElementSibling.textContent), axes: new Set() });
+      offer(place, known.get(place));
+    }
+    return known.get(place);
+  };
+  const draw = (place, width) => {
+    const { data, layout: given, axes } = panel(place);
+    const layout = Object.fromEntries(Object.entries(given).map((entry) => turned(entry, axes)));
     const narrow = place.clientWidth < 480;
+    if (given.meta) {
+      const most = (known.get(place).height ??= place.clientHeight);
+      place.style.height = `${Math.min(most, Math.round(place.clientWidth * given.meta.aspect) + 70)}px`;
+    }
     const colours = palette(place.parentElement);
     const traces = colours.coloured(narrow ? data.map(slim) : data);
     const font = getComputedStyle(place).fontFamily;
     const clothes = colours.coloured(dressed(layout, data, narrow, font, width));
     colours.done();
     return Plotly.react(place, traces, clothes, { displayModeBar: false, responsive: true });
+  };
+  const offer = (place, { layout, toggles, axes }) => {
+    const buttons = Object.entries(toggles || {}).map(([axis, words]) => {
+      const button = Object.assign(document.createElement("button"), { type: "button", textContent: words });
+      const mark = () => button.setAttribute("aria-pressed", String((layout[axis].type === "log") !== axes.has(axis)));
+      button.dataset.axis = axis;
+      button.addEventListener("click", () => {
+        if (!axes.delete(axis)) axes.add(axis);
+        mark();
+        draw(place);
+      });
+      mark();
+      return button;
+    });
+    if (!buttons.length) return;
+    const row = Object.assign(document.createElement("div"), { className: "controls" });
+    row.append(...buttons);
+    place.before(row);
   };
 
   // --- a notebook: plotly comes once, packed, with the first answer; until it is there the still picture is shown
@@ -82,10 +123,15 @@ window.foretrainPictures = window.foretrainPictures || (() => {
     const packed = document.querySelector("script[data-foretrain-plotly]");
     if (!window.Plotly && packed) await unpack(packed.textContent);
     if (!window.Plotly) return;
-    const panels = [...root.querySelectorAll("[data-panel]")];
     root.dataset.alive = "yes";
-    for (const place of panels) await draw(place, JSON.parse(place.nextElementSibling.textContent));
+    for (const place of root.querySelectorAll("[data-panel]")) {
+      await draw(place);
+      await new Promise((done) => setTimeout(done)); // the page answers meanwhile
+    }
     root.dataset.drawn = "all";
   };
-  return { draw, enliven };
+  const redraw = (root, width) => {
+    for (const place of root.querySelectorAll("[data-panel]")) if (known.has(place)) draw(place, width);
+  };
+  return { enliven, redraw };
 })();

@@ -68,7 +68,10 @@ _MOST_COLUMNS = 12  # curves in the table of numbers
 
 
 def specifications(figure: Figure) -> list[dict[str, Any]]:
-    """What plotly draws, panel by panel: ``data`` and ``layout``."""
+    """What plotly draws, panel by panel: ``data``, ``layout`` and ``toggles``.
+
+    Toggles are the axes that can be turned from linear to logarithmic and back, with the words on their buttons.
+    """
     colors = figure.colors()
     return [
         _specification(panel, {place: c for (owner, place), c in colors.items() if owner == number})
@@ -82,13 +85,20 @@ def numbers(panel: Panel) -> Table:
     if not curves:
         return _cells(panel)
     places: dict[Any, dict[int, Any]] = {}
-    ticks = panel.x.ticks if isinstance(panel.x.ticks, Mapping) else {}
     shown = curves[:_MOST_COLUMNS]
+    across = panel.y if all(isinstance(mark, Bars) and mark.horizontal for mark in shown) else panel.x
     for column, mark in enumerate(shown):
         for x, y in zip(*_along(mark), strict=True):
-            places.setdefault(ticks.get(x, x), {})[column] = y
-    rows = [(x, *(values.get(column) for column in range(len(shown)))) for x, values in places.items()]
-    headings = [unicode_math(panel.x.label) or "place"]
+            name, again = _name_at(x, across, mark), 0
+            while column in places.setdefault(
+                (name, again), {}
+            ):  # a curve may have several points at one place
+                again += 1
+            places[name, again][column] = y
+    rows = [
+        (name, *(values.get(column) for column in range(len(shown)))) for (name, _), values in places.items()
+    ]
+    headings = [unicode_math(across.label) or "place"]
     for number, mark in enumerate(shown):
         headings.append(unicode_math(mark.label or panel.y.label or f"curve {number + 1}"))
     more = f", {len(shown)} of {len(curves)} curves" if len(curves) > len(shown) else ""
@@ -118,20 +128,68 @@ def _specification(panel: Panel, colors: Mapping[int, str]) -> dict[str, Any]:
     if panel.equal:
         layout["yaxis"]["scaleanchor"] = "x"
     layout["showlegend"] = bool(panel.legend) and any(trace.get("showlegend") for trace in traces)
-    layout["hovermode"] = "closest"
+    layout["hovermode"] = "x unified" if _shares_places(panel) else "closest"
     seen: set[str] = set()
     for trace in traces:  # equal labels stand in the legend once
         if trace.get("showlegend"):
             trace["showlegend"] = trace["name"] not in seen
             trace["legendgroup"] = trace["name"]
             seen.add(trace["name"])
-    return {"data": plain_numbers(traces), "layout": plain_numbers(layout)}
+    for mark in panel.marks if panel.equal else ():
+        if isinstance(mark, HeatMap):  # a page is only as high for it as the picture needs
+            layout["meta"] = {"aspect": mark.values.shape[0] / mark.values.shape[1]}
+    return {"data": plain_numbers(traces), "layout": plain_numbers(layout), "toggles": _toggles(panel)}
+
+
+def _toggles(panel: Panel) -> dict[str, str]:
+    """Axes along which nothing is negative and positive values differ by more than a factor of three."""
+    words = {}
+    for which, axis in (("x", panel.x), ("y", panel.y)):
+        counted = isinstance(axis.ticks, Mapping) or axis.whole or axis.scale == "symlog"
+        if counted or any(
+            isinstance(mark, HeatMap | Contours) or (isinstance(mark, Note) and not mark.fraction)
+            for mark in panel.marks
+        ):
+            continue
+        known = np.concatenate([np.zeros(0), *_values(panel, which)])
+        positive = known[known > 0]
+        wide = len(positive) and (known >= 0).all() and positive.max() > 3 * positive.min()
+        if axis.scale == "log" or (wide and not any(isinstance(mark, Bars) for mark in panel.marks)):
+            words[f"{which}axis"] = f"Logarithmic {unicode_math(axis.label).split(' (')[0] or which}"
+    return words
+
+
+def _values(panel: Panel, which: str) -> list[Any]:
+    """All finite places along an axis."""
+    found = []
+    for mark in panel.marks:
+        if isinstance(mark, Curve | HeatMap):
+            found.append(mark.x if which == "x" else mark.y)
+        elif isinstance(mark, Bars):
+            found.append(mark.places if (which == "x") != mark.horizontal else mark.values)
+    numbers = [np.asarray(one, dtype=float).ravel() for one in found if np.asarray(one).dtype.kind in "iuf"]
+    return [one[np.isfinite(one)] for one in numbers]
+
+
+def _shares_places(panel: Panel) -> bool:
+    """Whether there are several curves, all over the same numbers: then one place shows the values of all."""
+    curves = [mark for mark in panel.marks if isinstance(mark, Curve) and len(mark.x)]
+    same = all(np.array_equal(mark.x, curves[0].x) for mark in curves)
+    return len(curves) > 1 and same and not isinstance(panel.x.ticks, Mapping)
+
+
+def _name_at(x: Any, axis: Axis, mark: Curve | Bars) -> Any:
+    """What is written under a place, or the place; bars stand beside their tick where several share it."""
+    if not isinstance(axis.ticks, Mapping):
+        return x
+    near = min(axis.ticks, key=lambda tick: abs(tick - x), default=x) if isinstance(mark, Bars) else x
+    return axis.ticks.get(near, x) if abs(near - x) < 0.5 else x
 
 
 def _add(mark: Mark, color: str, traces: list[Any], layout: dict[str, Any], panel: Panel) -> None:
     match mark:
         case Curve():
-            traces.extend(_curve(mark, _named(mark.color or color)))
+            traces.extend(_curve(mark, _named(mark.color or color), panel))
         case Bars():
             traces.append(_bars(mark, mark.color or color))
         case HeatMap():
@@ -147,7 +205,7 @@ def _add(mark: Mark, color: str, traces: list[Any], layout: dict[str, Any], pane
             layout["annotations"].append(_note(mark, panel))
 
 
-def _curve(mark: Curve, color: str) -> list[dict[str, Any]]:
+def _curve(mark: Curve, color: str, panel: Panel) -> list[dict[str, Any]]:
     name, shown = html_math(mark.label), bool(mark.label)
     traces: list[dict[str, Any]] = []
     if mark.band is not None:
@@ -187,9 +245,13 @@ def _curve(mark: Curve, color: str) -> list[dict[str, Any]]:
                 {"array": lengths} if lengths.ndim == 1 else {"array": lengths[1], "arrayminus": lengths[0]}
             )
             trace[key] = bars
+    place = "" if _shares_places(panel) else "%{x:.4g}: "
+    if isinstance(panel.x.ticks, Mapping):
+        place = "%{text}: "
+        trace["text"] = [html_math(str(_name_at(x, panel.x, mark))) for x in mark.x.tolist()]
     trace |= {
         "showlegend": shown,
-        "hovertemplate": "%{x:.4g}: %{y:.4g}" + ("" if shown else "<extra></extra>"),
+        "hovertemplate": f"{place}%{{y:.4g}}" + ("" if shown else "<extra></extra>"),
     }
     return [*traces, trace]
 
@@ -343,7 +405,8 @@ def _axis(axis: Axis, panel: Panel, which: str) -> dict[str, Any]:
     elif axis.ticks is not None:
         made["tickvals"] = list(axis.ticks)
     elif axis.whole:
-        made |= {"tickformat": "d"}
+        known = np.concatenate([np.zeros(0), *_values(panel, which)])
+        made |= {"tickformat": "d", "dtick": max(1, -(-int(np.ptp(known)) // _FEW)) if len(known) else 1}
     ends = [_log_end(end, scale) for end in (axis.low, axis.high)]
     if any(end is not None for end in ends):
         made["range"] = ends[::-1] if axis.reverse else ends
@@ -353,6 +416,8 @@ def _axis(axis: Axis, panel: Panel, which: str) -> dict[str, Any]:
         made["constrain"] = "domain"
     if not panel.grid:
         made["showgrid"] = False
+    if panel.bare:
+        made["visible"] = False
     return made
 
 

@@ -11,6 +11,12 @@ import numpy as np
 Cell: TypeAlias = Any  # a text, a number, a truth value, or None for an empty cell
 
 
+class Tone(str):
+    """How something ended: "critical", "warning", "note" or "good". Pages show it as a badge, in its colour."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Column:
     """A heading, what stands below it, its unit, and the name of the column that holds its standard error."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
+from itertools import groupby
+from textwrap import wrap
 from typing import Any, Literal
 
-from foretrain.support.answers.answer import Answer, Code, Part
+from foretrain.support.answers.answer import Answer, Code, Facts, Part
 from foretrain.support.answers.table import Table
 
 _PADDING = 3  # between columns on a terminal
 _TEXT, _WORD = 16, 32  # letters side by side that texts get at least, and that a word keeps together
+_NARROWEST, _WIDEST = 40, 100  # letters in a line of prose on a terminal
+_CODE_LINES = 14  # of code that is kept brief
 
 
 def show(answer: Answer) -> None:
@@ -31,26 +36,59 @@ def show(answer: Answer) -> None:
             console.print(line, soft_wrap=line.startswith(" ") or "  " in line)
 
 
-def plain(answer: Answer) -> str:
-    """An answer as text, one row of a table per line whatever the width of the screen."""
-    return "\n".join(f"{part if isinstance(part, str) else aligned(part)}\n" for part in readable(answer))
+def plain(answer: Answer, width: int | None = None) -> str:
+    """An answer as text, one row of a table per line; prose is broken between words if a ``width`` is given."""
+    parts = (_broken(part, width) if isinstance(part, str) else aligned(part) for part in readable(answer))
+    return "\n".join(f"{part}\n" for part in parts)
+
+
+def screen_width() -> int | None:
+    """How wide prose is on a terminal; None where nobody looks at one."""
+    if not sys.stdout.isatty():
+        return None
+    return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))
 
 
 def readable(answer: Answer) -> Iterator[str | Table]:
-    """What can be read, in order: paragraphs and tables; pictures are left out."""
-    heading = ": ".join(filter(None, (answer.title, answer.statement)))
+    """What can be read, in order: paragraphs and tables; pictures are left out, folded answers are one line each."""
+    heading = _heading(answer)
     if heading:
         yield heading
-    for part in answer.parts:
-        yield from _readable_part(part)
+    for folded, group in groupby(answer.parts, lambda part: isinstance(part, Answer) and part.folded):
+        if folded:
+            yield "\n".join(_heading(part) for part in group if isinstance(part, Answer))
+        else:
+            for part in group:
+                yield from _readable_part(part)
+
+
+def _heading(answer: Answer) -> str:
+    tone = answer.tone if answer.folded else answer.tone.upper()
+    return ": ".join(filter(None, (tone, answer.title, answer.statement)))
+
+
+def _broken(text: str, width: int | None) -> str:
+    """Prose in lines that fit; code and columns, which have several spaces in a row, as they are."""
+    if width is None:
+        return text
+    return "\n".join(
+        line
+        if line.startswith(" ") or "  " in line
+        else "\n".join(wrap(line, width, break_long_words=False, break_on_hyphens=False))
+        for line in text.split("\n")
+    )
 
 
 def _readable_part(part: Part) -> Iterator[str | Table]:
     if isinstance(part, Answer):
         yield from readable(part)
+    elif isinstance(part, Facts):
+        yield "\n".join(f"{name}: {text}" for name, text in part.texts.items())
     elif isinstance(part, Code):
-        lines = "\n".join(f"  {line}".rstrip() for line in part.text.splitlines())
-        yield f"{part.caption}\n{lines}" if part.caption else lines
+        lines = [f"  {line}".rstrip() for line in part.text.splitlines()]
+        if part.brief and len(lines) > _CODE_LINES:
+            lines[_CODE_LINES - 1 :] = [f"  # ... {len(lines) - _CODE_LINES + 1} more lines"]
+        yield "\n".join([*([part.caption] if part.caption else []), *lines])
     elif isinstance(part, Table):
         if part.caption:
             yield part.caption
