@@ -45,7 +45,9 @@ def activation(
     """
     described = derivatives is not None or name is not None or not isinstance(kinks, str)
     if isinstance(kinks, str) and kinks != "detect":
-        raise InputError(f"kinks must be 'detect' or the places of the kinks, such as (0.0,), not {kinks!r}.")
+        raise InputError(
+            f"`kinks` must be 'detect' or the places of the kinks, such as (0.0,), not {kinks!r}."
+        )
     if isinstance(spec, (str, Activation)):
         if described:
             raise InputError("derivatives, kinks and name describe a callable: leave them out here.")
@@ -58,7 +60,7 @@ def activation(
     if parameters:
         raise InputError(
             f"{next(iter(parameters))!r} cannot be passed on to a callable: "
-            "bind it first, as in functools.partial(function, slope=0.2)."
+            "bind it first, as in functools.partial(function, `slope=0.2`)."
         )
     if isinstance(spec, np.ufunc) and spec in _KNOWN_UFUNCS and not described:
         return member(_KNOWN_UFUNCS[spec], {})

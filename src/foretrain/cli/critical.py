@@ -210,5 +210,5 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
-    phrases=(("C_b runs", "--c-b-range runs"), ("C_W runs", "--c-w-range runs")),
+    aliases={"c_b": "--c-b-range", "c_w": "--c-w-range"},
 )

@@ -12,17 +12,16 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foretrain.cli import output
-from foretrain.cli.wording import in_options
 from foretrain.support import answers, progress
 from foretrain.support.answers.text import show
-from foretrain.support.errors import ForetrainError, InputError
+from foretrain.support.errors import ForetrainError, ForetrainWarning, InputError, on_the_command_line
 from foretrain.support.json_text import json_text
 
 if TYPE_CHECKING:
@@ -50,7 +49,9 @@ class Command:
     examples: tuple[str, ...]
     saves: bool = False
     draws: bool = False
-    phrases: tuple[tuple[str, str], ...] = ()  # in messages, and what to say instead: see ``in_options``
+    aliases: Mapping[str, str] = field(
+        default_factory=dict
+    )  # options by the names of other parameters in Python
 
 
 @dataclass(frozen=True)
@@ -106,18 +107,19 @@ def parser(name: str, command: Command) -> Any:
     built = typer.main.get_command(app)
     for option in (one for item in built.params for one in item.opts if one.startswith("--")):
         spelling[option.removeprefix("--").replace("-", "_")] = option
+    spelling |= command.aliases
     return built
 
 
-def report(error: BaseException, *, debug: bool = False, told: Callable[[str], str] = str) -> int:
-    """Say on stderr, in one sentence and in the words of ``told``, what went wrong, and return the exit code."""
+def report(error: BaseException, *, debug: bool = False, options: Mapping[str, str] | None = None) -> int:
+    """Say on stderr, in one sentence with the command's ``options``, what went wrong, and return the exit code."""
     progress.clear()
     if debug:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
         message, code = "interrupted.", 130
     elif isinstance(error, ForetrainError):
-        message, code = told(str(error)), 2
+        message, code = on_the_command_line(error.message, options or {}), 2
     else:
         message, code = f"unexpected {type(error).__name__} ({error}): run it again with --debug.", 1
     print(f"foretrain: {' '.join(message.split())}", file=sys.stderr)
@@ -144,20 +146,17 @@ def _with_options(command: Command, spelling: Mapping[str, str]) -> Callable[...
         if item.name in offered
     ]
 
-    def told(said: str) -> str:
-        return in_options(said, spelling, command.phrases)
-
     def entry(**values: Any) -> int:
         options = _Options(**{name: values.pop(name) for name in offered})
         try:
-            with _warnings_in_one_line(told):
+            with _warnings_in_one_line(spelling):
                 return _perform(command, values, options)
         except BrokenPipeError:
             raise
         except SystemExit as error:
             return report(InputError(f"the code that was called asked Python to exit ({error.code})."))
         except (Exception, KeyboardInterrupt) as error:
-            return report(error, debug=options.debug, told=told)
+            return report(error, debug=options.debug, options=spelling)
 
     signature = own.replace(parameters=[*own.parameters.values(), *added], return_annotation=int)
     entry.__doc__ = command.function.__doc__
@@ -167,9 +166,11 @@ def _with_options(command: Command, spelling: Mapping[str, str]) -> Callable[...
 
 
 @contextmanager
-def _warnings_in_one_line(told: Callable[[str], str]) -> Iterator[None]:
+def _warnings_in_one_line(options: Mapping[str, str]) -> Iterator[None]:
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"foretrain: warning: {' '.join(told(str(message)).split())}", file=sys.stderr)
+        marked = message.message if isinstance(message, ForetrainWarning) else str(message)
+        text = on_the_command_line(marked, options)
+        print(f"foretrain: warning: {' '.join(text.split())}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

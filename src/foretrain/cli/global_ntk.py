@@ -118,7 +118,7 @@ def _check_batch(kernel: GlobalNTK, count: int) -> None:
         if "batch" in axes.names and axes.shape[axes.names.index("batch")] != count:
             raise InputError(
                 f"the states are {axes.describe()}, but x has {count} samples: x is (samples, steps, features), so "
-                "let the model take samples first, with batch_first=True."
+                "let the model take samples first, with `batch_first=True`."
             )
 
 
@@ -312,10 +312,4 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
-    phrases=(
-        (
-            "unfreeze some, or pass a functional model's parameters= as leaf tensors that require grad",
-            "unfreeze some",
-        ),
-    ),
 )

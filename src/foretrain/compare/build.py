@@ -65,7 +65,7 @@ def build(
     """
     check_network(mlp)
     if n_in is not None and mlp.n_in not in (None, n_in):
-        raise InputError(f"n_in is {n_in} but the MLP has n_in {mlp.n_in}: leave one of them out.")
+        raise InputError(f"`n_in` is {n_in} but the MLP has n_in {mlp.n_in}: leave one of them out.")
     whole = mlp if n_in is None or mlp.n_in is not None else mlp.replace(n_in=n_in)
     network = Network(whole, _check_dtype(dtype), _check_device(device))
     source = torch_generator(seed)
@@ -79,7 +79,7 @@ def build(
 
 def _check_dtype(dtype: object) -> torch.dtype:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise InputError(f"dtype is {dtype!r}: give a floating-point torch type such as torch.float32.")
+        raise InputError(f"`dtype` is {dtype!r}: give a floating-point torch type such as torch.float32.")
     return dtype
 
 
@@ -88,7 +88,7 @@ def _check_device(device: str | torch.device) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(
-            f"device {str(device)!r} cannot be used here ({error}): use device='cpu'."
+            f"device {str(device)!r} cannot be used here ({error}): use `device='cpu'`."
         ) from error
     return torch.device(device)
 

@@ -126,7 +126,7 @@ def compare_effective_kernels(
         Learning rate of plain gradient descent times the largest eigenvalue of the training kernel, below 2.
     """
     if len(set(widths)) < 3 or min(widths) < 2:
-        raise InputError(f"widths are {list(widths)}: give at least three different ones, each at least 2.")
+        raise InputError(f"`widths` are {list(widths)}: give at least three different ones, each at least 2.")
     found = [
         measured_networks(
             mlp.replace(width=[width] * len(mlp.hidden_widths)),

@@ -103,7 +103,7 @@ def compare(mlp: MLP, *arguments: Any, trained: bool = False, **options: Any) ->
     if trained is True:
         return _compare_trained(mlp, *arguments, **options)
     if trained is not False:
-        raise InputError(f"trained is {trained!r}: give True or False.")
+        raise InputError(f"`trained` is {trained!r}: give True or False.")
     from foretrain.compare.initial import compare_initial
 
     return compare_initial(mlp, *arguments, **options)
@@ -114,7 +114,7 @@ def _compare_trained(mlp: MLP, *arguments: Any, regime: str = "infinite", **opti
     if len(arguments) + sum(name in options for name in data) < len(data):
         raise InputError(
             "trained networks need training inputs, targets and test inputs: call compare(mlp, X_train, Y_train, "
-            "X_test, trained=True)."
+            "X_test, `trained=True`)."
         )
     if regime == "infinite":
         from foretrain.compare.trained.comparison import compare_trained

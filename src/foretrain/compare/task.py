@@ -155,7 +155,7 @@ def sample_tensor(values: Any, name: str) -> Tensor:
     """Real numbers with one entry for each sample along the first axis, without their history."""
     if isinstance(values, dict) or (isinstance(values, tuple) and any(map(_is_array, values))):
         raise NotSupportedError(
-            f"{name} is a {type(values).__name__}: give one tensor, and wrap the model so that it takes it apart."
+            f"`{name}` is a {type(values).__name__}: give one tensor, and wrap the model so that it takes it apart."
         )
     try:
         found = torch.as_tensor(values)
@@ -163,7 +163,7 @@ def sample_tensor(values: Any, name: str) -> Tensor:
         found = torch.tensor(0.0)
     if not found.ndim or found.is_complex():
         raise InputError(
-            f"{name} is a {type(values).__name__}: give an array of real numbers with one entry for each sample."
+            f"`{name}` is a {type(values).__name__}: give an array of real numbers with one entry for each sample."
         )
     return found.detach()
 
@@ -210,7 +210,7 @@ def _adds_up(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
 def _check_value(task: Task, model: nn.Module) -> None:
     for name, values in (("x", task.x), ("y", task.y)):
         if not torch.isfinite(values).all():
-            raise InputError(f"{name} has values that are infinite or not a number: remove them.")
+            raise InputError(f"`{name}` has values that are infinite or not a number: remove them.")
     with torch.no_grad():
         outputs = model(task.x)
         if not torch.isfinite(outputs).all():

@@ -184,7 +184,7 @@ def _recipe(model: nn.Module, optimizer: torch.optim.Optimizer | float | None) -
     if number and 0 < optimizer < math.inf:
         return descent(model, float(optimizer))
     raise InputError(
-        f"optimizer is {optimizer!r}: give a torch optimizer, or a positive learning rate of plain descent."
+        f"`optimizer` is {optimizer!r}: give a torch optimizer, or a positive learning rate of plain descent."
     )
 
 

@@ -148,10 +148,10 @@ def predict_modes(
         raise unknown_name("loss", str(loss), get_args(Loss))
     budgets = _checked_steps(steps)
     if not (np.isfinite(lr) and lr > 0):
-        raise InputError(f"lr is {lr}, but it must be positive and finite.")
+        raise InputError(f"`lr` is {lr}, but it must be positive and finite.")
     if not (0 < threshold < 1 and 0 < accuracy < 1):
         raise InputError(
-            f"threshold is {threshold} and accuracy {accuracy}, but both must be between 0 and 1."
+            f"`threshold` is {threshold} and accuracy {accuracy}, but both must be between 0 and 1."
         )
     kernel = ntk_operator(model, x)
     outputs = kernel.model_outputs().double().cpu().numpy()
@@ -241,7 +241,7 @@ def _course(product: Product, task: _Task) -> _Course:
     if not krylov.exhausted and change > 10 * task.tolerance:
         warn_user(
             f"Lanczos changed by {change:.2g} in its last products, of {krylov.products}, instead of "
-            f"{task.tolerance:.2g}: ask for fewer steps or less accuracy=, or a smaller lr.",
+            f"{task.tolerance:.2g}: ask for fewer steps or less `accuracy=`, or a smaller `lr`.",
         )
     descent, flow = np.hsplit(left[:, : 2 * budgets], 2)
     return _Course(descent, flow, float(values[0]), krylov.products)
@@ -339,5 +339,5 @@ def _checked_steps(steps: int | Sequence[int]) -> tuple[int, ...]:
     except TypeError:
         found = ()
     if not found or min(found) < 0:
-        raise InputError(f"steps is {steps!r}, but it must be a whole number from 0 on, or several.")
+        raise InputError(f"`steps` is {steps!r}, but it must be a whole number from 0 on, or several.")
     return found

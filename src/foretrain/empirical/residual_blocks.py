@@ -118,7 +118,7 @@ def tune_block(
     _check_gamma(gamma)
     _check_signal(z)
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 2:
-        raise InputError(f"draws is {draws!r}: give 2 or more, so that there is a standard error.")
+        raise InputError(f"`draws` is {draws!r}: give 2 or more, so that there is a standard error.")
     make = _maker(block)
     moments = np.array([_moments(make, z, own) for own in track(spawn(seed, int(draws)), "draws")])
     G_zz = float((z.detach().cpu().double() ** 2).mean())
@@ -226,7 +226,9 @@ def _refuse_what_cannot_be_redrawn(block: nn.Module) -> None:
 
 def _check_gamma(gamma: float) -> float:
     if not -1 < gamma < 1:
-        raise InputError(f"gamma is {gamma!r}: give a number between -1 and 1; at 1 no xi keeps the signal.")
+        raise InputError(
+            f"`gamma` is {gamma!r}: give a number between -1 and 1; at 1 no xi keeps the signal."
+        )
     return float(gamma)
 
 

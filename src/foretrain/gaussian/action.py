@@ -20,13 +20,13 @@ from foretrain.gaussian.covariance import check_covariance
 from foretrain.gaussian.lattice_mean import Observable, lattice_mean
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.wick import gaussian_moment, pairings
-from foretrain.support.errors import InputError, NotSupportedError
+from foretrain.support.errors import ForetrainWarning, InputError, NotSupportedError
 from foretrain.support.user_warnings import warn_user
 
 Array = NDArray[np.float64]
 
 
-class NegativeCouplingWarning(UserWarning):
+class NegativeCouplingWarning(ForetrainWarning):
     """exp(-S) is not normalisable; first-order formulas stay meaningful, exact integration does not."""
 
 

@@ -63,7 +63,7 @@ def expectation_of(
     tolerance = check_tolerance(tolerance, default_tolerance(min(rank, 4)))
     if rank > _MOST_QUADRATURE:
         if points < 2 * _REPLICATES:
-            raise InputError(f"points is {points}, but sampling needs at least {2 * _REPLICATES}.")
+            raise InputError(f"`points` is {points}, but sampling needs at least {2 * _REPLICATES}.")
         return _sampled(call, lower, points, seed)
     if rank == 0:
         return Expectation(np.asarray(call(np.zeros((1, len(K))))[0]), np.zeros(()), "a single point")
@@ -86,7 +86,7 @@ def _on_lattice(call: Function, lower: Array, size: float, tolerance: float) -> 
     value, error = lattice_expectation(integrand, steps, np.array([size]), tolerance, verify=True)
     if error[0] > 2 * tolerance * size:
         warn_user(
-            f"the expectation reached only an error of {error[0]:.1e}; declare kinks= if the function has any."
+            f"the expectation reached only an error of {error[0]:.1e}; declare `kinks=` if the function has any."
         )
     return Expectation(np.asarray(value[0]), np.asarray(error[0]), "lattice")
 

@@ -27,7 +27,7 @@ def _tolerance(K: NDArray[Any]) -> float:
 def _refuse_masked(name: str, values: object) -> None:
     """Masked entries would count as numbers."""
     if np.ma.is_masked(values):
-        raise InputError(f"{name} is masked: fill its masked entries, or leave them out.")
+        raise InputError(f"`{name}` is masked: fill its masked entries, or leave them out.")
 
 
 def _square(K: ArrayLike) -> NDArray[Any]:

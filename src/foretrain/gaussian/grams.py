@@ -120,7 +120,7 @@ def _in_precision(K: NDArray[Any], dtype: Any) -> NDArray[Any]:
     if dtype is None:
         return K
     if np.dtype(dtype) not in (np.float32, np.float64):
-        raise InputError(f"dtype must be float32 or float64, not {dtype!r}.")
+        raise InputError(f"`dtype` must be float32 or float64, not {dtype!r}.")
     return K.astype(dtype, copy=False)
 
 

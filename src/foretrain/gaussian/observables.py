@@ -71,7 +71,7 @@ def kink_locations(kinks: Any, inputs: int) -> list[tuple[float, ...]]:
         rows = []
     if len(rows) != inputs or not all(math.isfinite(place) for row in rows for place in row):
         raise InputError(
-            f"kinks are {kinks!r}: give finite numbers, or one list of them for each of {inputs} inputs."
+            f"`kinks` are {kinks!r}: give finite numbers, or one list of them for each of {inputs} inputs."
         )
     return rows
 

@@ -73,7 +73,7 @@ def compare(
     """
     check_same_spaces(first, second)
     if probes < 2:
-        raise InputError(f"probes is {probes}, but a standard error needs at least 2 of them.")
+        raise InputError(f"`probes` is {probes}, but a standard error needs at least 2 of them.")
     exact = first.size <= max(_EXACT_SIZE, probes)
     moments = _moments(first, second, first.size if exact else probes, exact, seed)
     difference, cosine = _relative_difference(moments.sum(0)), _cosine(moments.sum(0))

@@ -134,7 +134,7 @@ class SampledPartialTrace(AxisContraction):
         self, parent: Operator, over: tuple[str, ...], *, normalize: bool, probes: int, seed: Seed
     ) -> None:
         if probes < 2:
-            raise InputError(f"probes is {probes}, but a standard error needs at least 2 of them.")
+            raise InputError(f"`probes` is {probes}, but a standard error needs at least 2 of them.")
         traced = _traced_dimension(parent, over)
         super().__init__(parent, over, probes, 1 / (probes * traced) if normalize else 1 / probes)
         self.seed = seed
@@ -235,7 +235,7 @@ def partial_trace(
     if method not in ("auto", "exact", "stochastic"):
         raise unknown_name("method", str(method), ("auto", "exact", "stochastic"))
     if not accuracy > 0:
-        raise InputError(f"accuracy is {accuracy!r}, but it is a positive relative error such as 0.01.")
+        raise InputError(f"`accuracy` is {accuracy!r}, but it is a positive relative error such as 0.01.")
     if set(names) == set(operator.domain.plain("a partial trace").names):
         return _full_trace(operator, normalize, method, accuracy, probes, seed)
     if method == "exact" or (method == "auto" and probes is None and _small(operator, names)):
@@ -247,7 +247,7 @@ def partial_trace(
         return PartialTrace(operator, names, normalize=normalize)
     raise InputError(
         f"random probes would need more products than the exact partial trace for a relative accuracy of "
-        f"{accuracy:g}: use method='exact', a larger accuracy, or state probes=."
+        f"{accuracy:g}: use `method='exact'`, a larger `accuracy`, or state `probes=`."
     )
 
 

@@ -299,7 +299,7 @@ def leaves(vector: Vector) -> Iterator[Any]:
 
 def _checked_axis(axis: tuple[str, int]) -> tuple[str, int]:
     if not isinstance(axis, tuple) or len(axis) != 2:
-        raise InputError(f"{axis!r} is not an axis: give (name, size), or use Space.of(batch=3, unit=7).")
+        raise InputError(f"{axis!r} is not an axis: give (name, size), or use Space.of(`batch=3`, `unit=7`).")
     name, size = axis
     if not isinstance(name, str) or not name:
         raise InputError(f"{name!r} is not a name for an axis: give a string such as 'time'.")

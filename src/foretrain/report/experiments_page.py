@@ -39,7 +39,7 @@ summary { cursor: pointer; } .source { color: #666; } a { color: #0072B2; }
 def write_experiments_page(run: Run) -> Path:
     """Write index.html beside the folders of a run's experiments, whose pictures it shows; return its place."""
     if run.folder is None:
-        raise InputError("this run is not kept in a folder: run the experiments with keep=.")
+        raise InputError("this run is not kept in a folder: run the experiments with `keep=`.")
     title = "Experiments of foretrain"
     head = element(
         "head",

@@ -28,8 +28,8 @@ def check_scales(scales: ArrayLike) -> Array:
     found = check_state(scales)
     if (found < 0).any():
         raise InputError(
-            f"the scale of layer {int(np.argmax(found < 0)) + 1} is negative: escape times are for scales that are "
-            "zero or positive; reduced_flow follows any signs."
+            f"the scale of layer {int(np.argmax(found < 0)) + 1} is negative: `escape times are for scales that "
+            "are zero or positive; reduced_flow follows any signs|give none below 0`."
         )
     return found
 
@@ -41,10 +41,10 @@ def check_state(scales: ArrayLike) -> Array:
     try:
         found = np.array(scales, dtype=float)
     except (TypeError, ValueError):
-        raise InputError(f"scales must be one number for each layer, not {scales!r}.") from None
+        raise InputError(f"`scales` must be one number for each layer, not {scales!r}.") from None
     if found.ndim != 1 or len(found) < 2:
         raise InputError(
-            f"scales must be a list with one number for each of at least two layers, but has shape {found.shape}."
+            f"`scales` must be a list with one number for each of at least two layers, but has shape {found.shape}."
         )
     if not np.isfinite(found).all():
         raise InputError("the scales must be finite numbers.")
@@ -64,13 +64,13 @@ def check_width(width: int) -> int:
 def check_positive(value: Any, name: str) -> float:
     """A finite positive number."""
     if isinstance(value, (str, bytes)) or np.ndim(value) != 0:
-        raise InputError(f"{name} must be one positive number, not {value!r}.")
+        raise InputError(f"`{name}` must be one positive number, not {value!r}.")
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be one positive number, not {value!r}.") from None
+        raise InputError(f"`{name}` must be one positive number, not {value!r}.") from None
     if not 0 < number < np.inf:
-        raise InputError(f"{name} is {number!r}: give a finite positive number.")
+        raise InputError(f"`{name}` is {number!r}: give a finite positive number.")
     return number
 
 
@@ -81,7 +81,7 @@ def check_beta(beta: Any) -> float:
     except (TypeError, ValueError):
         strength = np.nan
     if not np.isfinite(strength):
-        raise InputError(f"beta is {beta!r}: give the strength of the teacher, one finite number.")
+        raise InputError(f"`beta` is {beta!r}: give the strength of the teacher, one finite number.")
     return strength
 
 
@@ -134,7 +134,7 @@ def _whole(value: Any, least: int, name: str, meaning: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise InputError(f"{name} must be a whole number ({meaning}), not {value!r}.") from None
+        raise InputError(f"`{name}` must be a whole number ({meaning}), not {value!r}.") from None
     if number < least:
-        raise InputError(f"{name} is {number}: give {meaning}.")
+        raise InputError(f"`{name}` is {number}: give {meaning}.")
     return number

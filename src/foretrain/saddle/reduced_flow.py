@@ -60,14 +60,14 @@ def reduced_flow(
     unit, strength = matrix_times(neurons, time), check_beta(beta)
     if sum(end is not None for end in (until, times, threshold)) != 1:
         raise InputError(
-            "give exactly one of until=, times= and threshold=, to say where the flow is to end."
+            "give exactly one of `until=`, `times=` and `threshold=`, to say where the flow is to end."
         )
     if threshold is not None:
         last = escape_time(
             act, X, width=neurons, beta=strength, threshold=threshold, method="reduced", time=time
         )
         if not math.isfinite(last):
-            raise InputError(f"X_1 never reaches the threshold {threshold:g}: give until= instead.")
+            raise InputError(f"X_1 never reaches the threshold {threshold:g}: give `until=` instead.")
         until = last
     record = _record(until, points) if times is None else _check_times(times)
     states, field = with_accuracy(
@@ -79,7 +79,7 @@ def reduced_flow(
 def _record(until: float | None, points: int) -> Array:
     assert until is not None
     if points < 2:
-        raise InputError(f"points is {points}: give the number of times to record, 2 or more.")
+        raise InputError(f"`points` is {points}: give the number of times to record, 2 or more.")
     return np.linspace(0.0, 0.0 if until == 0.0 else check_positive(until, "until"), points)
 
 

@@ -1,13 +1,63 @@
-"""One hierarchy of errors. A message is one sentence that says what is wrong and what to do next."""
+"""One hierarchy of errors. A message is one sentence that says what is wrong and what to do next.
+
+Parameters stand between backticks in a message: "`eta` is -1: give a positive number, or leave `time=` out.". Python
+prints them as they are, without the backticks; ``parameters`` lists them; the command line puts its own options in
+their place. "`in Python|on the command line`" is for advice that differs between the two.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+
+_MARK = re.compile(r"`([^`]*)`")
+_ARGUMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<equals>=?)(?P<value>.*)", re.DOTALL)
+
+
+def in_python(message: str) -> str:
+    """A message with its parameters as Python spells them."""
+    return _MARK.sub(lambda mark: mark[1].partition("|")[0], message)
+
+
+def on_the_command_line(message: str, options: Mapping[str, str]) -> str:
+    """A message with options in place of parameters; ``options`` are by their names in Python, in small letters."""
+
+    def spell(mark: re.Match[str]) -> str:
+        python, bar, here = mark[1].partition("|")
+        if bar:
+            return here
+        argument = _ARGUMENT.fullmatch(python)
+        option = options.get(argument["name"].lower()) if argument else None
+        if argument is None or option is None:
+            return python
+        value = argument["value"].strip("'\"")
+        return option if value in ("", "True") else f"{option} {value}"
+
+    return _MARK.sub(spell, message)
 
 
 class ForetrainError(Exception):
     """Base of everything foretrain raises on purpose; the command line turns it into exit code 2."""
+
+    def __str__(self) -> str:
+        return in_python(self.message)
+
+    @property
+    def message(self) -> str:
+        """The sentence with its marks."""
+        return str(self.args[0]) if self.args else ""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The parameters it speaks of, in the order of the sentence."""
+        arguments = (_ARGUMENT.match(mark) for mark in _MARK.findall(self.message))
+        return tuple(argument["name"] for argument in arguments if argument)
+
+    @property
+    def parameter(self) -> str | None:
+        """The parameter that is at fault, if one is named."""
+        return next(iter(self.parameters), None)
 
 
 class InputError(ForetrainError, ValueError):
@@ -31,7 +81,19 @@ class EngineError(ForetrainError, RuntimeError):
     """Workers or a cluster cannot be reached, or died at work."""
 
 
-class AccuracyWarning(UserWarning):
+class ForetrainWarning(UserWarning):
+    """Base of the warnings; parameters are marked as in errors."""
+
+    def __str__(self) -> str:
+        return in_python(self.message)
+
+    @property
+    def message(self) -> str:
+        """The sentence with its marks."""
+        return str(self.args[0]) if self.args else ""
+
+
+class AccuracyWarning(ForetrainWarning):
     """A result is returned with an error estimate above the requested tolerance."""
 
 

@@ -76,7 +76,7 @@ def _sequence(seed: int | np.integer | np.random.SeedSequence | None) -> np.rand
         return np.random.SeedSequence()
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(
-            f"seed is {seed!r}, but it must be a whole number from 0 on, "
+            f"`seed` is {seed!r}, but it must be a whole number from 0 on, "
             "a numpy SeedSequence or Generator, or None."
         )
     return np.random.SeedSequence(int(seed))

@@ -131,7 +131,7 @@ class MLP:
         """Widths n_0..n_L; needs ``n_in``."""
         if self.n_in is None:
             raise InputError(
-                "n_in is not set: give MLP(..., n_in=...) or take it from data with with_inputs(X)."
+                "n_in is not set: give MLP(..., `n_in=`...) or take it from data with with_inputs(X)."
             )
         return (self.n_in, *self.hidden_widths, self.n_out)
 
@@ -198,15 +198,15 @@ class MLP:
         inputs = real_array(name, X)
         if inputs.ndim != 2:
             raise InputError(
-                f"{name} has shape {inputs.shape}: give shape (inputs, n_in), for one input x the row x[None, :]."
+                f"`{name}` has shape {inputs.shape}: give shape (inputs, n_in), for one input x the row x[None, :]."
             )
         if 0 in inputs.shape:
             raise InputError(
-                f"{name} has shape {inputs.shape}: give at least one input with at least one component."
+                f"`{name}` has shape {inputs.shape}: give at least one input with at least one component."
             )
         if self.n_in is not None and inputs.shape[1] != self.n_in:
             raise InputError(
-                f"{name} has {inputs.shape[1]} components per input but n_in is {self.n_in}: change one of them."
+                f"`{name}` has {inputs.shape[1]} components per input but n_in is {self.n_in}: change one of them."
             )
         return inputs
 
@@ -240,7 +240,9 @@ class MLP:
 def check_network(mlp: object) -> None:
     """An error if the network is no MLP."""
     if not isinstance(mlp, MLP):
-        raise InputError(f"the network is {mlp!r}: give an MLP, such as ft.MLP('tanh', depth=5, width=100).")
+        raise InputError(
+            f"the network is {mlp!r}: give an MLP, such as ft.MLP('tanh', `depth=5`, `width=100`)."
+        )
 
 
 def _layer_table(mlp: MLP) -> list[str]:
@@ -273,7 +275,7 @@ def _hidden_widths(width: int | Sequence[int] | None, depth: int) -> tuple[int, 
     widths = tuple(whole_number("width", value) for value in width)
     if len(widths) != hidden:
         raise InputError(
-            f"width lists {len(widths)} layers but depth {depth} has {hidden} hidden layers: give one each."
+            f"`width` lists {len(widths)} layers but depth {depth} has {hidden} hidden layers: give one each."
         )
     return widths
 
@@ -281,7 +283,7 @@ def _hidden_widths(width: int | Sequence[int] | None, depth: int) -> tuple[int, 
 def _not_negative(name: str, values: tuple[float, ...]) -> tuple[float, ...]:
     for value in values:
         if value < 0:
-            raise InputError(f"{name} contains {value:g}: give zero or a positive number.")
+            raise InputError(f"`{name}` contains {value:g}: give zero or a positive number.")
     return values
 
 
@@ -293,18 +295,18 @@ def _skip_couplings(gamma: PerLayer | None, depth: int, hidden: tuple[int, ...])
     if not is_list(gamma):
         if couplings[0] and depth < 3:
             raise InputError(
-                f"gamma is {couplings[0]:g} but depth {depth} has no hidden layer after the first: "
-                "use depth 3 or more, or leave gamma out."
+                f"`gamma` is {couplings[0]:g} but depth {depth} has no hidden layer after the first: "
+                "use depth 3 or more, or leave `gamma` out."
             )
         couplings = tuple(value if 0 < index < depth - 1 else 0.0 for index, value in enumerate(couplings))
     if couplings[0] or couplings[-1]:
         raise InputError(
-            "gamma must be zero in the first and in the output layer, which have no skip connection."
+            "`gamma` must be zero in the first and in the output layer, which have no skip connection."
         )
     for index, value in enumerate(couplings):
         if value and hidden[index - 1] != hidden[index]:
             raise InputError(
-                f"gamma is {value:g} at layer {index + 1} but its width {hidden[index]} differs from the "
+                f"`gamma` is {value:g} at layer {index + 1} but its width {hidden[index]} differs from the "
                 f"{hidden[index - 1]} before it: a skip connection needs equal widths."
             )
     return couplings

@@ -26,7 +26,7 @@ def check_learning_rate(eta: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if isinstance(eta, bool) or not (math.isfinite(number) and number >= 0):
-        raise InputError(f"eta is {eta!r}: give a finite learning rate that is not negative.")
+        raise InputError(f"`eta` is {eta!r}: give a finite learning rate that is not negative.")
     return number
 
 
@@ -54,7 +54,8 @@ def check_targets(Y: ArrayLike, inputs: int, outputs: int, name: str = "targets"
         targets = targets[:, None]
     if targets.shape != (inputs, outputs):
         raise InputError(
-            f"{name} have shape {targets.shape}: give numbers of shape ({inputs}, {outputs}), one row for each input "
+            f"`{name}` have shape {targets.shape}: give numbers of shape ({inputs}, {outputs}), one row "
+            "for each input "
             "and one column for each output."
         )
     return targets
@@ -70,7 +71,7 @@ def whole(step: float) -> int:
     number = not_negative("time", step)
     if not math.isclose(number, round(number), rel_tol=0, abs_tol=1e-12):
         raise InputError(
-            f"time is {step!r}: steps are whole numbers; for continuous time use algorithm='flow'."
+            f"`time` is {step!r}: steps are whole numbers; for continuous time use `algorithm='flow'`."
         )
     return round(number)
 
@@ -86,7 +87,7 @@ def per_layer(name: str, value: PerLayer, depth: int) -> tuple[float, ...]:
         return (_finite_number(name, value),) * depth
     if len(value) != depth:
         raise InputError(
-            f"{name} lists {len(value)} values but depth is {depth}: give one per layer or one number."
+            f"`{name}` lists {len(value)} values but depth is {depth}: give one per layer or one number."
         )
     return tuple(_finite_number(name, entry) for entry in value)
 
@@ -98,5 +99,5 @@ def _finite_number(name: str, value: object) -> float:
         and not np.ndim(cast("Any", value))
     )
     if not real or not np.isfinite(float(cast("float", value))):
-        raise InputError(f"{name} contains {value!r}: give finite real numbers.")
+        raise InputError(f"`{name}` contains {value!r}: give finite real numbers.")
     return float(cast("float", value))

@@ -67,14 +67,14 @@ def recommended(
     if isinstance(network, Criticality):
         if depth is None or X is not None:
             raise InputError(
-                "for a Criticality give depth= and no X; to balance inputs give the network, such as "
+                "for a Criticality give `depth=` and no X; to balance inputs give the network, such as "
                 "MLP.critical(..., depth, width)."
             )
         return class_rates(network, whole_number("depth", depth), lambda_b, lambda_W)
     if not isinstance(network, MLP):
         raise InputError(f"the network is {network!r}: give an MLP, or ft.criticality(...) with a depth.")
     if depth not in (None, network.depth):
-        raise InputError(f"depth is {depth} but the network has {network.depth} layers: leave depth out.")
+        raise InputError(f"`depth` is {depth} but the network has {network.depth} layers: leave `depth` out.")
     if X is not None:
         return balanced_rates(network, X, lambda_b, lambda_W)
     found = criticality(network.activation)
@@ -162,7 +162,7 @@ def _parts(wanted: ArrayLike | None, depth: int) -> Array:
 def _check_overall(lambda_b: float, lambda_W: float) -> None:
     for name, value in (("lambda_b", lambda_b), ("lambda_W", lambda_W)):
         if not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{name} is {value!r}: give one finite number, zero or positive.")
+            raise InputError(f"`{name}` is {value!r}: give one finite number, zero or positive.")
 
 
 def _signal_at_fixed_point(found: Criticality) -> float:

@@ -173,7 +173,7 @@ def _best_fluctuation(n_out: int) -> float:
 
 def _check_gamma(gamma: float) -> float:
     if not -1 < gamma < 1:
-        raise InputError(f"gamma is {gamma!r}: criticality needs -1 < gamma < 1 (B.20), (B.21).")
+        raise InputError(f"`gamma` is {gamma!r}: criticality needs -1 < gamma < 1 (B.20), (B.21).")
     return float(gamma)
 
 

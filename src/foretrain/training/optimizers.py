@@ -35,10 +35,10 @@ def shampoo(
     that is what costs time. Roots kept from earlier steps would be huge, up to epsilon^(-1/2), for new gradients.
     """
     if not lr > 0:
-        raise InputError(f"lr is {lr}, but a learning rate must be positive.")
+        raise InputError(f"`lr` is {lr}, but a learning rate must be positive.")
     if not epsilon > 0:
         raise InputError(
-            f"epsilon is {epsilon}, but it must be positive, or roots of zero would be divided by."
+            f"`epsilon` is {epsilon}, but it must be positive, or roots of zero would be divided by."
         )
     try:
         from pytorch_optimizer import Shampoo

@@ -123,7 +123,7 @@ def _declared(kinks: Iterable[float]) -> tuple[float, ...]:
         places = tuple(sorted({float(place) + 0.0 for place in kinks}))
     except (TypeError, ValueError):
         raise InputError(
-            f"kinks must be 'detect' or the places of the kinks, such as (0.0, 1.5), not {kinks!r}."
+            f"`kinks` must be 'detect' or the places of the kinks, such as (0.0, 1.5), not {kinks!r}."
         ) from None
     if not all(map(math.isfinite, places)):
         raise InputError("the places of kinks must be finite numbers.")

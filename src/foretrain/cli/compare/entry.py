@@ -230,8 +230,4 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
-    phrases=(
-        ("give a time", "give --time"),
-        ("soft labels, such as label_smoothing=0.1", "probabilities as y"),
-    ),
 )

@@ -296,10 +296,4 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
-    phrases=(
-        (
-            "escape times are for scales that are zero or positive; reduced_flow follows any signs",
-            "give none below 0",
-        ),
-    ),
 )

@@ -303,8 +303,5 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
-    phrases=(
-        ("X contains values that are not finite", "--inputs contain values that are not finite"),
-        ("quadruples name", "--quadruples name"),
-    ),
+    aliases={"x": "--inputs"},
 )

@@ -13,7 +13,6 @@ from foretrain.cli.frame import Command, Seed, command_answer
 from foretrain.cli.model_inputs import model_from
 from foretrain.cli.ntk.answer import dataset, document, text
 from foretrain.cli.ntk.work import (
-    PHRASES,
     Work,
     beside,
     in_precision,
@@ -195,5 +194,5 @@ COMMAND = Command(
     ),
     saves=True,
     draws=True,
-    phrases=PHRASES,
+    aliases={"overwrite": "--anew", "store": "-o"},
 )

@@ -19,31 +19,6 @@ if TYPE_CHECKING:
 
     Found = TangentKernel | StoredKernel
 
-# What messages say of arguments of ``ntk`` that are other options here, or none.
-PHRASES = (
-    (
-        "say with output= which tensor is meant, by name, position, or a function of the result",
-        "wrap it in a function of your file so that it returns one tensor",
-    ),
-    ("pick a real output with output=", "let the model return real numbers"),
-    ("pick or reshape it with output=", "let the model return samples first"),
-    ("ask for fewer parameters with parameters=, for", "ask for"),
-    ("or use ntk_operator(...), or give", "or give"),
-    ("'full', 'trace' or a list of numbers", "numbers"),
-    ("outputs=, output=, parameters=, rates=, by= or", "--outputs, --trace, --by, --dtype or"),
-    ("the same ntk(..., store=)", "the same command"),
-    ("ntk(..., store=)", "this command"),
-    ("pass overwrite=True", "add --anew"),
-    ("outputs='trace'", "--trace"),
-    ("overwrite=", "--anew"),
-    ("store=", "-o"),
-    (
-        "unfreeze some, or pass a functional model's parameters= as leaf tensors that require grad",
-        "unfreeze some",
-    ),
-    ("or None for all cores", "or left out for all cores"),
-)
-
 
 @dataclass(frozen=True)
 class Work:

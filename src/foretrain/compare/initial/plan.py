@@ -46,7 +46,7 @@ def _check_method(method: str, draws: object, carried: bool) -> None:
     if method not in ("auto", *METHODS):
         raise unknown_name("sampling method", str(method), ("auto", *METHODS))
     if carried and method == "conditional":
-        raise NotSupportedError("the NTK is carried by weights: use method='weights'.")
+        raise NotSupportedError("the NTK is carried by weights: use `method='weights'`.")
     whole_number("draws", draws, least=10 * _FEWEST_BATCHES)
 
 

@@ -26,7 +26,7 @@ def check_observables(
             return ("K", *few, *(("three_point",) if few else ()))
         return ("K", *few, "G1" if estimator == "metric" else "kurtosis")
     if not isinstance(observables, str | Iterable):
-        raise InputError(f"observables is {observables!r}: give a list of names such as ['K', 'V'].")
+        raise InputError(f"`observables` is {observables!r}: give a list of names such as ['K', 'V'].")
     names = tuple(dict.fromkeys([observables] if isinstance(observables, str) else observables))
     for name in names:
         if name not in OBSERVABLES:
@@ -59,7 +59,7 @@ def _refuse_unmeasured(name: str, mlp: MLP, estimator: str, needed: str) -> None
         )
     if estimator != needed:
         raise NotSupportedError(
-            f"{name} is measured with estimator={needed!r} only: give that, or leave {name} out of the observables."
+            f"{name} is measured with `estimator=`{needed!r} only: give that, or leave {name} out of the observables."
         )
 
 
@@ -86,5 +86,5 @@ def refuse_empty(mlp: MLP, names: Sequence[str], entries: Sequence[Entry]) -> No
     if empty:
         raise InputError(
             f"{empty[0]} of two different neurons cannot be read from one output: leave it out, or give n_out of 2 "
-            "or more, more layers or estimator='metric'."
+            "or more, more layers or `estimator='metric'`."
         )

@@ -51,7 +51,7 @@ class Ladder:
         if ratio > TRUSTED_DEPTH_TO_WIDTH:
             warn_user(
                 f"the narrowest network has depth over width {ratio:.2g}: a quadratic in 1/n may not reach the "
-                "limit, so give wider networks or larger scales."
+                "limit, so give wider networks or larger `scales`."
             )
 
 
@@ -84,7 +84,7 @@ def scales_of_widths(
         )
     sizes = [whole_number("one of widths", width) for width in widths] if is_list(widths) else []
     if len({*sizes}) < TERMS:
-        raise InputError(f"widths is {widths!r}: give at least {TERMS} different whole numbers.")
+        raise InputError(f"`widths` is {widths!r}: give at least {TERMS} different whole numbers.")
     return [size / own for size in sizes for own in mlp.hidden_widths[:1]]
 
 
@@ -95,7 +95,7 @@ def draws_by_width(draws: int | Sequence[int], inverse: Array, costs: Array) -> 
     counts = np.asarray(draws)
     if counts.shape != inverse.shape or counts.dtype.kind not in "iu":
         raise InputError(
-            f"draws is {draws!r}: give a whole number, or one for each of {len(inverse)} widths."
+            f"`draws` is {draws!r}: give a whole number, or one for each of {len(inverse)} widths."
         )
     return [int(count) for count in counts]
 

@@ -41,7 +41,9 @@ def check_scales(
     else:
         chosen = _sorted_numbers(scales)
     if len(set(chosen)) < TERMS or chosen[0] <= 0 or not np.isfinite(chosen).all():
-        raise InputError(f"scales are {list(chosen)}: give at least {TERMS} different positive multipliers.")
+        raise InputError(
+            f"`scales` are {list(chosen)}: give at least {TERMS} different positive multipliers."
+        )
     for scale in chosen:
         widths = [scale * width for width in mlp.hidden_widths]
         if len(set(mlp.hidden_widths)) > 1 and not all(width.is_integer() for width in widths):
@@ -50,7 +52,9 @@ def check_scales(
                 "products are whole numbers."
             )
         if min(map(round, widths)) < 2:
-            raise InputError(f"scale {scale:g} leaves fewer than two neurons in a layer: give larger scales.")
+            raise InputError(
+                f"scale {scale:g} leaves fewer than two neurons in a layer: give larger `scales`."
+            )
     widths_drawn = sorted({round(scale * mlp.hidden_widths[0]) for scale in chosen})
     if len(widths_drawn) < TERMS:
         raise InputError(
@@ -65,7 +69,7 @@ def _sorted_numbers(scales: object) -> tuple[float, ...]:
         return tuple(sorted(np.asarray(scales, dtype=np.float64).reshape(-1).tolist()))
     except (TypeError, ValueError):
         raise InputError(
-            f"scales are {scales!r}: give at least {TERMS} different positive multipliers."
+            f"`scales` are {scales!r}: give at least {TERMS} different positive multipliers."
         ) from None
 
 

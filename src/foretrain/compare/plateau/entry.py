@@ -109,7 +109,9 @@ def _law(
 
 def _check_batch(batch_size: int | None, samples: int) -> None:
     if batch_size is not None and whole_number("batch_size", batch_size) > samples:
-        raise InputError(f"batch_size is {batch_size}: give a whole number from 1 to {samples}, all samples.")
+        raise InputError(
+            f"`batch_size` is {batch_size}: give a whole number from 1 to {samples}, all samples."
+        )
 
 
 def _check(model: nn.Module, max_steps: float) -> None:

@@ -65,11 +65,11 @@ def escape_level(level: float, threshold: float | None, share: float) -> float:
     if threshold is None:
         if not 0 < share < highest:
             raise InputError(
-                f"share is {share}: give a part of the plateau's loss between 0 and {highest:g}."
+                f"`share` is {share}: give a part of the plateau's loss between 0 and {highest:g}."
             )
         return share * level
     if not threshold < highest * level:
         raise InputError(
-            f"threshold is {threshold:g}, but the plateau is at {level:g}: give less than {highest * level:g}."
+            f"`threshold` is {threshold:g}, but the plateau is at {level:g}: give less than {highest * level:g}."
         )
     return threshold

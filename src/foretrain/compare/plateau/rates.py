@@ -44,7 +44,7 @@ class Descent:
 def descent_of(model: nn.Module, lr: float | None, optimizer: torch.optim.Optimizer | None) -> Descent:
     """From one learning rate for all parameters, or from the groups of an optimizer."""
     if (lr is None) == (optimizer is None):
-        raise InputError("give a learning rate lr=, or an optimizer= whose groups hold the rates.")
+        raise InputError("give a learning rate `lr=`, or an `optimizer=` whose groups hold the rates.")
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     if not names:
         raise NotSupportedError("the model has no parameter with requires_grad: there is nothing to train.")
@@ -59,7 +59,7 @@ def descent_of(model: nn.Module, lr: float | None, optimizer: torch.optim.Optimi
 
 def _positive(lr: Any) -> float:
     if not isinstance(lr, Real) or not 0 < float(lr) < float("inf"):
-        raise InputError(f"lr is {lr!r}: give a positive learning rate.")
+        raise InputError(f"`lr` is {lr!r}: give a positive learning rate.")
     return float(lr)
 
 

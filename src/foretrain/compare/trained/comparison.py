@@ -220,7 +220,7 @@ def _ladder(
     batches = min(_BATCHES, min(counts) // 2)
     if batches < _FEWEST_BATCHES:
         raise InputError(
-            f"draws is {draws}, but standard errors need more networks: give at least {2 * _FEWEST_BATCHES} for "
+            f"`draws` is {draws}, but standard errors need more networks: give at least {2 * _FEWEST_BATCHES} for "
             "each width."
         )
     return Ladder(*rungs, rounded_up(counts, 2 * batches), "weights", batches)

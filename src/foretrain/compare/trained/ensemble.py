@@ -166,7 +166,7 @@ def _groups(
 ) -> list[range]:
     numbers = draws if isinstance(draws, range) else range(whole_number("draws", draws))
     if not numbers or (mirrored and (len(numbers) % 2 or numbers.start % 2)):
-        raise InputError(f"draws is {draws}: give a positive number, an even one for mirrored networks.")
+        raise InputError(f"`draws` is {draws}: give a positive number, an even one for mirrored networks.")
     size = group_size(mlp) if group is None else group
     _require(mlp, inputs, len(numbers), size, keep)
     return groups_of(numbers, size)
@@ -212,7 +212,7 @@ class _Work:
         if late:
             raise InputError(
                 f"{late} of {len(course.ended)} networks have not reached the end of training in "
-                f"{self.training.most_steps:,} steps: give a time, since the prediction holds at any, or fewer "
+                f"{self.training.most_steps:,} steps: give a `time`, since the prediction holds at any, or fewer "
                 "or more different training inputs."
             )
 

@@ -91,7 +91,7 @@ def goal_of(
     check_learner(learner, noise)
     if learner == "bayes" and (time is not None or loss != "squared_error"):
         raise InputError(
-            "Bayesian learning is the end of training on squared errors: leave time and loss out."
+            "Bayesian learning is the end of training on squared errors: leave `time` and `loss` out."
         )
     train, test = mlp.check_inputs(X_train), mlp.check_inputs(X_test)
     mlp = mlp.with_inputs(train)
@@ -108,7 +108,7 @@ def check_learner(learner: Learner, noise: float) -> None:
     if learner not in get_args(Learner):
         raise unknown_name("learner", str(learner), get_args(Learner))
     if learner != "bayes" and noise:
-        raise InputError("noise is a matter of Bayesian learning: use learner='bayes', or leave it out.")
+        raise InputError("noise is a matter of Bayesian learning: use `learner='bayes'`, or leave it out.")
 
 
 def _training(

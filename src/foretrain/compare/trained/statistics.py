@@ -81,7 +81,7 @@ def _trained(goal: Goal, mlp: MLP, numbers: range, seed: Seed) -> TrainedEnsembl
     if lost:
         raise InputError(
             f"{lost} of {len(numbers)} networks of width {max(mlp.hidden_widths)} run away at eta "
-            f"{goal.training.eta:.4g}: give a smaller eta, or wider networks."
+            f"{goal.training.eta:.4g}: give a smaller `eta`, or wider networks."
         )
     return found
 

@@ -59,7 +59,7 @@ class Training:
             raise unknown_name("loss", str(self.loss), get_args(LossName))
         positive("eta", self.eta)
         if not_negative("noise", self.noise) and self.loss != "squared_error":
-            raise InputError("noise on targets goes with loss='squared_error': leave one of them out.")
+            raise InputError("noise on targets goes with `loss='squared_error'`: leave one of them out.")
         if self.algorithm == "flow":
             if self.stride is None:
                 raise InputError("gradient flow is integrated in steps: give stride, their time.")

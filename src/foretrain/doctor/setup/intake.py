@@ -135,7 +135,7 @@ def samples_first(model: nn.Module, samples: Samples) -> Samples:
     if not swap:
         raise InputError(
             f"the module takes (time, samples, features), but y has shape {tuple(samples.y.shape)}: give targets "
-            "with time and samples first, or make the module with batch_first=True."
+            "with time and samples first, or make the module with `batch_first=True`."
         )
     return replace(samples, x=samples.x.transpose(0, 1), y=samples.y.transpose(0, 1))
 
@@ -175,12 +175,12 @@ def _check_classes(outputs: Tensor, y: Tensor) -> None:
     if classes < 2:
         raise InputError(
             "cross-entropy of one output is always 0: give the model one output for each class, or use "
-            "loss=torch.nn.BCEWithLogitsLoss() for two classes, loss='mse' for real targets."
+            "loss=torch.nn.BCEWithLogitsLoss() for two classes, `loss='mse'` for real targets."
         )
     if y.is_floating_point() and float(y.min()) < 0:
         raise InputError(
             f"y has values down to {float(y.min()):.3g}, but cross-entropy takes labels or probabilities of the "
-            "classes: give those, or loss='mse'."
+            "classes: give those, or `loss='mse'`."
         )
 
 

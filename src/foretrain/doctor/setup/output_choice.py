@@ -29,7 +29,7 @@ class OutputChoice:
         if not isinstance(found, Tensor):
             raise InputError(
                 f"the model returns a {type(result).__name__} in which no tensor was found: "
-                "say with output= which entry is meant, or wrap the model so that it returns a tensor."
+                "say with `output=` which entry is meant, or wrap the model so that it returns a tensor."
             )
         return found.movedim(-1, 1) if self.classes_last else found
 

@@ -146,7 +146,7 @@ def prepared(model: Any, x: Any, **options: Unpack[Options]) -> Preparation:
             raise unknown_name("option", name, Options.__annotations__)
     outputs, samples = options.get("outputs"), options.get("samples")
     if isinstance(outputs, str):
-        raise InputError(f"outputs={outputs!r}: give a list of output numbers, or None for all.")
+        raise InputError(f"`outputs=`{outputs!r}: give a list of output numbers, or None for all.")
     whole = as_batch(x, options.get("batch_axis", 0), options.get("shared", ()))
     chosen = _chosen_samples(samples, whole.count)
     others: dict[str, Any] = {key: options.get(key) for key in ("output", "parameters", "rates")}
@@ -172,5 +172,5 @@ def _chosen_samples(samples: Sequence[int] | None, count: int) -> list[int]:
     except TypeError:
         numbers = []
     if not numbers or any(not -count <= number < count for number in numbers):
-        raise InputError(f"samples= must be a list of numbers from 0 to {count - 1}, not {samples!r}.")
+        raise InputError(f"`samples=` must be a list of numbers from 0 to {count - 1}, not {samples!r}.")
     return [number % count for number in numbers]

@@ -99,7 +99,7 @@ def step_prediction(
     if order not in (2, 3):
         raise InputError(f"order is {order!r}: give 2, by the dNTK, or 3, by the ddNTKs too.")
     if not (isinstance(lr, int | float) and math.isfinite(lr)):
-        raise InputError(f"lr is {lr!r}: give a finite learning rate.")
+        raise InputError(f"`lr` is {lr!r}: give a finite learning rate.")
     with unchanged(model):
         job = prepared(model, x, **options)
         before = job.directions.linear.rows(job.directions.batch).detach()
@@ -126,7 +126,7 @@ def _error(before: Tensor, y: Any, cotangents: Any) -> Tensor:
     if given.numel() != before.numel():
         name = "cotangents" if y is None else "y"
         raise InputError(
-            f"{name} has shape {tuple(given.shape)}, but the outputs that count are {tuple(before.shape)}."
+            f"`{name}` has shape {tuple(given.shape)}, but the outputs that count are {tuple(before.shape)}."
         )
     given = given.reshape(before.shape)
     return given if y is None else before - given

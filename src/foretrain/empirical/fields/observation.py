@@ -127,7 +127,9 @@ def _followed(state: FieldState, inputs: Sequence[int] | None) -> Tensor:
     chosen = range(min(4, state.chain.inputs)) if inputs is None else inputs
     numbers = [int(number) for number in chosen]
     if not numbers or not all(0 <= number < state.chain.inputs for number in numbers):
-        raise InputError(f"inputs is {inputs!r}: give numbers of inputs from 0 to {state.chain.inputs - 1}.")
+        raise InputError(
+            f"`inputs` is {inputs!r}: give numbers of inputs from 0 to {state.chain.inputs - 1}."
+        )
     return torch.tensor(numbers, device=state.chain.x.device)
 
 

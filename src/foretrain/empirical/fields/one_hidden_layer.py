@@ -138,7 +138,7 @@ def weight_free(
     gram = chain.layer(1).driven_by(below @ below[:trained].T)
     if evolve == "activation" and not torch.equal(chain.u(1), torch.relu(chain.v(1))):
         raise NotSupportedError(
-            "only ReLU can be evolved by its activations, which tell the mask: use evolve='preactivation'."
+            "only ReLU can be evolved by its activations, which tell the mask: use `evolve='preactivation'`."
         )
     return WeightFreeNetwork(
         gram=gram,

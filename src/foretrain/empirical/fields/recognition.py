@@ -193,7 +193,7 @@ def _check_parameters(model: nn.Module) -> None:
 
 def _check_inputs(model: nn.Module, x: Tensor | NDArray[np.floating]) -> Tensor:
     if not isinstance(x, Tensor | np.ndarray):
-        raise InputError(f"x is {type(x).__name__}: give a tensor of inputs, first axis the batch.")
+        raise InputError(f"`x` is {type(x).__name__}: give a tensor of inputs, first axis the batch.")
     given = torch.as_tensor(x)
     if given.ndim < 2 or len(given) == 0 or given.is_complex():
         raise InputError(f"x has shape {tuple(given.shape)} and type {given.dtype}: give (inputs, features).")

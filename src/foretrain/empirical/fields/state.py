@@ -122,7 +122,7 @@ def check_loss_scale(loss_scale: float | None, inputs: int) -> float:
 def check_rate(lr: float) -> float:
     """A learning rate that is a positive number."""
     if not 0 < lr < float("inf"):
-        raise InputError(f"lr is {lr!r}: give a positive learning rate.")
+        raise InputError(f"`lr` is {lr!r}: give a positive learning rate.")
     return float(lr)
 
 

@@ -140,7 +140,7 @@ def _norms(values: Tensor) -> list[float]:
 def _rates(lr: float | Sequence[float]) -> list[float]:
     rates = [float(rate) for rate in np.atleast_1d(np.asarray(lr, dtype=np.float64))]
     if not rates or not all(np.isfinite(rate) and rate > 0 for rate in rates):
-        raise InputError(f"lr is {lr!r}: give one positive learning rate or several.")
+        raise InputError(f"`lr` is {lr!r}: give one positive learning rate or several.")
     return rates
 
 

@@ -149,7 +149,7 @@ def _through(
     units = kernel.size // modes.shape[1]
     if tuple(given.shape) != (directions.shape[1], units):
         raise InputError(
-            f"readout= must be a matrix ({directions.shape[1]} outputs, {units} units), not {tuple(given.shape)}."
+            f"`readout=` must be a matrix ({directions.shape[1]} outputs, {units} units), not {tuple(given.shape)}."
         )
     brought = directions.to(modes) @ given.to(modes)
     vectors = (modes[:, :, None] * brought[:, None, :]).flatten(1)

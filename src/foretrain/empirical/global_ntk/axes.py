@@ -18,6 +18,6 @@ def places_of(space: VectorSpace, purpose: str) -> Space:
     if feature_axis(plain) != plain.names[-1]:
         raise NotSupportedError(
             f"{purpose} needs states whose last axis is that of their units, but these have {plain.describe()}: take "
-            "the partial traces that you mean, with partial_trace(over=...)."
+            "the partial traces that you mean, with partial_trace(`over=`...)."
         )
     return plain.without(plain.names[-1:])

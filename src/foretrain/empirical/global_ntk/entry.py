@@ -75,8 +75,8 @@ def global_ntk(
             return GlobalNTK(ImplicitDynamics(model, state, x, parameters, tolerance))
         if not isinstance(model, nn.Module):
             raise InputError(
-                f"model must be an nn.Module, not {type(model).__name__}: give a constraint F(h, x) = 0 together "
-                "with equilibrium=."
+                f"`model` must be an nn.Module, not {type(model).__name__}: give a constraint F(h, x) = 0 together "
+                "with `equilibrium=`."
             )
         module = getattr(model, "_orig_mod", model)
         recurrent = _recurrent_modules(module)
@@ -94,7 +94,7 @@ def global_ntk(
 def _check_states(states: Any) -> None:
     if states is not None and not isinstance(states, str | Mapping | Sequence):
         raise InputError(
-            f"states={states!r} names no state: give names such as 'hidden', paths of modules, or {{name: path}}."
+            f"`states=`{states!r} names no state: give names such as 'hidden', paths of modules, or {{name: path}}."
         )
 
 
@@ -122,7 +122,7 @@ def _of_recurrent(
         names = ", ".join(repr(name) for name in recurrent)
         raise NotSupportedError(
             f"the model has several recurrent layers ({names}): name those whose results are the states with "
-            "states=, or pass one of them alone."
+            "`states=`, or pass one of them alone."
         )
     ((path, module),) = recurrent.items()
     refuse_ill_defined(model)
@@ -133,7 +133,7 @@ def _of_recurrent(
     if not own:
         raise InputError(
             "no counted parameter belongs to the recurrent layer, so that its states do not change: count some of "
-            "its own with parameters=."
+            "its own with `parameters=`."
         )
     dynamics = RecurrentDynamics(module, given, start, own, prefix)
     return GlobalNTK(dynamics, _members(dynamics, states), side_by_side=states is None)
@@ -143,7 +143,7 @@ def _members(dynamics: RecurrentDynamics, states: Any) -> Sequence[str] | None:
     if not isinstance(dynamics.space, SumSpace):
         if states is not None and [states] != ["hidden"] and list(states) != ["hidden"]:
             raise InputError(
-                f"this recurrent layer has one state, 'hidden', not {states!r}: leave states= out."
+                f"this recurrent layer has one state, 'hidden', not {states!r}: leave `states=` out."
             )
         return None
     if states is None:
@@ -167,7 +167,7 @@ def _given(
         handle.remove()
     if len(calls) != 1:
         raise NotSupportedError(
-            f"the recurrent layer is called {len(calls)} times in one pass: name it as a state with states=, which "
+            f"the recurrent layer is called {len(calls)} times in one pass: name it as a state with `states=`, which "
             "takes every call as one time."
         )
     given = as_samples_first(module, calls[0][0])
@@ -192,7 +192,7 @@ def _refuse_time_first(model: nn.Module, recurrent: Mapping[str, nn.RNNBase], x:
     if any(isinstance(part, Tensor) and part.data_ptr() == x.data_ptr() for part in given):
         raise InputError(
             "x goes into a recurrent layer with batch_first=False, so that its samples are along axis 1: pass "
-            "batch_axis=1."
+            "`batch_axis=1`."
         )
 
 
@@ -215,5 +215,5 @@ def _refuse_earlier(
     if before:
         raise NotSupportedError(
             f"the parameter {before[0]!r} acts before the recurrent layer: leave such parameters out with "
-            "parameters=, or name the modules whose results are the states with states=."
+            "`parameters=`, or name the modules whose results are the states with `states=`."
         )

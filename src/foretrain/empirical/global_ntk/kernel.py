@@ -158,7 +158,7 @@ class GlobalNTK(Operator):
         if len(counts) > 1:
             raise NotSupportedError(
                 f"the weight sites have different numbers of rows ({', '.join(map(str, sorted(counts)))}), which "
-                "cannot stand side by side: choose weights of one kind with parameters=."
+                "cannot stand side by side: choose weights of one kind with `parameters=`."
             )
         return torch.cat(rows, 1)
 

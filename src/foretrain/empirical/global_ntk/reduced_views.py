@@ -170,7 +170,7 @@ def _sampled(kernel: GlobalNTK, cut: _Cut, target: Target, seed: Seed) -> Reduce
         warn_user(
             f"the rank in {'time' if cut.is_temporal else 'space'} has a relative standard error of "
             f"{rank.relative_error:.2g} after {wanted} random directions, but {target.accuracy:.2g} was asked for: "
-            "choose a larger accuracy.",
+            "choose a larger `accuracy`.",
         )
     return ReducedView(pairs.mean, rank, pairs.relative_error, wanted)
 

@@ -154,7 +154,7 @@ def _rates(
     unknown = sorted(set(given) - set(parameters))
     if unknown or any(not rate > 0 for rate in given.values()):
         raise InputError(
-            f"rates must be positive and named after parameters{': unknown ' + str(unknown) if unknown else ''}."
+            f"`rates` must be positive and named after parameters{': unknown ' + str(unknown) if unknown else ''}."
         )
     known = {name: float(given.get(name, 1.0)) for name in parameters}
     for state in states:

@@ -47,13 +47,13 @@ def network(model: Any, x: Any, y: Any, loss: Loss, parameters: Mapping[str, Ten
     if parameters is not None:
         if not callable(model):
             raise InputError(
-                f"the model is {type(model).__name__}: with parameters= give a function of them and x."
+                f"the model is {type(model).__name__}: with `parameters=` give a function of them and x."
             )
         leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
         return Network(partial(model, leaves), leaves, x, y, loss)
     if not isinstance(model, nn.Module):
         raise InputError(
-            f"the model is {type(model).__name__}: give a torch module, or a function with parameters=."
+            f"the model is {type(model).__name__}: give a torch module, or a function with `parameters=`."
         )
     return Network(_with_copied_buffers(model), dict(model.named_parameters()), x, y, loss)
 

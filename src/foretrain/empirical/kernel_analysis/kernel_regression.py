@@ -145,7 +145,7 @@ def regression(
     """
     ridge = checked_ridge(ridge)
     if time is not None and not (np.isfinite(time) and time >= 0):
-        raise InputError(f"time is {time}, but it must be finite and not negative, or None for the end.")
+        raise InputError(f"`time` is {time}, but it must be finite and not negative, or None for the end.")
     layout = layout_of(kernel)
     targets = as_targets(y, layout)
     columns = targets.values.shape[1]
@@ -244,7 +244,7 @@ def _solve_by_products(
     if tolerance is None:
         tolerance = _STORED_TOLERANCE if stored else min(_TOLERANCE * layout.precision, 0.1)
     if not 0 < tolerance < 1:
-        raise InputError(f"tolerance is {tolerance}, but it must be between 0 and 1.")
+        raise InputError(f"`tolerance` is {tolerance}, but it must be between 0 and 1.")
     if job.time is None:
         method = "conjugate gradients"
         precondition = _preconditioner(apply, job, layout) if stored else None
@@ -264,7 +264,7 @@ def _solve_by_products(
     if error > 10 * tolerance:
         warn_user(
             f"{method} reached {error:.2g} instead of the tolerance {tolerance:.2g} in {count} products: the kernel "
-            "may be nearly singular; pass ridge= or time=, or more iterations=.",
+            "may be nearly singular; pass `ridge=` or `time=`, or more `iterations=`.",
         )
     return _Solution(found, method, None, count, tolerance)
 
@@ -318,5 +318,5 @@ def _initial(given: Any, train: MatrixLayout, test: MatrixLayout | None, columns
             for part, shape, where in zip(given, shapes, ("x", "the test samples"))
         ]
     else:
-        raise InputError("with test=, initial_outputs must be the pair (outputs of x, outputs of x_test).")
+        raise InputError("with `test=`, initial_outputs must be the pair (outputs of x, outputs of x_test).")
     return parts[0], parts[-1]

@@ -97,7 +97,7 @@ def as_matrix(kernel: Written) -> KernelMatrix:
     require_memory(
         2 * 8.0 * rows * columns,
         f"a kernel of {rows} x {columns} entries in double precision",
-        "use ntk_operator(...), ntk(..., store=), or fewer samples",
+        "use `ntk_operator(...), ntk(..., store=)|-o OUT.zarr`, or fewer samples",
     )
     values = kernel.total() if isinstance(kernel, TangentKernel) else as_tensor(kernel)
     values = values.detach().to(torch.float64).cpu()
@@ -142,14 +142,14 @@ def exact_products(kernel: Written | StoredKernel, what: str) -> ExactProducts:
 def square(kernel: Written, what: str) -> KernelMatrix:
     """A kernel of samples with themselves, exactly symmetric."""
     if isinstance(kernel, TangentKernel) and not kernel.symmetric:
-        raise InputError(f"{what} needs the kernel of x with itself: leave x2 out.")
+        raise InputError(f"{what} needs the kernel of x with itself: leave `x2` out.")
     found = as_matrix(kernel)
     matrix = found.matrix
     tolerance = found.layout.precision**0.5 * float(np.abs(matrix).max())
     if matrix.shape[0] != matrix.shape[1] or float(np.abs(matrix - matrix.T).max()) > tolerance:
         raise InputError(
             f"{what} needs a symmetric kernel, of x with itself, but this one is not: its shape is "
-            f"{found.layout.samples[0]} x {found.layout.samples[1]} samples; leave x2 out."
+            f"{found.layout.samples[0]} x {found.layout.samples[1]} samples; leave `x2` out."
         )
     return KernelMatrix((matrix + matrix.T) / 2, found.layout)
 

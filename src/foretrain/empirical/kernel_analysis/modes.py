@@ -122,7 +122,7 @@ def stored_extremes(
     if not found.converged:
         warn_user(
             f"the smallest eigenvalue was not resolved in {found.products} readings: the condition number is at "
-            "least what is given; pass ridge= for that of the regularised kernel.",
+            "least what is given; pass `ridge=` for that of the regularised kernel.",
         )
     return Extremes(largest, largest - float(found.values[0]))
 

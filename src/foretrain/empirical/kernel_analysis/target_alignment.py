@@ -72,7 +72,7 @@ class KernelAlignment:
     def modes_for(self, share: float) -> int | None:
         """How many leading modes hold this share of |y|^2; None if the known ones do not."""
         if not 0 < share <= 1:
-            raise InputError(f"share is {share}, but it must be above 0 and at most 1.")
+            raise InputError(f"`share` is {share}, but it must be above 0 and at most 1.")
         reached = np.nonzero(self.cumulative >= share * (1 - 1e-12))[0]
         return int(reached[0]) + 1 if len(reached) else None
 

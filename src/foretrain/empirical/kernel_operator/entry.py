@@ -43,7 +43,7 @@ def ntk_operator(
     """
     if isinstance(outputs, str):
         raise InputError(
-            f"outputs={outputs!r} has no operator: pass a list of output numbers or None, or use ntk(...)."
+            f"`outputs=`{outputs!r} has no operator: pass a list of output numbers or None, or use ntk(...)."
         )
     size = chunk_size(batch_size)
     engine, first, second = prepare(

@@ -176,7 +176,7 @@ class NTKOperator:
     def require_symmetric(self, what: str) -> None:
         """Refuse what only a kernel of samples with themselves has."""
         if not self.symmetric:
-            raise InputError(f"a {what} needs the kernel of x with itself: leave x2 out.")
+            raise InputError(f"a {what} needs the kernel of x with itself: leave `x2` out.")
 
     def __repr__(self) -> str:
         rows, columns = self.samples
@@ -262,7 +262,7 @@ class NTKOperator:
     def _probes(self, count: int, seed: Seed) -> tuple[Tensor, int]:
         """Random signs (count, N, C), drawn on the CPU so that all devices see the same."""
         if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 2:
-            raise InputError(f"probes is {count!r}, but a standard error needs at least 2.")
+            raise InputError(f"`probes` is {count!r}, but a standard error needs at least 2.")
         number = stated_seed(seed)
         shape = (int(count), self.first.count, len(self.outputs))
         signs = torch.randint(0, 2, shape, generator=torch_generator(number)) * 2 - 1

@@ -70,7 +70,7 @@ def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch
         return as_batch(_everything(x, axis), axis, shared)
     if not isinstance(x, Tensor | tuple | list | Mapping):
         raise InputError(
-            f"x must be a tensor, a tuple or dict of tensors, or a DataLoader, not {type(x).__name__}: "
+            f"`x` must be a tensor, a tuple or dict of tensors, or a DataLoader, not {type(x).__name__}: "
             "convert arrays with torch.as_tensor(...)."
         )
     arguments = tuple(x) if isinstance(x, list) else x
@@ -107,7 +107,7 @@ def _are_shared(arguments: Any, shared: Collection[str | int]) -> list[bool]:
     for key in shared:
         if key not in known:
             names = ", ".join(repr(name) for name in known)
-            raise InputError(f"shared= names the argument {key!r}, which x does not have: it has {names}.")
+            raise InputError(f"`shared=` names the argument {key!r}, which x does not have: it has {names}.")
     return [key in shared for key, part in parts for _ in leaves(part)]
 
 

@@ -95,7 +95,9 @@ def _picked(result: Any, output: Output) -> Tensor:
     else:
         found = _only_tensor(result)
     if not isinstance(found, Tensor):
-        raise InputError(f"output= picks a {type(found).__name__} from what the model returns, not a tensor.")
+        raise InputError(
+            f"`output=` picks a {type(found).__name__} from what the model returns, not a tensor."
+        )
     return found
 
 
@@ -107,7 +109,7 @@ def entry_of(result: Any, output: str | int) -> Any:
         return result[output]
     except (AttributeError, KeyError, IndexError, TypeError):
         raise InputError(
-            f"the model's result ({_described(result)}) has no entry {output!r}: choose another output=."
+            f"the model's result ({_described(result)}) has no entry {output!r}: choose another `output=`."
         ) from None
 
 
@@ -118,8 +120,9 @@ def _only_tensor(result: Any) -> Tensor:
     if len(tensors) == 1:
         return next(iter(tensors.values()))
     raise InputError(
-        f"the model returns {_described(result)}: say with output= which tensor is meant, by name, "
-        "position, or a function of the result."
+        f"the model returns {_described(result)}: `say with output= which tensor is meant, "
+        "by name, position, or a function of the result|wrap it in a function of your file so that it "
+        "returns one tensor`."
     )
 
 
@@ -139,7 +142,8 @@ def _described(result: Any) -> str:
 def _as_matrix(outputs: Tensor, batch: Batch, differentiable: bool) -> Tensor:
     if not outputs.is_floating_point():
         raise NotSupportedError(
-            f"the model's output has dtype {outputs.dtype}, which has no derivative: pick a real output with output=."
+            f"the model's output has dtype {outputs.dtype}, which has no derivative: `pick a real output "
+            "with output=|let the model return real numbers`."
         )
     if differentiable and not outputs.requires_grad:
         raise NotSupportedError(
@@ -149,6 +153,7 @@ def _as_matrix(outputs: Tensor, batch: Batch, differentiable: bool) -> Tensor:
     if outputs.ndim <= batch.axis or outputs.shape[batch.axis] != batch.count:
         raise InputError(
             f"the output has shape {tuple(outputs.shape)} for {batch.count} samples: it needs one entry "
-            f"per sample along axis {batch.axis}; pick or reshape it with output=."
+            f"per sample along axis {batch.axis}; `pick or reshape it with output=|let the model return "
+            "samples first`."
         )
     return outputs.movedim(batch.axis, 0).reshape(batch.count, -1)

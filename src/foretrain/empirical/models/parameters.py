@@ -35,8 +35,8 @@ def trainable(model: Any, parameters: Any) -> dict[str, Tensor]:
         )
     if not found:
         raise InputError(
-            "the model has no parameter with requires_grad: unfreeze some, or pass a functional model's "
-            "parameters= as leaf tensors that require grad."
+            "the model has no parameter with requires_grad: unfreeze some`, or pass a functional model's "
+            "parameters= as leaf tensors that require grad|`."
         )
     return found
 
@@ -68,7 +68,7 @@ def chosen(all_parameters: Mapping[str, Tensor], choice: Chosen) -> dict[str, Te
         for item in wanted:
             kept |= _matching(all_parameters, item[1] if _is_named(item) else item)
     if not kept:
-        raise InputError("parameters= leaves no parameter: name at least one that requires grad.")
+        raise InputError("`parameters=` leaves no parameter: name at least one that requires grad.")
     return {name: value for name, value in all_parameters.items() if name in kept}
 
 
@@ -82,12 +82,12 @@ def _matching(all_parameters: Mapping[str, Tensor], item: str | Tensor) -> dict[
         found = {name: value for name, value in all_parameters.items() if value is item}
         if not found:
             raise InputError(
-                "parameters= holds a tensor that is no parameter of the model, or one without requires_grad."
+                "`parameters=` holds a tensor that is no parameter of the model, or one without requires_grad."
             )
         return found
     if not isinstance(item, str):
         raise InputError(
-            f"parameters= holds a {type(item).__name__}: give names, patterns such as 'encoder.*', or parameters."
+            f"`parameters=` holds a {type(item).__name__}: give names, patterns such as 'encoder.*', or parameters."
         )
     found = {
         name: value
@@ -120,7 +120,7 @@ def rate_of_each(parameters: Mapping[str, Tensor], rates: Rates) -> dict[str, fl
         found = dict.fromkeys(parameters, float(rates))
     else:
         raise InputError(
-            f"rates= is a {type(rates).__name__}: give a number, {{pattern: rate}}, an optimizer, or a function."
+            f"`rates=` is a {type(rates).__name__}: give a number, {{pattern: rate}}, an optimizer, or a function."
         )
     bad = [name for name, rate in found.items() if not (rate >= 0 and math.isfinite(rate))]
     if bad:
@@ -138,14 +138,14 @@ def _rates_of_groups(
     for group in groups:
         if not isinstance(group, Mapping) or "params" not in group or "lr" not in group:
             raise InputError(
-                "rates= as a list must be an optimizer's param_groups, dicts with 'params' and 'lr'."
+                "`rates=` as a list must be an optimizer's param_groups, dicts with 'params' and 'lr'."
             )
         members = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
         rate_by_id |= {id(member): float(group["lr"]) for member in members}
     missing = [name for name, value in parameters.items() if id(value) not in rate_by_id]
     if missing:
         raise InputError(
-            f"no group of rates= holds {missing[0]!r}: add it, or leave it out with parameters=."
+            f"no group of `rates=` holds {missing[0]!r}: add it, or leave it out with `parameters=`."
         )
     return {name: rate_by_id[id(value)] for name, value in parameters.items()}
 

@@ -79,7 +79,7 @@ def refuse_coupling(together: Tensor, alone: Tensor) -> None:
         raise NotSupportedError(
             "the outputs of a sample change with the other samples of its batch, so that they have no kernel of "
             "their own: switch off what couples samples (batch statistics, attention over the batch axis, "
-            "a batch axis that is not the first: batch_axis=)."
+            "a batch axis that is not the first: `batch_axis=`)."
         )
 
 

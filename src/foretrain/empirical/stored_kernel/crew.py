@@ -67,7 +67,8 @@ class Crew:
         require_memory(
             needs.working(side) + needs.factors * side,
             f"a worker with tiles of {grid.sides[0]} x {grid.sides[1]} samples",
-            "use fewer workers, or a new store with a smaller batch_size=, outputs='trace' or a list of fewer "
+            "use fewer workers, or a new store with a smaller `batch_size=`, `outputs='trace'|--trace` "
+            "or a list of fewer "
             "outputs",
             share=1.0,
             available=int(self.room),
@@ -82,5 +83,5 @@ def _checked_bytes(memory: object) -> float:
     if isinstance(memory, str):
         memory = parse_bytes(memory, "memory=")
     if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) > 0:
-        raise InputError(f"memory={memory!r} is no size: give bytes above 0, or text such as '1GB'.")
+        raise InputError(f"`memory=`{memory!r} is no size: give bytes above 0, or text such as '1GB'.")
     return float(memory)

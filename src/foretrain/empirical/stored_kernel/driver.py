@@ -42,6 +42,7 @@ from foretrain.support import engines
 from foretrain.support.errors import (
     EngineError,
     FileError,
+    ForetrainWarning,
     NotSupportedError,
 )
 from foretrain.support.store import RECORDS
@@ -177,12 +178,12 @@ def _refuse_other_cut(folder: Folder, side: int | None, threads: int | None) -> 
     if side is not None and layout.grid.sides != tuple(min(side, count) for count in layout.grid.samples):
         raise FileError(
             f"{folder.path} has tiles of {layout.grid.sides[0]} x {layout.grid.sides[1]} samples, which stays so: "
-            "leave batch_size= out, or pass overwrite=True."
+            "leave `batch_size=` out, or pass `overwrite=True`."
         )
     if threads is not None and threads != layout.threads:
         raise FileError(
             f"{folder.path} is computed with {layout.threads} threads per worker, which stays so: "
-            "leave threads= out, or pass overwrite=True."
+            "leave `threads=` out, or pass `overwrite=True`."
         )
 
 
@@ -194,7 +195,7 @@ def _mend(folder: Folder) -> None:
         (folder.path / RECORDS).mkdir()
         warn_user(
             f"{folder.path} has lost its folder {RECORDS} with the records of all tiles, which are computed again.",
-            UserWarning,
+            ForetrainWarning,
         )
     damaged = folder.damaged(sorted(folder.recorded()))
     if damaged:
@@ -202,7 +203,7 @@ def _mend(folder: Folder) -> None:
         named = ", ".join(f"{i}-{j}" for i, j in damaged[:5]) + (", ..." if len(damaged) > 5 else "")
         warn_user(
             f"{len(damaged)} tiles of {folder.path} do not have their checksums ({named}) and are computed again.",
-            UserWarning,
+            ForetrainWarning,
         )
 
 
@@ -235,7 +236,7 @@ class _Driver:
             failures = 0 if len(self._all - self._folder.recorded()) < len(missing) else failures + 1
             if failures == _PATIENCE:
                 raise error or EngineError(
-                    f"workers ended {_PATIENCE} times without a tile: use fewer workers or a smaller memory=."
+                    f"workers ended {_PATIENCE} times without a tile: use fewer workers or a smaller `memory=`."
                 )
 
     def _round(self, missing: set[Tile]) -> tuple[EngineError | None, list[Outcome]]:

@@ -28,7 +28,8 @@ _SAID = {
     "model": "the model is another one",
     "parameters": "parameters or buffers have other values",
     "data": "the inputs are others",
-    "options": "outputs=, output=, parameters=, rates=, by= or the training mode are others",
+    "options": "`outputs=, output=, parameters=, rates=, by=|--outputs, --trace, --by, --dtype` or the "
+    "training mode are others",
     "versions": "torch or the format of stores has another version",
 }
 
@@ -68,7 +69,8 @@ def refuse_other_function(found: Layout, now: Witness, where: object) -> None:
 
 def _another_kernel(where: object, why: str) -> FileError:
     return FileError(
-        f"{where} holds tiles of another kernel ({why}): choose another store=, or pass overwrite=True to replace it."
+        f"{where} holds tiles of another kernel ({why}): choose another `store=`, or pass "
+        "`overwrite=True` to replace it."
     )
 
 

@@ -88,16 +88,18 @@ class Folder:
         if found is not None and found.get("format") != FORMAT:
             raise FileError(
                 f"{self.path} is a store in format {found.get('format')!r}, but this version of foretrain has format "
-                f"{FORMAT}: choose another store=, or pass overwrite=True to replace it."
+                f"{FORMAT}: choose another `store=`, or pass `overwrite=True` to replace it."
             )
         if found is None:
-            raise FileError(f"{self.path} is no stored kernel: give the folder that ntk(..., store=) wrote.")
+            raise FileError(
+                f"{self.path} is no stored kernel: give the folder that ntk(..., `store=`) wrote."
+            )
         try:
             return Layout.from_json(found)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise FileError(
-                f"{self.path} is a damaged store ({type(error).__name__}: {error}): choose another store=, or pass "
-                "overwrite=True to replace it."
+                f"{self.path} is a damaged store ({type(error).__name__}: {error}): choose another `store=`, or pass "
+                "`overwrite=True` to replace it."
             ) from error
 
     def recorded(self) -> set[Tile]:
@@ -127,7 +129,8 @@ class Folder:
     def damage(self, tile: Tile) -> FileError:
         """What to say of a tile that cannot be used."""
         return FileError(
-            f"tile {tile[0]}-{tile[1]} of {self.path} is damaged or lost: run the same ntk(..., store=) again, "
+            f"tile {tile[0]}-{tile[1]} of {self.path} is damaged or lost: run the same `ntk(..., "
+            "store=)|command` again, "
             "which computes it anew."
         )
 
@@ -335,5 +338,5 @@ def _lock(file: IO[bytes], path: Path) -> None:
         return
     if not is_ours:
         raise FileError(
-            f"another run is writing to {path} right now: wait for it to end, or choose another store=."
+            f"another run is writing to {path} right now: wait for it to end, or choose another `store=`."
         )

@@ -128,7 +128,7 @@ def send(job: Job, run: Run) -> str:
         reason = str(error).partition("\n")[0].rstrip(".:") or type(error).__name__
         raise NotSupportedError(
             f"the model or its inputs cannot be sent to other processes ({reason}): "
-            "pass engine='threads', or workers=1."
+            "pass `engine='threads'`, or `workers=1`."
         ) from error
     return _digest(run.place / _FILE)
 

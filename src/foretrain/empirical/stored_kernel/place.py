@@ -21,10 +21,10 @@ _FREE_SHARE = 0.98  # of the free disk
 def local_folder(store: str | Path) -> Path:
     """The folder that was named, without links: what is renamed into its place must be on the same disk."""
     if not isinstance(store, str | os.PathLike) or not str(store) or "\0" in str(store):
-        raise InputError(f"store={store!r} names no folder: give a path, such as store='kernel.zarr'.")
+        raise InputError(f"`store=`{store!r} names no folder: give a path, such as `store='kernel.zarr'`.")
     if "://" in str(store):
         raise InputError(
-            f"store={str(store)!r} is a remote address: give a folder that this machine can write to."
+            f"`store=`{str(store)!r} is a remote address: give a folder that this machine can write to."
         )
     try:
         path = Path(store).expanduser().absolute()
@@ -33,11 +33,11 @@ def local_folder(store: str | Path) -> Path:
         taken = path.exists() and not is_stored_kernel(path) and not _is_free(path)
     except (OSError, ValueError, RuntimeError) as error:  # names that the system does not take
         reason = getattr(error, "strerror", None) or error
-        raise FileError(f"store={str(store)!r} cannot be used ({reason}): choose another name.") from error
+        raise FileError(f"`store=`{str(store)!r} cannot be used ({reason}): choose another name.") from error
     if taken:
         other = path.is_dir() and not any(path.glob(".z*"))  # and no Zarr group
         inside = f", such as {path / 'kernel.zarr'}" if other else ""
-        raise FileError(f"{path} exists and is no stored kernel: choose another store={inside}.")
+        raise FileError(f"{path} exists and is no stored kernel: choose another `store=`{inside}.")
     return path
 
 
@@ -65,7 +65,7 @@ def create_in_place(path: Path, layout: Layout) -> None:
         raise
     except OSError as error:
         raise FileError(
-            f"{path} could not be written ({error.strerror or error}): choose another store=."
+            f"{path} could not be written ({error.strerror or error}): choose another `store=`."
         ) from error
 
 
@@ -77,7 +77,7 @@ def _refuse_to_lose_files(path: Path) -> None:
     if foreign:
         raise FileError(
             f"{path} also holds {', '.join(sorted(foreign)[:3])}, which would be lost with the store: move that "
-            "somewhere else, or choose another store=."
+            "somewhere else, or choose another `store=`."
         )
 
 
@@ -87,7 +87,7 @@ def _give_way(path: Path) -> None:
         path.rmdir()
     except OSError as error:
         raise FileError(
-            f"{path} cannot be replaced ({error.strerror or error}): choose a folder inside it as store=, such as "
+            f"{path} cannot be replaced ({error.strerror or error}): choose a folder inside it as `store=`, such as "
             f"{path / 'kernel.zarr'}."
         ) from error
 
@@ -101,6 +101,7 @@ def require_disk(path: Path, layout: Layout, finished: int) -> None:
     if needed > _FREE_SHARE * free:
         raise FileError(
             f"the kernel of {grid.samples[0]} x {grid.samples[1]} samples needs {human_bytes(needed)} of disk, but "
-            f"{existing} has {human_bytes(free)} free: make room, choose another store=, or ask for outputs='trace', "
+            f"{existing} has {human_bytes(free)} free: make room, choose another `store=`, or ask for "
+            "`outputs='trace'|--trace`, "
             "fewer samples or a model in float32."
         )

@@ -300,7 +300,7 @@ class StoredKernel:
     def require_symmetric(self, what: str) -> None:
         """Refuse what only a kernel of samples with themselves has."""
         if not self.symmetric:
-            raise InputError(f"a {what} needs the kernel of x with itself: leave x2 out.")
+            raise InputError(f"a {what} needs the kernel of x with itself: leave `x2` out.")
 
     def require_finished(self, what: str) -> None:
         """Refuse a store of which tiles are missing."""
@@ -308,7 +308,7 @@ class StoredKernel:
         if missing:
             raise InputError(
                 f"{what} needs the whole kernel, but {missing} of the {len(self.grid.tiles)} tiles of {self.path} "
-                "are missing: run the same ntk(..., store=) again, which goes on where it ended."
+                "are missing: run the same `ntk(..., store=)|command` again, which goes on where it ended."
             )
 
     def __repr__(self) -> str:

@@ -61,7 +61,8 @@ class TileFiles:
             found = 0
         if found != len(buffer):
             raise FileError(
-                f"{path} is damaged or lost (tile {tile[0]}-{tile[1]}): run the same ntk(..., store=) again, which "
+                f"{path} is damaged or lost (tile {tile[0]}-{tile[1]}): run the same `ntk(..., "
+                "store=)|command` again, which "
                 "computes what is missing."
             )
         return buffer.view(self.dtype).reshape(count, self.side[1], self.width, self.width)
@@ -78,7 +79,7 @@ def files_of(path: Path, *, labelled: bool) -> TileFiles:
         said = json.loads((folder / ".zarray").read_text(encoding="utf-8"))
         if said.get("compressor") is not None or said.get("filters") or said["order"] != "C":
             raise FileError(
-                f"{path} was written anew with other settings: use the store that ntk(..., store=) wrote."
+                f"{path} was written anew with other settings: use the store that ntk(..., `store=`) wrote."
             )
         return TileFiles(
             folder,
@@ -98,6 +99,7 @@ def _readable(path: Path) -> Iterator[None]:
         if isinstance(error, FileError | InputError):
             raise
         raise FileError(
-            f"{path} is damaged ({type(error).__name__}: {error}): run the same ntk(..., store=) again, which "
+            f"{path} is damaged ({type(error).__name__}: {error}): run the same `ntk(..., "
+            "store=)|command` again, which "
             "mends it."
         ) from error

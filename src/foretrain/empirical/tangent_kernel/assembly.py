@@ -65,12 +65,12 @@ def _chunk_size(engine: Engine, samples: Samples, result_bytes: float, available
     count = max(engine.job.rows, engine.job.columns)
     least = 4 * per_sample
     what = f"the kernel of {engine.job.rows} x {engine.job.columns} samples with {engine.job.outputs} outputs"
-    fewer = "fewer samples, outputs='trace' or a list of fewer outputs"
+    fewer = "fewer samples, `outputs='trace'|--trace` or a list of fewer outputs"
     require_memory(result_bytes, f"the result, {what},", f"ask for {fewer}", available=available)
     require_memory(
         result_bytes + least,
         f"{what} with two samples at a time",
-        f"ask for fewer parameters with parameters=, for {fewer}, or use ntk_operator(...)",
+        f"ask for `fewer parameters with parameters=, for |`{fewer}`, or use ntk_operator(...)|`",
         available=available,
     )
     if samples.size is not None:

@@ -112,7 +112,7 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
     size = chunk_size(batch_size)
     if store is None and (engine is not None or workers is not None or memory is not None or overwrite):
         raise InputError(
-            "engine=, workers=, memory= and overwrite= are for stored kernels: name a folder with store=."
+            "`engine=`, `workers=`, `memory=` and `overwrite=` are for stored kernels: name a folder with `store=`."
         )
     with unchanged(model):
         tangents, first, second = prepare(
@@ -214,10 +214,12 @@ def _parameters(model: Any, parameters: Any) -> tuple[Mapping[str, Tensor], Chos
         return trainable(model, None), parameters, None
     if not callable(model):
         raise InputError(
-            f"model must be an nn.Module or a function f(parameters, x), not {type(model).__name__}."
+            f"`model` must be an nn.Module or a function f(parameters, x), not {type(model).__name__}."
         )
     if parameters is None:
-        raise InputError("a functional model f(parameters, x) needs parameters=: tensors that require grad.")
+        raise InputError(
+            "a functional model f(parameters, x) needs `parameters=`: tensors that require grad."
+        )
     return trainable(model, parameters), None, parameters
 
 
@@ -233,7 +235,8 @@ def _wanted(outputs: Outputs, count: int) -> tuple[list[int], bool]:
         numbers = []
     if not numbers or any(not -count <= number < count for number in numbers):
         raise InputError(
-            f"outputs= must be 'full', 'trace' or a list of numbers from 0 to {count - 1}, not {outputs!r}."
+            f"`outputs=` must be `'full', 'trace' or a list of numbers|numbers` from 0 to {count - 1}, "
+            f"not {outputs!r}."
         )
     return [number % count for number in numbers], False
 
@@ -247,5 +250,5 @@ def chunk_size(batch_size: int | str) -> int | None:
     except TypeError:
         size = 0
     if size < 1:
-        raise InputError(f"batch_size must be a positive number or 'auto', not {batch_size!r}.")
+        raise InputError(f"`batch_size` must be a positive number or 'auto', not {batch_size!r}.")
     return size

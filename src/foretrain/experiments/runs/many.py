@@ -13,7 +13,7 @@ from foretrain.experiments.runs.one import Task, perform
 from foretrain.experiments.runs.outcome import Run
 from foretrain.experiments.runs.processes import run_apart
 from foretrain.experiments.runs.record import Record, kept_record
-from foretrain.support.errors import InputError
+from foretrain.support.errors import ForetrainWarning, InputError
 from foretrain.support.progress import Progress
 from foretrain.support.user_warnings import warn_user
 
@@ -44,7 +44,7 @@ def run_many(
     if scale not in tuple(Scale):
         raise InputError(f"scale {scale!r} is not known: choose 'quick' or 'paper'.")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise InputError(f"workers is {workers!r}: give a whole number from 1 on.")
+        raise InputError(f"`workers` is {workers!r}: give a whole number from 1 on.")
     chosen, scale, tell = _chosen(names), Scale(scale), tell or (lambda _: None)
     if keep is None:
         records = _records([Task(name, scale, seed, None) for name in chosen], workers, tell)
@@ -87,7 +87,7 @@ def _performed(tasks: Sequence[Task], workers: int, tell: Tell) -> list[Record]:
             records.append(record)
             bar.advance(cost[record.name])
             for text in record.warnings:
-                warn_user(f"{record.name}: {text}", UserWarning)
+                warn_user(f"{record.name}: {text}", ForetrainWarning)
             tell(
                 f"{len(records)} of {len(tasks)}: {record.name} {record.ending} ({record.seconds:.0f} s)"
                 + _left(records, cost, workers, time.perf_counter() - start)

@@ -18,7 +18,7 @@ from foretrain._version import __version__
 from foretrain.experiments.sweep.evaluation import Outcome
 from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.spec import Spec
-from foretrain.support.errors import FileError
+from foretrain.support.errors import FileError, ForetrainWarning
 from foretrain.support.frame_log import Frame, Log, create, damage, frame, scan
 from foretrain.support.processes import lock
 from foretrain.support.user_warnings import warn_user
@@ -79,7 +79,7 @@ def tell_damage(folder: Path, contents: Contents) -> None:
     """Warn of points that were lost: once, by whoever reads a log on behalf of the user."""
     if contents.lost:
         told = f"{contents.lost} bytes between its points are not readable, and those points are missing"
-        warn_user(f"{folder / LOG} is damaged: {told}.", UserWarning)
+        warn_user(f"{folder / LOG} is damaged: {told}.", ForetrainWarning)
 
 
 def _sorted_out(frames: list[Frame]) -> Contents:

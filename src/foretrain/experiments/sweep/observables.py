@@ -249,7 +249,7 @@ def predict(
 def _inputs(count: int, size: float) -> np.ndarray[Any, Any]:
     """Always the same generic directions, each of the same length."""
     if count < 1 or not size > 0:
-        raise InputError(f"inputs is {count} and size {size:g}: both must be positive.")
+        raise InputError(f"`inputs` is {count} and size {size:g}: both must be positive.")
     drawn = np.random.default_rng(1).standard_normal((count, _ENTRIES))
     return np.asarray(drawn * np.sqrt(size / np.mean(drawn**2, axis=1, keepdims=True)))
 

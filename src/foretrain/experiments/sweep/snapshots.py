@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from foretrain.experiments.sweep import journal
-from foretrain.support.errors import FileError, ForetrainError
+from foretrain.support.errors import FileError, ForetrainError, ForetrainWarning
 from foretrain.support.store import DATA, save
 from foretrain.support.user_warnings import warn_user
 
@@ -35,7 +35,7 @@ class Snapshots:
             self.write()
         except ForetrainError as error:
             told = f"the data could not be brought up to date, points are kept all the same: {error}"
-            warn_user(told, UserWarning)
+            warn_user(told, ForetrainWarning)
         end = time.monotonic()
         self._due = end + max(_EVERY, (end - start) / _SHARE)
 

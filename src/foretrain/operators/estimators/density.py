@@ -88,8 +88,8 @@ def spectral_density(
     probes = 16 if products is None else int(products) // (depth * price)
     if probes < _LEAST_PROBES:
         raise InputError(
-            f"products is {products}, but {_LEAST_PROBES} probes of {depth} steps take "
-            f"{_LEAST_PROBES * depth * price}: raise products= or lower depth=."
+            f"`products` is {products}, but {_LEAST_PROBES} probes of {depth} steps take "
+            f"{_LEAST_PROBES * depth * price}: raise `products=` or lower `depth=`."
         )
     nodes, weights = _quadratures(base, Source(op, seed), probes, depth)
     if not op.symmetric:
@@ -110,18 +110,18 @@ def spectral_density(
 
 def _checked_depth(depth: int, size: int) -> int:
     if isinstance(depth, bool) or depth != int(depth) or depth < 1:
-        raise InputError(f"depth is {depth!r}, but it is a number of Lanczos steps from 1 on.")
+        raise InputError(f"`depth` is {depth!r}, but it is a number of Lanczos steps from 1 on.")
     return min(int(depth), size)
 
 
 def _places(points: int | ArrayLike, seen: Array, width: float) -> Array:
     if isinstance(points, int | np.integer):
         if points < 2:
-            raise InputError(f"points is {points}, but a curve has at least 2.")
+            raise InputError(f"`points` is {points}, but a curve has at least 2.")
         return np.linspace(seen.min() - _BEYOND * width, seen.max() + _BEYOND * width, points)
     places = np.asarray(points, dtype=np.float64)
     if places.ndim != 1 or not len(places) or not np.isfinite(places).all():
-        raise InputError("points must be a number of points, or finite places in one list.")
+        raise InputError("`points` must be a number of points, or finite places in one list.")
     return places
 
 

@@ -71,17 +71,17 @@ class Target:
         """Checked; without a budget it is MOST_PRODUCTS."""
         if not (math.isfinite(accuracy) and accuracy > 0):
             raise InputError(
-                f"accuracy is {accuracy!r}, but it is a relative standard error: give 0.01 for 1 %."
+                f"`accuracy` is {accuracy!r}, but it is a relative standard error: give 0.01 for 1 %."
             )
         if products is not None and (isinstance(products, bool) or products != int(products) or products < 1):
-            raise InputError(f"products is {products!r}, but a budget is a whole number from 1 on.")
+            raise InputError(f"`products` is {products!r}, but a budget is a whole number from 1 on.")
         return cls(float(accuracy), MOST_PRODUCTS if products is None else int(products))
 
     def require(self, least: int, what: str) -> None:
         """Refuse budgets that do not even allow a first look."""
         if self.products < least:
             raise InputError(
-                f"products is {self.products}, but {what} takes at least {least}: raise products=."
+                f"`products` is {self.products}, but {what} takes at least {least}: raise `products=`."
             )
 
     def reached(self, value: float, standard_error: float) -> bool:
@@ -110,8 +110,8 @@ class Target:
         if not self.reached(scale, estimate.standard_error):
             warn_user(
                 f"the {what} has a relative standard error of {relative(estimate.standard_error, scale):.2g} after "
-                f"{estimate.products} products, but {self.accuracy:.2g} was asked for: raise products= (now "
-                f"{self.products}) or accuracy=.",
+                f"{estimate.products} products, but {self.accuracy:.2g} was asked for: raise `products=` (now "
+                f"{self.products}) or `accuracy=`.",
             )
         return estimate
 

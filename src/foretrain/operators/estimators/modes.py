@@ -92,7 +92,7 @@ def top_modes(
     budget = MOST_PRODUCTS + 20 * k if products is None else int(products)
     least = k + 1 if op.symmetric else 4 * k + 2
     if budget < least:
-        raise InputError(f"products is {products}, but {k} modes take at least {least}: raise products=.")
+        raise InputError(f"`products` is {products}, but {k} modes take at least {least}: raise `products=`.")
     if op.symmetric:
         values, vectors, residuals = _eigenpairs(counted, k, tolerance, seed, budget, cost=1)
         left = vectors
@@ -106,7 +106,7 @@ def top_modes(
         worst = float(modes.relative_residuals.max())
         warn_user(
             f"of {k} modes the worst has a relative residual of {worst:.1e} after {counted.products} products, but "
-            f"{tolerance:.1e} was asked for: raise products= (now {budget}) or tolerance=.",
+            f"{tolerance:.1e} was asked for: raise `products=` (now {budget}) or `tolerance=`.",
         )
     return modes
 
@@ -134,10 +134,10 @@ def _decomposed(counted: Counted, k: int, tolerance: float, seed: Seed) -> Modes
 def _check(op: OperatorLike, k: int, tolerance: float) -> None:
     most = min(op.domain.size, op.codomain.size)
     if isinstance(k, bool) or k != int(k) or not 1 <= k <= most:
-        raise InputError(f"k is {k!r}, but an operator of this size has from 1 to {most} modes.")
+        raise InputError(f"`k` is {k!r}, but an operator of this size has from 1 to {most} modes.")
     if not (math.isfinite(tolerance) and tolerance > 0):
         raise InputError(
-            f"tolerance is {tolerance!r}, but it is a relative residual: give 1e-4, for example."
+            f"`tolerance` is {tolerance!r}, but it is a relative residual: give 1e-4, for example."
         )
 
 

@@ -75,7 +75,7 @@ def trace(
     if method not in _METHODS:
         raise unknown_name("method", method, ["auto", "exact", *_METHODS])
     if method == "xnystrace" and not op.positive:
-        raise InputError("xnystrace needs an operator declared positive: use method='xtrace'.")
+        raise InputError("xnystrace needs an operator declared positive: use `method='xtrace'`.")
     target.require(_LEAST.get(method, 2), f"method={method!r}")
     found = _in_units(_METHODS[method], Counted(op), target, seed)
     return target.warn_unless_reached(found, "trace")

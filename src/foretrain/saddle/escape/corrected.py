@@ -27,7 +27,7 @@ def correction_of(found: SaddleClass) -> Correction:
     if found.centred_letter == "outside":
         raise NotSupportedError(
             f"the first correction is known for the classes A to D, but {found.activation.label} is outside them: "
-            f"{found.reason}; use method='leading' or method='reduced'."
+            f"{found.reason}; use `method='leading'` or `method='reduced'`."
         )
     return LEADING if found.q is None else Correction(found.kappa, found.q)
 
@@ -42,7 +42,7 @@ def corrected_time(K: float, scales: Array, threshold: float, correction: Correc
     if scales[0] < threshold and threshold >= correction.stall:
         warn_user(
             f"the first-order flow stalls at X_1 = {correction.stall:.4g}, below the threshold {threshold:g}, and "
-            "never arrives: choose a smaller threshold, or method='reduced'."
+            "never arrives: choose a smaller `threshold`, or `method='reduced'`."
         )
     return time
 

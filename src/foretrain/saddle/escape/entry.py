@@ -83,7 +83,9 @@ def escape_time(
     check_choice(method, "method", list(METHODS))
     check_choice(source, "source", ["exact", "paper"])
     if source == "paper" and method != "corrected":
-        raise InputError("source='paper' changes the coefficients of method='corrected': give that method.")
+        raise InputError(
+            "`source='paper'` changes the coefficients of `method='corrected'`: give that method."
+        )
     found, unit = classify(activation), matrix_times(neurons, time)
     K = escape_coupling(found, len(X), neurons, beta)
     if method != "reduced" and found.letter == "D":

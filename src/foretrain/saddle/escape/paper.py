@@ -36,7 +36,7 @@ def printed_time(K: float, scales: Array, threshold: float, found: SaddleClass) 
     """
     if (scales != scales[0]).any():
         raise NotSupportedError(
-            "the paper's correction (33) is for balanced layers: give equal scales, or source='exact'."
+            "the paper's correction (33) is for balanced layers: give equal scales, or `source='exact'`."
         )
     epsilon, layers = float(scales[0]), len(scales)
     if epsilon >= threshold:

@@ -103,7 +103,7 @@ def escape_times(
 def _list(values: ArrayLike, name: str) -> Array:
     found = np.atleast_1d(np.asarray(values, dtype=float))
     if found.ndim != 1 or not found.size:
-        raise InputError(f"{name} must be one number or a list of them, but has shape {found.shape}.")
+        raise InputError(f"`{name}` must be one number or a list of them, but has shape {found.shape}.")
     return found
 
 

@@ -56,7 +56,7 @@ def load_inputs(path: str | Path) -> Array:
     source = Path(path).expanduser()
     arrays = _read(source)
     if "x" not in arrays:
-        raise InputError(f"{source} has no array 'x': write it with numpy.savez(path, x=...).")
+        raise InputError(f"{source} has no array 'x': write it with numpy.savez(path, `x=`...).")
     x = arrays["x"]
     _check_values(source, "x", x)
     if x.ndim == 1:
@@ -95,7 +95,7 @@ def _read(source: Path) -> dict[str, Array]:
     if not source.is_file():
         raise FileError(f"{source} is not a file: check the path of the data.")
     if not zipfile.is_zipfile(source):
-        raise FileError(f"{source} is not an npz file: write it with numpy.savez(path, x=..., y=...).")
+        raise FileError(f"{source} is not an npz file: write it with numpy.savez(path, `x=`..., `y=`...).")
     try:
         with zipfile.ZipFile(source) as archive:
             size = sum(member.file_size for member in archive.infolist())
@@ -117,7 +117,9 @@ def _read(source: Path) -> dict[str, Array]:
 
 
 def _damaged(source: Path, error: Exception) -> FileError:
-    return FileError(f"{source} is damaged ({error}): write it again with numpy.savez(path, x=..., y=...).")
+    return FileError(
+        f"{source} is damaged ({error}): write it again with numpy.savez(path, `x=`..., `y=`...)."
+    )
 
 
 def _refuse_other_names(source: Path, names: list[str]) -> None:

@@ -61,13 +61,13 @@ def advise(
     """
     act = find_activation(activation)
     if isinstance(width, bool) or not isinstance(width, int | np.integer):
-        raise InputError(f"width is {width!r}: give one whole number, the width of all hidden layers.")
+        raise InputError(f"`width` is {width!r}: give one whole number, the width of all hidden layers.")
     check_loss(loss, n_out)
     plain = MLP.critical(act, 2, int(width), n_in=n_in, n_out=n_out)  # refuses what cannot be a network
     if X is not None:
         plain = plain.with_inputs(X)
     if gamma is not None and (isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number)):
-        raise InputError(f"gamma is {gamma!r}: give one number between -1 and 1.")
+        raise InputError(f"`gamma` is {gamma!r}: give one number between -1 and 1.")
     skip = float(gamma or 0.0)
     found = criticality(act, skip)
     point = _point(found)
@@ -139,9 +139,9 @@ def _chosen_depth(depth: int | None, best: float, width: int, gamma: float) -> i
             )
         return there
     if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < least:
-        raise InputError(f"depth is {depth!r}: give a whole number of layers, at least {least}.")
+        raise InputError(f"`depth` is {depth!r}: give a whole number of layers, at least {least}.")
     if depth > _DEEPEST:
-        raise InputError(f"depth is {depth}: ask about at most {_DEEPEST:,} layers.")
+        raise InputError(f"`depth` is {depth}: ask about at most {_DEEPEST:,} layers.")
     return int(depth)
 
 

@@ -60,7 +60,7 @@ def exact_fluctuation(mlp: MLP) -> Array:
     c = vertex_constant(mlp.activation)
     if any(mlp.C_b) or mlp.is_residual:
         raise NotSupportedError(
-            "the exact product holds without biases and skip connections: set C_b=0, gamma=None."
+            "the exact product holds without biases and skip connections: set `C_b=0`, `gamma=None`."
         )
     steps = np.log1p(c / np.array([math.inf, *mlp.hidden_widths]))
     return np.asarray(np.expm1(np.cumsum(steps)))

@@ -69,7 +69,7 @@ def warn_of_error(found: NTKCorrelation) -> None:
     """Say that the integrals of an observable are less accurate than they should be."""
     warn_user(
         f"the correlator {found.value:.6g} is known to within {found.error:.1g} only: give factors or a tuple of two "
-        "functions if the observable is a product, declare its kinks=, or leave out inputs it does not look at."
+        "functions if the observable is a product, declare its `kinks=`, or leave out inputs it does not look at."
     )
 
 
@@ -116,5 +116,5 @@ def whole_numbers(name: str, values: Sequence[int], count: int) -> tuple[int, ..
     """So many of them."""
     found = np.asarray(values)
     if found.shape != (count,) or found.dtype.kind not in "iu":
-        raise InputError(f"{name} is {values!r}: give {count} whole numbers.")
+        raise InputError(f"`{name}` is {values!r}: give {count} whole numbers.")
     return tuple(int(value) for value in found)

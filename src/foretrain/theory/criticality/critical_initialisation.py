@@ -100,7 +100,7 @@ def _relative_corrections(plain: Criticality, mlp: MLP) -> Array:
     couplings = set(mlp.gamma[1:-1]) or {0.0}
     if len(couplings) > 1:
         raise NotSupportedError(
-            "corrections of order 1/n are known for one gamma in all hidden layers: leave out tuned, or use one."
+            "corrections of order 1/n are known for one gamma in all hidden layers: leave out `tuned`, or use one."
         )
     found = criticality(plain.activation, couplings.pop())
     # What has to be cancelled is relative to the kernel, so the output layer needs the same share as the others.

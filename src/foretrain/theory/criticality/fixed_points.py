@@ -121,12 +121,12 @@ def flows_to(activation: Any, C_b: float, C_W: float, K1: Any, gamma: float = 0.
 def _checked(activation: Any, C_b: Any, C_W: Any, gamma: Any) -> tuple[Activation, float, float, float]:
     for name, value in (("C_b", C_b), ("C_W", C_W), ("gamma", gamma)):
         if not isinstance(value, Real) or not math.isfinite(value):
-            raise InputError(f"{name} is {value!r}: give one finite number.")
+            raise InputError(f"`{name}` is {value!r}: give one finite number.")
         if value < 0 and name != "gamma":
-            raise InputError(f"{name} is {value:g}: give zero or a positive number.")
+            raise InputError(f"`{name}` is {value:g}: give zero or a positive number.")
     if not gamma**2 < 1:
         raise InputError(
-            f"gamma is {gamma:g}: with gamma^2 >= 1 the kernel has no fixed point; give -1 < gamma < 1."
+            f"`gamma` is {gamma:g}: with gamma^2 >= 1 the kernel has no fixed point; give -1 < gamma < 1."
         )
     return find_activation(activation), float(C_b), float(C_W), float(gamma)
 

@@ -119,9 +119,9 @@ def phase_diagram(
 def _axis(name: str, bounds: tuple[float, float], points: int) -> Array:
     low, high = bounds
     if not (np.isfinite([low, high]).all() and 0 <= low < high):
-        raise InputError(f"{name} runs from {low:g} to {high:g}: give 0 <= low < high.")
+        raise InputError(f"`{name}` runs from {low:g} to {high:g}: give 0 <= low < high.")
     if points < 2:
-        raise InputError(f"points is {points}: give 2 or more.")
+        raise InputError(f"`points` is {points}: give 2 or more.")
     return np.linspace(low, high, points)
 
 

@@ -49,7 +49,7 @@ def susceptibility(activation: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: f
     except (TypeError, ValueError) as error:
         raise InputError("K and C_W must be real numbers or arrays of them.") from error
     if not (np.isfinite(weight).all() and (weight >= 0).all()):
-        raise InputError("C_W must be finite and not negative: it is a variance.")
+        raise InputError("`C_W` must be finite and not negative: it is a variance.")
     skip, values = _finite(gamma) ** 2, KernelFunctions(activation).at(variance)
     both = (skip + weight * values.square_slope, skip + weight * values.slope_square)
     return Susceptibility(*(float(c) if np.ndim(c) == 0 else c for c in both))
@@ -57,7 +57,7 @@ def susceptibility(activation: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: f
 
 def _finite(gamma: Any) -> float:
     if not isinstance(gamma, Real) or not math.isfinite(gamma):
-        raise InputError(f"gamma is {gamma!r}: give one finite number.")
+        raise InputError(f"`gamma` is {gamma!r}: give one finite number.")
     return float(gamma)
 
 
@@ -66,7 +66,7 @@ def weight_share(gamma: float) -> float:
     share = 1 - float(gamma) ** 2
     if not share > 0:
         raise InputError(
-            f"gamma is {gamma:g}: with gamma^2 >= 1 the skip connection alone keeps or enlarges every signal, so "
+            f"`gamma` is {gamma:g}: with gamma^2 >= 1 the skip connection alone keeps or enlarges every signal, so "
             "that no C_W > 0 is critical; give -1 < gamma < 1."
         )
     return share

@@ -14,7 +14,7 @@ def check_draws(draws: object) -> int:
     """The number of networks as a whole number of at least 2, since a standard error needs two."""
     count = whole_number("draws", draws, least=2)
     if count > MOST_DRAWS:
-        raise InputError(f"draws is {count:,}: give at most {MOST_DRAWS:,}.")
+        raise InputError(f"`draws` is {count:,}: give at most {MOST_DRAWS:,}.")
     return count
 
 

@@ -201,12 +201,12 @@ def _check_estimator(ensemble: Ensemble, neurons: str, layers: tuple[int, ...], 
             if ensemble.mlp.widths[layer] < needed:
                 raise InputError(
                     f"pattern {neurons!r} needs {needed} neurons but layer {layer} has "
-                    f"{ensemble.mlp.widths[layer]}: leave the layer out or use estimator='wick'."
+                    f"{ensemble.mlp.widths[layer]}: leave the layer out or use `estimator='wick'`."
                 )
     elif ensemble.law != "gaussian" or any(ensemble.mlp.gamma[layer - 1] for layer in layers):
         raise InputError(
             "estimator 'wick' needs Gaussian parameters and layers without a skip connection: "
-            "use estimator='neurons'."
+            "use `estimator='neurons'`."
         )
 
 
@@ -214,7 +214,9 @@ def _entries(neurons: str, inputs: Sequence[Sequence[int]] | None, count: int) -
     legs = len(neurons)
     if inputs is None:
         if count**legs > _MOST_ENTRIES:
-            raise InputError(f"{count} inputs give {count**legs:,} entries: list the wanted ones in inputs=.")
+            raise InputError(
+                f"{count} inputs give {count**legs:,} entries: list the wanted ones in `inputs=`."
+            )
         return list(product(range(count), repeat=legs))
     rows = np.asarray(inputs)
     if rows.ndim != 2 or rows.shape[1] != legs or not len(rows) or not np.issubdtype(rows.dtype, np.integer):

@@ -63,7 +63,7 @@ class Ensemble:
             raise unknown_name("sampling method", method, _METHODS)
         if method == "conditional" and law != "gaussian":
             raise InputError(
-                f"method 'conditional' needs Gaussian parameters: use method='weights' for law {law!r}."
+                f"method 'conditional' needs Gaussian parameters: use `method='weights'` for law {law!r}."
             )
         fields = {
             "mlp": mlp.with_inputs(X),

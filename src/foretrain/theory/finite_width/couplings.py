@@ -151,7 +151,7 @@ def relevance(mlp: MLP, X: ArrayLike) -> xr.Dataset:
     import xarray as xr
 
     if mlp.depth < 4:
-        raise InputError(f"depth is {mlp.depth}: give at least 4 layers to see a coupling run.")
+        raise InputError(f"`depth` is {mlp.depth}: give at least 4 layers to see a coupling run.")
     coupling = fluctuation(mlp, X)
     first = max(2, (mlp.depth + 1) // 2)
     late = coupling.sel(layer=slice(first, None))
@@ -191,14 +191,14 @@ def _refuse_singular(K: Array) -> None:
     if np.linalg.eigvalsh(K / np.outer(size, size))[0] < _SINGULAR:
         raise InputError(
             "the kernel of these inputs is singular, so it has no inverse and no action: drop duplicated or "
-            "dependent inputs with samples=, or use mean_of and covariance_of, which need no inverse."
+            "dependent inputs with `samples=`, or use mean_of and covariance_of, which need no inverse."
         )
 
 
 def _check_samples(samples: Sequence[int], inputs: int) -> list[int]:
     chosen = np.asarray(samples)
     if chosen.ndim != 1 or not chosen.size or chosen.dtype.kind not in "iu":
-        raise InputError(f"samples is {samples!r}: give a list of input numbers.")
+        raise InputError(f"`samples` is {samples!r}: give a list of input numbers.")
     if chosen.min() < 0 or chosen.max() >= inputs or len(set(chosen.tolist())) < len(chosen):
-        raise InputError(f"samples is {list(samples)}: name inputs from 0 to {inputs - 1}, each once.")
+        raise InputError(f"`samples` is {list(samples)}: name inputs from 0 to {inputs - 1}, each once.")
     return [int(index) for index in chosen]

@@ -59,6 +59,6 @@ def refuse_residual(mlp: MLP, what: str) -> None:
     """An error that names what is not known for networks with skip connections."""
     if mlp.is_residual:  # odd moments of its neurons do not vanish, and K, V, G1 are not all there is
         raise NotSupportedError(
-            f"{what} is known for networks without skip connections only: leave gamma out, or sample networks "
+            f"{what} is known for networks without skip connections only: leave `gamma` out, or sample networks "
             "with foretrain.theory.ensembles."
         )

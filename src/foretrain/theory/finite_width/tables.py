@@ -113,7 +113,7 @@ def _fan_ins(mlp: MLP, X: Array) -> xr.DataArray:
 def _check_legs(name: str, values: Sequence[int], count: int) -> list[int]:
     found = np.asarray(values)
     if found.shape != (4,) or found.dtype.kind not in "iu":
-        raise InputError(f"{name} is {values!r}: give four whole numbers, one for each leg.")
+        raise InputError(f"`{name}` is {values!r}: give four whole numbers, one for each leg.")
     if found.min() < 0 or found.max() >= count:
-        raise InputError(f"{name} names {found.min()}..{found.max()}: there are 0 to {count - 1}.")
+        raise InputError(f"`{name}` names {found.min()}..{found.max()}: there are 0 to {count - 1}.")
     return [int(value) for value in found]

@@ -94,10 +94,11 @@ def check_request(
     """The request, or an error that says which part of it cannot be met."""
     names = _check_names(observables)
     if quadruples is not None and contract is not None:
-        raise InputError("quadruples= and contract= both say how tensors are wanted: give one of them.")
+        raise InputError("`quadruples=` and `contract=` both say how tensors are wanted: give one of them.")
     if (quadruples is not None or contract is not None) and not {*TENSORS} & {*names}:
         raise InputError(
-            f"quadruples= and contract= are for {', '.join(TENSORS)}, none of which is among the observables: add it."
+            f"`quadruples=` and `contract=` are for {', '.join(TENSORS)}, none of which is among the "
+            "observables: add it."
         )
     if method not in get_args(Method):
         raise unknown_name("method", str(method), get_args(Method))
@@ -125,7 +126,7 @@ def check_request(
 
 def _check_names(observables: Sequence[str]) -> tuple[str, ...]:
     if observables is None or not isinstance(observables, str | Iterable):
-        raise InputError(f"observables is {observables!r}: give a list of names such as ['K', 'V'].")
+        raise InputError(f"`observables` is {observables!r}: give a list of names such as ['K', 'V'].")
     names = [observables] if isinstance(observables, str) else list(observables)
     for name in names:
         if name not in MEANINGS:
@@ -140,7 +141,7 @@ def _check_kind(mlp: MLP, names: tuple[str, ...]) -> None:
     if missing:
         raise NotSupportedError(
             f"{', '.join(missing)} is known for networks without skip connections only: ask for K, Theta, V and "
-            "three_point, or leave gamma out."
+            "three_point, or leave `gamma` out."
         )
     infinite = [name for name in names if name in TANGENT] if not mlp.activation.is_continuous else []
     if infinite:
@@ -166,10 +167,10 @@ def _check_bends(mlp: MLP, names: tuple[str, ...]) -> None:
 def _check_quadruples(quadruples: ArrayLike, inputs: int) -> Indices:
     chosen = np.asarray(quadruples)
     if chosen.dtype.kind not in "iu" or chosen.ndim != 2 or chosen.shape[1] != 4:
-        raise InputError(f"quadruples must be integers of shape (Q, 4), but have shape {chosen.shape}.")
+        raise InputError(f"`quadruples` must be integers of shape (Q, 4), but have shape {chosen.shape}.")
     if chosen.size and (chosen.min() < 0 or chosen.max() >= inputs):
         raise InputError(
-            f"quadruples name inputs {chosen.min()} to {chosen.max()}, but there are {inputs}: choose from 0 to "
+            f"`quadruples` name inputs {chosen.min()} to {chosen.max()}, but there are {inputs}: choose from 0 to "
             f"{inputs - 1}."
         )
     return chosen.astype(np.intp)
@@ -186,11 +187,11 @@ def _check_matrices(contract: Any, inputs: int) -> tuple[Array, bool]:
         matrices = matrices[None]
     if matrices.ndim != 4 or matrices.shape[1:] != (2, inputs, inputs) or not len(matrices):
         raise InputError(
-            f"contract must be a pair (A, B) of real {inputs} x {inputs} matrices, one row and column for each "
+            f"`contract` must be a pair (A, B) of real {inputs} x {inputs} matrices, one row and column for each "
             "input, or a list of such pairs."
         )
     if not np.isfinite(matrices).all():
-        raise InputError("contract contains values that are not finite: remove or replace them.")
+        raise InputError("`contract` contains values that are not finite: remove or replace them.")
     return matrices, single
 
 
@@ -198,9 +199,9 @@ def _check_correction(name: str, value: ArrayLike, depth: int) -> Array:
     try:
         given = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be a number or one number per layer.") from error
+        raise InputError(f"`{name}` must be a number or one number per layer.") from error
     if given.shape not in ((), (depth,)) or not np.isfinite(given).all():
-        raise InputError(f"{name} must be a finite number or a list of {depth}, one per layer.")
+        raise InputError(f"`{name}` must be a finite number or a list of {depth}, one per layer.")
     return np.array(np.broadcast_to(given, (depth,)))
 
 
@@ -209,12 +210,12 @@ def _check_draws(draws: int | None) -> int | None:
         return None
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or not 0 <= draws <= MOST_DRAWS:
         raise InputError(
-            f"draws is {draws!r}: give a whole number up to {MOST_DRAWS:,}, or 0 for the exact contraction."
+            f"`draws` is {draws!r}: give a whole number up to {MOST_DRAWS:,}, or 0 for the exact contraction."
         )
     return int(draws)
 
 
 def _check_tolerance(tolerance: Any) -> float:
     if not isinstance(tolerance, float | int | np.number) or not 0 < tolerance < 1:
-        raise InputError(f"tolerance is {tolerance!r}: give a number between 0 and 1, such as 1e-10.")
+        raise InputError(f"`tolerance` is {tolerance!r}: give a number between 0 and 1, such as 1e-10.")
     return float(tolerance)

@@ -68,7 +68,7 @@ class Flow(Mapping[str, "xr.DataArray"]):
             return self._tensors[name]
         if isinstance(name, str) and name in MEANINGS:
             raise InputError(
-                f"{name} was not computed: add it to observables= of flow, which had {', '.join(self._tensors)}."
+                f"{name} was not computed: add it to `observables=` of flow, which had {', '.join(self._tensors)}."
             )
         raise unknown_name("observable of this flow", str(name), self._tensors)
 

@@ -68,7 +68,8 @@ class _Tabulated(ABC):
         variance = np.asarray(K, dtype=float)
         if not (np.isfinite(variance).all() and (variance >= 0).all()):
             raise InputError(
-                "kernel values must be finite and not negative: if they grew with depth, choose a smaller C_W, fewer "
+                "kernel values must be finite and not negative: if they grew with depth, choose a "
+                "smaller `C_W`, fewer "
                 "layers or smaller inputs."
             )
         flat = np.atleast_1d(variance).ravel()

@@ -126,10 +126,10 @@ def _per_layer(value: float | Sequence[float], layers: int, name: str) -> tuple[
     given = np.asarray(value, dtype=np.float64)
     if given.shape not in ((), (layers,)):
         raise InputError(
-            f"{name} has shape {given.shape}, but it must be one number or one per layer ({layers})."
+            f"`{name}` has shape {given.shape}, but it must be one number or one per layer ({layers})."
         )
     if not np.isfinite(given).all() or (given < 0).any():
-        raise InputError(f"{name} is {value}, but a variance must be a finite number from 0 on.")
+        raise InputError(f"`{name}` is {value}, but a variance must be a finite number from 0 on.")
     return tuple(float(entry) for entry in np.broadcast_to(given, (layers,)))
 
 

@@ -117,5 +117,5 @@ def check_noise(noise: float) -> float:
     """The variance of the output noise, or an error."""
     number = real_array("noise", noise)
     if number.ndim or number < 0:
-        raise InputError(f"noise is {noise!r}: give one variance, zero or positive.")
+        raise InputError(f"`noise` is {noise!r}: give one variance, zero or positive.")
     return float(number)

@@ -123,7 +123,7 @@ def predict(
     _refuse_noise(noise, noisy_labels)
     if algorithm in _AT_ONCE:
         if time is not None:
-            raise InputError(f"algorithm {algorithm!r} ends at once: leave time out.")
+            raise InputError(f"algorithm {algorithm!r} ends at once: leave `time` out.")
         eta = None
     # At infinite width every algorithm ends alike, so that those that end at once need no code of their own.
     path: Descent = "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
@@ -171,7 +171,7 @@ def _finite(
     if algorithm == "newton":
         raise InputError(
             "Newton's method is known at infinite width only, and at finite width the algorithm matters: use "
-            "algorithm='two_step', which ends at once too."
+            "`algorithm='two_step'`, which ends at once too."
         )
     return finite_prediction(
         mlp,
@@ -211,7 +211,7 @@ def _finite_bayes(
 def _refuse_finite_classes(finite: bool) -> None:
     if finite:
         raise InputError(
-            "the cross-entropy is known at infinite width only: leave regime out, or train on one output for each "
+            "the cross-entropy is known at infinite width only: leave `regime` out, or train on one output for each "
             "class with squared errors."
         )
 
@@ -222,7 +222,7 @@ def loss_targets(Y: ArrayLike, outputs: int, loss: LossName, smoothing: float | 
         check_classes(outputs)
         return class_probabilities(Y, outputs, smoothing)
     if smoothing is not None:
-        raise InputError("label_smoothing is for classes: add loss='cross_entropy', or leave it out.")
+        raise InputError("`label_smoothing` is for classes: add `loss='cross_entropy'`, or leave it out.")
     return Y
 
 
@@ -246,13 +246,13 @@ def _refuse_training(
     """What only training has."""
     if algorithm != "gradient_descent" or (eta, time) != (None, None):
         raise InputError(
-            "Bayesian inference has no algorithm, rate or time: leave algorithm, eta and time out, or use "
-            "learner='gradient_descent'."
+            "Bayesian inference has no algorithm, rate or time: leave `algorithm`, `eta` and `time` out, or use "
+            "`learner='gradient_descent'`."
         )
     if loss != "squared_error" or smoothing is not None:
         raise InputError(
-            "Bayesian inference is for Gaussian noise on targets: leave loss and label_smoothing out and give "
-            "noise=, or use learner='gradient_descent'."
+            "Bayesian inference is for Gaussian noise on targets: leave `loss` and `label_smoothing` out and give "
+            "`noise=`, or use `learner='gradient_descent'`."
         )
 
 
@@ -260,8 +260,8 @@ def _refuse_tolerance(tolerance: float | None, known: bool) -> None:
     """What only training at finite width has."""
     if tolerance is not None and not known:
         raise InputError(
-            "only training at finite width has integrals of chosen accuracy: leave tolerance out, or use "
-            "learner='gradient_descent' with regime='finite'."
+            "only training at finite width has integrals of chosen accuracy: leave `tolerance` out, or use "
+            "`learner='gradient_descent'` with `regime='finite'`."
         )
 
 
@@ -269,6 +269,6 @@ def _refuse_noise(noise: float, noisy_labels: bool) -> None:
     """What only Bayesian inference has."""
     if check_noise(noise) or noisy_labels:
         raise InputError(
-            "gradient descent fits its targets whatever their noise: use learner='bayes', which is training of the "
-            "output layer with a penalty, or stop early with time=."
+            "gradient descent fits its targets whatever their noise: use `learner='bayes'`, which is training of the "
+            "output layer with a penalty, or stop early with `time=`."
         )

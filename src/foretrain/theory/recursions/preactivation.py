@@ -214,7 +214,8 @@ def refuse_exploded(variances: Array, layer: int) -> None:
     """An error for kernels that leave the range in which expectations can be computed; K_aa bounds all entries."""
     if not variances.max(initial=0.0) < EXPLODED:
         raise InputError(
-            f"the kernel exceeds {EXPLODED:g} at layer {layer}: choose a smaller C_W, fewer layers or smaller inputs."
+            f"the kernel exceeds {EXPLODED:g} at layer {layer}: choose a smaller `C_W`, fewer layers or "
+            "smaller inputs."
         )
 
 

@@ -45,7 +45,9 @@ def six_point_flow(mlp: MLP, first_kernel_diagonal: ArrayLike) -> Array:
     neurons, is U / n_{l-1}^2.
     """
     if mlp.is_residual:
-        raise NotSupportedError("the six-point vertex is not offered for residual networks: leave gamma out.")
+        raise NotSupportedError(
+            "the six-point vertex is not offered for residual networks: leave `gamma` out."
+        )
     first = _check_diagonal(first_kernel_diagonal)
     K = _kernels(mlp, first)
     at = _cumulants(mlp.activation, K[:-1])

@@ -100,7 +100,7 @@ def angle_recursion(rho: float, psi: float, depth: int) -> Array:
     if not 0 <= rho <= 2 / math.pi + 1e-15 or not 0 <= psi <= math.pi:
         raise InputError(f"rho is {rho!r} and psi {psi!r}: give 0 <= rho <= 2/pi and 0 <= psi <= pi.")
     if depth < 1:
-        raise InputError(f"depth is {depth!r}: give a positive whole number.")
+        raise InputError(f"`depth` is {depth!r}: give a positive whole number.")
     slopes = _Slopes(1.0, rho, max(2 - math.pi * rho, 0.0))
     layer = Layer(2, 1, 0.0, 1.0, 1.0, 1.0, 0.0)
     angles, pair = [psi], _Pair(1.0, 1.0, psi)

@@ -149,7 +149,7 @@ def _slopes(states: Tensor, activation: Activation) -> Tensor:
 
 def _checked_points(points: Tensor) -> Tensor:
     if points.ndim != 2 or points.shape[1] < 1:
-        raise InputError(f"points must be a matrix (count, units), not of shape {tuple(points.shape)}.")
+        raise InputError(f"`points` must be a matrix (count, units), not of shape {tuple(points.shape)}.")
     count, units = points.shape
     if count > units:
         raise InputError(

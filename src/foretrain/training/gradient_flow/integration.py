@@ -43,7 +43,7 @@ class Integration:
         method_named(self.method)
         Tolerance(self.rtol, self.atol)
         if self.dtype not in (torch.float32, torch.float64):
-            raise InputError(f"dtype is {self.dtype}: give torch.float32 or torch.float64.")
+            raise InputError(f"`dtype` is {self.dtype}: give torch.float32 or torch.float64.")
         if self.rtol < 10 * torch.finfo(self.dtype).eps:
             raise InputError(f"rtol is {self.rtol:g}, too fine for {self.dtype}: give more, or take float64.")
         if not self.max_time > 0 or self.max_evaluations < 1:

@@ -79,7 +79,7 @@ def gradient_flow(
     'time limit'
     """
     if stop is None and not math.isfinite(max_time):
-        raise InputError("the flow would never end: give max_time= or stop=.")
+        raise InputError("the flow would never end: give `max_time=` or `stop=`.")
     run = _Run(copy.deepcopy(model), x, y, loss, rates or {}, stop, observe or {})
     flows = Flows(run.field, run.start(), method_named(method), Tolerance(rtol, atol))
     if not np.isfinite([flows.now.loss, flows.now.loss_rate]).all():

@@ -58,7 +58,7 @@ def counted_optimizer(
             f"optimizer is a {type(optimizer).__name__}: give one torch optimizer, the one whose steps count."
         )
     if count == "optimizer" and optimizer is None:
-        raise InputError("count='optimizer' needs optimizer=: give the one whose steps count.")
+        raise InputError("`count='optimizer'` needs `optimizer=`: give the one whose steps count.")
     return None if count == "calls" else optimizer
 
 
@@ -67,7 +67,7 @@ def checked_loss(loss: Any) -> Any:
     if isinstance(loss, type):
         raise InputError(f"loss is the class {loss.__name__}: give an instance of it, {loss.__name__}().")
     if loss is not None and not callable(loss):
-        raise InputError(f"loss is {loss!r}: give a function of outputs and targets.")
+        raise InputError(f"`loss` is {loss!r}: give a function of outputs and targets.")
     return loss
 
 
@@ -77,7 +77,9 @@ def checked_resume_from(step: Any) -> int | None:
         return None
     found = whole(step)
     if found is None or found < 0:
-        raise InputError(f"resume_from is {step!r}: give the number of the step that training goes on from.")
+        raise InputError(
+            f"`resume_from` is {step!r}: give the number of the step that training goes on from."
+        )
     return found
 
 

@@ -34,7 +34,7 @@ class Budget:
     def __init__(self, share: float | None, names: Iterable[str]) -> None:
         if share is not None and not _is_share(share):
             raise InputError(
-                f"budget is {share!r}: give a share of the time such as 0.05, or None for no limit."
+                f"`budget` is {share!r}: give a share of the time such as 0.05, or None for no limit."
             )
         self.share = share
         self.given = share  # what the user asked for, of which less may be planned

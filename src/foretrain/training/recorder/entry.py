@@ -184,7 +184,7 @@ class Recorder:
         self._check_open()
         if self._hook is not None:
             raise InputError(
-                "the optimizer counts the steps already: use note(...) before its step, or pass count='calls'."
+                "the optimizer counts the steps already: use note(...) before its step, or pass `count='calls'`."
             )
         self.note(**numbers)
         self._advance()
@@ -238,7 +238,7 @@ class Recorder:
 
     def _check_open(self) -> None:
         if self._closed_after is not None:
-            raise InputError("this recorder is closed: make a new one with resume=True.")
+            raise InputError("this recorder is closed: make a new one with `resume=True`.")
 
     def _begin(self, batch: Any) -> None:
         """The first record, unless it is there already."""

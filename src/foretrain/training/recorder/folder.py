@@ -68,8 +68,8 @@ class Folder:
             raise FileError(f"{self.path} holds other files and no recording: choose another folder.")
         if not (resume or overwrite):
             raise FileError(
-                f"{self.path} already holds a recording: choose another folder, go on with resume=True (or "
-                "resume_from=step), or start afresh with overwrite=True."
+                f"{self.path} already holds a recording: choose another folder, go on with `resume=True` (or "
+                "resume_from=step), or start afresh with `overwrite=True`."
             )
 
     def _prepared(self, header: dict[str, Any], until: int | None, overwrite: bool) -> Contents:

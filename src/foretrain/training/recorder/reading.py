@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.support.errors import FileError, unknown_name
+from foretrain.support.errors import FileError, ForetrainWarning, unknown_name
 from foretrain.support.frame_log import Frame, damage, scan
 from foretrain.support.user_warnings import warn_user
 from foretrain.training.recorder.values import STEP
@@ -94,7 +94,7 @@ def read_log(folder: Path, until: int | None = None) -> Contents:
     if lost:
         warn_user(
             f"{folder / LOG} is damaged: {lost} bytes between its records are not readable and left out.",
-            UserWarning,
+            ForetrainWarning,
         )
     return _sorted_out(frames, until)
 

@@ -27,9 +27,9 @@ class Schedule:
 def make_schedule(every: int | None, schedule: ScheduleLike, per_decade: int | None) -> Schedule:
     """From what the user says: every k steps, "log" (also if nothing is said), steps, or a function."""
     if every is not None and schedule is not None:
-        raise InputError("every= and schedule= both say when to record: give one of them.")
+        raise InputError("`every=` and `schedule=` both say when to record: give one of them.")
     if per_decade is not None and not (schedule == "log" or (every is None and schedule is None)):
-        raise InputError("per_decade= belongs to schedule='log': leave it out.")
+        raise InputError("`per_decade=` belongs to `schedule='log'`: leave it out.")
     if every is not None:
         return _regular(whole_number("every", every))
     if schedule is None or isinstance(schedule, str):
@@ -64,7 +64,7 @@ def _listed(steps: Iterable[int]) -> Schedule:
     except TypeError:
         wanted = frozenset({-1})
     if not wanted or min(wanted) < 0:
-        raise InputError("schedule= holds something that is no step: give whole numbers from 0 on.")
+        raise InputError("`schedule=` holds something that is no step: give whole numbers from 0 on.")
     return Schedule(lambda step: step in wanted, f"{len(wanted)} chosen steps up to {max(wanted)}")
 
 

@@ -30,7 +30,7 @@ class GaussianSequences:
     def __post_init__(self) -> None:
         for name in ("n_in", "steps", "waves"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but it must be a number from 1 on.")
+                raise InputError(f"`{name}` is {getattr(self, name)}, but it must be a number from 1 on.")
         if not 0 < self.frequency < math.inf:
             raise InputError(f"frequency is {self.frequency}, but it must be positive and finite.")
 

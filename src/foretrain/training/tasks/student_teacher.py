@@ -78,7 +78,7 @@ class StudentTeacher:
     def __post_init__(self) -> None:
         for name in ("n_in", "units", "n_out", "steps"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but it must be at least 1.")
+                raise InputError(f"`{name}` is {getattr(self, name)}, but it must be at least 1.")
         if not 1 <= self.input_rank <= self.n_in:
             raise InputError(
                 f"input_rank is {self.input_rank}, but inputs of {self.n_in} numbers lie in a subspace of dimension "
@@ -155,4 +155,4 @@ class StudentTeacher:
 
 def _require_gain(name: str, gain: float) -> None:
     if not 0 <= gain < math.inf:
-        raise InputError(f"{name} is {gain}, but it must be finite and not negative.")
+        raise InputError(f"`{name}` is {gain}, but it must be finite and not negative.")

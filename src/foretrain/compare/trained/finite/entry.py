@@ -46,7 +46,7 @@ class _Habit:
         counts = draws_by_width(self.draws if draws is None else draws, rungs.inverse, costs)
         if min(counts) < self.batches * self.smallest:
             raise InputError(
-                f"draws is {draws}, which leaves {min(counts)} networks for a width: give at least "
+                f"`draws` is {draws}, which leaves {min(counts)} networks for a width: give at least "
                 f"{self.batches * self.smallest} for each."
             )
         return Ladder(*rungs, rounded_up(counts, 2 * self.batches), "weights", self.batches)
@@ -131,7 +131,7 @@ def compare_trained_finite(
 def _check(learner: Learner, algorithm: FiniteAlgorithm, eta: float | None, noise: float) -> None:
     check_learner(learner, noise)
     if learner == "bayes" and (eta is not None or algorithm != "gradient_descent"):
-        raise InputError("inference has neither an algorithm nor a rate: leave algorithm and eta out.")
+        raise InputError("inference has neither an algorithm nor a rate: leave `algorithm` and `eta` out.")
 
 
 def _measure(

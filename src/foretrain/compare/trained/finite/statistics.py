@@ -75,7 +75,7 @@ def _require_end(found: TrainedEnsemble) -> None:
     if lost:
         raise InputError(
             f"{lost} of {found.draws:,} networks of width {found.mlp.widths[-2]} did not come to an end of training, "
-            "so that their mean says nothing: give wider networks, smaller targets or a smaller eta."
+            "so that their mean says nothing: give wider networks, smaller targets or a smaller `eta`."
         )
 
 

@@ -36,12 +36,12 @@ def named_states(model: nn.Module, states: States) -> list[StateName]:
         places: list[Any] = [states] if isinstance(states, str) or _is_pair(states) else list(states)
         given = [(_called(place), place) for place in places]
     if not given:
-        raise InputError("states= names no module: give the paths of those whose results are the states.")
+        raise InputError("`states=` names no module: give the paths of those whose results are the states.")
     modules = dict(model.named_modules(remove_duplicate=False))
     found = [_resolved(name, place, modules) for name, place in given]
     for i, state in enumerate(found):
         if any(state.name == other.name for other in found[:i]):
-            raise InputError(f"the state {state.name!r} is named twice in states=: name each of them once.")
+            raise InputError(f"the state {state.name!r} is named twice in `states=`: name each of them once.")
     return found
 
 
@@ -56,7 +56,7 @@ def _called(place: Any) -> str:
     if isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str):
         return f"{place[0] or 'output'}.{place[1]}"
     raise InputError(
-        f"states= holds {place!r}: give paths of modules, (path, entry) for one of several results, "
+        f"`states=` holds {place!r}: give paths of modules, (path, entry) for one of several results, "
         "or {name: path}."
     )
 

@@ -38,7 +38,7 @@ class Constraint:
             self.parameters: Mapping[str, Tensor] = chosen(trainable(function, None), parameters)
         elif parameters is None:
             raise InputError(
-                "a constraint f(parameters, h, x) needs parameters=: tensors that require grad, in dicts or lists."
+                "a constraint f(parameters, h, x) needs `parameters=`: tensors that require grad, in dicts or lists."
             )
         else:
             self.parameters, self._first = trainable(function, parameters), (parameters,)

@@ -144,5 +144,5 @@ class ImplicitDynamics(Dynamics):
             raise InputError(
                 f"the state does not solve the constraint (largest residual {residual:.2g}, a Newton step would move "
                 f"it by {distance:.2g} of its length): find it with foretrain.empirical.global_ntk.solve, run its "
-                "own iteration longer, or pass a larger tolerance=."
+                "own iteration longer, or pass a larger `tolerance=`."
             )

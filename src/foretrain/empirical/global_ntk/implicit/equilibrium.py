@@ -57,7 +57,7 @@ def solve(
     far = int((_residuals(linear) > 1e-3 * first).sum())
     raise InputError(
         f"no solution was reached in {iterations} steps (residual {before:.2g}, {far} of {len(state)} samples far "
-        "from one): start nearer to it, for example with the model's own iteration, or allow more iterations=."
+        "from one): start nearer to it, for example with the model's own iteration, or allow more `iterations=`."
     )
 
 

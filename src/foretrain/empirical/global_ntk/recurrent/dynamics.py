@@ -258,7 +258,7 @@ def _refuse_parametrised(module: nn.RNNBase, parameters: Mapping[str, Tensor]) -
         if id(value) not in own:
             raise NotSupportedError(
                 f"the weights of {type(module).__name__} are computed from {name!r}: put the module into "
-                "nn.Sequential and name it as a state, states='0'."
+                "nn.Sequential and name it as a state, `states='0'`."
             )
 
 

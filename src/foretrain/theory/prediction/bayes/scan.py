@@ -223,7 +223,7 @@ def _warn(found: Array) -> None:
     if lost:
         warn_user(
             f"{lost} of {found[0].size} points are nan, because their kernel leaves the range that can be computed: "
-            "choose smaller C_W, C_b or depths there."
+            "choose smaller `C_W`, C_b or depths there."
         )
     if len(shifted):
         warn_user(
@@ -235,7 +235,7 @@ def _warn(found: Array) -> None:
 def _depths(mlp: MLP, depth: Sequence[int] | None) -> NDArray[np.int_]:
     values = np.atleast_1d(real_array("depth", [mlp.depth] if depth is None else depth))
     if values.ndim != 1 or not len(values) or (values != np.round(values)).any() or (values < 1).any():
-        raise InputError("depth must be a list of positive whole numbers.")
+        raise InputError("`depth` must be a list of positive whole numbers.")
     return np.unique(values).astype(int)
 
 
@@ -243,10 +243,10 @@ def _axis(mlp: MLP, name: str, given: ArrayLike | None) -> Array:
     """The values of one axis; by default the network's own, if all its layers share it."""
     own = set(getattr(mlp, name))
     if given is None and len(own) > 1:
-        raise InputError(f"{name} differs from layer to layer: give {name}= to scan, for all layers alike.")
+        raise InputError(f"`{name}` differs from layer to layer: give {name}= to scan, for all layers alike.")
     values = np.atleast_1d(real_array(name, list(own) if given is None else given))
     if values.ndim != 1 or not len(values) or (values < 0).any():
-        raise InputError(f"{name} must be a list of numbers that are not negative.")
+        raise InputError(f"`{name}` must be a list of numbers that are not negative.")
     return np.unique(values)
 
 

@@ -70,7 +70,7 @@ def check_integrals(store: Store, targets: Array, plan: Plan, mean: Array, terms
         warn_user(
             f"integrals with tolerance {store.tolerance:.1g} leave the correction uncertain by about {doubt:.1g} "
             f"(condition number of the tangent kernel {modes[-1] / modes[0]:.2g}): leave out training inputs that "
-            "are nearly alike, or lower tolerance=."
+            "are nearly alike, or lower `tolerance=`."
         )
 
 
@@ -80,7 +80,7 @@ def check_sampling(error: Array, terms: dict[str, Array]) -> None:
     if noise > found / 2:
         warn_user(
             f"the standard error {noise:.2g} of the sampled correction is not small beside the correction {found:.2g}"
-            ": give more draws=, or leave draws out where training inputs are few."
+            ": give more `draws=`, or leave `draws` out where training inputs are few."
         )
 
 

@@ -50,7 +50,7 @@ def covariance_parts(store: Store, targets: Array, plan: Plan) -> dict[str, Arra
     """All parts with their 1/n: (tests, tests, outputs, outputs)."""
     if plan.time is not None:
         raise NotSupportedError(
-            "the covariance at order 1/n is known at the end of training only: leave time out."
+            "the covariance at order 1/n is known at the end of training only: leave `time` out."
         )
     tensors = store.pairs(_ALL)
     project, one = projection(store), np.eye(targets.shape[1])

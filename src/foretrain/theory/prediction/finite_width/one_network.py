@@ -193,7 +193,7 @@ def _legs(name: str, values: Any, indices: int, samples: int, outputs: int) -> A
         array = array.reshape(wanted)
     if array.shape != wanted:
         raise InputError(
-            f"{name} has shape {array.shape}: give {wanted}, axes of samples before those of outputs."
+            f"`{name}` has shape {array.shape}: give {wanted}, axes of samples before those of outputs."
         )
     places = [axis for i in range(indices) for axis in (i, indices + i)]
     return array.transpose(places).reshape((samples * outputs,) * indices)

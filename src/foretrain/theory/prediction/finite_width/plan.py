@@ -62,7 +62,7 @@ def plan_of(algorithm: Any, eta: float | None, time: float | None, values: Array
         return Plan(f"{when} gradient flow", None if eta is None else speed, until, values, clock)
     name = "two-step training" if algorithm == "two_step" else "an algorithm given by its projectors"
     if eta is not None or time is not None:
-        raise InputError(f"{name} has no rate and is known at its end only: leave eta and time out.")
+        raise InputError(f"{name} has no rate and is known at its end only: leave `eta` and `time` out.")
     if algorithm == "two_step":
         leap = two_step_projectors(values)
         return Plan(f"to the end of {name}", None, None, values, projectors=leap, leaps=True)

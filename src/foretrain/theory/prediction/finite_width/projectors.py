@@ -131,5 +131,6 @@ def require_algorithm(algorithm: Any) -> None:
         raise unknown_name("algorithm", algorithm, NAMES)
     if not (isinstance(algorithm, str | Projectors) or callable(algorithm)):
         raise InputError(
-            f"algorithm is {algorithm!r}: give one of {', '.join(NAMES)}, Projectors, or a function that gives them."
+            f"`algorithm` is {algorithm!r}: give one of {', '.join(NAMES)}, Projectors, or a function "
+            "that gives them."
         )

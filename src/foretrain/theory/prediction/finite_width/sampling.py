@@ -42,7 +42,7 @@ def sampled_terms(store: Store, targets: Array, plan: Plan, draws: int, seed: Se
     """n times the terms of :func:`mean_terms` at the end of training, from ``draws`` sets of inputs."""
     draws = whole_number("draws", draws, least=2)
     if plan.time is not None:
-        raise InputError("draws= samples the end of training only: leave time out, or draws.")
+        raise InputError("`draws=` samples the end of training only: leave `time` out, or `draws`.")
     errors, course, size = errors_of(store, targets), plan.course(), len(store.train)
     require_memory(
         16.0 * len(ENTRIES) * errors.outputs * size**3, f"the weights of {size:,} training inputs", _WAY_OUT
@@ -56,8 +56,8 @@ def sampled_terms(store: Store, targets: Array, plan: Plan, draws: int, seed: Se
     chosen, counts = np.unique(drawn, return_counts=True)
     if len(chosen) == 1 < len(sets.probability):
         raise InputError(
-            f"all {draws} draws are of the same inputs, so that nothing is known of their error: give more draws=, "
-            "or leave draws out."
+            f"all {draws} draws are of the same inputs, so that nothing is known of their error: give more `draws=`, "
+            "or leave `draws` out."
         )
     values = _values(store, by_origin, sets, chosen)
     share = counts / draws

@@ -128,7 +128,7 @@ def check_kind(mlp: MLP) -> None:
     """An error if the theory does not hold for such a network."""
     if mlp.is_residual:
         raise NotSupportedError(
-            "training at finite width is known for networks without skip connections only: leave gamma out, or "
+            "training at finite width is known for networks without skip connections only: leave `gamma` out, or "
             'predict with regime="infinite".'
         )
     if slope_jumps(mlp.activation):

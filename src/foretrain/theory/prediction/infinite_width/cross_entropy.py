@@ -112,8 +112,8 @@ def target_logits(probabilities: ArrayLike) -> Array:
     check_probabilities(p)
     if (p <= 0).any():
         raise InputError(
-            "a target probability is zero, so that training never ends: give a time, or soft labels, such as "
-            "label_smoothing=0.1."
+            "a target probability is zero, so that training never ends: give a `time`, or soft labels, such as "
+            "`label_smoothing=0.1`."
         )
     logits = np.log(p)
     return np.asarray(logits - logits.mean(axis=-1, keepdims=True))
@@ -167,7 +167,7 @@ def cross_entropy_end(
     trained = GradientDescent(kernels, logits).end()
     deviation = trained.standard_deviation
     if kernels.K_test is None or deviation is None:
-        raise InputError("the softmax needs variances: make the kernels with spread='variance'.")
+        raise InputError("the softmax needs variances: make the kernels with `spread='variance'`.")
     mean, outputs = trained.mean.values, logits.shape[1]
     own = trained.variance if trained.covariance is None else trained.covariance
     between = (kernels.K_test - np.asarray(own)) / outputs
@@ -282,8 +282,8 @@ def check_step(kernels: OutputKernels, eta: float | None) -> float:
     rate = 2 / largest if eta is None else positive("eta", eta)
     if rate >= 4 / largest:
         raise InputError(
-            f"eta is {rate:g}, but steps on the cross-entropy are sure to go down only below 4 / lambda_max = "
-            f"{4 / largest:.6g}: give a smaller eta."
+            f"`eta` is {rate:g}, but steps on the cross-entropy are sure to go down only below 4 / lambda_max = "
+            f"{4 / largest:.6g}: give a smaller `eta`."
         )
     return rate
 

@@ -60,8 +60,9 @@ class LearningRates(NamedTuple):
         rate = positive("eta", eta)
         if rate >= self.limit:
             raise InputError(
-                f"eta is {rate:g}, but gradient descent converges only below 2 / lambda_max = {self.limit:.6g}: give "
-                f"a smaller eta; the best constant one is {self.best:.6g}."
+                f"`eta` is {rate:g}, but gradient descent converges only below 2 / lambda_max = "
+                f"{self.limit:.6g}: give "
+                f"a smaller `eta`; the best constant one is {self.best:.6g}."
             )
         return rate
 
@@ -240,7 +241,9 @@ def gradient_descent_prediction(
     if algorithm not in get_args(InfiniteAlgorithm):
         raise unknown_name("algorithm", str(algorithm), get_args(InfiniteAlgorithm))
     if algorithm == "newton" and (eta, time) != (None, None):
-        raise InputError("Newton's method is done after one step and has no rate: leave eta and time out.")
+        raise InputError(
+            "Newton's method is done after one step and has no rate: leave `eta` and `time` out."
+        )
     if time is not None:
         time = not_negative("time", time) if algorithm == "flow" else whole(time)
     training = GradientDescent.of(mlp, X_train, Y_train, X_test, spread)

@@ -101,7 +101,8 @@ def expected_loss(
     """
     if prediction.variance is None:
         raise InputError(
-            "the prediction has no variance, without which a mean loss is not known: predict with spread='variance'."
+            "the prediction has no variance, without which a mean loss is not known: predict with "
+            "`spread='variance'`."
         )
     mean = prediction.mean.values
     y = check_targets(targets, *mean.shape)
@@ -147,7 +148,7 @@ def sampled_loss(
     draws = check_draws(draws)
     require_memory(24 * draws * y.size, f"outputs of {draws:,} networks", "use fewer draws")
     if prediction.covariance is None:
-        raise InputError("the prediction has no covariance to draw from: predict with spread='covariance'.")
+        raise InputError("the prediction has no covariance to draw from: predict with `spread='covariance'`.")
     root = square_root(prediction.covariance.values)
     noise = generator(seed).standard_normal((draws, *y.shape))
     values = loss.value(mean + np.einsum("bc,dci->dbi", root, noise), y).sum(axis=-1)
@@ -184,5 +185,5 @@ def check_share(name: str, value: float) -> float:
     """A share of probability from 0 on and below 1, or an error."""
     share = real_array(name, value)
     if share.ndim or not 0 <= share < 1:
-        raise InputError(f"{name} is {value!r}: give a share of at least 0 and below 1.")
+        raise InputError(f"`{name}` is {value!r}: give a share of at least 0 and below 1.")
     return float(share)

@@ -62,7 +62,7 @@ class OutputKernels:
         """K of all inputs, training inputs first, which samples of initial outputs need."""
         if self.K_test is None or self.K_test.ndim != 2:
             raise InputError(
-                "the kernel between test inputs is missing: make the kernels with spread='covariance'."
+                "the kernel between test inputs is missing: make the kernels with `spread='covariance'`."
             )
         return np.block([[self.K_train, self.K_cross.T], [self.K_cross, self.K_test]])
 

@@ -143,5 +143,5 @@ def _odd_series(activation: Any, lambda_b: float) -> _Series:
     if s.bend != 0:
         raise NotSupportedError("this law is for odd activations: iterate with nearby_training.")
     if not lambda_b > 0:
-        raise InputError(f"lambda_b is {lambda_b!r}: Theta_00 = lambda_b L / 2 needs it positive.")
+        raise InputError(f"`lambda_b` is {lambda_b!r}: Theta_00 = lambda_b L / 2 needs it positive.")
     return s

@@ -121,7 +121,7 @@ def push_through(features: ArrayLike, ridge: float) -> tuple[Array, Array]:
     """Both sides of Phi^T (Phi Phi^T + 2a)^-1 = (Phi^T Phi + 2a)^-1 Phi^T, which take targets to weights: (F, N)."""
     phi, _, a = _checked(features, np.zeros(len(np.atleast_1d(features))), ridge)
     if not a:
-        raise InputError("ridge is 0: the identity needs a positive one, both sides being inverses.")
+        raise InputError("`ridge` is 0: the identity needs a positive one, both sides being inverses.")
     dual = factorise(phi @ phi.T, 2 * a).solve(phi).T
     return dual, factorise(phi.T @ phi, 2 * a).solve(phi.T)
 
@@ -136,5 +136,5 @@ def _checked(features: ArrayLike, Y: ArrayLike, ridge: float) -> tuple[Array, Ar
 def _check_ridge(ridge: float) -> float:
     number = real_array("ridge", ridge)
     if number.ndim or number < 0:
-        raise InputError(f"ridge is {ridge!r}: give one number, zero or positive.")
+        raise InputError(f"`ridge` is {ridge!r}: give one number, zero or positive.")
     return float(number)

@@ -53,7 +53,7 @@ class NetworkFeatures:
         """sqrt(lambda) dz/dtheta of one output (10.139): (N, P), biases before weights, layer 1 first."""
         mlp, inputs = self.mlp, self.mlp.check_inputs(X)
         if not 0 <= output < mlp.n_out:
-            raise InputError(f"output is {output}: give a number from 0 to {mlp.n_out - 1}.")
+            raise InputError(f"`output` is {output}: give a number from 0 to {mlp.n_out - 1}.")
         require_memory(
             24.0 * len(inputs) * mlp.parameter_count,
             f"{mlp.parameter_count:,} features of {len(inputs):,} inputs",

@@ -275,7 +275,7 @@ class KernelArrays:
         found, count = np.asarray(x), len(self.kernel)
         if found.ndim != 1 or found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= count:
             raise InputError(
-                f"samples are {x}: give positions in the kernel, whole numbers from 0 to {count - 1}."
+                f"`samples` are {x}: give positions in the kernel, whole numbers from 0 to {count - 1}."
             )
         return found.astype(np.intp)
 
@@ -291,7 +291,7 @@ def finite(epsilon: Any) -> float:
         or not isinstance(epsilon, int | float | np.number)
         or not np.isfinite(epsilon)
     ):
-        raise InputError(f"epsilon is {epsilon!r}: give a finite number.")
+        raise InputError(f"`epsilon` is {epsilon!r}: give a finite number.")
     return float(epsilon)
 
 

@@ -151,7 +151,7 @@ class NearlyKernelRegressor:
         for name in ("features", "meta_features", "kernel", "meta_kernel", "offset"):
             given = getattr(self, name)
             if given is not None and not callable(given):
-                raise InputError(f"{name} is a {type(given).__name__}: give a function of the samples.")
+                raise InputError(f"`{name}` is a {type(given).__name__}: give a function of the samples.")
         if self.model is not None:
             if not all(hasattr(self.model, name) for name in ("points", "start")):
                 raise InputError(

@@ -56,7 +56,7 @@ def descend_in_sample_space(
 ) -> SampleSpaceDescent:
     """Gradient descent from W = 0 for a number of ``steps``, or until the training error is ``tolerance`` of y."""
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
-        raise InputError(f"steps is {steps}: give a whole number, or None for training to the end.")
+        raise InputError(f"`steps` is {steps}: give a whole number, or None for training to the end.")
     train, test = model.points(x), model.points(x_test)
     targets = as_targets(model, train, x, y)
     rows = train.rows + test.rows

@@ -110,13 +110,13 @@ def train(
 def require_steps(values: Array, rate: float, tolerance: float, most: int) -> None:
     """Refuse gradient descent that the smallest eigenvalue makes too slow."""
     if not 0 < tolerance < 1:
-        raise InputError(f"tolerance is {tolerance}: give a share of the targets, between 0 and 1.")
+        raise InputError(f"`tolerance` is {tolerance}: give a share of the targets, between 0 and 1.")
     slowest = float(np.abs(1 - rate * values).max())
     needed = np.log(tolerance) / np.log(slowest) if 0 < slowest < 1 else (1.0 if slowest == 0 else np.inf)
     if needed > most:
         raise InputError(
             f"gradient descent at eta {rate:.3g} needs about {needed:.2g} steps for eigenvalues from {values[0]:.2g} "
-            f"to {values[-1]:.2g}, more than steps={most}: raise steps or tolerance, or leave out samples "
+            f"to {values[-1]:.2g}, more than `steps=`{most}: raise steps or tolerance, or leave out samples "
             "that are nearly equal."
         )
 

@@ -92,5 +92,5 @@ def check_plain(mlp: MLP) -> None:
     if mlp.is_residual:
         raise NotSupportedError(
             "Bayesian learning at finite width is known for networks without skip connections only: use "
-            "bayes_prediction for infinite width, or leave gamma out."
+            "bayes_prediction for infinite width, or leave `gamma` out."
         )

@@ -100,7 +100,7 @@ def choose_covariances(
         or not (draws == 0 or 2 * RUNS <= draws <= MOST_DRAWS)
     ):
         raise InputError(
-            f"draws is {draws!r}: give a whole number from {2 * RUNS} to {MOST_DRAWS:,}, or 0 for exact integrals."
+            f"`draws` is {draws!r}: give a whole number from {2 * RUNS} to {MOST_DRAWS:,}, or 0 for exact integrals."
         )
     if draws == 0 or (draws is None and integral_seconds(data, tests, spread) <= _AFFORDABLE):
         return [exact_covariance]
