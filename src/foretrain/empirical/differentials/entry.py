@@ -24,7 +24,7 @@ from foretrain.empirical.tangent_kernel.entry import prepare
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 
-_WAY_OUT = "name fewer samples= or outputs="
+_WAY_OUT = "name fewer `samples=` or `outputs=`"
 
 
 class Options(TypedDict, total=False):

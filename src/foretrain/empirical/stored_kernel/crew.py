@@ -55,7 +55,7 @@ class Crew:
     def require_processes(self) -> None:
         """Refuse processes that have no memory left once they have started."""
         if self.room <= 0 and not self.in_this_process:
-            way_out = "pass workers=1, which needs no other process, or " if self.is_local else ""
+            way_out = "pass `workers=1`, which needs no other process, or " if self.is_local else ""
             raise NotEnoughMemoryError(
                 f"a worker process takes about {human_bytes(_PROCESS_BYTES)} before it computes anything, but each "
                 f"of {self.count} may take only {human_bytes(self._each)}: {way_out}allow more memory."

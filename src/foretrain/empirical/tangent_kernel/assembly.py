@@ -77,7 +77,7 @@ def _chunk_size(engine: Engine, samples: Samples, result_bytes: float, available
         require_memory(
             result_bytes + 2 * min(samples.size, count) * per_sample,
             f"a chunk of {samples.size} samples",
-            "pass a smaller batch_size= or 'auto'",
+            "pass a smaller `batch_size=` or 'auto'",
             available=available,
         )
         return samples.size
