@@ -223,9 +223,10 @@ class Stack:
         # A delta function has no square to set a scale by; there the value itself does, or one.
         square = self.scale(factors)
         scale = np.maximum(np.where(square > 0, square, 1.0), np.abs(value))
-        if (error > 1.5 * self.tolerance * scale)[finite].any():
+        relative = float((error / scale)[finite].max())
+        if relative > 1.5 * self.tolerance:
             warn_user(
-                f"the expectation of {factors} reached only an error of {error[finite].max():.1e}; "
+                f"the expectation of {factors} reached only a relative error of {relative:.1e}; "
                 "the estimate is returned with it."
             )
 

@@ -78,6 +78,7 @@ class Padded(nn.Module):
 PADDING = torch.arange(3) >= torch.tensor([[3], [2], [1], [3]])
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("nested", [False, True])
 def test_padded_encoder(nested: bool) -> None:
     check(Case(lambda: Padded(nested), (normal(4, 3, 4), PADDING)))

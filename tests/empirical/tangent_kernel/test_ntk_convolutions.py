@@ -69,6 +69,7 @@ class Between(nn.Module):
         return self.last(torch.tanh(self.layer(x * self.scale)).flatten(1))
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(name: str) -> None:
     make, shape = CONVOLUTIONS[name]

@@ -353,6 +353,7 @@ def test_inputs_that_depend_on_each_other(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the kernel of input 0 is exactly zero")
 @pytest.mark.parametrize("name", ["relu", "tanh", "elu"])
 def test_a_zero_input_leaves_the_others_alone(name: str) -> None:
     net, names = MLP(name, depth=4, width=[9, 14, 11], C_W=1.3, lambda_b=0.3), [*ALL, "H1"]
