@@ -80,6 +80,7 @@ def test_parity_holds_for_values_and_derivatives(act: Activation, z: float) -> N
         np.testing.assert_allclose(act.derivative(-z, order), sign * act.derivative(z, order), rtol=1e-13)
 
 
+@pytest.mark.slow(after=9)
 @pytest.mark.parametrize("act", MEMBERS, ids=label)
 @settings(deadline=None, max_examples=25)
 @given(z=NUMBERS, factor=st.floats(1e-3, 1e3))

@@ -72,6 +72,7 @@ def test_piecewise_polynomials_have_an_infinite_strip() -> None:
         assert not act.strip_is_measured
 
 
+@pytest.mark.slow
 def test_a_narrow_feature_hides_from_nothing() -> None:
     """Centres that fall between samples; a polynomial elsewhere is not taken for one here."""
     for centre in np.linspace(0.6, 1.2, 23):

@@ -130,6 +130,7 @@ def test_steep_functions_are_judged_by_their_own_scale() -> None:
     np.testing.assert_allclose(mine.taylor(5), [0.0, 50.0, 0.0, -2 * 50.0**3, 0.0, 16 * 50.0**5], rtol=1e-9)
 
 
+@pytest.mark.slow(after=6)
 @pytest.mark.parametrize("width", [1.0, 0.1, 0.03, 0.01, 0.003])
 @pytest.mark.parametrize("centre", [1.234, -0.5])
 @pytest.mark.parametrize("exponential", [np.exp, math.exp])
@@ -340,6 +341,7 @@ def test_jumps_of_number_by_number_functions() -> None:
     assert {kink.jumps[:2] for kink in floor.kinks} == {(1.0, 0.0)}
 
 
+@pytest.mark.slow
 def test_splines_with_faint_knots() -> None:
     knots = np.arange(-25.0, 26.0)
     spline = interpolate.CubicSpline(knots, np.tanh(knots))

@@ -98,6 +98,7 @@ EXPONENTIAL_TAILS = [
 GAUSSIAN_TAILS = [(name, z) for name in ("erf", "gelu", "gelu_tanh") for z in (-14.0, 14.0)]
 
 
+@pytest.mark.slow(after=10)
 @pytest.mark.parametrize(("name", "z"), EXPONENTIAL_TAILS + GAUSSIAN_TAILS)
 def test_relative_accuracy_in_the_tails(name: str, z: float) -> None:
     act = activation(name)

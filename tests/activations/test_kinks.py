@@ -78,6 +78,7 @@ def test_smooth_functions_have_none(function: Callable[..., Any]) -> None:
     assert places(function) == ()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(
     order=st.integers(0, 2),

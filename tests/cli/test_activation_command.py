@@ -58,6 +58,7 @@ def test_a_function_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert row["square"] == pytest.approx(0.3942944904, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_pictures_and_data_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, folder = tmp_path / "p.pdf", tmp_path / "folder"
     assert main(["activation", "gelu", "--plot", str(picture), "--save", str(folder)]) == 0

@@ -34,6 +34,7 @@ def test_a_depth_outside_ends_with_exit_code_one(capsys: pytest.CaptureFixture[s
     assert found["optimal_skip"] > 0.9
 
 
+@pytest.mark.slow
 def test_people_get_a_verdict_a_table_and_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("advise", COMMAND, ["tanh", "--width", "128", "--depth", "20", "--n-out", "10"]) == 0
     text = capsys.readouterr().out

@@ -24,6 +24,7 @@ def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_document_holds_every_entry(capsys: pytest.CaptureFixture[str]) -> None:
     found = ask(capsys, "tanh", "relu", *QUICK)
     assert found["agrees"] is True
@@ -76,6 +77,7 @@ def test_a_disagreement_ends_with_one(
     assert "does NOT agree" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_variances_skip_connections_and_observables(capsys: pytest.CaptureFixture[str]) -> None:
     given = ask(capsys, "tanh", *QUICK, "--c-b", "0.1", "--c-w", "1.3", "--observables", "K")
     assert given["comparisons"][0]["C_b"] == [0.1, 0.1, 0.1]
@@ -101,6 +103,7 @@ def test_unequal_widths(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["comparisons"][0]["widths"] == [20, 40, 60]
 
 
+@pytest.mark.slow
 def test_a_function_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "act.py").write_text("import numpy as np\ndef mine(z):\n    return np.tanh(z)\n")
     options = (*QUICK, "--c-b", "0", "--c-w", "1", "--observables", "K", "--inputs", "1")

@@ -25,6 +25,7 @@ def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_built_in_example_as_tables_and_as_a_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_critical_finding_ends_with_one_and_says_what_to_do(
     assert "Training: the advice helps: " in text
 
 
+@pytest.mark.slow
 def test_json_is_one_document(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(files, "tiny", "--lr", "0.1", "--verify", "--steps", "30", "--json", *QUICK) == 1
     found = json.loads(capsys.readouterr().out)
@@ -101,6 +102,7 @@ def test_the_same_seed_gives_the_same_answer(files: Path, capsys: pytest.Capture
     assert answers[0] == answers[1] != answers[2]
 
 
+@pytest.mark.slow
 def test_data_and_picture_are_saved(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, picture = files / "out", files / "diagnosis.png"
     options = ("--verify", "--steps", "20", "--save", str(out), "--plot", str(picture))

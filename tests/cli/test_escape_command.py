@@ -32,6 +32,7 @@ def test_steps_are_times_over_the_learning_rate(capsys: pytest.CaptureFixture[st
     assert "steps are at learning rate 0.1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_bottlenecks_and_the_saved_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["escape", "gelu", "--depth", "3,4", "--bottleneck", "2,4", "--epsilon", "0.05,0.1"]
     options = ["--methods", "leading", "--save", str(tmp_path / "out"), "--plot", str(tmp_path / "p.png")]

@@ -104,13 +104,18 @@ def test_every_example_can_be_read(name: str, example: str) -> None:
     assert context.params.keys() >= {"json", "debug"}
 
 
+def names_in(folder: Path) -> set[str]:
+    """Without what Python itself writes when it compiles the user's file."""
+    return {path.name for path in folder.iterdir()} - {"__pycache__"}
+
+
 @pytest.mark.slow(after=3)
 @pytest.mark.parametrize(("name", "example"), QUICK, ids=[example for _, example in QUICK])
 def test_quick_examples_do_what_they_say(
     name: str, example: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = shlex.split(example)[1:]
-    given = {path.name for path in folder.iterdir()}
+    given = names_in(folder)
     assert main.main([*arguments, *([] if "--json" in arguments else ["--json"])]) in (0, 1)
     told = capsys.readouterr()
     assert "Traceback" not in told.err
@@ -120,9 +125,10 @@ def test_quick_examples_do_what_they_say(
     assert all(np.isfinite(number) for number in numbers(document))
     outputs = {"--plot", "--save", "-o"}
     written = {word for option, word in pairwise(arguments) if option in outputs}
-    assert {path.name for path in folder.iterdir()} - given == written
+    assert names_in(folder) - given == written
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("spelling", ["cross_entropy", "cross-entropy", "Cross-Entropy"])
 @pytest.mark.parametrize("name", ["doctor", "escape"])
 def test_a_loss_may_be_spelt_with_either_stroke(
@@ -141,11 +147,11 @@ def test_a_misspelt_loss_is_refused_with_the_nearest_one(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = ["--model", "model.py:make", "--data", "data.npz", "--lr", "1"]
-    given = {path.name for path in folder.iterdir()}
+    given = names_in(folder)
     assert main.main([name, *(own if name == "escape" else own[1::2][:2]), "--loss", "crossentropy"]) == 2
     message = capsys.readouterr().err.strip()
     assert "did you mean 'cross_entropy'" in message
-    assert {path.name for path in folder.iterdir()} == given
+    assert names_in(folder) == given
 
 
 def test_the_overview_begins_with_the_doctor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,6 +107,7 @@ def on_terminal(**variables: str) -> str:
         os.close(master)
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_drawn_table_and_no_color_is_honoured() -> None:
     drawn = on_terminal()
     assert "parameter-count" in drawn

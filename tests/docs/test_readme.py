@@ -119,6 +119,7 @@ def test_commands_run(command: str, folder: Path, capsys: pytest.CaptureFixture[
     assert all((folder / name).exists() for name in written)
 
 
+@pytest.mark.slow
 def test_the_sweep_is_one_dataset_over_its_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (spec,) = TOML
     monkeypatch.chdir(tmp_path)

@@ -199,6 +199,7 @@ def test_a_wide_spectrum_does_not_end_the_search_early() -> None:
     assert found.residual["flow"][0, 0] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_above_the_largest_rate_descent_diverges_and_flow_does_not() -> None:
     model, (x, y) = network("gru"), memory_pro()
     edge = predict_modes(model, x, y, 0.1, 1).largest_rate

@@ -187,6 +187,7 @@ CASES: list[tuple[Estimator, int, float]] = [
 ]
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(("estimator", "neurons", "truth"), CASES)
 def test_quoted_errors_are_right_on_a_scale_mixture(estimator: Estimator, neurons: int, truth: float) -> None:
     """The scatter of repeated estimates is the quoted error, and they scatter around the truth."""

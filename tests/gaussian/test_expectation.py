@@ -118,6 +118,7 @@ class TestTwoInputs:
 
 
 class TestClosedForms:
+    @pytest.mark.slow(after=23)
     @pytest.mark.parametrize("correlation", [0.0, 0.5, -0.9, 0.999, 1.0, -1.0])
     @pytest.mark.parametrize("variance", [1e-3, 1.0, 30.0])
     @pytest.mark.parametrize("name", ["gelu", "erf"])

@@ -19,6 +19,7 @@ quick = settings(deadline=None, max_examples=12)
 
 
 class TestManyInputs:
+    @pytest.mark.slow(after=5)
     @pytest.mark.parametrize("size", [1, 2, 255, 256, 257, 300])
     @pytest.mark.parametrize("name", ["relu", "tanh"])
     def test_tiles_meet(self, size: int, name: str) -> None:
@@ -29,6 +30,7 @@ class TestManyInputs:
         mixed = single((name, (name, 1)), K)
         compare(name, (name, 1), K, mixed, 1e-10)
 
+    @pytest.mark.slow
     def test_many_nearly_parallel_pairs(self) -> None:
         rng = np.random.default_rng(4)
         X = rng.standard_normal((1, 40)) + 0.05 * rng.standard_normal((90, 40))

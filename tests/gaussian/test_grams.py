@@ -66,6 +66,7 @@ class TestRoutes:
             assert "split kinks" in found.rule
             compare(f, g, K, found, 1e-10, entries=12)
 
+    @pytest.mark.slow(after=1)
     @pytest.mark.parametrize(
         "f", [factor("selu"), factor("selu", order=1), factor("softsign", order=1)], ids=str
     )

@@ -192,6 +192,7 @@ class TestThreeAndFourInputs:
         f = [FUNCTIONS[name][0] for name in names]
         check(expectation(names, K), one_factor(f, common, own), size(f, K), 1e-8)
 
+    @pytest.mark.slow
     def test_four_without_closed_form(self) -> None:
         names = ("elu", "tanh", "relu", "gelu")
         common, own = np.array([[0.7, 0.2], [-0.5, 0.4], [0.3, -0.6], [0.2, 0.8]]), [0.8, 0.7, 0.9, 0.6]

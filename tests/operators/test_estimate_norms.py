@@ -107,6 +107,7 @@ def test_bad_pairs_are_refused_and_short_budgets_warn() -> None:
         assert cosine(*large, accuracy=1e-3, products=20).products == 20
 
 
+@pytest.mark.slow
 def test_norms_and_pairs_are_exact_rather_than_with_more_products_than_dimensions() -> None:
     values, other = spectrum("ramp", 300) - 0.5, spectrum("power 1", 300)
     for operator, truth in (

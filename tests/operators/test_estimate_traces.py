@@ -74,6 +74,7 @@ def test_stated_errors_are_within_twice_the_true_rms(method: str, name: str) -> 
     assert abs(errors.mean()) <= 4 * errors.std() / 10  # unbiased
 
 
+@pytest.mark.slow
 def test_sketches_beat_hutchinson_where_the_spectrum_decays() -> None:
     values = spectrum("power 2", SIZE)
     operator, truth = Spectral(values), float(values.sum())
@@ -214,6 +215,7 @@ def test_products_that_are_not_finite_are_named(size: int) -> None:
             question()
 
 
+@pytest.mark.slow
 def test_traces_are_exact_rather_than_with_more_products_than_dimensions() -> None:
     ramp = spectrum("ramp", SIZE)
     traceless = Spectral(ramp - ramp.mean(), positive=False)

@@ -19,6 +19,7 @@ def datasets() -> list:
     return [plain.to_dataset(), residual.to_dataset()]
 
 
+@pytest.mark.slow
 def test_a_row_of_panels_for_each_activation(datasets: list) -> None:
     figure = comparison_figure(datasets[:1])
     titles = [panel.get_title() for panel in figure.axes]

@@ -52,6 +52,7 @@ def test_training_has_four_panels_with_the_recorded_lines(record: xr.Dataset) ->
         np.testing.assert_allclose(line.get_ydata(), expected)
 
 
+@pytest.mark.slow
 def test_shares_fill_the_panel(record: xr.Dataset) -> None:
     (axis,) = layer_contributions_figure(record).axes
     top = axis.collections[-1].get_paths()[0].vertices[:, 1].max()

@@ -90,6 +90,7 @@ def test_a_short_axis_is_a_family_of_lines() -> None:
         np.testing.assert_array_equal(container[0].get_ydata(), data["value"].isel(depth=place))
 
 
+@pytest.mark.slow
 def test_many_names_are_a_choice_of_lines() -> None:
     data = swept({"activation": [f"a{place}" for place in range(12)], "depth": [2, 3, 5]})
     labels = [text.get_text() for text in sweep_figure(data).axes[0].get_legend().get_texts()]

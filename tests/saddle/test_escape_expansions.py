@@ -171,6 +171,7 @@ def test_slopes_of_balanced_tables() -> None:
     np.testing.assert_allclose(table.values, 64 * reduced.values)
 
 
+@pytest.mark.slow
 def test_collapse_of_the_classes() -> None:
     """K t of A to C agree at leading order, and in the exact flow the better the smaller epsilon."""
     names = ["linear", "tanh", "erf", "gelu", "swish"]

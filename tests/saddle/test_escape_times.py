@@ -89,6 +89,7 @@ def test_a_single_zero_escapes_and_two_do_not() -> None:
         assert escape_time("gelu", [0, 0, 0.1], threshold=0.3, method=method) == math.inf
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize(
     ("scales", "threshold"),
     [

@@ -95,6 +95,7 @@ def test_numerical_libraries_share_the_cores_among_workers() -> None:
     assert set(run(inner_threads, range(4), workers=workers)) == {expected}
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_errors_of_tasks_arrive_as_they_are(workers: int) -> None:
     with pytest.raises(InputError, match="task 2 is wrong: mend it"):
@@ -341,6 +342,7 @@ def test_an_existing_connection_to_ray_is_used_and_kept(monkeypatch: pytest.Monk
         list(run(square, [1], engine="ray://localhost:1"))
 
 
+@pytest.mark.slow
 def test_a_missing_ray_cluster_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeRay(connected=False, cluster=False))
     with pytest.raises(EngineError, match=r"ray://auto \(no cluster\)"):

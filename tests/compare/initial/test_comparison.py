@@ -39,6 +39,7 @@ def with_theory(found: Comparison, observable: str, factor: float) -> Comparison
     )
 
 
+@pytest.mark.slow
 def test_the_package_is_the_function() -> None:
     package = importlib.import_module("foretrain.compare")
     one, two = package(MLP, X, draws=500, seed=1), compare_initial(MLP, X, draws=500, seed=1)
@@ -70,6 +71,7 @@ def test_the_seed_fixes_the_numbers(found: Comparison) -> None:
     assert not np.array_equal(compare_initial(MLP, X, draws=2000, seed=4).measured, found.measured)
 
 
+@pytest.mark.slow
 def test_entries_theory_and_sizes(found: Comparison) -> None:
     flow = ft.flow(MLP, X, ["K", "V", "G1"])
     assert len(found.entries) == 2 * 3 + 2 * 6 + 3

@@ -137,6 +137,7 @@ def test_mechanics(quick: Comparison) -> None:
     assert "P" in quick.to_dataset()["observable"].values
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_answer() -> None:
     one, again, other = (
         compare_initial(network("sin", 2, [12]), X[:1], ["P", "T"], 500, seed=s) for s in (1, 1, 2)

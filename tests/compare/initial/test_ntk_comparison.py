@@ -173,6 +173,7 @@ def quick() -> Comparison:
     )
 
 
+@pytest.mark.slow
 def test_mechanics(quick: Comparison) -> None:
     assert [e.observable for e in quick.entries] == 6 * ["K"] + 6 * ["Theta"] + 3 * ["H1"] + 20 * ["F"]
     flow = ft.flow(quick.mlp, X, ["K", "Theta", "H1", "F"])
@@ -204,7 +205,7 @@ def test_the_picture_has_a_panel_for_each_observable(quick: Comparison) -> None:
     assert "0001" in [text.get_text() for text in legend.get_texts()]
 
 
-@pytest.mark.slow(after=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tanh", "relu"])
 def test_equal_inputs_have_equal_entries(name: str) -> None:
     """The kernel is singular; nothing is inverted on the way."""
@@ -224,6 +225,7 @@ def test_the_default_leaves_the_ntk_out() -> None:
     assert {entry.observable for entry in found.entries} == {"K", "V", "G1"}
 
 
+@pytest.mark.slow
 def test_narrower_networks_by_default() -> None:
     mlp = ft.MLP("tanh", depth=4, width=32)
     assert default_scales(mlp) == (1.0, 2.0, 4.0)
@@ -331,6 +333,7 @@ def test_kinks_and_deeper_networks_agree(name: str, depth: int) -> None:
     assert found.agrees, found
 
 
+@pytest.mark.slow
 def test_entries_that_do_not_fluctuate_are_called_exact_only_where_they_are() -> None:
     """Theta of a zero input of tanh is the number of layers, in theory and in every network."""
     found = compare_initial(

@@ -28,6 +28,7 @@ def test_the_spread_of_few_scores_has_a_wider_bound() -> None:
     assert abs(share - 0.01) < 4 * np.sqrt(0.01 * 0.99 / 20_000)
 
 
+@pytest.mark.slow
 def test_decorrelated_scores_are_independent_and_of_unit_variance() -> None:
     source = np.random.default_rng(1)
     mixing = source.standard_normal((6, 6))

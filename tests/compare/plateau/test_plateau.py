@@ -104,6 +104,7 @@ def test_the_text_names_layers_law_and_code() -> None:
         assert part in told
 
 
+@pytest.mark.slow
 def test_readings_of_the_theory_are_in_the_data_where_they_are_defined() -> None:
     data = plateau(chain(nn.Tanh, [6, 16, 16, 1], [0.3] * 3), *task_of(6), lr=0.05).to_dataset()
     assert data.X_norm.values[0] == pytest.approx(data.norm.values[0] / 4)
@@ -112,6 +113,7 @@ def test_readings_of_the_theory_are_in_the_data_where_they_are_defined() -> None
     assert "X_norm" not in several
 
 
+@pytest.mark.slow
 def test_convolutions_flow_too() -> None:
     model = nn.Sequential(nn.Conv1d(1, 6, 3), nn.Tanh(), nn.Conv1d(6, 6, 3), nn.Flatten(), nn.Linear(24, 1))
     with torch.no_grad():
@@ -123,6 +125,7 @@ def test_convolutions_flow_too() -> None:
     assert math.isfinite(found.forecast.escape)
 
 
+@pytest.mark.slow
 def test_normalised_networks_get_no_rescaling() -> None:
     model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 1))
     with torch.no_grad():

@@ -31,6 +31,7 @@ def test_losses_have_names() -> None:
     assert named_loss(nn.functional.l1_loss) is nn.functional.l1_loss
 
 
+@pytest.mark.slow
 def test_a_plateau_takes_the_name_of_a_loss() -> None:
     model, (x, y) = chain(nn.Tanh, [3, 8, 8, 1], [0.3, 0.3, 0.3]), task_of(3, samples=64)
     expected = plateau(model, x, y, lr=0.1).forecast.escape
@@ -51,6 +52,7 @@ class Squeezed(nn.Sequential):
         return super().forward(x).squeeze(-1)
 
 
+@pytest.mark.slow
 def test_targets_are_never_broadcast() -> None:
     model, (x, y) = chain(nn.Tanh, [3, 8, 8, 1], [0.3, 0.3, 0.3]), task_of(3, samples=64)
     expected = plateau(model, x, y, lr=0.1).forecast.escape

@@ -193,6 +193,7 @@ def small(**options: Any) -> FiniteComparison:
     return compare_trained_finite(network("sin", 2), TRAIN, Y, TEST, **settings)
 
 
+@pytest.mark.slow
 def test_a_wrong_theory_is_noticed_and_all_is_told(tmp_path: Path) -> None:
     found = small(eta=ETA)
     assert found.agrees

@@ -167,6 +167,7 @@ def test_classes_may_be_named_by_numbers() -> None:
         goal_of(MLP, X[:3], labels[:2], X[3:], **options)
 
 
+@pytest.mark.slow
 def test_labels_are_smoothed_as_they_are_in_predictions() -> None:
     labels, options = np.array([0, 1, 0]), {"loss": "cross_entropy", "label_smoothing": 0.1}
     smoothed = goal_of(MLP, X[:3], labels, X[3:], **options)  # type: ignore[arg-type]

@@ -190,6 +190,7 @@ def test_noise_makes_the_last_layer_a_sample_of_the_posterior() -> None:
     np.testing.assert_allclose(flowing.end, found.end, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_networks_that_run_away_are_told_apart() -> None:
     found = train_ensemble(RELU, X[:A], X[A:], Training(Y, 0.65, time=60), draws=40, seed=1)
     growth = (np.abs(each[:, :A] - Y).max(axis=(1, 2)) for each in (found.end, found.start))

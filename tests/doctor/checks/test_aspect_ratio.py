@@ -47,6 +47,7 @@ def test_the_advised_width_would_do() -> None:
     assert wider.severity == Severity.GOOD
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid])
 @pytest.mark.parametrize("depth", [2, 3, 4])
 def test_small_networks_pass(activation: type[nn.Module], depth: int) -> None:
@@ -55,6 +56,7 @@ def test_small_networks_pass(activation: type[nn.Module], depth: int) -> None:
         assert finding.severity == Severity.GOOD
 
 
+@pytest.mark.slow
 def test_the_prediction_is_the_scatter_of_real_networks() -> None:
     """The variance of ln K over draws, which for rectifiers is 5 (L - 1) / n with the last layer's own 2 / n_out."""
     depth, width, outputs = 7, 60, 40

@@ -65,6 +65,7 @@ def test_the_share_of_dead_units_is_counted() -> None:
     assert finding.numbers["dead"] == 0.5
 
 
+@pytest.mark.slow
 def test_the_advice_trains_better() -> None:
     given, treated = with_and_without(check, biased(network(nn.ReLU, 4, 32, 2.0), "2", -10.0), X, Y)
     assert treated < 0.3 * given

@@ -96,6 +96,7 @@ def encoder(layers: int, norm_first: bool) -> nn.Module:
     return nn.TransformerEncoder(one, layers, enable_nested_tensor=False)
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize(
     "model",
     [

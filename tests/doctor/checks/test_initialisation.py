@@ -121,7 +121,7 @@ def test_the_advice_trains_better(fault: tuple[Make, int, int, float | None, int
     assert treated < 0.75 * given
 
 
-@pytest.mark.slow(after=3)
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("fault", [FAULTS[0], FAULTS[5], FAULTS[8], FAULTS[13]], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("fresh", [True, False])

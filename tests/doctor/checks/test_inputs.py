@@ -94,7 +94,7 @@ def test_classes_on_wildly_different_scales():
     assert trained(finding.treatment.apply(setup)).end < 0.5 * trained(setup).end
 
 
-@pytest.mark.slow(after=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["offset", "large", "small"])
 def test_offsets_and_sizes(change):
     x, y = regression()
@@ -105,6 +105,7 @@ def test_offsets_and_sizes(change):
     assert trained(finding.treatment.apply(setup)).end < 0.5 * trained(setup).end
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("divisor", [1.0, 16.0])
 def test_images_with_constant_borders_are_fine(divisor, activation):
@@ -153,6 +154,7 @@ def test_the_output_bias_is_found_by_what_it_does():
     assert output_bias(Case(setup_of(squashed, x, y))) is None
 
 
+@pytest.mark.slow
 def test_notes_on_labels_and_conflicts():
     x, y = digits()
     rare = torch.where(torch.arange(500) < 496, 0, 1)

@@ -63,6 +63,7 @@ def test_the_theory_agrees_with_a_wide_network() -> None:
     np.testing.assert_allclose(found.data["relative"], found.data["theory_share"], rtol=0.15)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("kind", "rate"), [(torch.optim.SGD, 0.05), (torch.optim.Adam, 1e-3)])
 @pytest.mark.parametrize(("activation", "gain"), [(nn.ReLU, 2.0), (nn.Tanh, 1.0)])
 def test_layers_with_tiny_rates_are_found_and_given_their_part(kind, rate, activation, gain) -> None:
@@ -78,6 +79,7 @@ def test_layers_with_tiny_rates_are_found_and_given_their_part(kind, rate, activ
     assert final_loss(treated, 100) < 0.9 * final_loss(setup, 100)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("factor", [100.0, 300.0])
 def test_two_layers_out_of_balance_are_found_and_given_rates_of_their_own(factor) -> None:
     x, y = digits(200)

@@ -93,7 +93,7 @@ def test_images_are_pictured_as_images():
     assert "picture" not in flat
 
 
-@pytest.mark.slow(after=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["descent", "adam"])
 def test_a_healthy_network_is_good(optimizer):
     from sklearn.datasets import load_digits

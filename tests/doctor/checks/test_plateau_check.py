@@ -59,6 +59,7 @@ def test_five_small_layers_of_eight_are_found_and_rescaled(activation, data, pla
     assert final_loss(treated, 60) < 0.9 * final_loss(setup, 60)
 
 
+@pytest.mark.slow
 def test_the_code_does_what_the_treatment_does() -> None:
     data = regression(100)
     model = planted(nn.Tanh, data, range(1, 6))
@@ -118,6 +119,7 @@ def test_adam_is_told_what_descent_would_do() -> None:
     assert mild.severity >= Severity.NOTE, mild
 
 
+@pytest.mark.slow
 def test_measurements_are_labelled() -> None:
     data = regression(100)
     setup = make_setup(planted(nn.Tanh, data, range(1, 6)), *data, optimizer=0.02)
@@ -167,6 +169,7 @@ def test_a_flow_in_two_parts_is_that_in_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert parts[0][-1] == pytest.approx(whole[0][-1], rel=0.1)
 
 
+@pytest.mark.slow
 def test_where_larger_layers_wait_as_well_their_scale_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plateau, "_EVALUATIONS", 30)
     monkeypatch.setattr(plateau, "_FIRST_EVALUATIONS", 30)

@@ -81,6 +81,7 @@ def test_rates_that_are_far_too_small_are_found_and_mended(share, task):
     assert after.drop > 10 * before.drop
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("share", [0.03, 0.2])
 @pytest.mark.parametrize("task", ["regression", "digits"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)

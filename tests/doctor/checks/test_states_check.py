@@ -72,6 +72,7 @@ def test_what_is_asked_at_once_is_held() -> None:
     assert found.lag == 0
 
 
+@pytest.mark.slow
 def test_random_targets_are_not_called_forgotten() -> None:
     source = torch.Generator().manual_seed(0)
     x, y = torch.randn(64, 9, 3, generator=source), torch.randn(64, 9, 4, generator=source)
@@ -124,6 +125,7 @@ def test_a_plain_layer_is_given_weights_that_lose_nothing(seed) -> None:
     assert final_loss(treated, 150) < 0.7 * final_loss(setup, 150)
 
 
+@pytest.mark.slow
 def test_adam_gets_gates_and_keeps_its_rate() -> None:
     x, y = memory_pro(20)
     model = Recurrent(3, 32, 3, "gru", seed=0)

@@ -46,6 +46,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("labels", [False, True])
 def test_exact_for_a_linear_model(name, labels):

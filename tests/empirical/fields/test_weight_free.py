@@ -52,6 +52,7 @@ def test_ten_thousand_steps_to_round_off() -> None:
     np.testing.assert_allclose(free["v_1"].values[-1, :INPUTS], by_hand, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.Tanh(), nn.GELU()], ids=["relu", "tanh", "gelu"])
 @pytest.mark.parametrize("kind", ["fixed", "trained"])
 def test_any_activation_biases_and_readouts(activation: nn.Module, kind: str) -> None:

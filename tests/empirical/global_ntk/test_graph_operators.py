@@ -11,6 +11,7 @@ from torch import nn
 from foretrain.empirical.global_ntk.graph.dynamics import GraphDynamics
 
 
+@pytest.mark.slow(after=6)
 @pytest.mark.parametrize("name", CASES)
 def test_all_operators_are_those_of_the_equations(name: str) -> None:
     case = CASES[name]

@@ -51,6 +51,7 @@ def linearised_descent(
     return (f0_test + (J_test @ change).reshape(f0_test.shape)).numpy()
 
 
+@pytest.mark.slow
 def test_regression_is_where_linearised_descent_ends() -> None:
     model, x, x_test = network(40), inputs(3), inputs(4, seed=2)
     y = torch.as_tensor(targets(samples=3))

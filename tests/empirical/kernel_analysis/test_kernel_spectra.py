@@ -117,6 +117,7 @@ def test_standard_errors_of_operator_spectra_are_honest() -> None:
         assert 0.8 < np.sqrt(np.mean(np.square(z))) < 1.25
 
 
+@pytest.mark.slow
 def test_condition_numbers() -> None:
     assert condition_number(np.diag([8.0, 2.0, 4.0])) == pytest.approx(4)
     assert condition_number(np.diag([8.0, 2.0, 4.0]), ridge=1.0) == pytest.approx(3)

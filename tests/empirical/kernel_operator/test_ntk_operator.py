@@ -169,6 +169,7 @@ def close(found: Tensor, expected: Tensor) -> bool:
     return torch.allclose(found, expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("name", CASES)
 def test_products_are_those_of_the_jacobians(name: str) -> None:
     model, inputs, way = made(name)

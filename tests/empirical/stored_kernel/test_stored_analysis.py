@@ -133,6 +133,7 @@ def test_alignment(tmp_path: Path, options: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(("ridge", "time"), [(0.05, None), (0.0, 3.0), (0.02, 50.0)])
 def test_regression_with_a_stored_test_kernel(

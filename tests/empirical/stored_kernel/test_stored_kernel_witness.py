@@ -119,6 +119,7 @@ def seen(model: nn.Module, x: Tensor) -> Witness:
     return witness(*prepare(model, x))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("kind", ["convolutions", "normed", "words", "recurrent"])
 def test_threads_and_single_precision_do_not_matter(kind: str) -> None:
     model, x = kinds()[kind]

@@ -26,6 +26,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("options", CASES)
 @pytest.mark.parametrize("side", [5, 23, 40])
 def test_products_with_columns(tmp_path: Path, options: dict[str, object], side: int) -> None:

@@ -144,6 +144,7 @@ def test_packed_sequences_of_equal_lengths(layer: str) -> None:
     check(Case(lambda: Packed(LAYERS[layer](batch_first=True)), x))
 
 
+@pytest.mark.slow(after=5)
 @pytest.mark.parametrize("lengths", [(4, 2, 3, 1), (1, 2, 3, 4), (4, 4, 1, 2)])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_packed_sequences_are_exact(layer: str, lengths: tuple[int, ...]) -> None:

@@ -99,6 +99,7 @@ class Rare(nn.Module):
 SIGNS = torch.tensor([1.0, -1, 1, -1, -1, -1, 1, 1, -1])[:, None]
 
 
+@pytest.mark.slow(after=6)
 @pytest.mark.parametrize("size", ["auto", 1, 2, 3])
 @pytest.mark.parametrize("readable", [True, False])
 @pytest.mark.parametrize("flipped", [1, -1])

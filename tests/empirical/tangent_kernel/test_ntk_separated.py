@@ -41,6 +41,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_trace_is_that_of_brute_force(name: str) -> None:
     model, x, x2 = MODELS[name](), torch.randn(9, 3).double(), torch.randn(5, 3).double()

@@ -20,6 +20,7 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("options", [{}, {"outputs": "trace"}, {"outputs": [1]}, {"by": "layer"}])
 def test_a_stored_kernel_is_the_kernel(net: nn.Module, tmp_path: Path, options: dict[str, Any]) -> None:
     x, x2 = torch.randn(11, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)

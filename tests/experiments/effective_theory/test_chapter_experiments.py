@@ -185,6 +185,7 @@ def test_the_posterior_notices_a_wrong_recipe_for_noise() -> None:
     assert all(abs(row.z or 0) > 10 for row in noise if row.disputed)
 
 
+@pytest.mark.slow
 def test_a_wrong_theory_of_hidden_updates_is_noticed() -> None:
     data = tiny_run("hidden-updates").data
     case = data.sel(case="relu, L = 3")

@@ -80,6 +80,7 @@ def flows() -> xr.Dataset:
     return nearby_inputs._smooth_flows(400)
 
 
+@pytest.mark.slow
 def test_a_wrong_law_of_robustness_is_noticed(flows: xr.Dataset) -> None:
     for factor in (1.0, 1.1):
         rows = nearby_inputs._law_rows(flows.assign(law=factor * flows.law))

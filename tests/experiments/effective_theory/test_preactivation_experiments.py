@@ -61,7 +61,7 @@ def test_tables_are_plain_data_is_stored_and_pictures_draw(
     assert set(load(tmp_path / "data.zarr").data_vars) == set(result.data.data_vars)
 
 
-@pytest.mark.slow(after=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["angle-flow", "layer-statistics"])
 def test_seeds_decide_the_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, again, other = (tiny_run(name, monkeypatch, seed).data.z.values for seed in (3, 3, 4))

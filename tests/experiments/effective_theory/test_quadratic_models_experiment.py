@@ -31,6 +31,7 @@ def test_the_closed_form_is_right_to_first_order_and_one_printed_formula_is_not(
     assert halvings == pytest.approx([4.0] * 8, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_fit_of_the_line_goes_through_its_samples(models: Result) -> None:
     data = models.data
     places = [int(np.argmin(np.abs(data.x.values - value))) for value in data["sample"].values[[0, 3, 6]]]

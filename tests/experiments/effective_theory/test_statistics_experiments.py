@@ -66,6 +66,7 @@ def test_seeds_decide_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.array_equal(first, other)
 
 
+@pytest.mark.slow
 def test_wrong_tensors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def scaled(*arguments: Any, **options: Any) -> Comparison:
         found = compare_initial(*arguments, **options)

@@ -136,6 +136,7 @@ def test_a_tiny_run_goes_on_and_draws(tmp_path: Path, monkeypatch: pytest.Monkey
     result.plot()
 
 
+@pytest.mark.slow
 def test_forecasts_are_of_the_networks_that_are_trained() -> None:
     found = experiment._one_gain(TINY, "gru", 2.0, np.random.SeedSequence(5))
     at_start = found.isel(progress=0)

@@ -125,6 +125,7 @@ def test_a_second_run_goes_on_from_the_finished_students(
     again.plot()
 
 
+@pytest.mark.slow
 def test_what_was_measured_and_trained(data: xr.Dataset) -> None:
     gains = trends.gain_sweep(data)
     assert gains.gain.values.tolist() == [0.5, 1.0, 4.0]

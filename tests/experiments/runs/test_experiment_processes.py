@@ -47,6 +47,7 @@ def wait_long(folder: str) -> None:
     time.sleep(60)
 
 
+@pytest.mark.slow
 def test_an_interruption_ends_all_processes(tmp_path: Path) -> None:
     results = run_apart(wait_long, [str(tmp_path)] * 2, 2, lambda task, reason: None)
     timer = threading.Timer(0.0, interrupt_when, [tmp_path])

@@ -154,6 +154,7 @@ def test_a_folder_is_no_file(path: str, tmp_path: Path, monkeypatch: pytest.Monk
         Plan.of(path, None)
 
 
+@pytest.mark.slow
 def test_long_axes_are_checked_fast(tmp_path: Path) -> None:
     """With all pairs of values compared this would take an hour."""
     spec = read_spec(write_spec(tmp_path, f"{START}epsilon = {{ from = 0.1, to = 1, points = 500000 }}"))

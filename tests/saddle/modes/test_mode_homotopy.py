@@ -62,6 +62,7 @@ def test_closures_too(field: BlockField, layers: tuple[int, ...]) -> None:
         assert found.shares["off-block 2"] == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_second_mode(field: BlockField) -> None:
     start = field.layout.from_scales(SCALES)
     found = homotopy(Decoupled(field), Exact(field), start, mode=1, threshold=0.3, nodes=8)

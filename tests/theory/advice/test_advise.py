@@ -155,6 +155,7 @@ def test_code_builds_the_network_and_trains_it_stably() -> None:
     assert all(after < 1.001 * before for before, after in pairwise(losses))
 
 
+@pytest.mark.slow
 def test_code_for_half_stable_activations_takes_the_inputs() -> None:
     x = 4 * X
     found = advise("gelu", 30, depth=4, X=x)

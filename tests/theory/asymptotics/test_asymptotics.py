@@ -67,6 +67,7 @@ def test_depth_constant_solves_the_series_at_any_great_depth(tanh) -> None:
     assert scaled[-1] == pytest.approx(scaled[9_999], rel=0.1)
 
 
+@pytest.mark.slow
 def test_remainders_of_the_zero_fixed_point_fall_as_claimed(tanh) -> None:
     layers = np.array([1_000, 30_000])
     for name, power in (("V", 3), ("K1", 3), ("K2", 2), ("G1", 1), ("G1_tuned", 2)):
@@ -113,6 +114,7 @@ def test_tuned_column_of_the_reference() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_perpendicular_exponent_of_an_activation_that_is_not_odd() -> None:
     laws = asymptotics(MLP(tilted(0.3), 8_000, 10), [1.0], [0.1])
     K2 = laws["K2"].sel(law="exact").values

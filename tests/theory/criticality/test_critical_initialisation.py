@@ -114,6 +114,7 @@ def test_inputs_on_the_repelling_side_are_named() -> None:
         MLP.critical("gelu", depth=3, width=8, X=x[2:])
 
 
+@pytest.mark.slow
 def test_sides_of_the_other_classes() -> None:
     x = np.array([[1.0, 2.0], [0.0, 0.0]])
     assert critical_side(MLP.critical("relu", 3, 8), x).attracted.all()

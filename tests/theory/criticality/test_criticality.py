@@ -139,7 +139,7 @@ def test_susceptibility_refuses_what_is_no_skip_connection(gamma: Any) -> None:
         susceptibility("tanh", K=1.0, gamma=gamma)
 
 
-@pytest.mark.slow(after=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["softsign", "elu"])
 def test_a_jump_of_the_second_derivative_doubles_the_exponent(name: str) -> None:
     found = criticality(name)

@@ -12,6 +12,7 @@ from foretrain.theory.criticality.final_correlation import final_correlation
 from foretrain.theory.criticality.fixed_points import flows_to
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("name", "C_b", "C_W", "gamma"),
     [

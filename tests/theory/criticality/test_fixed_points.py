@@ -104,7 +104,7 @@ def test_where_the_flow_ends_on_either_side_of_criticality() -> None:
     assert flows_to("mish", criticality("mish").C_b, criticality("mish").C_W, 2.0) == math.inf
 
 
-@pytest.mark.slow(after=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tanh", "gelu", "sigmoid", "elu", "cos"])
 def test_the_end_is_where_iteration_leads(name: str) -> None:
     functions, compared = KernelFunctions(name), 0

@@ -27,7 +27,9 @@ def network(name: str | Callable[[np.ndarray], np.ndarray]) -> MLP:
 
 
 @pytest.mark.slow(after=1)
-@pytest.mark.filterwarnings("ignore:.*shifted_sine")  # small inputs: a difference of sines has no relative accuracy
+@pytest.mark.filterwarnings(
+    "ignore:.*shifted_sine"
+)  # small inputs: a difference of sines has no relative accuracy
 @pytest.mark.parametrize(
     "name", ["gelu", "swish", shifted_sine, CUBIC], ids=["gelu", "swish", "sin", "cubic"]
 )

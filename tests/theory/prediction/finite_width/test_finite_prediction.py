@@ -113,6 +113,7 @@ def test_two_steps_as_printed_differ_in_the_sign_only(ensembles: dict[tuple[str,
         assert WIDTH * printed[name].item() == pytest.approx(value, rel=1e-7, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_times_lead_from_nothing_to_the_end(ensembles: dict[tuple[str, int], FiniteWidth]) -> None:
     for algorithm, eta, late in (("gradient_descent", 0.3, 300), ("flow", None, 200.0)):
         trained = ensembles["tanh", 3]
