@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from reference import expanded, located
 RUN = "run: true"  # in the head of a Markdown page: its code is run and its answers are shown
 REFERENCE = "api/"
 _written: dict[str, str] = {}  # the finished Markdown of pages with code, and of the reference
+_views: list[str] = []  # results as a notebook shows them; pages hold their numbers until all else is done
 
 
 def on_config(config: Any) -> Any:
@@ -29,6 +31,7 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Run all code before any page is made, so that its pictures are files of the site."""
     _written.clear()
+    _views.clear()
     folder = Path(config["docs_dir"])
     sources = sorted((folder / "tutorials").glob("*.py"))
     pages = {f"tutorials/{source.stem}.md": percent_cells(_text(source)) for source in sources}
@@ -57,9 +60,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
     """The page with its formulas as MathML, and places where long names in tables may break."""
     try:
-        return with_breaks(with_formulas(page.file.src_uri, content))
+        content = with_breaks(with_formulas(page.file.src_uri, content))
     except FormulaError as error:
         raise PluginError(str(error)) from error
+    return re.sub(r"<p>notebook-view-(\d+)</p>", lambda place: _views[int(place[1])], content)
 
 
 def _text(file: Path) -> str:
@@ -79,6 +83,9 @@ def _page(page: str, cells: list[Cell], answers: list[Answer], files: Files, con
             parts.append(f"\n{answer.text}\n")
         elif answer.text.strip():
             parts.append(f'\n<pre class="answer"><code>{html.escape(answer.text.rstrip())}</code></pre>\n')
+        if answer.html:
+            parts.append(f"\nnotebook-view-{len(_views)}\n")
+            _views.append(answer.html)
         for figure in answer.figures:
             pictures += 1
             name = f"assets/drawn/{Path(page).stem}-{pictures}.svg"

@@ -31,9 +31,10 @@ class PageError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a code cell printed, and the pictures it drew, as SVG."""
+    """What a code cell printed, its result as a notebook shows it, and the pictures it drew, as SVG."""
 
     text: str
+    html: str
     figures: tuple[str, ...]
 
 
@@ -75,7 +76,7 @@ def answers(page: str, cells: list[Cell]) -> list[Answer]:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(kept)
     return [
-        Answer(answer["text"], tuple(answer["figures"]))
+        Answer(answer["text"], answer["html"], tuple(answer["figures"]))
         for answer in json.loads(kept.read_text(encoding="utf-8"))
     ]
 
@@ -119,10 +120,10 @@ def _digest(codes: list[str]) -> str:
 def _library() -> str:
     """A digest of everything that the answers depend on besides the code of the page."""
     seen = hashlib.sha256(PROGRAM.read_bytes())
-    for name in ("numpy", "scipy", "torch", "xarray", "matplotlib"):
+    for name in ("numpy", "scipy", "torch", "xarray", "matplotlib", "plotly"):
         seen.update(f"{name} {version(name)}, Python {platform.python_version()}".encode())
     for folder in ("src/foretrain", "bench"):
         for file in sorted((ROOT / folder).rglob("*")):
-            if file.suffix in {".py", ".json", ".md"}:
+            if file.suffix in {".py", ".json", ".md", ".css", ".js"}:
                 seen.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
     return seen.hexdigest()

@@ -12,6 +12,7 @@ import sys
 import traceback
 from typing import Any
 
+NOTEBOOKS = "tutorials/"  # pages whose results are shown as in a notebook
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -22,7 +23,7 @@ def main() -> int:
     answers = []
     for number, code in enumerate(request["cells"], start=1):
         try:
-            answers.append(_run(code, f"<cell {number}>", names))
+            answers.append(_run(code, f"<cell {number}>", names, request["page"].startswith(NOTEBOOKS)))
         except Exception:
             print(f"cell {number} of {request['page']}:\n{code}\n{traceback.format_exc()}", file=sys.stderr)
             return 1
@@ -30,22 +31,25 @@ def main() -> int:
     return 0
 
 
-def _run(code: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
+def _run(code: str, name: str, names: dict[str, Any], notebook: bool) -> dict[str, Any]:
     tree = ast.parse(code, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     figures: list[Any] = []
+    shown = ""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(tree, name, "exec"), names)
         if last is not None:
             value = eval(compile(ast.Expression(last.value), name, "eval"), names)
             if type(value).__name__ == "Figure":
                 figures.append(value)
+            elif notebook and hasattr(value, "answer"):  # a result of foretrain, as a notebook shows it
+                shown = value._repr_html_()
             elif value is not None:
                 print(repr(value))
     text = printed.getvalue().replace(os.getcwd(), ".")  # the folder is another one in every run
     if ADDRESS.search(text):
         raise ValueError("the answer holds an address in memory, which is another one in every run.")
-    return {"text": text, "figures": [_drawn(figure) for figure in figures + _open_figures()]}
+    return {"text": text, "html": shown, "figures": [_drawn(figure) for figure in figures + _open_figures()]}
 
 
 def _open_figures() -> list[Any]:

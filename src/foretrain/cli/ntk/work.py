@@ -93,7 +93,7 @@ def kernel_of(model: nn.Module, x: Tensor, x2: Tensor | None, work: Work) -> Fou
         return compute(model, x, x2, work.outputs, by=work.by, batch_size=size)
     except NotEnoughMemoryError as error:
         raise NotEnoughMemoryError(
-            f"{str(error).rstrip('.')}, or give -o out.zarr, which keeps the kernel on disk."
+            f"{error.message.rstrip('.')}, or give -o out.zarr, which keeps the kernel on disk."
         ) from error
 
 
