@@ -10,9 +10,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,92 +61,137 @@ def names_axis(names: Sequence[str], label: str = "", **options: Any) -> Axis:
 class Curve:
     """Points, or the line through them, or both, with error bars or a band around them."""
 
-    x: Array
-    y: Array
-    marker: str  # one of "os^Dvx+*._|", or none
-    dash: str  # one of "-", "--", ":", "-.", or none
-    label: str
-    color: Colour
-    error: Array | None  # half the length of error bars, or (2, N): below and above
-    band: tuple[Array, Array] | None  # lower and upper end
-    width: float
-    size: float
-    alpha: float
-    hollow: bool  # markers are not filled
-    x_error: Array | None
-    steps: bool  # a staircase: each value holds from one place to the next
+    x: Values
+    y: Values
+    style: str = "-"  # a marker ("os^Dvx+*._|"), a dash ("-", "--", ":", "-."), or both: "o--"
+    label: str = ""
+    color: Colour = None
+    _: KW_ONLY
+    error: Values = None  # half the length of error bars, or (2, N): below and above
+    band: Values = None  # half the width of a shaded band, or the pair of its lower and upper end
+    width: float = 1.6
+    size: float = 5.0
+    alpha: float = 1.0
+    hollow: bool = False  # markers are not filled
+    x_error: Values = None
+    steps: bool = False  # a staircase: each value holds from one place to the next
+
+    def __post_init__(self) -> None:
+        x, y = np.atleast_1d(np.asarray(self.x)), np.atleast_1d(np.asarray(self.y))
+        _set(self, x=x, y=y, error=_lengths(self.error, y), x_error=_lengths(self.x_error, x))
+        if self.band is not None:
+            ends = self.band if isinstance(self.band, tuple) else (y - self.band, y + self.band)
+            _set(self, band=tuple(np.asarray(end) for end in ends))
+
+    @property
+    def marker(self) -> str:
+        """The letter of the marker, or nothing."""
+        return self.style[:1] if self.style[:1] not in ("-", ":") else ""
+
+    @property
+    def dash(self) -> str:
+        """The dash of the line, or nothing."""
+        return self.style.removeprefix(self.marker)
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars from ``base`` on; ``color`` may be one for each. Names as places are written under the axis."""
+    """Bars from ``base`` on, at numbers or at names, which are then written under the axis."""
 
-    places: Array
-    values: Array
-    label: str
-    color: Colour | Sequence[str]
-    error: Array | None
-    base: Array | float
-    width: float
-    horizontal: bool
-    texts: Sequence[str]  # words at the end of each bar
-    alpha: float
+    places: Values
+    values: Values
+    label: str = ""
+    color: Colour | Sequence[str] = None  # one for all, or one for each
+    _: KW_ONLY
+    error: Values = None
+    base: Values = 0.0
+    width: float = 0.8
+    horizontal: bool = False
+    texts: Sequence[str] = ()  # words at the end of each bar
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        values = np.atleast_1d(np.asarray(self.values))
+        places = np.atleast_1d(np.asarray(self.places))
+        _set(self, places=places, values=values, error=_lengths(self.error, values))
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A matrix in colours; rows are along y. ``diverging`` colours have their middle at zero."""
+    """A matrix in colours; rows are along y, and places are counted from 0 unless ``x`` and ``y`` say more.
 
-    x: Array
-    y: Array
-    values: Array
-    label: str  # of the colour bar; none without a label
-    diverging: bool
-    low: float | None
-    high: float | None
-    logarithmic: bool
-    smooth: bool
-    ticks: Mapping[float, str] | None  # of the colour bar
-    texts: Sequence[Sequence[str]] | None  # words in the cells
+    ``diverging`` colours have their middle at zero.
+    """
+
+    values: Values
+    x: Values = None
+    y: Values = None
+    label: str = ""  # of the colour bar; none without a label
+    _: KW_ONLY
+    diverging: bool = False
+    low: float | None = None
+    high: float | None = None
+    logarithmic: bool = False
+    smooth: bool = False
+    ticks: Mapping[float, str] | None = None  # of the colour bar
+    texts: Sequence[Sequence[str]] | None = None  # words in the cells
+
+    def __post_init__(self) -> None:
+        matrix = np.asarray(self.values)
+        _set(self, values=matrix)
+        for name, count in (("y", matrix.shape[0]), ("x", matrix.shape[1])):
+            places = getattr(self, name)
+            _set(self, **{name: np.arange(count) if places is None else np.asarray(places)})
+        if self.diverging and self.low is None and self.high is None:
+            reach = float(np.nanmax(np.abs(matrix))) or 1.0
+            _set(self, low=-reach, high=reach)
 
 
 @dataclass(frozen=True)
 class Contours:
-    """Lines on which a function of x and y has given values; ``texts`` writes words on them."""
+    """Lines on which a function of x and y (rows along y) has given values; ``texts`` are written on them."""
 
-    x: Array
-    y: Array
-    values: Array
+    x: Values
+    y: Values
+    values: Values
     levels: Sequence[float]
-    texts: Sequence[str]
-    color: str
-    width: float
-    dash: str
+    texts: Sequence[str] = ()
+    color: str = INK
+    _: KW_ONLY
+    width: float = 1.0
+    dash: str = "-"
 
 
 @dataclass(frozen=True)
 class Region:
-    """A shaded part of the plane: a span of x, a span of y, both, or between two curves over ``x``."""
+    """A shaded part of the plane: between two curves over ``x``, or a span of x (a pair), of y, or both."""
 
-    x: Array | tuple[float, float] | None
-    low: Array | float | None
-    high: Array | float | None
-    label: str
-    color: Colour
-    alpha: float
-    hatched: bool
+    x: Values = None
+    low: Values = None
+    high: Values = None
+    label: str = ""
+    color: Colour = FAINT
+    _: KW_ONLY
+    alpha: float = 0.2
+    hatched: bool = False
+
+    @property
+    def between(self) -> bool:
+        """Whether it lies between two curves."""
+        return self.x is not None and bool(np.ndim(self.low) or np.ndim(self.high))
 
 
 @dataclass(frozen=True)
 class Level:
-    """A straight line across the whole panel, at one x or at one y."""
+    """A straight line across the whole panel, at one y or at one x."""
 
-    x: float | None
-    y: float | None
-    label: str  # in the legend
-    color: str
-    dash: str
-    width: float
+    y: float | None = None
+    x: float | None = None
+    label: str = ""  # in the legend
+    color: str = FAINT
+    _: KW_ONLY
+    dash: str = "-"
+    width: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -156,14 +201,26 @@ class Note:
     x: float
     y: float
     text: str
-    color: str
-    align: Literal["left", "center", "right"]
-    above: bool | None  # True: above the point, False: below, None: at its height
-    fraction: bool
-    size: float
+    color: str = INK
+    _: KW_ONLY
+    align: Literal["left", "center", "right"] = "left"
+    above: bool | None = None  # True: above the point, False: below, None: at its height
+    fraction: bool = False
+    size: float = 9.0
 
 
 Mark: TypeAlias = Curve | Bars | HeatMap | Contours | Region | Level | Note
+Arguments = ParamSpec("Arguments")
+
+
+def _adds(kind: Callable[Arguments, Mark]) -> Callable[Concatenate[Panel, Arguments], None]:
+    """A method of panels that adds a mark; it takes the fields of the mark."""
+
+    def add(panel: Panel, /, *fields: Arguments.args, **options: Arguments.kwargs) -> None:
+        panel.marks.append(kind(*fields, **options))
+
+    add.__doc__ = kind.__doc__
+    return add
 
 
 @dataclass
@@ -184,183 +241,27 @@ class Panel:
     bare: bool = False  # nothing but the marks: no axes
     marks: list[Mark] = field(default_factory=list)
 
-    def curve(
-        self,
-        x: Values,
-        y: Values,
-        style: str = "-",
-        label: str = "",
-        color: Colour = None,
-        *,
-        error: Values = None,
-        band: Values = None,
-        width: float = 1.6,
-        size: float = 5.0,
-        alpha: float = 1.0,
-        hollow: bool = False,
-        x_error: Values = None,
-        steps: bool = False,
-    ) -> None:
-        """Add a curve. ``style`` is a marker, a dash, or both: "-", "--", "o", "s:".
+    curve = _adds(Curve)
+    contours = _adds(Contours)
+    region = _adds(Region)
+    level = _adds(Level)
+    note = _adds(Note)
+    _add_bars = _adds(Bars)
+    _add_heat_map = _adds(HeatMap)
 
-        ``error`` draws bars, ``band`` shades: half its width, or the pair of its lower and upper end.
-        """
-        x, y = np.atleast_1d(np.asarray(x)), np.atleast_1d(np.asarray(y))
-        marker = style[:1] if style[:1] not in ("-", ":") else ""
-        dash = style.removeprefix(marker)
-        self.marks.append(
-            Curve(
-                x,
-                y,
-                marker,
-                dash,
-                label,
-                color,
-                _lengths(error, y),
-                _band(band, y),
-                width,
-                size,
-                alpha,
-                hollow,
-                _lengths(x_error, x),
-                steps,
-            )
-        )
-
-    def bars(
-        self,
-        places: Values,
-        values: Values,
-        label: str = "",
-        color: Colour | Sequence[str] = None,
-        *,
-        error: Values = None,
-        base: Values = 0.0,
-        width: float = 0.8,
-        horizontal: bool = False,
-        texts: Sequence[str] = (),
-        alpha: float = 1.0,
-    ) -> None:
-        """Add bars at places, which are numbers, or names for 0, 1, 2, ..."""
+    def bars(self, places: Values, *fields: Any, **options: Any) -> None:
+        """Add ``Bars``; names as places become the ticks of the axis."""
         at = np.atleast_1d(np.asarray(places))
         if at.dtype.kind in "UO":
-            axis = "y" if horizontal else "x"
+            axis = "y" if options.get("horizontal") else "x"
             setattr(self, axis, replace(getattr(self, axis), ticks=dict(enumerate(map(str, at)))))
             at = np.arange(len(at))
-        heights = np.atleast_1d(np.asarray(values))
-        self.marks.append(
-            Bars(
-                at,
-                heights,
-                label,
-                color,
-                _lengths(error, heights),
-                base,
-                width,
-                horizontal,
-                tuple(texts),
-                alpha,
-            )
-        )
+        self._add_bars(at, *fields, **options)
 
-    def heat_map(
-        self,
-        values: Values,
-        x: Values = None,
-        y: Values = None,
-        label: str = "",
-        *,
-        diverging: bool = False,
-        low: float | None = None,
-        high: float | None = None,
-        logarithmic: bool = False,
-        smooth: bool = False,
-        ticks: Mapping[float, str] | None = None,
-        texts: Sequence[Sequence[str]] | None = None,
-    ) -> None:
-        """Add a matrix in colours; without ``x`` and ``y`` columns and rows are counted from 0."""
-        matrix = np.asarray(values)
-        x = np.arange(matrix.shape[1]) if x is None else np.asarray(x)
-        y = np.arange(matrix.shape[0]) if y is None else np.asarray(y)
-        if diverging and low is None and high is None:
-            high = float(np.nanmax(np.abs(matrix))) or 1.0
-            low = -high
+    def heat_map(self, *fields: Any, **options: Any) -> None:
+        """Add a ``HeatMap``, which needs no grid behind it."""
         self.grid = False
-        self.marks.append(
-            HeatMap(x, y, matrix, label, diverging, low, high, logarithmic, smooth, ticks, texts)
-        )
-
-    def contours(
-        self,
-        x: Values,
-        y: Values,
-        values: Values,
-        levels: Sequence[float],
-        texts: Sequence[str] = (),
-        color: str = INK,
-        *,
-        width: float = 1.0,
-        dash: str = "-",
-    ) -> None:
-        """Add the lines on which ``values`` (rows along y) equal the ``levels``."""
-        self.marks.append(
-            Contours(
-                np.asarray(x),
-                np.asarray(y),
-                np.asarray(values),
-                tuple(levels),
-                tuple(texts),
-                color,
-                width,
-                dash,
-            )
-        )
-
-    def region(
-        self,
-        x: Values = None,
-        low: Values = None,
-        high: Values = None,
-        label: str = "",
-        color: Colour = FAINT,
-        *,
-        alpha: float = 0.2,
-        hatched: bool = False,
-    ) -> None:
-        """Shade between two curves over ``x``, or a span of x (a pair), of y (``low`` to ``high``), or both."""
-        between = np.ndim(low) or np.ndim(high)
-        place = None if x is None else np.asarray(x) if between else (float(x[0]), float(x[1]))
-        self.marks.append(Region(place, _ends(low), _ends(high), label, color, alpha, hatched))
-
-    def level(
-        self,
-        y: float | None = None,
-        x: float | None = None,
-        label: str = "",
-        color: str = FAINT,
-        *,
-        dash: str = "-",
-        width: float = 1.0,
-    ) -> None:
-        """Add a line across the panel at this y, or at this x."""
-        self.marks.append(
-            Level(None if x is None else float(x), None if y is None else float(y), label, color, dash, width)
-        )
-
-    def note(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        color: str = INK,
-        *,
-        align: Literal["left", "center", "right"] = "left",
-        above: bool | None = None,
-        fraction: bool = False,
-        size: float = 9.0,
-    ) -> None:
-        """Write a few words at a point, or at a fraction of the panel."""
-        self.marks.append(Note(float(x), float(y), text, color, align, above, fraction, size))
+        self._add_heat_map(*fields, **options)
 
     def legend_entry(self, style: str, label: str, color: str = INK, *, hollow: bool = False) -> None:
         """Say in the legend what a style means that several curves share."""
@@ -454,14 +355,7 @@ def _lengths(error: Values, y: Array) -> Array | None:
     return lengths if lengths.ndim == 2 else np.broadcast_to(lengths, y.shape)
 
 
-def _band(band: Values, y: Array) -> tuple[Array, Array] | None:
-    if band is None:
-        return None
-    if isinstance(band, tuple):
-        return np.asarray(band[0]), np.asarray(band[1])
-    half = np.asarray(band)
-    return y - half, y + half
-
-
-def _ends(value: Values) -> Array | float | None:
-    return None if value is None else np.asarray(value) if np.ndim(value) else float(value)
+def _set(mark: Any, **values: Any) -> None:
+    """Fields as arrays, once, when a mark is made."""
+    for name, value in values.items():
+        object.__setattr__(mark, name, value)

@@ -258,14 +258,12 @@ def _draw_region(axes: Axes, mark: Region, color: str) -> None:
     if mark.hatched:
         look = {"facecolor": "#f1f1f1", "edgecolor": color, "hatch": "////", "linewidth": 0.0, "zorder": -1}
         look["label"] = mark.label or None
-    if isinstance(mark.x, np.ndarray):
-        axes.fill_between(mark.x, mark.low, mark.high, **look)  # type: ignore[arg-type]
-    elif mark.x is None:
-        axes.axhspan(float(mark.low), float(mark.high), **look)  # type: ignore[arg-type]
+    if mark.x is None:
+        axes.axhspan(mark.low, mark.high, **look)
     elif mark.low is None:
         axes.axvspan(*mark.x, **look)
     else:
-        axes.fill_between(mark.x, mark.low, mark.high, **look)  # type: ignore[arg-type]
+        axes.fill_between(mark.x, mark.low, mark.high, **look)
 
 
 def _draw_note(axes: Axes, mark: Note) -> None:

@@ -334,16 +334,11 @@ def _contour(mark: Contours, level: float) -> dict[str, Any]:
 
 def _add_region(mark: Region, color: str, traces: list[Any], layout: dict[str, Any]) -> None:
     name = html_math(mark.label)
-    if isinstance(mark.x, np.ndarray):
-        low, high = (np.broadcast_to(end, mark.x.shape) for end in (mark.low, mark.high))  # type: ignore[arg-type]
-        outline = {"x": np.concatenate([mark.x, mark.x[::-1]]), "y": np.concatenate([high, low[::-1]])}
-        trace: dict[str, Any] = {
-            "type": "scatter",
-            "mode": "lines",
-            "fill": "toself",
-            "line": {"width": 0},
-            **outline,
-        }
+    if mark.between:
+        x = np.asarray(mark.x)
+        low, high = (np.broadcast_to(end, x.shape) for end in (mark.low, mark.high))
+        trace: dict[str, Any] = {"type": "scatter", "mode": "lines", "fill": "toself", "line": {"width": 0}}
+        trace |= {"x": np.concatenate([x, x[::-1]]), "y": np.concatenate([high, low[::-1]])}
         trace |= {"fillcolor": color, "opacity": mark.alpha, "name": name, "showlegend": bool(name)}
         traces.append(trace | {"hoverinfo": "skip"})
         return
