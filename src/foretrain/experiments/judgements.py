@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,3 +43,11 @@ def measured_row(
 def computed_row(quantity: str, expected: float, here: float, allowed: float, note: str = "") -> Row:
     """One computed number, which agrees up to an absolute difference."""
     return Row(quantity, float(expected), float(here), None, bool(abs(here - expected) <= allowed), note)
+
+
+def claim_row(
+    quantity: str, expected: float | str, here: Any, holds: Any, note: str = "", *, disputed: bool = False
+) -> Row:
+    """One claim on a number or a text that is computed here; ``holds`` is None where nothing is tested."""
+    shown = here if isinstance(here, str) else float(here)
+    return Row(quantity, expected, shown, None, None if holds is None else bool(holds), note, disputed)

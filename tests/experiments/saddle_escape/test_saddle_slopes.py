@@ -10,8 +10,8 @@ import xarray
 
 from foretrain.experiments import Result
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.saddle_escape.slopes import entry as experiment
-from foretrain.experiments.saddle_escape.slopes.drawing import checked_times
+from foretrain.experiments.saddle_escape import slopes as experiment
+from foretrain.experiments.saddle_escape.slopes import checked_times
 
 TINY = experiment.Plan(4, 16, 4, 4, 3, 64, 1e-3, 2, 3.0)
 EPSILON = np.geomspace(0.01, 0.3, 5)

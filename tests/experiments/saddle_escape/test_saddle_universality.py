@@ -9,7 +9,7 @@ import pytest
 
 from foretrain.experiments import Result, Scale
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.saddle_escape.universality import entry as experiment
+from foretrain.experiments.saddle_escape import universality as experiment
 
 TINY = experiment.Plan(3, 1, 8, 0.5, 3, {"B": (0.2,), "C": (0.3,)})
 

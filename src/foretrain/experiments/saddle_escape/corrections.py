@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.judgements import computed_row
+from foretrain.experiments.judgements import claim_row, computed_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.saddle import balanced_coefficient, classify, coupling, escape_time, printed_lambda
 from foretrain.saddle.modes import graded_example, schur_perron, truncated_growth
-from foretrain.support.drawing import FAINT, INK, PALETTE, RED, new_figure
+from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
@@ -74,24 +73,18 @@ def saddle_corrections(plan: Plan, seed: int) -> Result:
 def _time_rows() -> list[Row]:
     rows = []
     for (depth, epsilon), published in _PUBLISHED.items():
-        for method, value in zip(("reduced", "leading"), published, strict=True):
-            here = _time("tanh", [epsilon] * depth, method)
-            title = (
-                f"tanh, L = {depth}, ε = {epsilon:g}: {'exact' if method == 'reduced' else 'leading'} time"
+        for method, word, value in zip(("reduced", "leading"), ("exact", "leading"), published, strict=True):
+            title, here = (
+                f"tanh, L = {depth}, ε = {epsilon:g}: {word} time",
+                _time("tanh", [epsilon] * depth, method),
             )
             rows.append(computed_row(title, value, here, 6e-6 * value))
     scales, value = _ONE_ZERO
     title = "tanh, L = 4, one layer at zero: time to X_1 = 0.3"
     rows.append(computed_row(title, value, _time("tanh", list(scales), "reduced"), 0.06))
     two = _time("tanh", [0.0, 0.0, 0.1, 0.1], "reduced")
-    rows.append(
-        Row("tanh, L = 4, two layers at zero: escapes", "never", _never(two), agrees=bool(np.isinf(two)))
-    )
-    return rows
-
-
-def _never(time: float) -> str:
-    return "never" if np.isinf(time) else f"at {time:.4g}"
+    here = "never" if np.isinf(two) else f"at {two:.4g}"
+    return [*rows, claim_row("tanh, L = 4, two layers at zero: escapes", "never", here, np.isinf(two))]
 
 
 def _time(name: str, scales: list[float], method: str) -> float:
@@ -103,11 +96,11 @@ def _coefficients(halvings: int) -> xarray.Dataset:
     """From K t less its leading term at two scales: what multiplies eps^-p / p, or log(1/eps) where p = 0."""
     import xarray
 
+    scales = 0.08 * 0.5 ** np.arange(halvings + 1)
     measured, derived, printed = [], [], []
     for name, depth in track(_CASES, "activations and depths"):
         found = classify(name)
         assert found.q is not None
-        scales = 0.08 * 0.5 ** np.arange(halvings + 1)
         K = coupling(name, depth, _WIDTH)
         times = np.array([K * _time(name, [float(e)] * depth, "reduced") for e in scales])
         rest = times - scales ** (2.0 - depth) / (depth - 2)
@@ -116,51 +109,35 @@ def _coefficients(halvings: int) -> xarray.Dataset:
         measured.append(-np.diff(rest) / np.diff(unit))
         derived.append(-balanced_coefficient(found, depth))
         printed.append(printed_lambda(name))
-    return xarray.Dataset(
-        {
-            "measured": (("case", "halving"), np.array(measured)),
-            "derived": ("case", derived),
-            "printed": ("case", printed),
-        },
-        coords={
-            "case": [f"{name}, L = {depth}" for name, depth in _CASES],
-            "scale": ("halving", 0.08 * 0.5 ** np.arange(1.0, halvings + 1)),
-        },
-    )
+    found = {"measured": (("case", "halving"), np.array(measured))}
+    laws = {"derived": ("case", derived), "printed": ("case", printed)}
+    cases = [f"{name}, L = {depth}" for name, depth in _CASES]
+    return xarray.Dataset({**found, **laws}, coords={"case": cases, "scale": ("halving", scales[1:])})
 
 
 def _coefficient_rows(data: xarray.Dataset) -> list[Row]:
     rows = []
     for case in data["case"].values:
         own = data.sel(case=case)
-        here, derived, printed = (
-            float(each) for each in (own.measured.isel(halving=-1), own.derived, own.printed)
-        )
+        here, derived, printed = map(float, (own.measured[-1], own.derived, own.printed))
         title = f"{case}: coefficient of the first correction"
         note = f"read off the exact flow at ε = {float(data.scale[-1]):.2g}; at twice ε {float(own.measured[-2]):.4f}"
-        rows.append(
-            computed_row(f"{title}, first-order flow (24)", derived, here, _ALLOWED * abs(derived), note)
-        )
+        allowed = _ALLOWED * abs(derived)
         why = (
             "γ_C has the factor of the first layer on every layer, and a moment cut to its Taylor series"
             if case.startswith("gelu")
             else "λ lacks the factor of the first layer and the drift of the gaps that (24) and (19) have"
         )
-        agrees = bool(abs(here / printed - 1) <= _ALLOWED)
-        rows.append(Row(f"{title}, as printed (30), (31)", printed, here, None, agrees, why, disputed=True))
+        good, disputed = abs(here / printed - 1) <= _ALLOWED, f"{title}, as printed (30), (31)"
+        rows += [
+            computed_row(f"{title}, first-order flow (24)", derived, here, allowed, note),
+            claim_row(disputed, printed, here, good, why, disputed=True),
+        ]
     tanh = data.sel(case="tanh, L = 4")
     minus = bool(tanh.measured.isel(halving=-1) / tanh.printed > 0)
-    rows.append(
-        Row(
-            "tanh, L = 4: sign of λ log(1/ε) in K t, theorem 5",
-            "+",
-            "−" if minus else "+",
-            agrees=not minus,
-            note="corollary 17 has the minus that the exact flow shows",
-            disputed=True,
-        )
-    )
-    return rows
+    title, here = "tanh, L = 4: sign of λ log(1/ε) in K t, theorem 5", "−" if minus else "+"
+    note = "corollary 17 has the minus that the exact flow shows"
+    return [*rows, claim_row(title, "+", here, not minus, note, disputed=True)]
 
 
 def _truncations() -> xarray.Dataset:
@@ -184,48 +161,31 @@ def _growth_rows(data: xarray.Dataset, matrices: int, seed: Seed) -> list[Row]:
         wrong += (found.growth is not None) != (largest > 0)
         if found.growth is not None:
             worst = max(worst, abs(found.growth - largest))
-    steps = np.diff(data.growth.dropna("kept").values)
-    least = float(steps.min())
+    least = float(np.diff(data.growth.dropna("kept").values).min())
+    title = f"Prop. 24: random block matrices of {matrices} whose growth the gain misjudges"
+    added = "Theorem 25: each further amplitude of a graded matrix adds to the growth rate, at least"
     return [
-        Row(
-            f"Prop. 24: random block matrices of {matrices} whose growth the gain misjudges",
-            0,
-            wrong,
-            agrees=not wrong,
-        ),
+        Row(title, 0, wrong, agrees=not wrong),
         computed_row("Prop. 24: largest distance of the rate (57) from the eigenvalue", 0.0, worst, 1e-10),
-        Row(
-            "Theorem 25: each further amplitude of a graded matrix adds to the growth rate, at least",
-            "above 0",
-            least,
-            agrees=least > 0,
-            note="a matrix of our own, not a network's",
-        ),
+        claim_row(added, "above 0", least, least > 0, "a matrix of our own, not a network's"),
     ]
 
 
 def _draw(data: xarray.Dataset) -> Figure:
-    title = "Beyond the leading order of escape times"
-    figure, (coefficients, growth) = new_figure(title, 1, 2, (13, 5.2))
-    for colour, case in zip(PALETTE, data["case"].values, strict=False):
-        own = data.sel(case=case)
-        coefficients.plot(
-            data.scale, own.measured / own.derived, "o-", color=colour, label=f"{case}, exact flow"
-        )
-        coefficients.plot(
-            data.scale, np.full(data.sizes["halving"], own.printed / own.derived), ":", color=colour
-        )
-    coefficients.axhline(1, color=INK, linewidth=1)
-    coefficients.plot([], [], ":", color=RED, label="as printed")
-    coefficients.set(
-        xscale="log", xlabel="ε", ylabel="coefficient / that of the first-order flow", ylim=(0, 2.8)
+    figure = Figure("Beyond the leading order of escape times", columns=2, size=(13, 5.2))
+    title, y = (
+        "first correction: what the exact flow says as ε → 0",
+        "coefficient / that of the first-order flow",
     )
-    coefficients.minorticks_off()
-    coefficients.set_title("first correction: what the exact flow says as ε → 0", fontsize=11)
-    coefficients.legend(frameon=False, fontsize=9, loc="center", bbox_to_anchor=(0.5, 0.6))
+    panel = figure.panel(title, log("ε", ticks=data.scale.values), Axis(y, low=0))
+    panel.level(y=1, color=INK)
+    for color, case in zip(PALETTE, data["case"].values, strict=False):
+        own = data.sel(case=case)
+        panel.curve(data.scale, own.measured / own.derived, "o-", f"{case}, exact flow", color)
+        panel.level(y=own.printed / own.derived, color=color, dash=":", width=1.6)
+    panel.legend_entry(":", "as printed")
+    title = "no truncation closes: each amplitude left out slows the escape"
+    x, y = Axis("amplitudes kept of the second group", whole=True), log("growth rate missing, relative")
     left = 1 - data.growth / data.growth[-1]
-    growth.semilogy(data.kept[:-1], left[:-1], "o-", color=PALETTE[0])
-    growth.axhline(0, color=FAINT)
-    growth.set(xlabel="amplitudes kept of the second group", ylabel="growth rate missing, relative")
-    growth.set_title("no truncation closes: each amplitude left out slows the escape", fontsize=11)
+    figure.panel(title, x, y).curve(data.kept[:-1], left[:-1], "o-")
     return figure

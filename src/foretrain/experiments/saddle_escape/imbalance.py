@@ -17,29 +17,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.judgements import computed_row
+from foretrain.experiments.judgements import claim_row, computed_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import PALETTE, new_figure
+from foretrain.support.answers import PALETTE, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, torch_generator
 
 if TYPE_CHECKING:
     import torch
     import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
 _LAYERS = (5, 12, 12, 12, 1)
 _DEPTH = len(_LAYERS) - 1
-_CLASSES = {
-    "identity": "A",
-    "relu": "A, almost everywhere",
-    "tanh": "B, q = 3",
-    "gelu": "C, q = 2",
-    "softplus": "D",
-}
+_NAMES = ("identity", "relu", "tanh", "gelu", "softplus")
+_CLASSES = dict(zip(_NAMES, ("A", "A, almost everywhere", "B, q = 3", "C, q = 2", "D"), strict=True))
 _ORDERS = {"tanh": 3, "gelu": 2}
 _SIZES = (0.02, 0.01)  # of all layers, between which powers are read
 _POWER_ERROR = 0.05
@@ -79,13 +72,7 @@ def _network(name: str, size: float, seed: Seed) -> torch.nn.Sequential:
     import torch
     from torch import nn
 
-    functions = {
-        "identity": nn.Identity,
-        "relu": nn.ReLU,
-        "tanh": nn.Tanh,
-        "gelu": nn.GELU,
-        "softplus": nn.Softplus,
-    }
+    functions = dict(zip(_NAMES, (nn.Identity, nn.ReLU, nn.Tanh, nn.GELU, nn.Softplus), strict=True))
     source = torch_generator(seed)
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(_LAYERS):
@@ -145,28 +132,17 @@ def _differences(name: str, plan: Plan, seed: Seed) -> Array:
 def _identity_rows(data: xarray.Dataset) -> list[Row]:
     rows = []
     for name, letter in _CLASSES.items():
-        own = data.sel(activation=name)
-        title = f"{name} (class {letter})"
-        rows.append(
-            computed_row(f"{title}: drift less identity (2), relative", 0.0, float(own.difference), _EXACT)
-        )
-        rows.append(
-            computed_row(f"{title}: the same with unequal rates (A.2)", 0.0, float(own.with_rates), _EXACT)
-        )
+        own, title = data.sel(activation=name), f"{name} (class {letter})"
+        rows += [
+            computed_row(f"{title}: drift less identity (2), relative", 0.0, own.difference, _EXACT),
+            computed_row(f"{title}: the same with unequal rates (A.2)", 0.0, own.with_rates, _EXACT),
+        ]
     tanh = data.sel(activation="tanh")
-    rows.append(computed_row("tanh: drift of the matrix less its identity", 0.0, float(tanh.matrix), 1e-9))
-    printed = float(tanh.printed_matrix)
-    rows.append(
-        Row(
-            "tanh: drift of the matrix less that of corollary 12 as printed, relative",
-            0.0,
-            printed,
-            agrees=printed < 1e-9,
-            note="off the diagonal σ'(z_i) z_j is not φ: the identity has E[(σ'p)zᵀ + z(σ'p)ᵀ − pσᵀ − σpᵀ]",
-            disputed=True,
-        )
-    )
-    return rows
+    rows.append(computed_row("tanh: drift of the matrix less its identity", 0.0, tanh.matrix, 1e-9))
+    title = "tanh: drift of the matrix less that of corollary 12 as printed, relative"
+    note = "off the diagonal σ'(z_i) z_j is not φ: the identity has E[(σ'p)zᵀ + z(σ'p)ᵀ − pσᵀ − σpᵀ]"
+    printed = tanh.printed_matrix
+    return [*rows, claim_row(title, 0.0, printed, printed < 1e-9, note, disputed=True)]
 
 
 def _powers(plan: Plan, seed: Seed) -> xarray.Dataset:
@@ -238,46 +214,29 @@ def _descent_rows(data: xarray.Dataset) -> list[Row]:
     for name, letter in _CLASSES.items():
         own = data.sel(activation=name)
         title = f"{name}: change of the imbalance in {steps} steps less identity and second order"
-        rows.append(computed_row(title, 0.0, float(own.left), 1e-10))
+        rows.append(computed_row(title, 0.0, own.left, 1e-10))
         if letter.startswith("A"):
-            drift = float(np.abs(own.change - own.second_order).max())
-            note = f"what steps of finite size add, of second order, is {float(np.abs(own.second_order).max()):.2g}"
-            rows.append(
-                computed_row(f"{name}: drift of gradient flow itself, conserved", 0.0, drift, 1e-10, note)
-            )
+            drift, added = (np.abs(each).max() for each in (own.change - own.second_order, own.second_order))
+            note = f"what steps of finite size add, of second order, is {float(added):.2g}"
+            title = f"{name}: drift of gradient flow itself, conserved"
+            rows.append(computed_row(title, 0.0, float(drift), 1e-10, note))
     return rows
 
 
 def _draw(data: xarray.Dataset) -> Figure:
-    figure, (courses, powers) = new_figure(
-        "Balance of layers: what is conserved, what drifts", 1, 2, (13, 5.0)
-    )
-    for colour, name in zip(PALETTE, _CLASSES, strict=False):
+    figure = Figure("Balance of layers: what is conserved, what drifts", columns=2, size=(13, 5))
+    change = "‖W₂‖² − ‖W₁‖², change by gradient flow"
+    panel = figure.panel("linear and ReLU networks conserve it", "step of descent", change)
+    for name, letter in _CLASSES.items():
         own = data.sel(activation=name).isel(pair=0)
-        courses.plot(
-            data.step, own.change - own.second_order, color=colour, label=f"{name} ({_CLASSES[name]})"
-        )
-    courses.set(xlabel="step of descent", ylabel="‖W₂‖² − ‖W₁‖², change by gradient flow")
-    courses.set_title("linear and ReLU networks conserve it", fontsize=11)
-    courses.legend(frameon=False, fontsize=9)
-    _draw_powers(powers, data)
-    return figure
-
-
-def _draw_powers(panel: Axes, data: xarray.Dataset) -> None:
+        style = "--" if name == "relu" else "-"  # that of the identity lies below it
+        panel.curve(data.step, own.change - own.second_order, style, f"{name} ({letter})")
+    sizes = log("size ε of all layers", ticks=_SIZES)
+    title, y = "small layers lose their balance late (28)", log("drift of the imbalance")
+    panel = figure.panel(title, sizes, y, legend="right")
     typical = np.exp(np.log(data.drift).mean("network"))
     for style, name in (("o-", "tanh"), ("s--", "gelu")):
-        for colour, layer in zip(PALETTE, data.layer.values.tolist(), strict=False):
-            power = _DEPTH + (_ORDERS[name] - 1) * layer
-            panel.loglog(
-                data["size"],
-                typical.sel(bent=name, layer=layer),
-                style,
-                color=colour,
-                label=f"{name}, layers {layer} and {layer + 1}: ε^{power}",
-            )
-    panel.set_xticks(list(_SIZES), [f"{size:g}" for size in _SIZES])
-    panel.minorticks_off()
-    panel.set(xlabel="size ε of all layers", ylabel="drift of the imbalance")
-    panel.set_title("small layers lose their balance late (28)", fontsize=11)
-    panel.legend(frameon=False, fontsize=8.5)
+        for color, layer in zip(PALETTE, data.layer.values.tolist(), strict=False):
+            label = f"{name}, layers {layer} and {layer + 1}: $ε^{{{_DEPTH + (_ORDERS[name] - 1) * layer}}}$"
+            panel.curve(data["size"], typical.sel(bent=name, layer=layer), style, label, color)
+    return figure

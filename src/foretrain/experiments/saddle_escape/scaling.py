@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.experiments.judgements import claim_row, computed_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.experiments.saddle_escape.fits import fit, local_slopes
+from foretrain.experiments.saddle_escape.escape_times import fit, local_slopes, network_times
 from foretrain.saddle import balanced_time, bottleneck_scales, coupling, critical_depth_time, escape_times
-from foretrain.support.drawing import INK, PALETTE, new_figure
+from foretrain.support.answers import INK, PALETTE, Figure, log
 
 if TYPE_CHECKING:
     import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from foretrain.saddle.escape.entry import Method
 
@@ -50,39 +49,28 @@ PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(20, 2), Scale.PAPER: Plan(20, 2
 
 def saddle_scaling(plan: Plan, seed: int) -> Result:
     """Escape times over ε for four depths and four bottlenecks; nothing is random, so the seed changes nothing."""
-    data = _dataset(plan)
-    rows = _table(data)
-    return Result(_verdict(data), rows, data, partial(_draw, data))
-
-
-def _dataset(plan: Plan) -> xarray.Dataset:
     import xarray
 
     epsilon = np.geomspace(1e-2, 10**-0.75, plan.epsilons)
     chosen = epsilon[np.unique(np.linspace(0, plan.epsilons - 1, plan.networks + 1).round().astype(int))[1:]]
-    window, small = _times(epsilon), _times(np.array(_ASYMPTOTIC))
-    return xarray.Dataset(
-        {
-            "time": window,
-            "law": (("kind", "layers", "epsilon"), _law(epsilon)),
-            "asymptotic_time": small.rename(epsilon="small_epsilon"),
-            "network_time": (("kind", "layers", "network_epsilon"), _network_times(chosen)),
-        },
-        coords={"network_epsilon": chosen},
-        attrs={"width": _WIDTH, "threshold": _THRESHOLD, "depth": _DEPTH},
-    )
+    values = {
+        "time": _times(epsilon),
+        "law": (("kind", "layers", "epsilon"), _law(epsilon)),
+        "asymptotic_time": _times(np.array(_ASYMPTOTIC)).rename(epsilon="small_epsilon"),
+        "network_time": (("kind", "layers", "network_epsilon"), _network_times(chosen)),
+    }
+    attributes = {"width": _WIDTH, "threshold": _THRESHOLD, "depth": _DEPTH}
+    data = xarray.Dataset(values, {"network_epsilon": chosen}, attributes)
+    return Result(_verdict(data), _table(data), data, partial(_draw, data))
 
 
 def _times(epsilon: Array) -> xarray.DataArray:
     """Times (kind, epsilon, layers, formula) by the three formulas."""
     import xarray
 
-    balanced = escape_times(
-        "tanh", epsilon, _LAYERS, width=_WIDTH, threshold=_THRESHOLD, formula=_FORMULAS
-    ).rename(depth="layers")
-    bottleneck = escape_times(
-        "tanh", epsilon, _DEPTH, bottleneck=_LAYERS, width=_WIDTH, threshold=_THRESHOLD, formula=_FORMULAS
-    ).isel(depth=0, drop=True)
+    times = partial(escape_times, "tanh", epsilon, width=_WIDTH, threshold=_THRESHOLD, formula=_FORMULAS)
+    balanced = times(_LAYERS).rename(depth="layers")
+    bottleneck = times(_DEPTH, bottleneck=_LAYERS).isel(depth=0, drop=True)
     tables = [balanced.drop_vars("K"), bottleneck.rename(bottleneck="layers")]
     return xarray.concat(tables, dim=xarray.Variable("kind", list(_KINDS)), combine_attrs="drop")
 
@@ -96,25 +84,12 @@ def _law(epsilon: Array) -> Array:
 
 
 def _network_times(epsilon: Array) -> Array:
-    """Whole networks on the manifold; their function depends on one input alone, so one is enough."""
-    from foretrain.training.gradient_flow import Integration, Problem, ansatz, escape, hermite_sample
-
+    """Of whole networks: (kind, layers, epsilon)."""
     found = np.empty((len(_KINDS), len(_LAYERS), len(epsilon)))
-    for place, kind in enumerate(_KINDS):
-        for number, layers in enumerate(_LAYERS):
-            depth = layers if kind == "balanced" else _DEPTH
-            problem = Problem("tanh", depth=depth, width=_WIDTH, inputs=1)
-            scales = np.stack([bottleneck_scales(float(e), layers, depth) for e in epsilon])
-            escaped = escape(
-                problem,
-                ansatz(problem, scales),
-                thresholds=(_THRESHOLD,),
-                observable="amplitude",
-                metric="normalized",
-                sample=hermite_sample(problem, 64),
-                integration=Integration(rtol=1e-6),
-            )
-            found[place, number] = escaped["time"].values[:, 0]
+    for place, number in np.ndindex(found.shape[:2]):
+        layers = _LAYERS[number]
+        scales = [bottleneck_scales(float(e), layers, (layers, _DEPTH)[place]) for e in epsilon]
+        found[place, number] = network_times("tanh", np.stack(scales), _WIDTH, _THRESHOLD)
     return found
 
 
@@ -122,9 +97,8 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     rows: list[Row] = []
     for kind, letter in _KINDS.items():
         for layers in _LAYERS:
-            own = data.sel(kind=kind, layers=layers)
-            rows += _slope_rows(own, f"{kind}, {letter} = {layers}", 2 - layers)
-            rows += _distance_rows(own, f"{kind}, {letter} = {layers}")
+            own, title = data.sel(kind=kind, layers=layers), f"{kind}, {letter} = {layers}"
+            rows += [*_slope_rows(own, title, 2 - layers), *_distance_rows(own, title)]
     return tuple(rows)
 
 
@@ -132,10 +106,7 @@ def _slope_rows(own: xarray.Dataset, title: str, law: int) -> list[Row]:
     """The slope of the whole window, of its small end, and far below it."""
     exact, corrected = (own["time"].sel(formula=name).values for name in ("reduced", "corrected"))
     window, first_order = fit(own.epsilon.values, exact), fit(own.epsilon.values, corrected)
-    local = float(local_slopes(own.epsilon.values, exact)[1][0])
-    below = float(
-        local_slopes(np.array(_ASYMPTOTIC), own["asymptotic_time"].sel(formula="reduced").values)[1][0]
-    )
+    local, below = local_slopes(own.epsilon.values, exact)[1][0], _asymptotic_slope(own)
     note = (
         f"The local slope at the smallest ε of the window is {local:.4f}; the first-order flow gives "
         f"{first_order.slope:.3f} over the window. What bends the line is the threshold X_1 = 0.3, "
@@ -143,49 +114,38 @@ def _slope_rows(own: xarray.Dataset, title: str, law: int) -> list[Row]:
     )
     return [
         Row(f"{title}: slope over the window", float(law), window.slope, window.error, note=note),
-        Row(
-            f"{title}: slope at ε = {_ASYMPTOTIC[0]:g}",
-            float(law),
-            below,
-            agrees=abs(below - law) <= _SLOPE_ERROR,
-        ),
+        computed_row(f"{title}: slope at ε = {_ASYMPTOTIC[0]:g}", law, below, _SLOPE_ERROR),
     ]
+
+
+def _asymptotic_slope(own: xarray.Dataset) -> float:
+    times = own["asymptotic_time"].sel(formula="reduced").values
+    return float(local_slopes(np.array(_ASYMPTOTIC), times)[1][0])
 
 
 def _distance_rows(own: xarray.Dataset, title: str) -> list[Row]:
     """How far formulas are from the exact scalar flow, and whole networks."""
     exact = own["time"].sel(formula="reduced")
-    off = {name: np.abs((own["time"].sel(formula=name) / exact).values - 1) for name in _FORMULAS[:2]}
-    shrinks = bool((np.diff(off["leading"]) > 0).all())
+    off, corrected = (np.abs((own["time"].sel(formula=name) / exact).values - 1) for name in _FORMULAS[:2])
+    shrinks = (np.diff(off) > 0).all() and off[0] < 0.1 * off[-1]
+    first, ends = (
+        f"{title}: distance of the quadrature (10), ε = 0.18 to 0.01",
+        f"{off[-1]:.3f} to {off[0]:.2g}",
+    )
     beside = exact.sel(epsilon=own.network_epsilon.values).values
-    distance = float(np.abs(own["network_time"].values / beside - 1).max())
+    distance = np.abs(own["network_time"].values / beside - 1).max()
+    second = f"{title}: relative distance of whole networks from the scalar flow"
+    note = f"Width {_WIDTH}, {own.sizes['network_epsilon']} values of ε, normalized metric."
+    told = f"With the first correction {corrected[-1]:.3f} to {corrected[0]:.2g}."
     return [
-        Row(
-            f"{title}: distance of the quadrature (10), ε = 0.18 to 0.01",
-            "shrinks to 0",
-            f"{off['leading'][-1]:.3f} to {off['leading'][0]:.2g}",
-            agrees=shrinks and bool(off["leading"][0] < 0.1 * off["leading"][-1]),
-            note=f"With the first correction {off['corrected'][-1]:.3f} to {off['corrected'][0]:.2g}.",
-        ),
-        Row(
-            f"{title}: relative distance of whole networks from the scalar flow",
-            "< 1e-4",
-            distance,
-            agrees=distance < 1e-4,
-            note=f"Width {_WIDTH}, {own.sizes['network_epsilon']} values of ε, normalized metric.",
-        ),
+        claim_row(first, "shrinks to 0", ends, shrinks, told),
+        claim_row(second, "< 1e-4", distance, distance < 1e-4, note),
     ]
 
 
 def _verdict(data: xarray.Dataset) -> str:
-    slopes = [
-        local_slopes(
-            np.array(_ASYMPTOTIC), data["asymptotic_time"].sel(kind=k, layers=n, formula="reduced").values
-        )
-        for k in _KINDS
-        for n in _LAYERS
-    ]
-    worst = max(abs(float(found[1][0]) - (2 - n)) for found, n in zip(slopes, 2 * _LAYERS, strict=True))
+    cases = [(data.sel(kind=kind, layers=layers), 2 - layers) for kind in _KINDS for layers in _LAYERS]
+    worst = max(abs(_asymptotic_slope(own) - law) for own, law in cases)
     ratio = (data["time"] / data["time"].sel(formula="reduced")).isel(epsilon=0)
     leading, corrected = (np.abs(ratio.sel(formula=name).values - 1).max() for name in _FORMULAS[:2])
     return (
@@ -195,62 +155,32 @@ def _verdict(data: xarray.Dataset) -> str:
 
 
 def _draw(data: xarray.Dataset) -> Figure:
-    title = f"Escape time against initial scale: tanh, width {_WIDTH}, until X_1 = {_THRESHOLD:g}"
-    figure, panels = new_figure(title, 2, 2, (12, 9))
-    for column, (kind, letter) in enumerate(_KINDS.items()):
-        own = data.sel(kind=kind)
-        _draw_times(panels[column], own, letter)
-        _draw_slopes(panels[2 + column], own, letter)
-        words = (
-            "all layers at ε" if kind == "balanced" else f"first r of {_DEPTH} layers at ε, the others at 1"
-        )
-        panels[column].set_title(words, fontsize=11)
+    title = f"Escape time against initial scale: tanh, width {_WIDTH}, until $X_1$ = {_THRESHOLD:g}"
+    figure = Figure(title, columns=2, size=(12, 9))
+    titles = ("all layers at ε", f"first r of {_DEPTH} layers at ε, the others at 1")
+    for (kind, letter), words, law in zip(_KINDS.items(), titles, ("closed form (11)", "law (12)")):
+        panel = figure.panel(words, log("ε"), log("escape time s"))
+        for layers, color in zip(_LAYERS, PALETTE):
+            own = data.sel(kind=kind, layers=layers)
+            panel.curve(own.network_epsilon, own.network_time, "s", "", INK, size=9, hollow=True)
+            label = f"{letter} = {layers}, slope {2 - layers}"
+            panel.curve(own.epsilon, own.time.sel(formula="reduced"), "o", label, color)
+            panel.curve(own.epsilon, own.law, ":", color=color)
+            panel.curve(own.epsilon, own.time.sel(formula="leading"), color=color)
+        panel.legend_entry("-", "quadrature (10)")
+        panel.legend_entry(":", law)
+        panel.legend_entry("s", "whole network", hollow=True)
+    formulas = {"reduced": ("o", "exact scalar flow"), "leading": ("-", "quadrature (10)")}
+    formulas["corrected"] = ("--", "first correction")
+    for kind, letter in _KINDS.items():
+        title, y = "the law is reached as ε → 0", log("|local slope - law|", 1e-5, 3)
+        panel = figure.panel(title, log("ε"), y, legend="lower right")
+        for layers, color in zip(_LAYERS, PALETTE):
+            times = data.time.sel(kind=kind, layers=layers)
+            for formula, (style, _) in formulas.items():
+                middle, slopes = local_slopes(data.epsilon.values, times.sel(formula=formula).values)
+                label = f"{letter} = {layers}" if formula == "reduced" else ""
+                panel.curve(middle, np.abs(slopes - (2 - layers)), style, label, color)
+        for style, label in formulas.values():
+            panel.legend_entry(style, label)
     return figure
-
-
-def _draw_times(panel: Axes, own: xarray.Dataset, letter: str) -> None:
-    for layers, color in zip(_LAYERS, PALETTE):
-        each = own.sel(layers=layers)
-        name = f"{letter} = {layers}, slope {2 - layers}"
-        panel.plot(
-            own.epsilon, each["time"].sel(formula="reduced"), "o", color=color, markersize=4.5, label=name
-        )
-        panel.plot(own.epsilon, each["law"], ":", color=color, linewidth=1.2)
-        panel.plot(own.epsilon, each["time"].sel(formula="leading"), color=color, linewidth=1.3)
-        panel.plot(
-            own.network_epsilon, each["network_time"], "s", color=INK, markersize=8, markerfacecolor="none"
-        )
-    panel.plot([], [], color=INK, label="quadrature (10)")
-    panel.plot([], [], ":", color=INK, label="closed form (11)" if letter == "L" else "law (12)")
-    panel.plot([], [], "s", color=INK, markersize=8, markerfacecolor="none", label="whole network")
-    panel.set(xscale="log", yscale="log", xlabel="ε", ylabel="escape time s")
-    panel.legend(frameon=False, fontsize=8.5)
-
-
-def _draw_slopes(panel: Axes, own: xarray.Dataset, letter: str) -> None:
-    epsilon = own.epsilon.values
-    styles = {"leading": "-", "corrected": "--"}
-    for layers, color in zip(_LAYERS, PALETTE):
-        each = own["time"].sel(layers=layers)
-        panel.plot(
-            *_excess(epsilon, each, "reduced", layers),
-            "o",
-            color=color,
-            markersize=4.5,
-            label=f"{letter} = {layers}",
-        )
-        for name, style in styles.items():
-            panel.plot(*_excess(epsilon, each, name, layers), style, color=color, linewidth=1.2)
-    for name, style in styles.items():
-        panel.plot(
-            [], [], style, color=INK, label="quadrature (10)" if name == "leading" else "first correction"
-        )
-    panel.plot([], [], "o", color=INK, label="exact scalar flow")
-    panel.set(xscale="log", yscale="log", xlabel="ε", ylim=(1e-5, 3), ylabel="|local slope - law|")
-    panel.set_title("the law is reached as ε → 0", fontsize=11)
-    panel.legend(frameon=False, fontsize=8.5, loc="lower right")
-
-
-def _excess(epsilon: Array, times: xarray.DataArray, formula: str, layers: int) -> tuple[Array, Array]:
-    middle, slopes = local_slopes(epsilon, times.sel(formula=formula).values)
-    return middle, np.abs(slopes - (2 - layers))

@@ -17,17 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
+from foretrain.experiments.judgements import claim_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.saddle import escape_time, reduced_flow
-from foretrain.support.drawing import INK, PALETTE, new_figure
+from foretrain.support.answers import BLUE, INK, PALETTE, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import spawn, torch_generator
 
 if TYPE_CHECKING:
     import torch
     import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
@@ -73,15 +72,9 @@ def saddle_trajectory(plan: Plan, seed: int) -> Result:
     flow = _compared(_flow(plan, _times(plan.width, 1.0)), plan.width, 1.0)
     steps = _compared(_descend(descent, seed), descent.width, descent.factor)
     data = xarray.concat([flow, steps], dim=xarray.Variable("run", ["flow", "descent"]), combine_attrs="drop")
-    data = data.assign_attrs(
-        width=plan.width,
-        descent_width=descent.width,
-        factor=descent.factor,
-        batch=descent.batch,
-        steps=descent.steps,
-        seeds=descent.seeds,
-        rate=float(steps["time"][-1]) / descent.steps,
-    )
+    attributes = {key: getattr(descent, key) for key in ("factor", "batch", "steps", "seeds")}
+    rate = float(steps["time"][-1]) / descent.steps
+    data = data.assign_attrs(width=plan.width, descent_width=descent.width, **attributes, rate=rate)
     rows = (*_flow_rows(data.sel(run="flow")), *_descent_rows(data.sel(run="descent")))
     return Result(_verdict(data), rows, data, partial(_draw, data))
 
@@ -98,26 +91,13 @@ def _scales(factor: float) -> Array:
 
 def _flow(plan: Plan, times: Array) -> xarray.Dataset:
     """The adaptive flow of the whole network; errors are zero."""
-    from foretrain.training.gradient_flow import (
-        Integration,
-        Problem,
-        ansatz,
-        gaussian_sample,
-        snapshots,
-        trajectory,
-    )
+    from foretrain.training import gradient_flow as flows
 
-    problem = Problem("tanh", depth=len(_SCALES), width=plan.width, inputs=plan.inputs)
-    sample = gaussian_sample(problem, plan.points)
-    shots = snapshots(
-        problem,
-        ansatz(problem, _SCALES),
-        times,
-        metric="normalized",
-        sample=sample,
-        integration=Integration(rtol=1e-6),
-    )
-    seen = trajectory(problem, shots, sample=sample).isel(network=0)
+    problem = flows.Problem("tanh", depth=len(_SCALES), width=plan.width, inputs=plan.inputs)
+    sample, rules = flows.gaussian_sample(problem, plan.points), flows.Integration(rtol=1e-6)
+    start = flows.ansatz(problem, _SCALES)
+    shots = flows.snapshots(problem, start, times, metric="normalized", sample=sample, integration=rules)
+    seen = flows.trajectory(problem, shots, sample=sample).isel(network=0)
     amplitude = seen["amplitude"].isel(mode=0).values
     return _dataset(times, amplitude, np.zeros_like(amplitude), seen["loss"].values, np.zeros(len(times)))
 
@@ -126,16 +106,9 @@ def _dataset(times: Array, X: Array, X_error: Array, loss: Array, loss_error: Ar
     import xarray
 
     along, layered = ("snapshot",), ("snapshot", "layer")
-    return xarray.Dataset(
-        {
-            "time": (along, times),
-            "X": (layered, X),
-            "X_error": (layered, X_error),
-            "loss": (along, loss),
-            "loss_error": (along, loss_error),
-        },
-        coords={"layer": np.arange(1, X.shape[1] + 1)},
-    )
+    values = {"time": (along, times), "X": (layered, X), "X_error": (layered, X_error)}
+    losses = {"loss": (along, loss), "loss_error": (along, loss_error)}
+    return xarray.Dataset({**values, **losses}, coords={"layer": np.arange(1, X.shape[1] + 1)})
 
 
 def _compared(found: xarray.Dataset, width: int, factor: float) -> xarray.Dataset:
@@ -172,10 +145,8 @@ def _descend(sizes: Descent, seed: int) -> xarray.Dataset:
             with torch.no_grad():
                 X.append(amplitudes(problem, tuple(weights))[..., 0].numpy())
                 losses.append(_losses(weights, points.expand(sizes.seeds, -1, -1)).numpy())
-        drawn = [
-            torch.randn(sizes.inputs, sizes.batch, generator=source, dtype=torch.float64)
-            for source in sources
-        ]
+        shape = (sizes.inputs, sizes.batch)
+        drawn = [torch.randn(shape, generator=source, dtype=torch.float64) for source in sources]
         gradients = torch.autograd.grad(_losses(weights, torch.stack(drawn)).sum(), weights)
         with torch.no_grad():
             for values, rate, gradient in zip(weights, rates, gradients):
@@ -199,15 +170,15 @@ def _mean(values: Array) -> tuple[Array, Array]:
 
 def _flow_rows(own: xarray.Dataset) -> list[Row]:
     note = f"Largest of {_SNAPSHOTS} snapshots; what is left is the average over a finite sample in 16 dimensions."
-    titles = {"loss": "flow: distance of the loss from the scalar flow, over the initial loss"}
-    distances = {"loss": float(np.abs(own["loss"] - own["loss_exact"]).max() / own["loss_exact"][0])}
+    off = float(np.abs(own["loss"] - own["loss_exact"]).max() / own["loss_exact"][0])
+    distances = {"distance of the loss from the scalar flow, over the initial loss": off}
     for layer in own.layer.values.tolist():
         each = own.sel(layer=layer)
-        titles[f"X_{layer}"] = f"flow: relative distance of X_{layer} from the scalar flow"
-        distances[f"X_{layer}"] = float(np.abs(each["X"] / each["X_exact"] - 1).max())
+        title = f"relative distance of X_{layer} from the scalar flow"
+        distances[title] = float(np.abs(each["X"] / each["X_exact"] - 1).max())
     return [
-        Row(titles[name], f"< {_FLOW_ERROR:g}", distance, agrees=distance < _FLOW_ERROR, note=note)
-        for name, distance in distances.items()
+        claim_row(f"flow: {title}", f"< {_FLOW_ERROR:g}", distance, distance < _FLOW_ERROR, note)
+        for title, distance in distances.items()
     ]
 
 
@@ -229,18 +200,11 @@ def _descent_rows(own: xarray.Dataset) -> list[Row]:
     bound = largest_score_allowed(sum(map(len, found.values())))
     rows = []
     for name, score in found.items():
-        values = own["loss"] if name == "loss" else own["X"].sel(layer=int(name[2:]))
-        exact = own["loss_exact"] if name == "loss" else own["X_exact"].sel(layer=int(name[2:]))
-        distance = float(np.abs(values / exact - 1).max())
-        rows.append(
-            Row(
-                f"SGD: largest |z| of {name} over snapshots (bound)",
-                bound,
-                float(np.abs(score).max()),
-                agrees=bool(np.abs(score).max() <= bound),
-                note=f"In standard errors over seeds; the largest relative distance is {distance:.2%}.",
-            )
-        )
+        each, key = (own, "loss") if name == "loss" else (own.sel(layer=int(name[2:])), "X")
+        distance, largest = float(np.abs(each[key] / each[f"{key}_exact"] - 1).max()), np.abs(score).max()
+        note = f"In standard errors over seeds; the largest relative distance is {distance:.2%}."
+        title = f"SGD: largest |z| of {name} over snapshots (bound)"
+        rows.append(claim_row(title, bound, largest, largest <= bound, note))
     return rows
 
 
@@ -257,48 +221,19 @@ def _verdict(data: xarray.Dataset) -> str:
 
 def _draw(data: xarray.Dataset) -> Figure:
     title = "Whole networks on the scalar flow: tanh, depth 4, normalized metric"
-    figure, panels = new_figure(title, 2, 2, (12, 8))
-    names = {
-        "flow": f"gradient flow, width {data.width}",
-        "descent": f"SGD, width {data.descent_width}, scales × {data.factor:g}, mean of {data.seeds} seeds",
-    }
-    for column, (run_name, words) in enumerate(names.items()):
-        own = data.sel(run=run_name)
-        _draw_loss(panels[column], own)
-        panels[column].set_title(words, fontsize=11)
-        _draw_amplitudes(panels[2 + column], own)
+    figure = Figure(title, columns=2, size=(12, 8))
+    sgd = f"SGD, width {data.descent_width}, scales × {data.factor:g}, mean of {data.seeds} seeds"
+    runs = {"flow": f"gradient flow, width {data.width}", "descent": sgd}
+    for run, words in runs.items():
+        own = data.sel(run=run)
+        panel = figure.panel(words, "time s", "loss")
+        panel.curve(own["curve_time"], own["curve_loss"], "-", "scalar flow (4)", INK)
+        panel.curve(own.time, own.loss, "o", "whole network", BLUE, error=own.loss_error, hollow=True)
+    for run in runs:
+        own = data.sel(run=run)
+        panel = figure.panel("", "time s", log("amplitude"), legend_columns=2)
+        for layer, color in zip(own.layer.values.tolist(), PALETTE):
+            each = own.sel(layer=layer)
+            panel.curve(own.curve_time, each.curve_X, color=color)
+            panel.curve(own.time, each.X, "o", f"$X_{layer}$", color, error=each.X_error, hollow=True)
     return figure
-
-
-def _draw_loss(panel: Axes, own: xarray.Dataset) -> None:
-    panel.plot(own["curve_time"], own["curve_loss"], color=INK, linewidth=1.5, label="scalar flow (4)")
-    panel.errorbar(
-        own["time"],
-        own["loss"],
-        own["loss_error"],
-        fmt="o",
-        color=PALETTE[0],
-        markersize=5,
-        markerfacecolor="white",
-        label="whole network",
-    )
-    panel.set(xlabel="time s", ylabel="loss")
-    panel.legend(frameon=False, fontsize=9)
-
-
-def _draw_amplitudes(panel: Axes, own: xarray.Dataset) -> None:
-    for layer, color in zip(own.layer.values.tolist(), PALETTE):
-        each = own.sel(layer=layer)
-        panel.plot(own["curve_time"], each["curve_X"], color=color, linewidth=1.5)
-        panel.errorbar(
-            own["time"],
-            each["X"],
-            each["X_error"],
-            fmt="o",
-            color=color,
-            markersize=5,
-            markerfacecolor="white",
-            label=f"X_{layer}",
-        )
-    panel.set(xlabel="time s", ylabel="amplitude", yscale="log")
-    panel.legend(frameon=False, fontsize=9, ncols=2)

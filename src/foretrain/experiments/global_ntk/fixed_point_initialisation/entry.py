@@ -63,14 +63,7 @@ class Plan:
 _PAPER_GAINS = tuple(round(0.4 + 0.05 * step, 2) for step in range(37))
 PLANS: Mapping[Scale, Plan] = {
     Scale.QUICK: Plan((0.5, 0.7, 0.9, 1.1, 1.25, 1.4, 1.55, 1.75, 1.9, 2.1), (1.0, 1.5, 2.0), 64, 3, 800, 5),
-    Scale.PAPER: Plan(
-        _PAPER_GAINS,
-        (0.5, 1.0, 1.5, 2.0, 2.5),
-        256,
-        6,
-        1500,
-        7,
-    ),
+    Scale.PAPER: Plan(_PAPER_GAINS, (0.5, 1.0, 1.5, 2.0, 2.5), 256, 6, 1500, 7),
 }
 
 

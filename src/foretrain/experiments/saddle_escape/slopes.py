@@ -16,17 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.experiments.judgements import claim_row
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.experiments.saddle_escape.fits import (
-    fit,
-    fit_over_seeds,
-    local_slopes,
-    over_seeds,
-    seed_error,
-    seed_slopes,
-)
-from foretrain.experiments.saddle_escape.slopes.drawing import INTERVALS, checked_times, draw
+from foretrain.experiments.saddle_escape import escape_times as laws
+from foretrain.experiments.saddle_escape.escape_times import fit, fit_over_seeds, over_seeds
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, Figure, log, names_axis
 from foretrain.support.seeds import integer, spawn
 
 if TYPE_CHECKING:
@@ -43,6 +38,8 @@ _THRESHOLD = 0.02
 _PUBLISHED_SHIFT = 0.08
 _RATE, _BATCH, _BUDGET = 0.01, 512, 8000.0  # 800,000 steps
 _ALLOWED = 2.0  # combined errors
+_INTERVALS = (1, 25, 50)  # steps of the published rate between two looks at the loss
+_COLORS = {3: BLUE, 5: ORANGE, 8: GREEN}
 _NOT_MET = 5  # critical depth whose published slope depends on how often the loss was looked at
 
 
@@ -84,7 +81,7 @@ def saddle_slopes(plan: Plan, seed: int, parts: Parts) -> Result:
         combine_attrs="drop",
     ).assign_attrs(depth=plan.depth, width=plan.width, inputs=plan.inputs, points=plan.points)
     rows = _table(data)
-    return Result(_verdict(data, rows), rows, data, partial(draw, data, PUBLISHED))
+    return Result(_verdict(data, rows), rows, data, partial(_draw, data))
 
 
 def _problem(plan: Plan) -> Problem:
@@ -115,9 +112,8 @@ def _flow(plan: Plan, r: int, seed: int) -> xarray.Dataset:
 
 def _finer(plan: Plan, r: int, seed: int) -> xarray.Dataset:
     """The largest ε once more, where the sample matters most, with four times the points and a third of the error."""
-    largest = _escapes(
-        plan, r, np.array(_WINDOWS[r][1:]), seed, 4 * plan.points, max(plan.tolerance / 3, 2e-5)
-    )
+    tolerance = max(plan.tolerance / 3, 2e-5)
+    largest = _escapes(plan, r, np.array(_WINDOWS[r][1:]), seed, 4 * plan.points, tolerance)
     return largest.isel(point=0)[["time"]].rename(time="finer_time")
 
 
@@ -130,16 +126,10 @@ def _escapes(plan: Plan, r: int, epsilons: Array, seed: int, points: int, tolera
     networks = scaled_he(problem, r, list(epsilons), _seeds(plan, seed))
     sample = gaussian_sample(problem, points)
     found = escape(problem, networks, thresholds=_THRESHOLDS, sample=sample, integration=_rules(tolerance))
-    shape = (len(epsilons), plan.seeds)
-    grid = ("point", "seed")
-    return xarray.Dataset(
-        {
-            "time": ((*grid, "threshold"), found["time"].values.reshape(*shape, -1)),
-            "signal": (grid, found["signal"].values.reshape(shape)),
-            "evaluations": (grid, found["evaluations"].values.reshape(shape)),
-        },
-        coords={"threshold": list(_THRESHOLDS)},
-    )
+    shape, grid = (len(epsilons), plan.seeds), ("point", "seed")
+    values = {name: (grid, found[name].values.reshape(shape)) for name in ("signal", "evaluations")}
+    times = ((*grid, "threshold"), found["time"].values.reshape(*shape, -1))
+    return xarray.Dataset({"time": times, **values}, coords={"threshold": list(_THRESHOLDS)})
 
 
 def _descent(plan: Plan, r: int, seed: int, flow: xarray.Dataset) -> xarray.Dataset:
@@ -166,15 +156,14 @@ def _descent(plan: Plan, r: int, seed: int, flow: xarray.Dataset) -> xarray.Data
         dtype=torch.float32,
         seed=seed,
     )
-    return xarray.Dataset(
-        {"descent_time": ("seed", _filled(found["time"].values[:, 0], plan.seeds)), "descent_point": place}
-    )
+    times = np.full(plan.seeds, np.nan)
+    times[: plan.descents] = found["time"].values[:, 0]
+    return xarray.Dataset({"descent_time": ("seed", times), "descent_point": place})
 
 
-def _filled(values: Array, count: int) -> Array:
-    full = np.full(count, np.nan)
-    full[: len(values)] = values
-    return full
+def checked_times(times: Array, interval: int) -> Array:
+    """What escape times become when the loss is looked at every so many steps."""
+    return np.asarray(np.ceil(times / (interval * _RATE)) * interval * _RATE)
 
 
 def _table(data: xarray.Dataset) -> tuple[Row, ...]:
@@ -200,7 +189,7 @@ def _slope_row(own: xarray.Dataset, r: int) -> Row:
     agrees = abs(found.slope - published) <= _ALLOWED * np.hypot(error, found.error)
     note = (
         f"Published ± {error:g}. The error here is that of the regression, where the bend counts as scatter, or that "
-        f"of the seeds, {seed_error(seed_slopes(epsilon, times)):.3f}, if larger. "
+        f"of the seeds, {laws.seed_error(laws.seed_slopes(epsilon, times)):.3f}, if larger. "
         + (f"{late} of {times.size} networks did not escape" if late else "All networks escaped")
         + f" within 800,000 steps{' and are left out' if late else ''}."
     )
@@ -218,8 +207,8 @@ def _shift_rows(own: xarray.Dataset, r: int) -> list[Row]:
     epsilon, base, rows = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values, []
     for threshold in (t for t in _THRESHOLDS if t != _THRESHOLD):
         other = own["time"].sel(threshold=threshold).values
-        shifts = seed_slopes(epsilon, other / base)
-        shift, error = float(shifts.mean()), seed_error(shifts)
+        shifts = laws.seed_slopes(epsilon, other / base)
+        shift, error = float(shifts.mean()), laws.seed_error(shifts)
         seldom = fit(epsilon, over_seeds(checked_times(other, 25) / checked_times(base, 25))).slope
         note = f"Published: at most {_PUBLISHED_SHIFT:g}. Looked at every 25 steps: {seldom:.2f}."
         if threshold < linear_loss():
@@ -249,7 +238,7 @@ def _sensitivity_rows(own: xarray.Dataset, r: int) -> list[Row]:
     published, error = PUBLISHED[r]
     found = fit(epsilon, np.nanmean(times, axis=1))
     rows = [Row(f"r = {r}: slope of the mean time", published, found.slope, found.error)]
-    for interval in INTERVALS[1:]:
+    for interval in _INTERVALS[1:]:
         seen = fit(epsilon, over_seeds(checked_times(times, interval)))
         distance = abs(seen.slope - published) / np.hypot(error, seen.error)
         note = (
@@ -263,18 +252,17 @@ def _sensitivity_rows(own: xarray.Dataset, r: int) -> list[Row]:
 
 def _sign_row(own: xarray.Dataset, r: int) -> Row:
     """Seeds by the sign of γ(0): the proof of Thm 11 covers positive ones."""
-    slopes = seed_slopes(own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values)
+    slopes = laws.seed_slopes(own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values)
     positive = own["signal"].isel(point=0).values > 0
     groups = [slopes[positive], slopes[~positive]]
     title = f"r = {r}: slope where γ(0) < 0 less slope where γ(0) > 0"
+    told = f"{positive.sum()} of {len(slopes)} seeds have γ(0) > 0"
     if min(map(len, groups)) < 2:
-        return Row(
-            title, 0.0, "too few seeds", note=f"{positive.sum()} of {len(slopes)} seeds have γ(0) > 0."
-        )
+        return Row(title, 0.0, "too few seeds", note=f"{told}.")
     difference = float(groups[1].mean() - groups[0].mean())
     error = float(np.sqrt(sum(group.var(ddof=1) / len(group) for group in groups)))
     note = (
-        f"{positive.sum()} of {len(slopes)} seeds have γ(0) > 0 (slope {groups[0].mean():.3f}); the others are not "
+        f"{told} (slope {groups[0].mean():.3f}); the others are not "
         f"covered by the proof (slope {groups[1].mean():.3f}), but escape too."
     )
     return Row(title, 0.0, difference, error, note=note)
@@ -282,7 +270,7 @@ def _sign_row(own: xarray.Dataset, r: int) -> Row:
 
 def _law_row(own: xarray.Dataset, r: int) -> Row:
     times = over_seeds(own["time"].sel(threshold=_THRESHOLD).values)
-    slopes = local_slopes(own["epsilon"].values, times)[1]
+    slopes = laws.local_slopes(own["epsilon"].values, times)[1]
     note = (
         f"Inside the window it runs from {slopes.min():.2f} to {slopes.max():.2f}, which is not asymptotic."
     )
@@ -299,23 +287,13 @@ def _error_rows(own: xarray.Dataset, r: int) -> list[Row]:
     descent = np.log(own["descent_time"].values / times[place])
     descent = descent[np.isfinite(descent)]
     bias, count = float(descent.mean()), len(descent)
-    return [
-        Row(
-            f"r = {r}: error of log time at the largest ε (bound: spread over seeds)",
-            spread,
-            size,
-            agrees=size < spread,
-            note="Root mean square change with four times the sample and a finer tolerance.",
-        ),
-        Row(
-            f"r = {r}, ε = {float(own['epsilon'][place]):.3g}: log time of SGD less that of the flow",
-            f"< {spread:.3f}",
-            bias,
-            seed_error(descent) if count > 1 else None,
-            agrees=abs(bias) < spread,
-            note=f"Mean over {count} seeds, rate {_RATE:g}, batch {_BATCH}; the bound is the spread over seeds.",
-        ),
-    ]
+    title = f"r = {r}: error of log time at the largest ε (bound: spread over seeds)"
+    note = "Root mean square change with four times the sample and a finer tolerance."
+    error = claim_row(title, spread, size, size < spread, note)
+    title = f"r = {r}, ε = {float(own['epsilon'][place]):.3g}: log time of SGD less that of the flow"
+    note = f"Mean over {count} seeds, rate {_RATE:g}, batch {_BATCH}; the bound is the spread over seeds."
+    scatter = laws.seed_error(descent) if count > 1 else None
+    return [error, Row(title, f"< {spread:.3f}", bias, scatter, abs(bias) < spread, note)]
 
 
 def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
@@ -323,9 +301,8 @@ def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
     for r in data.small_layers.values.tolist():
         own = data.sel(small_layers=r)
         found = fit_over_seeds(own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values)
-        told.append(
-            f"{found.slope:.2f} ± {found.error:.2f} (published {PUBLISHED[r][0]} ± {PUBLISHED[r][1]})"
-        )
+        slope, error = PUBLISHED[r]
+        told.append(f"{found.slope:.2f} ± {found.error:.2f} (published {slope} ± {error})")
     small = ", ".join(map(str, data.small_layers.values.tolist()))
     shifts = [row for row in rows if "shift of the slope" in row.quantity]
     stable = sum(row.agrees is True for row in shifts)
@@ -333,3 +310,61 @@ def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
         f"With r = {small} small layers the slopes are {', '.join(told)}; other thresholds move them by more than "
         f"{_PUBLISHED_SHIFT:g} in {len(shifts) - stable} of {len(shifts)} cases."
     )
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    """Above, the times for each number of small layers; below, local slopes, thresholds and looking intervals."""
+    title = f"Escape of He-normal tanh networks, depth {data.depth}, width {data.width}, first r layers × ε"
+    cases = {r: data.sel(small_layers=r) for r in data.small_layers.values.tolist()}
+    above = "ABC"[: len(cases)]
+    figure = Figure(title, layout=f"{above:.<3} DEF", size=(15, 8.5))
+    for r, own in cases.items():
+        _draw_times(figure, own, r)
+    local = figure.panel(
+        "The windows are not asymptotic", log("ε"), "slope between neighbours", legend_columns=2
+    )
+    levels = names_axis([f"{level:g}" for level in data.threshold.values], "loss that counts as escaped")
+    shifted = figure.panel("Slopes depend on the threshold", levels, "fitted slope less that at 0.02")
+    looks = names_axis(list(map(str, _INTERVALS)), "steps between two looks at the loss")
+    title, y = "How often one looks matters too (combined errors)", "fitted slope less the published one"
+    seldom = figure.panel(title, looks, y)
+    shifted.region(None, -_PUBLISHED_SHIFT, _PUBLISHED_SHIFT, "published bound", alpha=0.3)
+    seldom.level(y=0, color=INK)
+    for place, (r, own) in enumerate(cases.items()):
+        color, label, epsilon = _COLORS[r], f"r = {r}", own["epsilon"].values
+        times, (slope, error) = own["time"].sel(threshold=_THRESHOLD).values, PUBLISHED[r]
+        local.curve(*laws.local_slopes(epsilon, over_seeds(times)), "o-", label, color)
+        local.curve(epsilon[[0, -1]], [2 - r] * 2, ":", "", color)
+        local.curve(epsilon[[0, -1]], [slope] * 2, "--", "", color)
+        # Points of different r stand side by side, so that their error bars can be told apart.
+        shifts = [laws.seed_slopes(epsilon, each / times) for each in own["time"].values.transpose(2, 0, 1)]
+        beside, errors = np.arange(3) + 0.08 * (place - 1), list(map(laws.seed_error, shifts))
+        shifted.curve(beside, np.mean(shifts, axis=1), "o", label, color, error=errors)
+        fits = [fit(epsilon, over_seeds(checked_times(times, each))) for each in _INTERVALS]
+        errors = [np.hypot(error, found.error) for found in fits]
+        seldom.curve(beside, [found.slope - slope for found in fits], "o", label, color, error=errors)
+    local.legend_entry("--", "published fit")
+    local.legend_entry(":", "law 2 - r")
+    return figure
+
+
+def _draw_times(figure: Figure, own: xarray.Dataset, r: int) -> None:
+    epsilon, times = own["epsilon"].values, own["time"].sel(threshold=_THRESHOLD).values
+    mean, found, (slope, error) = over_seeds(times), fit_over_seeds(epsilon, times), PUBLISHED[r]
+    x = log("ε", ticks={each: f"{each:.2g}" for each in epsilon[::2]})
+    title, y = f"r = {r}: time until loss < {_THRESHOLD:g}", log("escape time, learning rate × steps")
+    panel = figure.panel(title, x, y, legend="lower left")
+    positive = own["signal"].isel(point=0).values > 0
+    for place, (column, sign) in enumerate(zip(times.T, positive, strict=True)):
+        shift = 1.02 ** (place - (len(positive) - 1) / 2)
+        panel.curve(epsilon * shift, column, "o", "", _COLORS[r], hollow=not sign)
+    centre = np.exp(np.log(epsilon).mean()), np.exp(np.log(mean).mean())
+    panel.curve(epsilon, found.times(epsilon), "-", f"fit {found.slope:.2f} ± {found.error:.2f}", INK)
+    line = centre[1] * (epsilon / centre[0]) ** slope
+    panel.curve(epsilon, line, "--", f"published {slope} ± {error}", INK)
+    panel.curve(epsilon, mean[0] * (epsilon / epsilon[0]) ** (2 - r), ":", f"law {2 - r}", FAINT)
+    descent = own["descent_time"].values
+    there = np.full(len(descent), epsilon[int(own["descent_point"])])
+    panel.curve(there, descent, "x", f"SGD, rate {_RATE:g}, batch {_BATCH}", INK, size=8)
+    panel.legend_entry("o", "flow, γ(0) > 0", _COLORS[r])
+    panel.legend_entry("o", "flow, γ(0) < 0", _COLORS[r], hollow=True)

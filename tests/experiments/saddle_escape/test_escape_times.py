@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.experiments.saddle_escape.fits import fit, fit_over_seeds, local_slopes, over_seeds
+from foretrain.experiments.saddle_escape.escape_times import fit, fit_over_seeds, local_slopes, over_seeds
 
 EPSILON = np.geomspace(0.01, 0.3, 7)
 

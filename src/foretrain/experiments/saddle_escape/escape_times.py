@@ -1,4 +1,4 @@
-"""Power laws fitted to escape times: straight lines in log time against log ε, and slopes between neighbours."""
+"""Escape times of whole networks, and power laws fitted to escape times: straight lines in log time against log ε."""
 
 from __future__ import annotations
 
@@ -8,6 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+
+
+def network_times(activation: str, scales: Array, width: int, threshold: float) -> Array:
+    """When whole networks on the manifold, with scales (network, layer), reach X_1 = threshold.
+
+    Their function depends on one input alone, so one is enough.
+    """
+    from foretrain.training import gradient_flow as flows
+
+    problem = flows.Problem(activation, depth=scales.shape[1], width=width, inputs=1)
+    escaped = flows.escape(
+        problem,
+        flows.ansatz(problem, scales),
+        thresholds=(threshold,),
+        observable="amplitude",
+        metric="normalized",
+        sample=flows.hermite_sample(problem, 64),
+        integration=flows.Integration(rtol=1e-6),
+    )
+    return np.asarray(escaped["time"].values[:, 0])
 
 
 class Fit(NamedTuple):

@@ -1,1 +1,0 @@
-"""Figure 4: slopes of escape times of He-normal networks."""

@@ -1,1 +1,0 @@
-"""Figure 3: escape times of five activations collapse."""
