@@ -9,7 +9,7 @@ import pytest
 import xarray
 
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.saddle_escape.plateau_prediction import entry as experiment
+from foretrain.experiments.saddle_escape import plateau_prediction as experiment
 from foretrain.support.errors import NotSupportedError
 
 TINY = experiment.Plan(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from foretrain.experiments.registry import Result, Row
-from foretrain.experiments.saddle_escape.modes import entry as experiment
-from foretrain.experiments.saddle_escape.modes.table import homotopy_rows, network_rows
+from foretrain.experiments.saddle_escape import modes as experiment
+from foretrain.experiments.saddle_escape.mode_rows import homotopy_rows, network_rows
 
 TINY = experiment.Plan(
     width=6,

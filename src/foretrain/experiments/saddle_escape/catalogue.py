@@ -46,7 +46,7 @@ EXPERIMENTS = (
         "saddle-modes",
         "Several modes escaping together",
         f"{_SOURCE}, figure 5",
-        "foretrain.experiments.saddle_escape.modes.entry:saddle_modes",
+        "foretrain.experiments.saddle_escape.modes:saddle_modes",
         seconds=310,
     ),
     Experiment(
@@ -60,7 +60,7 @@ EXPERIMENTS = (
         "plateau-prediction",
         "Plateaus of real networks: predicted steps beside stochastic descent, and the rescaling that removes them",
         f"{_SOURCE}, (12)",
-        "foretrain.experiments.saddle_escape.plateau_prediction.entry:plateau_prediction",
+        "foretrain.experiments.saddle_escape.plateau_prediction:plateau_prediction",
         resumable=True,
         seconds=175,
     ),

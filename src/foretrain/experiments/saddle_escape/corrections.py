@@ -83,8 +83,8 @@ def _time_rows() -> list[Row]:
     title = "tanh, L = 4, one layer at zero: time to X_1 = 0.3"
     rows.append(computed_row(title, value, _time("tanh", list(scales), "reduced"), 0.06))
     two = _time("tanh", [0.0, 0.0, 0.1, 0.1], "reduced")
-    here = "never" if np.isinf(two) else f"at {two:.4g}"
-    return [*rows, claim_row("tanh, L = 4, two layers at zero: escapes", "never", here, np.isinf(two))]
+    told = "never" if np.isinf(two) else f"at {two:.4g}"
+    return [*rows, claim_row("tanh, L = 4, two layers at zero: escapes", "never", told, np.isinf(two))]
 
 
 def _time(name: str, scales: list[float], method: str) -> float:
@@ -109,10 +109,10 @@ def _coefficients(halvings: int) -> xarray.Dataset:
         measured.append(-np.diff(rest) / np.diff(unit))
         derived.append(-balanced_coefficient(found, depth))
         printed.append(printed_lambda(name))
-    found = {"measured": (("case", "halving"), np.array(measured))}
     laws = {"derived": ("case", derived), "printed": ("case", printed)}
+    values = {"measured": (("case", "halving"), np.array(measured)), **laws}
     cases = [f"{name}, L = {depth}" for name, depth in _CASES]
-    return xarray.Dataset({**found, **laws}, coords={"case": cases, "scale": ("halving", scales[1:])})
+    return xarray.Dataset(values, coords={"case": cases, "scale": ("halving", scales[1:])})
 
 
 def _coefficient_rows(data: xarray.Dataset) -> list[Row]:
@@ -135,9 +135,9 @@ def _coefficient_rows(data: xarray.Dataset) -> list[Row]:
         ]
     tanh = data.sel(case="tanh, L = 4")
     minus = bool(tanh.measured.isel(halving=-1) / tanh.printed > 0)
-    title, here = "tanh, L = 4: sign of λ log(1/ε) in K t, theorem 5", "−" if minus else "+"
+    title, sign = "tanh, L = 4: sign of λ log(1/ε) in K t, theorem 5", "−" if minus else "+"
     note = "corollary 17 has the minus that the exact flow shows"
-    return [*rows, claim_row(title, "+", here, not minus, note, disputed=True)]
+    return [*rows, claim_row(title, "+", sign, not minus, note, disputed=True)]
 
 
 def _truncations() -> xarray.Dataset:
@@ -173,11 +173,8 @@ def _growth_rows(data: xarray.Dataset, matrices: int, seed: Seed) -> list[Row]:
 
 def _draw(data: xarray.Dataset) -> Figure:
     figure = Figure("Beyond the leading order of escape times", columns=2, size=(13, 5.2))
-    title, y = (
-        "first correction: what the exact flow says as ε → 0",
-        "coefficient / that of the first-order flow",
-    )
-    panel = figure.panel(title, log("ε", ticks=data.scale.values), Axis(y, low=0))
+    title, y = "first correction: what the exact flow says as ε → 0", "that of the first-order flow"
+    panel = figure.panel(title, log("ε", ticks=data.scale.values), Axis(f"coefficient / {y}", low=0))
     panel.level(y=1, color=INK)
     for color, case in zip(PALETTE, data["case"].values, strict=False):
         own = data.sel(case=case)
@@ -185,7 +182,6 @@ def _draw(data: xarray.Dataset) -> Figure:
         panel.level(y=own.printed / own.derived, color=color, dash=":", width=1.6)
     panel.legend_entry(":", "as printed")
     title = "no truncation closes: each amplitude left out slows the escape"
-    x, y = Axis("amplitudes kept of the second group", whole=True), log("growth rate missing, relative")
-    left = 1 - data.growth / data.growth[-1]
-    figure.panel(title, x, y).curve(data.kept[:-1], left[:-1], "o-")
+    x, left = Axis("amplitudes kept of the second group", whole=True), 1 - data.growth / data.growth[-1]
+    figure.panel(title, x, log("growth rate missing, relative")).curve(data.kept[:-1], left[:-1], "o-")
     return figure

@@ -9,7 +9,7 @@ the batches. A prediction agrees if the mean escape step is within 20 % of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.experiments.saddle_escape.plateau_prediction.drawing import draw
+from foretrain.support.answers import BLUE, INK, ORANGE, Figure, log
 from foretrain.support.loading.digits import handwritten_digits
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     import xarray
 
     from foretrain.compare.plateau import Plateau, PlateauVerification
+    from foretrain.compare.plateau.prediction import Forecast
+    from foretrain.compare.plateau.verification import TrainedRuns
 
 Array = NDArray[np.float64]
 
 ALLOWED = 0.2  # of the predicted step
 _POINTS = 160  # of every curve that is kept
-_VARIANTS = ("given", "rescaled")
+_COLORS = {"given": BLUE, "rescaled": ORANGE}
+_VARIANTS = tuple(_COLORS)
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,9 @@ class Plan:
     runs: int
 
 
-_QUICK = Plan(_CASES, 64, 16, 1024, {"teacher": 0.01, "digits": 0.02}, 64, 3)
 PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: _QUICK,
-    Scale.PAPER: replace(
-        _QUICK, width=128, samples=4096, rates={"teacher": 0.004, "digits": 0.008}, batch=128, runs=6
-    ),
+    Scale.QUICK: Plan(_CASES, 64, 16, 1024, {"teacher": 0.01, "digits": 0.02}, 64, 3),
+    Scale.PAPER: Plan(_CASES, 128, 16, 4096, {"teacher": 0.004, "digits": 0.008}, 128, 6),
 }
 
 
@@ -101,11 +101,9 @@ def plateau_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
         for case, own in track(list(zip(plan.cases, seeds)), "networks")
     ]
     names = xarray.Variable("case", [case.name for case in plan.cases])
-    data = xarray.concat(found, dim=names, join="exact", combine_attrs="drop").assign_attrs(
-        width=plan.width, batch=plan.batch, runs=plan.runs
-    )
-    rows = _table(data)
-    return Result(_verdict(data), rows, data, partial(draw, data))
+    data = xarray.concat(found, dim=names, join="exact", combine_attrs="drop")
+    data = data.assign_attrs(width=plan.width, batch=plan.batch, runs=plan.runs)
+    return Result(_verdict(data), _table(data), data, partial(_draw, data))
 
 
 def _measure(plan: Plan, case: Case, seed: np.random.SeedSequence) -> xarray.Dataset:
@@ -178,38 +176,27 @@ def _kept(found: Plateau, trained: PlateauVerification) -> xarray.Dataset:
     """Numbers of both networks, and curves thinned to a fixed number of points; nan where there is no advice."""
     import xarray
 
-    flows = {"given": found.forecast, "rescaled": found.rescaled_forecast}
-    shape = (len(_VARIANTS), _POINTS)
-    curves = {
-        name: np.full(shape, np.nan) for name in ("flow_step", "flow_loss", "descent_step", "descent_loss")
-    }
-    numbers = {name: np.full(len(_VARIANTS), np.nan) for name in ("predicted", "length", "stability")}
-    escapes = np.full((len(_VARIANTS), len(trained.networks["given"].escapes)), np.nan)
-    for place, name in enumerate(_VARIANTS):
-        flow = flows[name]
-        if flow is None:
-            continue
-        numbers["predicted"][place], numbers["length"][place] = flow.escape, flow.length
-        numbers["stability"][place] = flow.stability
-        one = trained.networks[name]
-        escapes[place] = one.escapes
-        shown = _shown(flow.followed)
-        curves["flow_step"][place], curves["flow_loss"][place] = shown, flow.loss_at(shown)
-        curves["descent_step"][place], curves["descent_loss"][place] = _thinned(one.steps, one.losses[0])
-    law = found.law
-    return xarray.Dataset(
-        {
-            **{name: (("variant", "point"), values) for name, values in curves.items()},
-            **{name: ("variant", values) for name, values in numbers.items()},
-            "measured": (("variant", "run"), escapes),
-            "small_layers": found.bottleneck.count,
-            "epsilon": found.bottleneck.epsilon,
-            "halving_law": np.nan if law is None else law.halving,
-            "halving_flow": np.nan if law is None else law.halving_here,
-            "level": found.forecast.level,
-            "threshold": found.forecast.threshold,
-        },
-        coords={"variant": list(_VARIANTS)},
+    def numbers(flow: Forecast, runs: TrainedRuns) -> xarray.Dataset:
+        shown, (steps, losses) = _shown(flow.followed), _thinned(runs.steps, runs.losses[0])
+        curves = {"flow_step": shown, "flow_loss": flow.loss_at(shown)}
+        curves |= {"descent_step": steps, "descent_loss": losses}
+        values = {"predicted": flow.escape, "length": flow.length, "stability": flow.stability}
+        measured = ("run", np.asarray(runs.escapes, dtype=float))
+        found = {name: ("point", curve) for name, curve in curves.items()}
+        return xarray.Dataset({**found, **values, "measured": measured})
+
+    law, forecast, advised = found.law, found.forecast, found.rescaled_forecast
+    given = numbers(forecast, trained.networks["given"])
+    nothing = xarray.full_like(given, np.nan)
+    rescaled = nothing if advised is None else numbers(advised, trained.networks["rescaled"])
+    both = xarray.concat([given, rescaled], dim=xarray.Variable("variant", list(_VARIANTS)))
+    return both.assign(
+        small_layers=found.bottleneck.count,
+        epsilon=found.bottleneck.epsilon,
+        halving_law=np.nan if law is None else law.halving,
+        halving_flow=np.nan if law is None else law.halving_here,
+        level=forecast.level,
+        threshold=forecast.threshold,
     )
 
 
@@ -237,15 +224,10 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
         rows.append(_step_row(own, str(case), "given"))
         if not np.isfinite(own["predicted"].sel(variant="rescaled")):
             continue  # no plateau, so nothing is advised
-        rows += [_step_row(own, str(case), "rescaled"), _shortening_row(own, str(case))]
-        rows.append(
-            Row(
-                f"{case}: what halving ε does to the plateau (law as ε → 0)",
-                float(own["halving_law"]),
-                float(own["halving_flow"]),
-                note="By the law (12), and by the flow of this network: ε is not small here.",
-            )
-        )
+        title = f"{case}: what halving ε does to the plateau (law as ε → 0)"
+        note = "By the law (12), and by the flow of this network: ε is not small here."
+        halving = Row(title, float(own["halving_law"]), float(own["halving_flow"]), note=note)
+        rows += [_step_row(own, str(case), "rescaled"), _shortening_row(own, str(case)), halving]
     return tuple(rows)
 
 
@@ -285,3 +267,32 @@ def _verdict(data: xarray.Dataset) -> str:
         f"step (largest distance {float(given.max()):.1%}); rescaled as advised the networks escape "
         f"{ratio.min():.3g} to {ratio.max():.3g} times sooner, at most {float(rescaled.max()):.1%} off."
     )
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    """Loss curves of four evenly chosen networks beside the scatter of all escape steps."""
+    title = f"Plateaus of real networks: gradient flow against descent in batches of {data.attrs['batch']}"
+    places = np.unique(np.linspace(0, data.sizes["case"] - 1, 4).round().astype(int))
+    layout = {1: "AB", 2: "AC BC", 3: "ABD CCD", 4: "ABE CDE"}[len(places)]
+    figure = Figure(title, layout=layout, size=(14.5, 7.6))
+    for place in places:
+        own = data.isel(case=place)
+        legend = "best" if place == places[-1] else ""
+        panel = figure.panel(str(own.case.values), log("step"), "loss over all data", legend=legend)
+        for variant, color in _COLORS.items():
+            one = own.sel(variant=variant)
+            panel.curve(one.flow_step, one.flow_loss, "-", f"{variant}, predicted", color)
+            steps, losses = one.descent_step[::3], one.descent_loss[::3]  # as many as can be told apart
+            panel.curve(steps, losses, "o", f"{variant}, real descent", color, size=3.6, hollow=True)
+        panel.level(y=own.level, label="loss at the saddle", dash="--")
+        panel.level(y=own.threshold, label="escaped below", color=INK, dash=":")
+    ends = np.array([0.6 * np.nanmin(data.predicted), 1.6 * np.nanmax(data.predicted)])
+    x, y = log("predicted escape step"), log("escape step of real descent")
+    panel = figure.panel("all networks", x, y)
+    panel.region(ends, (1 - ALLOWED) * ends, (1 + ALLOWED) * ends, f"within {ALLOWED:.0%}")
+    panel.curve(ends, ends, color=INK, width=1)
+    for variant, color in _COLORS.items():
+        one = data.sel(variant=variant)
+        mean, spread = one.measured.mean("run"), one.measured.std("run")
+        panel.curve(one.predicted, mean, "o", variant, color, error=spread, size=6, hollow=True)
+    return figure

@@ -1,1 +1,0 @@
-"""Figure 5: several modes escaping together."""

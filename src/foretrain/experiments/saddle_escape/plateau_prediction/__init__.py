@@ -1,1 +1,0 @@
-"""Plateaus of real networks, predicted in steps and removed."""
