@@ -173,8 +173,9 @@ def _growth_rows(data: xarray.Dataset, matrices: int, seed: Seed) -> list[Row]:
 
 def _draw(data: xarray.Dataset) -> Figure:
     figure = Figure("Beyond the leading order of escape times", columns=2, size=(13, 5.2))
-    title, y = "first correction: what the exact flow says as ε → 0", "that of the first-order flow"
-    panel = figure.panel(title, log("ε", ticks=data.scale.values), Axis(f"coefficient / {y}", low=0))
+    title = "first correction: what the exact flow says as ε → 0"
+    x, y = log("ε", ticks=data.scale.values), Axis("coefficient / that of the first-order flow", low=0)
+    panel = figure.panel(title, x, y, legend="right")
     panel.level(y=1, color=INK)
     for color, case in zip(PALETTE, data["case"].values, strict=False):
         own = data.sel(case=case)

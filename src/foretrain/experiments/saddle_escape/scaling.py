@@ -156,10 +156,10 @@ def _verdict(data: xarray.Dataset) -> str:
 
 def _draw(data: xarray.Dataset) -> Figure:
     title = f"Escape time against initial scale: tanh, width {_WIDTH}, until $X_1$ = {_THRESHOLD:g}"
-    figure = Figure(title, columns=2, size=(12, 9))
+    figure = Figure(title, columns=2, size=(14, 9))
     titles = ("all layers at ε", f"first r of {_DEPTH} layers at ε, the others at 1")
     for (kind, letter), words, law in zip(_KINDS.items(), titles, ("closed form (11)", "law (12)")):
-        panel = figure.panel(words, log("ε"), log("escape time s"))
+        panel = figure.panel(words, log("ε"), log("escape time s"), legend="right")
         for layers, color in zip(_LAYERS, PALETTE):
             own = data.sel(kind=kind, layers=layers)
             panel.curve(own.network_epsilon, own.network_time, "s", "", INK, size=9, hollow=True)
@@ -174,7 +174,7 @@ def _draw(data: xarray.Dataset) -> Figure:
     formulas["corrected"] = ("--", "first correction")
     for kind, letter in _KINDS.items():
         title, y = "the law is reached as ε → 0", log("|local slope - law|", 1e-5, 3)
-        panel = figure.panel(title, log("ε"), y, legend="lower right")
+        panel = figure.panel(title, log("ε"), y, legend="right")
         for layers, color in zip(_LAYERS, PALETTE):
             times = data.time.sel(kind=kind, layers=layers)
             for formula, (style, _) in formulas.items():
