@@ -193,6 +193,9 @@ class Level:
     dash: str = "-"
     width: float = 1.0
 
+    def __post_init__(self) -> None:
+        _set(self, **{name: float(at) for name, at in (("x", self.x), ("y", self.y)) if at is not None})
+
 
 @dataclass(frozen=True)
 class Note:
@@ -207,6 +210,9 @@ class Note:
     above: bool | None = None  # True: above the point, False: below, None: at its height
     fraction: bool = False
     size: float = 9.0
+
+    def __post_init__(self) -> None:
+        _set(self, x=float(self.x), y=float(self.y))
 
 
 Mark: TypeAlias = Curve | Bars | HeatMap | Contours | Region | Level | Note
