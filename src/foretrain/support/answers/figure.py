@@ -264,6 +264,12 @@ class Panel:
             at = np.arange(len(at))
         self._add_bars(at, *fields, **options)
 
+    def histogram(self, values: Values, edges: Values, label: str = "", color: Colour = None) -> None:
+        """Add the density of values between equally spaced edges; values beyond the ends count as at the ends."""
+        edges = np.asarray(edges, dtype=float)
+        heights, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges, density=True)
+        self.bars((edges[1:] + edges[:-1]) / 2, heights, label, color, width=0.94 * (edges[1] - edges[0]))
+
     def heat_map(self, *fields: Any, **options: Any) -> None:
         """Add a ``HeatMap``, which needs no grid behind it."""
         self.grid = False

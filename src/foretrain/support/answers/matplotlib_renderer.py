@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 SUFFIXES = (".png", ".pdf", ".svg")
+_NAME_GAP = 4  # pixels between names under an axis
 _MANY_NAMES = 8  # letters under an axis: more of them are turned
 
 
@@ -61,10 +63,13 @@ def draw(figure: Any, ax: Axes | None = None) -> Any:
         grid[letter].set_axis_off()
     if figure.caption:
         drawing.supxlabel(figure.caption, fontsize=9, color=INK)
+    drawing.draw_without_rendering()  # so that places on the paper are known
+    for axis, panel in zip(axes, figure.panels):
+        if panel.x.ticks is not None:
+            _turn_crowded_names(axis)
     if figure.legend:
         _common_legend(drawing, axes, figure)
     else:
-        drawing.draw_without_rendering()  # so that places on the paper are known
         for axis, panel in zip(axes, figure.panels):
             _finish_legend(axis, panel)
     return drawing
@@ -144,6 +149,15 @@ def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
         drawn.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
         drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         drawn.set_minor_formatter(NullFormatter())
+
+
+def _turn_crowded_names(axes: Axes) -> None:
+    """Where names under the axis would touch each other, they are turned."""
+    labels = [label for label in axes.get_xticklabels() if label.get_text()]
+    boxes = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in labels))
+    if any(right[0] - left[1] < _NAME_GAP for left, right in pairwise(boxes)):
+        for label in labels:
+            label.set(rotation=35, ha="right", rotation_mode="anchor")
 
 
 def _beyond(low: float, high: float, axis: Axis) -> float:
