@@ -1,14 +1,21 @@
-"""Judgements on z-scores as rows of an experiment's table."""
+"""Judgements on z-scores as rows of an experiment's table, and z-scores as a picture."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import LARGEST_SPREAD, Judgement, largest_score_allowed
+from foretrain.compare.judging.powers import Slope
 from foretrain.experiments.registry import Row
+from foretrain.support.answers import INK, SKY, Figure
+
+if TYPE_CHECKING:
+    import xarray
 
 
 def agreement_rows(scores: NDArray[np.float64]) -> tuple[Row, Row]:
@@ -19,6 +26,11 @@ def agreement_rows(scores: NDArray[np.float64]) -> tuple[Row, Row]:
         Row(f"rms z of {scores.size} entries", 1.0, spread, agrees=spread <= LARGEST_SPREAD),
         Row(f"largest |z| of {scores.size} entries (bound)", bound, largest, agrees=largest <= bound),
     )
+
+
+def power_row(quantity: str, expected: float, power: Slope, note: str = "") -> Row:
+    """One fitted power, which agrees within three standard errors."""
+    return Row(quantity, expected, power.value, power.standard_error, power.agrees(expected), note)
 
 
 def judgement_rows(judgement: Judgement, subject: str) -> list[Row]:
@@ -33,16 +45,19 @@ def judgement_rows(judgement: Judgement, subject: str) -> list[Row]:
 
 
 def measured_row(
-    quantity: str, expected: float, here: float, error: float, bound: float, note: str = ""
+    quantity: str, expected: float, here: float, error: float, bound: float, note: str = "", **more: bool
 ) -> Row:
-    """One measured number, which agrees within so many standard errors."""
+    """One measured number, which agrees within so many standard errors; ``more`` are other fields of the row."""
     agrees = bool(abs(here - expected) <= bound * error)
-    return Row(quantity, float(expected), float(here), float(error), agrees, note)
+    return Row(quantity, float(expected), float(here), float(error), agrees, note, **more)
 
 
-def computed_row(quantity: str, expected: float, here: float, allowed: float, note: str = "") -> Row:
-    """One computed number, which agrees up to an absolute difference."""
-    return Row(quantity, float(expected), float(here), None, bool(abs(here - expected) <= allowed), note)
+def computed_row(
+    quantity: str, expected: float, here: float, allowed: float, note: str = "", **more: bool
+) -> Row:
+    """One computed number, which agrees up to an absolute difference; ``more`` are other fields of the row."""
+    agrees = bool(abs(here - expected) <= allowed)
+    return Row(quantity, float(expected), float(here), None, agrees, note, **more)
 
 
 def claim_row(
@@ -51,3 +66,30 @@ def claim_row(
     """One claim on a number or a text that is computed here; ``holds`` is None where nothing is tested."""
     shown = here if isinstance(here, str) else float(here)
     return Row(quantity, expected, shown, None, None if holds is None else bool(holds), note, disputed)
+
+
+def limit_row(
+    quantity: str,
+    at: xarray.Dataset,
+    bound: float,
+    names: tuple[str, str, str] = ("theory", "limit", "standard_error"),
+    note: str = "",
+    **more: bool,
+) -> Row:
+    """One measured number from the variables of a dataset that hold what is expected, what is seen and its error."""
+    expected, here, error = (float(at[name]) for name in names)
+    return measured_row(quantity, expected, here, error, bound, note, **more)
+
+
+def rows_of(subject: str, rows: Sequence[Row]) -> list[Row]:
+    """The same rows with the subject before the quantities."""
+    return [replace(row, quantity=f"{subject}: {row.quantity}") for row in rows]
+
+
+def add_scores(figure: Figure, scores: NDArray[np.float64], title: str, label: str = "") -> None:
+    """Add a panel with the histogram of z-scores, those beyond the 1 % bound at its place, and the normal law."""
+    panel = figure.panel(title, x="z: (measured − theory) / standard error", y="density")
+    bound = largest_score_allowed(scores.size)
+    grid = np.linspace(-bound, bound, 201)
+    panel.histogram(scores, np.linspace(-bound, bound, 27), label, SKY)
+    panel.curve(grid, np.exp(-0.5 * grid**2) / np.sqrt(2 * np.pi), "-", "N(0, 1)", INK)

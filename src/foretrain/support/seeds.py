@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from foretrain.support.errors import InputError
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 Seed: TypeAlias = int | np.integer | np.random.SeedSequence | np.random.Generator | None
 
 
@@ -32,6 +33,12 @@ def spawn(seed: Seed, count: int) -> tuple[np.random.SeedSequence, ...]:
     if isinstance(seed, np.random.Generator):
         return tuple(_sequence_of(seed).spawn(count))
     return spawn_some(_sequence(seed), range(count))
+
+
+def with_seeds(tasks: Iterable[T], seed: Seed) -> list[tuple[T, np.random.SeedSequence]]:
+    """Every task with a seed of its own, as :func:`spawn` gives them."""
+    tasks = list(tasks)
+    return list(zip(tasks, spawn(seed, len(tasks)), strict=True))
 
 
 def spawn_some(
