@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foretrain.experiments import Result
-from foretrain.experiments.effective_theory.finite_width_posterior import entry as experiment
+from foretrain.experiments.effective_theory import finite_width_posterior as experiment
 from foretrain.experiments.parts import Parts
 from foretrain.support.store import load, save
 

@@ -8,16 +8,16 @@ import pytest
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments import Result, get
-from foretrain.experiments.effective_theory.deep_linear import log_variance, scaling, vertex
+from foretrain.experiments.effective_theory.deep_linear import networks, scaling, vertex
 from foretrain.experiments.effective_theory.metric_fluctuations import Plan as MetricPlan
 from foretrain.experiments.effective_theory.metric_fluctuations import _exact
 from foretrain.experiments.judgements import agreement_rows
 from foretrain.theory.architecture import MLP
 
 TINY: dict[str, Any] = {
-    "deep-linear-vertex": vertex.Plan((vertex.Network(10, 6, 400), vertex.Network(20, 11, 300))),
+    "deep-linear-vertex": networks.Plan((networks.Network(10, 6, 400), networks.Network(20, 11, 300))),
     "deep-linear-scaling": scaling.Plan(0.2, {10: 300, 20: 200}),
-    "log-variance": log_variance.Plan((log_variance.Network(10, 5, 200), log_variance.Network(8, 8, 300))),
+    "log-variance": networks.Plan((networks.Network(10, 5, 200), networks.Network(8, 8, 300))),
     "metric-fluctuations": MetricPlan(("tanh", "relu"), (3,), 400),
 }
 SAMPLED = tuple(TINY)
@@ -47,9 +47,7 @@ def test_activation_curves_agree_with_the_source() -> None:
 
 @pytest.mark.parametrize("name", ["parameter-count", "activation-curves"])
 def test_pictures_of_chapter_two_can_be_drawn(name: str) -> None:
-    figure = get(name).run().figure
-    assert figure is not None
-    figure().canvas.draw()
+    get(name).run().plot()
 
 
 @pytest.mark.slow(after=1)
@@ -70,7 +68,7 @@ def test_a_wrong_theory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five per cent on the vertex must turn the verdict."""
     exact = vertex.vertex
     monkeypatch.setattr(vertex, "vertex", lambda width, layers: 1.05 * exact(width, layers))
-    plan = vertex.Plan((vertex.Network(10, 6, 60_000),))
+    plan = networks.Plan((networks.Network(10, 6, 60_000),))
     assert not get("deep-linear-vertex").run("quick", 0, plan=plan).agrees
 
 

@@ -14,13 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray
 from numpy.typing import NDArray
 
-from foretrain.experiments.judgements import computed_row, measured_row
+from foretrain.experiments.judgements import computed_row, measured_row, power_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.answers import FAINT, INK, Figure, log, names_axis
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, generator, spawn
+from foretrain.support.seeds import Seed, generator, spawn, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, bayes_prediction
 from foretrain.theory.prediction.infinite_width import (
@@ -36,10 +37,6 @@ from foretrain.theory.prediction.infinite_width import (
 )
 
 if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from foretrain.compare.trained import TrainedComparison
 
 Array = NDArray[np.float64]
@@ -48,18 +45,23 @@ _X = 1.3 * np.array([[1, 0.2, -0.5], [-0.4, 1.1, 0.3], [0.1, -0.6, 1.2], [0.8, 0
 _Y = np.array([(1.0, -0.5), (-0.7, 0.8), (0.4, 1.2)])
 _Y_TEST = np.array([(0.3, 0.1), (-0.2, 1.0)])
 _TRAIN, _TESTS = _X[:3], _X[3:]
-_MEAN = (0.449106338, 0.046964001, -0.569578451, 1.196649210)
-_COVARIANCE = (0.0630783706, -0.0197762170, 0.0667604781)
-_BAYES_MEAN = (0.469927978, 0.081900575, -0.680474001, 1.293872681)
-_BAYES_COVARIANCE = (0.0610782580, -0.0188077428, 0.0634576719)
-_SQUARED = {"bias": 0.1001523302, "variance": 0.1298388488, "fluctuation": 0.0250903618}
-_CROSS_ENTROPY = {"bias": 1.2598630307, "variance": 0.0234733673}
+_PUBLISHED = {  # means of both outputs on both tests, then covariances of the tests
+    "gradient descent": (
+        *(0.449106338, 0.046964001, -0.569578451, 1.196649210),
+        *(0.0630783706, -0.0197762170, 0.0667604781),
+    ),
+    "Bayes": (
+        *(0.469927978, 0.081900575, -0.680474001, 1.293872681),
+        *(0.0610782580, -0.0188077428, 0.0634576719),
+    ),
+}
+_LOSSES = {
+    "test loss": {"bias": 0.1001523302, "variance": 0.1298388488, "fluctuation": 0.0250903618},
+    "cross-entropy": {"bias": 1.2598630307, "variance": 0.0234733673},
+}
 _DIGITS = 6e-10
-_ALGORITHMS = {
-    "descent at 1.4": 1.4,
-    "descent at 0.3": 0.3,
-    "flow": None,
-}  # rates times the largest eigenvalue
+# Rates times the largest eigenvalue.
+_ALGORITHMS = {"descent at 1.4": 1.4, "descent at 0.3": 0.3, "flow": None}
 _PAIRS = (("descent at 1.4", "flow"), ("descent at 0.3", "flow"))
 
 
@@ -81,8 +83,6 @@ PLANS: Mapping[Scale, Plan] = {
 
 def algorithm_independence(plan: Plan, seed: int) -> Result:
     """Ends of several algorithms in function space and of real networks, and the posterior by random features."""
-    import xarray
-
     schedules, training, posterior = spawn(seed, 3)
     ends, bayes = _schedule_ends(schedules), _posterior(plan, posterior)
     data = xarray.merge([ends, _trained_ends(plan, training), _posterior_table(bayes)])
@@ -93,7 +93,7 @@ def algorithm_independence(plan: Plan, seed: int) -> Result:
         f"{data.sizes['schedule']} algorithms end within {furthest:.0e} of one function at infinite width; those of "
         f"real networks end apart by what falls as 1/n; {'all' if good else 'NOT all'} {len(rows)} checks agree."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def _network(width: int = 1, outputs: int = 2) -> MLP:
@@ -106,28 +106,23 @@ def _published_rows() -> list[Row]:
     """The reference's example: means on two test inputs and two outputs, covariances, losses."""
     mlp, rows = _network(), []
     descent = gradient_descent_prediction(mlp, _TRAIN, _Y, _TESTS)
-    posterior = bayes_prediction(mlp, _TRAIN, _Y, _TESTS)
-    for name, found, means, covariances in (
-        ("gradient descent", descent, _MEAN, _COVARIANCE),
-        ("Bayes", posterior, _BAYES_MEAN, _BAYES_COVARIANCE),
+    titles = [f"mean of output {output} on test {test}" for test in (1, 2) for output in (1, 2)]
+    titles += [f"covariance of tests {pair}" for pair in ("1, 1", "1, 2", "2, 2")]
+    for (name, published), prediction in zip(
+        _PUBLISHED.items(), (descent, bayes_prediction(mlp, _TRAIN, _Y, _TESTS)), strict=True
     ):
-        assert found.covariance is not None
-        pairs = found.covariance.values[np.triu_indices(2)]
-        for place, (value, here) in enumerate(zip(means, found.mean.values.ravel(), strict=True)):
-            title = f"{name}: mean of output {place % 2 + 1} on test {place // 2 + 1}"
-            rows.append(computed_row(title, value, float(here), _DIGITS))
-        for told, value, here in zip(("1, 1", "1, 2", "2, 2"), covariances, pairs, strict=True):
-            rows.append(computed_row(f"{name}: covariance of tests {told}", value, float(here), _DIGITS))
-    probabilities = np.exp(_Y_TEST) / np.exp(_Y_TEST).sum(axis=1, keepdims=True)
-    squares = expected_loss(descent, _Y_TEST)
-    entropy = expected_loss(descent, probabilities, CROSS_ENTROPY)
-    for name, loss, published in (
-        ("test loss", squares, _SQUARED),
-        ("cross-entropy", entropy, _CROSS_ENTROPY),
-    ):
+        assert prediction.covariance is not None
+        here = (*prediction.mean.values.ravel(), *prediction.covariance.values[np.triu_indices(2)])
         rows += [
-            computed_row(f"{name}: {part}", value, float(getattr(loss, part)), _DIGITS)
-            for part, value in published.items()
+            computed_row(f"{name}: {title}", value, number, _DIGITS)
+            for title, value, number in zip(titles, published, here, strict=True)
+        ]
+    probabilities = np.exp(_Y_TEST) / np.exp(_Y_TEST).sum(axis=1, keepdims=True)
+    losses = expected_loss(descent, _Y_TEST), expected_loss(descent, probabilities, CROSS_ENTROPY)
+    for (name, parts), loss in zip(_LOSSES.items(), losses, strict=True):
+        rows += [
+            computed_row(f"{name}: {part}", value, getattr(loss, part), _DIGITS)
+            for part, value in parts.items()
         ]
     return rows
 
@@ -146,8 +141,7 @@ def _schedule_ends(seed: Seed) -> xarray.Dataset:
         "random Newton tensors, then Newton": [*_random_tensors(largest, tensors), newton_update(kernels)],
         "Newton": [newton_update(kernels)],
     }
-    found = end_states(kernels, start, _Y, schedules)
-    return found.rename(distance="end_distance").drop_attrs()
+    return end_states(kernels, start, _Y, schedules).rename(distance="end_distance").drop_attrs()
 
 
 def _random_tensors(largest: float, seed: Seed) -> Iterator[Update]:
@@ -157,28 +151,24 @@ def _random_tensors(largest: float, seed: Seed) -> Iterator[Update]:
 
 
 def _schedule_rows(ends: xarray.Dataset) -> list[Row]:
-    return [
-        Row(
-            f"{name}: distance of the end from (10.31)",
-            0.0,
-            float(ends.end_distance.sel(schedule=name)),
-            agrees=float(ends.end_distance.sel(schedule=name)) < 1e-9,
-            note=f"training error {float(ends.training_error.sel(schedule=name)):.0e}",
+    rows = []
+    for name in ends.schedule.values:
+        own = ends.sel(schedule=name)
+        note = f"training error {float(own.training_error):.0e}"
+        rows.append(
+            computed_row(f"{name}: distance of the end from (10.31)", 0.0, own.end_distance, 1e-9, note)
         )
-        for name in ends.schedule.values
-    ]
+    return rows
 
 
 def _trained_ends(plan: Plan, seed: Seed) -> xarray.Dataset:
     """How far the same networks end apart on the tests by two algorithms: (pairs, widths, draws)."""
-    import xarray
-
-    found = []
-    for width, own in track(list(zip(plan.widths, spawn(seed, len(plan.widths)), strict=True)), "widths"):
+    apart = []
+    for width, own in track(with_seeds(plan.widths, seed), "widths"):
         ends = {name: _ends(width, rate, plan.draws, own) for name, rate in _ALGORITHMS.items()}
-        found.append([np.sqrt(((ends[a] - ends[b]) ** 2).mean(axis=(1, 2))) for a, b in _PAIRS])
+        apart.append([np.sqrt(((ends[a] - ends[b]) ** 2).mean(axis=(1, 2))) for a, b in _PAIRS])
     return xarray.Dataset(
-        {"apart": (("width", "pair", "draw"), np.array(found))},
+        {"apart": (("width", "pair", "draw"), np.array(apart))},
         coords={"width": list(plan.widths), "pair": [" and ".join(pair) for pair in _PAIRS]},
     )
 
@@ -202,17 +192,9 @@ def _distance_rows(data: xarray.Dataset) -> list[Row]:
     rows = []
     for pair in data.pair.values:
         own = data.apart.sel(pair=pair)
-        found, widest = slope_of(own), float(np.sqrt((own.isel(width=-1) ** 2).mean()))
-        rows.append(
-            Row(
-                f"{pair}: power of n in the distance of the ends of the same networks",
-                -1.0,
-                found.value,
-                found.standard_error,
-                found.agrees(-1.0),
-                f"{widest:.2g} at n = {int(own.width[-1])}",
-            )
-        )
+        note = f"{float(np.sqrt((own.isel(width=-1) ** 2).mean())):.2g} at n = {int(own.width[-1])}"
+        title = f"{pair}: power of n in the distance of the ends of the same networks"
+        rows.append(power_row(title, -1.0, slope_of(own), note))
     return rows
 
 
@@ -226,66 +208,54 @@ def _posterior(plan: Plan, seed: Seed) -> TrainedComparison:
 
 
 def _posterior_rows(found: TrainedComparison) -> list[Row]:
-    mlp = bayes_equivalent_rates(_network())
-    kernels = output_kernels(mlp, _TRAIN, _TESTS)
-    same = float(np.abs(kernels.Theta_train - kernels.K_train).max())
+    kernels = output_kernels(bayes_equivalent_rates(_network()), _TRAIN, _TESTS)
+    same = np.abs(kernels.Theta_train - kernels.K_train).max()
+    title = (
+        "last layers of real networks, trained: rms z of means and covariances against the posterior (bound)"
+    )
     judgement = found.judgement
-    rows = [
-        Row("last layer alone at the rates (10.46): largest |Θ − K|", 0.0, same, agrees=same < 1e-14),
-        Row(
-            "last layers of real networks, trained: rms z of means and covariances against the posterior (bound)",
-            judgement.rms_bound,
-            judgement.rms,
-            agrees=bool(found.agrees),
+    return [
+        computed_row("last layer alone at the rates (10.46): largest |Θ − K|", 0.0, same, 1e-14),
+        Row(title, judgement.rms_bound, judgement.rms, agrees=bool(found.agrees)),
+        *(
+            measured_row(
+                f"last layers, trained: {found.entries[place].label}",
+                found.theory[place],
+                found.limit[place],
+                found.standard_error[place],
+                judgement.bound,
+            )
+            for place in np.flatnonzero(found.of("mean"))[:2]
         ),
     ]
-    for place in np.flatnonzero(found.of("mean"))[:2]:
-        theory, limit, error = (
-            float(values[place]) for values in (found.theory, found.limit, found.standard_error)
-        )
-        title = f"last layers, trained: {found.entries[place].label}"
-        rows.append(measured_row(title, theory, limit, error, judgement.bound))
-    return rows
 
 
 def _posterior_table(found: TrainedComparison) -> xarray.Dataset:
-    import xarray
-
+    numbers = {"": found.theory, "_limit": found.limit, "_error": found.standard_error}
     return xarray.Dataset(
-        {
-            "posterior": ("entry", found.theory),
-            "posterior_limit": ("entry", found.limit),
-            "posterior_error": ("entry", found.standard_error),
-        },
+        {f"posterior{name}": ("entry", values) for name, values in numbers.items()},
         coords={"entry": [entry.label for entry in found.entries]},
     )
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    figure, (ends, posterior) = new_figure("Every algorithm ends at the same function", 1, 2, (13, 5.0))
-    _draw_ends(ends, data)
-    place = np.arange(data.sizes["entry"])
-    posterior.axhline(0, color=INK, linewidth=1)
-    posterior.errorbar(
-        place, (data.posterior_limit - data.posterior) / data.posterior_error, 1, fmt="o", color=PALETTE[0]
-    )
-    posterior.set_xticks(
-        place, [str(name) for name in data.entry.values], rotation=60, ha="right", fontsize=7.5
-    )
-    posterior.set(ylabel="(networks − posterior) / standard error")
-    posterior.set_title("last layer trained alone: samples of the posterior", fontsize=11)
-    return figure
-
-
-def _draw_ends(panel: Axes, data: xarray.Dataset) -> None:
+def _figure(data: xarray.Dataset) -> Figure:
+    figure = Figure("Every algorithm ends at the same function", columns=2, size=(13, 5.0))
     n = data.width.values.astype(float)
-    for colour, pair in zip(PALETTE, data.pair.values, strict=False):
+    panel = figure.panel(
+        "the same networks, trained to the end by two algorithms",
+        log("width n", ticks=n),
+        log("rms distance of test outputs"),
+    )
+    for pair in data.pair.values:
         size = np.sqrt((data.apart.sel(pair=pair) ** 2).mean("draw")).values
-        panel.loglog(n, size, "o-", color=colour, label=str(pair))
-    guide = 1.5 * size[0] * n[0] / n
-    panel.loglog(n, guide, "--", color=FAINT, label="1/n")
-    panel.set_xticks(n, [f"{value:.0f}" for value in n])
-    panel.minorticks_off()
-    panel.set(xlabel="width n", ylabel="rms distance of test outputs")
-    panel.set_title("the same networks, trained to the end by two algorithms", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
+        panel.curve(n, size, "o-", str(pair))
+    panel.curve(n, 1.5 * size[0] * n[0] / n, "--", "1/n", FAINT)
+    panel = figure.panel(
+        "last layer trained alone: samples of the posterior",
+        names_axis(data.entry.values),
+        "(networks − posterior) / standard error",
+    )
+    panel.level(y=0, color=INK)
+    scores = (data.posterior_limit - data.posterior) / data.posterior_error
+    panel.curve(np.arange(len(scores)), scores, "o", error=1)
+    return figure

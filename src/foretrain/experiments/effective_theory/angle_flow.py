@@ -9,28 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
 from foretrain.experiments.effective_theory.width_limits import infinite_width
-from foretrain.experiments.judgements import agreement_rows
+from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, new_figure
+from foretrain.support.answers import BLUE, INK, ORANGE, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.criticality import criticality
 from foretrain.theory.ensembles import sample_metric
 from foretrain.theory.flow import flow
 from foretrain.theory.two_inputs.angles import angle_flow as exact_angles
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _ACTIVATIONS = ("relu", "leaky_relu(slope=0.2)")
 _FIRST = (0.03, 0.3, 1.0, np.pi / 2, 3.0)
@@ -59,8 +54,6 @@ PLANS: Mapping[Scale, Plan] = {
 
 def angle_flow(plan: Plan, seed: int) -> Result:
     """Angle against depth from several starts, exact, asymptotic and measured."""
-    import xarray
-
     data = xarray.merge([_curves(plan.depth), _measure(plan, seed)])
     # The layers of one ensemble are few and correlated: only the largest score is judged, not their spread.
     _, largest = agreement_rows(data.z.values)
@@ -71,7 +64,7 @@ def angle_flow(plan: Plan, seed: int) -> Result:
         f"signals to {float(data.psi.isel(activation=0, layer=-1).max()):.2g} rad by layer {plan.depth:,} "
         f"(largest |z| of the measured angles {largest.here:.1f})."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def _pair(psi: float) -> FloatArray:
@@ -86,8 +79,6 @@ def _network(name: str, depth: int, width: int) -> MLP:
 
 
 def _curves(depth: int) -> xarray.Dataset:
-    import xarray
-
     layers = np.geomspace(1, depth, _SHOWN_LAYERS).round()
     chosen = np.unique(np.append(layers, [layer for row in _PUBLISHED.values() for layer in row])).astype(int)
     starts = [(name, first) for name in _ACTIVATIONS for first in _FIRST]
@@ -115,12 +106,10 @@ def _curves(depth: int) -> xarray.Dataset:
 
 def _measure(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Angles of the mean metric of ReLU networks by width and layer, their limit, and the theory at first order."""
-    import xarray
-
     widths, layers = list(plan.draws), list(plan.layers)
-    tasks = list(zip(plan.draws.items(), spawn(seed, len(widths)), strict=True))
-    found = [_angle_of_networks(n, draws, layers, own) for (n, draws), own in track(tasks, "networks")]
-    value, error = (np.stack(column) for column in zip(*found, strict=True))
+    tasks = track(with_seeds(plan.draws.items(), seed), "networks")
+    angles = [_angle_of_networks(n, draws, layers, own) for (n, draws), own in tasks]
+    value, error = (np.stack(column) for column in zip(*angles, strict=True))
     limit, limit_error = infinite_width(widths, value, error)
     leading, slope = _first_order(layers)
     both, one = ("width", "measured_layer"), ("measured_layer",)
@@ -166,10 +155,13 @@ def _first_order(layers: list[int]) -> tuple[FloatArray, FloatArray]:
 def _published_rows(data: xarray.Dataset) -> list[Row]:
     rows = []
     for first, values in _PUBLISHED.items():
-        for layer, (expected, digits) in values.items():
-            here = float(data.psi.sel(activation="relu", layer=layer).sel(first=first, method="nearest"))
-            close = bool(abs(here - expected) <= 1.01 * digits)
-            rows.append(Row(f"relu: ψ at layer {layer} from {first:.4g}", expected, here, agrees=close))
+        psi = data.psi.sel(activation="relu").sel(first=first, method="nearest")
+        rows += [
+            computed_row(
+                f"relu: ψ at layer {layer} from {first:.4g}", value, psi.sel(layer=layer), 1.01 * digits
+            )
+            for layer, (value, digits) in values.items()
+        ]
     return rows
 
 
@@ -181,114 +173,70 @@ def _limit_rows(data: xarray.Dataset) -> list[Row]:
     rows = []
     for name in _ACTIVATIONS:
         for first in _FIRST[2:]:
-            psi = deep.psi.sel(activation=name, first=first)
-            here = leading_coefficient(layer, float(psi.rho) * psi.values * layer)
+            own = deep.sel(activation=name, first=first)
+            here = leading_coefficient(layer, float(own.rho) * own.psi.values * layer)
             # A start is forgotten once l is far beyond the crossover depth.
-            memory = float(deep.crossover_depth.sel(activation=name, first=first)) / layer[0]
-            close = bool(abs(here / 3 - 1) <= next_order + memory**2)
-            rows.append(Row(f"{name}: ρ ψ ℓ from {first:.4g}", 3.0, here, agrees=close))
+            memory = float(own.crossover_depth) / layer[0]
+            allowed = 3 * (next_order + memory**2)
+            rows.append(computed_row(f"{name}: ρ ψ ℓ from {first:.4g}", 3.0, here, allowed))
     return rows
 
 
 def _crossover_row() -> Row:
     """From a small angle, 1/ψ doubles over the crossover depth 3 / (ρ ψ); next order ρ ψ log 2 / 2."""
-    first = _FIRST[0]
-    rho = 1 / np.pi
+    first, rho = _FIRST[0], 1 / np.pi
     crossover = round(3 / (rho * first))
     psi = exact_angles(_network("relu", crossover + 1, 1), *_pair(first)).psi.values
-    here = float(psi[-1] / first)
-    close = bool(abs(2 * here - 1) <= rho * first)
-    return Row(f"relu: ψ / ψ⁽¹⁾ after the crossover, {crossover} layers", 0.5, here, agrees=close)
+    title = f"relu: ψ / ψ⁽¹⁾ after the crossover, {crossover} layers"
+    return computed_row(title, 0.5, psi[-1] / first, rho * first / 2)
 
 
 def _measured_rows(data: xarray.Dataset) -> list[Row]:
     bound = largest_score_allowed(data.z.size)
+    names = ("theory", "limit", "limit_error")
     return [
-        Row(
-            f"random relu networks: ψ at layer {int(point.measured_layer)}",
-            float(point.theory),
-            float(point.limit),
-            float(point.limit_error),
-            agrees=bool(abs(float(point.z)) <= bound),
-        )
-        for point in (data.sel(measured_layer=layer) for layer in data.measured_layer.values)
+        limit_row(f"random relu networks: ψ at layer {layer}", data.sel(measured_layer=layer), bound, names)
+        for layer in data.measured_layer.values
     ]
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    figure, (depth, law, width) = new_figure(
-        "Signals that start apart meet: the angle between them", 1, 3, (16, 4.9)
-    )
-    _draw_depth(depth, data)
-    _draw_law(law, data)
-    _draw_widths(width, data)
+def _figure(data: xarray.Dataset) -> Figure:
+    figure = Figure("Signals that start apart meet: the angle between them", columns=3, size=(16, 4.9))
+    layer = log(r"layer $\ell$")
+    angle, scaled = log(r"angle $\psi$", high=4.5), Axis(r"$\rho\,\psi\,\ell$", low=0, high=3.3)
+    depths = figure.panel("from five first angles", layer, angle, legend="lower left")
+    law = figure.panel("all tend to 3; leaky ReLU dashed", layer, scaled, legend="lower right")
+    late = data.layer[data.layer >= 4]
+    for name, text, color, dash in zip(
+        _ACTIVATIONS, ("ReLU", "leaky ReLU, slope 0.2"), (BLUE, ORANGE), ("-", "--"), strict=True
+    ):
+        own = data.sel(activation=name)
+        for first, shade in zip(_FIRST, PALETTE, strict=False):
+            psi, crossover = own.psi.sel(first=first), float(own.crossover_depth.sel(first=first)) + 1
+            depths.curve(data.layer, psi, "-", text, color)
+            depths.curve(crossover, psi.interp(layer=crossover), "o", "", color, hollow=True)
+            label = rf"$\psi^{{(1)}} = {first:.3g}$" if dash == "-" else ""
+            law.curve(data.layer, own.rho * psi * data.layer, dash, label, shade)
+        depths.curve(late, 3 / (own.rho * late), "--", "", color, width=1.1)
+    depths.legend_entry("--", r"law  $3/(\rho\,\ell)$")
+    depths.legend_entry("o", r"crossover  $3/(\rho\,\psi^{(1)})$", hollow=True)
+    law.level(y=3, color=INK)
+    _add_widths(figure, data)
     return figure
 
 
-def _draw_depth(panel: Axes, data: xarray.Dataset) -> None:
-    for name, color, text in zip(
-        _ACTIVATIONS, (BLUE, ORANGE), ("ReLU", "leaky ReLU, slope 0.2"), strict=True
-    ):
-        curves = data.sel(activation=name)
-        panel.plot(
-            data.layer, curves.psi.T, color=color, linewidth=1.8, label=[text] + [None] * (len(_FIRST) - 1)
-        )
-        late = data.layer.values[data.layer.values >= 4]
-        panel.plot(late, 3 / (float(curves.rho) * late), "--", color=color, linewidth=1.1)
-        crossover = curves.crossover_depth.values
-        halfway = [float(curves.psi[i].interp(layer=depth + 1)) for i, depth in enumerate(crossover)]
-        panel.plot(crossover + 1, halfway, "o", color=color, markersize=5, markerfacecolor="white")
-    panel.plot([], [], "--", color=INK, linewidth=1.1, label=r"law  $3/(\rho\,\ell)$")
-    panel.plot(
-        [],
-        [],
-        "o",
-        color=INK,
-        markersize=5,
-        markerfacecolor="white",
-        label=r"crossover  $3/(\rho\,\psi^{(1)})$",
-    )
-    panel.set(xscale="log", yscale="log", xlabel=r"layer $\ell$", ylabel=r"angle $\psi$", ylim=(None, 4.5))
-    panel.set_title("from five first angles", fontsize=11)
-    panel.legend(frameon=False, fontsize=9, loc="lower left")
-
-
-def _draw_law(panel: Axes, data: xarray.Dataset) -> None:
-    for name, style in zip(_ACTIVATIONS, ("-", "--"), strict=True):
-        for color, first in zip(PALETTE, _FIRST, strict=False):
-            psi = data.psi.sel(activation=name, first=first)
-            label = rf"$\psi^{{(1)}} = {first:.3g}$" if style == "-" else None
-            panel.plot(
-                data.layer, float(psi.rho) * psi * data.layer, style, color=color, linewidth=1.6, label=label
-            )
-    panel.axhline(3, color=INK, linewidth=0.9)
-    panel.set(xscale="log", xlabel=r"layer $\ell$", ylabel=r"$\rho\,\psi\,\ell$", ylim=(0, 3.3))
-    panel.set_title(r"all tend to 3; leaky ReLU dashed", fontsize=11)
-    panel.legend(frameon=False, fontsize=9, loc="lower right")
-
-
-def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
+def _add_widths(figure: Figure, data: xarray.Dataset) -> None:
     """Shift of the measured angle from infinite width against 1/n, and the line of theory."""
+    panel = figure.panel(
+        "real random ReLU networks; lines: theory to order $1/n$",
+        "1 / width",
+        r"measured $\psi$ − infinite-width $\psi$",
+    )
     inverse = 1 / data.width.values
     grid = np.array([0, 1.1 * inverse.max()])
     for color, layer in zip(PALETTE, data.measured_layer.values, strict=False):
-        point = data.sel(measured_layer=layer)
-        theory = float(point.theory)
-        panel.plot(grid, float(point.slope) * grid, color=color, linewidth=1.2)
-        panel.errorbar(
-            inverse,
-            point.measured - theory,
-            point.standard_error,
-            fmt="o",
-            color=color,
-            markersize=5,
-            markerfacecolor="white",
-            label=f"layer {int(layer)}",
-        )
-        panel.errorbar(
-            [0], [float(point.limit) - theory], [float(point.limit_error)], fmt="D", color=color, markersize=4
-        )
-    panel.axhline(0, color=FAINT, linewidth=0.8)
-    panel.set(xlabel="1 / width", ylabel=r"measured $\psi$ − infinite-width $\psi$")
-    panel.set_title("real random ReLU networks; lines: theory to order $1/n$", fontsize=11)
-    panel.legend(frameon=False, fontsize=9, loc="upper left")
+        at, label = data.sel(measured_layer=layer), f"layer {layer}"
+        panel.curve(grid, at.slope.item() * grid, "-", "", color, width=1.2)
+        panel.curve(inverse, at.measured - at.theory, "o", label, color, error=at.standard_error, hollow=True)
+        panel.curve(0, at.limit - at.theory, "D", "", color, error=at.limit_error, size=4)
+    panel.level(y=0)

@@ -10,24 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 
 from foretrain.activations import activation
 from foretrain.experiments.judgements import computed_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import BLUE, FAINT, INK, ORANGE, PALETTE, new_figure
+from foretrain.support.answers import INK, Axis, Figure
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.criticality import criticality
 from foretrain.theory.criticality.fixed_points import fixed_points
 from foretrain.theory.flow import flow
 from foretrain.theory.kernel_functions import KernelFunctions
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _DIGITS = 5e-7  # values are published with six decimals
 
@@ -44,8 +39,6 @@ PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(121), Scale.PAPER: Plan(601)}
 
 def critical_lines(plan: Plan, seed: int) -> Result:
     """tanh: the lines chi_perp = 1 and chi_parallel = 1 in the plane (C_W, C_b), and the ratio against K."""
-    import xarray
-
     K = np.geomspace(1e-4, 30.0, plan.points)
     values = KernelFunctions("tanh").at(K)
     lines = xarray.Dataset(coords={"K": K})
@@ -53,14 +46,13 @@ def critical_lines(plan: Plan, seed: int) -> Result:
         lines[f"C_W_{name}"] = ("K", 1 / slope)
         lines[f"C_b_{name}"] = ("K", K - values.square / slope)
     data = xarray.merge([lines, _ratios(("tanh",), np.linspace(0.0, 3.0, plan.points))])
-    meeting = [float(lines[name][0]) for name in ("C_W_perpendicular", "C_b_perpendicular")]
     rows = (
-        Row("C_W where the lines meet", 1.0, meeting[0], agrees=abs(meeting[0] - 1) < 1e-3),
-        Row("C_b where the lines meet", 0.0, meeting[1], agrees=abs(meeting[1]) < 1e-3),
+        computed_row("C_W where the lines meet", 1.0, lines.C_W_perpendicular[0], 1e-3),
+        computed_row("C_b where the lines meet", 0.0, lines.C_b_perpendicular[0], 1e-3),
         *_rows("tanh", {0.0: 1.0, 0.1: 1.185962, 1.0: 2.554504, 3.0: 5.316211}),
     )
     verdict = "The two lines of tanh meet in one point only, (C_W, C_b) = (1, 0), where the kernel vanishes."
-    return Result(verdict, rows, data, partial(_draw_lines, data))
+    return Result(verdict, rows, data, partial(_lines_figure, data))
 
 
 def ratio_without_criticality(plan: Plan, seed: int) -> Result:
@@ -76,7 +68,7 @@ def ratio_without_criticality(plan: Plan, seed: int) -> Result:
         Row("softplus has a critical point", 0.0, float(softplus.exists), agrees=not softplus.exists),
     )
     verdict = f"Neither can be made critical. Sigmoid: {sigmoid.reason}; softplus: {softplus.reason}."
-    return Result(verdict, rows, data, partial(_draw_ratios, data, "Activations without criticality"))
+    return Result(verdict, rows, data, partial(_ratio_figure, data, "Activations without criticality"))
 
 
 def ratio_half_stable(plan: Plan, seed: int) -> Result:
@@ -85,21 +77,16 @@ def ratio_half_stable(plan: Plan, seed: int) -> Result:
     rows = [*_rows("swish", {0.0: 1.0, 10.0: 0.989497}), *_rows("gelu", {0.0: 1.0, 10.0: 1.018514})]
     published = {
         "swish": (14.320173618, 0.5551431707, 1.9880046783),
-        "gelu": (None, 0.1729223908, 1.9830582574),
+        "gelu": ((3 + np.sqrt(17)) / 2, 0.1729223908, 1.9830582574),
     }
     for name, expected in published.items():
-        found = criticality(name)
-        exact = expected[0] or (3 + np.sqrt(17)) / 2
-        for label, value, here in (
-            ("K*", exact, found.K_star),
-            ("C_b", expected[1], found.C_b),
-            ("C_W", expected[2], found.C_W),
-        ):
-            assert here is not None
-            rows.append(Row(f"{name}: {label}", value, here, agrees=bool(abs(here / value - 1) < 1e-8)))
+        point = criticality(name)
+        for label, value in zip(("K_star", "C_b", "C_W"), expected, strict=True):
+            title = f"{name}: {label.replace('_star', '*')}"
+            rows.append(computed_row(title, value, getattr(point, label), 1e-8 * value))
         rows += _neighbour_rows(name)
     verdict = "Both have a half-stable critical point at K* > 0 besides the unstable one at K = 0."
-    return Result(verdict, tuple(rows), data, partial(_draw_ratios, data, "Half-stable criticality"))
+    return Result(verdict, tuple(rows), data, partial(_ratio_figure, data, "Half-stable criticality"))
 
 
 def _negative_bias_row() -> Row:
@@ -145,12 +132,12 @@ def _neighbour_rows(name: str) -> list[Row]:
     here = min(others, key=lambda K: abs(K - known), default=float("nan"))
     return [
         computed_row(f"{name}: trivial fixed point nearby", known, here, 6e-5),
-        Row(
+        computed_row(
             f"{name}: trivial fixed point nearby, as in the footnote",
             printed,
             here,
-            agrees=abs(here - printed) <= digits,
-            note="K = C_b + C_W g(K) has no other solution there",
+            digits,
+            "K = C_b + C_W g(K) has no other solution there",
             disputed=True,
         ),
     ]
@@ -162,8 +149,6 @@ def _ratio(name: str, K: FloatArray) -> FloatArray:
 
 
 def _ratios(names: tuple[str, ...], K: FloatArray) -> xarray.Dataset:
-    import xarray
-
     values = np.stack([_ratio(name, K) for name in names])
     return xarray.Dataset(
         {"ratio": (("activation", "kernel"), values)}, coords={"activation": list(names), "kernel": K}
@@ -173,35 +158,28 @@ def _ratios(names: tuple[str, ...], K: FloatArray) -> xarray.Dataset:
 def _rows(name: str, published: dict[float, float]) -> list[Row]:
     here = _ratio(name, np.array(list(published)))
     return [
-        Row(f"{name}: ratio at K = {K:g}", value, float(found), agrees=bool(abs(found - value) < _DIGITS))
-        for (K, value), found in zip(published.items(), here, strict=True)
+        computed_row(f"{name}: ratio at K = {K:g}", value, ratio, _DIGITS)
+        for (K, value), ratio in zip(published.items(), here, strict=True)
     ]
 
 
-def _draw_lines(data: xarray.Dataset) -> Figure:
-    figure, (plane, ratio) = new_figure("Criticality of tanh", 1, 2, (12, 4.8))
-    for name, color, symbol in (
-        ("perpendicular", BLUE, r"$\chi_\perp = 1$"),
-        ("parallel", ORANGE, r"$\chi_\parallel = 1$"),
-    ):
-        plane.plot(data[f"C_W_{name}"], data[f"C_b_{name}"], color=color, linewidth=2, label=symbol)
-    plane.plot([1], [0], "o", color=INK, markersize=7, label="critical point (1, 0)")
-    plane.axhline(0, color=FAINT, linewidth=0.8)
-    plane.set(xlim=(0, 5), ylim=(-1, 3), xlabel="$C_W$", ylabel="$C_b$")
-    plane.legend(frameon=False)
-    _draw_curves(ratio, data)
+def _lines_figure(data: xarray.Dataset) -> Figure:
+    figure = Figure("Criticality of tanh", columns=2, size=(12, 4.8))
+    panel = figure.panel(x=Axis("$C_W$", low=0, high=5), y=Axis("$C_b$", low=-1, high=3))
+    for name, symbol in (("perpendicular", r"\perp"), ("parallel", r"\parallel")):
+        panel.curve(data[f"C_W_{name}"], data[f"C_b_{name}"], "-", rf"$\chi_{symbol} = 1$", width=2)
+    panel.curve(1, 0, "o", "critical point (1, 0)", INK, size=7)
+    panel.level(y=0, width=0.8)
+    return _add_ratios(figure, data)
+
+
+def _ratio_figure(data: xarray.Dataset, title: str) -> Figure:
+    return _add_ratios(Figure(title, size=(7, 4.6)), data)
+
+
+def _add_ratios(figure: Figure, data: xarray.Dataset) -> Figure:
+    panel = figure.panel(x=Axis("kernel $K$", low=0), y=r"$\chi_\perp(K)\,/\,\chi_\parallel(K)$")
+    for name in data.activation.values:
+        panel.curve(data.kernel, data.ratio.sel(activation=name), "-", str(name), width=2)
+    panel.level(y=1, color=INK, dash="--")
     return figure
-
-
-def _draw_ratios(data: xarray.Dataset, title: str) -> Figure:
-    figure, (panel,) = new_figure(title, 1, 1, (7, 4.6))
-    _draw_curves(panel, data)
-    return figure
-
-
-def _draw_curves(panel: Axes, data: xarray.Dataset) -> None:
-    for color, name in zip(PALETTE, data.activation.values, strict=False):
-        panel.plot(data.kernel, data.ratio.sel(activation=name), color=color, linewidth=2, label=str(name))
-    panel.axhline(1, color=INK, linewidth=0.9, linestyle="--")
-    panel.set(xlabel="kernel $K$", ylabel=r"$\chi_\perp(K)\,/\,\chi_\parallel(K)$", xlim=(0, None))
-    panel.legend(frameon=False)

@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 
+from foretrain.experiments.judgements import computed_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.answers import FAINT, INK, PALETTE, Axis, Figure, Panel, log
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.asymptotics import asymptotics
 from foretrain.theory.criticality import criticality
 from foretrain.theory.two_inputs.nearby import nearby_flow
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _SHOWN_LAYERS = 240
 _FITTED = 0.1  # leading coefficients come from the layers beyond this share of the depth
@@ -95,10 +91,7 @@ _LIMITS = {
     "swish": {_V: 4.923, _BEND: 2.84979219e-6 * 1009.585 / 2},
 }
 _AS_PRINTED = {"tanh": 13 / 12, "sin": 2 / 3}  # (5.143): 2 (3 a_2 - a_1²) / 3 (-a_1)³
-_EXPONENTS = {
-    "tanh": (2.0, 1.0),
-    "sin": (2.0, 1.0),
-}  # of parallel and perpendicular perturbations (5.97), (5.99)
+_EXPONENTS = {"parallel": 2.0, "perpendicular": 1.0}  # of perturbations of tanh and sin (5.97), (5.99)
 _PRINTED = 1.1e-4  # relative: the half-stable numbers are published with four digits
 _LOG_CONSTANTS = {"tanh": (0.34387, 5e-6), "sin": (0.8385, 5e-5)}  # l_0 of (5.94) from K = 1
 _SETTLED = {"K*": 0.8461750173, "chi_parallel": 0.3178500569}
@@ -106,22 +99,16 @@ _SETTLED = {"K*": 0.8461750173, "chi_parallel": 0.3178500569}
 
 def depth_laws(plan: Plan, seed: int) -> Result:
     """K, V / K^2 and G1 against depth, exact and asymptotic, for all universality classes."""
-    import xarray
-
     layers = np.unique(np.geomspace(1, plan.depth, _SHOWN_LAYERS).round().astype(int))
     flows = []
     for case in track(_cases(), "depth laws"):
         laws = case.laws(plan.depth)
-        constants = {
-            "l_0": laws.attrs.get("l_0", np.nan),
-            "universality_class": laws.attrs["universality_class"],
-        }
+        constants = {name: laws.attrs.get(name, np.nan) for name in ("l_0", "universality_class")}
         flows.append(laws.sel(layer=layers).assign(constants).drop_attrs().expand_dims(network=[case.label]))
     data = xarray.concat(flows, "network", join="outer")
     data = data.assign_coords(network=data.network.astype(str))
     rows = (
         *_limit_rows(data),
-        *_printed_rows(data),
         *_exponent_rows(plan.depth),
         *_log_constant_rows(data),
         *_off_critical_rows(data),
@@ -132,7 +119,7 @@ def depth_laws(plan: Plan, seed: int) -> Result:
         f"{good} of {len(tested)} leading coefficients at depth {plan.depth:,} are those of their universality "
         f"class; fluctuations V / (n K²) grow with depth over width wherever the network is critical."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def leading_coefficient(layer: FloatArray, values: FloatArray) -> float:
@@ -142,34 +129,27 @@ def leading_coefficient(layer: FloatArray, values: FloatArray) -> float:
 
 
 def _limit_rows(data: xarray.Dataset) -> list[Row]:
+    """Leading coefficients by class, then the tuned shift as (5.143) prints it."""
     deep = data.sel(law="exact", layer=slice(_FITTED * data.layer.values[-1], None))
     layer = deep.layer.values.astype(float)
     # The first order that the fit leaves out, where it is largest.
     next_order = (np.log(layer[0]) / layer[0]) ** 2
+
+    def coefficient(name: str, quantity: str) -> float:
+        return leading_coefficient(layer, _SCALED[quantity](deep.sel(network=name)).values)
+
     rows = []
     for name, limits in _LIMITS.items():
-        flow = deep.sel(network=name)
-        digits = _PRINTED if name in ("gelu", "swish") else 1e-6
-        for quantity, expected in limits.items():
-            here = leading_coefficient(layer, _SCALED[quantity](flow).values)
-            allowed = max(next_order, digits) * abs(expected)
-            rows.append(
-                Row(f"{name}: {quantity}", expected, here, agrees=bool(abs(here - expected) <= allowed))
-            )
-    return rows
-
-
-def _printed_rows(data: xarray.Dataset) -> list[Row]:
-    """The tuned shift as (5.143) prints it."""
-    deep = data.sel(law="exact", layer=slice(_FITTED * data.layer.values[-1], None))
-    layer = deep.layer.values.astype(float)
-    rows = []
-    for name, printed in _AS_PRINTED.items():
-        here = leading_coefficient(layer, _SCALED[_TUNED](deep.sel(network=name)).values)
-        agrees = bool(abs(here / printed - 1) <= (np.log(layer[0]) / layer[0]) ** 2)
-        note = "a_1 times the coefficient of 1/l² in V (5.127) was left out when (5.141) was matched"
+        allowed = max(next_order, _PRINTED if name in ("gelu", "swish") else 1e-6)
+        rows += [
+            computed_row(f"{name}: {quantity}", value, coefficient(name, quantity), allowed * abs(value))
+            for quantity, value in limits.items()
+        ]
+    note = "a_1 times the coefficient of 1/l² in V (5.127) was left out when (5.141) was matched"
+    for name, value in _AS_PRINTED.items():
         title = f"{name}: {_TUNED}, as printed (5.143)"
-        rows.append(Row(title, printed, here, agrees=agrees, note=note, disputed=True))
+        here = coefficient(name, _TUNED)
+        rows.append(computed_row(title, value, here, next_order * value, note, disputed=True))
     return rows
 
 
@@ -177,115 +157,89 @@ def _exponent_rows(depth: int) -> list[Row]:
     """Powers of the depth with which perturbations of one input fall, from the recursions (5.47), (5.48)."""
     layers = np.unique(np.geomspace(_FITTED * depth, depth, 24).round().astype(int))
     middle = np.sqrt(layers[1:] * layers[:-1].astype(float))
-    rest = (np.log(middle[0]) / middle[0]) ** 2
+    allowed = max(10 * (np.log(middle[0]) / middle[0]) ** 2, 1e-6)
     rows = []
-    for name, exponents in _EXPONENTS.items():
-        mlp = MLP(name, depth, width=1, n_in=2)
-        found = nearby_flow(mlp, [1.0, 1.0], [0.1, -0.02]).sel(layer=layers)
-        for told, key, expected in zip(("parallel", "perpendicular"), ("K1", "K2"), exponents, strict=True):
-            powers = -np.diff(np.log(np.abs(found[key].values))) / np.diff(np.log(layers))
-            here = leading_coefficient(middle, powers)
-            close = bool(abs(here - expected) <= max(10 * rest, 1e-6))
-            rows.append(Row(f"{name}: exponent of {told} perturbations", expected, here, agrees=close))
+    for name in ("tanh", "sin"):
+        flow = nearby_flow(MLP(name, depth, width=1, n_in=2), [1.0, 1.0], [0.1, -0.02]).sel(layer=layers)
+        for key, (direction, expected) in zip(("K1", "K2"), _EXPONENTS.items(), strict=True):
+            powers = -np.diff(np.log(np.abs(flow[key].values))) / np.diff(np.log(layers))
+            title = f"{name}: exponent of {direction} perturbations"
+            rows.append(computed_row(title, expected, leading_coefficient(middle, powers), allowed))
     return rows
 
 
 def _log_constant_rows(data: xarray.Dataset) -> list[Row]:
-    rows = []
-    for name, (expected, digits) in _LOG_CONSTANTS.items():
-        here = float(data.l_0.sel(network=name))
-        rows.append(Row(f"{name}: l_0", expected, here, agrees=bool(abs(here - expected) <= digits)))
-    return rows
+    return [
+        computed_row(f"{name}: l_0", expected, data.l_0.sel(network=name), digits)
+        for name, (expected, digits) in _LOG_CONSTANTS.items()
+    ]
 
 
 def _off_critical_rows(data: xarray.Dataset) -> list[Row]:
     """Fixed point, rate of approach, and the values at which V and G1 settle."""
-    flow = data.sel(network="tanh off-critical")
-    exact = flow.sel(law="exact")
-    settled = float(exact.K[-1])
+    case = "tanh off-critical"
+    exact, law = (data.sel(network=case, law=which) for which in ("exact", "asymptotic"))
+    settled = exact.K[-1].item()
     gaps = exact.K.sel(layer=[_RATE_LAYER, _RATE_LAYER + 1]).values - settled
-    rate, neglected = float(gaps[1] / gaps[0]), float(abs(gaps[0]))
+    rate, neglected = gaps[1] / gaps[0], abs(gaps[0])
     rows = [
-        Row(
-            "tanh off-critical: K",
-            _SETTLED["K*"],
-            settled,
-            agrees=bool(abs(settled - _SETTLED["K*"]) < 1e-10),
-        ),
-        Row(
-            "tanh off-critical: decay of K − K*",
-            _SETTLED["chi_parallel"],
-            rate,
-            agrees=bool(abs(rate - _SETTLED["chi_parallel"]) <= neglected),
-        ),
+        computed_row(f"{case}: K", _SETTLED["K*"], settled, 1e-10),
+        computed_row(f"{case}: decay of K − K*", _SETTLED["chi_parallel"], rate, neglected),
     ]
     for name in ("V", "G1"):
-        expected, here = (float(flow[name].sel(law=law)[-1]) for law in ("asymptotic", "exact"))
-        close = bool(abs(here / expected - 1) < 1e-10)
-        rows.append(Row(f"tanh off-critical: {name}", expected, here, agrees=close))
+        expected, here = law[name][-1].item(), exact[name][-1].item()
+        rows.append(computed_row(f"{case}: {name}", expected, here, 1e-10 * abs(expected)))
     return rows
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    figure, panels = new_figure("Universality classes: how random networks change with depth", 2, 2, (13, 9))
-    kernel, fluctuation, shift, distance = panels
-    colors = dict(zip(data.network.values, (*PALETTE, INK), strict=True))
-    rate = data.fluctuation / data.layer
-    for network, color in colors.items():
-        label = f"{network}  ({data.universality_class.sel(network=network).item()})"
-        for panel, quantity in ((kernel, data.K), (fluctuation, rate), (shift, data.G1)):
-            _draw_flow(panel, quantity.sel(network=network), color, label)
-    for network in ("tanh", "sin"):
-        _draw_flow(shift, data.G1_tuned.sel(network=network), colors[network], None)
-    _end_note(shift, data.G1_tuned.sel(network="tanh", law="exact"), "tuned", INK)
-    for network, text in (("relu", "5"), ("relu with biases", "5/3"), ("sin", "2/3")):
-        _end_note(fluctuation, rate.sel(network=network, law="exact"), text, colors[network])
-    for panel in (kernel, shift):
-        panel.set_yscale("log")
-    for panel in (kernel, fluctuation, shift):
-        panel.set(xscale="log", xlabel=r"layer $\ell$")
-    kernel.set_ylabel("kernel $K$")
-    kernel.set_title(r"kernel: falls as $1/\ell$, stays, grows as $\ell$, or settles", fontsize=11)
-    fluctuation.set(ylim=(0, 6), ylabel=r"$V/(K^2\ell)$")
-    fluctuation.set_title(r"relative fluctuations grow as $\ell/n$ at criticality", fontsize=11)
-    shift.set_ylabel(r"$|G^{\{1\}}|$")
-    shift.set_title(
-        r"finite-width shift of the mean; $C_W(1+\frac{2}{3n})$ tunes it to $1/\ell$", fontsize=11
+def _figure(data: xarray.Dataset) -> Figure:
+    figure = Figure("Universality classes: how random networks change with depth", columns=2, size=(13, 9))
+    layer = log(r"layer $\ell$")
+    title = r"kernel: falls as $1/\ell$, stays, grows as $\ell$, or settles"
+    kernel = figure.panel(title, layer, log("kernel $K$"), legend="")
+    title, y = (
+        r"relative fluctuations grow as $\ell/n$ at criticality",
+        Axis(r"$V/(K^2\ell)$", low=0, high=7.5),
     )
-    _draw_distances(distance, data, colors)
-    fluctuation.plot([], [], color=INK, linewidth=1.1, linestyle="--", label="asymptotic law")
-    fluctuation.legend(frameon=False, fontsize=9, loc=(0.5, 0.34))
+    fluctuation = figure.panel(title, layer, y, legend="upper left", legend_columns=2)
+    title = r"finite-width shift of the mean; $C_W(1+\frac{2}{3n})$ tunes it to $1/\ell$"
+    shift = figure.panel(title, layer, log(r"$|G^{\{1\}}|$"), legend="")
+    colors = dict(zip(data.network.values, (*PALETTE, INK), strict=True))
+    for network, color in colors.items():
+        own = data.sel(network=network)
+        label = f"{network}  ({own.universality_class.item()})"
+        for panel, quantity in ((kernel, own.K), (fluctuation, own.fluctuation / own.layer), (shift, own.G1)):
+            _draw_flow(panel, quantity, color, label)
+        if network in ("tanh", "sin"):
+            _draw_flow(shift, own.G1_tuned, color)
+    end = data.isel(layer=-1).sel(law="exact")
+    depth = end.layer.item()
+    shift.note(depth, abs(end.G1_tuned.sel(network="tanh").item()), "tuned")
+    for network, text in (("relu", "5"), ("relu with biases", "5/3"), ("sin", "2/3")):
+        height = end.fluctuation.sel(network=network).item() / depth
+        fluctuation.note(depth, height, text, colors[network])
+    fluctuation.legend_entry("--", "asymptotic law")
+    _add_distances(figure, data, colors)
     return figure
 
 
-def _draw_flow(panel: Axes, flow: xarray.DataArray, color: str, label: str | None) -> None:
+def _draw_flow(panel: Panel, flow: xarray.DataArray, color: str, label: str = "") -> None:
     """Exact recursion as a broad line, its law dashed on top; nothing where the quantity vanishes."""
     exact, law = (abs(flow.sel(law=which)).where(flow.layer > 2) for which in ("exact", "asymptotic"))
-    if not float(exact.max()) > 0:
-        return
-    panel.plot(flow.layer, exact.where(exact > 0), color=color, linewidth=4, alpha=0.45, label=label)
-    panel.plot(flow.layer, law.where(law > 0), color=color, linewidth=1.3, linestyle="--")
+    if float(exact.max()) > 0:
+        panel.curve(flow.layer, exact.where(exact > 0), "-", label, color, width=4, alpha=0.45)
+        panel.curve(flow.layer, law.where(law > 0), "--", "", color, width=1.3)
 
 
-def _end_note(panel: Axes, curve: xarray.DataArray, text: str, color: str) -> None:
-    """A few words at the right end of a curve."""
-    end = float(curve.layer[-1]), float(abs(curve[-1]))
-    panel.annotate(text, end, textcoords="offset points", xytext=(5, -3), color=color, fontsize=9)
-
-
-def _draw_distances(panel: Axes, data: xarray.Dataset, colors: dict[str, str]) -> None:
+def _add_distances(figure: Figure, data: xarray.Dataset, colors: dict[str, str]) -> None:
     """Relative distance of the recursion from its law for the slow class K* = 0, beside its known order."""
-    layer = data.layer.values.astype(float)
+    title = "the laws are approached as the theory says"
+    panel = figure.panel(title, log(r"layer $\ell$"), log("|exact / law − 1|"), legend_columns=2)
     for network in ("tanh", "sin"):
         for name, style, symbol in (("K", "-", "K"), ("V", "--", "V"), ("G1", ":", r"G^{\{1\}}")):
             flow = data[name].sel(network=network)
             gap = np.abs(flow.sel(law="exact") / flow.sel(law="asymptotic") - 1)
-            panel.plot(
-                layer, gap, style, color=colors[network], linewidth=1.8, label=f"{network}, ${symbol}$"
-            )
-    late = layer[layer > 3]
-    panel.plot(late, np.log(late) / late, color=FAINT, linewidth=1, label=r"$\log\ell\,/\,\ell$")
-    panel.plot(late, 1 / late**2, color=FAINT, linewidth=1, linestyle="-.", label=r"$1/\ell^2$")
-    panel.set(xscale="log", yscale="log", xlabel=r"layer $\ell$", ylabel="|exact / law − 1|")
-    panel.set_title("the laws are approached as the theory says", fontsize=11)
-    panel.legend(frameon=False, fontsize=9, ncols=2)
+            panel.curve(data.layer, gap, style, f"{network}, ${symbol}$", colors[network])
+    late = data.layer[data.layer > 3]
+    panel.curve(late, np.log(late) / late, "-", r"$\log\ell\,/\,\ell$", FAINT, width=1)
+    panel.curve(late, 1.0 / late**2, "-.", r"$1/\ell^2$", FAINT, width=1)

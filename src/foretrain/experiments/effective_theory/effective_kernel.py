@@ -10,22 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 
+from foretrain.experiments.judgements import power_row
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import BLUE, FAINT, GREEN, INK, RED, new_figure
-from foretrain.support.seeds import spawn
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, RED, Figure, Panel, log
+from foretrain.support.seeds import spawn, with_seeds
 from foretrain.theory.architecture import MLP
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from foretrain.compare.judging.powers import Slope
 
 _NETWORKS = (("tanh", 2), ("gelu", 2), ("tanh", 3))  # activation and depth
 # Nearly orthogonal inputs: a well-conditioned kernel, in which large inverses do not hide the powers of 1/n.
@@ -61,30 +55,28 @@ PLANS: Mapping[Scale, Plan] = {
 
 def effective_kernel(plan: Plan, seed: int, parts: Parts) -> Result:
     """Kernels after training against predictions from initialisation, by width and by size of the targets."""
-    import xarray
-
     by_width, by_size = spawn(seed, 2)
-    found = []
-    for network, source in zip(_NETWORKS, spawn(by_width, len(_NETWORKS)), strict=True):
+    networks = []
+    for network, source in with_seeds(_NETWORKS, by_width):
         widths = plan.widths[network[1]]
         runs = [
             parts.get(
                 f"{_title(network)} {width}", partial(_measured, network, width, _SIZE, plan.draws, own)
             )
-            for width, own in zip(widths, spawn(source, len(widths)), strict=True)
+            for width, own in with_seeds(widths, source)
         ]
-        found.append(xarray.concat(runs, "width").assign_coords(width=list(widths)))
+        networks.append(xarray.concat(runs, "width").assign_coords(width=list(widths)))
     # The same networks learn targets of every size, so that sizes differ and nothing else.
     sizes = [
         parts.get(f"size {size:g}", partial(_measured, _SIZED, plan.width, size, plan.draws_by_size, by_size))
         for size in _SIZES
     ]
-    named = xarray.concat(found, "network", join="outer").assign_coords(network=[*map(_title, _NETWORKS)])
+    named = xarray.concat(networks, "network", join="outer").assign_coords(network=[*map(_title, _NETWORKS)])
     sized = xarray.concat(sizes, "size").assign_coords(size=list(_SIZES)).rename(draw="sized_draw")
     data = xarray.merge([named, sized.rename({name: f"sized_{name}" for name in sizes[0].data_vars})])
     data.attrs = {"sized_network": _title(_SIZED), "sized_width": plan.width}
     rows = (*_width_rows(data, _SEEN if seed == _SEEN_SEED else ""), *_size_rows(data))
-    return Result(_verdict(data, rows), rows, data, partial(_draw, data))
+    return Result(_verdict(data, rows), rows, data, partial(_figure, data))
 
 
 def _title(network: tuple[str, int]) -> str:
@@ -94,81 +86,50 @@ def _title(network: tuple[str, int]) -> str:
 def _measured(
     network: tuple[str, int], width: int, size: float, draws: int, seed: np.random.SeedSequence
 ) -> xarray.Dataset:
-    import xarray
-
     from foretrain.compare.effective_kernel import measured_networks
 
     mlp = MLP.critical(*network, width, n_in=_X.shape[1])
-    found = measured_networks(mlp, _X, size * _Y, _TESTS, draws=draws, seed=seed)
+    sizes = measured_networks(mlp, _X, size * _Y, _TESTS, draws=draws, seed=seed)
     return xarray.Dataset(
-        {key: ("draw", values) for key, values in found.items()}, coords={"draw": np.arange(draws)}
+        {key: ("draw", values) for key, values in sizes.items()}, coords={"draw": np.arange(draws)}
     )
-
-
-def _slope(data: xarray.Dataset, name: str, over: str | None = None) -> Slope:
-    from foretrain.compare.judging.powers import slope_of
-
-    return slope_of(data[name], None if over is None else data[over])
 
 
 def _width_rows(data: xarray.Dataset, caution: str) -> list[Row]:
     """Powers of n, within three standard errors; a caution stands where a test is not what it seems."""
+    from foretrain.compare.judging.powers import slope_of
+
+    even = (
+        "The even part comes from the ddNTKs, which a quadratic model lacks; it is of the same order in "
+        "1/n, so (11.138) alone is right for small targets, not for wide networks."
+    )
     rows = []
     for name in data.network.values:
         own = data.sel(network=name)
-        for quantities, title in (
-            (("change",), "change of the kernel falls with the power"),
-            (("odd_left", "odd_change"), "share of its odd part that (11.138) leaves, power"),
-            (("left_second", "change"), "share of all that dNTK and ddNTKs leave, power"),
+        for part, whole, title, power, note in (
+            ("change", None, "change of the kernel falls with the power", -1.0, caution),
+            ("odd_left", own.odd_change, "share of its odd part that (11.138) leaves, power", -1.0, caution),
+            ("left_second", own.change, "share of all that dNTK and ddNTKs leave, power", -1.0, caution),
+            ("left_first", own.change, "share of all that (11.138) leaves, power", 0.0, even),
         ):
-            found = _slope(own, *quantities)
-            rows.append(
-                Row(
-                    f"{name}: {title} of n",
-                    -1.0,
-                    found.value,
-                    found.standard_error,
-                    found.agrees(-1.0),
-                    note=caution,
-                )
-            )
-        found = _slope(own, "left_first", "change")
-        rows.append(
-            Row(
-                f"{name}: share of all that (11.138) leaves, power of n",
-                0.0,
-                found.value,
-                found.standard_error,
-                found.agrees(0.0),
-                note="The even part comes from the ddNTKs, which a quadratic model lacks; it is of the same order in "
-                "1/n, so (11.138) alone is right for small targets, not for wide networks.",
-            )
-        )
+            rows.append(power_row(f"{name}: {title} of n", power, slope_of(own[part], whole), note))
     return rows
 
 
 def _size_rows(data: xarray.Dataset) -> list[Row]:
     rows, size = [], data["size"].values
+    where = f"{data.attrs['sized_network']}, width {data.attrs['sized_width']}"
+    design = np.stack([np.ones_like(size), np.log(size), size**2], axis=1)
     for key, power, title in (
         ("odd_change", 1.0, "odd part of the change"),
         ("left_first", 2.0, "what (11.138) leaves of the change"),
         ("odd_left", 3.0, "what (11.138) leaves of the odd part"),
     ):
         values = np.log(data[f"sized_{key}"].transpose("sized_draw", "size").values)
-        design = np.stack([np.ones_like(size), np.log(size), size**2], axis=1)
         slopes = np.linalg.lstsq(design, values.T)[0][1]
-        error = float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
-        found = float(slopes.mean())
-        where = f"{data.attrs['sized_network']}, width {data.attrs['sized_width']}"
-        rows.append(
-            Row(
-                f"{where}: {title}, power of the targets' size",
-                power,
-                found,
-                error,
-                agrees=abs(found - power) <= 3 * error + _NEXT,
-            )
-        )
+        here, error = float(slopes.mean()), float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
+        agrees = abs(here - power) <= 3 * error + _NEXT
+        rows.append(Row(f"{where}: {title}, power of the targets' size", power, here, error, agrees))
     return rows
 
 
@@ -181,91 +142,58 @@ def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
             for left, whole in (("odd_left", "odd_change"), ("left_second", "change"))
         )
         said.append(f"{name}, width {int(own.width)}: {odd:.1%} and {everything:.1%}")
+    wrong = [row.quantity for row in rows if row.agrees is False]
+    powers = f"{len(wrong)} of {len(rows)} powers are NOT as expected ({'; '.join(wrong)})"
+    if not wrong:
+        powers = f"all {len(rows)} powers of width and size are as expected, so both shares fall as 1/n"
     return (
         "What (11.138) leaves of the odd change of the kernel, and dNTK with ddNTKs of all of it: "
-        f"{'; '.join(said)}; {_told_powers(rows)}."
+        f"{'; '.join(said)}; {powers}."
     )
 
 
-def _told_powers(rows: tuple[Row, ...]) -> str:
-    wrong = [row.quantity for row in rows if row.agrees is False]
-    if not wrong:
-        return f"all {len(rows)} powers of width and size are as expected, so both shares fall as 1/n"
-    return f"{len(wrong)} of {len(rows)} powers are NOT as expected ({'; '.join(wrong)})"
-
-
-def _draw(data: xarray.Dataset) -> Figure:
-    figure, panels = new_figure(
-        "Tangent kernels after training, predicted at initialisation", 2, 2, (12.5, 9)
+def _figure(data: xarray.Dataset) -> Figure:
+    figure = Figure("Tangent kernels after training, predicted at initialisation", columns=2, size=(12.5, 9))
+    size = log("size relative to the kernel")
+    for name in data.network.values:
+        own = data.sel(network=name).dropna("width", subset=["change"])
+        x = own.width.values.astype(float)
+        panel = figure.panel(f"{name}: gradient descent to the end, by width", log("width n", ticks=x), size)
+        _draw_sizes(
+            panel,
+            x,
+            own,
+            odd_left="left by (11.138) of its odd part",
+            change="change of the kernel",
+            left_first="left of it by (11.138), dNTK alone",
+            left_second="left of it by dNTK and ddNTKs",
+        )
+        for key, power, text in (("change", 1, "1/n"), ("odd_left", 2, "1/n²")):
+            guide = 0.62 * np.sqrt((own[key].isel(width=0) ** 2).mean()).item() * (x[0] / x) ** power
+            panel.curve(x, guide, "--", "", FAINT, width=1)
+            panel.note(x[1], guide[1], text, FAINT, align="right", above=False)
+    x = data["size"].values
+    title = f"{data.attrs['sized_network']}, width {data.attrs['sized_width']}: by the size of the targets"
+    _draw_sizes(
+        figure.panel(title, log("size of the targets", ticks=x), size),
+        x,
+        data,
+        "sized_",
+        odd_left="left of the odd part by (11.138) (third power)",
+        odd_change="odd part of the change (first power)",
+        left_first="left of the change by (11.138) (second power)",
+        left_second="left of the change by dNTK and ddNTKs (third power)",
     )
-    for panel, name in zip(panels, data.network.values):
-        _draw_widths(panel, data.sel(network=name).dropna("width", subset=["change"]))
-        panel.set_title(f"{name}: gradient descent to the end, by width", fontsize=11)
-    _draw_sizes(panels[3], data)
     return figure
 
 
-_LINES = (
-    ("change", INK, "o-", "change of the kernel"),
-    ("left_first", RED, "o-", "left of it by (11.138), dNTK alone"),
-    ("left_second", BLUE, "o-", "left of it by dNTK and ddNTKs"),
-    ("odd_left", GREEN, "s--", "left by (11.138) of its odd part"),
-)
-
-
-def _points(panel: Axes, x: np.ndarray, values: np.ndarray, color: str, style: str, label: str) -> None:
-    """Root mean squares over networks, with their standard errors; open squares show what lies below them."""
+def _draw_sizes(panel: Panel, x: np.ndarray, data: xarray.Dataset, prefix: str = "", **labels: str) -> None:
+    """Root mean squares over networks, with their standard errors; open squares lie below the rest."""
     from foretrain.compare.judging.powers import log_root_mean_square
 
-    logs, error = log_root_mean_square(values)
-    centre = np.exp(logs)
-    bars = np.stack([centre - np.exp(logs - error), np.exp(logs + error) - centre])
-    filling, size = ("none", 8) if style.startswith("s") else (color, 5)
-    panel.errorbar(
-        x,
-        centre,
-        bars,
-        fmt=style,
-        color=color,
-        markerfacecolor=filling,
-        markersize=size,
-        linewidth=1.4,
-        capsize=2,
-        label=label,
-    )
-
-
-def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
-    x = data.width.values.astype(float)
-    for name, color, style, label in _LINES:
-        _points(panel, x, data[name].transpose("width", "draw").values, color, style, label)
-    for name, power, text in (("change", 1, "1/n"), ("odd_left", 2, "1/n²")):
-        start = float(np.sqrt((data[name].isel(width=0) ** 2).mean())) * 0.62
-        panel.plot(x, start * (x[0] / x) ** power, "--", color=FAINT, linewidth=1)
-        panel.annotate(
-            text, (x[1], start * (x[0] / x[1]) ** power), (-4, -14), textcoords="offset points", color=FAINT
-        )
-    panel.set(xscale="log", yscale="log", xlabel="width n", ylabel="size relative to the kernel")
-    panel.set_xticks(x, [f"{value:.0f}" for value in x])
-    panel.minorticks_off()
-    panel.legend(frameon=False, fontsize=9, loc="lower left")
-
-
-def _draw_sizes(panel: Axes, data: xarray.Dataset) -> None:
-    x = data["size"].values
-    for name, color, style, label in (
-        ("odd_change", INK, "o-", "odd part of the change (first power)"),
-        ("left_first", RED, "o-", "left of the change by (11.138) (second power)"),
-        ("left_second", BLUE, "o-", "left of the change by dNTK and ddNTKs (third power)"),
-        ("odd_left", GREEN, "s--", "left of the odd part by (11.138) (third power)"),
-    ):
-        _points(panel, x, data[f"sized_{name}"].transpose("size", "sized_draw").values, color, style, label)
-    panel.set(xscale="log", yscale="log", xlabel="size of the targets", ylabel="size relative to the kernel")
-    panel.set_xticks(x, [f"{value:g}" for value in x])
-    panel.minorticks_off()
-    panel.set_title(
-        f"{data.attrs['sized_network']}, width {data.attrs['sized_width']}: by the size of the targets",
-        fontsize=11,
-    )
-    panel.set_ylim(top=30 * panel.get_ylim()[1])  # room for the legend above the data
-    panel.legend(frameon=False, fontsize=9, loc="upper left")
+    for (name, label), color in zip(labels.items(), (GREEN, INK, RED, BLUE), strict=True):
+        logs, error = log_root_mean_square(data[prefix + name].transpose(..., f"{prefix}draw").values)
+        bars = np.exp(logs) * np.stack([1 - np.exp(-error), np.exp(error) - 1])
+        odd = name == "odd_left"
+        style, size = ("s--", 8) if odd else ("o-", 5)
+        panel.curve(x, np.exp(logs), style, label, color, error=bars, hollow=odd, size=size)

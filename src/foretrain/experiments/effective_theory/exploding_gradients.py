@@ -10,25 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.effective_theory.width_limits import infinite_width
-from foretrain.experiments.judgements import computed_row, measured_row
+from foretrain.experiments.effective_theory.width_limits import draw_limit, infinite_width
+from foretrain.experiments.judgements import computed_row, limit_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.answers import INK, PALETTE, Figure, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import spawn
+from foretrain.support.seeds import with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ntk_shares import contributions, diagonal
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
@@ -63,11 +58,10 @@ PLANS: Mapping[Scale, Plan] = {
 
 def exploding_gradients(plan: Plan, seed: int) -> Result:
     """Mean squares of gradients layer by layer, on and off criticality, and shares of the tangent kernel."""
-    import xarray
-
-    tasks = list(zip(_CASES, spawn(seed, len(_CASES)), strict=True))
-    found = [_measured(case, plan, own) for case, own in track(tasks, "networks")]
-    data = xarray.concat(found, xarray.Variable("case", list(_CASES)))
+    tasks = track(with_seeds(_CASES, seed), "networks")
+    data = xarray.concat(
+        [_measured(case, plan, own) for case, own in tasks], xarray.Variable("case", list(_CASES))
+    )
     rows = (*_gradient_rows(data), *_share_rows())
     ends = [float(data.theory.sel(layer=1, case=f"relu, {word}")) for word in ("vanishing", "exploding")]
     judgement = "agree" if all(row.agrees is not False for row in rows) else "do NOT all agree"
@@ -75,7 +69,7 @@ def exploding_gradients(plan: Plan, seed: int) -> Result:
         f"Gradients of real networks {judgement} with the product of χ_⊥: over {_DEPTH} layers of ReLU they fall to "
         f"{ends[0]:.2g}, stay, or grow to {ends[1]:.2g}."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def _network(case: str, width: int) -> MLP:
@@ -106,11 +100,8 @@ def gradient_squares(mlp: MLP, draws: int, seed: np.random.SeedSequence) -> Arra
 
 def _measured(case: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     """The same of real networks by width, and the limit of infinite width."""
-    import xarray
-
-    widths = list(plan.draws)
-    values, errors = [], []
-    for (width, draws), own in zip(plan.draws.items(), spawn(seed, len(widths)), strict=True):
+    widths, values, errors = list(plan.draws), [], []
+    for (width, draws), own in with_seeds(plan.draws.items(), seed):
         norms = gradient_squares(_network(case, width), draws, own)
         values.append(norms.mean(axis=0))
         errors.append(np.maximum(norms.std(axis=0, ddof=1) / np.sqrt(draws), 1e-15))
@@ -129,58 +120,45 @@ def _measured(case: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
 
 
 def _gradient_rows(data: xarray.Dataset) -> list[Row]:
-    told = (1, _DEPTH // 2)
-    bound, rows = largest_score_allowed(len(_CASES) * len(told)), []
-    for case in _CASES:
-        for layer in told:
-            at = data.sel(case=case, layer=layer)
-            theory, limit, error = (float(at[name]) for name in ("theory", "limit", "standard_error"))
-            title = f"{case}, C_W = {_CASES[case][1]:g}: mean square of dz/db at layer {layer} of {_DEPTH}"
-            rows.append(measured_row(title, theory, limit, error, bound))
-    return rows
+    layers = (1, _DEPTH // 2)
+    bound = largest_score_allowed(len(_CASES) * len(layers))
+    return [
+        limit_row(
+            f"{case}, C_W = {C_W:g}: mean square of dz/db at layer {layer} of {_DEPTH}",
+            data.sel(case=case, layer=layer),
+            bound,
+        )
+        for case, (_, C_W) in _CASES.items()
+        for layer in layers
+    ]
 
 
 def _share_rows() -> list[Row]:
     """(9.28) of tanh, L = 200, against the published shares."""
     rates = [1 / layer for layer in range(1, _LAYERS + 1)]
     mlp = MLP("tanh", _LAYERS, 1, n_in=1, lambda_b=rates, lambda_W=1.0)
-    terms = contributions(mlp, diagonal(mlp, np.ones((1, 1))).factors)[:, :, 0]
-    shares = _LAYERS * np.asarray(terms)
-    rows = []
-    for column, (group, published) in enumerate(_SHARES.items()):
-        for layer, value in published.items():
-            here = float(shares[layer - 1, column])
-            title = f"tanh, L = {_LAYERS}, rates (9.96): L times the {group} term of layer {layer} in Θ"
-            rows.append(computed_row(title, value, here, 6e-4))
-    return rows
+    shares = _LAYERS * np.asarray(contributions(mlp, diagonal(mlp, np.ones((1, 1))).factors)[:, :, 0])
+    title = f"tanh, L = {_LAYERS}, rates (9.96): L times the"
+    return [
+        computed_row(f"{title} {group} term of layer {layer} in Θ", value, shares[layer - 1, column], 6e-4)
+        for column, (group, published) in enumerate(_SHARES.items())
+        for layer, value in published.items()
+    ]
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    figure, (layers, widths) = new_figure("Gradients of deep networks, layer by layer", 1, 2, (13, 5.0))
-    for colour, case in zip(PALETTE, _CASES, strict=False):
+def _figure(data: xarray.Dataset) -> Figure:
+    figure = Figure("Gradients of deep networks, layer by layer", columns=2, size=(13, 5.0))
+    layers = figure.panel("real networks extrapolated to n → ∞", "layer", log("mean square of dz/db"))
+    widths = figure.panel(
+        "first layer, by width (diamonds: extrapolated)", "1 / width", "measured / theory at layer 1"
+    )
+    for number, (color, case) in enumerate(zip(PALETTE, _CASES, strict=False)):
         own = data.sel(case=case)
-        layers.plot(data.layer, own.theory, color=colour, linewidth=1.4)
-        layers.errorbar(
-            data.layer, own.limit, own.standard_error, fmt="o", color=colour, label=case, markersize=4.5
-        )
-    layers.plot([], [], color=INK, label=r"theory: product of $\chi_\perp$")
-    layers.set(yscale="log", xlabel="layer", ylabel="mean square of dz/db")
-    layers.set_title("real networks extrapolated to n → ∞", fontsize=11)
-    layers.legend(frameon=False, fontsize=9)
-    _draw_widths(widths, data.sel(layer=1))
+        layers.curve(data.layer, own.theory, "-", "", color)
+        layers.curve(data.layer, own.limit, "o", case, color, error=own.standard_error, size=4.5)
+        first = own.sel(layer=1)
+        draw_limit(widths, first, case, color, unit=first.theory.item(), shift=0.015 * (number - 2))
+    layers.legend_entry("-", r"theory: product of $\chi_\perp$")
+    widths.level(y=1, color=INK)
+    widths.level(x=0)
     return figure
-
-
-def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
-    inverse = 1 / data.width.values
-    for colour, case in zip(PALETTE, _CASES, strict=False):
-        own = data.sel(case=case)
-        theory = float(own.theory)
-        panel.errorbar(
-            inverse, own.measured / theory, own.measured_error / theory, fmt="o", color=colour, label=case
-        )
-    panel.axhline(1, color=INK, linewidth=1)
-    panel.axvline(0, color=FAINT, linewidth=0.8)
-    panel.set(xlabel="1 / width", ylabel="measured / theory at layer 1")
-    panel.set_title("first layer, by width", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)

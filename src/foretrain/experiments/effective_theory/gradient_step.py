@@ -14,23 +14,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import judge
-from foretrain.experiments.effective_theory.width_limits import limits_of_batches
-from foretrain.experiments.judgements import judgement_rows
+from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
+from foretrain.experiments.judgements import computed_row, judgement_rows, limit_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, spawn, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.gradient_step import ensemble_step
 
 if TYPE_CHECKING:
     import torch
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from foretrain.empirical.differentials import StepPrediction
 
@@ -65,23 +63,22 @@ def network(width: int) -> MLP:
 
 def gradient_step(plan: Plan, seed: int) -> Result:
     """Orders in eta of one network's step, and the mean first-order step of ensembles."""
-    import xarray
-
     own, others = spawn(seed, 2)
     data = xarray.merge([_one_network(own), _ensembles(plan.draws, others)])
     rows = (*_order_rows(data), *_ensemble_rows(data))
     word = "agree" if all(row.agrees is not False for row in rows) else "do NOT all agree"
+    largest = data.sel(step_size=1.0)  # of the stable steps
+    wrong = float(largest.output_error.sel(order=1) / largest.change)
     verdict = (
         f"Steps of real networks {word} with the tangent kernel to first order in η and with its differentials "
-        f"beyond it; at η = 2/λ_max first order is wrong by {_wrong(data):.0%} of the change of the outputs."
+        f"beyond it; at η = 2/λ_max first order is wrong by {wrong:.0%} of the change of the outputs."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def _one_network(seed: Seed) -> xarray.Dataset:
     """Largest errors of outputs, kernel and loss by the order of the prediction, for steps of many sizes."""
     import torch
-    import xarray
 
     from foretrain.compare.build import build, parameter_groups
     from foretrain.empirical.differentials import step_prediction
@@ -96,22 +93,18 @@ def _one_network(seed: Seed) -> xarray.Dataset:
     kernel = predict(lr=0.0).ntk_before[:_TRAINED, :_TRAINED, 0, 0]
     unit = 2 / float(torch.linalg.eigvalsh(kernel)[-1])
     steps = [predict(lr=float(size * unit)) for size in track(_SIZES, "step sizes")]
-    losses = np.array([_losses(step, error) for step in steps])
+    outputs, kernels = (
+        np.array([list(getattr(step, name).values()) for step in steps])
+        for name in ("output_errors", "ntk_errors")
+    )
+    losses = np.array([_losses(step, error) for step in steps]) / float((error**2).sum() / 2)
+    changes = [float((step.outputs_after - step.outputs_before).abs().max()) for step in steps]
     return xarray.Dataset(
         {
-            "output_error": (
-                ("step_size", "order"),
-                np.array([list(step.output_errors.values()) for step in steps]),
-            ),
-            "kernel_error": (
-                ("step_size", "kernel_order"),
-                np.array([list(step.ntk_errors.values()) for step in steps]),
-            ),
-            "loss": (("step_size", "curve"), losses / float((error**2).sum() / 2)),
-            "change": (
-                "step_size",
-                [float((step.outputs_after - step.outputs_before).abs().max()) for step in steps],
-            ),
+            "output_error": (("step_size", "order"), outputs),
+            "kernel_error": (("step_size", "kernel_order"), kernels),
+            "loss": (("step_size", "curve"), losses),
+            "change": ("step_size", changes),
         },
         coords={
             "step_size": _SIZES,
@@ -136,12 +129,12 @@ def _losses(step: StepPrediction, error: torch.Tensor) -> list[float]:
 
 def _ensembles(draws: dict[int, int], seed: Seed) -> xarray.Dataset:
     """d z / d eta at eta = 0 of real networks: its moments at every width, their limit, and infinite width."""
-    widths, batches = list(draws), []
-    for width, own in zip(widths, spawn(seed, len(widths)), strict=True):
-        slopes = _slopes(network(width), draws[width], own)
+    batches = []
+    for (width, count), own in with_seeds(draws.items(), seed):
+        slopes = _slopes(network(width), count, own)
         batches.append(np.stack([_moments(batch) for batch in np.split(slopes, _BATCHES)]))
     labels, theory = _theory()
-    return limits_of_batches(widths, batches, theory, "moment", labels)
+    return limits_of_batches(list(draws), batches, theory, "moment", labels)
 
 
 def _slopes(mlp: MLP, draws: int, seed: Seed) -> Array:
@@ -151,7 +144,7 @@ def _slopes(mlp: MLP, draws: int, seed: Seed) -> Array:
     from foretrain.compare.build import build, parameter_groups
 
     x, y = torch.tensor(_X), torch.tensor(_Y)
-    found = np.empty((draws, len(_X)))
+    slopes = np.empty((draws, len(_X)))
     for number, own in enumerate(track(spawn(seed, draws), f"networks of width {mlp.hidden_widths[0]}")):
         model = build(mlp, seed=own)
         (((model(x[:_TRAINED]) - y) ** 2).sum() / 2).backward()
@@ -160,8 +153,8 @@ def _slopes(mlp: MLP, draws: int, seed: Seed) -> Array:
             _move(groups, 1.0)
             forth = model(x)
             _move(groups, -2.0)
-            found[number] = ((forth - model(x)) / (2 * _SMALL))[:, 0].numpy()
-    return found
+            slopes[number] = ((forth - model(x)) / (2 * _SMALL))[:, 0].numpy()
+    return slopes
 
 
 def _move(groups: list[dict[str, Any]], steps: float) -> None:
@@ -178,14 +171,13 @@ def _moments(slopes: Array) -> Array:
 
 def _theory() -> tuple[list[str], Array]:
     """The same at infinite width, for eta = 1 (7.20)."""
-    found = ensemble_step(network(1), _X[:_TRAINED], _Y, 1.0, _X[_TRAINED:])
-    kind = ["trained" if number < _TRAINED else "watched" for number in range(len(_X))]
+    step = ensemble_step(network(1), _X[:_TRAINED], _Y, 1.0, _X[_TRAINED:])
     names = [
-        f"{word} of dz/dη, input {number} ({each})"
-        for word in ("mean", "variance")
-        for number, each in enumerate(kind)
+        f"{moment} of dz/dη, input {number} ({'trained' if number < _TRAINED else 'watched'})"
+        for moment in ("mean", "variance")
+        for number in range(len(_X))
     ]
-    return names, np.concatenate([found["mean"].values[:, 0], np.diagonal(found["change_covariance"].values)])
+    return names, np.concatenate([step["mean"].values[:, 0], np.diagonal(step["change_covariance"].values)])
 
 
 def _order_rows(data: xarray.Dataset) -> list[Row]:
@@ -199,66 +191,43 @@ def _order_rows(data: xarray.Dataset) -> list[Row]:
     }
     rows = []
     for name, (errors, power) in wrong.items():
-        here = float(np.log2(errors[_FIRST + 1] / errors[_FIRST]))
-        rows.append(Row(f"power of η in the error of {name}", power, here, agrees=abs(here - power) < 0.1))
+        here = np.log2(errors.values[_FIRST + 1] / errors.values[_FIRST])
+        rows.append(computed_row(f"power of η in the error of {name}", power, here, 0.1))
     return rows
 
 
 def _ensemble_rows(data: xarray.Dataset) -> list[Row]:
     judgement = judge([(data.z.values, data.independent.values)])
-    rows = judgement_rows(judgement, "moments of dz/dη")
-    for label in data.moment.values:
-        one = data.sel(moment=label)
-        error, agrees = float(one.standard_error), bool(abs(float(one.z)) <= judgement.bound)
-        rows.append(Row(str(label), float(one.theory), float(one.limit), error, agrees))
-    return rows
+    return [
+        *judgement_rows(judgement, "moments of dz/dη"),
+        *(limit_row(str(name), data.sel(moment=name), judgement.bound) for name in data.moment.values),
+    ]
 
 
-def _wrong(data: xarray.Dataset) -> float:
-    """The largest error of first order at the largest stable step, as a share of the change of the outputs."""
-    one = data.sel(step_size=1.0)
-    return float(one.output_error.sel(order=1) / one.change)
-
-
-def _draw(data: xarray.Dataset) -> Figure:
-    figure, panels = new_figure("One step of gradient descent, predicted at initialisation", 1, 3, (16, 5.2))
-    _draw_errors(panels[0], data)
-    _draw_loss(panels[1], data)
-    _draw_widths(panels[2], data)
-    return figure
-
-
-def _draw_errors(panel: Axes, data: xarray.Dataset) -> None:
-    panel.loglog(_SIZES, data.change, "k-", linewidth=1, label="change of the outputs")
-    for colour, order in zip(PALETTE, data.order.values, strict=False):
-        errors = data.output_error.sel(order=order)
-        panel.loglog(_SIZES, errors, "o-", color=colour, markersize=4, label=f"error of order {order}")
-        guide = float(errors[_FIRST]) * (_SIZES / _SIZES[_FIRST]) ** (int(order) + 1)
-        panel.loglog(_SIZES, guide, ":", color=colour, linewidth=1)
-    panel.set(xlabel="η in units of 2 / λ_max", ylabel="largest over inputs", ylim=(1e-14, 1e4))
-    panel.set_title("outputs: error of each order (dotted: its power of η)", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
-
-
-def _draw_loss(panel: Axes, data: xarray.Dataset) -> None:
+def _figure(data: xarray.Dataset) -> Figure:
+    figure = Figure("One step of gradient descent, predicted at initialisation", columns=3, size=(16, 5.2))
+    size = log("η in units of 2 / λ_max")
+    title = "outputs: error of each order (dotted: its power of η)"
+    panel = figure.panel(title, size, log("largest over inputs", 1e-14, 1e4))
+    panel.curve(_SIZES, data.change, "-", "change of the outputs", INK, width=1)
+    for color, order in zip(PALETTE, data.order.values, strict=False):
+        errors = data.output_error.sel(order=order).values
+        panel.curve(_SIZES, errors, "o-", f"error of order {order}", color, size=4)
+        guide = errors[_FIRST] * (_SIZES / _SIZES[_FIRST]) ** (order + 1)
+        panel.curve(_SIZES, guide, ":", "", color, width=1)
+    panel = figure.panel(
+        "loss after one step", size, Axis("loss after the step / before", low=-0.6, high=2.0)
+    )
     styles = {"real": (INK, "o-"), "first order": (PALETTE[1], "--"), "second order": (PALETTE[2], "--")}
-    for curve, (colour, style) in styles.items():
-        panel.semilogx(_SIZES, data.loss.sel(curve=curve), style, color=colour, markersize=4, label=curve)
-    panel.axhline(1, color=FAINT, linewidth=0.8)
-    panel.set(xlabel="η in units of 2 / λ_max", ylabel="loss after the step / before", ylim=(-0.6, 2.0))
-    panel.set_title("loss after one step", fontsize=11)
-    panel.legend(frameon=False, fontsize=9, loc="lower left")
-
-
-def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
-    """Means of dz/deta less those of theory against 1/n."""
-    inverse = 1 / data.width.values
-    for number, (colour, label) in enumerate(zip(PALETTE, data.moment.values[: len(_X)], strict=False)):
-        one, shift = data.sel(moment=label), 0.015 * inverse.max() * (number - 2)
-        panel.errorbar(inverse + shift, one.measured - one.theory, one.measured_error, fmt="o", color=colour)
-        limit, error = float(one.limit - one.theory), float(one.standard_error)
-        panel.errorbar([shift], [limit], [error], fmt="D", color=colour, label=str(label).split(", ")[1])
-    panel.axhline(0, color=INK, linewidth=0.9, linestyle="--")
-    panel.set(xlabel="1 / width", ylabel="mean dz/dη of networks − infinite width")
-    panel.set_title("ensembles (diamonds: extrapolated)", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
+    for curve, (color, style) in styles.items():
+        panel.curve(_SIZES, data.loss.sel(curve=curve), style, curve, color, size=4)
+    panel.level(y=1, width=0.8)
+    panel = figure.panel(
+        "ensembles (diamonds: extrapolated)", "1 / width", "mean dz/dη of networks − infinite width"
+    )
+    for number, (color, moment) in enumerate(zip(PALETTE, data.moment.values[: len(_X)], strict=False)):
+        own = data.sel(moment=moment)
+        less = own.assign(measured=own.measured - own.theory, limit=own.limit - own.theory)
+        draw_limit(panel, less, str(moment).split(", ")[1], color, shift=0.015 * (number - 2))
+    panel.level(y=0, color=INK, dash="--")
+    return figure

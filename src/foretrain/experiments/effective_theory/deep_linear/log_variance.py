@@ -8,42 +8,25 @@ is carried by rare draws.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.effective_theory.deep_linear.networks import log_variance_moments, real_networks
+from foretrain.experiments.effective_theory.deep_linear.networks import (
+    Network,
+    Plan,
+    log_variance_moments,
+    real_networks,
+)
+from foretrain.experiments.judgements import measured_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, ORANGE, SKY, new_figure
+from foretrain.support.answers import INK, ORANGE, SKY, Axis, Figure
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import FloatArray
 from foretrain.theory.linear import scaling_limit_log_variance
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Network:
-    """Networks of one shape, and how many are drawn."""
-
-    width: int
-    depth: int
-    draws: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The networks that are measured."""
-
-    networks: tuple[Network, ...]
-
 
 PLANS: Mapping[Scale, Plan] = {
     Scale.QUICK: Plan((Network(40, 10, 10_000), Network(20, 20, 10_000))),
@@ -53,25 +36,20 @@ PLANS: Mapping[Scale, Plan] = {
 
 def log_variance(plan: Plan, seed: int) -> Result:
     """Histogram of log R over real networks, with N(−r, 2r) and the exact mean and variance."""
-    import xarray
-
-    count = len(plan.networks)
-    tasks = list(zip(plan.networks, spawn(seed, count), strict=True))
-    cases = [_measure(network, own) for network, own in track(tasks, "deep linear networks")]
+    tasks = track(with_seeds(plan.networks, seed), "deep linear networks")
+    cases = [_measure(network, own) for network, own in tasks]
     data = xarray.concat(cases, "case", join="outer")
-    rows = tuple(row for case in range(count) for row in _rows(data.isel(case=case), 2 * count))
+    rows = tuple(row for case in range(len(cases)) for row in _rows(data.isel(case=case), 2 * len(cases)))
     deepest = data.isel(case=-1)
     verdict = (
         f"At L = {deepest.depth.item()}, n = {deepest.width.item()} the typical output variance is "
         f"{np.exp(np.nanmedian(deepest.log_R)):.2f} of its mean; mean and variance of log R "
         f"{'do not agree' if any(row.agrees is False for row in rows) else 'agree'} with the exact theory."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def _measure(network: Network, seed: Seed) -> xarray.Dataset:
-    import xarray
-
     ensemble = real_networks(network.depth, network.width, network.draws, seed)
     metrics = [chunk[network.depth].ravel() for chunk in ensemble.metrics([network.depth])]
     mean, variance = log_variance_moments(network.width, network.depth)
@@ -85,60 +63,42 @@ def _rows(case: xarray.Dataset, tested: int) -> list[Row]:
     """Mean and variance against the exact theory, and against the limit for orientation."""
     values = case.log_R.dropna("draw").values
     count, bound = len(values), largest_score_allowed(tested)
-    mean, deviations = float(values.mean()), values - values.mean()
-    spread = float(values.var(ddof=1))
+    mean, spread = float(values.mean()), float(values.var(ddof=1))
     mean_error = float(np.sqrt(spread / count))
-    spread_error = float(np.sqrt(np.var(deviations**2) / count))
+    spread_error = float(np.sqrt(np.var((values - values.mean()) ** 2) / count))
     name = f"n = {case.width.item()}, L = {case.depth.item()}"
-    ratio = case.depth.item() / case.width.item()
-    rows = []
-    for label, expected, here, error in (
-        ("E log R", case["mean"].item(), mean, mean_error),
-        ("Var log R", case.variance.item(), spread, spread_error),
-    ):
-        rows.append(
-            Row(f"{name}: {label}", expected, here, error, agrees=abs(here - expected) <= bound * error)
-        )
-    limit = scaling_limit_log_variance(ratio)
-    rows.append(Row(f"{name}: E log R, limit −r", limit.mean, mean, mean_error))
-    rows.append(Row(f"{name}: Var log R, limit 2r", limit.variance, spread, spread_error))
-    return rows
+    limit = scaling_limit_log_variance(case.depth.item() / case.width.item())
+    return [
+        measured_row(f"{name}: E log R", case["mean"].item(), mean, mean_error, bound),
+        measured_row(f"{name}: Var log R", case.variance.item(), spread, spread_error, bound),
+        Row(f"{name}: E log R, limit −r", limit.mean, mean, mean_error),
+        Row(f"{name}: Var log R, limit 2r", limit.variance, spread, spread_error),
+    ]
 
 
-def _draw(data: xarray.Dataset) -> Figure:
+def _figure(data: xarray.Dataset) -> Figure:
+    cases = [data.isel(case=index) for index in range(data.sizes["case"])]
     title = "Output variance R of real deep linear networks"
-    figure, panels = new_figure(title, 1, data.sizes["case"], (6 * data.sizes["case"], 4.8))
-    for index, panel in enumerate(panels):
-        _draw_case(panel, data.isel(case=index))
-    panels[0].set_ylabel("density")
+    figure = Figure(title, columns=len(cases), size=(6 * len(cases), 4.8))
+    for case in cases:
+        values = case.log_R.dropna("draw").values
+        width, depth = case.width.item(), case.depth.item()
+        limit = scaling_limit_log_variance(depth / width)
+        edges = limit.mean + np.sqrt(limit.variance) * np.linspace(-4.2, 4.2, 61)
+        grid = np.linspace(edges[0], edges[-1], 301)
+        exact = _normal(grid, case["mean"].item(), case.variance.item())
+        top = 1.45 * exact.max()
+        title = f"n = {width}, L = {depth}  (r = {depth / width:g})"
+        panel = figure.panel(title, r"$\log (R/G_2)$", Axis("density", low=0, high=top), legend="upper left")
+        panel.histogram(values, edges, "real networks", SKY)
+        panel.curve(grid, _normal(grid, *limit), "-", "limit  $N(-r, 2r)$", INK)
+        panel.curve(grid, exact, "--", "normal, exact moments", ORANGE)
+        panel.level(x=0, dash=":", width=1.2)
+        panel.note(0, 0.76 * top, "mean of R")
+        panel.level(x=np.median(values), dash=":", width=1.2)
+        panel.note(np.median(values), 0.76 * top, "typical R", align="right")
     return figure
 
 
-def _draw_case(panel: Axes, case: xarray.Dataset) -> None:
-    values = case.log_R.dropna("draw").values
-    ratio = case.depth.item() / case.width.item()
-    limit = scaling_limit_log_variance(ratio)
-    edges = limit.mean + np.sqrt(limit.variance) * np.linspace(-4.2, 4.2, 61)
-    panel.hist(
-        values, list(edges), density=True, color=SKY, edgecolor="white", linewidth=0.4, label="real networks"
-    )
-    grid = np.linspace(edges[0], edges[-1], 301)
-    panel.plot(grid, _normal(grid, *limit), color=INK, linewidth=1.8, label="limit  $N(-r, 2r)$")
-    exact = _normal(grid, case["mean"].item(), case.variance.item())
-    panel.plot(grid, exact, "--", color=ORANGE, linewidth=1.8, label="normal with exact mean and variance")
-    top = 1.45 * exact.max()
-    panel.set_ylim(0, top)
-    for place, text, side in ((0.0, "mean of R", "left"), (float(np.median(values)), "typical R", "right")):
-        panel.axvline(place, color=FAINT, linewidth=1.2, linestyle=":")
-        offset = 4 if side == "left" else -4
-        panel.annotate(
-            text, (place, 0.76 * top), (offset, 0), textcoords="offset points", ha=side, fontsize=9, color=INK
-        )
-    panel.set_title(f"n = {case.width.item()}, L = {case.depth.item()}  (r = {ratio:g})", fontsize=11)
-    panel.set_xlabel(r"$\log (R/G_2)$")
-    panel.legend(frameon=False, fontsize=9, loc="upper left")
-
-
 def _normal(grid: FloatArray, mean: float, variance: float) -> FloatArray:
-    density: FloatArray = np.exp(-0.5 * (grid - mean) ** 2 / variance) / np.sqrt(2 * np.pi * variance)
-    return density
+    return np.asarray(np.exp(-0.5 * (grid - mean) ** 2 / variance) / np.sqrt(2 * np.pi * variance))

@@ -7,6 +7,7 @@ layer and only the growth of the higher moments with depth over width is left.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +17,22 @@ from foretrain.theory.ensembles import Ensemble
 from foretrain.theory.linear import DeepLinear, connected, log_variance_statistics, moments
 
 _G0 = 1.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """Networks of one shape, and how many are drawn."""
+
+    width: int
+    depth: int
+    draws: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The networks that are measured."""
+
+    networks: tuple[Network, ...]
 
 
 def real_networks(depth: int, width: int, draws: int, seed: Seed) -> Ensemble:

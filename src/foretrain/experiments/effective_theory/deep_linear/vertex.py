@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.effective_theory.deep_linear.networks import real_networks, vertex
+from foretrain.experiments.effective_theory.deep_linear.networks import Network, Plan, real_networks, vertex
+from foretrain.experiments.judgements import limit_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import INK, PALETTE, new_figure
+from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import FloatArray
 from foretrain.theory.ensembles import connected_correlator
 from foretrain.theory.linear import scaling_limit_connected
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 _LARGEST_RATIO = 2.0  # of the theory curves; networks are measured up to 1/2, where the tails are still tame
 _SHOWN_RATIOS = (0.1, 0.2, 0.4)
-
-
-@dataclass(frozen=True)
-class Network:
-    """Networks of one width, and how many are drawn."""
-
-    width: int
-    depth: int
-    draws: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The networks that are measured."""
-
-    networks: tuple[Network, ...]
 
 
 PLANS: Mapping[Scale, Plan] = {
@@ -59,10 +38,8 @@ PLANS: Mapping[Scale, Plan] = {
 
 def deep_linear_vertex(plan: Plan, seed: int) -> Result:
     """κ_2 against (l−1)/n for several widths: a straight line first (3.28), an exponential later (3.56)."""
-    import xarray
-
-    tasks = list(zip(plan.networks, spawn(seed, len(plan.networks)), strict=True))
-    measured = [_measure(network, own_seed) for network, own_seed in track(tasks, "deep linear networks")]
+    tasks = track(with_seeds(plan.networks, seed), "deep linear networks")
+    measured = [_measure(network, own) for network, own in tasks]
     curves = [_curve(network.width) for network in plan.networks]
     data = xarray.merge([xarray.concat(measured, "point"), xarray.concat(curves, "curve_point")])
     rows = _table(data)
@@ -72,22 +49,19 @@ def deep_linear_vertex(plan: Plan, seed: int) -> Result:
         f"{agreeing} of {len(rows)} measured values of κ_2 agree with the exact theory; "
         f"at (l−1)/n = {_LARGEST_RATIO:g} the straight line is short by a factor {shortfall:.0f}."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def _measure(network: Network, seed: Seed) -> xarray.Dataset:
     """κ_2 of layers 2..L from the variance of the last metric over real networks."""
-    import xarray
-
     layers = list(range(2, network.depth + 1))
-    found = connected_correlator(
-        real_networks(network.depth, network.width, network.draws, seed), "1122", layers=layers
-    )
+    networks = real_networks(network.depth, network.width, network.draws, seed)
+    correlator = connected_correlator(networks, "1122", layers=layers)
     return xarray.Dataset(
         {
             "theory": ("point", vertex(network.width, layers)),
-            "measured": ("point", found.value.values.ravel()),
-            "standard_error": ("point", found.standard_error.values.ravel()),
+            "measured": ("point", correlator.value.values.ravel()),
+            "standard_error": ("point", correlator.standard_error.values.ravel()),
             "draws": ("point", [network.draws] * len(layers)),
         },
         coords={"width": ("point", [network.width] * len(layers)), "layer": ("point", layers)},
@@ -95,8 +69,6 @@ def _measure(network: Network, seed: Seed) -> xarray.Dataset:
 
 
 def _curve(width: int) -> xarray.Dataset:
-    import xarray
-
     layers = list(range(2, int(_LARGEST_RATIO * width) + 2))
     return xarray.Dataset(
         {"curve": ("curve_point", vertex(width, layers))},
@@ -113,60 +85,34 @@ def _limit(ratios: FloatArray) -> FloatArray:
 
 
 def _table(data: xarray.Dataset) -> tuple[Row, ...]:
-    widths = np.unique(data.width)
+    widths, rows = np.unique(data.width), []
     bound = largest_score_allowed(len(widths) * len(_SHOWN_RATIOS))
-    rows = []
     for width in widths:
         for ratio in _SHOWN_RATIOS:
             layer = round(ratio * width) + 1
-            point = data.isel(point=(data.width.values == width) & (data.layer.values == layer)).squeeze(
-                "point"
-            )
-            score = (point.measured - point.theory) / point.standard_error
-            rows.append(
-                Row(
-                    f"κ_2, n = {width}, layer {layer}",
-                    point.theory.item(),
-                    point.measured.item(),
-                    point.standard_error.item(),
-                    agrees=bool(abs(score) <= bound),
-                )
-            )
+            at = data.isel(point=(data.width.values == width) & (data.layer.values == layer)).squeeze("point")
+            names = ("theory", "measured", "standard_error")
+            rows.append(limit_row(f"κ_2, n = {width}, layer {layer}", at, bound, names))
     return tuple(rows)
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    figure, (near, far) = new_figure("Deep linear networks: interaction between neurons", 1, 2, (12, 4.8))
-    _draw_lines(near, np.linspace(0, 0.5, 101))
-    _draw_lines(far, np.linspace(0.01, _LARGEST_RATIO, 201))
-    for color, width in zip(PALETTE, np.unique(data.width), strict=False):
-        curve = data.isel(curve_point=data.curve_width.values == width)
-        points = data.isel(point=data.width.values == width)
-        for panel in (near, far):
-            panel.plot((curve.curve_layer - 1) / width, curve.curve, color=color, linewidth=1.4)
-            panel.errorbar(
-                (points.layer - 1) / width,
-                points.measured,
-                points.standard_error,
-                fmt="o",
-                color=color,
-                markersize=4,
-                markerfacecolor="white",
-                label=f"n = {width}: exact (line), measured (points)",
-            )
-    near.set_xlim(0, 0.52)
-    near.set_ylim(0, 1.9)
-    near.set_title("small ratio", fontsize=11)
-    near.set_ylabel(r"$\kappa_2 = E[(z_j^2-G_2)(z_k^2-G_2)]\,/\,G_2^2$")
-    far.set_yscale("log")
-    far.set_xlim(0, _LARGEST_RATIO)
-    far.set_title("large ratio, logarithmic axis", fontsize=11)
-    for panel in (near, far):
-        panel.set_xlabel(r"depth over width  $(\ell-1)/n$")
-    near.legend(frameon=False, fontsize=9, loc="upper left")
+def _figure(data: xarray.Dataset) -> Figure:
+    figure = Figure("Deep linear networks: interaction between neurons", columns=2, size=(12, 4.8))
+    symbol = r"$\kappa_2 = E[(z_j^2-G_2)(z_k^2-G_2)]\,/\,G_2^2$"
+    for title, largest, y in (
+        ("small ratio", 0.52, Axis(symbol, low=0, high=1.9)),
+        ("large ratio, logarithmic axis", _LARGEST_RATIO, log()),
+    ):
+        x = Axis(r"depth over width  $(\ell-1)/n$", low=0, high=largest)
+        panel = figure.panel(title, x, y, legend="" if figure.panels else "upper left")
+        ratio = np.linspace(0.01, largest, 201)
+        panel.curve(ratio, 2 * ratio, "--", r"first order  $2(\ell-1)/n$", INK, width=1.1)
+        panel.curve(ratio, _limit(ratio), ":", r"limit  $e^{2(\ell-1)/n}-1$", INK)
+        for color, width in zip(PALETTE, np.unique(data.width), strict=False):
+            curve = data.isel(curve_point=data.curve_width.values == width)
+            at = data.isel(point=data.width.values == width)
+            panel.curve((curve.curve_layer - 1) / width, curve.curve, "-", "", color)
+            label = f"n = {width}: exact (line), measured (points)"
+            points = (at.layer - 1) / width, at.measured
+            panel.curve(*points, "o", label, color, error=at.standard_error, hollow=True, size=4)
     return figure
-
-
-def _draw_lines(panel: Axes, ratio: FloatArray) -> None:
-    panel.plot(ratio, 2 * ratio, "--", color=INK, linewidth=1.1, label=r"first order  $2(\ell-1)/n$")
-    panel.plot(ratio, _limit(ratio), ":", color=INK, linewidth=1.6, label=r"limit  $e^{2(\ell-1)/n}-1$")

@@ -14,15 +14,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.compare.judging.widths import extrapolation_weights
-from foretrain.experiments.effective_theory.finite_width_posterior.drawing import draw
+from foretrain.experiments.judgements import limit_row, measured_row
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.answers import FAINT, INK, PALETTE, Axis, Figure, Panel
 from foretrain.support.progress import track
-from foretrain.support.seeds import integer, spawn
+from foretrain.support.seeds import integer, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.bayes import (
     book_posterior_mean,
@@ -50,6 +52,23 @@ QUANTITIES = (
     *(f"covariance of means of outputs {i} and {j}" for i, j in ((1, 1), (1, 2), (2, 2))),
     *(f"metric of layer {layer}, inputs {a} and {b}" for layer in (2, 3) for a, b in _PAIRS),
 )
+_FOOTNOTE = "metric of layer 2, inputs 0 and 1"
+_PANELS = {  # quantities and their labels
+    "log evidence": {"log evidence": "log p(targets)"},
+    "posterior mean": {f"mean of output {i}": f"output {i}" for i in (1, 2)},
+    "posterior covariance": {
+        "variance of an output, given the metric": "one output, given metric",
+        **{
+            f"covariance of means of outputs {i} and {j}": f"means of {i}, {j}"
+            for i, j in ((1, 1), (2, 2), (1, 2))
+        },
+    },
+    "shift of hidden layers": {
+        f"metric of layer {layer}, inputs 0 and {b}": f"layer {layer}, inputs 0, {b}"
+        for layer in (3, 2)
+        for b in (0, 1)
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -75,9 +94,7 @@ CASES = (
 class Plan:
     """How many networks of which widths are weighted."""
 
-    draws: dict[
-        int, int
-    ]  # networks, by multiple of the narrowest widths; most where the limit has its noise from
+    draws: dict[int, int]  # by multiple of the narrowest widths; most where the limit has its noise from
 
 
 PLANS: Mapping[Scale, Plan] = {
@@ -93,23 +110,17 @@ def finite_width_posterior(plan: Plan, seed: int, parts: Parts) -> Result:
         parts.get(
             f"{case.label} {multiple}", partial(_measure, case, multiple, plan.draws[multiple], integer(own))
         )
-        for (case, multiple), own in track(list(zip(tasks, spawn(seed, len(tasks)), strict=True)), "widths")
+        for (case, multiple), own in track(with_seeds(tasks, seed), "widths")
     ]
     data = _dataset(measured, tuple(plan.draws))
     rows = _table(data)
-    return Result(_verdict(rows), rows, data, partial(draw, data))
-
-
-def _network(case: Case, multiple: int) -> MLP:
-    return case.mlp.replace(width=[multiple * width for width in case.mlp.hidden_widths])
+    return Result(_verdict(rows), rows, data, partial(_figure, data))
 
 
 def _measure(case: Case, multiple: int, draws: int, seed: int) -> xarray.Dataset:
     """n times what finite width changes, by importance weights."""
-    import xarray
-
-    mlp = _network(case, multiple)
-    found = importance_posterior(
+    mlp = case.mlp.replace(width=[multiple * width for width in case.mlp.hidden_widths])
+    posterior = importance_posterior(
         mlp, _INPUTS[:2], _TARGETS, _INPUTS[2:], draws=draws, noise=case.noise, seed=seed
     )
     infinite = _theory(mlp, case.noise)
@@ -122,9 +133,9 @@ def _measure(case: Case, multiple: int, draws: int, seed: int) -> xarray.Dataset
     )
     return xarray.Dataset(
         {
-            "value": ("quantity", n * (_read(found.to_dataset()) - start)),
-            "standard_error": ("quantity", n * _read(found.standard_error)),
-            "effective_draws": found.effective_draws,
+            "value": ("quantity", n * (_values(posterior.to_dataset()) - start)),
+            "standard_error": ("quantity", n * _values(posterior.standard_error)),
+            "effective_draws": posterior.effective_draws,
         }
     )
 
@@ -138,11 +149,11 @@ def _entry(values: xarray.DataArray | None) -> float:
     return float(values.values[0, 0])
 
 
-def _read(found: xarray.Dataset) -> Array:
+def _values(posterior: xarray.Dataset) -> Array:
     """All quantities in order, of a posterior or of its standard errors."""
-    wiring = found["wiring"].values[0, :, 0]
-    one = [found["log_evidence"].item(), *found["mean"].values[0], found["covariance"].item()]
-    return np.array([*one, *wiring[np.triu_indices(2)], *_metrics(found["metric"])])
+    wiring = posterior["wiring"].values[0, :, 0]
+    one = [posterior["log_evidence"].item(), *posterior["mean"].values[0], posterior["covariance"].item()]
+    return np.array([*one, *wiring[np.triu_indices(2)], *_metrics(posterior["metric"])])
 
 
 def _metrics(metric: xarray.DataArray) -> list[float]:
@@ -166,8 +177,6 @@ def _coefficients(case: Case) -> Array:
 
 
 def _dataset(measured: Sequence[xarray.Dataset], scales: tuple[int, ...]) -> xarray.Dataset:
-    import xarray
-
     shape = (len(CASES), len(scales), len(QUANTITIES))
     value, error = (
         np.reshape([part[name].values for part in measured], shape) for name in ("value", "standard_error")
@@ -199,52 +208,40 @@ def _dataset(measured: Sequence[xarray.Dataset], scales: tuple[int, ...]) -> xar
 
 def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     bound = largest_score_allowed(len(CASES) * len(QUANTITIES))
-    rows = []
-    for name in data["case"].values:
-        for quantity in QUANTITIES:
-            own = data.sel(case=name, quantity=quantity)
-            theory, found, error = (own[key].item() for key in ("theory", "limit", "limit_error"))
-            agrees = bool(abs(found - theory) <= bound * error)
-            rows.append(Row(f"{name}: {quantity}, times n", theory, found, error, agrees=agrees))
+    names = ("theory", "limit", "limit_error")
+    rows = [
+        limit_row(f"{name}: {quantity}, times n", data.sel(case=name, quantity=quantity), bound, names)
+        for name in data["case"].values
+        for quantity in QUANTITIES
+    ]
     return (*rows, *_book_rows(data), _footnote_row(data))
 
 
 def _book_rows(data: xarray.Dataset) -> list[Row]:
     """(6.88) letter by letter at the narrowest width, beside the exact posterior there: no claim, which is closer."""
-    own = data.sel(case=CASES[0].label).isel(scale=0)
-    width, rows = own["width"].item(), []
-    for place, quantity in enumerate(QUANTITIES[1:3]):
-        exact, error = (own[key].sel(quantity=quantity).item() for key in ("measured", "standard_error"))
-        first = own["theory"].sel(quantity=quantity).item()
-        rows.append(
-            Row(
-                f"{CASES[0].label}, n = {width}: {quantity} by (6.88) literally, times n, beside the exact one",
-                exact,
-                data["book_mean"].values[place].item(),
-                error,
-                note=f"its parts beyond 1/n are not controlled; strictly to first order it is {first:.3g}",
-            )
-        )
+    narrow, rows = data.sel(case=CASES[0].label).isel(scale=0), []
+    for quantity, book in zip(QUANTITIES[1:3], data["book_mean"].values.tolist(), strict=True):
+        own = narrow.sel(quantity=quantity)
+        title = f"{CASES[0].label}, n = {own['width'].item()}: {quantity} by (6.88) literally, times n"
+        note = "its parts beyond 1/n are not controlled; strictly to first order it is"
+        exact, error, first = (own[key].item() for key in ("measured", "standard_error", "theory"))
+        rows.append(Row(f"{title}, beside the exact one", exact, book, error, note=f"{note} {first:.3g}"))
     return rows
 
 
 def _footnote_row(data: xarray.Dataset) -> Row:
     """Whether n times the shift of layer 2 stays or falls with n."""
-    quantity = "metric of layer 2, inputs 0 and 1"
-    own = data.sel(case=CASES[0].label, quantity=quantity)
+    own = data.sel(case=CASES[0].label, quantity=_FOOTNOTE)
     narrow, wide = own["measured"].values[[0, -1]]
-    relative = (own["standard_error"] / own["measured"]).values[[0, -1]]
     first, last = data["width"].values[[0, -1]]
-    ratio = float(wide / narrow)
-    published = float(first / last)
-    error = abs(ratio) * float(np.hypot(*relative))
-    return Row(
-        f"{CASES[0].label}: {quantity}, times n: n = {last} over n = {first}, by footnote 35",
-        published,
-        ratio,
+    error = abs(wide / narrow) * np.hypot(*(own["standard_error"] / own["measured"]).values[[0, -1]])
+    return measured_row(
+        f"{CASES[0].label}: {_FOOTNOTE}, times n: n = {last} over n = {first}, by footnote 35",
+        first / last,
+        wide / narrow,
         error,
-        agrees=bool(abs(ratio - published) <= 3 * error),
-        note="the book has this layer at 1/n^2, but the sum over the neurons after it makes that 1/n, as measured",
+        3,
+        "the book has this layer at 1/n^2, but the sum over the neurons after it makes that 1/n, as measured",
         disputed=True,
     )
 
@@ -258,3 +255,39 @@ def _verdict(rows: tuple[Row, ...]) -> str:
         f"layer before the last hidden one moves at 1/n (ratio {footnote.here:.3g} where footnote 35 has "
         f"{footnote.expected:.3g})."
     )
+
+
+def _figure(data: xarray.Dataset) -> Figure:
+    """n times what finite width changes, against 1/n: one row of panels for each network."""
+    title = "Bayesian learning at finite width: exact posteriors, and their order 1/n from theory"
+    cases = data["case"].values
+    figure = Figure(title, columns=len(_PANELS), size=(18, 4.6 * len(cases)))
+    ticks = {0: "0", **{1 / width: f"1/{width}" for width in data["width"].values.tolist()}}
+    for row, case in enumerate(cases):
+        own = data.sel(case=case)
+        label = "1/n, n the width of the last hidden layer" if row == len(cases) - 1 else ""
+        x = Axis(label, low=-0.0015, high=1.06 * max(ticks), ticks=ticks)
+        for column, (name, quantities) in enumerate(_PANELS.items()):
+            y = Axis("" if column else "n × (exact − infinite width)", room=0.36)
+            panel = figure.panel(f"{case}: {name}", x, y, legend="upper center", legend_columns=2)
+            for (quantity, label), color in zip(quantities.items(), PALETTE, strict=False):
+                _draw_quantity(panel, own.sel(quantity=quantity), label, color)
+            if (
+                name == "shift of hidden layers"
+            ):  # what layer 2 would do at 1/n^2, from its narrowest network on
+                line = [0, own.measured.sel(quantity=_FOOTNOTE).values[0]]
+                panel.curve([0, max(ticks)], line, "--", "1/n² (footnote 35)", FAINT, width=1.2)
+            panel.curve([], [], "*", "theory at 1/n → 0", INK, hollow=True, size=11)
+            panel.level(x=0, width=0.8)
+    return figure
+
+
+def _draw_quantity(panel: Panel, own: xarray.Dataset, label: str, color: str) -> None:
+    """Measured values, the quadratic through them and their limit, and the theory as a star."""
+    inverse, limit = 1 / own["width"].values, own.limit.item()
+    panel.curve(inverse, own.measured, "o", label, color, error=own.standard_error, size=4)
+    fine = np.linspace(0, inverse.max(), 60)
+    curve = np.polyfit([0, *inverse], [limit, *own.measured.values], 2)
+    panel.curve(fine, np.polyval(curve, fine), "-", "", color, width=1, alpha=0.6)
+    panel.curve(0, limit, "_", "", color, error=own.limit_error)
+    panel.curve(0, own.theory, "*", "", color, size=11)

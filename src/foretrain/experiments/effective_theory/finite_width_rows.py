@@ -1,21 +1,17 @@
-"""The table of trained networks of finite width beside theory."""
+"""The rows of ``finite_width_training``: trained networks of finite width beside theory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import xarray
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.compare.judging.widths import extrapolation_weights
-from foretrain.experiments.judgements import agreement_rows, computed_row
+from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row, measured_row, rows_of
 from foretrain.experiments.registry import Row
 from foretrain.theory.prediction.finite_width.clock import Clock
 from foretrain.theory.prediction.finite_width.projectors import course_of
-
-if TYPE_CHECKING:
-    import xarray
 
 Array = NDArray[np.float64]
 
@@ -70,47 +66,44 @@ def entries_of(data: xarray.Dataset, observable: str) -> list[str]:
     return [name for name in data["entry"].values.tolist() if name.startswith(f"{observable} ")]
 
 
-def _told(data: xarray.Dataset, name: str) -> str:
-    """An entry in words; which output and which test only where there are several."""
+def _title(own: xarray.Dataset, name: str) -> str:
+    """A case and an entry in words; which output and which test only where there are several."""
     observable, _, place = name.partition(" of output ")
-    several = len(entries_of(data, observable)) > 1
     output, _, test = place.partition(" at ")
-    return f"{observable} (output {output}, test {test})" if several else observable
+    several = len(entries_of(own, observable)) > 1
+    return f"{own['case'].item()}: {observable}" + (f" (output {output}, test {test})" if several else "")
+
+
+def _entries(data: xarray.Dataset, observable: str) -> list[tuple[str, xarray.Dataset]]:
+    """Every entry of an observable in all cases, with its title."""
+    cases = [case_of(data, case) for case in data["case"].values.tolist()]
+    return [(_title(own, name), own.sel(entry=name)) for own in cases for name in entries_of(own, observable)]
 
 
 def _limit_rows(data: xarray.Dataset) -> list[Row]:
-    cases = {case: case_of(data, case) for case in data["case"].values.tolist()}
-    entries = [(case, own, name) for case, own in cases.items() for name in entries_of(own, "interaction")]
+    entries = _entries(data, "interaction")
     bound = largest_score_allowed(len(entries))
-    rows = []
-    for case, own, name in entries:
-        at = own.sel(entry=name)
-        theory, limit, error = (at[key].item() for key in ("theory", "limit", "standard_error"))
-        agrees = bool(abs(limit - theory) <= bound * error)
-        rows.append(Row(f"{case}: {_told(own, name)}, times n, limit", theory, limit, error, agrees=agrees))
-    return rows
+    return [limit_row(f"{title}, times n, limit", at, bound) for title, at in entries]
 
 
 def _widest_rows(data: xarray.Dataset) -> list[Row]:
     """n (mean − infinite width) at the largest width: tested where higher orders are below the noise, for L = 2."""
-    cases = {case: case_of(data, case) for case in data["case"].values.tolist()}
-    entries = [(case, own, name) for case, own in cases.items() for name in entries_of(own, "mean")]
-    shallow = [entry for entry in entries if "L = 2" in entry[0]]
-    bound = largest_score_allowed(len(shallow))
+    entries = [(title, at.isel(width=-1)) for title, at in _entries(data, "mean")]
+    shallow = sum("L = 2" in title for title, _ in entries)
+    bound = largest_score_allowed(shallow)
     rows, inside = [], 0
-    for case, own, name in entries:
-        at = own.sel(entry=name).isel(width=-1)
-        theory, found, error = (at[key].item() for key in ("theory", "measured", "measured_error"))
-        title = f"{case}: {_told(own, name)} less infinite width, times n, at n = {at['width'].item():.0f}"
-        z = (found - theory) / error
-        if "L = 2" in case:
-            inside += abs(z) <= _NEAR
-            note = "" if abs(z) <= _NEAR else "orders beyond 1/n or chance; the limit is tested above"
-            rows.append(Row(title, theory, found, error, agrees=bool(abs(z) <= bound), note=note))
+    for title, at in entries:
+        theory, here, error = (at[key].item() for key in ("theory", "measured", "measured_error"))
+        title += f" less infinite width, times n, at n = {at['width'].item():.0f}"
+        near = abs(here - theory) <= _NEAR * error
+        if "L = 2" in title:
+            inside += near
+            note = "" if near else "orders beyond 1/n or chance; the limit is tested above"
+            rows.append(measured_row(title, theory, here, error, bound, note))
         else:
             note = "L = 3 at this width: orders beyond 1/n are as large as the noise; the limit is what is tested"
-            rows.append(Row(title, theory, found, error, note=note))
-    return [*rows, _near_row(inside, len(shallow))]
+            rows.append(Row(title, theory, here, error, note=note))
+    return [*rows, _near_row(inside, shallow)]
 
 
 def _near_row(inside: int, count: int) -> Row:
@@ -131,15 +124,8 @@ def _verdict_rows(data: xarray.Dataset) -> list[Row]:
     for case in data["case"].values.tolist():
         own = data.sel(case=case)
         note = f"largest |z| {own['largest_z'].item():.2f} of at most {own['bound'].item():.2f}"
-        rows.append(
-            Row(
-                f"{case}: rms z of all entries, limit",
-                f"at most {own['rms_bound'].item():.2f}",
-                own["rms_z"].item(),
-                agrees=bool(own["agrees"].item()),
-                note=note,
-            )
-        )
+        title, most = f"{case}: rms z of all entries, limit", f"at most {own['rms_bound'].item():.2f}"
+        rows.append(Row(title, most, own["rms_z"].item(), agrees=bool(own["agrees"].item()), note=note))
     return rows
 
 
@@ -152,31 +138,26 @@ def variance_scores(data: xarray.Dataset) -> dict[str, xarray.DataArray]:
 
 def _variance_rows(data: xarray.Dataset) -> list[Row]:
     scores = np.concatenate([each.values.ravel() for each in variance_scores(data).values()])
-    spread, largest = agreement_rows(scores)
-    return [
-        Row(f"NTK-variance part at every width: {row.quantity}", row.expected, row.here, agrees=row.agrees)
-        for row in (spread, largest)
-    ]
+    return rows_of("NTK-variance part at every width", agreement_rows(scores))
 
 
 def _difference_row(data: xarray.Dataset, first: str, second: str) -> Row:
     """How much further one algorithm's interaction goes than another's, in the limit."""
     one, other = (case_of(data, case).sel(entry=INTERACTION) for case in (first, second))
     inverse = 1 / one["width"].values.astype(float)
-    theory = one["theory"].item() - other["theory"].item()
-    title = f"{first} less {second}: interaction, times n"
+    theory, limit = (one[key].item() - other[key].item() for key in ("theory", "limit"))
     if (one["draws"].values == other["draws"].values).all():  # the same networks: their noise is shared
         values = (one["batch_value"] - other["batch_value"]).transpose("width", "batch").values
         error = values.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
         weights = extrapolation_weights(inverse / inverse.max(), error[:, None])[:, 0]
         limit, spread = float(weights @ values.mean(axis=1)), float(np.linalg.norm(weights * error))
     else:
-        limit = one["limit"].item() - other["limit"].item()
         spread = float(np.hypot(one["standard_error"].item(), other["standard_error"].item()))
     bound = largest_score_allowed(len(_PAIRS))
     seen = "resolved" if abs(limit) > 3 * spread else "not resolved from zero"
     note = f"{seen} ({abs(limit) / spread:.1f} standard errors from no dependence on the algorithm)"
-    return Row(title, theory, limit, spread, agrees=bool(abs(limit - theory) <= bound * spread), note=note)
+    title = f"{first} less {second}: interaction, times n"
+    return measured_row(title, theory, limit, spread, bound, note)
 
 
 def _power_row(data: xarray.Dataset, case: str, observable: str) -> Row:
@@ -220,14 +201,9 @@ def _printed_rows(data: xarray.Dataset) -> list[Row]:
     rows = []
     for name, note in notes.items():
         at = own.sel(entry=f"{name} of output 0 at 0")
-        printed, limit, error = (
-            data[f"printed_{name}"].item(),
-            at["limit"].item(),
-            at["standard_error"].item(),
-        )
-        agrees = bool(abs(limit - printed) <= 3 * error)
         title = f"{_SIN}: {name} as printed, times n, beside the limit of networks"
-        rows.append(Row(title, printed, limit, error, agrees=agrees, note=note, disputed=True))
+        at = at.assign(printed=data[f"printed_{name}"])
+        rows.append(limit_row(title, at, 3, ("printed", "limit", "standard_error"), note, disputed=True))
     return rows
 
 

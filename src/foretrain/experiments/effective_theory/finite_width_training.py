@@ -1,0 +1,343 @@
+"""Really trained networks beside the prediction of chapter ∞: what finite width does to them, times n.
+
+Networks of several widths are trained to the end, by gradient descent at two rates and by the two-step algorithm. The
+part of their mean output that comes from the fluctuations of the tangent kernel, the part that comes from its change
+while they learn, and that change itself must extrapolate to the coefficients of 1/n. At order 1/n the end of training
+depends on the algorithm: the same networks end elsewhere, by as much as predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray
+from numpy.typing import NDArray
+
+from foretrain.experiments.effective_theory.finite_width_rows import (
+    INTERACTION,
+    case_of,
+    entries_of,
+    kernel_deviation,
+    table,
+    variance_scores,
+    verdict,
+)
+from foretrain.experiments.parts import Parts
+from foretrain.experiments.registry import Result, Scale
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, RED, Axis, Figure, log
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed, with_seeds
+from foretrain.theory.architecture import MLP
+
+if TYPE_CHECKING:
+    import xarray
+
+    from foretrain.compare.trained.finite.comparison import FiniteComparison
+    from foretrain.compare.trained.finite.goal import FiniteAlgorithm
+
+Array = NDArray[np.float64]
+
+_RATE = 1.2
+_ANGLES = np.pi / 3 * np.arange(6) + 0.3
+_RADII = 1.6 * np.array([1.0, 1.15, 0.85, 1.1, 0.9, 1.2])
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What is learned, and where it is asked."""
+
+    X_train: Array
+    Y_train: Array
+    X_test: Array
+
+
+TWO_POINTS = Data(np.array([(-0.1, -0.7), (2.1, 0.25)]), np.array([[-0.3], [1.6]]), np.array([(-1.2, -0.95)]))
+TWO_OUTPUTS = Data(TWO_POINTS.X_train, np.array([(-0.3, 0.8), (1.6, -0.5)]), TWO_POINTS.X_test)
+SIX_POINTS = Data(
+    np.stack([_RADII * np.cos(_ANGLES), _RADII * np.sin(_ANGLES)], axis=1),
+    np.array([0.8, -0.6, 0.3, -0.9, 0.5, -0.2])[:, None],
+    np.array([(0.5, 0.5), (-1.0, 0.4)]),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Networks, data and an algorithm; ``rate`` is eta times the largest eigenvalue of Theta."""
+
+    activation: str
+    depth: int
+    data: Data
+    algorithm: FiniteAlgorithm
+    rate: float | None = None
+    note: str = ""
+
+    @property
+    def label(self) -> str:
+        """For example ``sin, L = 2, descent at 1.2``."""
+        how = "two-step" if self.algorithm == "two_step" else f"descent at {self.rate:g}"
+        return f"{self.activation}, L = {self.depth}{self.note}, {how}"
+
+    @property
+    def networks(self) -> str:
+        """Cases that share it train the same networks."""
+        small = "" if self.rate in (None, _RATE) else f" {self.rate:g}"
+        return f"{self.activation} {self.depth}{self.note}{small}"
+
+    def mlp(self, width: int) -> MLP:
+        """The network of table E of the reference."""
+        outputs = self.data.Y_train.shape[1]
+        sizes: dict[str, Any] = {"depth": self.depth, "width": width, "n_in": 2, "n_out": outputs}
+        return MLP(self.activation, C_b=0.1, C_W=1.3, lambda_b=0.5, lambda_W=1.0, **sizes)
+
+
+SIN = Case("sin", 2, TWO_POINTS, "gradient_descent", _RATE)
+SMALL_STEPS = Case("sin", 2, TWO_POINTS, "gradient_descent", 0.2)
+SIN_LEAP = Case("sin", 2, TWO_POINTS, "two_step")
+TANH = Case("tanh", 2, TWO_POINTS, "gradient_descent", _RATE)
+TANH_LEAP = Case("tanh", 2, TWO_POINTS, "two_step")
+TWO = Case("sin", 2, TWO_OUTPUTS, "gradient_descent", _RATE, ", two outputs")
+SIX = Case("sin", 2, SIX_POINTS, "gradient_descent", _RATE, ", six points")
+DEEP_SIN = Case("sin", 3, TWO_POINTS, "gradient_descent", _RATE)
+DEEP_LEAP = Case("sin", 3, TWO_POINTS, "two_step")
+DEEP_TANH = Case("tanh", 3, TWO_POINTS, "gradient_descent", _RATE)
+CASES = (SIN, SMALL_STEPS, SIN_LEAP, TANH, TANH_LEAP, TWO, SIX, DEEP_SIN, DEEP_LEAP, DEEP_TANH)
+
+Draws = dict[int, int]  # networks by width
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Networks by width: of sin and of tanh with one hidden layer, at small steps, on six points, and deeper ones.
+
+    The narrowest are those from which on a quadratic in 1/n reaches the limit: tanh bends more than sin.
+    """
+
+    sin: Draws
+    tanh: Draws
+    small_steps: Draws
+    six: Draws
+    deep: Draws
+    deep_tanh: Draws
+
+    def draws(self, case: Case) -> Draws:
+        """How many networks of which widths."""
+        if case.depth > 2:
+            return self.deep_tanh if case.activation == "tanh" else self.deep
+        special = {SMALL_STEPS.label: self.small_steps, SIX.label: self.six}
+        return special.get(case.label, self.tanh if case.activation == "tanh" else self.sin)
+
+
+PLANS: Mapping[Scale, Plan] = {
+    Scale.QUICK: Plan(
+        sin={64: 12_000, 128: 12_000, 256: 10_000, 1024: 8_000},
+        tanh={128: 8_000, 256: 6_000, 512: 5_000, 1024: 6_000},
+        small_steps={64: 4_000, 128: 4_000, 256: 3_000, 1024: 1_200},
+        six={64: 5_000, 128: 5_000, 256: 4_000, 512: 2_400},
+        deep={64: 8_000, 128: 6_000, 256: 2_400},
+        deep_tanh={64: 6_000, 128: 4_000, 256: 2_400},
+    ),
+    Scale.PAPER: Plan(
+        sin=dict.fromkeys((64, 128, 256, 1024), 60_000),
+        tanh=dict.fromkeys((128, 256, 512, 1024), 60_000),
+        small_steps={64: 30_000, 128: 30_000, 256: 30_000, 1024: 12_000},
+        six={64: 40_000, 128: 40_000, 256: 40_000, 512: 20_000},
+        deep={64: 60_000, 128: 60_000, 256: 24_000, 512: 8_000},
+        deep_tanh={128: 60_000, 256: 24_000, 512: 8_000, 768: 4_000},
+    ),
+}
+
+
+def finite_width_training(plan: Plan, seed: int, parts: Parts) -> Result:
+    """n times what finite width does to trained networks, case by case, against theory."""
+    seeds = dict(with_seeds(dict.fromkeys(case.networks for case in CASES), seed))
+    comparisons = {
+        case.label: compared(case, plan.draws(case), seeds[case.networks], parts)
+        for case in track(CASES, "cases")
+    }
+    data = _dataset(comparisons)
+    rows = table(data)
+    return Result(verdict(rows), rows, data, partial(_figure, data))
+
+
+def compared(case: Case, draws: Draws, seed: Seed, parts: Parts) -> FiniteComparison:
+    """The comparison of one case, whose widths are kept one by one."""
+    from foretrain.compare.trained.finite import compare_trained_finite
+
+    def kept(name: str, compute: Callable[[], xarray.Dataset]) -> xarray.Dataset:
+        return parts.get(f"{case.label} {name}", compute)
+
+    mlp = case.mlp(min(draws))
+    own = case.data
+    return compare_trained_finite(
+        mlp,
+        own.X_train,
+        own.Y_train,
+        own.X_test,
+        algorithm=case.algorithm,
+        eta=_eta(case, mlp),
+        widths=tuple(draws),
+        draws=tuple(draws.values()),
+        seed=seed,
+        keeper=kept,
+    )
+
+
+def _eta(case: Case, mlp: MLP) -> float | None:
+    if case.rate is None:
+        return None
+    from foretrain.theory.prediction.infinite_width import output_kernels
+
+    return case.rate / float(np.linalg.eigvalsh(output_kernels(mlp, case.data.X_train).Theta_train)[-1])
+
+
+def _dataset(comparisons: dict[str, FiniteComparison]) -> xarray.Dataset:
+    """All comparisons along ``case``; widths and entries that a case does not have are nan."""
+    numbers = ("theory", "limit", "standard_error", "z", "measured", "measured_error", "score", "batch_value")
+    parts = []
+    for comparison in comparisons.values():
+        own = comparison.to_dataset()
+        kept = {name: own[name].reset_coords(drop=True) for name in (*numbers, "steps")}
+        kept["draws"] = xarray.DataArray(own["draws"].values.astype(float), dims="width")
+        judged = {name: own.attrs[name] for name in ("rms_z", "largest_z", "bound", "agrees")}
+        judged["rms_bound"] = comparison.judgement.rms_bound
+        parts.append(xarray.Dataset(kept).assign(judged))
+    together = xarray.concat(
+        parts, xarray.Variable("case", list(comparisons)), join="outer", combine_attrs="drop"
+    )
+    return together.assign(_printed()).sortby("width")
+
+
+def _printed() -> dict[str, Any]:
+    """n times two parts for ``SIN`` by the formulas as they are printed."""
+    from foretrain.theory.prediction.finite_width import FiniteWidth, terms_as_printed
+
+    mlp, own = SIN.mlp(1024), SIN.data
+    ensemble = FiniteWidth.of(mlp, own.X_train, own.Y_train, own.X_test, spread="none")
+    terms = terms_as_printed(ensemble, SIN.algorithm, _eta(SIN, mlp))
+    n = {name: 1024 * float(term.values[0, 0]) for name, term in terms.items()}
+    return {
+        "printed_interaction": n["dntk"] + n["ddntk_1"] + n["ddntk_2"],
+        "printed_ntk_variance": n["ntk_variance"],
+    }
+
+
+_SHOWN = {  # panels of the interaction: cases with their labels and colours
+    "sin, L = 2: the end depends on the algorithm": {
+        SMALL_STEPS: ("descent, η λ = 0.2", GREEN),
+        SIN: ("descent, η λ = 1.2", BLUE),
+        SIN_LEAP: ("two-step", ORANGE),
+    },
+    "tanh, L = 2: higher orders fall as 1/n": {
+        TANH: ("descent, η λ = 1.2", BLUE),
+        TANH_LEAP: ("two-step", ORANGE),
+    },
+    "L = 3": {
+        DEEP_SIN: ("sin, descent, η λ = 1.2", BLUE),
+        DEEP_LEAP: ("sin, two-step", ORANGE),
+        DEEP_TANH: ("tanh, descent, η λ = 1.2", RED),
+    },
+}
+
+
+def _figure(data: xarray.Dataset) -> Figure:
+    """Interaction by algorithm and depth; all coefficients against theory; the kernel's part; its change."""
+    title = "Trained networks of finite width: n × (mean output − infinite width) against theory of order 1/n"
+    figure = Figure(title, columns=3, size=(16.5, 9.6))
+    present = {case: case_of(data, case) for case in data["case"].values.tolist()}
+    for title, looks in _SHOWN.items():
+        shown = {look: present[case.label] for case, look in looks.items() if case.label in present}
+        _add_interaction(figure, title, shown)
+    printed = data["printed_interaction"].item()
+    figure.panels[0].level(y=printed, color=BLUE, dash="--")
+    widest = 1 / data["width"].values.min()
+    figure.panels[0].note(widest, printed, "η λ = 1.2, formulas as printed", BLUE, align="right", above=True)
+    _add_limits(figure, present)
+    _add_variance(figure, data)
+    _add_kernel(figure, data, present)
+    return figure
+
+
+def _add_interaction(figure: Figure, title: str, cases: Mapping[tuple[str, str], xarray.Dataset]) -> None:
+    """Measured at every width, the quadratic through them, and the theory at 1/n = 0."""
+    widths = sorted({int(n) for own in cases.values() for n in own["width"].values})
+    ticks = {0: "0", **{1 / n: f"1/{n}" for n in widths}}
+    x = Axis("1/n", low=-0.0006, high=1.04 / widths[0], ticks=ticks)
+    y = Axis("n × interaction,  n E[z(T) − z^F]", room=0.3)
+    panel = figure.panel(title, x, y, legend="upper center", legend_columns=2)
+    for (label, color), every in cases.items():
+        own = every.sel(entry=INTERACTION)
+        inverse, limit = 1 / own["width"].values.astype(float), own["limit"].item()
+        value, error = own["measured"].values, own["measured_error"].values
+        panel.curve(inverse, value, "o", label, color, error=error)
+        # The quadratic in 1/n that was fitted, which has the limit at 0.
+        design = np.stack([inverse, inverse**2], axis=1) / error[:, None]
+        slope, bend = np.linalg.lstsq(design, (value - limit) / error, rcond=None)[0]
+        fine = np.linspace(0, inverse.max(), 60)
+        panel.curve(fine, limit + slope * fine + bend * fine**2, "-", "", color, width=1, alpha=0.6)
+        panel.curve(0, own["theory"], "*", "", color, size=13)
+        panel.curve(0, limit, "_", "", color, error=own["standard_error"], size=9)
+    panel.curve([], [], "*", "theory, 1/n → 0", INK, hollow=True, size=11)
+    panel.level(x=0, width=0.8)
+
+
+def _add_limits(figure: Figure, cases: Mapping[str, xarray.Dataset]) -> None:
+    """Every part of every case, extrapolated, over the theory."""
+    title = "n × every part of the mean, all cases"
+    panel = figure.panel(title, "theory", "networks, extrapolated to 1/n = 0", legend="upper left")
+    ends: list[float] = []
+    for observable, label, style, color in (
+        ("ntk_variance", "kernel's variance", "s", GREEN),
+        ("interaction", "kernel's change (interaction)", "o", BLUE),
+        ("mean", "whole mean", "D", RED),
+    ):
+        theory, limit, error = (
+            np.concatenate([own[key].sel(entry=entries_of(own, observable)) for own in cases.values()])
+            for key in ("theory", "limit", "standard_error")
+        )
+        panel.curve(theory, limit, style, label, color, error=error, size=4.5, alpha=0.85)
+        ends += [theory.min(), theory.max()]
+    ends = [min(ends), max(ends)]
+    panel.curve(ends, ends, "-", "", FAINT, width=1)
+
+
+def _add_variance(figure: Figure, data: xarray.Dataset) -> None:
+    """z-scores of the kernel's variance part at every width: no extrapolation, no fit."""
+    panel = figure.panel(
+        "kernel's variance part, at each width (band: 2 s.e.)",
+        log("n", ticks=data["width"].values),
+        Axis("(measured − theory) / standard error", low=-4.0, high=5.6),
+        legend="upper center",
+        legend_columns=2,
+    )
+    panel.region(low=-2, high=2)
+    panel.level(y=0, width=0.8)
+    scores = variance_scores(data)
+    for place, ((case, score), color) in enumerate(zip(scores.items(), (*PALETTE, INK))):
+        x = score["width"] * (1.0 + 0.035 * (place - len(scores) / 2))
+        for column, name in enumerate(score["entry"].values):
+            label = "" if column else case.removesuffix(", descent at 1.2")
+            panel.curve(x, score.sel(entry=name), "o", label, color, hollow=column > 0)
+
+
+def _add_kernel(figure: Figure, data: xarray.Dataset, cases: Mapping[str, xarray.Dataset]) -> None:
+    """Distance of the mean change of the kernel from theory, all its entries, over the size of the change."""
+    n = data["width"].values
+    panel = figure.panel(
+        "mean change of the tangent kernel by training",
+        log("n", ticks=n),
+        log("|n ΔNTK − theory| / |theory|", 0.004, 1.6),
+        legend="upper center",
+        legend_columns=2,
+    )
+    labels = [case.label for looks in _SHOWN.values() for case in looks if case.label in cases]
+    for case, color, marker in zip(labels, (*PALETTE, INK, FAINT), "oosoososo"):
+        size, noise = kernel_deviation(cases[case])
+        seen = size > noise  # less is noise alone, which has no place on this axis
+        widths = cases[case]["width"].values[seen]
+        panel.curve(widths, size[seen], f"{marker}-", case, color, error=noise[seen], width=1, size=4.5)
+    panel.curve(n, 12.0 / n, "--", "", INK, width=1.2)
+    panel.note(n[-2], 12.0 / n[-2], "1/n", align="right", above=False)

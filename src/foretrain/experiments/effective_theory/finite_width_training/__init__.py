@@ -1,1 +1,0 @@
-"""Chapter ∞: trained networks beside the prediction to order 1/n."""
