@@ -131,7 +131,9 @@ def test_seeds_repeat() -> None:
     first, again = top_modes(operator, 3, seed=4), top_modes(operator, 3, seed=4)
     assert torch.equal(first.vectors, again.vectors)
     assert len(first) == 3
-    assert repr(first).startswith("Modes(3 eigenvalues 1, 0.5, 0.333333; converged")
+    assert repr(first).startswith("3 leading eigenvalues, converged")
+    assert "0.333333" in repr(first)
+    assert first.plot().axes[0].get_lines()[0].get_ydata() == pytest.approx(first.values)
 
 
 def test_bad_input_is_refused() -> None:

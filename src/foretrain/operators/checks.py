@@ -9,6 +9,7 @@ from torch import Tensor
 
 from foretrain.operators.flat_blocks import random_normals
 from foretrain.operators.operator import Operator
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
 
@@ -16,8 +17,8 @@ _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _VECTORS = 4
 
 
-@dataclass(frozen=True)
-class OperatorCheck:
+@dataclass(frozen=True, repr=False)
+class OperatorCheck(Result):
     """Relative discrepancies found on random vectors; None where there is nothing to test."""
 
     batching: float
@@ -26,9 +27,9 @@ class OperatorCheck:
     symmetry: float | None
     negativity: float | None
 
-    def __repr__(self) -> str:
-        found = {name: value for name, value in vars(self).items() if value is not None}
-        return f"OperatorCheck: passed ({', '.join(f'{name} {value:.2g}' for name, value in found.items())})"
+    def answer(self) -> Answer:
+        """The discrepancies that were tested."""
+        return fields_answer(self, "The operator passed: relative discrepancies on random vectors.")
 
 
 def check(operator: Operator, *, tolerance: float | None = None, seed: Seed = 0) -> OperatorCheck:

@@ -15,6 +15,7 @@ from foretrain.operators.algebra import check_same_spaces
 from foretrain.operators.estimators.estimate import jackknife
 from foretrain.operators.flat_blocks import basis_rows, random_signs
 from foretrain.operators.operator import Operator
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 
@@ -24,8 +25,8 @@ _EXACT_SIZE = 256
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 
-@dataclass(frozen=True)
-class OperatorComparison:
+@dataclass(frozen=True, repr=False)
+class OperatorComparison(Result):
     """How far operator A is from operator B; errors are zero where every column was compared."""
 
     relative_difference: float
@@ -42,16 +43,13 @@ class OperatorComparison:
         """Whether the difference, with two standard errors on top, is within the tolerance."""
         return self.relative_difference + 2 * self.relative_difference_error <= self.tolerance
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """Whether they agree, and by how much they differ."""
         how = f"all {self.probes} columns" if self.exact else f"{self.probes} random probes"
         verdict = "agree" if self.agree else "differ"
-        return "\n".join(
-            [
-                f"OperatorComparison: the operators {verdict} at tolerance {self.tolerance:.2g} ({how})",
-                f"  |A - B| / |B|  {self.relative_difference:.6g} ± {self.relative_difference_error:.2g}",
-                f"  cosine         {self.cosine:.9g} ± {self.cosine_error:.2g}",
-                f"  |A| / |B|      {self.norm_ratio:.6g}",
-            ]
+        meanings = {"relative_difference": "|A - B| / |B|", "norm_ratio": "|A| / |B|"}
+        return fields_answer(
+            self, f"The operators {verdict} at tolerance {self.tolerance:.2g} ({how}).", meanings
         )
 
 
@@ -65,11 +63,8 @@ def compare(
 
     >>> from foretrain.operators import Space, compare, identity
     >>> one = identity(Space.of(unit=3))
-    >>> compare(1.1 * one, one, tolerance=0.2)
-    OperatorComparison: the operators agree at tolerance 0.2 (all 3 columns)
-      |A - B| / |B|  0.1 ± 0
-      cosine         1 ± 0
-      |A| / |B|      1.1
+    >>> compare(1.1 * one, one, tolerance=0.2).answer().statement
+    'The operators agree at tolerance 0.2 (all 3 columns).'
     """
     check_same_spaces(first, second)
     if probes < 2:

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from foretrain.operators.spaces import Space, Vector, VectorSpace
 from foretrain.operators.vectors import adopt
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 
 _DTYPES = (torch.float32, torch.float64)
 
 
-class LinearMap:
+class LinearMap(Result):
     """Products with vectors, structured or flat, one or many, cut into blocks that the map takes at once.
 
     What can be asked of it and made from it is in ``Operator``. ``flops`` is roughly what one product takes, as for

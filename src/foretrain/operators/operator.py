@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
@@ -29,6 +30,7 @@ from torch import Tensor
 from foretrain.operators.linear_map import LinearMap
 from foretrain.operators.spaces import VectorSpace
 from foretrain.operators.vectors import adopt, holds_one_vector
+from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from foretrain.operators.checks import OperatorCheck
     from foretrain.operators.comparison import OperatorComparison
     from foretrain.operators.estimators import Estimate, Modes, SpectralDensity
+
+_DRAWN = 20  # leading values of a picture
 
 
 class Operator(LinearMap):
@@ -315,12 +319,17 @@ class Operator(LinearMap):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_adjoint_made": None}  # weak references cannot be sent to other processes
 
-    def __repr__(self) -> str:
-        if self.domain == self.codomain:
-            spaces = f"on {self.domain.describe()}"
-        else:
+    def answer(self) -> Answer:
+        """Its spaces and what is declared of it; nothing is computed, and ``to_dataset`` writes it out."""
+        spaces = f"on {self.domain.describe()}"
+        if self.domain != self.codomain:
             spaces = f"from {self.domain.describe()} to {self.codomain.describe()}"
         structure = (
             "positive" if self.positive else "symmetric" if self.symmetric else "no declared structure"
         )
-        return f"{type(self).__name__} {spaces}: {structure}, {self.dtype} on {self.device}"
+        statement = f"{type(self).__name__} {spaces}: {structure}, {self.dtype} on {self.device}"
+        return Answer(statement, data=self.to_xarray)
+
+    def plot(self, ax: Any = None, *, path: str | Path | None = None) -> Any:
+        """Draw its leading eigenvalues or singular values, which takes products: see ``top_modes``."""
+        return self.top_modes(min(_DRAWN, *self.shape)).plot(ax, path=path)

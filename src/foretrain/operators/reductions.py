@@ -13,7 +13,7 @@ in place of the basis give T on average; the probes are drawn once, so that the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +24,7 @@ from foretrain.operators.flat_blocks import basis_rows, random_normals, random_s
 from foretrain.operators.operator import Operator
 from foretrain.operators.rearrangement import between
 from foretrain.operators.spaces import Space, Vector, axis_indices, axis_names
+from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -189,8 +190,10 @@ class SampledPartialTrace(AxisContraction):
         scale = self.weight * count
         return scale * (shift[:, 0] + total / count), scale * (variance / count).sqrt()
 
-    def __repr__(self) -> str:
-        return f"{super().__repr__()}, {self.probe_count} probes (seed {self.seed})"
+    def answer(self) -> Answer:
+        """As any operator, with the probes it is made of."""
+        found = super().answer()
+        return replace(found, statement=f"{found.statement}, {self.probe_count} probes (seed {self.seed})")
 
 
 class PairSum(AxisContraction):

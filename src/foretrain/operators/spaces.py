@@ -22,12 +22,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 
 Vector: TypeAlias = Any  # a tensor, or for a direct sum a dict of vectors: the space says which
 
 
-class VectorSpace(ABC):
+class VectorSpace(Result, ABC):
     """What every space can do: tell its size and turn vectors from one form into the other."""
 
     @property
@@ -170,8 +171,10 @@ class Space(VectorSpace):
     def __hash__(self) -> int:
         return hash(self.axes)
 
-    def __repr__(self) -> str:
-        return f"Space({', '.join(f'({name!r}, {size})' for name, size in self.axes)})"
+    def answer(self) -> Answer:
+        """The space as it is made."""
+        axes = ", ".join(f"({name!r}, {size})" for name, size in self.axes)
+        return Answer(f"Space({axes})", record={"axes": dict(self.axes)})
 
 
 class SumSpace(VectorSpace):
@@ -265,8 +268,10 @@ class SumSpace(VectorSpace):
     def __hash__(self) -> int:
         return hash(tuple(self.members.items()))
 
-    def __repr__(self) -> str:
-        return f"SumSpace({self.members!r})"
+    def answer(self) -> Answer:
+        """The space as it is made."""
+        members = {name: member.answer().document() for name, member in self.members.items()}
+        return Answer(f"SumSpace({self.members!r})", record={"members": members})
 
 
 def axis_names(over: str | Iterable[str]) -> tuple[str, ...]:

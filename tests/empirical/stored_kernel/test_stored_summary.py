@@ -54,9 +54,9 @@ def test_of_a_stored_kernel(tmp_path: Path, options: dict[str, Any]) -> None:
     text = repr(found)
     for part in (
         "130 samples",
-        f"effective rank {found.effective_rank:.4g} (trace² / squares), entropy rank {rank.value:.4g}",
-        "layers' shares",
-        "alignment with the targets",
+        f"Effective rank {found.effective_rank:.4g} (trace² / sum of squares), entropy rank {rank.value:.4g}",
+        "layer",
+        "Alignment with the targets",
         str(kernel.path),
     ):
         assert part in text
@@ -73,7 +73,7 @@ def test_memory_and_disk_agree(tmp_path: Path) -> None:
     above = in_memory.density.counts([in_memory.density.resolution, np.inf])
     assert above.value == pytest.approx([131], abs=1e-9)  # as many as there are parameters
     assert above.standard_error == pytest.approx([0], abs=1e-9)
-    assert "in memory" in repr(in_memory)
+    assert "foretrain.load" not in repr(in_memory)
     assert summarise(ntk(network(), inputs(60), by="layer")).layer_shares == pytest.approx(
         on_disk.layer_shares
     )

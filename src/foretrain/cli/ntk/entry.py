@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import typer
 
-from foretrain.cli.frame import Command, Seed, command_answer
+from foretrain.cli.frame import Command, Seed
 from foretrain.cli.model_inputs import model_from
-from foretrain.cli.ntk.answer import dataset, document, text
 from foretrain.cli.ntk.work import (
     Work,
     beside,
@@ -27,7 +25,6 @@ from foretrain.support.errors import InputError
 if TYPE_CHECKING:
     from foretrain.cli.ntk.work import Found
     from foretrain.empirical.kernel_analysis import KernelRegression
-    from foretrain.support.loading import Samples
 
 
 def ntk(
@@ -85,7 +82,6 @@ def ntk(
     """
     from foretrain.empirical.kernel_analysis.checks import checked_ridge
     from foretrain.empirical.kernel_analysis.summary import summarise, trace_shares
-    from foretrain.report.kernels import kernel_figure
     from foretrain.support.loading import load_samples
 
     work = Work(_outputs(outputs, trace), _by(by), store, engine, workers, batch_size, memory, anew)
@@ -103,17 +99,16 @@ def ntk(
     x_test = inputs_of(found, "x_test", network) if test else None
     kernel = kernel_of(network, x, None, work)
     across = None if x_test is None else kernel_of(network, x_test, x, beside(work))
-    y, misfit = _targets(found.y if outputs is None else _columns(found.y, work.outputs), kernel)
+    y, misfit = _targets(_columns(found.y, work.outputs), kernel)
     shares = None if store is not None or by == "layer" else trace_shares(network, x, work.outputs)
-    summary = summarise(kernel, y, top, seed, layer_shares=shares)
-    fit = None if ridge is None else _regression(kernel, across, y, ridge, misfit)
-    error = None if fit is None or across is None else _test_error(fit, found, work.outputs)
-    return command_answer(
-        document(summary, kernel, fit, error, misfit, seed),
-        text(summary, kernel, fit, error, misfit),
-        data=dataset(summary, fit),
-        figure=partial(kernel_figure, summary, f"Tangent kernel of {model}"),
-    )
+    title = f"Tangent kernel of {model}"
+    answer = summarise(kernel, y, top, seed, layer_shares=shares, note=misfit, title=title).answer()
+    if ridge is None:
+        return replace(answer, record={**answer.document(), "regression": None})
+    fit = _regression(kernel, across, y, ridge, misfit)
+    if across is not None and found.y_test is not None:
+        fit = fit.tested(_columns(found.y_test, work.outputs), work.outputs if outputs else None)
+    return _with_regression(answer, fit)
 
 
 def _outputs(text: str | None, trace: bool) -> Any:
@@ -142,11 +137,10 @@ def _refuse_one_folder_for_both(store: Path | None, answer: Any) -> None:
         raise InputError(f"-o and --save both name {store}: give the answer another folder than the kernel.")
 
 
-def _columns(y: Any, chosen: list[int]) -> Any:
-    """Targets of the chosen outputs, if there is one column for each output."""
-    return (
-        y[:, chosen] if y is not None and y.ndim == 2 and y.shape[1] > max(chosen) and min(chosen) >= 0 else y
-    )
+def _columns(y: Any, chosen: Any) -> Any:
+    """Targets of the chosen outputs, if some are and there is one column for each output."""
+    fits = isinstance(chosen, list) and y is not None and y.ndim == 2 and y.shape[1] > max(chosen)
+    return y[:, chosen] if fits else y
 
 
 def _targets(y: Any, kernel: Found) -> tuple[Any, str | None]:
@@ -173,16 +167,15 @@ def _regression(
     return regression(kernel, y, ridge, across)
 
 
-def _test_error(fit: KernelRegression, data: Samples, outputs: Any) -> float | None:
-    """Mean squared error of the test predictions, or for labels the share of wrong ones."""
-    chosen = outputs if isinstance(outputs, list) else None
-    if data.y_test is None:
-        return None
-    if fit.one_hot:
-        best = np.argmax(fit.predictions, axis=1)
-        return float(np.mean((best if chosen is None else np.take(chosen, best)) != data.y_test))
-    wanted = data.y_test if chosen is None else _columns(data.y_test, chosen)
-    return float(np.mean((fit.predictions - np.reshape(wanted, fit.predictions.shape)) ** 2))
+def _with_regression(answer: Answer, fit: KernelRegression) -> Answer:
+    """The summary of a kernel with what regression made of it."""
+    fitted, data = fit.to_dataset(), answer.dataset()
+    if len(fit.predictions) != len(fit.coefficients):
+        fitted = fitted.rename(input="test_input")
+    assert data is not None
+    merged = data.merge(fitted.drop_attrs()).assign_attrs(ridge=fit.ridge, fit_residual=fit.residual)
+    record = {**answer.document(), "regression": fit.answer().document()}
+    return replace(answer, parts=[*answer.parts, fit.answer().statement], data=merged, record=record)
 
 
 COMMAND = Command(

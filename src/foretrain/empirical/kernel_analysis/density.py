@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.empirical.kernel_analysis.block_lanczos import BlockKrylov
-from foretrain.empirical.kernel_analysis.checks import checked_probes
+from foretrain.empirical.kernel_analysis.checks import checked_probes, plus_minus
 from foretrain.empirical.kernel_analysis.matrices import (
     Array,
     ByProducts,
@@ -26,21 +25,33 @@ from foretrain.empirical.kernel_analysis.matrices import (
     square,
 )
 from foretrain.empirical.kernel_operator.estimate import KernelEstimate, standard_error, stated_seed
+from foretrain.support.answers import (
+    BLUE,
+    INK,
+    Answer,
+    Axis,
+    Column,
+    Figure,
+    Result,
+    Table,
+    labelled,
+    log,
+    picked,
+)
 from foretrain.support.arguments import whole_number
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
 
-if TYPE_CHECKING:
-    import xarray as xr
-
 _CONVERGED = 1e-8  # residual of a mode that is counted exactly, in units of the largest eigenvalue
 _BINS = 40
+_MANY = 50  # eigenvalues in one interval, from which on a picture is logarithmic
+_TOGETHER = 5  # intervals that are one in a table
 _BLUR = 8.0
 _DECADES = 12.0  # below the largest eigenvalue that a picture shows at most
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SpectralDensity:
+class SpectralDensity(Result):
     """Eigenvalues that are ``known`` one by one, and for the others ``weights`` (probes, nodes) at ``nodes``.
 
     The weights of one probe are an unbiased count of the eigenvalues around each node; they sum to about the
@@ -106,41 +117,68 @@ class SpectralDensity:
         lowest = min(max(self.resolution, largest * 10**-_DECADES), largest / 2)
         return np.geomspace(lowest, largest * (1 + 1e-9), _BINS + 1)
 
-    def to_dataset(self) -> xr.Dataset:
-        """Counts with standard errors over logarithmic intervals; the rest are those below all intervals."""
-        import xarray as xr
-
-        edges = self.edges()
-        found = self.counts(edges)
-        return xr.Dataset(
-            {
-                "count": (("interval",), np.asarray(found.value)),
-                "count_error": (("interval",), np.asarray(found.standard_error)),
-            },
-            coords={"lower": ("interval", edges[:-1]), "upper": ("interval", edges[1:])},
-            attrs={
-                name: getattr(self, name)
-                for name in ("size", "rounding", "resolution", "probes", "products", "seed")
-            }
-            | {"below": self.size - float(np.sum(found.value))},
-        )
-
-    def __repr__(self) -> str:
-        above = self.counts([self.resolution, np.inf])
-        rank = self.entropy_rank()
+    def answer(self) -> Answer:
+        """Counts with standard errors over logarithmic intervals, and how many lie below all of them."""
+        above, rank, edges = self.counts([self.resolution, np.inf]), self.entropy_rank(), self.edges()
         how = "all known"
         if self.probes:
             how = (
                 f"{len(self.known)} known, the others from {self.probes} probes and {self.products} products"
             )
         limit = "resolved" if self.resolution > self.rounding else "told from zero"
-        return "\n".join(
-            [
-                f"SpectralDensity of {self.size} eigenvalues ({how})",
-                f"  {_told(above.value[0], above.standard_error[0])} are above {self.resolution:.2g}, below which "
-                f"they are not {limit}; entropy rank {_told(rank.value, rank.standard_error)}",
-                "  .counts(edges), .sum_of(function) for tr f(K), .to_dataset()",
-            ]
+        statement = (
+            f"{self.size} eigenvalues ({how}): {above.value[0]:.4g}{plus_minus(above.standard_error[0])} are above "
+            f"{self.resolution:.2g}, below which they are not {limit}; entropy rank {rank.value:.4g}"
+            f"{plus_minus(rank.standard_error)}. Ask .counts(edges), and .sum_of(function) for tr f(K)."
+        )
+        found = self.counts(edges)
+        few = self.counts(edges[::_TOGETHER])
+        coarse = {
+            "from": edges[:-1:_TOGETHER],
+            "to": edges[_TOGETHER::_TOGETHER],
+            Column("eigenvalues", error="standard error"): few.value,
+            "standard error": few.standard_error,
+        }
+        notes = picked(self, "size rounding resolution probes products seed")
+        data = labelled(
+            {"count": ("interval", found.value), "count_error": ("interval", found.standard_error)},
+            notes | {"below": self.size - float(np.sum(found.value))},
+            lower=("interval", edges[:-1]),
+            upper=("interval", edges[1:]),
+        )
+        return Answer(statement, [Table.of(coarse), self.figure], data)
+
+    def figure(self) -> Figure:
+        """Eigenvalues by rank, and how many lie where."""
+        figure = Figure("Eigenvalues", columns=2)
+        self.draw(figure)
+        return figure
+
+    def draw(self, figure: Figure) -> None:
+        """Add both panels: those found one by one, then how many lie above each value, with errors."""
+        known, edges = self.known[self.known > self.rounding], self.edges()
+        above, found = self.counts([*edges, np.inf]), self.counts(edges)
+        ranks = np.cumsum(above.value[::-1])[::-1][:-1]
+        errors = np.sqrt(np.cumsum(above.standard_error[::-1] ** 2))[::-1][:-1]
+        rest = ranks > len(known)
+        panel = figure.panel("Eigenvalues", log("rank"), log("eigenvalue"))
+        if rest.any():
+            lengths = np.stack([np.minimum(errors, ranks - 1), errors])[:, rest]
+            panel.curve(
+                ranks[rest], edges[:-1][rest], ".-", "from random probes", BLUE, x_error=lengths, size=2
+            )
+        panel.curve(np.arange(1, len(known) + 1), known, ".", "found one by one", INK)
+        below = max(self.size - float(np.sum(found.value)), 0.0)
+        panel = figure.panel(
+            "How many lie where",
+            log(f"eigenvalue ({below:.0f} are smaller)"),
+            Axis("number", "symlog" if np.max(found.value) > _MANY else "linear", low=0.0),
+        )
+        panel.curve(edges, np.append(found.value, 0.0), color=BLUE, steps=True)
+        sure = np.asarray(found.standard_error) > 0
+        middles = np.sqrt(edges[:-1] * edges[1:])
+        panel.curve(
+            middles[sure], found.value[sure], ".", color=INK, error=found.standard_error[sure], size=2
         )
 
     def _below(self, weights: Array, edges: Array) -> Array:
@@ -242,7 +280,3 @@ def _logarithm(values: Array) -> Array:
 
 def _not_negative(values: Array) -> Array:
     return np.maximum(values, 0.0)
-
-
-def _told(value: float, error: float) -> str:
-    return f"{value:.4g} ± {error:.2g}" if error > 0 else f"{value:.4g}"

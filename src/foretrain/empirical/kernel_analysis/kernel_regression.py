@@ -6,9 +6,9 @@ rates), the outputs go from f_0 to f_0 + K a with a = (1 - exp(-(K + ridge) t)) 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -32,21 +32,20 @@ from foretrain.empirical.kernel_analysis.matrix_functions import (
 )
 from foretrain.empirical.kernel_analysis.targets import as_outputs, as_targets
 from foretrain.empirical.stored_kernel.reading import StoredKernel
+from foretrain.support.answers import Answer, Axis, Figure, Result, Table, labelled, picked
 from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes
 from foretrain.support.user_warnings import warn_user
 
-if TYPE_CHECKING:
-    import xarray as xr
-
 _TOLERANCE = 1e3  # in units of the products' rounding, at most 1e-10 for double precision
 _STORED_TOLERANCE = 1e-8  # of stored kernels, whose products are in double precision
+_SHOWN = 8  # samples and outputs of a table
 _PRECONDITIONED = 512  # leading modes of a stored kernel, which conjugate gradients then need not find
 _PRECONDITIONER_SHARE = 0.1  # of the available memory
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class KernelRegression:
+class KernelRegression(Result):
     """``predictions`` (samples, outputs) for the test samples, or for the training samples if there are none.
 
     ``coefficients`` a: predictions are initial outputs + K a. ``residual``: |y - f| / |y - f_0| on the training
@@ -64,40 +63,59 @@ class KernelRegression:
     ridge: float
     time: float | None
     one_hot: bool
+    test_error: float | None = None  # of the predictions, where what they should be is known: see ``tested``
 
-    def to_dataset(self) -> xr.Dataset:
-        """Labelled by sample and output."""
-        import xarray as xr
+    def tested(self, y: Any, outputs: Sequence[int] | None = None) -> KernelRegression:
+        """The same with its ``test_error`` on targets (samples, outputs) or labels: see ``answer`` for its kind.
 
-        return xr.Dataset(
-            {
-                "prediction": (("input", "output"), self.predictions),
-                "train_prediction": (("train_input", "output"), self.train_predictions),
-                "coefficient": (("train_input", "output"), self.coefficients),
-            },
-            attrs={
-                "method": self.method,
-                "ridge": self.ridge,
-                "time": np.inf if self.time is None else self.time,
-                "residual": self.residual,
-                "one_hot": int(self.one_hot),
-            },
-        )
+        ``outputs`` are the numbers of the model's outputs that the kernel has, if not all.
+        """
+        if self.one_hot:
+            best = np.argmax(self.predictions, axis=1)
+            wrong = (best if outputs is None else np.take(outputs, best)) != np.asarray(y)
+            return replace(self, test_error=float(np.mean(wrong)))
+        misfit = self.predictions - np.reshape(y, self.predictions.shape)
+        return replace(self, test_error=float(np.mean(misfit**2)))
 
-    def __repr__(self) -> str:
-        when = "end of gradient flow" if self.time is None else f"gradient flow at time {self.time:g}"
+    def answer(self) -> Answer:
+        """How much of the targets is left, and the first predictions."""
         used = "" if self.rank is None else f", rank {self.rank} of {self.coefficients.size}"
         if self.iterations is not None:
-            used = f", {self.iterations} products to tolerance {self.tolerance:.1g}"
-        samples, outputs = self.predictions.shape
-        return "\n".join(
-            [
-                f"KernelRegression: {when} of the linearised model, ridge {self.ridge:g}, by {self.method}{used}",
-                f"  .predictions of {samples} samples x {outputs} outputs"
-                + (", targets are labels as one-hot vectors" if self.one_hot else ""),
-                f"  {self.residual:.3g} of the training residual is left",
-            ]
+            used = f", {self.iterations} products to {self.tolerance:.1g}"
+        when = "" if self.time is None else f", gradient flow at time {self.time:g}"
+        statement = (
+            f"Kernel regression with ridge {self.ridge:g} ({self.method}{used}){when} leaves {self.residual:.3g} of "
+            "the targets."
         )
+        if self.test_error is not None:
+            kind = "share of wrong labels" if self.one_hot else "mean squared error"
+            statement += f" On the test samples: {kind} {self.test_error:.4g}."
+        data = labelled(
+            {
+                "prediction": ("input output", self.predictions),
+                "train_prediction": ("train_input output", self.train_predictions),
+                "coefficient": ("train_input output", self.coefficients),
+            },
+            picked(self, "method ridge residual one_hot")
+            | {"time": np.inf if self.time is None else self.time},
+        )
+        record = picked(self, "ridge residual method iterations tolerance one_hot test_error")
+        names = {"iterations": "products", "one_hot": "labels"}
+        record = {names.get(name, name): value for name, value in record.items()}
+        return Answer(statement, [self._table(), self._figure], data, record)
+
+    def _table(self) -> Table:
+        """One row for each sample; of many outputs the first."""
+        columns = {f"output {place}": column for place, column in enumerate(self.predictions.T[:_SHOWN])}
+        table = Table.of({"sample": range(len(self.predictions)), **columns}, "Predictions")
+        return table.thinned(_SHOWN)
+
+    def _figure(self) -> Figure:
+        figure = Figure("Kernel regression", size=(5.6, 4.0))
+        panel = figure.panel("predictions", Axis("sample", whole=True), "output")
+        for place, column in enumerate(self.predictions.T[:_SHOWN]):
+            panel.curve(range(len(column)), column, ".", f"output {place}")
+        return figure
 
 
 def regression(

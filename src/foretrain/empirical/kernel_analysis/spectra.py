@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
@@ -38,14 +38,15 @@ from foretrain.empirical.kernel_analysis.modes import (
 from foretrain.empirical.kernel_operator import NTKOperator
 from foretrain.empirical.kernel_operator.estimate import standard_error
 from foretrain.empirical.stored_kernel.reading import StoredKernel
+from foretrain.operators.estimators.modes import spectrum_figure
+from foretrain.support.answers import Answer, Result, Table, labelled, picked
 from foretrain.support.seeds import Seed, spawn
 
-if TYPE_CHECKING:
-    import xarray as xr
+_SHOWN = 12  # eigenvalues of a table
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class KernelSpectrum:
+class KernelSpectrum(Result):
     """Eigenvalues from the largest down, and how many of them count.
 
     ``effective_rank`` is the participation ratio trace^2 / sum of squares, ``entropy_rank`` the exponential of the
@@ -82,47 +83,42 @@ class KernelSpectrum:
         """Each eigenvalue's share of the trace."""
         return self.eigenvalues / self.trace
 
-    def to_dataset(self) -> xr.Dataset:
-        """Labelled, with the modes that are known."""
-        import xarray as xr
-
-        found = xr.Dataset(
-            {
-                "eigenvalue": (("mode",), self.eigenvalues),
-                "amplitude": (("leading_mode", "input", "output"), self.modes),
-            },
-            coords={"mode": np.arange(1, len(self.eigenvalues) + 1)},
-            attrs={
-                name: getattr(self, name)
-                for name in (
-                    "size",
-                    "trace",
-                    "trace_error",
-                    "effective_rank",
-                    "effective_rank_error",
-                    "entropy_rank",
-                    "rounding",
-                )
-            },
-        )
-        return found if self.residuals is None else found.assign(residual=("mode", self.residuals))
-
-    def __repr__(self) -> str:
-        largest = ", ".join(f"{value:.4g}" for value in self.eigenvalues[:5])
+    def answer(self) -> Answer:
+        """The eigenvalues, and how many of them count."""
         known = "all known" if self.complete else f"the {len(self.eigenvalues)} largest known, by Lanczos"
         known += "" if self.readings is None else f", in {self.readings} readings of the store"
-        rank = f"effective rank {self.effective_rank:.4g}{plus_minus(self.effective_rank_error)}"
-        lines = [
-            f"KernelSpectrum of {self.size} eigenvalues ({known}): {largest}{', ...' if self.size > 5 else ''}",
-            f"  trace {self.trace:.6g}{plus_minus(self.trace_error)}, the largest has {self.shares[0]:.1%} of it",
-            f"  {rank} (trace² / squares)"
-            + (f", entropy rank {self.entropy_rank:.4g}" if self.complete else ""),
-        ]
+        entropy = f", entropy rank {self.entropy_rank:.4g}" if self.complete else ""
+        statement = (
+            f"{self.size} eigenvalues ({known}): effective rank {self.effective_rank:.4g}"
+            f"{plus_minus(self.effective_rank_error)} (trace² / squares){entropy}; trace {self.trace:.6g}"
+            f"{plus_minus(self.trace_error)}, of which the largest has {self.shares[0]:.1%}."
+        )
         if self.complete:
-            lines.append(
-                f"  rank {self.rank}: gradient flow moves outputs only along modes above {self.rounding:.2g}"
+            statement += (
+                f" Gradient flow moves outputs only along the {self.rank} modes above {self.rounding:.2g}:"
             )
-        return "\n".join(lines)
+            statement += f" rank {self.rank}."
+        data = labelled(
+            {
+                "eigenvalue": ("mode", self.eigenvalues),
+                "amplitude": ("leading_mode input output", self.modes),
+                "residual": ("mode", self.residuals),
+            },
+            picked(self, "size trace trace_error effective_rank effective_rank_error entropy_rank rounding"),
+            ["mode"],
+        )
+        columns = {
+            "mode": data["mode"].values,
+            "eigenvalue": self.eigenvalues,
+            "share of the trace": self.shares,
+        }
+        columns |= {} if self.residuals is None else {"residual": self.residuals}
+        shown = self.eigenvalues[self.eigenvalues > self.rounding]
+        return Answer(
+            statement,
+            [Table.of(columns).thinned(_SHOWN), partial(spectrum_figure, shown, "eigenvalue")],
+            data,
+        )
 
 
 def spectrum(kernel: Kernel, top: int | None = None, probes: int = PROBES, seed: Seed = 0) -> KernelSpectrum:

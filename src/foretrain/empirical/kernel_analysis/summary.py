@@ -5,37 +5,50 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from foretrain.empirical.any_kernel import routes_taken
 from foretrain.empirical.kernel_analysis.block_lanczos import BLOCK, BlockKrylov, Leading
 from foretrain.empirical.kernel_analysis.checks import LANCZOS_MODES, checked_top, plus_minus, refuse_zero
 from foretrain.empirical.kernel_analysis.density import SpectralDensity, density_of, probed
 from foretrain.empirical.kernel_analysis.matrices import Array, ExactProducts, exact_products
 from foretrain.empirical.kernel_analysis.target_alignment import KernelAlignment, aligned
 from foretrain.empirical.kernel_analysis.targets import directed_targets
+from foretrain.empirical.kernel_operator import NTKOperator
 from foretrain.empirical.kernel_operator.estimate import KernelEstimate, stated_seed
 from foretrain.empirical.models.batches import as_batch
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.empirical.tangent_kernel.entry import ntk
 from foretrain.empirical.tangent_kernel.result import TangentKernel
+from foretrain.support.answers import (
+    GREEN,
+    Answer,
+    Axis,
+    Figure,
+    Part,
+    Result,
+    Table,
+    labelled,
+    picked,
+    with_others,
+)
+from foretrain.support.errors import NotSupportedError
 from foretrain.support.memory import available_bytes, human_bytes
 from foretrain.support.progress import Progress, track
 from foretrain.support.seeds import Seed
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _FEWEST_STEPS, _MOST_STEPS = 8, 16  # readings of a store
 _MOST_STEPS_IN_MEMORY = 64
 _RESIDUAL = 1e-8  # of modes, in units of the largest eigenvalue, at which it may end early
 _SHARE = 0.3  # of the available memory, for the Krylov basis
+_MOST_LAYERS, _MOST_BARS = 25, 16  # of a table and of a picture; the others are put together
 _TOGETHER = 16  # samples whose kernel gives the layers' shares
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class KernelSummary:
+class KernelSummary(Result):
     """A kernel of samples with themselves: trace, ranks, leading eigenvalues, density, layers' shares, alignment.
 
     ``trace``, ``effective_rank`` (the participation ratio, trace^2 over the sum of squares) and
@@ -61,96 +74,138 @@ class KernelSummary:
     seconds: float  # nan in memory
     summary_seconds: float
     path: str | None
+    routes: Mapping[str, str]
+    seed: int
+    note: str | None = None  # what was left out, and why
+    title: str = "Tangent kernel"
 
     @property
     def size(self) -> int:
         """Rows of the matrix."""
         return self.density.size
 
-    def to_dataset(self) -> xr.Dataset:
-        """All that it holds, labelled."""
-        import xarray as xr
-
-        found = xr.Dataset(
-            {
-                "eigenvalue": (("mode",), self.eigenvalues),
-                "residual": (("mode",), self.residuals),
-                "layer_share": (("layer",), np.array(list(self.layer_shares.values()))),
-            },
-            coords={
-                "mode": np.arange(1, len(self.eigenvalues) + 1),
-                "layer": np.array([*self.layer_shares], dtype=str),
-            },
-            attrs={name: getattr(self, name) for name in _ATTRIBUTES}
-            | {
-                "outputs": list(self.outputs),
-                "traced": int(self.traced),
-                "entropy_rank": float(self.entropy_rank.value),
-                "entropy_rank_error": float(self.entropy_rank.standard_error),
-                "path": self.path or "",
-            },
-        )
-        if self.alignment is not None:
-            found["energy"] = ("mode", self.alignment.energies)
-            found.attrs |= {
-                "alignment": self.alignment.alignment,
-                "centred_alignment": self.alignment.centred,
+    def answer(self) -> Answer:
+        """All of it, in the order in which it is asked: ranks, modes, layers, how many eigenvalues, targets."""
+        rank, found = self.entropy_rank, self.alignment
+        form = "summed over" if self.traced else "of"
+        above = self.density.counts([self.density.resolution, np.inf])
+        parts: list[Part] = [
+            f"Parameters: {routes_taken(self.routes)}.",
+            f"Trace {self.trace:.6g}. Effective rank {self.effective_rank:.4g} (trace² / sum of squares), "
+            f"entropy rank {rank.value:.4g}{plus_minus(rank.standard_error)}.",
+            self._mode_table(),
+            self._figure,
+        ]
+        if self.layer_shares:
+            shares = with_others(self.layer_shares, _MOST_LAYERS)
+            columns = {
+                "layer": [name or "(whole model)" for name in shares],
+                "share of the trace": shares.values(),
             }
+            parts.append(Table.of(columns))
+        parts.append(
+            f"Eigenvalues above {self.density.resolution:.3g}: {above.value[0]:.4g}"
+            f"{plus_minus(above.standard_error[0])} of {self.size}."
+        )
+        if found is not None:
+            needed = found.modes_for(0.9)
+            most = f"more than {len(self.eigenvalues)} modes are needed for"
+            reach = f"{needed} modes hold" if needed else most
+            parts.append(
+                f"Alignment with the targets {found.alignment:.4g}, centred {found.centred:.4g}; {reach} 90 % of "
+                "their energy."
+            )
+        parts += [self.note] if self.note else []
+        if self.path is not None:
+            parts.append(
+                f"In {self.path}, computed in {self.seconds:.3g} s of work and read {self.readings} times in "
+                f"{self.summary_seconds:.3g} s. In Python: foretrain.load({self.path!r})."
+            )
+        statement = (
+            f"Tangent kernel of {self.samples} samples, {form} {len(self.outputs)} outputs: {self.size} x "
+            f"{self.size} in {self.dtype}, {human_bytes(self.bytes)}."
+        )
+        return Answer(statement, parts, self._data, self._record())
+
+    def _mode_table(self) -> Table:
+        columns = {
+            "mode": np.arange(1, len(self.eigenvalues) + 1),
+            "eigenvalue": self.eigenvalues,
+            "share of the trace": self.eigenvalues / self.trace,
+            "residual": self.residuals,
+        }
+        return Table.of(columns | ({"energy of y": self.alignment.energies} if self.alignment else {}))
+
+    def _data(self) -> Any:
+        found = self.alignment
+        notes = picked(self, "samples size dtype bytes trace effective_rank readings seconds summary_seconds")
+        notes |= picked(self, "outputs traced entropy_rank path")
+        notes |= {} if found is None else {"alignment": found.alignment, "centred_alignment": found.centred}
+        variables = {
+            "eigenvalue": ("mode", self.eigenvalues),
+            "residual": ("mode", self.residuals),
+            "energy": ("mode", None if found is None else found.energies),
+            "layer_share": ("layer", list(self.layer_shares.values())),
+        }
+        data = labelled(variables, notes, ["mode"], layer=np.array([*self.layer_shares], dtype=str))
         density = self.density.to_dataset()
-        return found.merge(density.drop_attrs()).assign_attrs(
+        return data.merge(density.drop_attrs()).assign_attrs(
             {f"density_{name}": value for name, value in density.attrs.items()}
         )
 
-    def __repr__(self) -> str:
-        form = "trace over" if self.traced else "of"
-        where = "in memory" if self.path is None else f"at {self.path}, read {self.readings} times"
-        largest = ", ".join(f"{value:.4g}" for value in self.eigenvalues[:5])
-        shares = ", ".join(f"{layer} {share:.1%}" for layer, share in _largest_first(self.layer_shares)[:6])
-        rank = self.entropy_rank
-        lines = [
-            f"KernelSummary {form} {len(self.outputs)} outputs, {self.samples} samples: {self.size} eigenvalues, "
-            f"{human_bytes(self.bytes)} {where}",
-            f"  trace {self.trace:.6g}; largest eigenvalues {largest} (residuals up to {self.residuals.max():.1g})",
-            f"  effective rank {self.effective_rank:.4g} (trace² / squares), "
-            f"entropy rank {rank.value:.4g}{plus_minus(rank.standard_error)}",
-        ]
-        if shares:
-            lines.append(f"  layers' shares of the trace: {shares}")
-        if self.alignment is not None:
-            lines.append(f"  alignment with the targets {self.alignment.alignment:.4g}, see .alignment")
-        return "\n".join(
-            [*lines, "  foretrain.report.kernels.kernel_figure(this) draws it; .density has the rest"]
+    def _record(self) -> dict[str, Any]:
+        """For machines; what was not asked for is None."""
+        density, found = self.density.to_dataset(), self.alignment
+        names = (
+            "samples outputs traced size dtype bytes trace effective_rank eigenvalues residuals layer_shares"
         )
+        return {
+            **picked(self, f"{names} routes seconds readings summary_seconds seed note"),
+            "store": self.path,
+            "entropy_rank": self.entropy_rank.value,
+            "entropy_rank_error": self.entropy_rank.standard_error,
+            "density": {name: density[name].values for name in ("lower", "upper", "count", "count_error")}
+            | {"below": density.attrs["below"], "probes": self.density.probes},
+            "alignment": found
+            and {"plain": found.alignment, "centred": found.centred, "energies": found.energies},
+        }
 
-
-_ATTRIBUTES = (
-    "samples",
-    "size",
-    "dtype",
-    "bytes",
-    "trace",
-    "effective_rank",
-    "readings",
-    "seconds",
-    "summary_seconds",
-)
+    def _figure(self) -> Figure:
+        """Spectrum and density, and where they are known the layers' shares of the trace and the targets' energy."""
+        count = 2 + bool(self.layer_shares) + (self.alignment is not None)
+        figure = Figure(self.title, columns=3 if count == 3 else 2)
+        self.density.draw(figure)
+        if self.layer_shares:
+            shares = with_others(self.layer_shares, _MOST_BARS)
+            panel = figure.panel("Share of each layer in the trace", "percent", Axis(reverse=True))
+            names = [name or "(whole model)" for name in shares]
+            panel.bars(names, 100 * np.array([*shares.values()]), color=GREEN, horizontal=True)
+        if self.alignment is not None:
+            self.alignment.draw(figure)
+        return figure
 
 
 def summarise(
-    kernel: StoredKernel | TangentKernel,
+    kernel: StoredKernel | TangentKernel | NTKOperator,
     y: Any = None,
     top: int = 10,
     seed: Seed = 0,
     *,
     layer_shares: Mapping[str, float] | None = None,
+    note: str | None = None,
+    title: str = "Tangent kernel",
 ) -> KernelSummary:
     """Summarise a kernel on disk or in memory; ``y`` (as for ``regression``) adds its alignment.
 
     One block Krylov space of 16 random probes, ``top`` if that is more, serves the leading modes and the density. A
     store is read 8 times, up to 16 where the ``top`` modes need it, and twice more for an alignment; nothing is read
     for trace, effective rank and layers' shares. ``layer_shares`` are those of a kernel in memory whose
-    contributions are not apart.
+    contributions are not apart. ``note`` and ``title`` are shown with it.
     """
+    if isinstance(kernel, NTKOperator):
+        raise NotSupportedError(
+            "a summary is of a kernel that is there: use ntk(...), or .spectrum() and .spectral_density()."
+        )
     start = time.perf_counter()
     stored = isinstance(kernel, StoredKernel)
     source = exact_products(kernel, "summary")
@@ -181,6 +236,10 @@ def summarise(
         seconds=_seconds(kernel),
         summary_seconds=time.perf_counter() - start,
         path=str(kernel.path) if isinstance(kernel, StoredKernel) else None,
+        routes={name: str(route) for name, route in kernel.routes.items()},
+        seed=number,
+        note=note,
+        title=title,
     )
 
 
@@ -256,7 +315,3 @@ def _seconds(kernel: StoredKernel | TangentKernel) -> float:
     if not isinstance(kernel, StoredKernel):
         return float("nan")
     return sum(float(record["seconds"]) for record in kernel.records.values())
-
-
-def _largest_first(shares: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(shares.items(), key=lambda item: -item[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -40,15 +40,25 @@ from foretrain.empirical.kernel_analysis.targets import Targets, directed_target
 from foretrain.empirical.kernel_operator import NTKOperator
 from foretrain.empirical.kernel_operator.estimate import standard_error
 from foretrain.empirical.stored_kernel.reading import StoredKernel
+from foretrain.support.answers import (
+    INK,
+    ORANGE,
+    Answer,
+    Axis,
+    Figure,
+    Result,
+    dataset_table,
+    labelled,
+    picked,
+)
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
 
-if TYPE_CHECKING:
-    import xarray as xr
+_SHOWN = 12  # modes of a table
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class KernelAlignment:
+class KernelAlignment(Result):
     """How targets lie in a kernel: 1 if the kernel is y y^T, and how much of y each eigenmode holds.
 
     ``energies[i]``: share of |y|^2 in the mode of ``eigenvalues[i]``; modes with equal eigenvalues share theirs in
@@ -76,38 +86,41 @@ class KernelAlignment:
         reached = np.nonzero(self.cumulative >= share * (1 - 1e-12))[0]
         return int(reached[0]) + 1 if len(reached) else None
 
-    def to_dataset(self) -> xr.Dataset:
-        """Labelled by mode."""
-        import xarray as xr
-
-        return xr.Dataset(
-            {
-                "eigenvalue": (("mode",), self.eigenvalues),
-                "energy": (("mode",), self.energies),
-                "cumulative_energy": (("mode",), self.cumulative),
-            },
-            coords={"mode": np.arange(1, len(self.eigenvalues) + 1)},
-            attrs={
-                name: getattr(self, name)
-                for name in ("alignment", "alignment_error", "centred", "centred_error", "size")
-            }
-            | {"one_hot": int(self.one_hot)},
-        )
-
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """The alignment, and how much of the targets each mode holds."""
         needed = self.modes_for(0.9)
         reach = (
             f"{needed} of {self.size} modes" if needed else f"more than the {len(self.energies)} known modes"
         )
-        return "\n".join(
-            [
-                f"KernelAlignment {self.alignment:.4g}{plus_minus(self.alignment_error)} with the targets"
-                + (" (labels as one-hot vectors)" if self.one_hot else "")
-                + f", centred {self.centred:.4g}{plus_minus(self.centred_error)}",
-                f"  the first mode holds {self.energies[0]:.1%} of the targets' energy; 90 % needs {reach}",
-                "  .cumulative: the more energy in leading modes, the faster gradient descent fits the targets",
-            ]
+        labels = " (labels as one-hot vectors)" if self.one_hot else ""
+        statement = (
+            f"Alignment {self.alignment:.4g}{plus_minus(self.alignment_error)} with the targets{labels}, centred "
+            f"{self.centred:.4g}{plus_minus(self.centred_error)}; the first mode holds {self.energies[0]:.1%} of the "
+            f"targets' energy, 90 % needs {reach}: the more in leading modes, the faster gradient descent fits them."
         )
+        data = labelled(
+            {
+                "eigenvalue": ("mode", self.eigenvalues),
+                "energy": ("mode", self.energies),
+                "cumulative_energy": ("mode", self.cumulative),
+            },
+            picked(self, "alignment alignment_error centred centred_error size one_hot"),
+            ["mode"],
+        )
+        return Answer(statement, [dataset_table(data, "mode").thinned(_SHOWN), self._figure], data)
+
+    def _figure(self) -> Figure:
+        figure = Figure(size=(5.6, 4.0))
+        self.draw(figure)
+        return figure
+
+    def draw(self, figure: Figure) -> None:
+        """Add a panel with the energy of the targets in every mode, and up to it."""
+        modes = np.arange(1, len(self.energies) + 1)
+        title = f"Energy of the targets (alignment {self.alignment:.3g})"
+        panel = figure.panel(title, Axis("mode", whole=True), Axis("share", low=0.0))
+        panel.bars(modes, self.energies, "of each mode", ORANGE)
+        panel.curve(modes, self.cumulative, ".-", "up to it", INK)
 
 
 def alignment(

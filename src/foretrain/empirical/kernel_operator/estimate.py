@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import Answer, Result, labelled
 from foretrain.support.seeds import Seed, integer
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class KernelEstimate:
+class KernelEstimate(Result):
     """A mean over random probes with its standard error: a number, or one entry per (sample, output).
 
     Without probes it is exact.
@@ -23,11 +24,16 @@ class KernelEstimate:
     probes: int
     seed: int
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """The number with its error, or how many there are and between which ends they lie."""
+        value, error = np.asarray(self.value, dtype=float), np.asarray(self.standard_error, dtype=float)
         drawn = f"{self.probes} random-sign probes, seed {self.seed}" if self.probes else "exact"
-        if np.ndim(self.value) == 0:
-            return f"KernelEstimate({float(self.value):.6g} ± {float(self.standard_error):.2g}; {drawn})"
-        return f"KernelEstimate(shape {np.shape(self.value)}, .value ± .standard_error; {drawn})"
+        said = f"{float(value):.6g} ± {float(error):.2g}" if value.ndim == 0 else f"shape {value.shape}"
+        if value.size > 1:
+            said += f", from {value.min():.6g} to {value.max():.6g}, errors up to {error.max():.2g}"
+        axes = ("sample", "output")[: value.ndim]
+        data = labelled({"value": (axes, value), "value_error": (axes, error)})
+        return Answer(f"KernelEstimate({said}; {drawn})", data=data, record=vars(self))
 
 
 def estimate(draws: NDArray[Any], seed: int) -> KernelEstimate:

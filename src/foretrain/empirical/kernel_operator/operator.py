@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretrain.empirical.any_kernel import AnyKernel
 from foretrain.empirical.kernel_operator.estimate import KernelEstimate, estimate, stated_seed
 from foretrain.empirical.kernel_operator.passes import Linearised, Values, Ways
 from foretrain.empirical.models.batches import Batch
+from foretrain.support.answers import Answer, labelled
 from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import track
@@ -29,7 +31,7 @@ _PASSES_HELD = 2.0  # a forward pass with tangents, or a backward pass with its 
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class NTKOperator:
+class NTKOperator(AnyKernel):
     """Theta = J(x) diag(rates) J(x2)^T on vectors v[sample, output]; ``shape`` counts (samples * outputs).
 
     Vectors are tensors or arrays of shape (N, C), or flat (N*C,); many at once are (k, N, C). Results have the
@@ -178,18 +180,20 @@ class NTKOperator:
         if not self.symmetric:
             raise InputError(f"a {what} needs the kernel of x with itself: leave `x2` out.")
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """Its sizes and how products are taken; none is taken now, and ``to_dataset`` writes the kernel out."""
         rows, columns = self.samples
         entries = sum(value.numel() for value in self.linear.parameters.values())
-        return "\n".join(
-            [
-                f"NTKOperator {self.shape[0]} x {self.shape[1]}: {rows} x {columns} samples, "
-                f"{len(self.outputs)} outputs, {entries} parameters, {str(self.dtype).removeprefix('torch.')}",
-                *(f"  {name}: {way}" for name, way in self.routes.items()),
-                "  .matvec(v), .matmat(V), .gradient(v), .pushforward(change), .trace(), .diagonal(), "
-                ".linear_operator()",
-            ]
+        statement = (
+            f"NTKOperator {self.shape[0]} x {self.shape[1]}: {rows} x {columns} samples, "
+            f"{len(self.outputs)} outputs, {entries} parameters, {str(self.dtype).removeprefix('torch.')}"
         )
+        ways = "\n".join(f"{name}: {way}" for name, way in self.routes.items())
+        more = (
+            ".matvec(v), .matmat(V), .gradient(v), .pushforward(change), .trace(), .diagonal(), .spectrum(), "
+            ".linear_operator()"
+        )
+        return Answer(statement, [ways, more], lambda: labelled({"ntk": ("row column", self.dense())}))
 
     @property
     def _columns(self) -> Batch:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.empirical.any_kernel import MORE, AnyKernel, kernel_figure
 from foretrain.empirical.stored_kernel.folder import Folder
 from foretrain.empirical.stored_kernel.grid import Grid, Tile
 from foretrain.empirical.stored_kernel.layout import Layout
 from foretrain.empirical.stored_kernel.tile_files import TileFiles, files_of
+from foretrain.support.answers import Answer, Part
 from foretrain.support.errors import InputError
 from foretrain.support.memory import human_bytes, require_memory
 from foretrain.support.store import load
@@ -28,18 +30,11 @@ if TYPE_CHECKING:
     import xarray as xr
     from scipy.sparse.linalg import LinearOperator
 
-    from foretrain.empirical.kernel_analysis import (
-        KernelAlignment,
-        KernelRegression,
-        KernelSpectrum,
-        KernelSummary,
-        SpectralDensity,
-    )
-    from foretrain.support.seeds import Seed
+_DRAWN_BYTES = 2e7  # of a kernel that is read whole for a picture
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class StoredKernel:
+class StoredKernel(AnyKernel):
     """A tangent kernel on disk: (N, N2, C, C), or (N, N2) for a trace, with labels first if contributions are apart.
 
     Analyses read the tiles as a stream and never hold the whole kernel; each says how many times it reads it.
@@ -249,54 +244,6 @@ class StoredKernel:
         whole = self.norms[0]
         return {layer: part / whole for layer, part in total.items()} if whole > 0 else {}
 
-    def spectrum(self, top: int | None = None, seed: Seed = 0) -> KernelSpectrum:
-        """The largest eigenvalues and their modes, usually in 5 to 20 readings; trace and norm are exact."""
-        from foretrain.empirical.kernel_analysis import spectrum
-
-        return spectrum(self, top, seed=seed)
-
-    def spectral_density(self, probes: int = 16, steps: int = 16, seed: Seed = 0) -> SpectralDensity:
-        """How many eigenvalues lie where, with standard errors, in ``steps`` readings."""
-        from foretrain.empirical.kernel_analysis import spectral_density
-
-        return spectral_density(self, probes, steps, seed)
-
-    def condition_number(self, ridge: float = 0.0, seed: Seed = 0) -> float:
-        """Largest over smallest eigenvalue; the number of readings grows like the root of the answer."""
-        from foretrain.empirical.kernel_analysis import condition_number
-
-        return condition_number(self, ridge, seed)
-
-    def alignment(self, y: Any, top: int | None = None, seed: Seed = 0) -> KernelAlignment:
-        """How targets lie in the kernel: two readings more than ``spectrum``."""
-        from foretrain.empirical.kernel_analysis import alignment
-
-        return alignment(self, y, top, seed=seed)
-
-    def regression(
-        self,
-        y: Any,
-        ridge: float = 0.0,
-        test: Any = None,
-        initial_outputs: Any = None,
-        *,
-        time: float | None = None,
-        tolerance: float | None = None,
-        iterations: int = 1000,
-    ) -> KernelRegression:
-        """Where gradient flow of the linearised model ends, or is at a time, in ``.iterations`` + 1 readings."""
-        from foretrain.empirical.kernel_analysis import regression
-
-        return regression(
-            self, y, ridge, test, initial_outputs, time=time, tolerance=tolerance, iterations=iterations
-        )
-
-    def summary(self, y: Any = None, top: int = 10, seed: Seed = 0) -> KernelSummary:
-        """What there is to know at a glance, in about 16 readings."""
-        from foretrain.empirical.kernel_analysis import summarise
-
-        return summarise(self, y, top, seed)
-
     def require_symmetric(self, what: str) -> None:
         """Refuse what only a kernel of samples with themselves has."""
         if not self.symmetric:
@@ -311,19 +258,22 @@ class StoredKernel:
                 "are missing: run the same `ntk(..., store=)|command` again, which goes on where it ended."
             )
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """What is on disk and how far it is; of a large kernel no tile is read."""
         sizes = ", ".join(f"{name} {size}" for name, size in zip(self.dims, self.shape))
-        state = "finished" if not self.missing else f"{self.finished:.1%} finished, {self.missing} missing"
         part = "" if self.label is None else f" of {self.label!r}"
-        return "\n".join(
-            [
-                f"StoredKernel{part} ({sizes}; {self.dtype}; {human_bytes(self.nbytes)}) at {self.path}",
-                f"  {len(self.grid.tiles)} tiles of up to {self.files.side[0]} x {self.files.side[1]} samples"
-                f"{', upper triangle' if self.symmetric else ''}: {state}; model {self._layout.model}",
-                "  K @ V and .tile(i, j) read tiles; .to_xarray() is lazy; "
-                ".summary(), .spectrum(), .spectral_density(), .alignment(y), .regression(y) stream",
-            ]
-        )
+        state = "finished" if not self.missing else f"{self.finished:.1%} finished, {self.missing} missing"
+        parts: list[Part] = [
+            f"{len(self.grid.tiles)} tiles of up to {self.files.side[0]} x {self.files.side[1]} samples"
+            f"{', upper triangle' if self.symmetric else ''}: {state}; model {self._layout.model}",
+            "K @ V and .tile(i, j) read tiles; .to_xarray() is lazy.",
+        ]
+        if self.symmetric:
+            parts.append(MORE)
+        if not self.missing and self.nbytes <= _DRAWN_BYTES:
+            parts.append(lambda: kernel_figure(np.asarray(self.total()), None))
+        where = f"({sizes}; {self.dtype}; {human_bytes(self.nbytes)}) at {self.path}"
+        return Answer(f"StoredKernel{part} {where}", parts, self.to_xarray)
 
     @cached_property
     def files(self) -> TileFiles:

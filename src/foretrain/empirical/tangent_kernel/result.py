@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from foretrain.empirical.any_kernel import AnyKernel, kernel_parts, routes_taken
 from foretrain.empirical.tangent_kernel.routes import Route
+from foretrain.support.answers import Answer
 from foretrain.support.memory import human_bytes
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from foretrain.empirical.kernel_analysis import KernelAlignment, KernelRegression, KernelSpectrum
-
 
 @dataclass(frozen=True, repr=False, eq=False)
-class TangentKernel:
+class TangentKernel(AnyKernel):
     """``values``: (N, N2, C, C), or (N, N2) for the trace, with ``labels`` first if contributions are apart.
 
     ``np.asarray(kernel)`` gives an array; ``kernel.routes`` says which way each parameter took.
@@ -66,38 +65,6 @@ class TangentKernel:
         """The kernel summed over layers or parameters."""
         return self.values if self.by is None else self.values.sum(0)
 
-    def spectrum(self, top: int | None = None) -> KernelSpectrum:
-        """Eigenvalues, and the modes of the largest."""
-        from foretrain.empirical.kernel_analysis import spectrum
-
-        return spectrum(self, top)
-
-    def condition_number(self, ridge: float = 0.0) -> float:
-        """Largest over smallest eigenvalue."""
-        from foretrain.empirical.kernel_analysis import condition_number
-
-        return condition_number(self, ridge)
-
-    def alignment(self, y: Any, top: int | None = None) -> KernelAlignment:
-        """How targets lie in the kernel."""
-        from foretrain.empirical.kernel_analysis import alignment
-
-        return alignment(self, y, top)
-
-    def regression(
-        self,
-        y: Any,
-        ridge: float = 0.0,
-        test: TangentKernel | None = None,
-        initial_outputs: Any = None,
-        *,
-        time: float | None = None,
-    ) -> KernelRegression:
-        """Where gradient flow of the linearised model ends, or is at a time."""
-        from foretrain.empirical.kernel_analysis import regression
-
-        return regression(self, y, ridge, test, initial_outputs, time=time)
-
     def to_xarray(self) -> xr.DataArray:
         """A labelled array that can be saved."""
         import xarray as xr
@@ -110,15 +77,13 @@ class TangentKernel:
             np.asarray(self), dims=self.dims, coords=coordinates, name="ntk", attrs={"routes": str(routes)}
         )
 
-    def to_dataset(self) -> xr.Dataset:
-        """What ``ft.save`` writes."""
-        return self.to_xarray().to_dataset()
-
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """Its sizes and the way it was found, and of a kernel that is not large its eigenvalues."""
         sizes = ", ".join(f"{name} {size}" for name, size in zip(self.dims, self.shape))
-        ways = Counter(route.way for route in self.routes.values())
-        taken = ", ".join(f"{count} by {way}" for way, count in ways.items())
-        return (
-            f"TangentKernel({sizes}; {str(self.values.dtype).removeprefix('torch.')}; parameters: {taken}; "
-            f"working memory {human_bytes(self.working_bytes)})"
+        statement = (
+            f"TangentKernel({sizes}; {str(self.values.dtype).removeprefix('torch.')}; parameters: "
+            f"{routes_taken(self.routes)}; working memory {human_bytes(self.working_bytes)})"
         )
+        whole = self.total().detach().cpu()
+        rows = len(whole) * (1 if self.trace else len(self.outputs))
+        return Answer(statement, kernel_parts(self, whole, rows), self.to_xarray)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,12 +12,10 @@ from scipy.special import ndtr
 from foretrain.operators.estimators.probes import Counted, OperatorLike, Source
 from foretrain.operators.estimators.quadrature import lanczos
 from foretrain.operators.estimators.squares import squared
+from foretrain.support.answers import Answer, Figure, Result, dataset_table, labelled, picked
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed
-
-if TYPE_CHECKING:
-    import xarray
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -28,7 +26,7 @@ _BEYOND = 3.0  # widths of the smoothing that the grid reaches beyond the outerm
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SpectralDensity:
+class SpectralDensity(Result):
     """The share of eigenvalues per unit, smoothed by a Gaussian of standard deviation ``width``, on ``points``.
 
     ``count_above`` is how many eigenvalues lie above each point, smoothed alike. They are singular values where the
@@ -46,24 +44,27 @@ class SpectralDensity:
     products: int
     seed: Seed
 
-    def to_dataset(self) -> xarray.Dataset:
-        """Both curves and their errors over the coordinate ``value``."""
-        import xarray as xr
-
-        curves = {
-            name: ("value", getattr(self, name))
-            for name in ("density", "standard_error", "count_above", "count_error")
-        }
-        noted = {name: getattr(self, name) for name in ("width", "size", "probes", "products")}
-        return xr.Dataset(curves, coords={"value": self.points}, attrs={**noted, "seed": str(self.seed)})
-
-    def __repr__(self) -> str:
-        return (
-            f"SpectralDensity({self.size} values seen by {self.probes} probes with {self.products} products, seed "
-            f"{self.seed}; {len(self.points)} points from {self.points[0]:.4g} to {self.points[-1]:.4g}, smoothed "
-            f"over {self.width:.2g})\n"
-            "  .points, .density ± .standard_error, .count_above ± .count_error, .to_dataset()"
+    def answer(self) -> Answer:
+        """Both curves with their errors over the values."""
+        statement = (
+            f"{self.size} values seen by {self.probes} probes with {self.products} products, seed {self.seed}: "
+            f"their density and how many lie above, smoothed over {self.width:.2g}."
         )
+        curves = {
+            name: ("value", curve)
+            for name, curve in picked(self, "density standard_error count_above count_error").items()
+        }
+        notes = picked(self, "width size probes products") | {"seed": str(self.seed)}
+        data = labelled(curves, notes, value=self.points)
+        return Answer(statement, [dataset_table(data, "value").thinned(9), self._figure], data)
+
+    def _figure(self) -> Figure:
+        figure = Figure("Spectral density", columns=2)
+        figure.panel("share per unit", "value").curve(self.points, self.density, band=self.standard_error)
+        figure.panel("how many lie above", "value").curve(
+            self.points, self.count_above, band=self.count_error
+        )
+        return figure
 
 
 def spectral_density(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foretrain.support.answers import Answer, Result, labelled
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 from foretrain.support.user_warnings import warn_user
@@ -22,7 +23,7 @@ _GROUPS = 16  # of probes left out together for the jackknife
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Estimate(float):
+class Estimate(Result, float):
     """A number that knows its standard error, and what it took: operator products, seed, method.
 
     It counts, compares and is written like the float ``value``; what is computed from it is a plain float.
@@ -47,16 +48,15 @@ class Estimate(float):
         """The same in other units."""
         return replace(self, value=self.value * factor, standard_error=self.standard_error * factor)
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """The number, how sure it is, and what it took."""
         cost = f"{self.products} product{'s' if self.products != 1 else ''}"
-        if self.method == "exact":
-            return f"Estimate({self.value:.6g}, exact up to rounding; {cost})"
-        share = self.relative_error
-        size = f"{share:.2%}" if math.isfinite(share) else "value 0"
-        return (
-            f"Estimate({self.value:.6g} ± {self.standard_error:.2g} ({size}); {self.method}, {cost}, "
-            f"seed {self.seed})"
-        )
+        said = f"{self.value:.6g}, exact up to rounding; {cost}"
+        if self.method != "exact":
+            size = f"{self.relative_error:.2%}" if math.isfinite(self.relative_error) else "value 0"
+            error = f"{self.value:.6g} ± {self.standard_error:.2g} ({size})"
+            said = f"{error}; {self.method}, {cost}, seed {self.seed}"
+        return Answer(f"Estimate({said})", data=lambda: labelled({"value": self}), record=asdict(self))
 
 
 @dataclass(frozen=True)

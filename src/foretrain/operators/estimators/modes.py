@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.operators.estimators.estimate import MOST_PRODUCTS
@@ -14,6 +18,18 @@ from foretrain.operators.estimators.exactness import is_affordable
 from foretrain.operators.estimators.krylov import BlockKrylov
 from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, dense, norms
 from foretrain.operators.estimators.squares import squared
+from foretrain.operators.spaces import leaves
+from foretrain.support.answers import (
+    BLUE,
+    Answer,
+    Axis,
+    Figure,
+    Result,
+    dataset_table,
+    labelled,
+    picked,
+    scale_for,
+)
 from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes
 from foretrain.support.progress import Progress
@@ -22,11 +38,12 @@ from foretrain.support.user_warnings import warn_user
 
 _WIDTH = 2  # of the first block: two copies of an eigenvalue show that there may be more
 _BASIS = 64  # vectors kept before a restart, at least
+_SHOWN = 20  # rows of a table
 _ROUNDING = 100.0  # times the dtype's rounding, relative to the largest value: residuals cannot be smaller
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Modes:
+class Modes(Result):
     """Modes by falling magnitude; singular values come with left vectors, for eigenvalues ``left`` is ``vectors``.
 
     ``values, vectors = modes`` takes both out. ``residuals`` are |A v - value v|, for singular modes the larger of
@@ -53,17 +70,31 @@ class Modes:
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.values, self.vectors))
 
-    def __repr__(self) -> str:
-        kind = "eigen" if self.left is self.vectors else "singular "
-        shown = ", ".join(f"{float(value):.6g}" for value in self.values[:6])
-        more = ", ..." if len(self.values) > 6 else ""
-        state = "converged" if self.converged else "not converged"
+    def answer(self) -> Answer:
+        """The values with their residuals; the picture shows how they fall."""
+        kind = "eigenvalues" if self.left is self.vectors else "singular values"
         worst = float(self.residuals.max() / max(float(self.values.abs().max()), 1e-300))
-        return (
-            f"Modes({len(self.values)} {kind}values {shown}{more}; {state}: residuals up to {worst:.1e} of the "
-            f"largest value; {self.products} products, seed {self.seed})\n"
-            "  .values (k,), .vectors (k, n), .left, .residuals"
+        state = "converged" if self.converged else "not converged"
+        statement = (
+            f"{len(self)} leading {kind}, {state}: residuals up to {worst:.1e} of the largest value; "
+            f"{self.products} products, seed {self.seed}. The modes are .vectors (k, n) and .left."
         )
+        variables: dict[str, Any] = {"value": ("mode", self.values), "residual": ("mode", self.residuals)}
+        for number, part in enumerate(leaves(self.vectors)):
+            axes = [f"axis_{number}_{place}" for place in range(1, part.ndim)]
+            variables[f"vector_{number}"] = (["mode", *axes], part)
+        data = labelled(variables, picked(self, "products converged tolerance"), ["mode"])
+        picture = partial(spectrum_figure, self.values.numpy(), kind.removesuffix("s"))
+        return Answer(statement, [dataset_table(data, "mode").thinned(_SHOWN), picture], data)
+
+
+def spectrum_figure(values: NDArray[np.float64], what: str) -> Figure:
+    """Values by rank, on logarithmic axes where they are positive and far apart."""
+    ranks = np.arange(1, len(values) + 1)
+    x, y = Axis("rank", scale_for(ranks), whole=True), Axis(what, scale_for(values))
+    figure = Figure(size=(5.6, 4.0))
+    figure.panel("", x, y).curve(ranks, values, "o-" if len(values) <= _SHOWN else ".", color=BLUE)
+    return figure
 
 
 def top_modes(

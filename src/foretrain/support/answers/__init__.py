@@ -9,7 +9,18 @@
 ``html``                 ``_repr_html_``, and the pieces of pages
 """
 
-from foretrain.support.answers.answer import Answer, Code, Facts, Part, Result, dataset_tables, fields_answer
+from foretrain.support.answers.answer import (
+    Answer,
+    Code,
+    Facts,
+    Part,
+    Result,
+    dataset_table,
+    dataset_tables,
+    fields_answer,
+    labelled,
+    picked,
+)
 from foretrain.support.answers.figure import (
     BLUE,
     FAINT,
@@ -28,7 +39,7 @@ from foretrain.support.answers.figure import (
     scale_for,
     shades,
 )
-from foretrain.support.answers.table import Cell, Column, Table, Tone
+from foretrain.support.answers.table import Cell, Column, Table, Tone, with_error, with_others
 
 __all__ = [
     "BLUE",
@@ -52,10 +63,15 @@ __all__ = [
     "Result",
     "Table",
     "Tone",
+    "dataset_table",
     "dataset_tables",
     "fields_answer",
+    "labelled",
     "log",
     "names_axis",
+    "picked",
     "scale_for",
     "shades",
+    "with_error",
+    "with_others",
 ]

@@ -166,17 +166,87 @@ def fields_answer(
     meanings = meanings or {}
     names = [item.name for item in dataclasses.fields(result) if item.repr]
     values = {name: getattr(result, name) for name in dict.fromkeys([*names, *meanings])}
-    columns = ("quantity", "value", *(["meaning"] if meanings else []))
+    # A standard error stands beside its value: that of a field called x is x_error, that of the first standard_error.
+    owners = {f"{name}_error": name for name in values} | {"standard_error": next(iter(values), "")}
+    errors = {owners[name]: value for name, value in values.items() if name in owners}
+    shown = {name: value for name, value in values.items() if value is not None and name not in owners}
     rows = [
-        (name, _short(value), *([meanings.get(name, "")] if meanings else []))
-        for name, value in values.items()
+        (
+            name,
+            _short(value),
+            _short(getattr(value, "standard_error", errors.get(name))),
+            meanings.get(name, ""),
+        )
+        for name, value in shown.items()
     ]
+    columns = ("quantity", Column("value", error="standard error"), "standard error", "meaning")
+    places = [0, 1, *([2] if any(row[2] for row in rows) else []), *([3] if meanings else [])]
     kind = type(result)
     more.setdefault("record", {"type": kind.__name__, **values})
     more.setdefault("data", lambda: _fields_dataset(values))
-    parts = [Table(columns, rows), *more.pop("parts", ())]
+    parts = [Table(columns, rows).select(places), *more.pop("parts", ())]
     about = (kind.__doc__ or "").partition("\n")[0]
     return Answer(statement or ": ".join(filter(None, (kind.__name__, about))), parts, **more)
+
+
+def labelled(
+    variables: Mapping[str, Any],
+    notes: Mapping[str, Any] | None = None,
+    counted: Sequence[str] = (),
+    **coordinates: Any,
+) -> xarray.Dataset:
+    """Arrays with the names of their axes as a dataset: {"share": ("mode", values), "trace": 3.0}.
+
+    Several axes are one text, "mode input"; a meaning may follow the array. What is None is left out, an estimate
+    brings its ``_error``. Axes in ``counted`` count from 1. ``notes`` become attributes that files can hold.
+    """
+    import numpy as np
+    import xarray
+
+    found: dict[str, Any] = {}
+    for name, given in variables.items():
+        if isinstance(given, tuple):
+            dims, values, *meaning = given
+            if values is not None:
+                axes = dims.split() if isinstance(dims, str) else dims
+                found[name] = (axes, _array(values), {"meaning": meaning[0]} if meaning else {})
+        elif given is not None:
+            found |= _with_errors(name, given)
+    attributes: dict[str, Any] = {}
+    for name, value in (notes or {}).items():
+        attributes |= _with_errors(name, _storable(value))
+    data = xarray.Dataset(found, coordinates, attributes)
+    counts = {dim: np.arange(1, data.sizes[dim] + 1) for dim in counted if dim in data.sizes}
+    return data.assign_coords(counts)
+
+
+def dataset_table(
+    data: xarray.Dataset,
+    along: str,
+    names: Sequence[str] | Mapping[str, str] | None = None,
+    caption: str = "",
+) -> Table:
+    """One row for every place along an axis of a dataset: its coordinates, then the variables over it alone.
+
+    ``names`` picks variables, and may give them other headings. ``x_error`` is the standard error of ``x``.
+    """
+    own = [str(name) for name, values in data.variables.items() if values.dims == (along,)]
+    coordinates = [name for name in own if name in data.coords]
+    chosen = names or [name for name in own if name not in coordinates]
+    headings = names if isinstance(names, Mapping) else {name: name for name in chosen}
+    columns: dict[str | Column, Any] = {} if along in own else {along: range(1, data.sizes[along] + 1)}
+    for name in (*sorted(coordinates, key=lambda name: name != along), *chosen):
+        meaning = str(data[name].attrs.get("meaning", ""))
+        error = headings.get(f"{name}_error", f"{name}_error")
+        columns[Column(headings.get(name, name), meaning, error=error)] = data[name].values
+        if f"{name}_error" in own and f"{name}_error" not in chosen:
+            columns[error] = data[f"{name}_error"].values
+    return Table.of(columns, caption)
+
+
+def picked(result: Any, names: str) -> dict[str, Any]:
+    """Some attributes of a result by name, which are given in one text."""
+    return {name: getattr(result, name) for name in names.split()}
 
 
 def tables_dataset(tables: Sequence[Table]) -> xarray.Dataset:
@@ -201,7 +271,6 @@ def tables_dataset(tables: Sequence[Table]) -> xarray.Dataset:
 
 def _fields_dataset(values: Mapping[str, Any]) -> xarray.Dataset:
     """Numbers, texts and arrays under their names; what is neither is left out."""
-    import numpy as np
     import xarray
 
     found: dict[str, Any] = {}
@@ -212,7 +281,7 @@ def _fields_dataset(values: Mapping[str, Any]) -> xarray.Dataset:
             inner = _fields_dataset({f"{name}_{key}": item for key, item in value.items()})
             found |= {str(key): item for key, item in inner.items()}
         elif not isinstance(value, Result):
-            array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+            array = _array(value)
             if array.dtype.kind in "biufcU":
                 found[name] = (tuple(f"{name}_{axis + 1}" for axis in range(array.ndim)), array)
     return xarray.Dataset(found)
@@ -250,6 +319,31 @@ def _with_unit(key: Any, values: xarray.DataArray) -> str:
     return str(key).replace("_", " ") + (f" ({units})" if units else "")
 
 
+def _with_errors(name: str, value: Any) -> dict[str, Any]:
+    """A number by its name and, of an estimate, its standard error beside it."""
+    error = getattr(value, "standard_error", None)
+    return {name: value} if error is None else {name: float(value.value), f"{name}_error": float(error)}
+
+
+def _storable(value: Any) -> Any:
+    """As an attribute of a file: no truth values, nothing for None, lists for tuples."""
+    if value is None:
+        return ""
+    return int(value) if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value
+
+
+def _array(values: Any) -> Any:
+    """Numbers of any origin as numpy's; half precision is widened, which numpy and files do not all know."""
+    import numpy as np
+
+    if hasattr(values, "detach"):
+        tensor = values.detach().cpu()
+        return (
+            tensor.float() if tensor.dtype.itemsize < 4 and tensor.is_floating_point() else tensor
+        ).numpy()
+    return np.asarray(values)
+
+
 def _is_picture(part: Any) -> bool:
     return isinstance(part, Figure) or callable(part)
 
@@ -266,7 +360,7 @@ def _short(value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else value
     shape = getattr(value, "shape", None)
     if shape is not None:
-        flat = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value).ravel()
+        flat = _array(value).ravel()
         if flat.size <= 6 and flat.dtype.kind in "iufb":
             return ", ".join(f"{number:.6g}" for number in flat)
         size = " × ".join(map(str, shape))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,6 +52,12 @@ class Table:
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "caption", caption)
 
+    @classmethod
+    def of(cls, columns: Mapping[Any, Any], caption: str = "") -> Table:
+        """From columns by their headings; arrays will do, and cells below the end of a short one stay empty."""
+        cells = [column.tolist() if hasattr(column, "tolist") else column for column in columns.values()]
+        return cls(list(columns), list(zip_longest(*cells)), caption)
+
     @property
     def headings(self) -> tuple[str, ...]:
         """The headings as they are shown."""
@@ -84,7 +91,7 @@ class Table:
             return self
         kept = [place for place in range(len(names)) if place not in errors.values()]
         rows = [
-            [_with_error(row[place], row[errors[place]]) if place in errors else row[place] for place in kept]
+            [with_error(row[place], row[errors[place]]) if place in errors else row[place] for place in kept]
             for row in self.rows
         ]
         return Table([self.columns[place] for place in kept], rows, self.caption)
@@ -113,7 +120,17 @@ def cell_text(cell: Cell) -> str:
     return f"{cell + 0.0:.6g}" if isinstance(cell, int | float | np.number) else str(cell)
 
 
-def _with_error(value: Cell, error: Cell) -> Cell:
-    if error is None or value is None or isinstance(value, str) or not np.isfinite(error):
+def with_others(shares: Mapping[str, float], most: int) -> dict[str, float]:
+    """At most so many of the shares, in their order; of more the smallest are put together as "others"."""
+    if len(shares) <= most:
+        return dict(shares)
+    largest = sorted(shares, key=lambda name: -shares[name])[: most - 1]
+    kept = {name: share for name, share in shares.items() if name in largest}
+    return kept | {f"{len(shares) - len(kept)} others": sum(shares.values()) - sum(kept.values())}
+
+
+def with_error(value: Cell, error: Cell) -> Cell:
+    """A value with its standard error, "1.25 ± 0.03"; the value alone where it has none."""
+    if not error or value is None or isinstance(value, str) or not np.isfinite(error):
         return value
     return f"{cell_text(value)} ± {error:.2g}"
