@@ -13,8 +13,7 @@ import foretrain as ft
 from foretrain.compare.build import build, parameter_groups
 from foretrain.experiments import Result, get
 from foretrain.experiments.collective_fields import entry as collective_fields
-from foretrain.experiments.effective_theory import gradient_step
-from foretrain.experiments.effective_theory.nearby_inputs import entry as nearby_inputs
+from foretrain.experiments.effective_theory import gradient_step, nearby_inputs
 from foretrain.support.seeds import spawn
 from foretrain.support.store import load, save
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.experiments.effective_theory.mutual_information import entry as room
+from foretrain.experiments.effective_theory import mutual_information as room
 from foretrain.experiments.registry import Result
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foretrain.experiments.effective_theory import effective_kernel as kernels
-from foretrain.experiments.effective_theory.quadratic_models.entry import PLANS, quadratic_models
+from foretrain.experiments.effective_theory.quadratic_models import PLANS, quadratic_models
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Scale
 

@@ -13,8 +13,12 @@ import pytest
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
 from foretrain.experiments import Result, get
-from foretrain.experiments.effective_theory import ntk_statistics, six_point_vertex, tensor_statistics
-from foretrain.experiments.effective_theory.nearly_gaussian import entry as nearly_gaussian
+from foretrain.experiments.effective_theory import (
+    nearly_gaussian,
+    ntk_statistics,
+    six_point_vertex,
+    tensor_statistics,
+)
 from foretrain.experiments.effective_theory.tensor_statistics import Plan
 from foretrain.gaussian.action import QuarticAction
 from foretrain.support.store import load, save

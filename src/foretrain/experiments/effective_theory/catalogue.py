@@ -17,7 +17,7 @@ EXPERIMENTS = (
         "nearly-gaussian",
         "Nearly-Gaussian laws: correlators from couplings, and where first order breaks down",
         f"{_SOURCE}, (1.73)-(1.83)",
-        "foretrain.experiments.effective_theory.nearly_gaussian.entry:nearly_gaussian",
+        "foretrain.experiments.effective_theory.nearly_gaussian:nearly_gaussian",
         seconds=13,
     ),
     Experiment(
@@ -186,7 +186,7 @@ EXPERIMENTS = (
         "nearby-inputs",
         "Predictions near one training input, against depth",
         f"{_SOURCE}, section 10.3.1",
-        "foretrain.experiments.effective_theory.nearby_inputs.entry:nearby_inputs",
+        "foretrain.experiments.effective_theory.nearby_inputs:nearby_inputs",
         seconds=40,
     ),
     Experiment(
@@ -215,7 +215,7 @@ EXPERIMENTS = (
         "quadratic-models",
         "Quadratic models: closed form against training",
         f"{_SOURCE}, (11.105)-(11.142)",
-        "foretrain.experiments.effective_theory.quadratic_models.entry:quadratic_models",
+        "foretrain.experiments.effective_theory.quadratic_models:quadratic_models",
         seconds=5,
     ),
     Experiment(
@@ -245,7 +245,7 @@ EXPERIMENTS = (
         "mutual-information",
         "Information between neurons: truncated series, exact mixture, random networks",
         f"{_SOURCE}, appendix A, (A.66)-(A.75)",
-        "foretrain.experiments.effective_theory.mutual_information.entry:mutual_information",
+        "foretrain.experiments.effective_theory.mutual_information:mutual_information",
         seconds=20,
     ),
     Experiment(

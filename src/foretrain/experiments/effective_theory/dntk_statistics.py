@@ -8,15 +8,8 @@ ddNTKs are left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
-from foretrain.experiments.effective_theory.tensor_statistics import (
-    Plan,
-    draw_statistics,
-    measure,
-    ratios,
-    result,
-)
+from foretrain.experiments.effective_theory.tensor_statistics import Plan, statistics
 from foretrain.experiments.registry import Result, Scale
 from foretrain.theory.asymptotics import dntk_laws
 
@@ -33,5 +26,4 @@ _TITLE = "Differentials of the tangent kernel: random networks, and growth with 
 
 def dntk_statistics(plan: Plan, seed: int) -> Result:
     """P, Q and R to U against random networks, and depth laws of their ratios."""
-    deep = ratios(dntk_laws, _CLASSES, plan.depth)
-    return result("P, Q and R to U", measure(plan, seed), deep, partial(draw_statistics, _TITLE))
+    return statistics("P, Q and R to U", _TITLE, plan, seed, dntk_laws, _CLASSES)

@@ -11,25 +11,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.effective_theory.width_limits import limits_of_batches
-from foretrain.experiments.judgements import computed_row, measured_row
+from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
+from foretrain.experiments.judgements import computed_row, limit_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.answers import BLUE, INK, PALETTE, Figure
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles import Ensemble
 from foretrain.theory.prediction.bayes import hebbian_variance
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
@@ -55,56 +51,42 @@ PLANS: Mapping[Scale, Plan] = {
 
 def hebbian_association(plan: Plan, seed: int) -> Result:
     """n times what seeing one neuron changes of the variance of another, measured and from theory."""
-    data = _measured(plan, seed)
+    data = _limits(plan, seed)
     bound = largest_score_allowed(len(_SEEN))
     seen, width, published = _PUBLISHED
-    found = hebbian_variance(_network(width), [[1.0]], [seen])
-    here = float(found["kernel"].item() + found["association"].item())
-    rows: list[Row] = [
-        computed_row(
-            f"tanh, layer {_DEPTH}, n = {width}, seen {seen:g}: K + association", published, here, 5e-11
-        )
-    ]
+    theory = hebbian_variance(_network(width), [[1.0]], [seen])
+    here = float(theory["kernel"].item() + theory["association"].item())
+    title = f"tanh, layer {_DEPTH}, n = {width}, seen {seen:g}: K + association"
+    rows = [computed_row(title, published, here, 5e-11)]
     for value in _SEEN:
-        at = data.sel(seen=value)
-        theory, limit, error = (float(at[name]) for name in ("theory", "limit", "standard_error"))
-        rows.append(
-            measured_row(f"real networks, seen {value:g}: n (variance − G)", theory, limit, error, bound)
-        )
-    low, high = (float(data.limit.sel(seen=value)) for value in (_SEEN[0], _SEEN[-1]))
-    errors = [float(data.standard_error.sel(seen=value)) for value in (_SEEN[0], _SEEN[-1])]
-    apart = (high - low) / math.hypot(*errors)
-    rows.append(
-        Row(
-            "variance given a loud neuron less that given a silent one, in standard errors",
-            "positive, above 5",
-            apart,
-            agrees=apart > 5,
-            note="independent neurons, as at infinite width, would give 0",
-        )
-    )
-    good = all(row.agrees for row in rows)
+        title = f"real networks, seen {value:g}: n (variance − G)"
+        rows.append(limit_row(title, data.sel(seen=value), bound))
+    silent, loud = data.isel(seen=0), data.isel(seen=-1)
+    apart = float(loud.limit - silent.limit) / math.hypot(silent.standard_error, loud.standard_error)
+    title = "variance given a loud neuron less that given a silent one, in standard errors"
+    note = "independent neurons, as at infinite width, would give 0"
+    rows.append(Row(title, "positive, above 5", apart, agrees=apart > 5, note=note))
+    word = "agree" if all(row.agrees for row in rows) else "do NOT agree"
     verdict = (
-        f"What one neuron does tells of another by 1/n: real networks {'agree' if good else 'do NOT agree'} with "
+        f"What one neuron does tells of another by 1/n: real networks {word} with "
         f"(6.78), {apart:.0f} standard errors from independence."
     )
-    return Result(verdict, tuple(rows), data, partial(_draw, data))
+    return Result(verdict, tuple(rows), data, partial(_figure, data))
 
 
 def _network(width: int) -> MLP:
     return MLP("tanh", _DEPTH, width, n_in=1)
 
 
-def _measured(plan: Plan, seed: Seed) -> xarray.Dataset:
+def _limits(plan: Plan, seed: Seed) -> xr.Dataset:
     """n (E[z² | seen] - E z²) by width, its limit, and the coefficient of 1/n in theory."""
-    widths, batches = list(plan.draws), []
-    tasks = list(zip(plan.draws.items(), spawn(seed, len(widths)), strict=True))
-    for (width, count), own in track(tasks, "widths"):
+    batches = []
+    for (width, count), own in track(with_seeds(plan.draws.items(), seed), "widths"):
         ensemble = Ensemble(_network(width), [[1.0]], count, method=plan.method, seed=own)
         G = np.concatenate([chunk[_DEPTH].ravel() for chunk in ensemble.metrics([_DEPTH])])
         batches.append(width * np.stack([shifts(part) for part in np.split(G, _BATCHES)]))
     theory = np.array([_coefficient(value) for value in _SEEN])
-    return limits_of_batches(widths, batches, theory, "seen", _SEEN)
+    return limits_of_batches(list(plan.draws), batches, theory, "seen", _SEEN)
 
 
 def shifts(G: Array) -> Array:
@@ -118,27 +100,16 @@ def _coefficient(seen: float) -> float:
     return width * float(hebbian_variance(_network(width), [[1.0]], [seen])["association"].item())
 
 
-def _draw(data: xarray.Dataset) -> Figure:
+def _figure(data: xr.Dataset) -> Figure:
     title = f"Neurons that fire together: tanh, layer {_DEPTH}, given one neuron of the layer"
-    figure, (curve, widths) = new_figure(title, 1, 2, (13, 5.0))
+    figure, change = Figure(title, size=(13, 5.0)), "$n\\,(E[z_2^2 | z_1] - G)$"
+    panel = figure.panel(x="what the other neuron shows, $z_1$", y=change)
     fine = np.linspace(0, 1.1 * _SEEN[-1], 60)
-    curve.plot(fine, [_coefficient(float(value)) for value in fine], color=INK, label="theory (6.78)")
-    curve.errorbar(
-        data.seen, data.limit, data.standard_error, fmt="D", color=PALETTE[0], label="networks, n → ∞"
-    )
-    curve.axhline(0, color=FAINT, linewidth=1, label="independent neurons")
-    curve.set(xlabel="what the other neuron shows, $z_1$", ylabel="$n\\,(E[z_2^2 | z_1] - G)$")
-    curve.legend(frameon=False, fontsize=9)
-    inverse = 1 / data.width.values
-    for colour, value in zip(PALETTE, _SEEN, strict=False):
-        at = data.sel(seen=value)
-        widths.errorbar(
-            inverse, at.measured, at.measured_error, fmt="o", color=colour, label=f"$z_1$ = {value:g}"
-        )
-        widths.errorbar([0], [float(at.limit)], [float(at.standard_error)], fmt="D", color=colour)
-        widths.plot([0], [float(at.theory)], "_", color=INK, markersize=18)
-    widths.set(xlabel="1 / width", ylabel="$n\\,(E[z_2^2 | z_1] - G)$")
-    widths.set_title("by width; bars at 0: theory", fontsize=11)
-    widths.legend(frameon=False, fontsize=9, loc="upper center", ncols=3)
-    widths.set_ylim(top=1.3 * widths.get_ylim()[1])
+    panel.curve(fine, [_coefficient(float(value)) for value in fine], "-", "theory (6.78)", INK)
+    panel.curve(data.seen, data.limit, "D", "networks, n → ∞", BLUE, error=data.standard_error)
+    panel.level(y=0, label="independent neurons")
+    panel = figure.panel("by width; bars at 0: theory", x="1 / width", y=change, legend_columns=3)
+    for color, value in zip(PALETTE, _SEEN):
+        draw_limit(panel, data.sel(seen=value), f"$z_1$ = {value:g}", color)
+        panel.curve([0], data.theory.sel(seen=value), "_", "", INK, size=18)
     return figure

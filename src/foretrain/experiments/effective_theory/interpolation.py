@@ -11,28 +11,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from foretrain.experiments.judgements import computed_row, measured_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axis, Figure, log
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.infinite_width import (
     expanded_mean_as_printed,
     expanded_prediction,
     on_the_line,
+    output_kernels,
     tangent_series,
 )
 
 if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from foretrain.compare.trained import TrainedComparison
 
 Array = NDArray[np.float64]
@@ -49,8 +47,8 @@ _PUBLISHED = {  # per unit of the distance, unequal norms
 _DISTANCES = 0.4 * 0.5 ** np.arange(5.0)
 _PLACES = np.array([-0.5, 0.25, 0.5, 1.5])
 _POWER_ERROR = 0.15  # of powers between the two smallest distances: the next order is as small as they
-_TRAINED_DISTANCE = 1.0
-_TRAINED_PLACES = np.array([-0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5])
+_TRAINED_PLACES = np.array([-0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5])  # on the line, at distance one
+_ASKED = _TRAINED_PLACES[(_TRAINED_PLACES != 0) & (_TRAINED_PLACES != 1)]
 _TARGETS = (0.9, 0.4)
 
 
@@ -69,11 +67,9 @@ PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(800, 20), Scale.PAPER: Plan(20_
 
 def interpolation(plan: Plan, seed: int) -> Result:
     """Straight lines of linear networks, bent ones of smooth networks: expansion, exact, and trained."""
-    import xarray
-
     smooth, linear = spawn(seed, 2)
-    found, straight = _trained(plan, smooth), _straight(plan, linear)
-    data = xarray.merge([_expansions(), straight, _trained_table(found)])
+    found, straight = _train_smooth(plan, smooth), _train_linear(plan, linear)
+    data = xr.merge([_expansions(), straight, _trained_table(found)])
     rows = (*_published_rows(), *_power_rows(data), _straight_row(data, plan), *_trained_rows(found))
     good = [row.agrees for row in rows if not row.disputed]
     verdict = (
@@ -81,7 +77,7 @@ def interpolation(plan: Plan, seed: int) -> Result:
         f"expansion and trained tanh networks {'agree' if False not in good else 'do NOT agree'} "
         "with the exact bend, of which (10.117) as printed has four times as much."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def _network(width: int = 1) -> MLP:
@@ -106,10 +102,8 @@ def _targets(distance: float) -> tuple[float, float]:
     return mean + distance * half, mean - distance * half
 
 
-def _expansions() -> xarray.Dataset:
+def _expansions() -> xr.Dataset:
     """Largest errors of the expansion and of the straight line, and the largest variance, against the distance."""
-    import xarray
-
     names = ("corrected", "printed", "straight", "variance")
     found = np.full((len(_APART), len(names), len(_DISTANCES)), np.nan)
     for row, norms in enumerate(_APART):
@@ -126,7 +120,7 @@ def _expansions() -> xarray.Dataset:
             ]
             found[row, :3, column] = [np.abs(each - mean).max() for each in answers]
             found[row, 3, column] = exact.variance.values.max()
-    return xarray.Dataset(
+    return xr.Dataset(
         {name: (("norms", "distance"), found[:, place]) for place, name in enumerate(names)},
         coords={"norms": list(_APART), "distance": _DISTANCES},
     )
@@ -140,200 +134,128 @@ def _published_rows() -> list[Row]:
     ]
 
 
-def _power(values: xarray.DataArray) -> float:
+def _power(values: xr.DataArray) -> float:
     """Of the distance, between the two smallest ones."""
     return float(np.log2(values[-2] / values[-1]))
 
 
-def _power_rows(data: xarray.Dataset) -> list[Row]:
+def _power_rows(data: xr.Dataset) -> list[Row]:
     """The expansion is to second order: what it leaves is of third."""
     rows = []
     for norms in data.norms.values:
-        one = data.sel(norms=norms)
-        title = f"tanh, {norms}: power of the distance"
+        one, title = data.sel(norms=norms), f"tanh, {norms}: power of the distance"
         rows.append(computed_row(f"{title} in the bend", 2.0, _power(one.straight), _POWER_ERROR))
-        rows.append(
-            computed_row(f"{title} left by the corrected expansion", 3.0, _power(one.corrected), _POWER_ERROR)
-        )
-    one = data.sel(norms="equal norms")
-    printed = _power(one.printed)
-    rows.append(
-        Row(
-            "tanh, equal norms: power of the distance left by (10.117) as printed",
-            3.0,
-            printed,
-            agrees=abs(printed - 3.0) <= _POWER_ERROR,
-            note="its prefactor 4 s (1 - s) should be s (1 - s): three times the bend is left, of second order",
-            disputed=True,
-        )
-    )
+        title = f"{title} left by the corrected expansion"
+        rows.append(computed_row(title, 3.0, _power(one.corrected), _POWER_ERROR))
+    one, title = data.sel(norms="equal norms"), "tanh, equal norms: power of the distance"
+    note = "its prefactor 4 s (1 - s) should be s (1 - s): three times the bend is left, of second order"
+    printed = f"{title} left by (10.117) as printed"
+    rows.append(computed_row(printed, 3.0, _power(one.printed), _POWER_ERROR, note, disputed=True))
     note = "(10.116) claims the third order at least; the exact covariance has the fourth"
-    rows.append(
-        computed_row(
-            "tanh, equal norms: power of the distance in the variance",
-            4.0,
-            _power(one.variance),
-            _POWER_ERROR,
-            note,
-        )
-    )
-    return rows
+    return [*rows, computed_row(f"{title} in the variance", 4.0, _power(one.variance), _POWER_ERROR, note)]
 
 
-def _straight(plan: Plan, seed: Seed) -> xarray.Dataset:
+def _line(places: Array) -> tuple[Array, Array]:
+    """Training inputs x_+ and x_-, and inputs at these places of the line through them."""
+    train = np.stack(_pair(_apart("unequal norms", 1.0)))
+    return train, places[:, None] * train[0] + (1 - places[:, None]) * train[1]
+
+
+def _train_linear(plan: Plan, seed: Seed) -> xr.Dataset:
     """Distance of narrow deep linear networks, really trained, from the straight line: (networks,)."""
-    import xarray
-
-    from foretrain.compare.trained import train_ensemble
+    from foretrain.compare.trained import Training, train_ensemble
 
     mlp = MLP("linear", 4, plan.linear_width, n_in=3, C_b=0.1, C_W=1.0, lambda_b=0.2, lambda_W=0.8)
-    train, tests, targets = _line(_apart("unequal norms", _TRAINED_DISTANCE))
-    ensemble = train_ensemble(
-        mlp, train, tests, _training(mlp, train, targets, 0.3), plan.linear_draws, seed=seed
-    )
-    straight = _TRAINED_PLACES * targets[0] + (1 - _TRAINED_PLACES) * targets[1]
-    error = np.abs(ensemble.end[:, len(train) :, 0] - straight).max(axis=1)
-    return xarray.Dataset({"straight_error": ("linear_network", error)})
-
-
-def _training(mlp: MLP, train: Array, targets: tuple[float, float], rate: float) -> Any:
-    """To the end, with a learning rate in units of the largest eigenvalue of Theta."""
-    from foretrain.compare.trained import Training
-    from foretrain.theory.prediction.infinite_width import output_kernels
-
+    train, tests = _line(_TRAINED_PLACES)
     largest = float(np.linalg.eigvalsh(output_kernels(mlp, train).Theta_train)[-1])
-    return Training(np.array(targets)[:, None], rate / largest)
+    training = Training(np.array(_TARGETS)[:, None], 0.3 / largest)
+    ensemble = train_ensemble(mlp, train, tests, training, plan.linear_draws, seed=seed)
+    straight = _TRAINED_PLACES * _TARGETS[0] + (1 - _TRAINED_PLACES) * _TARGETS[1]
+    error = np.abs(ensemble.end[:, len(train) :, 0] - straight).max(axis=1)
+    return xr.Dataset({"straight_error": ("linear_network", error)})
 
 
-def _line(gap: Array) -> tuple[Array, Array, tuple[float, float]]:
-    """Training inputs x_+ and x_-, inputs on the line through them, targets."""
-    train = np.stack(_pair(gap))
-    places = _TRAINED_PLACES[:, None]
-    return train, places * train[0] + (1 - places) * train[1], _TARGETS
+def _straight_row(data: xr.Dataset, plan: Plan) -> Row:
+    title = f"{plan.linear_draws} linear networks, L = 4, width {plan.linear_width}, trained"
+    note = "(10.104), exact for each network; training stops at a relative error of 1e-8"
+    return computed_row(f"{title}: distance from the line", 0.0, float(data.straight_error.max()), 1e-5, note)
 
 
-def _straight_row(data: xarray.Dataset, plan: Plan) -> Row:
-    worst = float(data.straight_error.max())
-    return Row(
-        f"{plan.linear_draws} linear networks, L = 4, width {plan.linear_width}, trained: distance from the line",
-        0.0,
-        worst,
-        agrees=worst < 1e-5,
-        note="(10.104), exact for each network; training stops at a relative error of 1e-8",
-    )
-
-
-def _trained(plan: Plan, seed: Seed) -> TrainedComparison:
+def _train_smooth(plan: Plan, seed: Seed) -> TrainedComparison:
     from foretrain.compare.trained import compare_trained
 
-    train, tests, targets = _line(_apart("unequal norms", _TRAINED_DISTANCE))
+    (train, tests), targets = _line(_ASKED), np.array(_TARGETS)[:, None]
     mlp = _network(plan.widths[0])
-    inner = (_TRAINED_PLACES != 0) & (_TRAINED_PLACES != 1)
-    return compare_trained(
-        mlp,
-        train,
-        np.array(targets)[:, None],
-        tests[inner],
-        widths=plan.widths,
-        draws=plan.draws,
-        seed=seed,
-    )
+    return compare_trained(mlp, train, targets, tests, widths=plan.widths, draws=plan.draws, seed=seed)
 
 
 def _trained_rows(found: TrainedComparison) -> list[Row]:
     judgement = found.judgement
-    rows = [
-        Row(
-            "tanh networks trained on two inputs: rms z of means and variances (bound)",
-            judgement.rms_bound,
-            judgement.rms,
-            agrees=bool(found.agrees),
-        )
-    ]
-    inner = _TRAINED_PLACES[(_TRAINED_PLACES != 0) & (_TRAINED_PLACES != 1)]
-    for s, place in zip(inner, np.flatnonzero(found.of("mean")), strict=True):
+    title = "tanh networks trained on two inputs: rms z of means and variances (bound)"
+    rows = [Row(title, judgement.rms_bound, judgement.rms, agrees=bool(found.agrees))]
+    for s, place in zip(_ASKED, np.flatnonzero(found.of("mean")), strict=True):
         straight = s * _TARGETS[0] + (1 - s) * _TARGETS[1]
-        theory, limit, error = (
-            float(values[place]) for values in (found.theory, found.limit, found.standard_error)
-        )
+        theory, limit, error = found.theory[place], found.limit[place], found.standard_error[place]
         title = f"trained tanh networks: bend at s = {s:g}"
         rows.append(measured_row(title, theory - straight, limit - straight, error, judgement.bound))
     return rows
 
 
-def _trained_table(found: TrainedComparison) -> xarray.Dataset:
+def _trained_table(found: TrainedComparison) -> xr.Dataset:
     """Means less the straight line, measured and exact, and the exact ones on a fine grid."""
-    import xarray
-
     fine = np.linspace(-0.7, 1.7, 97)
-    pair = _pair(_apart("unequal norms", _TRAINED_DISTANCE))
+    pair = _pair(_apart("unequal norms", 1.0))
     places = np.flatnonzero(found.of("mean"))
-    inner = _TRAINED_PLACES[(_TRAINED_PLACES != 0) & (_TRAINED_PLACES != 1)]
 
     def bend(s: Array, mean: Array) -> Array:
         return np.asarray(mean - s * _TARGETS[0] - (1 - s) * _TARGETS[1])
 
     exact = on_the_line(_network(), *pair, *_TARGETS, fine).mean.values[:, 0]
     series = tangent_series(_network(), _MIDDLE, pair[0] - pair[1])
-    return xarray.Dataset(
+    return xr.Dataset(
         {
-            "trained_bend": ("place", bend(inner, found.limit[places])),
+            "trained_bend": ("place", bend(_ASKED, found.limit[places])),
             "trained_error": ("place", found.standard_error[places]),
             "exact_bend": ("fine", bend(fine, exact)),
             "expanded_bend": ("fine", bend(fine, expanded_prediction(series, fine, *_TARGETS))),
             "printed_bend": ("fine", bend(fine, expanded_mean_as_printed(series, fine, *_TARGETS))),
         },
-        coords={"place": inner, "fine": fine},
+        coords={"place": _ASKED, "fine": fine},
     )
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    title = "Between and beyond two training inputs"
-    figure, (bends, powers) = new_figure(title, 1, 2, (13, 5.2))
-    _draw_bends(bends, data)
-    _draw_powers(powers, data.sel(norms="equal norms"))
+def _figure(data: xr.Dataset) -> Figure:
+    figure = Figure("Between and beyond two training inputs", size=(13, 5.2))
+    reach = 1.6 * float(np.abs(data.exact_bend).max())
+    panel = figure.panel(
+        "tanh, L = 3: the tangent kernel bends the answer",
+        x="place s on the line",
+        y=Axis("mean answer less the straight line", low=-reach, high=reach),
+    )
+    panel.level(y=0, label="straight line: linear networks")
+    panel.curve(data.fine, data.exact_bend, "-", "infinite width, exact", INK)
+    panel.curve(data.fine, data.expanded_bend, "--", "expansion, corrected", BLUE)
+    panel.curve(data.fine, data.printed_bend, ":", "expansion as printed (10.117)", RED)
+    networks = "trained networks, n → ∞"
+    panel.curve(data.place, data.trained_bend, "o", networks, ORANGE, error=data.trained_error)
+    panel.curve([0, 1], [0, 0], "s", "", INK, size=7)
+    panel.note(0, 0, "$x_-$", align="right", above=True, size=11)
+    panel.note(1, 0, "$x_+$", above=True, size=11)
+    _add_powers(figure, data.sel(norms="equal norms"))
     return figure
 
 
-def _draw_bends(panel: Axes, data: xarray.Dataset) -> None:
-    panel.axhline(0, color=FAINT, linewidth=1, label="straight line: linear networks")
-    for name, style, colour, label in (
-        ("exact_bend", "-", INK, "infinite width, exact"),
-        ("expanded_bend", "--", PALETTE[0], "expansion, corrected"),
-        ("printed_bend", ":", PALETTE[5], "expansion as printed (10.117)"),
-    ):
-        panel.plot(data.fine, data[name], style, color=colour, linewidth=1.8, label=label)
-    panel.errorbar(
-        data.place,
-        data.trained_bend,
-        data.trained_error,
-        fmt="o",
-        color=PALETTE[1],
-        label="trained networks, n → ∞",
+def _add_powers(figure: Figure, data: xr.Dataset) -> None:
+    panel = figure.panel(
+        "equal norms: what is left, and its power of the distance",
+        x=log("distance of the training inputs", ticks=data.distance.values),
+        y=log("largest over s"),
     )
-    for s, name in ((0.0, "$x_-$"), (1.0, "$x_+$")):
-        panel.plot([s], [0], "s", color=INK, markersize=7)
-        panel.annotate(name, (s, 0), (6, 8), textcoords="offset points", fontsize=11)
-    reach = 1.6 * float(np.abs(data.exact_bend).max())
-    panel.set(xlabel="place s on the line", ylabel="mean answer less the straight line", ylim=(-reach, reach))
-    panel.set_title("tanh, L = 3: the tangent kernel bends the answer", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
-
-
-def _draw_powers(panel: Axes, data: xarray.Dataset) -> None:
-    for name, colour, label in (
-        ("straight", INK, "bend of the exact answer"),
-        ("printed", PALETTE[5], "left by the printed expansion"),
-        ("corrected", PALETTE[0], "left by the corrected expansion"),
-        ("variance", PALETTE[2], "variance over networks"),
-    ):
-        panel.loglog(data.distance, data[name], "o-", color=colour, label=label)
-    for name, power in (("straight", 2), ("corrected", 3)):
-        guide = 0.6 * float(data[name][0]) * (data.distance / data.distance[0]) ** power
-        panel.loglog(data.distance, guide, "--", color=FAINT, linewidth=1)
-        panel.annotate(f"power {power}", (float(data.distance[-2]), float(guide[-2])), color=FAINT)
-    panel.set_xticks(data.distance.values, [f"{value:g}" for value in data.distance.values])
-    panel.minorticks_off()
-    panel.set(xlabel="distance of the training inputs", ylabel="largest over s")
-    panel.set_title("equal norms: what is left, and its power of the distance", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
+    panel.curve(data.distance, data.straight, "o-", "bend of the exact answer", INK)
+    panel.curve(data.distance, data.printed, "o-", "left by the printed expansion", RED)
+    panel.curve(data.distance, data.corrected, "o-", "left by the corrected expansion", BLUE)
+    panel.curve(data.distance, data.variance, "o-", "variance over networks", GREEN)
+    for values, power in ((data.straight, 2), (data.corrected, 3)):
+        guide = 0.6 * float(values[0]) * (data.distance / data.distance[0]) ** power
+        panel.curve(data.distance, guide, "--", "", FAINT, width=1)
+        panel.note(data.distance[-2], guide[-2], f"power {power}", FAINT, above=False)

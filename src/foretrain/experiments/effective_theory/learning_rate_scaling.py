@@ -11,17 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.experiments.effective_theory.width_limits import infinite_width
+from foretrain.experiments.judgements import computed_row, limit_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import BLUE, INK, ORANGE, RED, new_figure
+from foretrain.support.answers import BLUE, ORANGE, RED, Axis, Figure, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import generator, integer, spawn
+from foretrain.support.seeds import generator, integer, spawn, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import flow
 from foretrain.theory.learning_rates import recommended
@@ -29,9 +32,6 @@ from foretrain.theory.ntk_shares import contributions, diagonal
 
 if TYPE_CHECKING:
     import torch
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from foretrain.compare.build import Network
 
@@ -39,9 +39,11 @@ Array = NDArray[np.float64]
 
 _DEPTH = 30
 _ACTIVATIONS = ("tanh", "relu")
-_RULES = ("recommended", "uniform", "plain")
-_SHOWN_LAYERS = (1, 5, 15, 30)
 _COLORS = {"recommended": BLUE, "uniform": ORANGE, "plain": RED}
+_RULES = tuple(_COLORS)
+_SHARE_RULES = _RULES[:2]
+_GROUPS = ("bias", "weight")
+_SHOWN_LAYERS = (1, 5, 15, 30)
 _SAMPLES = 24
 _STEP = 0.25  # of what the largest eigenvalue of the tangent kernel allows, were all its trace in it
 
@@ -63,34 +65,24 @@ PLANS: Mapping[Scale, Plan] = {
 }
 
 
-class _Measured(NamedTuple):
-    """Shares of layers and groups under one rule, extrapolated, with standard errors: (L, 2)."""
-
-    limit: Array
-    error: Array
-
-
 def learning_rate_scaling(plan: Plan, seed: int) -> Result:
     """Shares of the tangent kernel by layer, and training curves, for recommended and other learning rates."""
     X, y = _two_moons(generator(seed))
-    shares: dict[tuple[str, str], tuple[Array, _Measured]] = {}
-    losses: dict[tuple[str, str], tuple[Array, Array]] = {}
-    for name, source in zip(_ACTIVATIONS, spawn(seed, len(_ACTIVATIONS)), strict=True):
+    shares, losses = [], []
+    for name, source in with_seeds(_ACTIVATIONS, seed):
         measuring, training = spawn(source, 2)
         networks = {rule: _with_rule(name, rule, plan.train_width, X) for rule in _RULES}
         norms = [
             _gradient_norms(networks["recommended"].replace(width=width), X, draws, own)
-            for width, draws, own in zip(
-                plan.widths, plan.draws, spawn(measuring, len(plan.widths)), strict=True
-            )
+            for (width, draws), own in with_seeds(zip(plan.widths, plan.draws, strict=True), measuring)
         ]
-        for rule in _RULES[:2]:
-            theory, measured = _theory(networks[rule], X), _extrapolated(networks[rule], plan.widths, norms)
-            shares[name, rule] = theory, measured
-        losses |= {(name, rule): found for rule, found in _train_all(networks, X, y, plan, training).items()}
+        for mlp in (networks[rule] for rule in _SHARE_RULES):
+            terms = _terms(mlp, X)
+            shares.append((terms / terms.sum(), *_extrapolated_shares(mlp, plan.widths, norms)))
+        losses += _train_all(networks, X, y, plan, training)
     data = _dataset(shares, losses, plan)
     rows = _table(data)
-    return Result(_verdict(data, rows), rows, data, partial(_draw, data))
+    return Result(_verdict(data, rows), rows, data, partial(_figure, data))
 
 
 def _two_moons(source: np.random.Generator) -> tuple[Array, Array]:
@@ -116,11 +108,6 @@ def _with_rule(name: str, rule: str, width: int, X: Array) -> MLP:
 def _terms(mlp: MLP, X: Array) -> Array:
     """The terms of (9.28) averaged over inputs: (L, 2)."""
     return np.asarray(contributions(mlp, diagonal(mlp, X).factors).mean(axis=2))
-
-
-def _theory(mlp: MLP, X: Array) -> Array:
-    terms = _terms(mlp, X)
-    return np.asarray(terms / terms.sum())
 
 
 def _gradient_norms(mlp: MLP, X: Array, draws: int, seed: np.random.SeedSequence) -> Array:
@@ -151,8 +138,8 @@ def _norms(network: Network, x: torch.Tensor) -> Array:
     return np.asarray(torch.stack([bias.mean(dim=1), weight.mean(dim=1)], dim=1).numpy())
 
 
-def _extrapolated(mlp: MLP, widths: tuple[int, ...], norms: list[Array]) -> _Measured:
-    """Ratios of means at each width, with errors of ratios, and their limit of infinite width."""
+def _extrapolated_shares(mlp: MLP, widths: tuple[int, ...], norms: list[Array]) -> tuple[Array, Array]:
+    """Shares of layers and groups as ratios of means, in the limit of infinite width, and their errors: (L, 2)."""
     rates = np.stack([mlp.lambda_b, mlp.lambda_W], axis=1)
     values, errors = [], []
     for each in norms:
@@ -162,31 +149,26 @@ def _extrapolated(mlp: MLP, widths: tuple[int, ...], norms: list[Array]) -> _Mea
         influence = (terms - share * total[:, None, None]) / total.mean()
         values.append(share.ravel())
         errors.append(influence.std(axis=0).ravel() / np.sqrt(len(each)))
-    error = np.maximum(np.stack(errors), 1e-15)
-    weights = extrapolation_weights(widths[0] / np.array(widths, dtype=float), error)
-    limit = (weights * np.stack(values)).sum(axis=0)
-    return _Measured(limit.reshape(-1, 2), np.sqrt((weights**2 * error**2).sum(axis=0)).reshape(-1, 2))
+    limit, error = infinite_width(widths, np.stack(values), np.maximum(np.stack(errors), 1e-15))
+    return limit.reshape(-1, 2), error.reshape(-1, 2)
 
 
 def _train_all(
     networks: dict[str, MLP], X: Array, y: Array, plan: Plan, seed: np.random.SeedSequence
-) -> dict[str, tuple[Array, Array]]:
-    """Losses (networks, steps + 1) of every rule, from the same initial networks, and what the kernel predicts."""
-    size = float(_terms(networks["recommended"], X).sum())
-    eta = _STEP / (size * len(X))
+) -> list[tuple[Array, Array]]:
+    """By rule, losses (networks, steps + 1) from the same initial networks, and what the kernel predicts."""
+    best = networks["recommended"]
+    eta = _STEP / (float(_terms(best, X).sum()) * len(X))
     seeds = [integer(own) for own in spawn(seed, plan.trained)]
-    found: dict[str, tuple[Array, Array]] = {}
+    found: list[tuple[Array, Array]] = []
     for rule, mlp in networks.items():
-        if rule == "uniform" and _rates_agree(mlp, networks["recommended"]):
-            found[rule] = found["recommended"]
+        same = np.allclose(mlp.lambda_b, best.lambda_b) and np.allclose(mlp.lambda_W, best.lambda_W)
+        if rule == "uniform" and same:
+            found.append(found[0])
             continue
         runs = [_train(mlp, X, y, eta, plan.steps, own) for own in track(seeds, f"training, {rule}")]
-        found[rule] = np.stack(runs), _kernel_losses(mlp, X, y, eta, plan.steps)
+        found.append((np.stack(runs), _kernel_losses(mlp, X, y, eta, plan.steps)))
     return found
-
-
-def _rates_agree(first: MLP, second: MLP) -> bool:
-    return np.allclose(first.lambda_b, second.lambda_b) and np.allclose(first.lambda_W, second.lambda_W)
 
 
 def _train(mlp: MLP, X: Array, y: Array, eta: float, steps: int, seed: int) -> Array:
@@ -218,79 +200,61 @@ def _kernel_losses(mlp: MLP, X: Array, y: Array, eta: float, steps: int) -> Arra
 
 
 def _dataset(
-    shares: dict[tuple[str, str], tuple[Array, _Measured]],
-    losses: dict[tuple[str, str], tuple[Array, Array]],
-    plan: Plan,
-) -> xarray.Dataset:
-    import xarray
-
-    def table(values: list[Array], rules: tuple[str, ...]) -> Array:
-        return np.stack(values).reshape(len(_ACTIVATIONS), len(rules), *values[0].shape)
+    shares: list[tuple[Array, Array, Array]], losses: list[tuple[Array, Array]], plan: Plan
+) -> xr.Dataset:
+    def table(values: tuple[Array, ...]) -> Array:
+        return np.stack(values).reshape(len(_ACTIVATIONS), -1, *values[0].shape)
 
     dims = ("activation", "share_rule", "layer", "group")
-    runs = ("activation", "rule", "network", "step")
-    return xarray.Dataset(
+    theory, measured, error = map(table, zip(*shares, strict=True))
+    loss, kernel_loss = map(table, zip(*losses, strict=True))
+    return xr.Dataset(
         {
-            "theory": (dims, table([theory for theory, _ in shares.values()], _RULES[:2])),
-            "measured": (dims, table([found.limit for _, found in shares.values()], _RULES[:2])),
-            "standard_error": (dims, table([found.error for _, found in shares.values()], _RULES[:2])),
-            "loss": (runs, table([found for found, _ in losses.values()], _RULES)),
-            "kernel_loss": (runs[:2] + runs[3:], table([law for _, law in losses.values()], _RULES)),
+            "theory": (dims, theory),
+            "measured": (dims, measured),
+            "standard_error": (dims, error),
+            "loss": (("activation", "rule", "network", "step"), loss),
+            "kernel_loss": (("activation", "rule", "step"), kernel_loss),
         },
         coords={
             "activation": list(_ACTIVATIONS),
-            "share_rule": list(_RULES[:2]),
+            "share_rule": list(_SHARE_RULES),
             "rule": list(_RULES),
-            "group": ["bias", "weight"],
+            "group": list(_GROUPS),
             "layer": np.arange(1, _DEPTH + 1),
         },
         attrs={"widths": list(plan.widths), "train_width": plan.train_width},
     )
 
 
-def _table(data: xarray.Dataset) -> tuple[Row, ...]:
-    shown = data.sel(layer=list(_SHOWN_LAYERS))
-    told = [
-        ("tanh", "recommended"),
-        ("tanh", "uniform"),
-        ("relu", "recommended"),
-    ]  # uniform is the same for relu
-    bound = largest_score_allowed(2 * len(told) * len(_SHOWN_LAYERS))
+def _table(data: xr.Dataset) -> tuple[Row, ...]:
+    # Uniform rates are the same as recommended ones for relu.
+    cases = (("tanh", "recommended"), ("tanh", "uniform"), ("relu", "recommended"))
+    bound = largest_score_allowed(2 * len(cases) * len(_SHOWN_LAYERS))
     rows = []
-    for name, rule in told:
-        for group in ("bias", "weight"):
-            for layer in _SHOWN_LAYERS:
-                entry = shown.sel(activation=name, share_rule=rule, group=group, layer=layer)
-                theory, found, error = (float(entry[key]) for key in ("theory", "measured", "standard_error"))
-                title = f"{name}, {rule}: {group} share of layer {layer}"
-                rows.append(
-                    Row(title, theory, found, error, agrees=bool(abs(found - theory) <= bound * error))
-                )
-    for name in _ACTIVATIONS:
-        for rule in _RULES:
-            kernel = float(data.kernel_loss.sel(activation=name, rule=rule).isel(step=-1))
-            rows.append(
-                Row(f"{name}, {rule}: median final loss (frozen kernel)", kernel, _final(data, name, rule))
-            )
+    for (name, rule), group, layer in product(cases, _GROUPS, _SHOWN_LAYERS):
+        entry = data.sel(activation=name, share_rule=rule, group=group, layer=layer)
+        title = f"{name}, {rule}: {group} share of layer {layer}"
+        rows.append(limit_row(title, entry, bound, ("theory", "measured", "standard_error")))
+    for name, rule in product(_ACTIVATIONS, _RULES):
+        kernel = float(data.kernel_loss.sel(activation=name, rule=rule).isel(step=-1))
+        title = f"{name}, {rule}: median final loss (frozen kernel)"
+        rows.append(Row(title, kernel, _final(data, name, rule)))
     gain = _final(data, "tanh", "recommended") / _final(data, "tanh", "uniform")
     rows.append(Row("tanh: final loss, recommended over uniform (at most)", 1.0, gain, agrees=gain < 1))
     spread = float(data.theory.sel(activation="relu", share_rule="uniform").max() * 2 * _DEPTH)
-    rows.append(
-        Row("relu: largest share times 2 L, uniform rates", 1.0, spread, agrees=abs(spread - 1) < 1e-9)
-    )
-    return tuple(rows)
+    return (*rows, computed_row("relu: largest share times 2 L, uniform rates", 1.0, spread, 1e-9))
 
 
-def _final(data: xarray.Dataset, name: str, rule: str) -> float:
+def _final(data: xr.Dataset, name: str, rule: str) -> float:
     """The median over networks, since single ones may spike at the last step."""
     return float(data.loss.sel(activation=name, rule=rule).isel(step=-1).median())
 
 
-def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
+def _verdict(data: xr.Dataset, rows: tuple[Row, ...]) -> str:
     shares = [row for row in rows if "share of layer" in row.quantity]
     agree = sum(row.agrees is True for row in shares)
-    tanh = {rule: _final(data, "tanh", rule) for rule in _RULES}
-    relu = {rule: _final(data, "relu", rule) for rule in _RULES}
+    tanh, relu = ({rule: _final(data, name, rule) for rule in _RULES} for name in _ACTIVATIONS)
     return (
         f"{agree} of {len(shares)} measured shares agree with (9.28); with equal tangent kernels, tanh ends at loss "
         f"{tanh['recommended']:.3g} with the recommended rates, {tanh['uniform']:.3g} with uniform and "
@@ -299,54 +263,40 @@ def _verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:
     )
 
 
-def _draw(data: xarray.Dataset) -> Figure:
+def _figure(data: xr.Dataset) -> Figure:
     title = f"Learning rates by the equivalence principle, networks of depth {_DEPTH}"
-    figure, panels = new_figure(title, 2, 3, (15, 8))
-    for row, name in enumerate(_ACTIVATIONS):
-        for column, group in enumerate(("bias", "weight")):
-            panel = panels[3 * row + column]
-            _draw_shares(panel, data.sel(activation=name, group=group))
-            panel.set_title(f"{name}: {group} shares of the tangent kernel", fontsize=11)
-        _draw_losses(panels[3 * row + 2], data.sel(activation=name))
-        panels[3 * row + 2].set_title(f"{name}: full-batch gradient descent on two moons", fontsize=11)
+    figure = Figure(title, columns=3, size=(15, 8))
+    for name in _ACTIVATIONS:
+        own = data.sel(activation=name)
+        for group in _GROUPS:
+            _add_shares(figure, own.sel(group=group), f"{name}: {group} shares of the tangent kernel")
+        _add_losses(figure, own, f"{name}: full-batch gradient descent on two moons")
     return figure
 
 
-def _draw_shares(panel: Axes, data: xarray.Dataset) -> None:
-    for rule in _drawn_rules(data.theory, "share_rule", _RULES[:2]):
-        own = data.sel(share_rule=rule.split(",")[0])
-        color = _COLORS[rule.split(",")[0]]
-        panel.plot(own.layer, _DEPTH * own.theory, color=color, linewidth=1.6)
-        panel.errorbar(
-            own.layer,
-            _DEPTH * own.measured,
-            _DEPTH * own.standard_error,
-            fmt="o",
-            color=color,
-            markersize=3.5,
-            markerfacecolor="white",
-            elinewidth=0.9,
-            label=rule,
-        )
-    panel.plot([], [], color=INK, label="theory (9.28)")
-    panel.set(xlabel="layer", ylabel="share times depth", ylim=(0, 1.3 * panel.get_ylim()[1]))
-    panel.legend(frameon=False, fontsize=9, loc="upper left", ncols=3)
+def _add_shares(figure: Figure, data: xr.Dataset, title: str) -> None:
+    panel = figure.panel(title, x="layer", y=Axis("share times depth", low=0, room=0.12), legend_columns=3)
+    for rule, label in _drawn_rules(data.theory.rename(share_rule="rule")).items():
+        own, color = data.sel(share_rule=rule), _COLORS[rule]
+        panel.curve(own.layer, _DEPTH * own.theory, "-", "", color)
+        error = _DEPTH * own.standard_error
+        panel.curve(own.layer, _DEPTH * own.measured, "o", label, color, error=error, size=3.5, hollow=True)
+    panel.legend_entry("-", "theory (9.28)")
 
 
-def _drawn_rules(values: xarray.DataArray, dim: str, rules: tuple[str, ...]) -> list[str]:
-    """Names of the curves to draw: the uniform rule joins the recommended one where both are the same."""
-    first, second = (values.sel({dim: rule}).values for rule in rules[:2])
-    if np.allclose(first, second):
-        return ["recommended, uniform", *rules[2:]]
-    return list(rules)
+def _add_losses(figure: Figure, data: xr.Dataset, title: str) -> None:
+    panel = figure.panel(title, x="step", y=log("half the sum of squares"))
+    for rule, label in _drawn_rules(data.loss).items():
+        own, color = data.sel(rule=rule), _COLORS[rule]
+        for run in own.loss.values:
+            panel.curve(data.step, run, "-", label, color, width=1.3)
+        panel.curve(data.step, own.kernel_loss, ":", "", color, width=1.3)
+    panel.legend_entry(":", "infinite width, mean")
 
 
-def _draw_losses(panel: Axes, data: xarray.Dataset) -> None:
-    for rule in _drawn_rules(data.loss, "rule", _RULES):
-        own, color = data.sel(rule=rule.split(",")[0]), _COLORS[rule.split(",")[0]]
-        for place, run in enumerate(own.loss.values):
-            panel.plot(run, color=color, linewidth=1.3, label=rule if not place else None)
-        panel.plot(own.kernel_loss, ":", color=color, linewidth=1.3)
-    panel.plot([], [], ":", color=INK, label="infinite width, mean")
-    panel.set(xlabel="step", ylabel="half the sum of squares", yscale="log")
-    panel.legend(frameon=False, fontsize=9)
+def _drawn_rules(values: xr.DataArray) -> dict[str, str]:
+    """Rules to draw and their labels: the uniform rule joins the recommended one where both are the same."""
+    labels = {str(rule): str(rule) for rule in values.rule.values}
+    if np.allclose(values.sel(rule="recommended"), values.sel(rule="uniform")):
+        labels["recommended"] = f"recommended, {labels.pop('uniform')}"
+    return labels

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
-from foretrain.experiments.judgements import computed_row
+from foretrain.experiments.judgements import computed_row, limit_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, PALETTE, RED, new_figure
+from foretrain.support.answers import BLUE, PALETTE, RED, Axis, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP
@@ -30,11 +30,6 @@ from foretrain.theory.prediction.bayes import (
     finite_bayes_prediction,
     log_evidence,
 )
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
@@ -83,9 +78,7 @@ PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(200_000, 61), Scale.PAPER: Plan
 
 def model_evidence(plan: Plan, seed: int) -> Result:
     """Evidence by depth and C_W against published numbers, where it is largest, and random networks."""
-    import xarray
-
-    data = xarray.merge([*_scans(plan.points), _weighed(plan.draws, seed)])
+    data = xr.merge([*_scans(plan.points), _weighted(plan.draws, seed)])
     rows = (*_single_rows(), *_pair_rows(), *_best_rows(data), *_network_rows(data))
     good = all(row.agrees is not False for row in rows if not row.disputed)
     best = float(data.relu.sel(depth=50).idxmax("relu_C_W"))
@@ -93,76 +86,69 @@ def model_evidence(plan: Plan, seed: int) -> Result:
         f"Evidences {'agree' if good else 'do NOT all agree'} with published numbers and with random networks; at "
         f"depth 50 that of ReLU is largest at C_W = {best:.3g}, and noise on targets adds to the diagonal of K."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
-def _single(name: str, C_W: tuple[float, ...] | Array, depths: tuple[int, ...]) -> xarray.DataArray:
-    found = evidence_scan(MLP(name, 2, 1), [[1.0]], [1.0], C_W=C_W, depth=depths)
+def _single(name: str, C_W: tuple[float, ...] | Array) -> xr.DataArray:
+    """Log evidence of one input by depth and C_W."""
+    found = evidence_scan(MLP(name, 2, 1), [[1.0]], [1.0], C_W=C_W, depth=_DEPTHS)
     return found["log_evidence"].isel(C_b=0, drop=True)
 
 
-def _pair(targets: tuple[float, float], C_W: tuple[float, ...] | Array) -> xarray.Dataset:
-    mlp = MLP("tanh", _PAIR_DEPTH, 1, C_b=_PAIR_BIAS)
-    found = evidence_scan(mlp, _PAIR, list(targets), C_W=C_W)
-    return found.isel(C_b=0, depth=0, drop=True)
+def _pair(targets: tuple[float, float], C_W: tuple[float, ...] | Array) -> xr.Dataset:
+    """Log evidence of two similar inputs by C_W, as it is and with the best output scale."""
+    return evidence_scan(MLP("tanh", _PAIR_DEPTH, 1, C_b=_PAIR_BIAS), _PAIR, list(targets), C_W=C_W)
 
 
-def _scans(points: int) -> list[xarray.Dataset]:
+def _scans(points: int) -> list[xr.Dataset]:
     """Curves over C_W for the picture and for the places of their maxima."""
-    import xarray
-
     weights = {"relu": np.linspace(1.7, 2.3, points), "tanh": np.linspace(0.9, 3.0, points)}
     parts = [
-        _single(name, values, _DEPTHS).rename(C_W=f"{name}_C_W").to_dataset(name=name)
+        _single(name, values).rename(C_W=f"{name}_C_W").to_dataset(name=name)
         for name, values in weights.items()
     ]
     pairs = {"similar": _SIMILAR, "dissimilar": _DISSIMILAR}
     for name, targets in track(pairs.items(), "targets", total=len(pairs)):
-        found = _pair(targets, np.linspace(1.2, 3.0, points)).rename(C_W="pair_C_W")
+        found = _pair(targets, np.linspace(1.2, 3.0, points)).isel(C_b=0, depth=0, drop=True)
         kept = {"log_evidence": name, "profiled_log_evidence": f"{name}_profiled"}
-        parts.append(xarray.Dataset({new: found[old] for old, new in kept.items()}))
+        parts.append(found[list(kept)].rename({"C_W": "pair_C_W", **kept}))
     return [part.drop_attrs() for part in parts]
 
 
 def _single_rows() -> list[Row]:
     rows = []
     for name, (weights, published) in _SINGLE.items():
-        found = _single(name, weights, _DEPTHS).transpose("depth", "C_W").values
+        found = _single(name, weights).transpose("depth", "C_W").values
         for depth, values, here in zip(_DEPTHS, published, found, strict=True):
             for C_W, value, one in zip(weights, values, here, strict=True):
                 title = f"{name}, one input, L = {depth}, C_W = {C_W:g}: log evidence"
-                rows.append(computed_row(title, value, float(one), _DIGITS * max(1.0, abs(value) / 10)))
+                rows.append(computed_row(title, value, one, _DIGITS * max(1.0, abs(value) / 10)))
     return rows
 
 
 def _pair_rows() -> list[Row]:
     found = _pair(_SIMILAR, _PAIR_WEIGHTS)
     rows = []
-    for name, told, published in (
+    for name, words, published in (
         ("log_evidence", "log evidence", _PAIR_EVIDENCE),
         ("profiled_log_evidence", "with the best output scale", _PAIR_PROFILED),
     ):
-        for C_W, value, here in zip(_PAIR_WEIGHTS, published, found[name].values, strict=True):
+        for C_W, value, here in zip(_PAIR_WEIGHTS, published, found[name].values.ravel(), strict=True):
             digits = 6e-5 if value > -10 else 6e-4
-            title = f"tanh, two similar inputs, L = {_PAIR_DEPTH}, C_W = {C_W:g}: {told}"
-            rows.append(computed_row(title, value, float(here), digits))
+            title = f"tanh, two similar inputs, L = {_PAIR_DEPTH}, C_W = {C_W:g}: {words}"
+            rows.append(computed_row(title, value, here, digits))
     return rows
 
 
-def _best_rows(data: xarray.Dataset) -> list[Row]:
+def _best_rows(data: xr.Dataset) -> list[Row]:
     """Where the evidence is largest."""
     relu = float(data.relu.sel(depth=50).idxmax("relu_C_W"))
     tanh = float(data.tanh.sel(depth=50).idxmax("tanh_C_W"))
-    similar = best_point(_pair_scan(_SIMILAR), by="profiled_log_evidence").C_W
+    similar = best_point(_pair(_SIMILAR, np.linspace(1.2, 3.0, 91)), by="profiled_log_evidence").C_W
     rises = bool((data.dissimilar.diff("pair_C_W") > 0).all())
+    note = "depth leaves only the critical value"
     return [
-        Row(
-            "relu, one input, L = 50: C_W of the largest evidence",
-            2.0,
-            relu,
-            agrees=abs(relu - 2) <= 0.05,
-            note="depth leaves only the critical value",
-        ),
+        computed_row("relu, one input, L = 50: C_W of the largest evidence", 2.0, relu, 0.05, note),
         Row(
             "tanh, one input with Σ y² = 1, L = 50: C_W of the largest evidence (footnote 22: slightly above 1)",
             f"at most {_SLIGHTLY:g}",
@@ -187,19 +173,12 @@ def _best_rows(data: xarray.Dataset) -> list[Row]:
     ]
 
 
-def _pair_scan(targets: tuple[float, float]) -> xarray.Dataset:
-    mlp = MLP("tanh", _PAIR_DEPTH, 1, C_b=_PAIR_BIAS)
-    return evidence_scan(mlp, _PAIR, list(targets), C_W=np.linspace(1.2, 3.0, 91))
-
-
 def _network() -> MLP:
     return MLP("tanh", 3, _WIDTH, n_in=2, C_b=0.1, C_W=1.5)
 
 
-def _weighed(draws: int, seed: Seed) -> xarray.Dataset:
+def _weighted(draws: int, seed: Seed) -> xr.Dataset:
     """Evidence and posterior mean by weighting explicit random networks with the density of noisy targets."""
-    import xarray
-
     batches = 50
     evidence, mean = np.empty(batches), np.empty(batches)
     for place, own in enumerate(track(spawn(seed, batches), "weighted networks")):
@@ -212,18 +191,10 @@ def _weighed(draws: int, seed: Seed) -> xarray.Dataset:
     total, product = evidence.mean(), mean.mean()
     ratio = product / total
     root = np.sqrt(batches)
-    return xarray.Dataset(
-        {
-            "measured": ("quantity", [np.log(total), ratio]),
-            "standard_error": (
-                "quantity",
-                [
-                    evidence.std(ddof=1) / total / root,
-                    (mean - ratio * evidence).std(ddof=1) / total / root,
-                ],
-            ),
-            **{name: ("quantity", values) for name, values in _theories().items()},
-        },
+    errors = [evidence.std(ddof=1) / total / root, (mean - ratio * evidence).std(ddof=1) / total / root]
+    columns = {"measured": [np.log(total), ratio], "standard_error": errors, **_theories()}
+    return xr.Dataset(
+        {name: ("quantity", values) for name, values in columns.items()},
         coords={"quantity": ["log evidence", "posterior mean"]},
         attrs={"draws": draws},
     )
@@ -242,54 +213,37 @@ def _theories() -> dict[str, list[float]]:
     }
 
 
-def _network_rows(data: xarray.Dataset) -> list[Row]:
+def _network_rows(data: xr.Dataset) -> list[Row]:
     rows = []
     for name in data.quantity.values:
         at = data.sel(quantity=name)
-        here, error = float(at.measured), float(at.standard_error)
-        # What the order 1/n leaves is of the order of its square, relative to what it corrects.
-        left = (float(at.diagonal) - float(at.infinite)) ** 2
-        title = f"random tanh networks, n = {_WIDTH}, noise {_NOISE:g}: {name}"
-        expected = float(at.diagonal)
-        agrees = bool(abs(here - expected) <= _BOUND * error + left)
-        note = f"to order 1/n; at infinite width {float(at.infinite):.4f}"
-        rows.append(Row(f"{title}, noise on the diagonal", expected, here, error, agrees, note))
-        wrong = float(at.footnote)
-        rows.append(
-            Row(
-                f"{title}, noise in C_b of the last layer (footnote 6)",
-                wrong,
-                here,
-                error,
-                bool(abs(here - wrong) <= _BOUND * error),
-                "noise is independent for every sample, a bias is shared by all: the same for one input only",
-                disputed=True,
-            )
+        expected, infinite, here, error = (
+            float(at[key]) for key in ("diagonal", "infinite", "measured", "standard_error")
         )
+        # What the order 1/n leaves is of the order of its square, relative to what it corrects.
+        agrees = bool(abs(here - expected) <= _BOUND * error + (expected - infinite) ** 2)
+        title = f"random tanh networks, n = {_WIDTH}, noise {_NOISE:g}: {name}"
+        note = f"to order 1/n; at infinite width {infinite:.4f}"
+        rows.append(Row(f"{title}, noise on the diagonal", expected, here, error, agrees, note))
+        title = f"{title}, noise in C_b of the last layer (footnote 6)"
+        note = "noise is independent for every sample, a bias is shared by all: the same for one input only"
+        names = ("footnote", "measured", "standard_error")
+        rows.append(limit_row(title, at, _BOUND, names, note, disputed=True))
     return rows
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    figure, panels = new_figure(
-        "Evidence of deep networks against the variance of their weights", 1, 3, (15.5, 4.9)
-    )
-    relu, tanh, pair = panels
-    for panel, name in ((relu, "relu"), (tanh, "tanh")):
-        for colour, depth in zip(PALETTE, data.depth.values, strict=False):
-            panel.plot(data[f"{name}_C_W"], data[name].sel(depth=depth), color=colour, label=f"L = {depth}")
-        panel.set(xlabel="$C_W$", ylabel="log evidence", ylim=(-8, 0))
-        panel.set_title(f"{name}, one input, y = 1", fontsize=11)
-        panel.axvline(2 if name == "relu" else 1, color=FAINT, linewidth=1, linestyle="--")
-        panel.legend(frameon=False, fontsize=9)
-    _draw_pair(pair, data)
+def _figure(data: xr.Dataset) -> Figure:
+    figure = Figure("Evidence of deep networks against the variance of their weights", size=(15.5, 4.9))
+    for name, critical in (("relu", 2), ("tanh", 1)):
+        evidence = Axis("log evidence", low=-8, high=0)
+        panel = figure.panel(f"{name}, one input, y = 1", x="$C_W$", y=evidence)
+        for color, depth in zip(PALETTE, data.depth.values):
+            panel.curve(data[f"{name}_C_W"], data[name].sel(depth=depth), "-", f"L = {depth}", color)
+        panel.level(x=critical, dash="--")
+    title = f"tanh, two similar inputs, L = {_PAIR_DEPTH}, $C_b$ = {_PAIR_BIAS:g}"
+    panel = figure.panel(title, x="$C_W$", y=Axis("log evidence", low=-6, high=0))
+    for name, color in (("similar", BLUE), ("dissimilar", RED)):
+        panel.curve(data.pair_C_W, data[name], "-", f"{name} targets", color)
+        panel.curve(data.pair_C_W, data[f"{name}_profiled"], "--", "", color, width=1.2)
+    panel.legend_entry("--", "with the best output scale")
     return figure
-
-
-def _draw_pair(panel: Axes, data: xarray.Dataset) -> None:
-    for name, colour in (("similar", PALETTE[0]), ("dissimilar", RED)):
-        panel.plot(data.pair_C_W, data[name], color=colour, label=f"{name} targets")
-        panel.plot(data.pair_C_W, data[f"{name}_profiled"], "--", color=colour, linewidth=1.2)
-    panel.plot([], [], "--", color=INK, label="with the best output scale")
-    panel.set(xlabel="$C_W$", ylabel="log evidence", ylim=(-6, 0))
-    panel.set_title(f"tanh, two similar inputs, L = {_PAIR_DEPTH}, $C_b$ = {_PAIR_BIAS:g}", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)

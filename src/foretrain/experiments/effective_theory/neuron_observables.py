@@ -11,25 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import judge
 from foretrain.experiments.effective_theory.width_limits import limits_of_batches
-from foretrain.experiments.judgements import judgement_rows, measured_row
+from foretrain.experiments.judgements import judgement_rows, limit_row, rows_of
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.answers import INK, PALETTE, Figure, names_axis
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles import Ensemble
 from foretrain.theory.finite_width import covariance_of, layer_statistics, mean_of
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 Given = Callable[[Array], Array]
@@ -64,14 +60,9 @@ PLANS: Mapping[Scale, Plan] = {
 
 def neuron_observables(plan: Plan, seed: int) -> Result:
     """n times what finite width does to means, covariances and joint densities of neurons."""
-    import xarray
-
     names = ("tanh", "sin")
-    found = [
-        _measured(name, plan, own)
-        for name, own in track(list(zip(names, spawn(seed, len(names)), strict=True)), "activations")
-    ]
-    data = xarray.concat(found, xarray.Variable("activation", list(names)), join="outer")
+    parts = [_limits(name, plan, own) for name, own in track(with_seeds(names, seed), "activations")]
+    data = xr.concat(parts, xr.Variable("activation", list(names)), join="outer")
     rows = tuple(row for name in names for row in _rows(data.sel(activation=name), name))
     word = "agree" if all(row.agrees for row in rows) else "do NOT all agree"
     worst = float(np.abs(data.z).max())
@@ -79,7 +70,7 @@ def neuron_observables(plan: Plan, seed: int) -> Result:
         f"Functions of one, two and up to {_GROUPS[-1]} neurons of random networks {word} with the order 1/n "
         f"(largest |z| {worst:.1f})."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def _network(name: str, width: int) -> MLP:
@@ -120,56 +111,38 @@ def _of_points(function: Given) -> Given:
     return lambda points: function(points[:, 0])
 
 
-def _measured(name: str, plan: Plan, seed: Seed) -> xarray.Dataset:
+def _limits(name: str, plan: Plan, seed: Seed) -> xr.Dataset:
     K, theory = _theory(name)
-    widths, batches = list(plan.draws), []
-    for (width, draws), own in zip(plan.draws.items(), spawn(seed, len(widths)), strict=True):
+    batches = []
+    for (width, draws), own in with_seeds(plan.draws.items(), seed):
         ensemble = Ensemble(_network(name, width), _X, draws, method=plan.method, seed=own)
         G = np.concatenate([chunk[_LAYER].ravel() for chunk in ensemble.metrics([_LAYER])])
         batches.append(width * np.stack([changes(part, K) for part in np.split(G, _BATCHES)]))
-    return limits_of_batches(widths, batches, theory, "observable", _labels())
+    return limits_of_batches(list(plan.draws), batches, theory, "observable", _labels())
 
 
-def _rows(data: xarray.Dataset, name: str) -> list[Row]:
+def _rows(data: xr.Dataset, name: str) -> list[Row]:
     own = data.dropna("direction", subset=["independent"])
     judgement = judge([(own.z.values, own.independent.values)])
-    rows = [
-        Row(f"{name}: {row.quantity}", row.expected, row.here, agrees=row.agrees)
-        for row in judgement_rows(judgement, "observables")
-    ]
+    rows = rows_of(name, judgement_rows(judgement, "observables"))
     for label in _labels():
-        at = own.sel(observable=label)
-        theory, limit, error = (float(at[key]) for key in ("theory", "limit", "standard_error"))
         title = f"{name}, layer {_LAYER}: n times the change of the {label}"
-        rows.append(measured_row(title, theory, limit, error, judgement.bound))
+        rows.append(limit_row(title, own.sel(observable=label), judgement.bound))
     return rows
 
 
-def _draw(data: xarray.Dataset) -> Figure:
+def _figure(data: xr.Dataset) -> Figure:
     title = f"Neurons of layer {_LAYER} of random networks: n times what finite width changes, over theory"
-    figure, panels = new_figure(title, 1, 2, (14, 5.6))
+    figure = Figure(title, size=(14, 5.6))
     place = np.arange(data.sizes["observable"])
-    for panel, name in zip(panels, data.activation.values, strict=True):
+    for name in data.activation.values:
+        panel = figure.panel(str(name), names_axis(data.observable.values), "measured / theory")
         own = data.sel(activation=name)
-        size = np.abs(own.theory)
-        for colour, shift, width in zip(PALETTE, (-0.24, -0.08, 0.08), data.width.values, strict=False):
+        for color, shift, width in zip(PALETTE, (-0.24, -0.08, 0.08), data.width.values):
             at = own.sel(width=width)
-            panel.errorbar(
-                place + shift,
-                at.measured / own.theory,
-                at.measured_error / size,
-                fmt="o",
-                color=colour,
-                label=f"n = {width}",
-            )
-        panel.errorbar(
-            place + 0.24, own.limit / own.theory, own.standard_error / size, fmt="D", color=INK, label="n → ∞"
-        )
-        panel.axhline(1, color=FAINT, linewidth=1)
-        panel.set_xticks(
-            place, [str(label) for label in data.observable.values], rotation=50, ha="right", fontsize=8
-        )
-        panel.set(ylabel="measured / theory")
-        panel.set_title(str(name), fontsize=11)
-        panel.legend(frameon=False, fontsize=9)
+            ratio, error = at.measured / own.theory, at.measured_error / np.abs(own.theory)
+            panel.curve(place + shift, ratio, "o", f"n = {width}", color, error=error)
+        ratio, error = own.limit / own.theory, own.standard_error / np.abs(own.theory)
+        panel.curve(place + 0.24, ratio, "D", "n → ∞", INK, error=error)
+        panel.level(y=1)
     return figure

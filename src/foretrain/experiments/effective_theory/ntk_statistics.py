@@ -7,15 +7,8 @@ beside the recursions; the ratios (9.23)-(9.25) of one input are followed to gre
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
-from foretrain.experiments.effective_theory.tensor_statistics import (
-    Plan,
-    draw_statistics,
-    measure,
-    ratios,
-    result,
-)
+from foretrain.experiments.effective_theory.tensor_statistics import Plan, statistics
 from foretrain.experiments.registry import Result, Scale
 from foretrain.theory.asymptotics import ntk_laws
 
@@ -30,5 +23,4 @@ _TITLE = "The tangent kernel of random networks: mean, shift, fluctuations, and 
 
 def ntk_statistics(plan: Plan, seed: int) -> Result:
     """Theta, H1, D, F, A, B against random networks, and depth laws of their ratios."""
-    deep = ratios(ntk_laws, _CLASSES, plan.depth)
-    return result("Θ, H1, D, F, A and B", measure(plan, seed), deep, partial(draw_statistics, _TITLE))
+    return statistics("Θ, H1, D, F, A and B", _TITLE, plan, seed, ntk_laws, _CLASSES)

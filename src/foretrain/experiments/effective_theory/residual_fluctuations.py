@@ -10,30 +10,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import product
 
 import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import infinite_width
-from foretrain.experiments.judgements import agreement_rows
+from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import BLUE, FAINT, GREEN, INK, ORANGE, new_figure
+from foretrain.support.answers import BLUE, GREEN, ORANGE, Axis, Figure, Panel, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles import Ensemble, connected_correlator
 from foretrain.theory.flow import flow
 from foretrain.theory.flow.request import Method
 from foretrain.theory.residual_networks import fluctuation_rate, optimal_aspect_ratio, optimal_skip
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-_ACTIVATIONS = ("relu", "linear", "tanh")
 _COLORS = {"relu": BLUE, "linear": GREEN, "tanh": ORANGE}
+_ACTIVATIONS = tuple(_COLORS)
 _METHODS: tuple[Method, ...] = ("book", "complete")
 _LAYER = 6  # the last with a skip connection, where V is measured
 _OUTPUTS = 10
@@ -78,9 +75,7 @@ PLANS: Mapping[Scale, Plan] = {
 
 def residual_fluctuations(plan: Plan, seed: int) -> Result:
     """nu(gamma) and r*(gamma), as printed and complete, and V at layer 6 of real residual networks."""
-    import xarray
-
-    data = xarray.merge([_rates(), _vertices(), _measure(plan, seed)])
+    data = xr.merge([_rates(), _vertices(), _measure(plan, seed)])
     # So few scores say little by their spread: only the largest is judged.
     _, largest = agreement_rows(data.z.values)
     rows = (*_published_rows(), *_maximum_rows(), *_measured_rows(data), largest)
@@ -91,27 +86,23 @@ def residual_fluctuations(plan: Plan, seed: int) -> Result:
         f"the printed recursion is off by up to {abs(float(worst.z_book)):.0f} standard errors "
         f"({worst.measured_activation.item()}, γ = {float(worst.measured_gamma):g})."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
-def _rates() -> xarray.Dataset:
+def _table(values: list[float], gamma: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """By activation, method and gamma, as they were computed in this order."""
+    return ("activation", "theory", gamma), np.reshape(values, (len(_ACTIVATIONS), len(_METHODS), -1))
+
+
+def _rates() -> xr.Dataset:
     """nu and r* by activation, method and gamma."""
-    import xarray
-
-    rates = [
-        [[fluctuation_rate(name, gamma, method) for gamma in _COUPLINGS] for method in _METHODS]
-        for name in _ACTIVATIONS
-    ]
+    points = list(product(_ACTIVATIONS, _METHODS, _COUPLINGS))
+    rates = [fluctuation_rate(name, gamma, method) for name, method, gamma in points]
     ratios = [
-        [
-            [optimal_aspect_ratio(name, gamma, n_out=_OUTPUTS, method=method) for gamma in _COUPLINGS]
-            for method in _METHODS
-        ]
-        for name in _ACTIVATIONS
+        optimal_aspect_ratio(name, gamma, n_out=_OUTPUTS, method=method) for name, method, gamma in points
     ]
-    dims = ("activation", "theory", "gamma")
-    return xarray.Dataset(
-        {"rate": (dims, rates), "best_ratio": (dims, ratios)},
+    return xr.Dataset(
+        {"rate": _table(rates, "gamma"), "best_ratio": _table(ratios, "gamma")},
         coords={"activation": list(_ACTIVATIONS), "theory": list(_METHODS), "gamma": _COUPLINGS},
         attrs={"n_out": _OUTPUTS},
     )
@@ -132,77 +123,60 @@ def _relative_vertex(name: str, gamma: float, method: Method) -> float:
     return float(deep["V"].sel(layer=_LAYER).squeeze() / deep["K"].sel(layer=_LAYER).squeeze() ** 2)
 
 
-def _vertices() -> xarray.Dataset:
+def _vertices() -> xr.Dataset:
     """V / K^2 at layer 6 by activation, method and gamma."""
-    import xarray
-
-    tasks = [
-        (name, method, float(gamma))
-        for name in _ACTIVATIONS
-        for method in _METHODS
-        for gamma in _VERTEX_COUPLINGS
+    tasks = list(product(_ACTIVATIONS, _METHODS, _VERTEX_COUPLINGS))
+    values = [
+        _relative_vertex(name, float(gamma), method) for name, method, gamma in track(tasks, "recursions")
     ]
-    values = [_relative_vertex(name, gamma, method) for name, method, gamma in track(tasks, "recursions")]
-    shape = (len(_ACTIVATIONS), len(_METHODS), len(_VERTEX_COUPLINGS))
-    return xarray.Dataset(
-        {"vertex": (("activation", "theory", "vertex_gamma"), np.reshape(values, shape))},
-        coords={"vertex_gamma": _VERTEX_COUPLINGS},
-    )
+    return xr.Dataset({"vertex": _table(values, "vertex_gamma")}, coords={"vertex_gamma": _VERTEX_COUPLINGS})
 
 
-def _measure(plan: Plan, seed: Seed) -> xarray.Dataset:
+def _measure(plan: Plan, seed: Seed) -> xr.Dataset:
     """V / K^2 of random networks at layer 6 beside both theories."""
-    import xarray
-
     points = [(name, gamma) for name, couplings in plan.couplings.items() for gamma in couplings]
-    tasks = list(zip(points, spawn(seed, len(points)), strict=True))
-    columns = [_one_network(plan, *point, own) for point, own in track(tasks, "residual networks")]
-    names = ("measured", "standard_error", "book", "complete")
-    found = dict(zip(names, np.array(columns).T, strict=True))
+    tasks = track(with_seeds(points, seed), "residual networks")
+    columns = np.array([_one_network(plan, *point, own) for point, own in tasks]).T
+    found = dict(zip(("measured", "standard_error", "book", "complete"), columns, strict=True))
     found["z"] = (found["measured"] - found["complete"]) / found["standard_error"]
     found["z_book"] = (found["measured"] - found["book"]) / found["standard_error"]
     activations, couplings = zip(*points, strict=True)
-    return xarray.Dataset(
+    labels = {"measured_activation": activations, "measured_gamma": couplings}
+    return xr.Dataset(
         {name: ("point", values) for name, values in found.items()},
-        coords={
-            "measured_activation": ("point", list(activations)),
-            "measured_gamma": ("point", list(couplings)),
-        },
+        coords={name: ("point", list(values)) for name, values in labels.items()},
     )
 
 
 def _one_network(plan: Plan, name: str, gamma: float, seed: Seed) -> tuple[float, float, float, float]:
     """Measured V / K^2 at infinite width, its standard error, and both theories."""
-    widths, values, errors = list(plan.draws), [], []
-    for (width, draws), own in zip(plan.draws.items(), spawn(seed, len(widths)), strict=True):
+    values, errors = [], []
+    for (width, draws), own in with_seeds(plan.draws.items(), seed):
         mlp = _network(name, gamma, width)
         ensemble = Ensemble(mlp, _input(name), draws, method=plan.method, seed=own)
         found = connected_correlator(ensemble, "1122", layers=[_LAYER], estimator="neurons")
         values.append(width * found.value.values.ravel())
         errors.append(width * found.standard_error.values.ravel())
-    limit, error = infinite_width(widths, np.stack(values), np.stack(errors))
+    limit, error = infinite_width(list(plan.draws), np.stack(values), np.stack(errors))
     square = float(flow(mlp, _input(name))["K"].sel(layer=_LAYER).squeeze()) ** 2
     theory = [_relative_vertex(name, gamma, method) for method in _METHODS]
     return float(limit[0]) / square, float(error[0]) / square, theory[0], theory[1]
 
 
-def _row(quantity: str, expected: float, here: float, digits: float = _DIGITS) -> Row:
-    return Row(quantity, expected, here, agrees=bool(abs(here - expected) <= digits))
-
-
 def _published_rows() -> list[Row]:
-    rows = [
-        _row(f"{name}: ν {method}, γ = {gamma:g}", expected, fluctuation_rate(name, gamma, method))
-        for (name, method), values in _PUBLISHED_RATES.items()
-        for gamma, expected in values.items()
-    ]
+    rows = []
+    for (name, method), values in _PUBLISHED_RATES.items():
+        for gamma, expected in values.items():
+            here = fluctuation_rate(name, gamma, method)
+            rows.append(computed_row(f"{name}: ν {method}, γ = {gamma:g}", expected, here, _DIGITS))
     for name, values in _PUBLISHED_RATIOS.items():
         for gamma, expected in values.items():
             here = optimal_aspect_ratio(name, gamma, n_out=_OUTPUTS, method="book")
-            rows.append(_row(f"{name}: r* book, γ = {gamma:g}, {_OUTPUTS} outputs", expected, here))
+            title = f"{name}: r* book, γ = {gamma:g}, {_OUTPUTS} outputs"
+            rows.append(computed_row(title, expected, here, _DIGITS))
     for name, expected in _PUBLISHED_SKIPS.items():
         here = optimal_skip(name, 0.5, n_out=_OUTPUTS, method="book")
-        rows.append(_row(f"{name}: γ* book, r = 1/2, {_OUTPUTS} outputs", expected, here))
+        rows.append(computed_row(f"{name}: γ* book, r = 1/2, {_OUTPUTS} outputs", expected, here, _DIGITS))
     return rows
 
 
@@ -215,79 +189,55 @@ def _maximum_rows() -> list[Row]:
     )
     back = brentq(lambda gamma: fluctuation_rate("relu", gamma) - fluctuation_rate("relu"), peak.x, 0.95)
     return [
-        _row("relu: largest ν complete", 6.531, float(-peak.fun), 5e-4),
-        _row("relu: γ of the largest ν", 0.449, float(peak.x), 5e-4),
-        _row("relu: γ beyond which ν < ν(0)", 0.749, float(back), 5e-4),
+        computed_row("relu: largest ν complete", 6.531, -peak.fun, 5e-4),
+        computed_row("relu: γ of the largest ν", 0.449, peak.x, 5e-4),
+        computed_row("relu: γ beyond which ν < ν(0)", 0.749, back, 5e-4),
     ]
 
 
-def _measured_rows(data: xarray.Dataset) -> list[Row]:
+def _measured_rows(data: xr.Dataset) -> list[Row]:
     """Against the complete theory, and for orientation against the printed one."""
     bound = largest_score_allowed(data.z.size)
     rows = []
-    for index in range(data.sizes["point"]):
-        point = data.isel(point=index)
-        title = (
-            f"{point.measured_activation.item()}, γ = {float(point.measured_gamma):g}: V/K² at layer {_LAYER}"
-        )
-        here, error = float(point.measured), float(point.standard_error)
-        agrees = bool(abs(float(point.z)) <= bound)
-        rows.append(Row(f"{title}, complete", float(point.complete), here, error, agrees=agrees))
+    for place in range(data.sizes["point"]):
+        point = data.isel(point=place)
+        name, gamma = point.measured_activation.item(), float(point.measured_gamma)
+        title = f"{name}, γ = {gamma:g}: V/K² at layer {_LAYER}"
+        row = limit_row(f"{title}, complete", point, bound, ("complete", "measured", "standard_error"))
+        rows.append(row)
         if abs(float(point.book / point.complete) - 1) > 1e-9:
-            rows.append(Row(f"{title}, book", float(point.book), here, error))
+            rows.append(Row(f"{title}, book", float(point.book), row.here, row.standard_error))
     return rows
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    title = "Residual networks: fluctuations against the skip coupling"
-    figure, (vertex, rate, ratio) = new_figure(title, 1, 3, (16, 4.9))
-    _draw_pair(vertex, data.vertex, "vertex_gamma")
-    _draw_points(vertex, data)
-    vertex.set(ylabel="$V/K^2$", ylim=(0, None))
-    vertex.set_title(f"at layer {_LAYER}: real networks decide", fontsize=11)
-    _draw_pair(rate, data.rate, "gamma")
-    rate.set(ylabel=r"$\nu$", ylim=(0, 7.2))
-    rate.set_title(r"growth of fluctuations with depth, $V/(nK^2)=\nu L/n$", fontsize=11)
-    _draw_pair(ratio, data.best_ratio, "gamma")
-    ratio.set(yscale="log", ylabel="$r^* = L/n$")
-    ratio.set_yticks([0.01, 0.02, 0.05, 0.1, 0.2, 0.5], ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5"])
-    ratio.minorticks_off()
-    ratio.set_title(f"best depth over width for {_OUTPUTS} outputs", fontsize=11)
-    _draw_legend(ratio)
+def _figure(data: xr.Dataset) -> Figure:
+    figure = Figure(
+        "Residual networks: fluctuations against the skip coupling", size=(16, 5.3), legend="below"
+    )
+    gamma, title = r"skip coupling $\gamma$", f"at layer {_LAYER}: real networks decide"
+    panel = figure.panel(title, x=gamma, y=Axis("$V/K^2$", low=0))
+    _draw_pair(panel, data.vertex, "vertex_gamma")
+    for name, color in _COLORS.items():
+        at = data.isel(point=data.measured_activation.values == name)
+        error = at.standard_error
+        panel.curve(at.measured_gamma, at.measured, "o", "", color, error=error, size=6, hollow=True)
+    title = r"growth of fluctuations with depth, $V/(nK^2)=\nu L/n$"
+    _draw_pair(figure.panel(title, x=gamma, y=Axis(r"$\nu$", low=0, high=7.2)), data.rate, "gamma")
+    title, ticks = f"best depth over width for {_OUTPUTS} outputs", (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+    panel = figure.panel(title, x=gamma, y=log("$r^* = L/n$", ticks=ticks))
+    _draw_pair(panel, data.best_ratio, "gamma")
+    for name, color in _COLORS.items():
+        panel.legend_entry("-", name, color)
+    panel.legend_entry("-", "complete leading order")
+    panel.legend_entry("--", "as printed, (B.29), (B.35)")
+    panel.legend_entry("o", r"real networks, $n\to\infty$", hollow=True)
     return figure
 
 
-def _draw_pair(panel: Axes, curves: xarray.DataArray, gamma: str) -> None:
-    for name in _ACTIVATIONS:
+def _draw_pair(panel: Panel, curves: xr.DataArray, gamma: str) -> None:
+    """The complete theory and the printed one, by activation."""
+    for name, color in _COLORS.items():
         for method, style, width in (("complete", "-", 2.2), ("book", "--", 1.4)):
             curve = curves.sel(activation=name, theory=method)
-            panel.plot(curve[gamma], curve, style, color=_COLORS[name], linewidth=width)
-    panel.axvline(0, color=FAINT, linewidth=0.8)
-    panel.set_xlabel(r"skip coupling $\gamma$")
-
-
-def _draw_points(panel: Axes, data: xarray.Dataset) -> None:
-    for name in _ACTIVATIONS:
-        points = data.isel(point=data.measured_activation.values == name)
-        panel.errorbar(
-            points.measured_gamma,
-            points.measured,
-            points.standard_error,
-            fmt="o",
-            color=_COLORS[name],
-            markersize=6,
-            markerfacecolor="white",
-            elinewidth=1.6,
-            zorder=5,
-        )
-
-
-def _draw_legend(panel: Axes) -> None:
-    for name in _ACTIVATIONS:
-        panel.plot([], [], color=_COLORS[name], linewidth=3, label=name)
-    panel.plot([], [], color=INK, linewidth=2.2, label="complete leading order")
-    panel.plot([], [], "--", color=INK, linewidth=1.4, label="as printed, (B.29), (B.35)")
-    panel.plot(
-        [], [], "o", color=INK, markersize=6, markerfacecolor="white", label="real networks, $n\\to\\infty$"
-    )
-    panel.legend(framealpha=1, edgecolor="white", fontsize=9, loc="upper center")
+            panel.curve(curve[gamma], curve, style, "", color, width=width)
+    panel.level(x=0)

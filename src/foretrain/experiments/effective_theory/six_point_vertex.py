@@ -11,27 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from foretrain.activations import Activation, activation
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.effective_theory.width_limits import infinite_width
-from foretrain.experiments.judgements import agreement_rows
+from foretrain.experiments.effective_theory.width_limits import draw_limit, infinite_width
+from foretrain.experiments.judgements import agreement_rows, limit_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import INK, PALETTE, new_figure
+from foretrain.support.answers import INK, PALETTE, Figure
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, generator, spawn
+from foretrain.support.seeds import Seed, generator, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.complexity import model_complexity
 from foretrain.theory.recursions.six_point import metric_cumulants, six_point_flow
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
@@ -76,14 +72,9 @@ def _cases() -> tuple[_Case, ...]:
 
 def six_point_vertex(plan: Plan, seed: int) -> Result:
     """U of two activations, layer by layer, and the counts of the epilogue."""
-    import xarray
-
     cases = _cases()
-    parts = [
-        _measured(case, plan, own).expand_dims(case=[case.label])
-        for case, own in zip(cases, spawn(seed, len(cases)), strict=True)
-    ]
-    data = xarray.concat(parts, "case", join="outer")
+    parts = [_limits(case, plan, own).expand_dims(case=[case.label]) for case, own in with_seeds(cases, seed)]
+    data = xr.concat(parts, "case", join="outer")
     score = data.z.values[np.isfinite(data.z.values)]
     rows = (*agreement_rows(score), *_vertex_rows(cases, data), *_exact_rows(data), *_count_rows())
     word = "agree" if all(row.agrees for row in rows) else "do NOT all agree"
@@ -91,31 +82,26 @@ def six_point_vertex(plan: Plan, seed: int) -> Result:
         f"Third cumulants of the metric of random networks {word} with the six-point vertex of the recursion "
         f"(largest |z| {np.abs(score).max():.1f}); at finite width they differ from it by terms of order 1/n."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
-def _measured(case: _Case, plan: Plan, seed: Seed) -> xarray.Dataset:
+def _limits(case: _Case, plan: Plan, seed: Seed) -> xr.Dataset:
     """U at every width with its standard error, its limit, and the recursion, at layers 2 and up."""
-    import xarray
-
     widths = list(plan.draws)
     values, errors = [], []
-    for width, own in track(
-        list(zip(widths, spawn(seed, len(widths)), strict=True)), f"{case.label}: widths"
-    ):
+    for width, own in track(with_seeds(widths, seed), f"{case.label}: widths"):
         metrics = sampled_metrics(case.network(width), plan.draws[width], own)
-        found = np.stack([width**2 * _third_cumulant(batch) for batch in np.split(metrics, _BATCHES, axis=1)])
-        values.append(found.mean(axis=0))
-        errors.append(found.std(axis=0, ddof=1) / np.sqrt(_BATCHES))
+        batches = np.stack([width**2 * _third_cumulant(one) for one in np.split(metrics, _BATCHES, axis=1)])
+        values.append(batches.mean(axis=0))
+        errors.append(batches.std(axis=0, ddof=1) / np.sqrt(_BATCHES))
     measured, error = np.stack(values), np.stack(errors)
     limit, limit_error = infinite_width(widths, measured, error)
-    network = case.network(1)
-    theory = six_point_flow(network, 1.0)[1:, 0]
+    theory = six_point_flow(case.network(1), 1.0)[1:, 0]
     exact = np.full_like(measured, np.nan)
     if case.act.slopes is not None:
         exact = np.stack([metric_cumulants(case.network(width), 1.0)[1:, 1] for width in widths])
     both = ("width", "layer")
-    return xarray.Dataset(
+    return xr.Dataset(
         {
             "measured": (both, measured),
             "measured_error": (both, error),
@@ -125,7 +111,7 @@ def _measured(case: _Case, plan: Plan, seed: Seed) -> xarray.Dataset:
             "theory": ("layer", theory),
             "z": ("layer", (limit - theory) / limit_error),
         },
-        coords={"width": widths, "layer": np.arange(2, network.depth + 1)},
+        coords={"width": widths, "layer": np.arange(2, len(theory) + 2)},
     )
 
 
@@ -152,31 +138,26 @@ def _third_cumulant(samples: Array) -> Array:
     return np.asarray((centred**3).mean(axis=-1) * count**2 / ((count - 1) * (count - 2)))
 
 
-def _vertex_rows(cases: tuple[_Case, ...], data: xarray.Dataset) -> list[Row]:
+def _vertex_rows(cases: tuple[_Case, ...], data: xr.Dataset) -> list[Row]:
     bound = largest_score_allowed(int(np.isfinite(data.z.values).sum()))
     rows = []
     for case in cases:
         for layer, published in enumerate(case.published, start=2):
-            one = data.sel(case=case.label, layer=layer)
-            theory, title = float(one.theory), f"{case.label}: U at layer {layer}"
-            agrees = abs(theory - published) <= case.digits * published
-            rows.append(Row(f"{title}, recursion", published, theory, agrees=bool(agrees)))
-            error, agrees = float(one.standard_error), bool(abs(float(one.z)) <= bound)
-            rows.append(Row(f"{title}, networks", theory, float(one.limit), error, agrees))
+            one, title = data.sel(case=case.label, layer=layer), f"{case.label}: U at layer {layer}"
+            agrees = abs(float(one.theory) - published) <= case.digits * published
+            rows.append(Row(f"{title}, recursion", published, float(one.theory), agrees=agrees))
+            rows.append(limit_row(f"{title}, networks", one, bound))
     return rows
 
 
-def _exact_rows(data: xarray.Dataset) -> list[Row]:
+def _exact_rows(data: xr.Dataset) -> list[Row]:
     """At the narrowest width, ReLU has a closed form at any width."""
     one = data.sel(case="relu").isel(width=0)
-    bound = largest_score_allowed(data.sizes["layer"])
-    rows = []
-    for layer in one.layer.values:
-        at = one.sel(layer=layer)
-        exact, here, error = float(at.exact), float(at.measured), float(at.measured_error)
-        title = f"relu: n² κ₃ at layer {layer}, n = {int(one.width)}"
-        rows.append(Row(title, exact, here, error, bool(abs(here - exact) <= bound * error)))
-    return rows
+    bound, names = largest_score_allowed(data.sizes["layer"]), ("exact", "measured", "measured_error")
+    return [
+        limit_row(f"relu: n² κ₃ at layer {layer}, n = {int(one.width)}", one.sel(layer=layer), bound, names)
+        for layer in one.layer.values
+    ]
 
 
 def _count_rows() -> list[Row]:
@@ -191,32 +172,20 @@ def _count_rows() -> list[Row]:
     ]
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    title = "The six-point vertex: n² times the third cumulant of the metric"
-    figure, panels = new_figure(title, 1, data.sizes["case"], (13, 5.2))
-    for panel, label in zip(panels, data.case.values, strict=True):
-        _draw_case(panel, data.sel(case=label).dropna("layer", subset=["theory"]), str(label))
-    return figure
-
-
-def _draw_case(panel: Axes, data: xarray.Dataset, label: str) -> None:
+def _figure(data: xr.Dataset) -> Figure:
     """Measured over theory against 1/n: the theory is the point (0, 1)."""
-    inverse = 1 / data.width.values
-    for number, (colour, layer) in enumerate(zip(PALETTE, data.layer.values, strict=False)):
-        one = data.sel(layer=layer)
-        theory = float(one.theory)
-        shift = 0.008 * inverse.max() * (number - data.sizes["layer"] / 2)
-        value, error = (one[name].values / theory for name in ("measured", "measured_error"))
-        panel.errorbar(inverse + shift, value, error, fmt="o", color=colour, label=f"layer {layer}")
-        panel.errorbar(
-            [shift], [float(one.limit) / theory], [float(one.standard_error) / theory], fmt="D", color=colour
-        )
-        if np.isfinite(one.exact.values).all():
-            panel.plot(
-                [0, *inverse[::-1]], [1, *(one.exact.values / theory)[::-1]], color=colour, linewidth=1
-            )
-    panel.axhline(1, color=INK, linewidth=0.9, linestyle="--")
-    panel.set(xlabel="1 / width", ylabel="n² κ₃ / U of the recursion")
-    lines = "; lines: exact at any width" if np.isfinite(data.exact.values).all() else ""
-    panel.set_title(f"{label} (diamonds: extrapolated{lines})", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
+    figure = Figure("The six-point vertex: n² times the third cumulant of the metric", size=(13, 5.2))
+    for case in data.case.values:
+        own = data.sel(case=case).dropna("layer", subset=["theory"])
+        lines = "; lines: exact at any width" if np.isfinite(own.exact.values).all() else ""
+        title, ratio = f"{case} (diamonds: extrapolated{lines})", r"$n^2 \kappa_3$ / U of the recursion"
+        panel = figure.panel(title, x="1 / width", y=ratio)
+        for number, (color, layer) in enumerate(zip(PALETTE, own.layer.values)):
+            one = own.sel(layer=layer)
+            theory, shift = float(one.theory), 0.008 * (number - own.sizes["layer"] / 2)
+            draw_limit(panel, one, f"layer {layer}", color, unit=theory, shift=shift)
+            if lines:
+                places, exact = [0, *1 / own.width.values[::-1]], [1, *one.exact.values[::-1] / theory]
+                panel.curve(places, exact, "-", "", color, width=1)
+        panel.level(y=1, color=INK, dash="--")
+    return figure

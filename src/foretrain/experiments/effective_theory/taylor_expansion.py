@@ -14,19 +14,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, PALETTE, new_figure
+from foretrain.support.answers import FAINT, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import spawn
+from foretrain.support.seeds import with_seeds
 from foretrain.theory.architecture import MLP
+from foretrain.theory.prediction.infinite_width import output_kernels
 
 if TYPE_CHECKING:
     import torch
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from foretrain.compare.trained.networks import Networks
 
@@ -35,7 +34,19 @@ Array = NDArray[np.float64]
 _X = np.array([[1, 1, 1, 1], [1, -1, 0.6, -1], [1, 0.8, -1, -1], [-0.7, 1, 1, -1]])
 _Y = 0.7 * np.array([[1.0], [-1.0], [0.5], [0.8]])
 _TESTS = np.array([[0.5, 1, -0.4, 0.9], [-1, 0.3, 0.8, 0.7], [0.2, -0.9, 0.5, 1.1]])
-_POWERS = (0.0, -1.0, -1.0, -2.0, -2.0)  # of n, in what the orders 0, 1, 2, .. leave
+_ORDERS = {  # what the orders 0, 1, 2, .. leave, the power of n in it, and a note
+    "what training changes": (0.0, ""),
+    "what first order leaves, a linear model": (-1.0, ""),
+    "what second order leaves": (
+        -1.0,
+        "dNTK and ddNTK are both of order 1/n: the second order alone gains no power",
+    ),
+    "what third order leaves": (
+        -2.0,
+        "a few narrow networks carry most of what is left, so that the power is known roughly at the quick size",
+    ),
+    "what fourth order leaves": (-2.0, ""),
+}
 _RATE = 1.0  # learning rate times the largest eigenvalue of Theta
 _DEPTH = 3
 
@@ -57,13 +68,10 @@ PLANS: Mapping[Scale, Plan] = {
 
 def taylor_expansion(plan: Plan, seed: int) -> Result:
     """Powers of n in what is left by the Taylor series of trained networks, order by order."""
-    import xarray
-
-    tasks = list(zip(plan.widths, spawn(seed, len(plan.widths)), strict=True))
-    found = [_left(width, plan, own) for width, own in track(tasks, "widths")]
-    data = xarray.Dataset(
+    found = [_left(width, plan, own) for width, own in track(with_seeds(plan.widths, seed), "widths")]
+    data = xr.Dataset(
         {"left": (("width", "draw", "order"), np.stack(found))},
-        coords={"width": list(plan.widths), "order": np.arange(len(_POWERS))},
+        coords={"width": list(plan.widths), "order": np.arange(len(_ORDERS))},
         attrs={"steps": plan.steps, "depth": _DEPTH},
     )
     rows = (*_power_rows(data), *_share_rows(data))
@@ -74,11 +82,7 @@ def taylor_expansion(plan: Plan, seed: int) -> Result:
         f"{good} of {tested} powers of n are as expected: a linear model misses 1/n of what trained networks have "
         f"learned, three orders of the Taylor series 1/n², {share:.1g} of it at width {plan.widths[-1]}."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
-
-
-def _network(width: int) -> MLP:
-    return MLP.critical("tanh", _DEPTH, width, n_in=_X.shape[1])
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def _left(width: int, plan: Plan, seed: np.random.SeedSequence) -> Array:
@@ -86,16 +90,15 @@ def _left(width: int, plan: Plan, seed: np.random.SeedSequence) -> Array:
     from foretrain.compare.trained import Training
     from foretrain.compare.trained.networks import draw_networks, group_size, groups_of
     from foretrain.compare.trained.training import train
-    from foretrain.theory.prediction.infinite_width import output_kernels
 
-    mlp = _network(width)
+    mlp = MLP.critical("tanh", _DEPTH, width, n_in=_X.shape[1])
     eta = _RATE / float(np.linalg.eigvalsh(output_kernels(mlp, _X).Theta_train)[-1])
     training = Training(_Y, eta, time=plan.steps)
     found = []
     for numbers in groups_of(range(plan.draws), group_size(mlp)):
         start, end = (draw_networks(mlp, numbers, seed) for _ in range(2))
         train(end, _X, training)
-        terms = taylor_terms(start, end, _TESTS, len(_POWERS) - 1)
+        terms = taylor_terms(start, end, _TESTS, len(_ORDERS) - 1)
         whole = end.forward(end.entry(_TESTS)).output[:, 0]
         left = (whole - terms.cumsum(dim=0)).square().mean(dim=2).sqrt()
         found.append(left.T.numpy())
@@ -138,83 +141,49 @@ def _sum(terms: list[torch.Tensor]) -> torch.Tensor:
     return sum(terms[1:], terms[0])
 
 
-_TOLD = (
-    "what training changes",
-    "what first order leaves, a linear model",
-    "what second order leaves",
-    "what third order leaves",
-    "what fourth order leaves",
-)
-
-
-_NOTES = {
-    2: "dNTK and ddNTK are both of order 1/n: the second order alone gains no power",
-    3: "a few narrow networks carry most of what is left, so that the power is known roughly at the quick size",
-}
-
-
-def _power_rows(data: xarray.Dataset) -> list[Row]:
+def _power_rows(data: xr.Dataset) -> list[Row]:
     from foretrain.compare.judging.powers import slope_of
 
     rows = []
-    for order, power in enumerate(_POWERS):
+    for order, (rest, (power, note)) in enumerate(_ORDERS.items()):
         found = slope_of(data.left.sel(order=order))
-        note = _NOTES.get(order, "")
-        rows.append(
-            Row(
-                f"{_TOLD[order]}: power of n",
-                power,
-                found.value,
-                found.standard_error,
-                found.agrees(power),
-                note,
-            )
-        )
+        agrees = found.agrees(power)
+        rows.append(Row(f"{rest}: power of n", power, found.value, found.standard_error, agrees, note))
     return rows
 
 
-def _shares(data: xarray.Dataset) -> Array:
+def _shares(data: xr.Dataset) -> Array:
     """Root mean squares over networks relative to what training changes: (widths, orders)."""
     size = np.sqrt((data.left**2).mean("draw")).transpose("width", "order").values
     return np.asarray(size / size[:, :1])
 
 
-def _share_rows(data: xarray.Dataset) -> list[Row]:
-    widths = data.width.values
+def _share_rows(data: xr.Dataset) -> list[Row]:
+    rests, shares = list(_ORDERS), _shares(data)
     return [
         Row(
-            f"{_TOLD[order]}, as a share of the change, at n = {width}", "none published", float(share[order])
+            f"{rests[order]}, as a share of the change, at n = {data.width.values[place]}",
+            "none published",
+            float(shares[place, order]),
         )
-        for width, share in ((widths[place], _shares(data)[place]) for place in (0, -1))
+        for place in (0, -1)
         for order in (1, 3)
     ]
 
 
-def _draw(data: xarray.Dataset) -> Figure:
+def _figure(data: xr.Dataset) -> Figure:
     title = f"Trained tanh networks of depth {_DEPTH} by their Taylor series around initialisation"
-    figure, (by_width, by_order) = new_figure(title, 1, 2, (13, 5.2))
-    _draw_widths(by_width, data)
-    shares = _shares(data)
-    for colour, width, share in zip(PALETTE * 2, data.width.values, shares, strict=False):
-        by_order.semilogy(data.order, share, "o-", color=colour, label=f"n = {width}")
-    by_order.set(xlabel="last order of the series kept", ylabel="left, as a share of the change")
-    by_order.set_xticks(data.order.values)
-    by_order.set_title("orders come in pairs: only odd ones gain a power of n", fontsize=11)
-    by_order.legend(frameon=False, fontsize=9)
-    return figure
-
-
-def _draw_widths(panel: Axes, data: xarray.Dataset) -> None:
-    n = data.width.values.astype(float)
-    shares = _shares(data)
-    for order, colour in zip(data.order.values[1:], PALETTE, strict=False):
-        panel.loglog(n, shares[:, order], "o-", color=colour, label=f"after order {order}")
+    figure, share = Figure(title, size=(13, 5.2)), log("left, as a share of the change")
+    n, shares = data.width.values.astype(float), _shares(data)
+    panel = figure.panel("rms over networks and test inputs", x=log("width n", ticks=n), y=share)
+    for order, color in zip(data.order.values[1:], PALETTE):
+        panel.curve(n, shares[:, order], "o-", f"after order {order}", color)
     for order, power, text in ((1, -1, "1/n"), (3, -2, "1/n²")):
         guide = 1.7 * shares[0, order] * (n / n[0]) ** power
-        panel.loglog(n, guide, "--", color=FAINT, linewidth=1)
-        panel.annotate(text, (n[1], guide[1]), (4, 4), textcoords="offset points", color=FAINT)
-    panel.set_xticks(n, [f"{value:.0f}" for value in n])
-    panel.minorticks_off()
-    panel.set(xlabel="width n", ylabel="left, as a share of the change")
-    panel.set_title("rms over networks and test inputs", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
+        panel.curve(n, guide, "--", "", FAINT, width=1)
+        panel.note(n[1], guide[1], text, FAINT, above=True)
+    title = "orders come in pairs: only odd ones gain a power of n"
+    panel = figure.panel(title, x=Axis("last order of the series kept", whole=True), y=share)
+    for color, width, values in zip(PALETTE, data.width.values, shares):
+        panel.curve(data.order, values, "o-", f"n = {width}", color)
+    return figure

@@ -10,27 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.initial import compare_initial
 from foretrain.compare.judging.agreement import Judgement, judge
 from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
-from foretrain.experiments.effective_theory.score_drawing import draw_scores
-from foretrain.experiments.judgements import judgement_rows
+from foretrain.experiments.judgements import add_scores, computed_row, judgement_rows
 from foretrain.experiments.registry import Result, Row
-from foretrain.support.drawing import FAINT, INK, PALETTE, new_mosaic
+from foretrain.support.answers import FAINT, INK, PALETTE, Figure, log, names_axis
 from foretrain.support.progress import track
-from foretrain.support.seeds import spawn
+from foretrain.support.seeds import with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.learning_rates import recommended
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+Laws = Callable[[MLP, Any], xr.Dataset]
 
 _RATES = {"lambda_b": 0.5, "lambda_W": 0.5}
 _SHOWN_LAYERS = 160
@@ -51,59 +49,51 @@ class Plan:
 
 def measure(plan: Plan, seed: int) -> dict[str, Comparison]:
     """Two inputs in critical networks of three widths, by activation."""
-    tasks = list(zip(plan.observables.items(), spawn(seed, len(plan.observables)), strict=True))
     found = {}
-    for (activation, names), own_seed in track(tasks, "random networks"):
+    for (activation, names), own_seed in track(with_seeds(plan.observables.items(), seed), "random networks"):
         mlp = MLP.critical(activation, plan.layers, plan.width, n_in=_INPUTS.shape[1]).replace(**_RATES)
         found[activation] = compare_initial(mlp, _INPUTS, names, plan.draws, seed=own_seed)
     return found
 
 
-def ratios(
-    law: Callable[[MLP, Any], xarray.Dataset], activations: Sequence[str], depth: int
-) -> xarray.Dataset:
+def ratios(law: Laws, activations: Sequence[str], depth: int) -> xr.Dataset:
     """Ratios over l/n by the recursion and, as ``coefficient``, by the law of the class, in great depth."""
-    import xarray
-
     layers = np.unique(np.geomspace(2, depth, _SHOWN_LAYERS).round().astype(int))
     parts = []
     for activation in track(activations, "depth laws"):
         mlp = MLP.critical(activation, depth, width=1, n_in=1)
-        rates = recommended(mlp, lambda_b=_RATES["lambda_b"], lambda_W=_RATES["lambda_W"])
-        mlp = mlp.replace(lambda_b=list(rates.lambda_b), lambda_W=list(rates.lambda_W))
-        found = law(mlp, [1.0]).sel(law="exact", layer=layers)
+        found = law(recommended(mlp, None, None, **_RATES).on(mlp), [1.0]).sel(law="exact", layer=layers)
         names = [str(name) for name in found.data_vars if "/" in str(name)]
         growth = np.stack([(found[name] / found.layer).values for name in names])
         constants = [found.attrs.get(name, np.nan) for name in names]
-        parts.append(
-            xarray.Dataset(
-                {"growth": (("ratio", "layer"), growth), "coefficient": ("ratio", constants)},
-                coords={"ratio": names, "layer": layers},
-            ).expand_dims(network=[activation])
+        part = xr.Dataset(
+            {"growth": (("ratio", "layer"), growth), "coefficient": ("ratio", constants)},
+            coords={"ratio": names, "layer": layers},
         )
-    return xarray.concat(parts, "network", join="outer")
+        parts.append(part.expand_dims(network=[activation]))
+    return xr.concat(parts, "network", join="outer")
 
 
-def entry_table(found: Mapping[str, Comparison]) -> xarray.Dataset:
+def entry_table(found: Mapping[str, Comparison]) -> xr.Dataset:
     """Every entry of every network in one long list."""
-    import xarray
-
-    whole = [(activation, each.rows()) for activation, each in found.items()]
-    lines = [(activation, *row.values()) for activation, rows in whole for row in rows]
-    names = [
-        entry.observable for activation, _ in whole for entry in found[activation].entries
-    ]  # in the order of the lines
-    columns = [np.array(column) for column in zip(*lines, strict=True)]
-    numbers = dict(zip(("theory", "limit", "standard_error", "z"), columns[3:7], strict=True))
+    lines = [
+        (activation, entry.observable, *row.values())
+        for activation, each in found.items()
+        for entry, row in zip(each.entries, each.rows(), strict=True)
+    ]
+    activations, observables, layers, entries, *columns = (
+        np.array(column) for column in zip(*lines, strict=True)
+    )
+    numbers = dict(zip(("theory", "limit", "standard_error", "z"), columns))
     scores = {activation: each.independent_scores for activation, each in found.items()}
-    return xarray.Dataset(
+    return xr.Dataset(
         {key: ("number", values.astype(float)) for key, values in numbers.items()}
         | {"score": ("independent", np.concatenate(list(scores.values())))},
         coords={
-            "activation": ("number", columns[0]),
-            "observable": ("number", names),
-            "layer_of": ("number", columns[1].astype(int)),
-            "entry": ("number", columns[2]),
+            "activation": ("number", activations),
+            "observable": ("number", observables),
+            "layer_of": ("number", layers.astype(int)),
+            "entry": ("number", entries),
             "score_of": ("independent", np.repeat(list(scores), [len(each) for each in scores.values()])),
         },
     )
@@ -123,7 +113,12 @@ def measured_rows(found: Mapping[str, Comparison]) -> list[Row]:
         Row("entries that do not fluctuate equal the theory", "yes", "yes" if exact else "no", agrees=exact),
     ]
     for activation, each in found.items():
-        for place in _first_places(each):
+        # Of each observable in the last layer the first entry: that of the first input alone.
+        first: dict[str, int] = {}
+        for place, entry in enumerate(each.entries):
+            if entry.layer == each.mlp.depth:
+                first.setdefault(entry.observable, place)
+        for place in first.values():
             entry, z = each.entries[place], each.z[place]
             agrees = each.exact_agrees if np.isnan(z) else bool(abs(z) <= judgement.bound)
             error = None if np.isnan(z) else float(each.standard_error[place])
@@ -132,106 +127,81 @@ def measured_rows(found: Mapping[str, Comparison]) -> list[Row]:
     return rows
 
 
-def _first_places(each: Comparison) -> list[int]:
-    """The first entry of each observable in the last layer: that of the first input alone."""
-    found: dict[str, int] = {}
-    for place, entry in enumerate(each.entries):
-        if entry.layer == each.mlp.depth:
-            found.setdefault(entry.observable, place)
-    return list(found.values())
-
-
-def law_rows(data: xarray.Dataset) -> list[Row]:
+def law_rows(data: xr.Dataset) -> list[Row]:
     """Growth of every ratio per layer against the law; what the fit leaves out is of order (log l / l)^2."""
     deep = data.sel(layer=slice(_FITTED * data.layer.values[-1], None))
     layer = deep.layer.values.astype(float)
     # Each of up to four powers of K and Theta brings corrections of its own.
     rest = 4 * (np.log(layer[0]) / layer[0]) ** 2
     rows = []
-    for network in data.network.values:
-        for ratio in data.ratio.values:
-            one = deep.sel(network=network, ratio=ratio)
-            expected = float(one.coefficient)
-            if np.isnan(expected):
-                continue
+    for network, ratio in product(data.network.values, data.ratio.values):
+        one = deep.sel(network=network, ratio=ratio)
+        expected = float(one.coefficient)
+        if not np.isnan(expected):
             here = leading_coefficient(layer, one.growth.values)
-            agrees = abs(here - expected) <= max(rest * abs(expected), 1e-9)
-            rows.append(Row(f"{network}: {ratio} per l/n", expected, here, agrees=bool(agrees)))
+            allowed = max(rest * abs(expected), 1e-9)
+            rows.append(computed_row(f"{network}: {ratio} per l/n", expected, here, allowed))
     return rows
 
 
-def result(
-    subject: str,
-    found: Mapping[str, Comparison],
-    deep: xarray.Dataset,
-    draw: Callable[[xarray.Dataset], Figure],
+def statistics(
+    subject: str, title: str, plan: Plan, seed: int, law: Laws, activations: Sequence[str]
 ) -> Result:
-    """The two halves as one: entries of random networks, and ratios against depth."""
-    import xarray
-
+    """Entries of random networks, and ratios against depth for other activations."""
+    deep, found = ratios(law, activations, plan.depth), measure(plan, seed)
+    judgement = judgement_of(found)
     rows = (*measured_rows(found), *law_rows(deep))
-    data = xarray.merge([entry_table(found), deep]).assign_attrs(bound=judgement_of(found).bound)
+    data = xr.merge([entry_table(found), deep]).assign_attrs(bound=judgement.bound)
     word = "agree" if all(row.agrees for row in rows) else "do NOT all agree"
-    verdict = f"{subject} of random networks {word} with recursions and depth laws ({judgement_of(found)})."
-    return Result(verdict, rows, data, partial(draw, data))
+    verdict = f"{subject} of random networks {word} with recursions and depth laws ({judgement})."
+    return Result(verdict, rows, data, partial(_figure, data, title))
 
 
-def draw_statistics(title: str, data: xarray.Dataset) -> Figure:
+def _figure(data: xr.Dataset, title: str) -> Figure:
     """Entries of the last layer over theory, z-scores, and one panel of ratios for each network."""
-    networks = [str(name) for name in data.network.values]
-    width = len(networks)
-    layout = [["entries"] * width + ["scores"] * width, [name for name in networks for _ in range(2)]]
-    figure, panels = new_mosaic(title, layout, [1, 1], (15, 8.6))
-    _draw_entries(panels["entries"], data)
-    draw_scores(panels["scores"], data.score.values, f"{data.sizes['independent']} independent z-scores")
-    for name in networks:
-        _draw_ratios(panels[name], data.sel(network=name), name)
+    count = data.sizes["network"]
+    below = "".join(2 * chr(ord("C") + place) for place in range(count))
+    figure = Figure(title, layout=f"{'A' * count}{'B' * count} {below}", size=(15, 8.6))
+    _add_entries(figure, data)
+    add_scores(figure, data.score.values, f"{data.sizes['independent']} independent z-scores")
+    for name in data.network.values:
+        _add_ratios(figure, data.sel(network=name), str(name))
     return figure
 
 
-def _draw_entries(panel: Axes, data: xarray.Dataset) -> None:
+def _add_entries(figure: Figure, data: xr.Dataset) -> None:
     """Measured over theory in the last layer; entries that vanish or are lost in noise are left to the z-scores."""
     last = int(data.layer_of.max())
     own = data.where((data.layer_of == last) & (np.abs(data.theory) > 3 * data.standard_error), drop=True)
-    names = list(dict.fromkeys(str(name) for name in own.observable.values))
-    activations = list(dict.fromkeys(str(name) for name in own.activation.values))
-    for number, (activation, colour) in enumerate(zip(activations, PALETTE, strict=False)):
+    names, activations = (
+        list(dict.fromkeys(own[key].values.tolist())) for key in ("observable", "activation")
+    )
+    panel = figure.panel(
+        f"layer {last}: entries larger than three standard errors",
+        x=names_axis([name.replace("H1", "$H^{\\{1\\}}$").replace("Theta", "Θ") for name in names]),
+        y=r"measured at $n\to\infty$ / theory",
+    )
+    for number, (activation, color) in enumerate(zip(activations, PALETTE)):
         some = own.where(own.activation == activation, drop=True)
-        observables = [str(name) for name in some.observable.values]
-        centre = np.array([names.index(name) for name in observables]) + 0.27 * (
-            number - len(activations) / 2 + 0.5
-        )
+        observables = some.observable.values.tolist()
+        # Beside each other: activations, and within each the entries of an observable.
         rank = np.array([observables[:place].count(name) for place, name in enumerate(observables)])
-        count = np.array([observables.count(name) for name in observables])
-        panel.errorbar(
-            centre + 0.2 * ((rank + 0.5) / count - 0.5),
-            some.limit / some.theory,
-            some.standard_error / np.abs(some.theory),
-            fmt="o",
-            color=colour,
-            markersize=3.5,
-            label=activation,
-        )
-    panel.axhline(1, color=INK, linewidth=0.9, linestyle="--")
-    panel.set_xticks(range(len(names)), [name.replace("H1", "H¹").replace("Theta", "Θ") for name in names])
-    panel.set(ylabel=r"measured at $n\to\infty$ / theory")
-    panel.set_title(f"layer {last}: entries larger than three standard errors", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
+        share = (rank + 0.5) / [observables.count(name) for name in observables] - 0.5
+        centre = np.array([names.index(name) for name in observables])
+        x = centre + 0.27 * (number - len(activations) / 2 + 0.5) + 0.2 * share
+        error = some.standard_error / np.abs(some.theory)
+        panel.curve(x, some.limit / some.theory, "o", activation, color, error=error, size=3.5)
+    panel.level(y=1, color=INK, dash="--")
 
 
-def _draw_ratios(panel: Axes, data: xarray.Dataset, name: str) -> None:
+def _add_ratios(figure: Figure, data: xr.Dataset, name: str) -> None:
     """Ratios over l/n: lines of the recursion bend towards the dashed constants of the law."""
-    for colour, ratio in zip((*PALETTE, FAINT), data.ratio.values, strict=False):
+    title = f"{name}: ratios against depth (dashed: law)"
+    panel = figure.panel(title, x=log("layer ℓ"), y="ratio / (ℓ/n)", legend="below", legend_columns=3)
+    for color, ratio in zip((*PALETTE, FAINT), data.ratio.values):
         one = data.sel(ratio=ratio)
-        if not np.isfinite(one.growth.values).any():
-            continue
-        panel.semilogx(one.layer, one.growth, color=colour, label=_written(str(ratio)))
-        if np.isfinite(float(one.coefficient)):
-            panel.axhline(float(one.coefficient), color=colour, linestyle="--", linewidth=0.8)
-    panel.set(xlabel="layer ℓ", ylabel="ratio / (ℓ/n)")
-    panel.set_title(f"{name}: ratios against depth (dashed: law)", fontsize=11)
-    panel.legend(frameon=False, fontsize=8, ncol=3, loc="upper center", bbox_to_anchor=(0.5, -0.16))
-
-
-def _written(ratio: str) -> str:
-    return ratio.replace("Theta", "Θ").replace("^2", "²").replace("^3", "³")
+        if np.isfinite(one.growth.values).any():
+            label = str(ratio).replace("Theta", "Θ").replace("^2", "²").replace("^3", "³")
+            panel.curve(one.layer, one.growth, "-", label, color)
+            if np.isfinite(float(one.coefficient)):
+                panel.level(y=one.coefficient, color=color, dash="--")

@@ -11,33 +11,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import product
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.judgements import computed_row, measured_row
+from foretrain.experiments.judgements import computed_row, limit_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, INK, PALETTE, new_figure
+from foretrain.support.answers import INK, PALETTE, Figure, log, names_axis
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, spawn, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles import Ensemble, weight_law
 from foretrain.theory.linear import DeepLinear, nongaussian_weights
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
 _LAWS = ("gaussian", "uniform", "truncated_normal")
 _HIDDEN, _OUTPUTS = (4, 5), 6
 _PUBLISHED = {"gaussian": (1.0, 2.1, 0.0), "uniform": (1.0, 1.833, -0.8316)}  # G_2, G_4, D at layer 3
-_NAMES = ("G2", "G4", "D")
-_TOLD = {"G2": "G_2", "G4": "G_4", "D": "D, on one neuron"}
+_MOMENTS = {"G2": "G_2", "G4": "G_4", "D": "D, on one neuron"}
 _BATCHES = 50
 _LAYER = 3
 
@@ -58,10 +53,8 @@ PLANS: Mapping[Scale, Plan] = {
 
 def weight_laws(plan: Plan, seed: int) -> Result:
     """Moments of linear networks by law of the weights, what the law changes of tanh networks, and equal neurons."""
-    import xarray
-
     linear, bent = spawn(seed, 2)
-    data = xarray.merge([_linear(plan.linear_draws, linear), _tanh(plan.draws, bent)])
+    data = xr.merge([_linear(plan.linear_draws, linear), _tanh(plan.draws, bent)])
     rows = (*_published_rows(), *_linear_rows(data), *_tanh_rows(data), *_symmetry_rows())
     good = sum(row.agrees is True for row in rows)
     tested = sum(row.agrees is not None for row in rows)
@@ -71,48 +64,41 @@ def weight_laws(plan: Plan, seed: int) -> Result:
         f"and changes tanh networks by 1/n, {float(widest.change.sel(law='uniform')):.2%} of the metric at width "
         f"{int(widest.width)}."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
-def _exact(law: str) -> dict[str, float]:
+def _exact(law: str) -> list[float]:
     """G_2, G_4 and D of the linear networks at the output."""
-    found = nongaussian_weights(
-        DeepLinear.critical([*_HIDDEN, _OUTPUTS]), np.ones(4), weight_law(law).excess_kurtosis
-    )
-    return {name: float(found[name].sel(layer=len(_HIDDEN) + 1)) for name in _NAMES}
+    network = DeepLinear.critical([*_HIDDEN, _OUTPUTS])
+    found = nongaussian_weights(network, np.ones(4), weight_law(law).excess_kurtosis)
+    return [float(found[name].sel(layer=len(_HIDDEN) + 1)) for name in _MOMENTS]
 
 
 def _published_rows() -> list[Row]:
-    rows = []
-    for law, values in _PUBLISHED.items():
-        exact = _exact(law)
-        for name, value in zip(_NAMES, values, strict=True):
-            title = f"linear, hidden 4 and 5, {law}: {_TOLD[name]}"
-            rows.append(computed_row(title, value, exact[name], 1e-9))
-    return rows
+    return [
+        computed_row(f"linear, hidden 4 and 5, {law}: {name}", value, here, 1e-9)
+        for law, values in _PUBLISHED.items()
+        for name, value, here in zip(_MOMENTS.values(), values, _exact(law), strict=True)
+    ]
 
 
-def _linear(draws: int, seed: Seed) -> xarray.Dataset:
+def _linear(draws: int, seed: Seed) -> xr.Dataset:
     """The same moments of real linear networks, with standard errors from batches."""
-    import xarray
-
-    mlp = MLP("linear", len(_HIDDEN) + 1, _HIDDEN, n_in=4, n_out=_OUTPUTS)
+    depth, size = len(_HIDDEN) + 1, draws // _BATCHES
+    mlp, x = MLP("linear", depth, _HIDDEN, n_in=4, n_out=_OUTPUTS), np.ones((1, 4))
     values, errors = [], []
-    for law, own in track(list(zip(_LAWS, spawn(seed, len(_LAWS)), strict=True)), "linear networks"):
+    for law, own in track(with_seeds(_LAWS, seed), "linear networks"):
         batches = []
         for batch in spawn(own, _BATCHES):
-            ensemble = Ensemble(
-                mlp, np.ones((1, 4)), draws // _BATCHES, method="weights", law=law, seed=batch
-            )
-            z = np.concatenate([chunk[mlp.depth][..., 0] for chunk in ensemble.preactivations([mlp.depth])])
+            ensemble = Ensemble(mlp, x, size, method="weights", law=law, seed=batch)
+            z = np.concatenate([chunk[depth][..., 0] for chunk in ensemble.preactivations([depth])])
             batches.append(moments_of(z))
         values.append(np.mean(batches, axis=0))
         errors.append(np.std(batches, axis=0, ddof=1) / np.sqrt(_BATCHES))
-    theory = [[_exact(law)[name] for name in _NAMES] for law in _LAWS]
-    dims = ("law", "moment")
-    return xarray.Dataset(
+    dims, theory = ("law", "moment"), [_exact(law) for law in _LAWS]
+    return xr.Dataset(
         {"linear": (dims, values), "linear_error": (dims, errors), "linear_theory": (dims, theory)},
-        coords={"law": list(_LAWS), "moment": list(_NAMES)},
+        coords={"law": list(_LAWS), "moment": list(_MOMENTS)},
     )
 
 
@@ -125,41 +111,43 @@ def moments_of(z: Array) -> Array:
     return np.array([square.mean(), pairs, (square**2).mean() - 3 * pairs])
 
 
-def _linear_rows(data: xarray.Dataset) -> list[Row]:
-    bound, rows = largest_score_allowed(len(_LAWS) * len(_NAMES)), []
-    for law in _LAWS:
-        for name in _NAMES:
-            at = data.sel(law=law, moment=name)
-            theory, here, error = (float(at[key]) for key in ("linear_theory", "linear", "linear_error"))
-            rows.append(measured_row(f"linear networks, {law}: {_TOLD[name]}", theory, here, error, bound))
-    return rows
+def _linear_rows(data: xr.Dataset) -> list[Row]:
+    bound = largest_score_allowed(len(_LAWS) * len(_MOMENTS))
+    return [
+        limit_row(
+            f"linear networks, {law}: {_MOMENTS[name]}",
+            data.sel(law=law, moment=name),
+            bound,
+            ("linear_theory", "linear", "linear_error"),
+        )
+        for law, name in product(_LAWS, _MOMENTS)
+    ]
 
 
-def _tanh(draws: dict[int, int], seed: Seed) -> xarray.Dataset:
+def _tanh(draws: dict[int, int], seed: Seed) -> xr.Dataset:
     """Relative change of the mean metric at layer 3 against Gaussian weights, by law and width.
 
     Inputs are as wide as the layers: a sum of few weights keeps the shape of their law at any width of the network.
     """
-    import xarray
-
     change, error = np.zeros((len(_LAWS), len(draws))), np.zeros((len(_LAWS), len(draws)))
-    for column, (width, count) in enumerate(track(draws.items(), "tanh networks", total=len(draws))):
+    tasks = with_seeds(draws.items(), seed)
+    for column, ((width, count), width_seed) in enumerate(track(tasks, "tanh networks")):
         mlp, x = MLP("tanh", _LAYER, width, n_in=width, C_W=1.5), np.ones((1, width))
         found = []
-        for law, own in zip(_LAWS, spawn(spawn(seed, len(draws))[column], len(_LAWS)), strict=True):
+        for law, own in with_seeds(_LAWS, width_seed):
             ensemble = Ensemble(mlp, x, count, method="weights", law=law, seed=own)
             G = np.concatenate([chunk[_LAYER].ravel() for chunk in ensemble.metrics([_LAYER])])
             found.append((G.mean(), G.std(ddof=1) / np.sqrt(count)))
         base, base_error = found[0]
         change[:, column] = [mean / base - 1 for mean, _ in found]
         error[1:, column] = [np.hypot(own, base_error) / base for _, own in found[1:]]
-    return xarray.Dataset(
+    return xr.Dataset(
         {"change": (("law", "width"), change), "change_error": (("law", "width"), error)},
         coords={"law": list(_LAWS), "width": list(draws)},
     )
 
 
-def _tanh_rows(data: xarray.Dataset) -> list[Row]:
+def _tanh_rows(data: xr.Dataset) -> list[Row]:
     """n times the change, extrapolated: finite, and the change itself tends to nothing."""
     from foretrain.compare.judging.powers import Sizes, power_of
 
@@ -184,15 +172,11 @@ def _symmetry_rows() -> list[Row]:
     """Neurons that start alike: after training they still do, and the width has acted as one."""
     wide, narrow = (_trained_alike(width) for width in (1000, 1))
     spread, apart = float(wide.std(axis=1).max()), float(np.abs(wide[:, 0] - narrow[:, 0]).max())
+    note = "equal neurons get equal gradients: symmetry must be broken by the draw of the weights"
+    title = "their course against that of a single neuron, 50 steps: largest difference"
     return [
-        Row("1000 equal neurons after training: spread", 0.0, spread, agrees=spread < 1e-12),
-        Row(
-            "their course against that of a single neuron, 50 steps: largest difference",
-            0.0,
-            apart,
-            agrees=apart < 1e-9,
-            note="equal neurons get equal gradients: symmetry must be broken by the draw of the weights",
-        ),
+        computed_row("1000 equal neurons after training: spread", 0.0, spread, 1e-12),
+        computed_row(title, 0.0, apart, 1e-9, note),
     ]
 
 
@@ -210,32 +194,24 @@ def _trained_alike(width: int) -> Array:
     return np.array(course)
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    figure, (linear, tanh) = new_figure(
-        "The law of the weights: same variance, different shape", 1, 2, (13, 5.0)
-    )
-    _draw_linear(linear, data)
-    for colour, law in zip(PALETTE, _LAWS[1:], strict=False):
+def _figure(data: xr.Dataset) -> Figure:
+    figure = Figure("The law of the weights: same variance, different shape", size=(13, 5.0))
+    place = np.arange(len(_MOMENTS))
+    names = names_axis(["$G_2$", "$G_4$", "D, on one neuron"])
+    panel = figure.panel("deep linear networks, hidden widths 4 and 5", x=names, y="moment of the outputs")
+    panel.level(y=0)
+    for shift, color, law in zip((-0.2, 0.0, 0.2), PALETTE, _LAWS):
         own = data.sel(law=law)
-        tanh.errorbar(data.width, np.abs(own.change), own.change_error, fmt="o", color=colour, label=law)
-        guide = float(np.abs(own.change[-1])) * float(data.width[-1]) / data.width
-        tanh.plot(data.width, guide, "--", color=colour, linewidth=1)
-    tanh.set(xscale="log", yscale="log", xlabel="width n", ylabel="|change of the mean metric|, relative")
-    tanh.set_xticks(data.width.values, [str(width) for width in data.width.values])
-    tanh.minorticks_off()
-    tanh.set_title(f"tanh, layer {_LAYER}: against Gaussian weights; dashed 1/n", fontsize=11)
-    tanh.legend(frameon=False, fontsize=9)
+        panel.curve(place + shift, own.linear_theory, "_", "exact", INK, size=20)
+        panel.curve(place + shift, own.linear, "o", law, color, error=own.linear_error)
+    panel = figure.panel(
+        f"tanh, layer {_LAYER}: against Gaussian weights; dashed 1/n",
+        x=log("width n", ticks=data.width.values),
+        y=log("|change of the mean metric|, relative"),
+    )
+    for color, law in zip(PALETTE[1:], _LAWS[1:]):
+        own = data.sel(law=law)
+        panel.curve(data.width, np.abs(own.change), "o", law, color, error=own.change_error)
+        guide = abs(float(own.change[-1])) * float(data.width[-1]) / data.width
+        panel.curve(data.width, guide, "--", "", color, width=1)
     return figure
-
-
-def _draw_linear(panel: Axes, data: xarray.Dataset) -> None:
-    place = np.arange(len(_NAMES))
-    for number, (colour, law) in enumerate(zip(PALETTE, _LAWS, strict=False)):
-        own, shift = data.sel(law=law), 0.2 * (number - 1)
-        panel.plot(place + shift, own.linear_theory, "_", color=INK, markersize=20)
-        panel.errorbar(place + shift, own.linear, own.linear_error, fmt="o", color=colour, label=law)
-    panel.plot([], [], "_", color=INK, markersize=12, label="exact")
-    panel.axhline(0, color=FAINT, linewidth=0.8)
-    panel.set_xticks(place, [_TOLD[name] for name in _NAMES])
-    panel.set_title("deep linear networks, hidden widths 4 and 5", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)

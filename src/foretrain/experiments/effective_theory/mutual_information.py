@@ -8,17 +8,18 @@ for scale-invariant networks in the limit of large width and depth, nor for tanh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from itertools import pairwise, product
 
 import numpy as np
+import xarray as xr
 
-from foretrain.experiments.judgements import agreement_rows
+from foretrain.experiments.judgements import agreement_rows, computed_row
 from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axis, Figure
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, spawn
+from foretrain.support.seeds import Seed, spawn, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.information import (
     complete_information,
@@ -32,10 +33,6 @@ from foretrain.theory.information import (
     turning_point,
 )
 from foretrain.theory.residual_networks import fluctuation_rate
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
 
 _GROUPS = (1, 5)  # neurons on either side
 _SPREADS = np.linspace(0, 0.8, 81)
@@ -67,12 +64,8 @@ PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(6_000, 40_000), Scale.PAPER: Pl
 
 def mutual_information(plan: Plan, seed: int) -> Result:
     """(A.71) beside the exact information of deep networks and of tanh networks of width ten."""
-    import xarray
-
     wide, narrow = spawn(seed, 2)
-    data = xarray.merge(
-        [_curves(), _wide_networks(plan.draws, wide), _tanh_networks(plan.tanh_draws, narrow)]
-    )
+    data = xr.merge([_curves(), _wide_networks(plan.draws, wide), _tanh_networks(plan.tanh_draws, narrow)])
     rows = (
         *_exact_rows(),
         *_coefficient_rows(),
@@ -85,53 +78,55 @@ def mutual_information(plan: Plan, seed: int) -> Result:
         "The exact information between neurons grows with depth without a maximum; the truncated series peaks at r*, "
         f"where the exact one is {ratio:.2g} times as large, and is negative beyond 3/2 r*."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
-def _curves() -> xarray.Dataset:
+def _curves() -> xr.Dataset:
     """Printed, complete and exact information of scale-invariant networks by nu r."""
-    import xarray
-
     exact = [[mixture_information(log_normal_law(float(y)), m, m).value for y in _SPREADS] for m in _GROUPS]
-    dims = ("neurons", "spread")
-    return xarray.Dataset(
-        {
-            "exact": (dims, exact),
-            "printed": (dims, [printed_information(m, m, _SPREADS) for m in _GROUPS]),
-            "complete": (dims, [complete_information(m, m, _SPREADS, "scale-invariant") for m in _GROUPS]),
-            "complete_zero": (dims, [complete_information(m, m, _SPREADS, "K*=0") for m in _GROUPS]),
-        },
+    curves = {
+        "exact": exact,
+        "printed": [printed_information(m, m, _SPREADS) for m in _GROUPS],
+        "complete": [complete_information(m, m, _SPREADS, "scale-invariant") for m in _GROUPS],
+        "complete_zero": [complete_information(m, m, _SPREADS, "K*=0") for m in _GROUPS],
+    }
+    return xr.Dataset(
+        {name: (("neurons", "spread"), values) for name, values in curves.items()},
         coords={"neurons": list(_GROUPS), "spread": _SPREADS},
     )
 
 
-def _wide_networks(draws: int, seed: Seed) -> xarray.Dataset:
+def _wide_networks(draws: int, seed: Seed) -> xr.Dataset:
     """Random networks at depths up to nu r = 0.8, by activation; linear ones with their exact law."""
-    import xarray
-
     tasks = [
         (name, width, depth)
         for name, width in _NETWORKS.items()
         for depth in _depths(width, fluctuation_rate(name))
     ]
-    columns = [
-        _one(*task, draws, own)
-        for task, own in track(list(zip(tasks, spawn(seed, len(tasks)), strict=True)), "networks")
-    ]
-    names = ("measured", "measured_error", "law")
-    stacked = {key: (("network", "neurons"), [column[key] for column in columns]) for key in names}
+    columns = zip(
+        *(_one(*task, draws, own) for task, own in track(with_seeds(tasks, seed), "networks")), strict=True
+    )
     activations, widths, depths = zip(*tasks, strict=True)
     # What has fluctuated are the hidden layers, one less than the depth.
     reached = [fluctuation_rate(name) * (depth - 1) / width for name, width, depth in tasks]
     labels = {"activation": activations, "width": widths, "depth": depths, "reached": reached}
-    return xarray.Dataset(stacked, coords={key: ("network", list(values)) for key, values in labels.items()})
+    return xr.Dataset(
+        {
+            name: (("network", "neurons"), list(values))
+            for name, values in zip(("measured", "measured_error", "law"), columns, strict=True)
+        },
+        coords={key: ("network", list(values)) for key, values in labels.items()},
+    )
 
 
 def _depths(width: int, nu: float) -> list[int]:
     return sorted({max(2, round(1 + y * width / nu)) for y in (0.15, 0.3, 0.45, 0.6, 0.75)})
 
 
-def _one(name: str, width: int, depth: int, draws: int, seed: Seed) -> dict[str, list[float]]:
+def _one(
+    name: str, width: int, depth: int, draws: int, seed: Seed
+) -> tuple[list[float], list[float], list[float]]:
+    """Information by group, its error, and that of the exact law, which linear networks have."""
     mlp = MLP.critical(name, depth, width, n_in=1, n_out=10)
     law = sampled_law(mlp, [1.0], draws, seed=seed)
     found = [mixture_information(law, m, m) for m in _GROUPS]
@@ -139,25 +134,19 @@ def _one(name: str, width: int, depth: int, draws: int, seed: Seed) -> dict[str,
     if name == "linear":
         own = linear_law([width] * (depth - 1))
         exact = [mixture_information(own, m, m).value for m in _GROUPS]
-    return {
-        "measured": [each.value for each in found],
-        "measured_error": [each.standard_error for each in found],
-        "law": exact,
-    }
+    return [each.value for each in found], [each.standard_error for each in found], exact
 
 
-def _tanh_networks(draws: int, seed: Seed) -> xarray.Dataset:
+def _tanh_networks(draws: int, seed: Seed) -> xr.Dataset:
     """Width ten, K = 1 at the first layer, at the layers of the reference."""
-    import xarray
-
     layers = list(_TANH)
     mlp = MLP("tanh", depth=max(layers), width=_TANH_WIDTH, n_in=1, n_out=_TANH_WIDTH)
     found = []
-    for layer, own in track(list(zip(layers, spawn(seed, len(layers)), strict=True)), "tanh networks"):
+    for layer, own in track(with_seeds(layers, seed), "tanh networks"):
         law = sampled_law(mlp, [1.0], draws, layer=layer, seed=own)
         found.append([mixture_information(law, m, m) for m in _GROUPS])
     dims = ("layer", "neurons")
-    return xarray.Dataset(
+    return xr.Dataset(
         {
             "tanh": (dims, [[each.value for each in row] for row in found]),
             "tanh_error": (dims, [[each.standard_error for each in row] for row in found]),
@@ -169,14 +158,12 @@ def _tanh_networks(draws: int, seed: Seed) -> xarray.Dataset:
 
 def _exact_rows() -> list[Row]:
     rows = []
-    unit = turning_point(1, 1)
     for name, published in (("exact", _EXACT), ("(A.71)", _PRINTED)):
         for multiple, expected in published.items():
-            y = multiple * unit
+            y = multiple * turning_point(1, 1)
             exact, printed = mixture_information(log_normal_law(y), 1, 1).value, printed_information(1, 1, y)
-            here = exact if name == "exact" else float(printed)
             title = f"I(1,1) {name} at {multiple} r*" if multiple > 1 else f"I(1,1) {name} at r*"
-            rows.append(Row(title, expected, here, agrees=bool(abs(here - expected) <= _DIGIT)))
+            rows.append(computed_row(title, expected, exact if name == "exact" else float(printed), _DIGIT))
     return rows
 
 
@@ -184,23 +171,15 @@ def _coefficient_rows() -> list[Row]:
     """Cubic coefficients by Richardson extrapolation: of the entropy in X, of the information in nu r."""
     rows = []
     for m in (1, 2, 4):
-        expected, here = (m**3 + 10 * m**2 + 16 * m) / 48, _entropy_coefficient(m)
-        agrees = bool(abs(here / expected - 1) < 1e-3)
-        rows.append(Row(f"S, coefficient of X³ (A.66), m = {m}", expected, here, agrees=agrees))
+        expected, title = (m**3 + 10 * m**2 + 16 * m) / 48, f"S, coefficient of X³ (A.66), m = {m}"
+        rows.append(computed_row(title, expected, _entropy_coefficient(m), 1e-3 * expected))
     for m in (1, 4):
         here, title = _information_coefficient(m), f"I, relative coefficient of νr, m₁ = m₂ = {m}"
         complete, printed = -(14 + 6 * m) / 6, -(20 + 6 * m) / 6
-        rows.append(Row(f"{title}, complete", complete, here, agrees=bool(abs(here / complete - 1) < 5e-3)))
-        rows.append(
-            Row(
-                f"{title}, (A.71)",
-                printed,
-                here,
-                agrees=bool(abs(here / printed - 1) < 5e-3),
-                note="(A.71) puts X = νr into a series of third order, where X = νr + (νr)²/2 is needed",
-                disputed=True,
-            )
-        )
+        rows.append(computed_row(f"{title}, complete", complete, here, 5e-3 * abs(complete)))
+        note = "(A.71) puts X = νr into a series of third order, where X = νr + (νr)²/2 is needed"
+        allowed = 5e-3 * abs(printed)
+        rows.append(computed_row(f"{title}, (A.71)", printed, here, allowed, note, disputed=True))
     return rows
 
 
@@ -227,34 +206,26 @@ def _richardson(values: list[float]) -> float:
     return (4 * first[1] - first[0]) / 3
 
 
-def _linear_rows(data: xarray.Dataset) -> tuple[Row]:
+def _linear_rows(data: xr.Dataset) -> tuple[Row]:
     linear = data.isel(network=data.activation.values == "linear")
-    scores = ((linear.measured - linear.law) / linear.measured_error).values
-    _, largest = agreement_rows(scores)
-    return (
-        Row(
-            f"linear networks of width {_NETWORKS['linear']} against their exact law: {largest.quantity}",
-            largest.expected,
-            largest.here,
-            agrees=largest.agrees,
-        ),
-    )
+    _, largest = agreement_rows(((linear.measured - linear.law) / linear.measured_error).values)
+    title = f"linear networks of width {_NETWORKS['linear']} against their exact law"
+    return (replace(largest, quantity=f"{title}: {largest.quantity}"),)
 
 
-def _tanh_rows(data: xarray.Dataset) -> list[Row]:
+def _tanh_rows(data: xr.Dataset) -> list[Row]:
     rows = []
-    for layer in data.layer.values:
-        for m in _GROUPS:
-            point = data.sel(layer=layer, neurons=m)
-            expected, here, error = (float(point[key]) for key in ("tanh_reference", "tanh", "tanh_error"))
-            digit = 0.5 * 10.0 ** (-4 if expected < 0.1 and m == 1 else -3)
-            close = abs(here - expected) <= 3 * error + digit + _REFERENCE_ERROR * expected
-            title = f"tanh, n = {_TANH_WIDTH}, layer {layer}: I({m},{m})"
-            rows.append(Row(title, expected, here, error, agrees=bool(close)))
+    for layer, m in product(data.layer.values, _GROUPS):
+        point = data.sel(layer=layer, neurons=m)
+        expected, here, error = (float(point[key]) for key in ("tanh_reference", "tanh", "tanh_error"))
+        digit = 0.5 * 10.0 ** (-4 if expected < 0.1 and m == 1 else -3)
+        close = abs(here - expected) <= 3 * error + digit + _REFERENCE_ERROR * expected
+        title = f"tanh, n = {_TANH_WIDTH}, layer {layer}: I({m},{m})"
+        rows.append(Row(title, expected, here, error, agrees=bool(close)))
     return rows
 
 
-def _maximum_row(data: xarray.Dataset) -> Row:
+def _maximum_row(data: xr.Dataset) -> Row:
     """Whether any exact or measured information falls with depth by more than its error."""
     steps = data.tanh.diff("layer").values
     errors = np.hypot(data.tanh_error.values[1:], data.tanh_error.values[:-1])
@@ -265,7 +236,46 @@ def _maximum_row(data: xarray.Dataset) -> Row:
     return Row(title, claim, here, agrees=not grows, note=note, disputed=True)
 
 
-def _draw(data: xarray.Dataset) -> Figure:
-    from foretrain.experiments.effective_theory.mutual_information.drawing import draw
+def _figure(data: xr.Dataset) -> Figure:
+    title = "Information between neurons of a layer: the truncated series and the truth"
+    figure = Figure(title, size=(17.0, 5.0))
+    for m in _GROUPS:
+        _add_spreads(figure, data.sel(neurons=m), m)
+    panel = figure.panel(
+        f"tanh networks of width {_TANH_WIDTH}: no maximum",
+        x=Axis("layer", low=0, high=float(data.layer[-1]) + 1),
+        y=Axis("nats", low=-0.15, high=1.0),
+    )
+    layer, nu = np.linspace(1, float(data.layer[-1]), 400), fluctuation_rate("tanh")
+    for m, color in zip(_GROUPS, (BLUE, ORANGE)):
+        own, series = data.sel(neurons=m), printed_information(m, m, nu * layer / _TANH_WIDTH)
+        panel.curve(own.layer, own.tanh, "-", f"exact, {m} and {m}", color, error=2 * own.tanh_error, width=2)
+        panel.curve(own.layer, own.tanh_reference, "o", "", color, size=8, hollow=True)
+        panel.curve(layer, series, ":", f"series (A.71), {m} and {m}", color)
+    panel.legend_entry("o", "reference", hollow=True)
+    panel.level(y=0)
+    return figure
 
-    return draw(data, _TANH_WIDTH, fluctuation_rate("tanh"))
+
+def _add_spreads(figure: Figure, data: xr.Dataset, m: int) -> None:
+    """Information over nu r, for so many neurons on either side."""
+    y, turn, top = data.spread.values, turning_point(m, m), 1.25 * float(data.exact.max())
+    panel = figure.panel(
+        f"{m} and {m} neurons" if m > 1 else "two neurons",
+        x=Axis(r"$\nu r$,  $r$ = hidden layers over width", low=0, high=y[-1]),
+        y=Axis("nats", low=-0.2 * top, high=top),
+        legend="best" if m == 1 else "",
+    )
+    panel.curve(y, data.exact, "-", "exact, scale-invariant, deep and wide", INK, width=2.4)
+    good = data.printed.values >= 0
+    panel.curve(y[good], data.printed[good], "-", "series (A.71)", RED, width=2)
+    panel.curve(y[~good], data.printed[~good], ":", "(A.71), negative: invalid", RED, width=1.4)
+    panel.curve(y, data.complete, "--", "with all terms of third order", RED, width=1.1)
+    for name, marker, color in (("linear", "s", GREEN), ("relu", "o", BLUE), ("tanh", "^", ORANGE)):
+        own = data.isel(network=data.activation.values == name)
+        label = f"random {name} networks, n = {int(own.width[0])}"
+        error = 2 * own.measured_error
+        panel.curve(own.reached, own.measured, marker, label, color, error=error, size=6, hollow=True)
+    panel.curve([turn, turn], [-0.2 * top, 0.3 * top], "--", "", FAINT, width=1.2)
+    panel.note(turn, -0.17 * top, r"$r^*$", size=11)
+    panel.level(y=0)

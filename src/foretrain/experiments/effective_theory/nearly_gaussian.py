@@ -12,31 +12,30 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import decorrelated, judge
-from foretrain.experiments.effective_theory.nearly_gaussian.drawing import draw
-from foretrain.experiments.judgements import judgement_rows
+from foretrain.experiments.judgements import computed_row, judgement_rows
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.gaussian import cumulants
 from foretrain.gaussian.action import EvenAction, QuarticAction
+from foretrain.support.answers import BLUE, FAINT, INK, ORANGE, PALETTE, Axis, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
 
-if TYPE_CHECKING:
-    import xarray
-
 Array = NDArray[np.float64]
 
-QUANTITIES = ("Z / sqrt(2πK)", "two-point", "connected four-point / -g")
+_QUANTITIES = ("Z / sqrt(2πK)", "two-point", "connected four-point / -g")
 _HALVED = 2.0 ** -np.arange(1.0, 9.0)  # couplings in units of the first
 _SERIES = (0.1, 0.2, 1.0)
 _ORDERS = 24
 _EPSILONS = np.array([0.0025, 0.005, 0.01, 0.02, 0.04])
 _BATCHES = 200
+_PAIRS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
+_FOURS = ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 1, 2), (1, 1, 1, 1), (1, 1, 2, 2), (2, 2, 2, 2))
 _STRENGTH = 0.02  # of the coupling of three variables that is sampled
 _WEAK = 0.002  # and of the one that is halved
 _TENTH = 0.1  # the error at which first order counts as broken
@@ -54,18 +53,15 @@ PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(8_000_000), Scale.PAPER: Plan(1
 
 def nearly_gaussian(plan: Plan, seed: int) -> Result:
     """First-order correlators against exact integrals and samples, and the range in which they hold."""
-    import xarray
-
-    sampled = _sampled(plan.draws, seed)
-    data = xarray.merge([_one_variable(), _series(), _hierarchy(), sampled])
-    broken = _broken(data)
+    data = xr.merge([_one_variable(), _series(), _hierarchy(), _correlators(plan.draws, seed)])
+    broken = _breakdown(data)
     rows = (
         *_order_rows(data),
         *_hierarchy_rows(data),
         *_series_rows(data),
         *_sample_rows(data),
-        *_inverse_rows(),
-        Row(f"g at which first order is wrong by a tenth: {QUANTITIES[2]}", "none published", broken),
+        _inverse_row(),
+        Row(f"g at which first order is wrong by a tenth: {_QUANTITIES[2]}", "none published", broken),
     )
     good = all(row.agrees is not False for row in rows)
     verdict = (
@@ -74,7 +70,7 @@ def nearly_gaussian(plan: Plan, seed: int) -> Result:
         f"and at g = {_SERIES[-1]:g} no order of the series is better than "
         f"{float(data.series_error.sel(series_coupling=_SERIES[-1]).min()):.1g}."
     )
-    return Result(verdict, rows, data, partial(draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
 def exact_moments(action: EvenAction, orders: tuple[int, ...]) -> list[float]:
@@ -95,10 +91,8 @@ def partition_ratio(coupling: float) -> float:
     return float(kve(0.25, a) * math.sqrt(2 * a / math.pi))
 
 
-def _one_variable() -> xarray.Dataset:
+def _one_variable() -> xr.Dataset:
     """Exact and first-order Z, two-point and connected four-point of K = 1 against the coupling."""
-    import xarray
-
     couplings = np.concatenate([_HALVED[::-1], [1.0, 2.0, 4.0]])
     exact, first = [], []
     for g in track(couplings, "couplings"):
@@ -107,56 +101,44 @@ def _one_variable() -> xarray.Dataset:
         exact.append([partition_ratio(g), second, -fourth / g])
         connected = -float(action.connected_four_point().item()) / g
         first.append([action.partition_ratio(), float(action.two_point().item()), connected])
-    return xarray.Dataset(
-        {
-            "exact": (("coupling", "quantity"), np.array(exact)),
-            "first_order": (("coupling", "quantity"), np.array(first)),
-        },
-        coords={"coupling": couplings, "quantity": list(QUANTITIES)},
+    dims = ("coupling", "quantity")
+    return xr.Dataset(
+        {"exact": (dims, np.array(exact)), "first_order": (dims, np.array(first))},
+        coords={"coupling": couplings, "quantity": list(_QUANTITIES)},
     )
 
 
-def _order_rows(data: xarray.Dataset) -> list[Row]:
+def _order_rows(data: xr.Dataset) -> list[Row]:
     """The error at the smallest coupling against that at twice it; its next order is of the size of the coupling."""
     error = np.abs(data.exact - data.first_order)
-    g = data.coupling.values
     rows = []
-    for quantity in QUANTITIES:
-        order = 2.0 if quantity != QUANTITIES[2] else 1.0  # the last was divided by g
-        low, high = (float(error.sel(quantity=quantity, coupling=value)) for value in g[:2])
-        power = math.log2(high / low)
-        rows.append(
-            Row(
-                f"{quantity}: power of g that first order leaves",
-                order,
-                power,
-                agrees=bool(abs(power - order) < 10 * g[1]),
-            )
-        )
+    for quantity in _QUANTITIES:
+        order = 2.0 if quantity != _QUANTITIES[2] else 1.0  # the last was divided by g
+        low, high = error.sel(quantity=quantity).values[:2]
+        title = f"{quantity}: power of g that first order leaves"
+        rows.append(computed_row(title, order, math.log2(high / low), 10 * data.coupling.values[1]))
     return rows
 
 
-def _broken(data: xarray.Dataset) -> float:
+def _breakdown(data: xr.Dataset) -> float:
     """The coupling at which the first order of the connected four-point is wrong by a tenth of the exact value."""
-    one = data.sel(quantity=QUANTITIES[2])
+    one = data.sel(quantity=_QUANTITIES[2])
     wrong = np.abs(one.first_order / one.exact - 1).values
     return float(np.exp(np.interp(np.log(_TENTH), np.log(wrong), np.log(data.coupling.values))))
 
 
-def _series() -> xarray.Dataset:
+def _series() -> xr.Dataset:
     """Relative error of Z = sum_k (-g/24)^k (4k-1)!! / k! cut off at each order."""
-    import xarray
-
     orders = np.arange(_ORDERS + 1)
     odd = np.array([math.prod(range(4 * k - 1, 0, -2)) / math.factorial(k) for k in orders])
     errors = [np.abs(np.cumsum((-g / 24) ** orders * odd) / partition_ratio(g) - 1) for g in _SERIES]
-    return xarray.Dataset(
+    return xr.Dataset(
         {"series_error": (("series_coupling", "order"), np.stack(errors))},
         coords={"series_coupling": list(_SERIES), "order": orders},
     )
 
 
-def _series_rows(data: xarray.Dataset) -> list[Row]:
+def _series_rows(data: xr.Dataset) -> list[Row]:
     """Terms shrink until k ~ 3 / 2g; there the series is best."""
     rows = []
     for g in _SERIES:
@@ -167,30 +149,24 @@ def _series_rows(data: xarray.Dataset) -> list[Row]:
     return rows
 
 
-def _hierarchy() -> xarray.Dataset:
+def _hierarchy() -> xr.Dataset:
     """Exact kappa_2, kappa_4, kappa_6 with a quartic coupling epsilon and a sextic one epsilon^2."""
-    import xarray
-
     found = []
     for epsilon in _EPSILONS:
         action = EvenAction([[1.0]], {4: epsilon, 6: np.full((1,) * 6, epsilon**2)})
         found.append(cumulants.even_cumulants_from_moments(exact_moments(action, (2, 4, 6))))
-    return xarray.Dataset(
+    return xr.Dataset(
         {"cumulant": (("epsilon", "points"), np.abs(np.array(found)))},
         coords={"epsilon": _EPSILONS, "points": [2, 4, 6]},
     )
 
 
-def _hierarchy_rows(data: xarray.Dataset) -> list[Row]:
+def _hierarchy_rows(data: xr.Dataset) -> list[Row]:
     rows = []
     for points in data.points.values:
         low, high = data.cumulant.sel(points=points).values[:2]
-        power = math.log2(high / low)
-        expected = points / 2 - 1.0
-        agrees = abs(power - expected) < 20 * _EPSILONS[1]
-        rows.append(
-            Row(f"power of ε in the cumulant of {points} points", expected, power, agrees=bool(agrees))
-        )
+        title = f"power of ε in the cumulant of {points} points"
+        rows.append(computed_row(title, points / 2 - 1.0, math.log2(high / low), 20 * _EPSILONS[1]))
     return rows
 
 
@@ -201,30 +177,21 @@ def _example(strength: float) -> QuarticAction:
     return QuarticAction(K, strength * np.einsum("na,nb,nc,nd->abcd", *(directions,) * 4))
 
 
-def _sampled(draws: int, seed: Seed) -> xarray.Dataset:
+def _correlators(draws: int, seed: Seed) -> xr.Dataset:
     """Two-points and connected four-points of three variables: exact, first order, and from accepted samples."""
-    import xarray
-
     action = _example(_STRENGTH)
     labels, exact, first, gaussian = _exact_correlators(action)
     values = _sample_correlators(action, draws, seed)
     mean, error = values.mean(axis=0), values.std(axis=0, ddof=1) / math.sqrt(_BATCHES)
-    return xarray.Dataset(
-        {
-            "sampled": ("correlator", mean),
-            "standard_error": ("correlator", error),
-            "integrated": ("correlator", exact),
-            "perturbed": ("correlator", first),
-            "gaussian": ("correlator", gaussian),
-            "z": ("correlator", score := (mean - exact) / error),
-            "independent": ("direction", decorrelated(score, np.cov(values.T), _BATCHES - 1)),
-        },
+    score = (mean - exact) / error
+    columns = {"sampled": mean, "standard_error": error, "integrated": exact, "perturbed": first}
+    columns |= {"gaussian": gaussian, "z": score}
+    independent = decorrelated(score, np.cov(values.T), _BATCHES - 1)
+    return xr.Dataset(
+        {name: ("correlator", column) for name, column in columns.items()}
+        | {"independent": ("direction", independent)},
         coords={"correlator": labels},
     )
-
-
-_PAIRS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
-_FOURS = ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 1, 2), (1, 1, 1, 1), (1, 1, 2, 2), (2, 2, 2, 2))
 
 
 def _exact_correlators(action: QuarticAction) -> tuple[list[str], Array, Array, Array]:
@@ -256,7 +223,7 @@ def _sample_correlators(action: QuarticAction, draws: int, seed: Seed) -> Array:
     return np.array(found)
 
 
-def _sample_rows(data: xarray.Dataset) -> list[Row]:
+def _sample_rows(data: xr.Dataset) -> list[Row]:
     """Samples against exact integrals, and first order against them with a coupling that is halved."""
     judgement = judge([(data.z.values, data.independent.values)])
     rows = judgement_rows(judgement, "combinations of sampled correlators")
@@ -271,20 +238,74 @@ def _sample_rows(data: xarray.Dataset) -> list[Row]:
         _, integrated, perturbed, _ = _exact_correlators(_example(strength))
         errors.append(np.abs(integrated - perturbed))
     fall = errors[0] / errors[1]
+    worst = fall[np.argmax(np.abs(fall - 4))]
     title = f"three variables: error of first order falls per halving, {fall.size} correlators"
-    worst = float(fall[np.argmax(np.abs(fall - 4))])
-    return [*rows, Row(f"{title} (the least like 4)", 4.0, worst, agrees=abs(worst - 4) < 0.2)]
+    return [*rows, computed_row(f"{title} (the least like 4)", 4.0, worst, 0.2)]
 
 
-def _inverse_rows() -> list[Row]:
+def _inverse_row() -> Row:
     """From exact correlators back to the coupling: the error is of second order."""
     errors = []
     for g in _HALVED[-2:]:
-        second, fourth = cumulants.even_cumulants_from_moments(
-            exact_moments(QuarticAction([[1.0]], g), (2, 4))
-        )
+        moments = exact_moments(QuarticAction([[1.0]], g), (2, 4))
+        second, fourth = cumulants.even_cumulants_from_moments(moments)
         found = QuarticAction.from_correlators([[second]], np.full((1,) * 4, fourth))
         errors.append(abs(found.coupling.item() - g))
-    power = math.log2(errors[0] / errors[1])
     title = "coupling from measured correlators: power of g in the error"
-    return [Row(title, 2.0, power, agrees=abs(power - 2) < 0.1)]
+    return computed_row(title, 2.0, math.log2(errors[0] / errors[1]), 0.1)
+
+
+def _figure(data: xr.Dataset) -> Figure:
+    title = "Nearly-Gaussian laws: first order in the couplings, and its limits"
+    figure, g = Figure(title, columns=3, size=(16, 9)), data.coupling.values
+    values = figure.panel(
+        "exact (points) and first order (dashed)",
+        x=log("coupling g (K = 1)"),
+        y=Axis("value", low=0, high=1.15),
+    )
+    errors = figure.panel(
+        "what first order leaves out; grey: a tenth",
+        x=log("coupling g"),
+        y=log("relative error of first order"),
+    )
+    for color, quantity in zip(PALETTE, data.quantity.values):
+        one = data.sel(quantity=quantity)
+        values.curve(g, one.exact, "o-", str(quantity), color, size=4)
+        values.curve(g, one.first_order, "--", "", color, width=1)
+        errors.curve(g, np.abs(one.first_order / one.exact - 1), "o-", "", color, size=4)
+    errors.curve(g[:6], 0.05 * g[:6] ** 2, ":", r"$\propto g^2$", INK, width=1.2)
+    errors.curve(g[:6], 5 * g[:6], "-.", r"$\propto g$", INK, width=1.2)
+    errors.level(y=_TENTH)
+    panel = figure.panel(
+        "the series is asymptotic: more orders, then ruin",
+        x="last order of g kept",
+        y=log("relative error of Z", 1e-14, 1e6),
+    )
+    for color, coupling in zip(PALETTE, data.series_coupling.values):
+        error = data.series_error.sel(series_coupling=coupling)
+        panel.curve(data.order, error, "o-", f"g = {coupling:g}", color, size=4)
+    epsilon = data.epsilon.values
+    panel = figure.panel(
+        r"hierarchy (1.83): dashed $\epsilon^{m-1}$",
+        x=log("ε (couplings ε, ε²)", ticks=epsilon),
+        y=log("size of the cumulant"),
+    )
+    for color, points in zip(PALETTE, data.points.values):
+        sizes = data.cumulant.sel(points=points).values
+        panel.curve(epsilon, sizes, "o", f"|κ| of {points} points", color)
+        panel.curve(epsilon, sizes[0] * (epsilon / epsilon[0]) ** (points / 2 - 1), "--", "", color, width=1)
+    _add_samples(figure, data.isel(correlator=slice(0, len(_PAIRS))), "two-points of three variables")
+    _add_samples(figure, data.isel(correlator=slice(len(_PAIRS), None)), "connected four-points")
+    return figure
+
+
+def _add_samples(figure: Figure, data: xr.Dataset, title: str) -> None:
+    panel = figure.panel(title, x=names_axis(data.correlator.values, "variables"), y="correlator")
+    place = np.arange(data.sizes["correlator"])
+    for values, label, color in (
+        (data.gaussian, "Gaussian", FAINT),
+        (data.perturbed, "first order", ORANGE),
+        (data.integrated, "exact", INK),
+    ):
+        panel.curve(place, values, "_", label, color, size=22)
+    panel.curve(place, data.sampled, "o", "samples", BLUE, error=data.standard_error, size=4)

@@ -12,16 +12,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from foretrain.activations import Activation, activation
 from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
-from foretrain.experiments.effective_theory.nearby_inputs.drawing import draw
+from foretrain.experiments.judgements import computed_row, measured_row
 from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
-from foretrain.support.seeds import spawn
+from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.criticality import criticality
 from foretrain.theory.learning_rates import class_rates
@@ -38,8 +40,6 @@ from foretrain.theory.prediction.infinite_width.robustness_laws import (
 )
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.compare.trained import TrainedComparison
 
 _RATES = {"lambda_b": 1.3, "lambda_W": 0.7}
@@ -47,7 +47,7 @@ _MIDDLE, _APART = np.array([1.0, 1.0]), np.array([0.1, -0.1])  # at right angles
 _SHOWN_LAYERS = 160
 _FITTED = 0.1
 _ANGLES = (0.1, 0.5, 1.0, 2.0, 3.0)
-_TRAINED_ANGLES = np.array([0.0, 0.2, 0.5, 1.0, 1.6, 2.4])  # of test inputs to the training input
+_TRAINED_ANGLES = np.array([0.2, 0.5, 1.0, 1.6, 2.4])  # of test inputs to the training input
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,9 @@ def _smooth() -> dict[str, Activation]:
 
 def nearby_inputs(plan: Plan, seed: int) -> Result:
     """Robustness against depth by class, the limit of ReLU, and real networks trained on one input."""
-    import xarray
-
     smooth, angles = _smooth_flows(plan.depth), _angle_flows(plan.angle_depth)
-    trained = {
-        name: _trained(plan, name, own)
-        for name, own in zip(plan.trained, spawn(seed, len(plan.trained)), strict=True)
-    }
-    data = xarray.merge([smooth, angles, _trained_table(trained)])
+    trained = {name: _train(plan, name, own) for name, own in with_seeds(plan.trained, seed)}
+    data = xr.merge([smooth, angles, _trained_table(trained)])
     rows = (*_law_rows(smooth), *_constant_rows(smooth), *_angle_rows(angles), *_trained_rows(trained))
     wrong = [row for row in rows if row.agrees is False and not row.note]
     verdict = (
@@ -93,34 +88,29 @@ def nearby_inputs(plan: Plan, seed: int) -> Result:
         "miss the biases' term, and real trained networks "
         f"{'agree' if all(each.agrees for each in trained.values()) else 'do NOT agree'} with the measure."
     )
-    return Result(verdict, rows, data, partial(draw, data))
+    return Result(verdict, rows, data, partial(_figure, data))
 
 
-def _smooth_flows(depth: int) -> xarray.Dataset:
+def _smooth_flows(depth: int) -> xr.Dataset:
     """Robustness at every depth with rates of the equivalence principle and with equal rates, and the laws for it.
 
     The common factor by which the former depend on the depth of the network drops out of the ratio.
     """
-    import xarray
-
     layers = np.unique(np.geomspace(2, depth, _SHOWN_LAYERS).round().astype(int))
     parts = []
     for name, act in track(_smooth().items(), "smooth activations", total=3):
         found = criticality(act)
         p = found.exponents["p_perpendicular"]
-        principle = class_rates(found, depth, **_RATES)
         mlp = MLP.critical(act, depth, width=1, n_in=2)
-        own = mlp.replace(lambda_b=list(principle.lambda_b), lambda_W=list(principle.lambda_W))
-        flows = [
-            nearby_training(each, _MIDDLE, _APART).sel(layer=layers) for each in (own, mlp.replace(**_RATES))
-        ]
+        networks = (class_rates(found, depth, **_RATES).on(mlp), mlp.replace(**_RATES))
+        flows = [nearby_training(each, _MIDDLE, _APART).sel(layer=layers) for each in networks]
         squared = flows[0].K2.values * layers.astype(float) ** p
         law = [
             class_robustness(found, int(layer), float(value), **_RATES)
             for layer, value in zip(layers, squared, strict=True)
         ]
         parts.append(
-            xarray.Dataset(
+            xr.Dataset(
                 {
                     "robustness": (("rates", "layer"), np.stack([flow.robustness.values for flow in flows])),
                     "law": ("layer", np.array(law)),
@@ -130,50 +120,53 @@ def _smooth_flows(depth: int) -> xarray.Dataset:
                 coords={"layer": layers, "rates": ["equivalence principle", "equal"]},
             ).expand_dims(network=[name])
         )
-    return xarray.concat(parts, "network")
+    return xr.concat(parts, "network")
 
 
-def _law_rows(data: xarray.Dataset) -> list[Row]:
-    """Recursion over law (10.78), fitted to infinite depth, and the growth with depth."""
-    deep = data.sel(layer=slice(_FITTED * data.layer.values[-1], None), rates="equivalence principle")
+def _deep(data: xr.Dataset, rates: str) -> tuple[xr.Dataset, FloatArray, float]:
+    """The layers that laws are fitted to, and what a fit may leave out, relative to what it finds."""
+    deep = data.sel(layer=slice(_FITTED * data.layer.values[-1], None), rates=rates)
     layer = deep.layer.values.astype(float)
-    rest = 4 * (np.log(layer[0]) / layer[0]) ** 2
+    return deep, layer, 4 * (np.log(layer[0]) / layer[0]) ** 2
+
+
+def _law_rows(data: xr.Dataset) -> list[Row]:
+    """Recursion over law (10.78), fitted to infinite depth, and the growth with depth."""
+    deep, layer, rest = _deep(data, "equivalence principle")
     rows = []
     for name in data.network.values:
         one = deep.sel(network=name)
         ratio = leading_coefficient(layer, (one.robustness / one.law).values)
-        rows.append(Row(f"{name}: robustness over (10.78)", 1.0, ratio, agrees=bool(abs(ratio - 1) <= rest)))
+        rows.append(computed_row(f"{name}: robustness over (10.78)", 1.0, ratio, rest))
         half = one.sel(layer=layer[-1] / 2, method="nearest")
         growth = float(one.robustness[-1] / half.robustness)
-        power, expected = math.log(growth) / math.log(layer[-1] / float(half.layer)), float(one.power)
+        power = math.log(growth) / math.log(layer[-1] / float(half.layer))
         allowed = 10 * math.log(layer[-1]) / layer[-1]  # corrections of the law are of this order
-        rows.append(
-            Row(f"{name}: power of the depth", expected, power, agrees=bool(abs(power - expected) < allowed))
-        )
+        rows.append(computed_row(f"{name}: power of the depth", float(one.power), power, allowed))
     return rows
 
 
-def _constant_rows(data: xarray.Dataset) -> list[Row]:
+def _constant_rows(data: xr.Dataset) -> list[Row]:
     """Rates equal in all layers: -robustness L lambda_b / (4 delta^2), completed and as printed."""
-    deep = data.sel(layer=slice(_FITTED * data.layer.values[-1], None), rates="equal")
-    layer = deep.layer.values.astype(float)
-    rest = 4 * (np.log(layer[0]) / layer[0]) ** 2
+    deep, layer, rest = _deep(data, "equal")
     rows = []
     for name in ("tanh", "sin"):
-        one = deep.sel(network=name)
-        scaled = -one.robustness * one.layer * _RATES["lambda_b"] / (4 * one.delta_squared)
-        here = leading_coefficient(layer, scaled.values)
-        unit = -_RATES["lambda_b"] / 4
+        here = leading_coefficient(layer, _scaled(deep.sel(network=name)).values)
         complete, printed = (
-            unit * law(name, 1, 1.0, **_RATES)
+            -_RATES["lambda_b"] / 4 * law(name, 1, 1.0, **_RATES)
             for law in (constant_rate_robustness, constant_rate_robustness_as_printed)
         )
         title = f"{name}, equal rates: −robustness L λ_b / 4δ²"
-        rows.append(Row(f"{title}, completed", complete, here, agrees=bool(abs(here / complete - 1) <= rest)))
+        rows.append(computed_row(f"{title}, completed", complete, here, rest * complete))
         note = "(10.80), (10.81) as printed lack the term (−a_1) λ_b / 2 of the biases: the recursion has it."
-        agrees = bool(abs(here / printed - 1) <= rest)
-        rows.append(Row(f"{title}, as printed", printed, here, agrees=agrees, note=note, disputed=True))
+        rows.append(computed_row(f"{title}, as printed", printed, here, rest * printed, note, disputed=True))
     return rows
+
+
+def _scaled(one: xr.Dataset) -> xr.DataArray:
+    """-robustness L lambda_b / (4 delta^2)."""
+    scaled: xr.DataArray = -one.robustness * one.layer * _RATES["lambda_b"] / (4 * one.delta_squared)
+    return scaled
 
 
 def _circle(angle: float) -> FloatArray:
@@ -181,33 +174,28 @@ def _circle(angle: float) -> FloatArray:
     return math.sqrt(2) * np.array([np.cos(angle), np.sin(angle)])
 
 
-def _angle_flows(depth: int) -> xarray.Dataset:
+def _angle_flows(depth: int) -> xr.Dataset:
     """cos zeta of ReLU from several angles, and of a linear network from one, at every depth."""
-    import xarray
-
     layers = np.unique(np.geomspace(1, depth, _SHOWN_LAYERS).round().astype(int))
     mlp = MLP.critical("relu", depth, width=1, n_in=2).replace(**_RATES)
-    names = ("cos_zeta", "robustness", "variance")
     flows = [
         tangent_angles(mlp, _circle(0.0), _circle(angle)).sel(layer=layers)
         for angle in track(_ANGLES, "angles of ReLU")
     ]
-    linear = tangent_angles(
-        MLP.critical("linear", 50, width=1, n_in=2).replace(**_RATES), _circle(0.0), _circle(1.0)
-    )
-    kernel = float(mlp.C_W[0])  # of an input with mean square one
-    variables: dict[str, Any] = {
+    straight = MLP.critical("linear", 50, width=1, n_in=2).replace(**_RATES)
+    linear = tangent_angles(straight, _circle(0.0), _circle(1.0))
+    variables = {
         f"relu_{name}": (("angle", "angle_layer"), np.stack([flow[name].values for flow in flows]))
-        for name in names
+        for name in ("cos_zeta", "robustness", "variance")
     }
-    return xarray.Dataset(
+    return xr.Dataset(
         {**variables, "linear_cos_zeta": ("linear_layer", linear.cos_zeta.values)},
         coords={"angle": list(_ANGLES), "angle_layer": layers, "linear_layer": linear.layer.values},
-        attrs={"kernel": kernel},
+        attrs={"kernel": float(mlp.C_W[0])},  # of an input with mean square one
     )
 
 
-def _angle_rows(data: xarray.Dataset) -> list[Row]:
+def _angle_rows(data: xr.Dataset) -> list[Row]:
     """Limits of ReLU from every angle (10.93)-(10.95), and the deep linear network (10.98)."""
     deep = data.sel(angle_layer=slice(_FITTED * data.angle_layer.values[-1], None))
     layer = deep.angle_layer.values.astype(float)
@@ -223,24 +211,26 @@ def _angle_rows(data: xarray.Dataset) -> list[Row]:
         }
         for name, (values, expected) in limits.items():
             here = leading_coefficient(layer, values.values)
-            agrees = abs(here / expected - 1) < rest
-            rows.append(Row(f"relu from {angle:g} rad: {name}", expected, here, agrees=bool(agrees)))
+            title = f"relu from {angle:g} rad: {name}"
+            rows.append(computed_row(title, expected, here, rest * abs(expected)))
     expected = 1 + linear_robustness(1.0, float(np.cos(1.0)), **_RATES)
     worst = data.linear_cos_zeta.values[np.argmax(np.abs(data.linear_cos_zeta.values - expected))]
-    title = "linear: cos ζ (10.98), the worst of 50 layers"
-    rows.append(Row(title, expected, float(worst), agrees=bool(abs(worst - expected) < 1e-10)))
-    return rows
+    return [*rows, computed_row("linear: cos ζ (10.98), the worst of 50 layers", expected, worst, 1e-10)]
 
 
-def _trained(plan: Plan, name: str, seed: Any) -> TrainedComparison:
+def _train(plan: Plan, name: str, seed: Seed) -> TrainedComparison:
     """Networks of three widths trained on one input, and their answers at several angles to it."""
     from foretrain.compare.trained import compare_trained
 
     mlp = MLP.critical(name, plan.layers, plan.widths[0], n_in=2).replace(**_RATES)
-    tests = np.stack([_circle(angle) for angle in _TRAINED_ANGLES[1:]])
-    return compare_trained(
-        mlp, _circle(0.0)[None], [[1.0]], tests, widths=plan.widths, draws=plan.draws, seed=seed
-    )
+    tests = np.stack([_circle(angle) for angle in _TRAINED_ANGLES])
+    train, widths, draws = _circle(0.0)[None], plan.widths, plan.draws
+    return compare_trained(mlp, train, [[1.0]], tests, widths=widths, draws=draws, seed=seed)
+
+
+def _measure(mlp: MLP, angle: float) -> float:
+    """The robustness of an input at this angle to the training input."""
+    return one_training_input(mlp, _circle(0.0), _circle(float(angle))).robustness
 
 
 def _trained_rows(found: dict[str, TrainedComparison]) -> list[Row]:
@@ -248,34 +238,67 @@ def _trained_rows(found: dict[str, TrainedComparison]) -> list[Row]:
     rows = []
     for name, each in found.items():
         judgement = each.judgement
-        told = f"{name}, trained on one input: rms z of means and variances (bound)"
-        rows.append(Row(told, judgement.rms_bound, judgement.rms, agrees=bool(each.agrees)))
-        places = np.flatnonzero(each.of("mean"))
-        for angle, place in zip(_TRAINED_ANGLES[1:], places, strict=True):
-            expected = one_training_input(each.mlp, _circle(0.0), _circle(float(angle))).robustness
-            here, error = float(each.limit[place]) - 1, float(each.standard_error[place])
-            agrees = bool(abs(here - expected) <= judgement.bound * error)
-            rows.append(Row(f"{name}, trained: robustness at {angle:g} rad", expected, here, error, agrees))
+        title = f"{name}, trained on one input: rms z of means and variances (bound)"
+        rows.append(Row(title, judgement.rms_bound, judgement.rms, agrees=bool(each.agrees)))
+        for angle, place in zip(_TRAINED_ANGLES, np.flatnonzero(each.of("mean")), strict=True):
+            expected, here, error = (
+                _measure(each.mlp, angle),
+                each.limit[place] - 1,
+                each.standard_error[place],
+            )
+            title = f"{name}, trained: robustness at {angle:g} rad"
+            rows.append(measured_row(title, expected, here, error, judgement.bound))
     return rows
 
 
-def _trained_table(found: dict[str, TrainedComparison]) -> xarray.Dataset:
+def _trained_table(found: dict[str, TrainedComparison]) -> xr.Dataset:
     """The same numbers, and the measure on a fine grid of angles."""
-    import xarray
-
-    grid = np.linspace(0.02, np.pi, 60)
-    parts = []
+    grid, parts = np.linspace(0.02, np.pi, 60), []
     for name, each in found.items():
         places = np.flatnonzero(each.of("mean"))
-        fine = [one_training_input(each.mlp, _circle(0.0), _circle(float(a))).robustness for a in grid]
-        parts.append(
-            xarray.Dataset(
-                {
-                    "trained_robustness": ("test_angle", each.limit[places] - 1),
-                    "trained_error": ("test_angle", each.standard_error[places]),
-                    "measure": ("fine_angle", np.array(fine)),
-                },
-                coords={"test_angle": _TRAINED_ANGLES[1:], "fine_angle": grid},
-            ).expand_dims(trained_network=[name])
+        part = xr.Dataset(
+            {
+                "trained_robustness": ("test_angle", each.limit[places] - 1),
+                "trained_error": ("test_angle", each.standard_error[places]),
+                "measure": ("fine_angle", np.array([_measure(each.mlp, angle) for angle in grid])),
+            },
+            coords={"test_angle": _TRAINED_ANGLES, "fine_angle": grid},
         )
-    return xarray.concat(parts, "trained_network")
+        parts.append(part.expand_dims(trained_network=[name]))
+    return xr.concat(parts, "trained_network")
+
+
+def _figure(data: xr.Dataset) -> Figure:
+    title = "What a trained network answers near its one training input"
+    figure = Figure(title, columns=2, size=(13, 9.4))
+    depth, principle = log("depth L"), "rates of the equivalence principle (dashed: (10.78))"
+    panel = figure.panel(principle, x=depth, y=log("− robustness measure"))
+    for color, name in zip(PALETTE, data.network.values):
+        one = data.sel(network=name, rates="equivalence principle")
+        label = f"{name}: $L^{{{float(one.power) + 0.0:.2g}}}$"
+        panel.curve(one.layer, -one.robustness, "-", label, color)
+        panel.curve(one.layer, -one.law, "--", "", color, width=1)
+    across = Axis(r"− robustness · $L \lambda_b / 4\delta^2$", low=0)
+    panel = figure.panel("rates equal in all layers (dashed: completed law)", x=depth, y=across)
+    for color, name, bend in zip(PALETTE, ("tanh", "sin"), (2.0, 1.0)):
+        one = data.sel(network=name, rates="equal")
+        panel.curve(one.layer, _scaled(one), "-", f"{name}, recursion", color)
+        panel.level(y=_RATES["lambda_W"] + bend * _RATES["lambda_b"] / 2, color=color, dash="--")
+    panel.level(y=_RATES["lambda_W"], label="(10.81) as printed", color=INK, dash=":", width=1.5)
+    title = "ReLU: all inputs end at 1/4 (10.93)"
+    panel = figure.panel(title, x=depth, y=r"$\cos\zeta = \Theta_{+-} / \Theta_{++}$")
+    for color, angle in zip(PALETTE, data.angle.values):
+        panel.curve(data.angle_layer, data.relu_cos_zeta.sel(angle=angle), "-", f"ψ = {angle:g}", color)
+    panel.level(y=0.25, color=INK, dash="--")
+    panel.note(data.angle_layer[1], 0.25, "1/4", above=True, size=10)
+    panel = figure.panel(
+        "real networks of 3 layers, trained on one input (points)",
+        x=Axis("angle to the training input", ticks={0: "0", np.pi / 2: "π/2", np.pi: "π"}),
+        y="mean answer / target − 1",
+    )
+    for color, name in zip(PALETTE, data.trained_network.values):
+        one = data.sel(trained_network=name)
+        panel.curve(one.fine_angle, one.measure, "-", f"{name}, infinite width", color)
+        panel.curve(one.test_angle, one.trained_robustness, "o", "", color, error=one.trained_error)
+    panel.level(y=0)
+    return figure

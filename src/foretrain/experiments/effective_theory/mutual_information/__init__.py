@@ -1,1 +1,0 @@
-"""Appendix A: information between neurons."""

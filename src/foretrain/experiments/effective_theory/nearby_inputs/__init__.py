@@ -1,1 +1,0 @@
-"""Section 10.3: predictions near one training input."""

@@ -1,1 +1,0 @@
-"""Chapter 1: correlators of nearly-Gaussian laws from their couplings."""

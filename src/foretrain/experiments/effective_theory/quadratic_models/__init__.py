@@ -1,1 +1,0 @@
-"""Section 11.4: quadratic models, closed form against training."""
