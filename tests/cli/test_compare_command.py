@@ -49,7 +49,7 @@ def test_people_get_tables_and_a_verdict(capsys: pytest.CaptureFixture[str]) -> 
         "V_(01)(01)",
         "theory with 1/n",
         "largest |z|",
-        "Theory agrees with the networks",
+        "Theory agrees with networks",
     ):
         assert part in text
 

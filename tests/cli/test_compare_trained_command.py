@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import foretrain as ft
-from foretrain.cli.compare import COMMAND, trained
+from foretrain.cli import compare as command
+from foretrain.cli.compare import COMMAND
 from foretrain.cli.frame import run
 from foretrain.compare.trained import comparison
 from foretrain.theory.prediction.bayes import bayes_prediction
@@ -32,7 +33,12 @@ def test_the_built_in_example_as_tables_and_as_a_picture(
     picture = tmp_path / "trained.png"
     assert call("tanh", *QUICK, "--plot", str(picture)) == 0
     text = capsys.readouterr().out
-    for part in ("trained to the end", "mean of output 0 at 1", "covariance at 0 1", "The prediction agrees"):
+    for part in (
+        "trained to the end",
+        "mean of output 0 at 1",
+        "covariance at 0 1",
+        "tanh: the prediction agrees",
+    ):
         assert part in text
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
@@ -124,14 +130,14 @@ def test_the_order_of_one_over_the_width(tmp_path: Path, capsys: pytest.CaptureF
         "n = 64",
         "interaction of output 0 at 1",
         "ntk_change: n times",
-        "The order 1/n",
+        "sin: the order 1/n",
     ):
         assert part in text
     assert picture.read_bytes()[:4] == b"\x89PNG"
     (found,) = json.loads((folder / "answer.json").read_text())["comparisons"]
     assert (found["regime"], found["widths"]) == ("finite", [16, 32, 64])
     mlp = ft.MLP.critical("sin", depth=2, width=64)
-    data = (trained._TRAIN, trained._TARGETS, trained._TESTS)
+    data = (command._TRAIN, command._TARGETS, command._TESTS)
     expected = ft.predict(mlp, *data, regime="finite", eta=found["eta"])
     theory = [row["theory"] for row in found["entries"] if row["observable"] == "mean"]
     shift = 64 * (expected.mean - expected.infinite_mean).values.ravel()

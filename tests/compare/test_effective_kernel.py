@@ -137,7 +137,7 @@ def test_the_comparison_is_labelled_and_told() -> None:
     assert dict(found.data.sizes) == {"width": 3, "draw": 3}
     assert found.data.attrs["depth"] == 2
     assert (found.data.odd_left < 0.5 * found.data.odd_change).all()
-    assert "EffectiveKernels of 3 networks" in repr(found)
+    assert "over 3 networks per width" in repr(found)
     assert "tanh: the kernel after training" in found.verdict
     again = compare_effective_kernels(mlp, X[:2], Y[:2], widths=(16, 32, 64), draws=3, seed=2)
     assert again.data.equals(found.data)

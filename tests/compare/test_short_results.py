@@ -16,16 +16,18 @@ X = np.random.default_rng(0).standard_normal((40, 3))
 
 def test_ensembles_and_their_parameters() -> None:
     mlp = ft.MLP("tanh", depth=3, width=20, n_in=3)
-    assert repr(sample_parameters(mlp, 5)) == "Parameters(5 networks of widths 3-20-20-1)"
-    told = repr(Ensemble(mlp, X, 4, 3, "weights", 0))
-    assert told == "Ensemble(12 networks of widths 3-20-20-1 on 40 inputs, by weights)"
+    parameters = repr(sample_parameters(mlp, 5))
+    assert parameters.startswith("5 networks of widths 3-20-20-1.")
+    assert "5 × 20 × 3 numbers from" in parameters
+    ensemble = repr(Ensemble(mlp, X, 4, 3, "weights", 0))
+    assert ensemble.startswith("12 networks of widths 3-20-20-1 on 40 inputs, by weights.")
+    assert "40 × 3 numbers from" in ensemble
 
 
 def test_comparisons() -> None:
     found = ft.compare(ft.MLP("tanh", depth=2, width=16), X[:1], ["K"], draws=500, scales=(1, 2, 4))
-    assert repr(found.ladder).startswith("Ladder(")
-    assert "of width 64; weights, " in repr(found.ladder)
-    assert repr(found.batches[0]) == f"BatchValues({found.ladder.batches} batches of 1 entries)"
+    assert "of width 64 (every weight drawn), in " in repr(found.ladder)
+    assert f"{found.ladder.batches} × 1 numbers from" in repr(found.batches[0])
 
 
 def test_goals_and_trainings() -> None:

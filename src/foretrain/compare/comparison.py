@@ -10,9 +10,10 @@ combinations of them (:func:`foretrain.compare.judging.agreement.decorrelated`);
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from foretrain.compare.judging.entries import BatchValues, Entry
 from foretrain.compare.judging.ladder import Ladder
 from foretrain.compare.judging.powers import Sizes, sizes_of
 from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.compare.pictures import comparison_figure
+from foretrain.support.answers import Answer, Column, Figure, Part, Result, Table
 from foretrain.theory.architecture import MLP
 
 if TYPE_CHECKING:
@@ -31,9 +34,10 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class Comparison(Result):
     """Measured values at every width, their limit, the theory, and how far they are apart."""
 
+    compared: ClassVar[tuple[str, str]] = ("theory", "networks")
     still: ClassVar[float] = 1e-9  # of the natural size: what fluctuates less does not fluctuate
     equal: ClassVar[float] = 1e-6  # of the natural size: how near that must be to the theory
 
@@ -137,9 +141,12 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """One sentence."""
+        theory, networks = self.compared
         word = "agrees" if self.agrees else "does NOT agree"
-        found = self.judgement.told(exact_agrees=self.exact_agrees)
-        return f"{self.mlp.activation.label}: theory {word} with networks ({found})."
+        return f"{self.mlp.activation.label}: {theory} {word} with {networks} ({self._found()})."
+
+    def _found(self) -> str:
+        return self.judgement.text(self.exact_agrees)
 
     @cached_property
     def own(self) -> int:
@@ -161,10 +168,48 @@ class Comparison:
         return found
 
     def to_dataset(self) -> xarray.Dataset:
-        """Every number, labelled; ``foretrain.save`` stores it."""
-        from foretrain.compare.presentation import comparison_dataset
+        """Every number, labelled: dimensions ``entry``, ``width`` (from narrow to wide), ``batch`` and ``score``."""
+        import xarray
 
-        return comparison_dataset(self)
+        both, one = ("width", "entry"), ("entry",)
+        values = np.stack([batch.values for batch in self.batches])
+        return xarray.Dataset(
+            {
+                "theory": (one, self.theory),
+                "limit": (one, self.limit),
+                "standard_error": (one, self.standard_error),
+                "z": (one, self.z),
+                "measured": (both, self.measured),
+                "measured_error": (both, self.measured_error),
+                "corrected": (both, self.corrected),
+                "batch_value": (("width", "batch", "entry"), values),
+                "independent_score": (("score",), self.independent_scores),
+            },
+            coords={
+                "entry": [f"layer {e.layer} {e.label}" for e in self.entries],
+                "observable": (one, [e.observable for e in self.entries]),
+                "layer": (one, [e.layer for e in self.entries]),
+                "inputs": (one, [" ".join(map(str, e.inputs)) for e in self.entries]),
+                "width": [network.hidden_widths[0] for network in self.ladder.networks],
+                "scale": (("width",), list(self.ladder.scales)),
+                "inverse_width": (("width",), self.ladder.inverse),
+                "draws": (("width",), list(self.ladder.draws)),
+                "batch": np.arange(self.ladder.batches),
+                "score": np.arange(self.independent_scores.size),
+            },
+            attrs={
+                "activation": self.mlp.activation.label,
+                "network": repr(self.mlp),
+                "method": self.ladder.method,
+                "estimator": self.estimator,
+                "seed": self.seed,
+                "rms_z": self.judgement.rms,
+                "largest_z": self.judgement.largest,
+                "bound": self.judgement.bound,
+                "agrees": int(self.agrees),
+                "verdict": self.verdict,
+            },
+        )
 
     def rows(self) -> list[dict[str, object]]:
         """One dictionary per entry."""
@@ -184,7 +229,170 @@ class Comparison:
             for entry, theory, limit, error, z, own in columns
         ]
 
-    def __repr__(self) -> str:
-        from foretrain.compare.presentation import comparison_text
+    def answer(self) -> Answer:
+        """The verdict, the networks, the entries of the last layer and what there is besides, and the picture."""
+        networks = f"Networks: {self.ladder.description}, extrapolated with a quadratic in 1/n."
+        return Answer(
+            self.verdict,
+            [networks, *self._parts(), self.figure],
+            self.to_dataset,
+            self._record(),
+            self.agrees,
+        )
 
-        return comparison_text(self)
+    def figure(self) -> Figure:
+        """Measured and predicted numbers, and their scores."""
+        return self.draw([self.to_dataset()])
+
+    @staticmethod
+    def draw(datasets: Sequence[xarray.Dataset]) -> Figure:
+        """The picture of several comparisons of this kind, each as its ``to_dataset``, in a row of panels each."""
+        return comparison_figure(datasets)
+
+    def _parts(self) -> list[Part]:
+        depth = self.mlp.depth
+        scores = [
+            [name, *(self._rms_score(name, layer) for layer in range(2, depth + 1))]
+            for name in self.observables
+        ]
+        kinked = [name for name in ("P", "Q") if name in self.observables and self.mlp.activation.kinks]
+        return [
+            self._entries_table(f"layer {depth}"),
+            Table(("rms z", *(f"layer {layer}" for layer in range(2, depth + 1))), scores),
+            *([self._kinks_text(kinked)] if kinked else []),
+            *self._own_width_table(),
+        ]
+
+    def _kinks_text(self, observables: Sequence[str]) -> str:
+        return (
+            f"{' and '.join(observables)} without a second derivative at the kinks of {self.mlp.activation.label}, "
+            "as automatic differentiation has it, in theory and in the networks."
+        )
+
+    def _rms_score(self, observable: str, layer: int) -> float | None:
+        """Root mean square of z; None where nothing fluctuates."""
+        here = np.array([entry.layer == layer for entry in self.entries])
+        z = self.z[here & self.of(observable) & self.fluctuates]
+        return round(float(np.sqrt(np.mean(z**2))), 2) if z.size else None
+
+    def _entries_table(self, heading: str, by_width: Sequence[str] = (), most: int | None = None) -> Table:
+        """The entries of the last layer; with headings ``by_width`` also what was measured at each width."""
+        last = max(entry.layer for entry in self.entries)
+        limit = Column("measured limit", error="standard error")
+        rows = [
+            (
+                entry.label,
+                float(self.theory[place]),
+                *(self.measured[:, place].tolist() if by_width else ()),
+                float(self.limit[place]),
+                float(self.standard_error[place]),
+                self._score_text(place),
+            )
+            for place, entry in enumerate(self.entries)
+            if entry.layer == last
+        ]
+        left = len(rows) - (most or len(rows))
+        caption = f"The first {most} of {len(rows)} entries; rows() has all of them." if left > 0 else ""
+        columns: list[str | Column] = [heading, "theory", *by_width, limit, "standard error", "z"]
+        return Table(columns, rows[:most], caption)
+
+    def _score_text(self, place: int) -> float | str:
+        if self.fluctuates[place]:
+            return round(float(self.z[place]), 2)
+        same = abs(self.limit[place] - self.theory[place]) <= self.equal * self.unit[place]
+        return "exact" if same else "differs"
+
+    def _own_width_table(self) -> list[Table]:
+        """K and Theta of the last layer at the own width, where the theory knows their 1/n correction."""
+        last, own = max(entry.layer for entry in self.entries), self.own
+        values = (self.theory, self.corrected[own], self.measured[own], self.measured_error[own])
+        rows = [
+            [entry.label, *(float(each[place]) for each in values)]
+            for place, entry in enumerate(self.entries)
+            if entry.layer == last and np.isfinite(self.corrected[own, place])
+        ]
+        width = self.ladder.networks[own].hidden_widths[0]
+        columns = (f"at width {width}", "theory, n = infinity", "theory with 1/n")
+        return (
+            [Table((*columns, Column("measured", error="standard error"), "standard error"), rows)]
+            if rows
+            else []
+        )
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "activation": self.mlp.activation.label,
+            "C_b": list(self.mlp.C_b),
+            "C_W": list(self.mlp.C_W),
+            "gamma": list(self.mlp.gamma),
+            "depth": self.mlp.depth,
+            "method": self.ladder.method,
+            "widths": [network.hidden_widths[0] for network in self.ladder.networks],
+            "draws": list(self.ladder.draws),
+            "rms_z": self.judgement.rms,
+            "largest_z": self.judgement.largest,
+            "verdict": self.verdict,
+            "entries": self.rows(),
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparisons(Result):
+    """Comparisons of one kind, of several activations, judged together."""
+
+    each: tuple[Comparison, ...]
+    seed: int
+
+    def answer(self) -> Answer:
+        """The common verdict, every comparison, and an overview; of one comparison that itself."""
+        judgement = judge([(one.z[one.fluctuates], one.independent_scores) for one in self.each])
+        exact = all(one.exact_agrees for one in self.each)
+        agrees = judgement.agrees and exact
+        single = [one.answer() for one in self.each]
+        numbers = {"agrees": agrees, **judgement.record()}
+        record = {**numbers, "seed": self.seed, "comparisons": [one.record for one in single]}
+        if len(single) == 1:
+            return replace(single[0], record=record)
+        theory, networks = self.each[0].compared
+        word = "agrees" if agrees else "does NOT agree"
+        statement = f"{theory[0].upper()}{theory[1:]} {word} with {networks}: {judgement.text(exact)}."
+        datasets = [one.to_dataset() for one in self.each]
+        parts = [replace(one, parts=one.parts[:-1]) for one in single]  # pictures share one figure
+        figure = partial(self.each[0].draw, datasets)
+        return Answer(
+            statement, [*parts, self._overview(), figure], partial(_joined, datasets), record, agrees
+        )
+
+    def _overview(self) -> Table:
+        columns = (
+            "activation",
+            "C_b of layer 2",
+            "C_W of layer 2",
+            "entries",
+            "independent",
+            "rms z",
+            "largest |z|",
+        )
+        rows = [
+            (
+                one.mlp.activation.label,
+                one.mlp.C_b[1],
+                one.mlp.C_W[1],
+                one.judgement.entries,
+                one.judgement.independent,
+                round(one.judgement.rms, 2),
+                round(one.judgement.largest, 2),
+            )
+            for one in self.each
+        ]
+        return Table(columns, rows)
+
+
+def _joined(datasets: Sequence[xarray.Dataset]) -> xarray.Dataset:
+    """One dataset along a dimension ``activation``, with the verdicts as a coordinate."""
+    import xarray
+
+    names, verdicts = ([data.attrs[key] for data in datasets] for key in ("activation", "verdict"))
+    parts = [data.drop_attrs() for data in datasets]
+    whole = xarray.concat(parts, "activation", join="outer", combine_attrs="drop")
+    return whole.assign_coords(activation=names, verdict=("activation", verdicts))

@@ -25,6 +25,7 @@ from foretrain.compare.trained.networks import Networks, group_size, groups_of, 
 from foretrain.compare.trained.training import MOST_STEPS, Training, train
 from foretrain.empirical.differentials.entry import ddntk, dntk
 from foretrain.empirical.tangent_kernel.entry import ntk
+from foretrain.support.answers import Answer, Figure, Result, Table, log
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
@@ -52,7 +53,7 @@ class Differentials(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EffectiveKernels:
+class EffectiveKernels(Result):
     """What was found; ``data`` holds sizes relative to the kernel, by (width, draw), labelled.
 
     ``change``: of the kernel by training; ``left_first`` and ``left_second``: what the predictions leave of it;
@@ -86,17 +87,41 @@ class EffectiveKernels:
             f"n^({self.slope('left_second', 'change')}))."
         )
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """The verdict, and sizes relative to the kernel by width."""
         means = self.typical()
-        lines = [f"EffectiveKernels of {self.data.sizes['draw']} networks per width, relative to the kernel"]
-        lines.append("  width   change    left by (11.138)   by ddNTKs too   odd change   left by (11.138)")
-        for width in means.width.values:
-            row = means.sel(width=width)
-            lines.append(
-                f"  {int(width):5d}   {float(row.change):.2e}  {float(row.left_first):.2e}           "
-                f"{float(row.left_second):.2e}        {float(row.odd_change):.2e}     {float(row.odd_left):.2e}"
-            )
-        return "\n".join([*lines, f"  {self.verdict}"])
+        columns = {
+            "change": "change",
+            "left by (11.138)": "left_first",
+            "left by ddNTKs too": "left_second",
+            "odd change": "odd_change",
+            "odd left by (11.138)": "odd_left",
+        }
+        rows = [
+            (int(width), *(float(means[name].sel(width=width)) for name in columns.values()))
+            for width in means.width.values
+        ]
+        caption = f"Sizes relative to the kernel, root mean square over {self.data.sizes['draw']} networks per width"
+        table = Table(("width", *columns), rows, caption)
+        return Answer(self.verdict, [table, self.figure], self.data, holds=self.agrees)
+
+    def figure(self) -> Figure:
+        """The change of the kernel, and what the predictions leave of it, against the width."""
+        means = self.typical()
+        n = means.width.values
+        figure = Figure(f"Tangent kernels of {self.mlp.activation.label} after training", columns=2)
+        axes = {"x": log("width n", ticks=n.tolist()), "y": log("size relative to the kernel")}
+        whole = figure.panel("all of the change", **axes)
+        odd = figure.panel("its part that is odd in the residual", **axes)
+        for panel, name, label in (
+            (whole, "change", "change by training"),
+            (whole, "left_first", "left by (11.138)"),
+            (whole, "left_second", "left by dNTK and ddNTKs"),
+            (odd, "odd_change", "change by training"),
+            (odd, "odd_left", "left by (11.138)"),
+        ):
+            panel.curve(n, means[name].values, "o-", label)
+        return figure
 
 
 EXPECTED = (("change",), ("odd_left", "odd_change"), ("left_second", "change"))  # all fall as 1/n

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from foretrain.compare.torch_activation import torch_activation
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, spawn, torch_generator
@@ -38,7 +39,7 @@ _CHUNK_BYTES = 2**25
 
 
 @dataclass(frozen=True, repr=False)
-class Parameters:
+class Parameters(Result):
     """Weights (draws, n_l, n_{l-1}) and biases (draws, n_l, 1) of layers 1..L of many networks."""
 
     mlp: MLP
@@ -53,8 +54,10 @@ class Parameters:
             found[f"layers.{index}.bias"] = biases[draw, :, 0]
         return found
 
-    def __repr__(self) -> str:
-        return f"Parameters({len(self.weights[0])} networks of widths {'-'.join(map(str, self.mlp.widths))})"
+    def answer(self) -> Answer:
+        """How many networks there are, of which widths."""
+        count, widths = len(self.weights[0]), "-".join(map(str, self.mlp.widths))
+        return fields_answer(self, f"{count} networks of widths {widths}.")
 
 
 def sample_parameters(mlp: MLP, draws: int, seed: Seed = 0) -> Parameters:
@@ -97,7 +100,7 @@ class LayerState:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Ensemble:
+class Ensemble(Result):
     """Networks of one architecture on the rows of X, in numbered batches; each batch has a seed of its own.
 
     ``batch(i)`` may be called in any order and on any thread, and gives the same networks.
@@ -118,9 +121,11 @@ class Ensemble:
         if self.draws_per_batch < 1 or self.batches < 2:
             raise InputError("an ensemble needs at least two batches of at least one network.")
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """How many networks there are, of which widths."""
         widths = "-".join(map(str, self.mlp.widths))
-        return f"Ensemble({self.draws} networks of widths {widths} on {len(self.X)} inputs, by {self.method})"
+        where = f"on {len(self.X)} inputs, by {self.method}"
+        return fields_answer(self, f"{self.draws} networks of widths {widths} {where}.")
 
     @property
     def draws(self) -> int:

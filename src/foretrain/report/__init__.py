@@ -5,7 +5,6 @@
 A function whose name ends in ``_figure`` returns a figure of matplotlib:
 
 ``advice``      ``advice_figure``: how deep a network of a given width may be
-``comparison``  ``comparison_figure``: theory beside random networks
 ``doctor``      ``doctor_figure``: what a diagnosis found
 ``escape``      ``escape_figure``, ``trajectory_figure``: how long the plateau of a small initialisation is
 ``experiments`` ``experiments_figure``: how the rows of several experiments ended
@@ -18,5 +17,4 @@ A function whose name ends in ``_figure`` returns a figure of matplotlib:
 ``prediction``  ``prediction_figure``: what trained networks answer
 ``recording``   ``recording_figure``: what a recorder saw
 ``sweep``       ``sweep_figure``: an observable over a grid of parameters
-``trained``     ``trained_figure``, ``finite_figure``: predictions beside networks that are really trained
 """

@@ -68,6 +68,7 @@ def test_a_judgement_counts_everything_together() -> None:
     assert found.bound == largest_score_allowed(105)
     assert found.agrees
     assert "60 entries, 45 independent" in str(found)
+    assert str(found) in repr(found)
     assert not judge([(np.array([6.0]), np.zeros(20))]).agrees
     assert not judge([(np.zeros(3), np.full(40, 1.35))]).agrees
     assert judge([(np.zeros(3), np.full(4, 1.35))]).agrees
@@ -76,7 +77,7 @@ def test_a_judgement_counts_everything_together() -> None:
 
 def test_entries_without_fluctuations_are_spoken_of() -> None:
     none, some = judge([(np.zeros(0), np.zeros(0))]), judge([(np.ones(2), np.ones(2))])
-    assert none.told(exact_agrees=True) == "no entry fluctuates, and all equal the theory"
-    assert none.told(exact_agrees=False) == "no entry fluctuates, and not all equal the theory"
-    assert some.told(exact_agrees=True) == str(some)
-    assert some.told(exact_agrees=False) == f"{some}; entries that do not fluctuate differ"
+    assert none.text(exact_agrees=True) == "no entry fluctuates, and all equal the theory"
+    assert none.text(exact_agrees=False) == "no entry fluctuates, and not all equal the theory"
+    assert some.text(exact_agrees=True) == str(some)
+    assert some.text(exact_agrees=False) == f"{some}; entries that do not fluctuate differ"

@@ -59,7 +59,7 @@ def test_networks_agree_and_the_result_tells(found: TrainedComparison) -> None:
     assert found.agrees
     assert "agrees with trained networks" in found.verdict
     text = repr(found)
-    for part in ("to the end", "n x between", "mean of output 0 at 0", found.verdict):
+    for part in ("to the end", "n x rms deviation of between", "mean of output 0 at 0", found.verdict):
         assert part in text
     assert found.measured.shape == found.scaled_deviation.shape == (3, 10)
     np.testing.assert_allclose(found.scaled_deviation[1], 32 * (found.measured[1] - found.theory))

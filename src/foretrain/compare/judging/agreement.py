@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import Answer, Result, fields_answer
+
 Array = NDArray[np.float64]
 
 LARGEST_SPREAD = 1.3
@@ -54,8 +56,8 @@ def decorrelated(scores: Array, covariance: Array, freedom: float) -> Array:
     return np.asarray(shrunk * (directions.T @ scores)[kept] / np.sqrt(variances[kept]))
 
 
-@dataclass(frozen=True)
-class Judgement:
+@dataclass(frozen=True, repr=False)
+class Judgement(Result):
     """The two numbers on which a verdict rests, and their bounds."""
 
     rms: float  # of the independent scores; 0 if there are none
@@ -70,17 +72,33 @@ class Judgement:
         """Whether both are within their bounds."""
         return self.rms <= self.rms_bound and self.largest <= self.bound
 
-    def told(self, *, exact_agrees: bool) -> str:
-        """With a word on entries that do not fluctuate, which equal the theory or not."""
+    def text(self, exact_agrees: bool) -> str:
+        """In words, also about entries that do not fluctuate, which equal the theory or not."""
         if not self.entries:
             return f"no entry fluctuates, and {'all' if exact_agrees else 'not all'} equal the theory"
-        return f"{self}{'' if exact_agrees else '; entries that do not fluctuate differ'}"
-
-    def __str__(self) -> str:
         return (
             f"{self.entries} entries, {self.independent} independent: rms z {self.rms:.2f} of at most "
             f"{self.rms_bound:.3g}, largest |z| {self.largest:.2f} of at most {self.bound:.2f}"
+            f"{'' if exact_agrees else '; entries that do not fluctuate differ'}"
         )
+
+    def answer(self) -> Answer:
+        """The sentence, and the numbers in it."""
+        return fields_answer(self, f"{self}.", holds=self.agrees)
+
+    def __str__(self) -> str:
+        return self.text(exact_agrees=True)
+
+    def record(self) -> dict[str, float]:
+        """The numbers by the names that documents give them."""
+        return {
+            "rms_z": self.rms,
+            "rms_bound": self.rms_bound,
+            "largest_z": self.largest,
+            "bound": self.bound,
+            "entries": self.entries,
+            "independent": self.independent,
+        }
 
 
 def judge(parts: Iterable[tuple[Array, Array]]) -> Judgement:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import Result
+
 Array = NDArray[np.float64]
 
 
@@ -29,7 +31,7 @@ class Entry:
 
 
 @dataclass(frozen=True, repr=False)
-class BatchValues:
+class BatchValues(Result):
     """One value per batch and entry: their mean is the estimate, their scatter its error."""
 
     values: Array  # (batches, entries)
@@ -75,7 +77,3 @@ class BatchValues:
     def standard_error(self) -> Array:
         """(entries,)."""
         return np.asarray(self.values.std(axis=0, ddof=1) / np.sqrt(len(self.values)))
-
-    def __repr__(self) -> str:
-        batches, entries = self.values.shape
-        return f"BatchValues({batches} batches of {entries} entries)"

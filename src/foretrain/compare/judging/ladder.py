@@ -18,6 +18,7 @@ from foretrain.compare.judging.widths import (
     scaled,
     share_draws,
 )
+from foretrain.support.answers import Answer, Result, Table
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.user_warnings import warn_user
@@ -28,7 +29,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Ladder:
+class Ladder(Result):
     """The networks that were measured, from narrow to wide."""
 
     scales: tuple[float, ...]
@@ -38,12 +39,26 @@ class Ladder:
     method: str
     batches: int
 
-    def __repr__(self) -> str:
-        rungs = (
-            f"{draws:,} of width {network.hidden_widths[0]}"
-            for draws, network in zip(self.draws, self.networks)
-        )
-        return f"Ladder({', '.join(rungs)}; {self.method}, {self.batches} batches)"
+    @property
+    def description(self) -> str:
+        """Which networks were drawn, and how."""
+        how = {
+            "weights": "every weight drawn",
+            "conditional": "layers drawn from their law given the layer before",
+        }[self.method]
+        rungs = (f"{draws:,} of width {widths}" for draws, widths in zip(self.draws, self._widths()))
+        return f"{', '.join(rungs)} ({how})"
+
+    def _widths(self) -> list[str]:
+        """One number where all hidden layers are equally wide, else all of them."""
+        hidden = (network.hidden_widths for network in self.networks)
+        return [str(widths[0]) if len(set(widths)) == 1 else "-".join(map(str, widths)) for widths in hidden]
+
+    def answer(self) -> Answer:
+        """The networks by width."""
+        rows = list(zip(self._widths(), self.scales, self.draws, strict=True))
+        statement = f"Networks: {self.description}, in {self.batches} batches."
+        return Answer(statement, [Table(("width", "scale", "networks"), rows)])
 
     def warn_if_too_deep(self) -> None:
         """Say so where the narrowest network is too narrow for its depth."""

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from foretrain.support.answers import Answer, Result, fields_answer
+
 if TYPE_CHECKING:
     import xarray
 
@@ -19,8 +21,8 @@ _ALLOWED = 3.0  # standard errors
 _SEEN = 2.0  # standard errors: at two widths at least, or no power is fitted
 
 
-@dataclass(frozen=True)
-class Slope:
+@dataclass(frozen=True, repr=False)
+class Slope(Result):
     """A power of the width with its standard error."""
 
     value: float
@@ -30,12 +32,16 @@ class Slope:
         """Whether it is the expected power, within three standard errors."""
         return abs(self.value - expected) <= _ALLOWED * self.standard_error
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """The power of the width."""
+        return fields_answer(self, f"n to the power {self}.")
+
+    def __str__(self) -> str:
         return f"{self.value:.2f} ± {self.standard_error:.2f}"
 
 
-@dataclass(frozen=True, eq=False)
-class Sizes:
+@dataclass(frozen=True, eq=False, repr=False)
+class Sizes(Result):
     """Mean squares over entries, by width, freed of noise: negative by chance where all is noise."""
 
     square: Array

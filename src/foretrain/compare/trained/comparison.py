@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,8 +21,10 @@ from foretrain.compare.judging.powers import Slope, power_of
 from foretrain.compare.trained.columns import Entries, TrainedEntry, entries_of, values_of
 from foretrain.compare.trained.goal import Goal, goal_of
 from foretrain.compare.trained.parts import Keeper, measured_widths
+from foretrain.compare.trained.pictures import trained_figure
 from foretrain.compare.trained.statistics import measure, sampled_law
 from foretrain.compare.trained.training import Algorithm
+from foretrain.support.answers import Column, Figure, Part, Table
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, seed_text, spawn
 from foretrain.theory.architecture import MLP
@@ -35,6 +37,8 @@ Array = NDArray[np.float64]
 
 _BATCHES = 200
 _FEWEST_BATCHES = 20
+ENTRIES_SHOWN = 30
+_NO_OUTPUT = -1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,6 +48,7 @@ class TrainedComparison(Comparison):
     ``theory``, ``measured``, ``limit``, ``standard_error`` and ``z`` belong to ``entries``, see ``rows()``.
     """
 
+    compared: ClassVar[tuple[str, str]] = ("the prediction", "trained networks")
     still: ClassVar[float] = 1e-6  # outputs on training inputs at the end fluctuate less
 
     goal: Goal
@@ -77,13 +82,6 @@ class TrainedComparison(Comparison):
         """The power of n with which the deviation falls: −1 for wide networks; None if noise hides it."""
         return power_of(self.widths, self.sizes(observable))
 
-    @property
-    def verdict(self) -> str:
-        """One sentence."""
-        word = "agrees" if self.agrees else "does NOT agree"
-        found = self.judgement.told(exact_agrees=self.exact_agrees)
-        return f"{self.mlp.activation.label}: the prediction {word} with trained networks ({found})."
-
     def rows(self) -> list[dict[str, object]]:
         """One dictionary per entry."""
         return [
@@ -99,15 +97,91 @@ class TrainedComparison(Comparison):
         ]
 
     def to_dataset(self) -> xarray.Dataset:
-        """Every number, labelled; ``foretrain.save`` stores it."""
-        from foretrain.compare.trained.presentation import trained_dataset
+        """What every comparison holds, with data, prediction, deviations times n, their sizes and powers of n."""
+        base = super().to_dataset().drop_vars(["corrected", "layer"])
+        goal, names, training = self.goal, self.observables, self.goal.training
+        sizes, powers = [self.sizes(name) for name in names], [self.power(name) for name in names]
+        outputs = [cast("TrainedEntry", entry).output for entry in self.entries]
+        by_size = ("kind", "width")
+        added = {
+            "x_train": (("train", "feature"), goal.X_train),
+            "y_train": (("train", "output"), training.targets),
+            "x_test": (("test", "feature"), goal.X_test),
+            "predicted_mean": (("test", "output"), goal.law.mean),
+            "predicted_covariance": (("test", "test_2"), goal.law.covariance),
+            "scaled_deviation": (("width", "entry"), self.scaled_deviation),
+            "scaled_deviation_error": (("width", "entry"), self.scaled_deviation_error),
+            "size": (by_size, np.stack([each.root for each in sizes])),
+            "size_error": (by_size, np.stack([each.root_error for each in sizes])),
+            "power": (("kind",), [np.nan if power is None else power.value for power in powers]),
+            "power_error": (
+                ("kind",),
+                [np.nan if power is None else power.standard_error for power in powers],
+            ),
+            "steps": (("width",), self.steps),
+        }
+        labels = {
+            "kind": names,
+            "entry": [entry.label for entry in self.entries],
+            "output_of_entry": (("entry",), [_NO_OUTPUT if output is None else output for output in outputs]),
+        }
+        attributes = {
+            "learner": self.learner,
+            "algorithm": training.algorithm,
+            "loss": training.loss,
+            "eta": training.eta,
+            "noise": training.noise,
+            "prediction": goal.law.statement,
+        }
+        return base.assign_coords(labels).assign(added).assign_attrs(attributes)
 
-        return trained_dataset(self)
+    @staticmethod
+    def draw(datasets: Sequence[xarray.Dataset]) -> Figure:
+        """Outputs, deviations over the width and scores, in a row of panels for each dataset."""
+        return trained_figure(datasets)
 
-    def __repr__(self) -> str:
-        from foretrain.compare.trained.presentation import trained_text
+    def _parts(self) -> list[Part]:
+        deviations = [f"n x rms deviation of {name}" for name in self.observables]
+        columns = [Column(name, error=f"error of {name}") for name in deviations]
+        sizes = [self.sizes(name) for name in self.observables]
+        rows = [
+            (
+                width,
+                self.ladder.draws[place],
+                round(float(self.steps[place])),
+                *(width * float(size.root[place]) for size in sizes),
+                *(width * float(size.root_error[place]) for size in sizes),
+            )
+            for place, width in enumerate(self.widths.tolist())
+        ]
+        errors = [column.error for column in columns]
+        return [
+            f"They are trained {self.goal.law.statement}.",
+            Table(("width", "networks", "steps", *columns, *errors), rows),
+            self._entries_table("entry", most=ENTRIES_SHOWN),
+            f"Power of the width: {self.power_text()}.",
+        ]
 
-        return trained_text(self)
+    def power_text(self) -> str:
+        """With which power of n deviations fall."""
+        powers = {name: self.power(name) for name in self.observables}
+        seen = [f"{name} n^({power})" for name, power in powers.items() if power is not None]
+        hidden = [name for name, power in powers.items() if power is None]
+        parts = [f"deviations at finite width fall as: {', '.join(seen)} (-1 is expected)"] if seen else []
+        parts += [f"deviations of {', '.join(hidden)} are hidden by noise"] if hidden else []
+        return "; ".join(parts)
+
+    def _record(self) -> dict[str, Any]:
+        powers = {name: self.power(name) for name in self.observables}
+        return super()._record() | {
+            "regime": "infinite",
+            "learner": self.learner,
+            "trained": self.goal.law.statement,
+            "eta": self.goal.training.eta,
+            "steps": self.steps.tolist(),
+            "powers": {name: power and power.value for name, power in powers.items()},
+            "power_errors": {name: power and power.standard_error for name, power in powers.items()},
+        }
 
 
 def compare_trained(

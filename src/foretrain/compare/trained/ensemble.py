@@ -22,6 +22,7 @@ from torch import Tensor
 
 from foretrain.compare.trained.networks import Networks, draw_networks, group_size, groups_of
 from foretrain.compare.trained.training import Course, Training, train
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
@@ -39,7 +40,7 @@ KEPT = (*KEPT_BEFORE, "kernel_after")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InitialEnsemble:
+class InitialEnsemble(Result):
     """What each network says on D = A ∪ B, training inputs first, before training; what was not asked for is None.
 
     Mirrored networks come in pairs, 2k and 2k + 1, with opposite outputs.
@@ -64,15 +65,16 @@ class InitialEnsemble:
         """How many of the inputs are trained on: the first ones."""
         return len(self.training.targets)
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """How many networks of which width, on how many inputs, and what is known of them."""
         width, tests = max(self.mlp.hidden_widths, default=0), self.start.shape[1] - self.trained_inputs
         sizes = (
             f"{self.draws} networks of width {width}, {self.trained_inputs} training and {tests} test inputs"
         )
-        return f"{type(self).__name__}({sizes}{self._told()})"
+        return fields_answer(self, f"{sizes}{self._course()}.")
 
-    def _told(self) -> str:
-        return ": .start (networks, inputs, outputs)"
+    def _course(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,9 +86,8 @@ class TrainedEnsemble(InitialEnsemble):
     diverged: NDArray[np.bool_] = field(kw_only=True)  # (networks,)
     kernel_after: Array | None = None
 
-    def _told(self) -> str:
-        course = f"{self.steps.mean():.0f} steps on average, {int(self.diverged.sum())} diverged"
-        return f", {course}: .start, .end (networks, inputs, outputs)"
+    def _course(self) -> str:
+        return f": {self.steps.mean():.0f} steps on average, {int(self.diverged.sum())} diverged"
 
 
 def train_ensemble(

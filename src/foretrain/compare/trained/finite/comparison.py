@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.compare.comparison import Comparison
-from foretrain.compare.trained.finite.presentation import finite_dataset, finite_text
+from foretrain.compare.trained.comparison import ENTRIES_SHOWN
+from foretrain.compare.trained.finite.entries import POSTERIOR, TRAINED
+from foretrain.compare.trained.pictures import finite_figure
+from foretrain.support.answers import Figure, Part
 
 if TYPE_CHECKING:
     import xarray
@@ -30,6 +34,7 @@ class FiniteComparison(Comparison):
     ``theory``, ``measured``, ``limit``, ``standard_error`` and ``z`` belong to ``entries``, see ``rows()``.
     """
 
+    compared: ClassVar[tuple[str, str]] = ("the order 1/n", "networks")
     still: ClassVar[float] = 1e-4  # a kernel that never changes fluctuates less, by what is left of training
     equal: ClassVar[float] = 1e-3
 
@@ -51,15 +56,11 @@ class FiniteComparison(Comparison):
         error = np.where(self.fluctuates, self.measured_error, np.nan)
         return np.asarray((self.measured - self.theory) / error)
 
-    @property
-    def verdict(self) -> str:
-        """One sentence."""
-        word = "agrees" if self.agrees else "does NOT agree"
-        found = self.judgement.told(exact_agrees=self.exact_agrees)
+    def _found(self) -> str:
+        """What every comparison says, and how many means the widest networks get right by themselves."""
         widest = self.scores[-1, self.of("mean") & self.fluctuates]
         near = f"{(np.abs(widest) <= _NEAR).sum()} of {widest.size} means within {_NEAR:g} standard errors"
-        where = f"at width {self.widths[-1]} {near}"
-        return f"{self.mlp.activation.label}: the order 1/n {word} with networks ({found}; {where})."
+        return f"{super()._found()}; at width {self.widths[-1]} {near}"
 
     def rows(self) -> list[dict[str, object]]:
         """One dictionary per entry."""
@@ -71,9 +72,49 @@ class FiniteComparison(Comparison):
             )
         ]
 
-    def to_dataset(self) -> xarray.Dataset:
-        """Every number, labelled; ``foretrain.save`` stores it."""
-        return finite_dataset(self)
+    def scaled_terms(self) -> dict[str, Any]:
+        """n times the terms of the mean."""
+        prediction, n = self.goal.prediction, self.widths[-1]
+        return {name: n * np.asarray(term.values) for name, term in prediction.terms.items()}
 
-    def __repr__(self) -> str:
-        return finite_text(self)
+    def to_dataset(self) -> xarray.Dataset:
+        """What every comparison holds, with z-scores at each width, and n times the terms of the prediction."""
+        base = super().to_dataset().drop_vars(["corrected", "layer"])
+        outputs = [" ".join(map(str, getattr(entry, "outputs", ()))) for entry in self.entries]
+        added: dict[str, Any] = {
+            "score": (("width", "entry"), self.scores),
+            "steps": (("width",), self.steps),
+            "infinite_mean": (("test", "output"), self.goal.prediction.infinite_mean.values),
+            **{f"term_{name}": (("test", "output"), term) for name, term in self.scaled_terms().items()},
+        }
+        labels = {"entry": [entry.label for entry in self.entries], "outputs": (("entry",), outputs)}
+        attributes = {"learner": self.learner, "statement": self.goal.statement}
+        whole = base.rename({"score": "direction"}).assign_coords(labels)
+        return whole.assign_coords(width=self.widths).assign(added).assign_attrs(attributes)
+
+    @staticmethod
+    def draw(datasets: Sequence[xarray.Dataset]) -> Figure:
+        """Changes over 1/n, all of them beside theory, and scores, in a row of panels for each dataset."""
+        return finite_figure(datasets)
+
+    def _parts(self) -> list[Part]:
+        meanings = POSTERIOR if self.learner == "bayes" else TRAINED
+        return [
+            f"They are {self.goal.statement}; n is the width of the last hidden layer.",
+            self._entries_table("entry", [f"n = {width}" for width in self.widths], ENTRIES_SHOWN),
+            "\n".join(f"{name}: {meanings[name]}" for name in self.observables),
+        ]
+
+    def _record(self) -> dict[str, Any]:
+        training = getattr(getattr(self.goal, "goal", None), "training", None)  # a posterior has none
+        leaps = getattr(self.goal, "algorithm", "") == "two_step"
+        return super()._record() | {
+            "regime": "finite",
+            "learner": self.learner,
+            "trained": self.goal.statement,
+            "eta": None if training is None or leaps else training.eta,
+            "widths": self.widths.tolist(),
+            "steps": self.steps.tolist(),
+            "infinite_mean": self.goal.prediction.infinite_mean.values,
+            "scaled_terms": self.scaled_terms(),
+        }

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.effective_theory.trained_ensembles.drawing import POSITIONS, draw
+from foretrain.compare.trained.pictures import POSITIONS
+from foretrain.experiments.effective_theory.trained_ensembles.drawing import draw
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.loading.digits import handwritten_digits
@@ -209,11 +210,9 @@ def _dataset(
 
 
 def _verdict(found: dict[str, TrainedComparison], rows: tuple[Row, ...]) -> str:
-    from foretrain.compare.trained.presentation import power_text
-
     parts = [
         f"{name} {'agrees' if comparison.agrees else 'does NOT agree'} (rms z {comparison.judgement.rms:.2f}; "
-        f"{power_text(comparison)})"
+        f"{comparison.power_text()})"
         for name, comparison in found.items()
     ]
     tested = [row for row in rows if row.agrees is not None]

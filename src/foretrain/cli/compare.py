@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from foretrain.cli.compare.answer import Kind, answer
 from foretrain.cli.frame import Command, Seed
 from foretrain.cli.networks import (
     BiasVariance,
@@ -18,19 +18,37 @@ from foretrain.cli.networks import (
     activation_of,
     network_of,
 )
-from foretrain.cli.options import DataFile, Samples, inputs_in, names_in, numbers_in, spelt
-from foretrain.support.answers import Answer, Table
+from foretrain.cli.options import (
+    DataFile,
+    Samples,
+    inputs_in,
+    names_in,
+    numbers_in,
+    predicted_loss,
+    spelt,
+)
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foretrain.compare.comparison import Comparison
     from foretrain.theory.architecture import MLP
 
-_DRAWS = 20_000
 # Generic inputs: unequal norms, no right angles.
 _INPUTS = ((1.0, -0.5, 0.8), (0.3, 1.1, -0.4), (-0.7, 0.2, 0.9), (0.5, 0.6, 1.2))
+_TRAIN = ((1.3, 0.26, -0.65), (-0.52, 1.43, 0.39), (0.13, -0.78, 1.56))
+_TARGETS = (1.0, -0.7, 0.4)
+_TESTS = ((1.04, 0.91, 0.13), (-1.17, 0.39, 1.04))
+_INFINITE_ONLY = ("time", "loss")
+
+
+class TrainingData(NamedTuple):
+    """What networks are trained on, and what they are asked."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    x_test: NDArray[Any]
 
 
 def compare(
@@ -107,7 +125,7 @@ def compare(
         float | None, typer.Option("--noise", help="If trained by bayes: variance of noise on targets.")
     ] = None,
     seed: Seed = 0,
-) -> Answer:
+) -> Result:
     """Compare kernel, vertex, 1/n correction, NTK and its differentials with real random networks of several widths.
 
     With --trained the networks are trained on x, y of the data file, or on a small example, and mean and covariance
@@ -124,25 +142,29 @@ def compare(
     training = {name: None if word is None else spelt(word) for name, word in training.items()}
     training |= {"eta": eta, "time": time, "noise": noise}
     _refuse_misplaced(trained, training, {"observables": observables, "method": method, "inputs": inputs})
+    common = {"scales": multipliers, "draws": draws}
+    given = {name: value for name, value in (training | common).items() if value is not None}
     if trained:
-        from foretrain.cli.compare.trained import compare_networks
-
-        options = training | {"scales": multipliers, "draws": draws}
-        given = {name: value for name, value in options.items() if value is not None}
-        return compare_networks(networks, data, given, seed)
+        task = _training_data(data)
+        networks, given = _prepared(networks, task, given)
+        return _compared(networks, task, {"trained": True, **given}, seed)
     if inputs is not None and data is not None:
         raise InputError("--inputs counts built-in ones and --data brings others: leave one out.")
-    X = _built_in(inputs or 2) if data is None else inputs_in(data, samples)
-    found = _at_initialisation(
-        networks,
-        X,
-        None if observables is None else names_in("--observables", observables),
-        _DRAWS if draws is None else draws,
-        multipliers,
-        method or "auto",
-        seed,
-    )
-    return answer(found, _kind(), seed)
+    X = _INPUTS[: inputs or 2] if data is None else inputs_in(data, samples)
+    given["observables"] = None if observables is None else names_in("--observables", observables)
+    return _compared(networks, [X], {"method": method or "auto", **given}, seed)
+
+
+def _compared(networks: Sequence[MLP], data: Sequence[Any], options: Mapping[str, Any], seed: int) -> Result:
+    """Networks of every activation, one after the other, judged together; options are those of ``ft.compare``."""
+    from foretrain.compare.comparison import Comparisons
+    from foretrain.compare.entry import compare as run
+    from foretrain.support.progress import track
+    from foretrain.support.seeds import spawn
+
+    tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
+    each = [run(mlp, *data, seed=own, **options) for mlp, own in track(tasks, "activations")]
+    return Comparisons(tuple(each), seed)
 
 
 def _refuse_misplaced(trained: bool, training: Mapping[str, Any], initial: Mapping[str, Any]) -> None:
@@ -154,66 +176,49 @@ def _refuse_misplaced(trained: bool, training: Mapping[str, Any], initial: Mappi
             raise InputError(f"--{name} is for {kind}: {advice} --trained.")
 
 
-def _built_in(count: int) -> NDArray[Any]:
+def _prepared(
+    networks: Sequence[MLP], task: TrainingData, options: Mapping[str, Any]
+) -> tuple[list[MLP], dict[str, Any]]:
+    """Networks with as many outputs as the targets need, and the options of training as ``ft.compare`` takes them."""
+    given: dict[str, Any] = dict(options)
+    if "loss" in given:
+        given["loss"] = predicted_loss(given["loss"])
+    if given.get("regime") == "finite":
+        _refuse_infinite_only(given)
+    outputs = _outputs(task.y, given.get("loss"))
+    return [mlp.replace(n_out=outputs) for mlp in networks], given
+
+
+def _training_data(path: Path | None) -> TrainingData:
+    """Of a data file with x, y and x_test, or the built-in example."""
     import numpy as np
 
-    return np.array(_INPUTS[:count])
+    if path is None:
+        return TrainingData(np.array(_TRAIN), np.array(_TARGETS)[:, None], np.array(_TESTS))
+    from foretrain.support.loading import load_data
+
+    found = load_data(path)
+    if found.x_test is None:
+        raise InputError(f"{path} has no array 'x_test': add the inputs whose outputs are to be compared.")
+    x, x_test = (np.asarray(each, dtype=float).reshape(len(each), -1) for each in (found.x, found.x_test))
+    y = np.asarray(found.y, dtype=float)
+    return TrainingData(x, y.reshape(len(y), -1), x_test)
 
 
-def _at_initialisation(
-    networks: Sequence[MLP],
-    X: NDArray[Any],
-    observables: list[str] | None,
-    draws: int,
-    scales: list[float] | None,
-    method: str,
-    seed: int,
-) -> list[Comparison]:
-    from foretrain.compare.initial import compare_initial as run
-    from foretrain.support.progress import track
-    from foretrain.support.seeds import spawn
-
-    tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
-    return [
-        run(mlp, X, observables, draws, scales=scales, method=method, seed=own)
-        for mlp, own in track(tasks, "activations")
-    ]
+def _outputs(y: NDArray[Any], loss: str | None) -> int:
+    """One for each column of the targets, or for the cross-entropy of numbered classes one for each class."""
+    if loss == "cross_entropy" and y.shape[1] == 1:
+        return max(2, int(y.max()) + 1)
+    return int(y.shape[1])
 
 
-def _kind() -> Kind:
-    from foretrain.report.comparison import comparison_figure
-
-    return Kind("Theory", "the networks", _paragraphs, lambda _: {}, comparison_figure)
-
-
-def _paragraphs(found: Comparison) -> list[str | Table]:
-    from foretrain.compare.presentation import (
-        ladder_text,
-        last_layer_rows,
-        notes,
-        own_width_rows,
-        score_rows,
-    )
-
-    last = found.mlp.depth
-    parts: list[str | Table] = [
-        f"{found.mlp.activation.label}: {ladder_text(found)}",
-        Table((f"layer {last}", "theory", "measured limit", "standard error", "z"), last_layer_rows(found)),
-        Table(("rms z", *(f"layer {layer}" for layer in range(2, last + 1))), score_rows(found)),
-    ]
-    parts += notes(found)
-    finite = own_width_rows(found)
-    if finite:
-        width = found.ladder.networks[found.own].hidden_widths[0]
-        columns = (
-            f"at width {width}",
-            "theory, n = infinity",
-            "theory with 1/n",
-            "measured",
-            "standard error",
-        )
-        parts.append(Table(columns, finite))
-    return parts
+def _refuse_infinite_only(options: Mapping[str, Any]) -> None:
+    for name in _INFINITE_ONLY:
+        if name in options:
+            raise InputError(
+                f"--{name} is for infinite width: leave it out with --regime finite, which is about the end of "
+                "training on squared errors."
+            )
 
 
 COMMAND = Command(
