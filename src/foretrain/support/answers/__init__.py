@@ -2,6 +2,7 @@
 
 ``answer``               ``Answer`` (statement, parts, data, record) and ``Result``, the base of every public result
 ``table``                ``Table`` and ``Column``
+``datasets``             datasets from tables and fields, tables and pictures from datasets
 ``figure``               ``Figure``, ``Panel``, ``Axis``: pictures as data
 ``text``                 plain text and the terminal
 ``matplotlib_renderer``  ``.plot()``, PNG, SVG and PDF
@@ -9,18 +10,8 @@
 ``html``                 ``_repr_html_``, and the pieces of pages
 """
 
-from foretrain.support.answers.answer import (
-    Answer,
-    Code,
-    Facts,
-    Part,
-    Result,
-    dataset_table,
-    dataset_tables,
-    fields_answer,
-    labelled,
-    picked,
-)
+from foretrain.support.answers.answer import Answer, Code, Facts, Part, Result, fields_answer, picked
+from foretrain.support.answers.datasets import dataset_figure, dataset_table, dataset_tables, labelled
 from foretrain.support.answers.figure import (
     BLUE,
     FAINT,
@@ -63,6 +54,7 @@ __all__ = [
     "Result",
     "Table",
     "Tone",
+    "dataset_figure",
     "dataset_table",
     "dataset_tables",
     "fields_answer",

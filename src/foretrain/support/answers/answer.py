@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from foretrain.support.answers.datasets import dataset_figure, fields_dataset, tables_dataset
 from foretrain.support.answers.figure import Figure
 from foretrain.support.answers.table import Column, Table, cell_text
-from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     import xarray
@@ -127,16 +127,18 @@ class Result:
     def plot(self, ax: Axes | None = None, *, path: str | Path | None = None) -> Any:
         """Draw it with matplotlib and return the figure, or draw its main panel into ``ax``.
 
-        ``path`` also writes it to a file: .png, .svg or .pdf.
+        ``path`` also writes it to a file: .png, .svg or .pdf. Of a result without a picture of its own the labelled
+        numbers are drawn.
         """
         from foretrain.support.answers.matplotlib_renderer import draw, write
 
-        figures = self.answer().figures
-        if not figures:
-            raise InputError(f"{type(self).__name__} has no picture: print it, or use to_dataset().")
+        answer = self.answer()
+        figure = (
+            answer.figures[0] if answer.has_figure else dataset_figure(self.to_dataset(), answer.statement)
+        )
         if path is not None:
-            write(figures[0], Path(path))
-        return draw(figures[0], ax)
+            write(figure, Path(path))
+        return draw(figure, ax)
 
     def to_dataset(self) -> xarray.Dataset:
         """All its numbers with labels; ``foretrain.save`` keeps them."""
@@ -183,165 +185,15 @@ def fields_answer(
     places = [0, 1, *([2] if any(row[2] for row in rows) else []), *([3] if meanings else [])]
     kind = type(result)
     more.setdefault("record", {"type": kind.__name__, **values})
-    more.setdefault("data", lambda: _fields_dataset(values))
+    more.setdefault("data", lambda: fields_dataset(values))
     parts = [Table(columns, rows).select(places), *more.pop("parts", ())]
     about = (kind.__doc__ or "").partition("\n")[0]
     return Answer(statement or ": ".join(filter(None, (kind.__name__, about))), parts, **more)
 
 
-def labelled(
-    variables: Mapping[str, Any],
-    notes: Mapping[str, Any] | None = None,
-    counted: Sequence[str] = (),
-    **coordinates: Any,
-) -> xarray.Dataset:
-    """Arrays with the names of their axes as a dataset: {"share": ("mode", values), "trace": 3.0}.
-
-    Several axes are one text, "mode input"; a meaning may follow the array. What is None is left out, an estimate
-    brings its ``_error``. Axes in ``counted`` count from 1. ``notes`` become attributes that files can hold.
-    """
-    import numpy as np
-    import xarray
-
-    found: dict[str, Any] = {}
-    for name, given in variables.items():
-        if isinstance(given, tuple):
-            dims, values, *meaning = given
-            if values is not None:
-                axes = dims.split() if isinstance(dims, str) else dims
-                found[name] = (axes, _array(values), {"meaning": meaning[0]} if meaning else {})
-        elif given is not None:
-            found |= _with_errors(name, given)
-    attributes: dict[str, Any] = {}
-    for name, value in (notes or {}).items():
-        attributes |= _with_errors(name, _storable(value))
-    data = xarray.Dataset(found, coordinates, attributes)
-    counts = {dim: np.arange(1, data.sizes[dim] + 1) for dim in counted if dim in data.sizes}
-    return data.assign_coords(counts)
-
-
-def dataset_table(
-    data: xarray.Dataset,
-    along: str,
-    names: Sequence[str] | Mapping[str, str] | None = None,
-    caption: str = "",
-) -> Table:
-    """One row for every place along an axis of a dataset: its coordinates, then the variables over it alone.
-
-    ``names`` picks variables, and may give them other headings. ``x_error`` is the standard error of ``x``.
-    """
-    own = [str(name) for name, values in data.variables.items() if values.dims == (along,)]
-    coordinates = [name for name in own if name in data.coords]
-    chosen = names or [name for name in own if name not in coordinates]
-    headings = names if isinstance(names, Mapping) else {name: name for name in chosen}
-    columns: dict[str | Column, Any] = {} if along in own else {along: range(1, data.sizes[along] + 1)}
-    for name in (*sorted(coordinates, key=lambda name: name != along), *chosen):
-        meaning = str(data[name].attrs.get("meaning", ""))
-        error = headings.get(f"{name}_error", f"{name}_error")
-        columns[Column(headings.get(name, name), meaning, error=error)] = data[name].values
-        if f"{name}_error" in own and f"{name}_error" not in chosen:
-            columns[error] = data[f"{name}_error"].values
-    return Table.of(columns, caption)
-
-
 def picked(result: Any, names: str) -> dict[str, Any]:
     """Some attributes of a result by name, which are given in one text."""
     return {name: getattr(result, name) for name in names.split()}
-
-
-def tables_dataset(tables: Sequence[Table]) -> xarray.Dataset:
-    """Tables as one dataset: every column along the rows of its table."""
-    import numpy as np
-    import xarray
-
-    found: dict[str, Any] = {}
-    for number, table in enumerate(tables):
-        dim = "row" if len(tables) == 1 else f"row_{number + 1}"
-        for place, column in enumerate(table.columns):
-            cells = [row[place] for row in table.rows]
-            if table.numeric(place):
-                values: Any = np.array([np.nan if cell is None else cell for cell in cells], dtype=float)
-            else:
-                values = np.array(["" if cell is None else str(cell) for cell in cells], dtype=str)
-            name = column.name if column.name not in found else f"{column.name}_{number + 1}"
-            attributes = {"meaning": column.meaning, "unit": column.unit}
-            found[name] = (dim, values, {key: text for key, text in attributes.items() if text})
-    return xarray.Dataset(found)
-
-
-def _fields_dataset(values: Mapping[str, Any]) -> xarray.Dataset:
-    """Numbers, texts and arrays under their names; what is neither is left out."""
-    import xarray
-
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, xarray.DataArray):
-            found[name] = value
-        elif isinstance(value, Mapping):
-            inner = _fields_dataset({f"{name}_{key}": item for key, item in value.items()})
-            found |= {str(key): item for key, item in inner.items()}
-        elif not isinstance(value, Result):
-            array = _array(value)
-            if array.dtype.kind in "biufcU":
-                found[name] = (tuple(f"{name}_{axis + 1}" for axis in range(array.ndim)), array)
-    return xarray.Dataset(found)
-
-
-def dataset_tables(data: xarray.Dataset, most_columns: int = 12) -> Iterator[Table]:
-    """A dataset as tables: single numbers in one, then one for every dimension and one for every matrix."""
-    words = {key: _with_unit(key, data[key]) for key in data.data_vars}
-    single = [(words[key], data[key].item()) for key in data.data_vars if data[key].ndim == 0]
-    single += [
-        (str(key).replace("_", " "), value)
-        for key, value in data.attrs.items()
-        if isinstance(value, str | int | float) and value != ""
-    ]
-    if single:
-        yield Table(("quantity", "value"), single, "Single numbers")
-    for dimension in dict.fromkeys(one.dims[0] for one in data.data_vars.values() if one.ndim == 1):
-        keys = [key for key in data.data_vars if data[key].dims == (dimension,)]
-        columns = [data[dimension].values.tolist(), *(data[key].values.tolist() for key in keys)]
-        name = str(dimension).replace("_", " ")
-        rows = list(zip(*columns, strict=True))
-        yield Table((name, *(words[key] for key in keys)), rows, f"By {name}")
-    for key, values in data.data_vars.items():
-        if values.ndim == 2 and min(values.shape) <= most_columns:
-            down, across = sorted((str(dim) for dim in values.dims), key=lambda dim: -values.sizes[dim])
-            name, other = down.replace("_", " "), across.replace("_", " ")
-            heads = [f"{other} {cell_text(label)}" for label in values[across].values.tolist()]
-            matrix = values.transpose(down, across).values.tolist()
-            cells = [(label, *row) for label, row in zip(values[down].values.tolist(), matrix, strict=True)]
-            yield Table((name, *heads), cells, f"{words[key]} by {name}")
-
-
-def _with_unit(key: Any, values: xarray.DataArray) -> str:
-    units = values.attrs.get("units", "")
-    return str(key).replace("_", " ") + (f" ({units})" if units else "")
-
-
-def _with_errors(name: str, value: Any) -> dict[str, Any]:
-    """A number by its name and, of an estimate, its standard error beside it."""
-    error = getattr(value, "standard_error", None)
-    return {name: value} if error is None else {name: float(value.value), f"{name}_error": float(error)}
-
-
-def _storable(value: Any) -> Any:
-    """As an attribute of a file: no truth values, nothing for None, lists for tuples."""
-    if value is None:
-        return ""
-    return int(value) if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value
-
-
-def _array(values: Any) -> Any:
-    """Numbers of any origin as numpy's; half precision is widened, which numpy and files do not all know."""
-    import numpy as np
-
-    if hasattr(values, "detach"):
-        tensor = values.detach().cpu()
-        return (
-            tensor.float() if tensor.dtype.itemsize < 4 and tensor.is_floating_point() else tensor
-        ).numpy()
-    return np.asarray(values)
 
 
 def _is_picture(part: Any) -> bool:
