@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.cli import output
 from foretrain.cli.escape.model import answer_for_model
 from foretrain.cli.main import main
+from foretrain.support.answers.folder import write_folder
 from foretrain.support.answers.text import plain
 from foretrain.support.errors import InputError
 
@@ -54,7 +54,7 @@ def test_the_answer_predicts_advises_and_shows(files: tuple[str, Path], tmp_path
     text = plain(answer)
     assert "2 of 3 weight matrices" in text
     assert 'model.get_parameter("2.weight").mul_(' in text
-    output.write_folder(tmp_path / "out", answer, overwrite=False)
+    write_folder(tmp_path / "out", answer, overwrite=False)
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {
         "answer.json",
         "answer.txt",

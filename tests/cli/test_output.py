@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.cli.output import refuse_unknown_picture, refuse_unwritable
 from foretrain.support.answers import Answer, Table, text
+from foretrain.support.answers.folder import refuse_unknown_picture, refuse_unwritable
 from foretrain.support.errors import InputError
 
 

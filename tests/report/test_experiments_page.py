@@ -8,7 +8,6 @@ import pytest
 
 from foretrain.experiments import Record, Run, Scale, run_many
 from foretrain.experiments.runs import Difference
-from foretrain.report.experiments import experiments_figure
 from foretrain.report.experiments_page import write_experiments_page
 from foretrain.support.errors import InputError
 
@@ -19,7 +18,7 @@ def test_the_picture_counts_rows_and_names_failures() -> None:
         Record("one", rows=5, agree=2, differences=wrong, seconds=3.0),
         Record("two", error="it broke", seconds=1.0),
     )
-    counts, times = experiments_figure(Run(records, Scale.QUICK, 0)).axes
+    counts, times = Run(records, Scale.QUICK, 0).plot().axes
     widths = [[bar.get_width() for bar in container] for container in counts.containers]
     assert widths == [[2, 0], [1, 0], [2, 0]]
     assert [text.get_text() for text in counts.texts] == ["failed"]

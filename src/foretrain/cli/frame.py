@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli import output
 from foretrain.support import answers, progress
+from foretrain.support.answers import folder
+from foretrain.support.answers.matplotlib_renderer import write
 from foretrain.support.answers.text import show
 from foretrain.support.errors import ForetrainError, ForetrainWarning, InputError, on_the_command_line
 from foretrain.support.json_text import json_text
@@ -180,9 +181,9 @@ def _warnings_in_one_line(options: Mapping[str, str]) -> Iterator[None]:
 def _perform(command: Command, values: Mapping[str, Any], options: _Options) -> int:
     # What cannot be written is refused before the work, not after it.
     if options.save is not None:
-        output.refuse_taken_folder(options.save, overwrite=options.overwrite)
+        folder.refuse_taken_folder(options.save, overwrite=options.overwrite)
     if options.plot is not None:
-        output.refuse_unknown_picture(options.plot)
+        folder.refuse_unknown_picture(options.plot)
     # Standard output is for the answer; what a user's function prints goes with the messages.
     with redirect_stdout(sys.stderr):
         given = command.function(**values)
@@ -192,9 +193,9 @@ def _perform(command: Command, values: Mapping[str, Any], options: _Options) -> 
     if options.plot is not None:
         if not answer.has_figure:
             raise InputError("this answer has no picture: leave out --plot.")
-        output.write_picture(options.plot, answer, overwrite=True)
+        write(answer.figures[0], options.plot)
     if options.save is not None:
-        output.write_folder(options.save, answer, overwrite=options.overwrite)
+        folder.write_folder(options.save, answer, overwrite=options.overwrite)
     if options.json:
         print(json_text(answer.document()))
     else:

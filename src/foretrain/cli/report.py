@@ -11,8 +11,8 @@ import typer
 from foretrain.cli.examination import BatchSize, Checkpoint, Momentum, Optimizer, Rate, examined
 from foretrain.cli.frame import Command, Seed, command_answer
 from foretrain.cli.options import Loss
-from foretrain.cli.output import refuse_unwritable
 from foretrain.support.answers import Answer
+from foretrain.support.answers.folder import refuse_unwritable
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:

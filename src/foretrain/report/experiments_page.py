@@ -12,10 +12,10 @@ from urllib.parse import quote
 from foretrain._version import __version__
 from foretrain.experiments import registry
 from foretrain.experiments.experiment import KNOWN, rows_table
-from foretrain.experiments.runs.files import ANSWER, PICTURE
-from foretrain.experiments.runs.tables import differences, verdicts
+from foretrain.experiments.runs.outcome import differences_table, verdicts_table
 from foretrain.report.page.markup import Markup, element, join
 from foretrain.support.answers import Table
+from foretrain.support.answers.folder import DOCUMENT, PICTURE
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import InputError
 from foretrain.support.store import DATA
@@ -60,8 +60,8 @@ def write_experiments_page(run: Run) -> Path:
 
 def _overview(run: Run) -> Iterator[Markup]:
     yield element("p", f"foretrain {__version__}, scale {run.scale}, seed {run.seed}", class_="source")
-    yield _table(verdicts(run.records), linked=True)
-    wrong = differences(run.records)
+    yield _table(verdicts_table(run.records), linked=True)
+    wrong = differences_table(run.records)
     if wrong.rows:
         yield element("p", "Rows that disagree:")
         yield _table(wrong, linked=True)
@@ -79,7 +79,7 @@ def _section(folder: Path, record: Record) -> Markup:
     if (own / PICTURE).exists():
         place, words = quote(f"{record.name}/{PICTURE}"), html.escape(f"Picture: {experiment.title}")
         parts.append(Markup(f'<img loading="lazy" src="{place}" alt="{words}">'))
-    answer = json.loads((own / ANSWER).read_text(encoding="utf-8"))
+    answer = json.loads((own / DOCUMENT).read_text(encoding="utf-8"))
     summary = element("summary", f"{record.rows} rows, {record.agree} agree, {record.disagree} disagree")
     table = _table(rows_table(answer["rows"]))
     parts.append(element("details", summary, table, open=bool(record.disagree)))

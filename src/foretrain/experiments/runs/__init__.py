@@ -8,8 +8,7 @@
 ``processes``  tasks in processes of their own
 ``record``     how one experiment ended, and the file that keeps it
 ``files``      what a finished experiment leaves in its folder
-``outcome``    all records together: verdict, document and dataset
-``tables``     verdicts, disagreements and rows as tables
+``outcome``    all records together: verdict, tables, picture and dataset
 """
 
 from foretrain.experiments.runs.many import run_many

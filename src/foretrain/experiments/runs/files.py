@@ -1,51 +1,36 @@
-"""What a finished experiment leaves in its folder: labelled data, its table for machines, and its picture."""
+"""A finished experiment as an answer that says where it is from, and the folder that keeps it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from foretrain.support.atomic import new_file
-from foretrain.support.json_text import json_text
+from foretrain.support.answers import Answer
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.experiments.experiment import Experiment, Result, Scale
 
-ANSWER, PICTURE = "answer.json", "figure.png"
 
-
-def document_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -> dict[str, Any]:
-    """All that is known of a result but its data, for machines."""
-    return {
-        **_facts(experiment),
-        "scale": scale,
-        "seed": seed,
-        "verdict": result.verdict,
-        "agrees": result.agrees,
-        "rows": [row.record() for row in result.table],
-    }
-
-
-def labelled(experiment: Experiment, scale: Scale, seed: int, result: Result) -> xarray.Dataset:
-    """The data with their origin."""
-    run = {"scale": str(scale), "seed": seed, "verdict": result.verdict}
-    return result.data.assign_attrs(_facts(experiment) | run)
+def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -> Answer:
+    """The answer of a result with title and source, and in its data scale, seed and verdict."""
+    facts = {"name": experiment.name, "title": experiment.title, "source": experiment.source}
+    run = {"scale": str(scale), "seed": seed}
+    answer = result.answer()
+    table, *pictures = answer.parts
+    return replace(
+        answer,
+        statement=experiment.title,
+        parts=[experiment.source, table, result.verdict, *pictures],
+        data=result.data.assign_attrs(facts | run | {"verdict": result.verdict}),
+        record={**facts, **run, **answer.document()},
+    )
 
 
 def write_result(folder: Path, experiment: Experiment, scale: Scale, seed: int, result: Result) -> None:
     """Write data, answer and picture, in place of earlier ones."""
-    from foretrain.support.store import DATA, save  # numpy, which the list of experiments does without
+    from foretrain.support.answers.folder import (
+        write_folder,  # numpy, which the list of experiments does without
+    )
 
-    save(labelled(experiment, scale, seed, result), folder / DATA, overwrite=True)
-    with new_file(folder / ANSWER, overwrite=True) as path:
-        path.write_text(f"{json_text(document_of(experiment, scale, seed, result))}\n", encoding="utf-8")
-    if result.figure is not None:
-        from foretrain.support.answers.matplotlib_renderer import write
-
-        write(result.figure(), folder / PICTURE)
-
-
-def _facts(experiment: Experiment) -> dict[str, str]:
-    return {"name": experiment.name, "title": experiment.title, "source": experiment.source}
+    write_folder(folder, answer_of(experiment, scale, seed, result), overwrite=True)

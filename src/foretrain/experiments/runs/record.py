@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretrain.experiments.runs.files import ANSWER
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import FileError
 
 if TYPE_CHECKING:
     from foretrain.experiments.experiment import Result
 
-_FINISHED = "finished.json"
+_FINISHED, _ANSWER = "finished.json", "answer.json"
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,11 @@ def keep_record(folder: Path, record: Record) -> None:
 
 def kept_record(folder: Path | None) -> Record | None:
     """What was found before, if all of it is there; a failed experiment is tried again."""
-    if folder is None or not all((folder / name).exists() for name in (_FINISHED, ANSWER)):
+    if folder is None or not all((folder / name).exists() for name in (_FINISHED, _ANSWER)):
         return None
     try:
         facts, answer = (
-            dict(json.loads((folder / name).read_text(encoding="utf-8"))) for name in (_FINISHED, ANSWER)
+            dict(json.loads((folder / name).read_text(encoding="utf-8"))) for name in (_FINISHED, _ANSWER)
         )
         rows = tuple(Difference(**row) for row in facts["differences"])
         record = Record(**facts | {"differences": rows, "warnings": tuple(facts["warnings"])})

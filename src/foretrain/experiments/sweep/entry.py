@@ -12,8 +12,10 @@ import numpy as np
 from foretrain.experiments.sweep.answers import ERROR, STATUS
 from foretrain.experiments.sweep.driver import Driver
 from foretrain.experiments.sweep.plan import Plan
+from foretrain.experiments.sweep.presentation import sweep_answer
 from foretrain.experiments.sweep.spec import Spec
 from foretrain.support import engines
+from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import FileError
 
 if TYPE_CHECKING:
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
     from foretrain.experiments.sweep.journal import Contents
 
 
-@dataclass(frozen=True)
-class Sweep:
+@dataclass(frozen=True, repr=False)
+class Sweep(Result):
     """What a run of a sweep leaves: its labelled data, and how many points are finished, failed and missing."""
 
     plan: Plan
@@ -53,11 +55,9 @@ class Sweep:
         """Points that are neither finished nor failed."""
         return self.spec.count - self.done - len(self.errors)
 
-    def __repr__(self) -> str:
-        return (
-            f"Sweep of {self.spec.target.name} over {self.plan.told_axes()}: {self.done} of {self.spec.count} points "
-            f"done, {len(self.errors)} failed; {self.store}"
-        )
+    def answer(self, quantity: str | None = None) -> Answer:
+        """Points, failures, warnings and the picture of all quantities, or of one."""
+        return sweep_answer(self, quantity)
 
 
 def sweep(

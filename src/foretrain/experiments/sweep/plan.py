@@ -45,7 +45,3 @@ class Plan:
         from foretrain.experiments.sweep.labelling import as_dataset
 
         return as_dataset(contents, axes_of(self.spec), self.points.values(), self.spec)
-
-    def told_axes(self) -> str:
-        """Axes with their lengths."""
-        return " × ".join(f"{name} ({len(values)})" for name, values in axes_of(self.spec).items())

@@ -120,7 +120,7 @@ class Bars:
 class HeatMap:
     """A matrix in colours; rows are along y, and places are counted from 0 unless ``x`` and ``y`` say more.
 
-    ``diverging`` colours have their middle at zero.
+    ``diverging`` colours part at ``middle``.
     """
 
     values: Values
@@ -129,6 +129,7 @@ class HeatMap:
     label: str = ""  # of the colour bar; none without a label
     _: KW_ONLY
     diverging: bool = False
+    middle: float = 0.0
     low: float | None = None
     high: float | None = None
     logarithmic: bool = False
@@ -143,8 +144,8 @@ class HeatMap:
             places = getattr(self, name)
             _set(self, **{name: np.arange(count) if places is None else np.asarray(places)})
         if self.diverging and self.low is None and self.high is None:
-            reach = float(np.nanmax(np.abs(matrix))) or 1.0
-            _set(self, low=-reach, high=reach)
+            reach = float(np.nanmax(np.abs(matrix - self.middle))) or 1.0
+            _set(self, low=self.middle - reach, high=self.middle + reach)
 
 
 @dataclass(frozen=True)

@@ -244,12 +244,13 @@ def _draw_bars(axes: Axes, mark: Bars, color: Any) -> None:
 
 
 def _draw_heat_map(axes: Axes, mark: HeatMap) -> None:
-    from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize, TwoSlopeNorm
 
     colors: Any = "cividis"
+    norm = LogNorm(mark.low, mark.high) if mark.logarithmic else Normalize(mark.low, mark.high)
     if mark.diverging:
         colors = LinearSegmentedColormap.from_list("diverging", [BLUE, "#ffffff", ORANGE])
-    norm = LogNorm(mark.low, mark.high) if mark.logarithmic else Normalize(mark.low, mark.high)
+        norm = TwoSlopeNorm(mark.middle, mark.low, mark.high)
     shading: Literal["gouraud", "nearest"] = "gouraud" if mark.smooth else "nearest"
     mesh = axes.pcolormesh(
         mark.x, mark.y, mark.values, cmap=colors, norm=norm, shading=shading, rasterized=True, zorder=0

@@ -62,7 +62,6 @@ _SYMBOLS = {
     "|": "line-ns-open",
 }
 _SEQUENTIAL = "Cividis"
-_DIVERGING = [[0, "var(--low)"], [0.5, "var(--middle)"], [1, "var(--high)"]]
 _FEW, _LONG = 12, 18  # names under an axis, and letters of one
 _MOST_COLUMNS = 12  # curves in the table of numbers
 
@@ -297,7 +296,10 @@ def _heat_map(mark: HeatMap) -> dict[str, Any]:
         "zmin": low,
         "zmax": high,
     }
-    trace |= {"colorscale": _DIVERGING if mark.diverging else _SEQUENTIAL, "showscale": bool(mark.label)}
+    trace |= {"colorscale": _SEQUENTIAL, "showscale": bool(mark.label)}
+    if mark.diverging and mark.low is not None and mark.high is not None:
+        part = (mark.middle - mark.low) / (mark.high - mark.low)
+        trace["colorscale"] = [[0, "var(--low)"], [part, "var(--middle)"], [1, "var(--high)"]]
     trace |= {"hoverongaps": False, "zsmooth": "best" if mark.smooth else False}
     trace["hovertemplate"] = "%{x:.4g}, %{y:.4g}: %{z:.4g}<extra></extra>"
     power = "power of ten of " if mark.logarithmic else ""

@@ -1,11 +1,11 @@
-"""What the options --save and --plot write, and what they refuse before any work is done."""
+"""An answer as a folder: labelled data, JSON, text and picture; and what is refused before any work is done."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from foretrain.support.answers import Answer
+from foretrain.support.answers.answer import Answer
 from foretrain.support.answers.matplotlib_renderer import refuse_unknown_picture as refuse_ending
 from foretrain.support.answers.matplotlib_renderer import write
 from foretrain.support.answers.text import plain
@@ -14,7 +14,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.json_text import json_text
 from foretrain.support.store import DATA
 
-_DATA, _DOCUMENT, _TEXT_FILE, _PICTURE = DATA, "answer.json", "answer.txt", "figure.png"
+DOCUMENT, TEXT, PICTURE = "answer.json", "answer.txt", "figure.png"
 
 
 def refuse_taken_folder(folder: Path, *, overwrite: bool) -> None:
@@ -22,7 +22,7 @@ def refuse_taken_folder(folder: Path, *, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give --save the name of a folder.")
     refuse_unwritable(folder)
-    for name in (_DATA, _DOCUMENT, _TEXT_FILE, _PICTURE):
+    for name in (DATA, DOCUMENT, TEXT, PICTURE):
         if (folder / name).exists() and not overwrite:
             raise InputError(
                 f"{folder} holds an earlier answer: give --save another folder, or add --overwrite."
@@ -52,17 +52,12 @@ def write_folder(folder: Path, answer: Answer, *, overwrite: bool) -> None:
 
     data = answer.dataset()
     if data is not None:
-        save(data, folder / _DATA, overwrite=overwrite)
+        save(data, folder / DATA, overwrite=overwrite)
     for name, content in (
-        (_DOCUMENT, f"{json_text(answer.document())}\n"),
-        (_TEXT_FILE, plain(answer)),
+        (DOCUMENT, f"{json_text(answer.document())}\n"),
+        (TEXT, plain(answer)),
     ):
         with new_file(folder / name, overwrite=overwrite) as path:
             path.write_text(content, encoding="utf-8")
     if answer.has_figure:
-        write_picture(folder / _PICTURE, answer, overwrite=overwrite)
-
-
-def write_picture(path: Path, answer: Answer, *, overwrite: bool) -> None:
-    """Draw the first picture of an answer to a file whose ending names the format."""
-    write(answer.figures[0], path, overwrite=overwrite)
+        write(answer.figures[0], folder / PICTURE, overwrite=overwrite)

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from foretrain.report.sweep import drawn_axes, sweep_figure
+from foretrain.experiments.sweep.presentation import drawn_axes
+from foretrain.experiments.sweep.presentation import sweep_figure as figure_of
+from foretrain.support.answers.matplotlib_renderer import draw
 from foretrain.support.errors import InputError
+
+
+def sweep_figure(data: xr.Dataset, quantity: str | None = None) -> Any:
+    return draw(figure_of(data, quantity))
+
 
 GRID = {"C_b": np.linspace(0.0, 0.6, 7), "C_W": np.linspace(1.0, 4.0, 8)}
 
@@ -22,7 +29,7 @@ def swept(shape: dict[str, Any], values: Any = None, **more: Any) -> xr.Dataset:
 def test_one_axis_is_a_line() -> None:
     figure = sweep_figure(swept({"epsilon": [0.01, 0.1, 1.0]}))
     (panel,) = figure.axes
-    (line,) = (container[0] for container in panel.containers)
+    (line,) = panel.lines
     assert line.get_ydata().tolist() == [1, 2, 3]
     assert panel.get_xscale() == "log"
     assert panel.get_ylabel() == "value"

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from foretrain.cli.frame import Command, Seed, command_answer
-from foretrain.cli.output import refuse_unwritable
-from foretrain.cli.reproduce.answer import answer_of
-from foretrain.cli.reproduce.summary import summary
+from foretrain.cli.frame import Command, Seed
 from foretrain.experiments import registry
 from foretrain.experiments.registry import Scale
+from foretrain.experiments.runs.files import answer_of
 from foretrain.experiments.runs.many import WORKERS, run_many
 from foretrain.report.experiments_page import write_experiments_page
 from foretrain.support.answers import Answer, Table
+from foretrain.support.answers.folder import refuse_unwritable
 from foretrain.support.errors import InputError
 
 
@@ -80,7 +80,12 @@ def _several(names: Sequence[str], scale: Scale, seed: int, keep: Path | None, w
         if keep is not None:
             _say(f"what is finished is kept in {keep}: the same command goes on from there.")
         raise
-    return summary(run, None if run.folder is None else write_experiments_page(run))
+    answer = run.answer()
+    if run.folder is None:
+        return answer
+    page = write_experiments_page(run)
+    parts = [*answer.parts, f"Tables and pictures: {page}"]
+    return replace(answer, parts=parts, record={**answer.document(), "page": str(page)})
 
 
 def _refuse_without_experiments(*, paper_scale: bool, keep: Path | None, workers: int | None) -> None:
@@ -92,20 +97,11 @@ def _refuse_without_experiments(*, paper_scale: bool, keep: Path | None, workers
 
 def _list() -> Answer:
     entries = [registry.get(name) for name in registry.names()]
-    document = [
-        {
-            "name": entry.name,
-            "title": entry.title,
-            "source": entry.source,
-            "seconds": entry.seconds,
-            "resumable": entry.resumable,
-        }
-        for entry in entries
-    ]
+    facts = ("name", "title", "source", "seconds", "resumable")
+    record = [{key: getattr(entry, key) for key in facts} for entry in entries]
     rows = [(entry.name, entry.title, entry.source, _about(entry.seconds)) for entry in entries]
-    return command_answer(
-        {"experiments": document}, [Table(("name", "what it shows", "source", "takes about"), rows)]
-    )
+    table = Table(("name", "what it shows", "source", "takes about"), rows)
+    return Answer("", [table], record={"experiments": record})
 
 
 def _say(sentence: str) -> None:

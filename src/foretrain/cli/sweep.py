@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +13,14 @@ from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    import xarray
+    from foretrain.experiments.sweep import Price
+    from foretrain.experiments.sweep.parameters import Parameter
 
-    from foretrain.experiments.sweep import Price, Sweep
-
+_OWN = (
+    'observable = "file.py:function": any function; its parameters are those of its signature, and it returns '
+    "numbers, arrays or a dict of these"
+)
 _MOST_ROWS = 24  # of points in the table; the store has all
-_MOST_TOLD = 5  # errors and warnings
 
 
 def sweep(
@@ -62,9 +63,7 @@ def sweep(
     numbers, random ones too, depend on its parameters alone. Failed points are noted with their error (exit code 1).
     """
     if list_all and not example:
-        from foretrain.cli.sweep.listing import described, everything
-
-        return everything() if spec is None else described(str(spec))
+        return _everything() if spec is None else _described(str(spec))
     if (spec is not None) == example or list_all:
         raise InputError("give one of these: the file of a sweep, --example, or --list.")
     from foretrain.experiments.sweep import EXAMPLE, price
@@ -75,7 +74,7 @@ def sweep(
     options: dict[str, Any] = {"engine": engine, "workers": workers, "retry_failed": retry_failed}
     if dry_run:
         return _estimate(price(spec, store, **options))
-    return _answer(run(spec, store, extend=extend, **options), quantity)
+    return run(spec, store, extend=extend, **options).answer(quantity)
 
 
 def _estimate(found: Price) -> Answer:
@@ -116,86 +115,61 @@ def _estimate(found: Price) -> Answer:
     return command_answer(document, text)
 
 
-def _answer(found: Sweep, quantity: str | None) -> Answer:
-    from foretrain.report.sweep import sweep_figure
-
-    data, spec = found.data, found.spec
-    text: list[str | Table] = [
-        f"{spec.title or spec.target.name}: {found.done} of {spec.count} points done, {len(found.errors)} failed, "
-        f"{found.computed} computed now.",
-        *_table(data, quantity),
-    ]
-    errors = list(found.errors.items())
-    text += [f"Failed at {where}: {error}" for where, error in errors[:_MOST_TOLD]]
-    if errors:
-        rest = len(errors) - _MOST_TOLD
-        more = f"{rest} more have failed; the store names them all. " if rest > 0 else ""
-        own = ", and --extend if your function changes" if spec.target.code else ""
-        text.append(f"{more}Mend the cause and add --retry-failed{own}.")
-    text += [f"Warning at {where}: {said}" for where, said in list(found.warnings.items())[:_MOST_TOLD]]
-    if len(found.warnings) > _MOST_TOLD:
-        text.append(f"{len(found.warnings) - _MOST_TOLD} more points have warnings.")
-    text.append(f"Store: {found.store}, for foretrain.load")
-    document = {
-        "title": data.attrs["title"],
-        "target": spec.target.name,
-        "store": str(found.store),
-        "points": spec.count,
-        "done": found.done,
-        "computed": found.computed,
-        "axes": {name: list(values) for name, values in spec.axes.items()},
-        "repeats": spec.repeats,
-        "fixed": spec.fixed,
-        "values": {name: data[name].values for name in _quantities(data, quantity)},
-        "errors": dict(errors),
-        "warnings": dict(found.warnings),
-    }
-    return command_answer(
-        document, text, data=data, figure=partial(sweep_figure, data, quantity), holds=not errors
-    )
-
-
-def _quantities(data: xarray.Dataset, quantity: str | None) -> list[str]:
-    from foretrain.experiments.sweep.answers import ERROR, STATUS
-    from foretrain.support.errors import unknown_name
-
-    known = [str(name) for name in data.data_vars if name not in (STATUS, ERROR)]
-    if quantity is None:
-        return known
-    if quantity not in known:
-        raise unknown_name("quantity", quantity, known)
-    return [quantity]
-
-
-def _table(data: xarray.Dataset, quantity: str | None) -> list[str | Table]:
-    """Points in rows, as many as fit on a screen; what has axes of its own is left to the store."""
-    from itertools import product
-
-    from foretrain.experiments.sweep.answers import STATUS
-
-    axes = [str(dim) for dim in data[STATUS].dims]
-    shown = [name for name in _quantities(data, quantity) if data[name].dims == data[STATUS].dims]
-    if not shown:
-        found = ", ".join(_quantities(data, quantity))
-        return [f"Found, with axes of its own, to be read from the store: {found}."] if found else []
-    places = list(product(*(range(data.sizes[axis]) for axis in axes)))
-    step = -(-len(places) // _MOST_ROWS)
-    rows = [
-        [
-            *(data[axis].values[i].item() for axis, i in zip(axes, place)),
-            *(data[name].values[place].item() for name in shown),
-        ]
-        for place in places[::step]
-    ]
-    table = Table((*axes, *shown), rows)
-    return [table] if step == 1 else [table, f"These are {len(rows)} of the {len(places)} points."]
-
-
 def _duration(seconds: float) -> str:
     for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.2g} {unit}"
     return f"{seconds:.2g} seconds"
+
+
+def _everything() -> Answer:
+    """Observables with their parameters, and the names of experiments."""
+    from foretrain.experiments import registry
+    from foretrain.experiments.sweep import observables
+
+    entries = [observables.get(name) for name in observables.names()]
+    text: list[str | Table] = []
+    for entry in entries:
+        text += [f'observable = "{entry.name}": {entry.title}', _table(entry.parameters)]
+    text += [
+        _OWN,
+        "experiment = one of these; 'foretrain sweep NAME --list' shows its parameters: "
+        + ", ".join(registry.names()),
+    ]
+    document = [_document(entry.name, entry.title, entry.parameters) for entry in entries]
+    return command_answer({"observables": document, "experiments": list(registry.names())}, text)
+
+
+def _described(name: str) -> Answer:
+    """One of them with its parameters."""
+    from foretrain.experiments import registry
+    from foretrain.experiments.sweep import observables, targets
+    from foretrain.support.errors import unknown_name
+
+    if name in observables.names():
+        found = observables.get(name)
+        kind, title, parameters = "observable", found.title, found.parameters
+    elif name in registry.names():
+        kind, title = "experiment", registry.get(name).title
+        parameters = targets.of_experiment(name).parameters
+    else:
+        raise unknown_name("observable or experiment", name, [*observables.names(), *registry.names()])
+    return command_answer(
+        _document(name, title, parameters), [f'{kind} = "{name}": {title}', _table(parameters)]
+    )
+
+
+def _table(parameters: tuple[Parameter, ...]) -> Table:
+    rows = [(item.name, item.type_words, item.default_words, item.help) for item in parameters]
+    return Table(("parameter", "type", "default", "help"), rows)
+
+
+def _document(name: str, title: str, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+    return {"name": name, "title": title, "parameters": [_declared(item) for item in parameters]}
+
+
+def _declared(item: Parameter) -> dict[str, Any]:
+    return {"name": item.name, "type": item.type_words, "default": item.default_words, "help": item.help}
 
 
 COMMAND = Command(
