@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
 
 from foretrain.support.answers import Answer, Result, fields_answer
-from foretrain.support.errors import InputError
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -71,6 +69,7 @@ def test_meanings_may_name_further_attributes() -> None:
     assert repr(found).startswith("Said.\n")
 
 
-def test_no_picture_says_so() -> None:
-    with pytest.raises(InputError, match="Outer has no picture"):
-        FOUND.plot()
+def test_without_a_picture_of_its_own_the_numbers_are_drawn() -> None:
+    (panel, _bar) = FOUND.plot().axes
+    assert panel.get_title() == "matrix"
+    np.testing.assert_array_equal(panel.collections[0].get_array(), np.eye(3))

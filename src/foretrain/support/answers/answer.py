@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from foretrain.support.answers.datasets import dataset_figure, fields_dataset, tables_dataset
+from foretrain.support.answers.datasets import as_array, dataset_figure, fields_dataset, tables_dataset
 from foretrain.support.answers.figure import Figure
 from foretrain.support.answers.table import Column, Table, cell_text
 
@@ -212,7 +212,7 @@ def _short(value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else value
     shape = getattr(value, "shape", None)
     if shape is not None:
-        flat = _array(value).ravel()
+        flat = as_array(value).ravel()
         if flat.size <= 6 and flat.dtype.kind in "iufb":
             return ", ".join(f"{number:.6g}" for number in flat)
         size = " × ".join(map(str, shape))

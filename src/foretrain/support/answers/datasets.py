@@ -35,7 +35,7 @@ def labelled(
             dims, values, *meaning = given
             if values is not None:
                 axes = dims.split() if isinstance(dims, str) else dims
-                found[name] = (axes, _array(values), {"meaning": meaning[0]} if meaning else {})
+                found[name] = (axes, as_array(values), {"meaning": meaning[0]} if meaning else {})
         elif given is not None:
             found |= _with_errors(name, given)
     attributes: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def fields_dataset(values: Mapping[str, Any]) -> xarray.Dataset:
             inner = fields_dataset({f"{name}_{key}": item for key, item in value.items()})
             found |= {str(key): item for key, item in inner.items()}
         elif not hasattr(value, "answer"):  # results inside have a dataset of their own
-            array = _array(value)
+            array = as_array(value)
             if array.dtype.kind in "biufcU":
                 found[name] = (tuple(f"{name}_{axis + 1}" for axis in range(array.ndim)), array)
     return xarray.Dataset(found)
@@ -182,7 +182,7 @@ def _storable(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value
 
 
-def _array(values: Any) -> Any:
+def as_array(values: Any) -> Any:
     """Numbers of any origin as numpy's; half precision is widened, which numpy and files do not all know."""
     import numpy as np
 
