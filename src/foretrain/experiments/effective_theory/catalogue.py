@@ -2,257 +2,204 @@
 
 from foretrain.experiments.experiment import Experiment
 
-_SOURCE = "Roberts & Yaida"  # The Principles of Deep Learning Theory
-_CURVES = "foretrain.experiments.effective_theory.critical_curves"
+
+def _experiment(
+    name: str, title: str, place: str, seconds: float, module: str = "", *, resumable: bool = False
+) -> Experiment:
+    """An entry whose function, and module unless another is given, are called like it; ``place`` is in the book."""
+    function = name.replace("-", "_")
+    address = f"foretrain.experiments.effective_theory.{module or function}:{function}"
+    # The book: The Principles of Deep Learning Theory.
+    return Experiment(name, title, f"Roberts & Yaida, {place}", address, resumable, seconds)
+
 
 EXPERIMENTS = (
-    Experiment(
+    _experiment(
         "taylor-expansion",
         "The Taylor series of trained networks around their initialisation, order by order in 1/n",
-        f"{_SOURCE}, chapter 0 and (∞.4)",
-        "foretrain.experiments.effective_theory.taylor_expansion:taylor_expansion",
-        seconds=35,
+        "chapter 0 and (∞.4)",
+        35,
     ),
-    Experiment(
+    _experiment(
         "nearly-gaussian",
         "Nearly-Gaussian laws: correlators from couplings, and where first order breaks down",
-        f"{_SOURCE}, (1.73)-(1.83)",
-        "foretrain.experiments.effective_theory.nearly_gaussian:nearly_gaussian",
-        seconds=13,
+        "(1.73)-(1.83)",
+        13,
     ),
-    Experiment(
-        "parameter-count",
-        "Parameter count of a multilayer perceptron",
-        f"{_SOURCE}, figure 2.1 and (2.7)",
-        "foretrain.experiments.effective_theory.parameter_count:parameter_count",
-        seconds=1,
-    ),
-    Experiment(
-        "activation-curves",
-        "The common activation functions",
-        f"{_SOURCE}, figure 2.2",
-        "foretrain.experiments.effective_theory.activation_curves:activation_curves",
-        seconds=1,
-    ),
-    Experiment(
+    _experiment("parameter-count", "Parameter count of a multilayer perceptron", "figure 2.1 and (2.7)", 1),
+    _experiment("activation-curves", "The common activation functions", "figure 2.2", 1),
+    _experiment(
         "weight-laws",
         "Gaussian, uniform and truncated normal weights: what the law changes",
-        f"{_SOURCE}, section 2.3 and chapter 3",
-        "foretrain.experiments.effective_theory.weight_laws:weight_laws",
-        seconds=30,
+        "section 2.3 and chapter 3",
+        30,
     ),
-    Experiment(
+    _experiment(
         "metric-fluctuations",
         "Second layer of random networks against Gaussian expectations",
-        f"{_SOURCE}, chapter 2 and section 4.2",
-        "foretrain.experiments.effective_theory.metric_fluctuations:metric_fluctuations",
-        seconds=7,
+        "chapter 2 and section 4.2",
+        7,
     ),
-    Experiment(
+    _experiment(
         "deep-linear-vertex",
         "Deep linear four-point vertex against depth over width",
-        f"{_SOURCE}, (3.28) and (3.56)",
-        "foretrain.experiments.effective_theory.deep_linear.vertex:deep_linear_vertex",
-        seconds=8,
+        "(3.28) and (3.56)",
+        8,
+        "deep_linear.vertex",
     ),
-    Experiment(
+    _experiment(
         "deep-linear-scaling",
         "Deep linear moments at fixed depth over width, growing width",
-        f"{_SOURCE}, section 3.4, (3.55)",
-        "foretrain.experiments.effective_theory.deep_linear.scaling:deep_linear_scaling",
-        seconds=7,
+        "section 3.4, (3.55)",
+        7,
+        "deep_linear.scaling",
     ),
-    Experiment(
+    _experiment(
         "log-variance",
         "Log-normal law of the deep linear output variance",
-        f"{_SOURCE}, section 3.4, from (3.47) and (3.55)",
-        "foretrain.experiments.effective_theory.deep_linear.log_variance:log_variance",
-        seconds=6,
+        "section 3.4, from (3.47) and (3.55)",
+        6,
+        "deep_linear.log_variance",
     ),
-    Experiment(
+    _experiment(
         "layer-statistics",
         "Kernel, four-point vertex and next-to-leading metric of random networks",
-        f"{_SOURCE}, chapter 4",
-        "foretrain.experiments.effective_theory.layer_statistics:layer_statistics",
-        seconds=25,
+        "chapter 4",
+        25,
     ),
-    Experiment(
+    _experiment(
         "neuron-observables",
         "Functions of one, two and several neurons of random networks to order 1/n",
-        f"{_SOURCE}, section 4.3, (4.61), (4.64) and (4.102)",
-        "foretrain.experiments.effective_theory.neuron_observables:neuron_observables",
-        seconds=25,
+        "section 4.3, (4.61), (4.64) and (4.102)",
+        25,
     ),
-    Experiment(
+    _experiment(
         "critical-lines",
         "Critical lines of tanh and the ratio of its susceptibilities",
-        f"{_SOURCE}, figure 5.1",
-        f"{_CURVES}:critical_lines",
-        seconds=2,
+        "figure 5.1",
+        2,
+        "critical_curves",
     ),
-    Experiment(
+    _experiment(
         "ratio-without-criticality",
         "Sigmoid and softplus cannot be critical",
-        f"{_SOURCE}, figure 5.2",
-        f"{_CURVES}:ratio_without_criticality",
-        seconds=2,
+        "figure 5.2",
+        2,
+        "critical_curves",
     ),
-    Experiment(
+    _experiment(
         "ratio-half-stable",
         "SWISH and GELU are critical at a kernel above zero",
-        f"{_SOURCE}, figure 5.3",
-        f"{_CURVES}:ratio_half_stable",
-        seconds=3,
+        "figure 5.3",
+        3,
+        "critical_curves",
     ),
-    Experiment(
+    _experiment(
         "depth-laws",
         "Kernel, fluctuations and finite-width shift against depth, class by class",
-        f"{_SOURCE}, sections 5.3 and 5.4",
-        "foretrain.experiments.effective_theory.depth_laws:depth_laws",
-        seconds=5,
+        "sections 5.3 and 5.4",
+        5,
     ),
-    Experiment(
-        "angle-flow",
-        "The angle between two signals falls as 3 / (rho l)",
-        f"{_SOURCE}, section 5.5",
-        "foretrain.experiments.effective_theory.angle_flow:angle_flow",
-        seconds=9,
-    ),
-    Experiment(
+    _experiment("angle-flow", "The angle between two signals falls as 3 / (rho l)", "section 5.5", 9),
+    _experiment(
         "model-evidence",
         "Evidence of deep networks against their initialisation, and noise on targets",
-        f"{_SOURCE}, sections 6.2 and 6.3",
-        "foretrain.experiments.effective_theory.model_evidence:model_evidence",
-        seconds=15,
+        "sections 6.2 and 6.3",
+        15,
     ),
-    Experiment(
+    _experiment(
         "hebbian-association",
         "Neurons that fire together: one neuron, given another",
-        f"{_SOURCE}, section 6.4.1, (6.78)",
-        "foretrain.experiments.effective_theory.hebbian_association:hebbian_association",
-        seconds=30,
+        "section 6.4.1, (6.78)",
+        30,
     ),
-    Experiment(
+    _experiment(
         "finite-width-posterior",
         "Posterior, evidence and hidden layers at order 1/n against exact finite-width posteriors",
-        f"{_SOURCE}, section 6.4",
-        "foretrain.experiments.effective_theory.finite_width_posterior:finite_width_posterior",
+        "section 6.4",
+        100,
         resumable=True,
-        seconds=100,
     ),
-    Experiment(
+    _experiment(
         "gradient-step",
         "One step of descent of real networks against the tangent kernel and its differentials",
-        f"{_SOURCE}, (7.14), (7.20), (11.9)",
-        "foretrain.experiments.effective_theory.gradient_step:gradient_step",
-        seconds=45,
+        "(7.14), (7.20), (11.9)",
+        45,
     ),
-    Experiment(
+    _experiment(
         "ntk-statistics",
         "Mean, shift and fluctuations of the tangent kernel of random networks, and their depth laws",
-        f"{_SOURCE}, chapters 8 and 9",
-        "foretrain.experiments.effective_theory.ntk_statistics:ntk_statistics",
-        seconds=65,
+        "chapters 8 and 9",
+        65,
     ),
-    Experiment(
+    _experiment(
         "exploding-gradients",
         "Exploding and vanishing gradients, and shares of layers in the tangent kernel",
-        f"{_SOURCE}, section 9.4, (9.28) and (9.93)",
-        "foretrain.experiments.effective_theory.exploding_gradients:exploding_gradients",
-        seconds=30,
+        "section 9.4, (9.28) and (9.93)",
+        30,
     ),
-    Experiment(
+    _experiment(
         "learning-rate-scaling",
         "Learning rates by the equivalence principle against uniform ones",
-        f"{_SOURCE}, section 9.4",
-        "foretrain.experiments.effective_theory.learning_rate_scaling:learning_rate_scaling",
-        seconds=45,
+        "section 9.4",
+        45,
     ),
-    Experiment(
+    _experiment(
         "hidden-updates",
         "How much one step of descent moves the last hidden layer",
-        f"{_SOURCE}, section 10.1, (10.11) and (10.12)",
-        "foretrain.experiments.effective_theory.hidden_updates:hidden_updates",
-        seconds=25,
+        "section 10.1, (10.11) and (10.12)",
+        25,
     ),
-    Experiment(
+    _experiment(
         "algorithm-independence",
         "Every algorithm ends at the same function, and the last layer alone at the posterior",
-        f"{_SOURCE}, section 10.2",
-        "foretrain.experiments.effective_theory.algorithm_independence:algorithm_independence",
-        seconds=55,
+        "section 10.2",
+        55,
     ),
-    Experiment(
-        "nearby-inputs",
-        "Predictions near one training input, against depth",
-        f"{_SOURCE}, section 10.3.1",
-        "foretrain.experiments.effective_theory.nearby_inputs:nearby_inputs",
-        seconds=40,
-    ),
-    Experiment(
-        "interpolation",
-        "Between and beyond two training inputs",
-        f"{_SOURCE}, section 10.3.2",
-        "foretrain.experiments.effective_theory.interpolation:interpolation",
-        seconds=30,
-    ),
-    Experiment(
+    _experiment("nearby-inputs", "Predictions near one training input, against depth", "section 10.3.1", 40),
+    _experiment("interpolation", "Between and beyond two training inputs", "section 10.3.2", 30),
+    _experiment(
         "trained-ensembles",
         "Mean and covariance of trained networks of five widths, on a function and on digits",
-        f"{_SOURCE}, (10.40) and (10.41)",
-        "foretrain.experiments.effective_theory.trained_ensembles.entry:trained_ensembles",
+        "(10.40) and (10.41)",
+        335,
+        "trained_ensembles.entry",
         resumable=True,
-        seconds=335,
     ),
-    Experiment(
+    _experiment(
         "dntk-statistics",
         "Differentials of the tangent kernel of random networks, and their growth with depth",
-        f"{_SOURCE}, sections 11.2, 11.3 and ∞.1",
-        "foretrain.experiments.effective_theory.dntk_statistics:dntk_statistics",
-        seconds=45,
+        "sections 11.2, 11.3 and ∞.1",
+        45,
     ),
-    Experiment(
-        "quadratic-models",
-        "Quadratic models: closed form against training",
-        f"{_SOURCE}, (11.105)-(11.142)",
-        "foretrain.experiments.effective_theory.quadratic_models:quadratic_models",
-        seconds=5,
-    ),
-    Experiment(
+    _experiment("quadratic-models", "Quadratic models: closed form against training", "(11.105)-(11.142)", 5),
+    _experiment(
         "effective-kernel",
         "Tangent kernel after training, predicted at initialisation",
-        f"{_SOURCE}, (11.138), (11.146)",
-        "foretrain.experiments.effective_theory.effective_kernel:effective_kernel",
+        "(11.138), (11.146)",
+        85,
         resumable=True,
-        seconds=85,
     ),
-    Experiment(
+    _experiment(
         "finite-width-training",
         "What finite width does to trained networks, times n, by three algorithms",
-        f"{_SOURCE}, chapter ∞",
-        "foretrain.experiments.effective_theory.finite_width_training:finite_width_training",
+        "chapter ∞",
+        330,
         resumable=True,
-        seconds=330,
     ),
-    Experiment(
-        "six-point-vertex",
-        "The six-point vertex of random networks against its recursion",
-        f"{_SOURCE}, epilogue",
-        "foretrain.experiments.effective_theory.six_point_vertex:six_point_vertex",
-        seconds=40,
+    _experiment(
+        "six-point-vertex", "The six-point vertex of random networks against its recursion", "epilogue", 40
     ),
-    Experiment(
+    _experiment(
         "mutual-information",
         "Information between neurons: truncated series, exact mixture, random networks",
-        f"{_SOURCE}, appendix A, (A.66)-(A.75)",
-        "foretrain.experiments.effective_theory.mutual_information:mutual_information",
-        seconds=20,
+        "appendix A, (A.66)-(A.75)",
+        20,
     ),
-    Experiment(
+    _experiment(
         "residual-fluctuations",
         "Fluctuations of residual networks against the skip coupling",
-        f"{_SOURCE}, appendix B",
-        "foretrain.experiments.effective_theory.residual_fluctuations:residual_fluctuations",
-        seconds=35,
+        "appendix B",
+        35,
     ),
 )
