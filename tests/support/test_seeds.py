@@ -72,6 +72,12 @@ def test_bad_seeds_are_refused(bad: Any) -> None:
             function(bad)
 
 
+def test_tasks_get_the_seeds_that_spawn_gives() -> None:
+    pairs = seeds.with_seeds({"a": 1, "b": 2}.items(), 5)
+    assert [task for task, _ in pairs] == [("a", 1), ("b", 2)]
+    assert [draw(own) for _, own in pairs] == [draw(own) for own in seeds.spawn(5, 2)]
+
+
 def test_a_negative_count_is_refused() -> None:
     with pytest.raises(InputError, match="cannot be negative"):
         seeds.spawn(0, -1)

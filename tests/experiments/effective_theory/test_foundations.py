@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments import Result, get
 from foretrain.experiments.effective_theory.deep_linear import networks, scaling, vertex
 from foretrain.experiments.effective_theory.metric_fluctuations import Plan as MetricPlan
 from foretrain.experiments.effective_theory.metric_fluctuations import _exact
-from foretrain.experiments.judgements import agreement_rows
+from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
+from foretrain.experiments.judgements import add_scores, agreement_rows, limit_row, rows_of
+from foretrain.support.answers import BLUE, Figure
 from foretrain.theory.architecture import MLP
 
 TINY: dict[str, Any] = {
@@ -102,3 +106,40 @@ def test_agreement_rows_judge_spread_and_largest() -> None:
     assert [row.agrees for row in agreement_rows(good)] == [True, True]
     assert [row.agrees for row in agreement_rows(1.4 * good)] == [False, True]
     assert [row.agrees for row in agreement_rows(np.append(np.zeros(30), 5.0))] == [True, False]
+
+
+def limits() -> xr.Dataset:
+    """Two numbers measured at three widths, without a dependence on the width."""
+    batches = np.random.default_rng(0).normal([2.0, -4.0], size=(3, 40, 2))
+    return limits_of_batches([8, 16, 32], list(batches), np.array([2.0, 9.0]), "entry", ["a", "b"])
+
+
+def test_rows_of_limits_agree_within_their_errors() -> None:
+    data = limits()
+    good, bad = (limit_row(label, data.sel(entry=label), 4.0) for label in ("a", "b"))
+    assert (good.expected, good.agrees, bad.expected, bad.agrees) == (2.0, True, 9.0, False)
+    assert good.here == float(data.limit[0])
+    assert good.z == pytest.approx(float(data.z[0]))
+    disputed = limit_row("b", data.sel(entry="b"), 4.0, note="why", disputed=True)
+    assert (disputed.disputed, disputed.note) == (True, "why")
+    assert rows_of("tanh", [bad]) == [dataclasses.replace(bad, quantity="tanh: b")]
+
+
+def test_limits_are_drawn_over_one_over_n_in_their_unit() -> None:
+    panel, one = Figure().panel(), limits().sel(entry="b")
+    draw_limit(panel, one, "b", BLUE, unit=-2.0, shift=0.1)
+    points, end = panel.marks
+    assert points.x.tolist() == pytest.approx([1 / 8 + 1 / 80, 1 / 16 + 1 / 80, 1 / 32 + 1 / 80])
+    assert points.y.tolist() == pytest.approx((one.measured / -2).values.tolist())
+    assert (end.x.tolist(), end.marker) == ([1 / 80], "D")
+    assert end.error.tolist() == pytest.approx([float(one.standard_error) / 2])
+
+
+def test_scores_are_shown_beside_the_normal_law() -> None:
+    figure, scores = Figure(), np.append(np.random.default_rng(0).normal(size=2000), 1e6)
+    add_scores(figure, scores, "scores")
+    bars, law = figure.panels[0].marks
+    step = bars.places[1] - bars.places[0]
+    assert float(bars.values.sum() * step) == pytest.approx(1)
+    assert bars.values[-1] > 0  # what lies beyond counts at the end
+    np.testing.assert_allclose(bars.values, np.interp(bars.places, law.x, law.y), atol=0.06)

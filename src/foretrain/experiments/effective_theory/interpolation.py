@@ -227,11 +227,8 @@ def _trained_table(found: TrainedComparison) -> xr.Dataset:
 def _figure(data: xr.Dataset) -> Figure:
     figure = Figure("Between and beyond two training inputs", size=(13, 5.2))
     reach = 1.6 * float(np.abs(data.exact_bend).max())
-    panel = figure.panel(
-        "tanh, L = 3: the tangent kernel bends the answer",
-        x="place s on the line",
-        y=Axis("mean answer less the straight line", low=-reach, high=reach),
-    )
+    bend = Axis("mean answer less the straight line", low=-reach, high=reach)
+    panel = figure.panel("tanh, L = 3: the tangent kernel bends the answer", x="place s on the line", y=bend)
     panel.level(y=0, label="straight line: linear networks")
     panel.curve(data.fine, data.exact_bend, "-", "infinite width, exact", INK)
     panel.curve(data.fine, data.expanded_bend, "--", "expansion, corrected", BLUE)
@@ -246,11 +243,9 @@ def _figure(data: xr.Dataset) -> Figure:
 
 
 def _add_powers(figure: Figure, data: xr.Dataset) -> None:
-    panel = figure.panel(
-        "equal norms: what is left, and its power of the distance",
-        x=log("distance of the training inputs", ticks=data.distance.values),
-        y=log("largest over s"),
-    )
+    distance = log("distance of the training inputs", ticks=data.distance.values)
+    title = "equal norms: what is left, and its power of the distance"
+    panel = figure.panel(title, x=distance, y=log("largest over s"))
     panel.curve(data.distance, data.straight, "o-", "bend of the exact answer", INK)
     panel.curve(data.distance, data.printed, "o-", "left by the printed expansion", RED)
     panel.curve(data.distance, data.corrected, "o-", "left by the corrected expansion", BLUE)

@@ -66,13 +66,7 @@ def mutual_information(plan: Plan, seed: int) -> Result:
     """(A.71) beside the exact information of deep networks and of tanh networks of width ten."""
     wide, narrow = spawn(seed, 2)
     data = xr.merge([_curves(), _wide_networks(plan.draws, wide), _tanh_networks(plan.tanh_draws, narrow)])
-    rows = (
-        *_exact_rows(),
-        *_coefficient_rows(),
-        *_linear_rows(data),
-        *_tanh_rows(data),
-        _maximum_row(data),
-    )
+    rows = (*_exact_rows(), *_coefficient_rows(), *_linear_rows(data), *_tanh_rows(data), _maximum_row(data))
     ratio = _EXACT[1] / _PRINTED[1]
     verdict = (
         "The exact information between neurons grows with depth without a maximum; the truncated series peaks at r*, "
@@ -241,12 +235,12 @@ def _figure(data: xr.Dataset) -> Figure:
     figure = Figure(title, size=(17.0, 5.0))
     for m in _GROUPS:
         _add_spreads(figure, data.sel(neurons=m), m)
-    panel = figure.panel(
+    title, across = (
         f"tanh networks of width {_TANH_WIDTH}: no maximum",
-        x=Axis("layer", low=0, high=float(data.layer[-1]) + 1),
-        y=Axis("nats", low=-0.15, high=1.0),
+        Axis("layer", low=0, high=max(_TANH) + 1),
     )
-    layer, nu = np.linspace(1, float(data.layer[-1]), 400), fluctuation_rate("tanh")
+    panel = figure.panel(title, x=across, y=Axis("nats", low=-0.15, high=1.0))
+    layer, nu = np.linspace(1, max(_TANH), 400), fluctuation_rate("tanh")
     for m, color in zip(_GROUPS, (BLUE, ORANGE)):
         own, series = data.sel(neurons=m), printed_information(m, m, nu * layer / _TANH_WIDTH)
         panel.curve(own.layer, own.tanh, "-", f"exact, {m} and {m}", color, error=2 * own.tanh_error, width=2)

@@ -291,11 +291,9 @@ def _figure(data: xr.Dataset) -> Figure:
         panel.curve(data.angle_layer, data.relu_cos_zeta.sel(angle=angle), "-", f"ψ = {angle:g}", color)
     panel.level(y=0.25, color=INK, dash="--")
     panel.note(data.angle_layer[1], 0.25, "1/4", above=True, size=10)
-    panel = figure.panel(
-        "real networks of 3 layers, trained on one input (points)",
-        x=Axis("angle to the training input", ticks={0: "0", np.pi / 2: "π/2", np.pi: "π"}),
-        y="mean answer / target − 1",
-    )
+    title = "real networks of 3 layers, trained on one input (points)"
+    angle = Axis("angle to the training input", ticks={0: "0", np.pi / 2: "π/2", np.pi: "π"})
+    panel = figure.panel(title, x=angle, y="mean answer / target − 1")
     for color, name in zip(PALETTE, data.trained_network.values):
         one = data.sel(trained_network=name)
         panel.curve(one.fine_angle, one.measure, "-", f"{name}, infinite width", color)

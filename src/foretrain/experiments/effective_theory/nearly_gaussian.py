@@ -186,12 +186,9 @@ def _correlators(draws: int, seed: Seed) -> xr.Dataset:
     score = (mean - exact) / error
     columns = {"sampled": mean, "standard_error": error, "integrated": exact, "perturbed": first}
     columns |= {"gaussian": gaussian, "z": score}
+    data = xr.Dataset({name: ("correlator", column) for name, column in columns.items()})
     independent = decorrelated(score, np.cov(values.T), _BATCHES - 1)
-    return xr.Dataset(
-        {name: ("correlator", column) for name, column in columns.items()}
-        | {"independent": ("direction", independent)},
-        coords={"correlator": labels},
-    )
+    return data.assign(independent=("direction", independent)).assign_coords(correlator=labels)
 
 
 def _exact_correlators(action: QuarticAction) -> tuple[list[str], Array, Array, Array]:
@@ -258,16 +255,10 @@ def _inverse_row() -> Row:
 def _figure(data: xr.Dataset) -> Figure:
     title = "Nearly-Gaussian laws: first order in the couplings, and its limits"
     figure, g = Figure(title, columns=3, size=(16, 9)), data.coupling.values
-    values = figure.panel(
-        "exact (points) and first order (dashed)",
-        x=log("coupling g (K = 1)"),
-        y=Axis("value", low=0, high=1.15),
-    )
-    errors = figure.panel(
-        "what first order leaves out; grey: a tenth",
-        x=log("coupling g"),
-        y=log("relative error of first order"),
-    )
+    title = "exact (points) and first order (dashed)"
+    values = figure.panel(title, x=log("coupling g (K = 1)"), y=Axis("value", low=0, high=1.15))
+    title = "what first order leaves out; grey: a tenth"
+    errors = figure.panel(title, x=log("coupling g"), y=log("relative error of first order"))
     for color, quantity in zip(PALETTE, data.quantity.values):
         one = data.sel(quantity=quantity)
         values.curve(g, one.exact, "o-", str(quantity), color, size=4)
@@ -276,20 +267,14 @@ def _figure(data: xr.Dataset) -> Figure:
     errors.curve(g[:6], 0.05 * g[:6] ** 2, ":", r"$\propto g^2$", INK, width=1.2)
     errors.curve(g[:6], 5 * g[:6], "-.", r"$\propto g$", INK, width=1.2)
     errors.level(y=_TENTH)
-    panel = figure.panel(
-        "the series is asymptotic: more orders, then ruin",
-        x="last order of g kept",
-        y=log("relative error of Z", 1e-14, 1e6),
-    )
+    title = "the series is asymptotic: more orders, then ruin"
+    panel = figure.panel(title, x="last order of g kept", y=log("relative error of Z", 1e-14, 1e6))
     for color, coupling in zip(PALETTE, data.series_coupling.values):
         error = data.series_error.sel(series_coupling=coupling)
         panel.curve(data.order, error, "o-", f"g = {coupling:g}", color, size=4)
-    epsilon = data.epsilon.values
-    panel = figure.panel(
-        r"hierarchy (1.83): dashed $\epsilon^{m-1}$",
-        x=log("ε (couplings ε, ε²)", ticks=epsilon),
-        y=log("size of the cumulant"),
-    )
+    epsilon, title = data.epsilon.values, r"hierarchy (1.83): dashed $\epsilon^{m-1}$"
+    across = log("ε (couplings ε, ε²)", ticks=epsilon)
+    panel = figure.panel(title, x=across, y=log("size of the cumulant"))
     for color, points in zip(PALETTE, data.points.values):
         sizes = data.cumulant.sel(points=points).values
         panel.curve(epsilon, sizes, "o", f"|κ| of {points} points", color)

@@ -285,11 +285,8 @@ def _figure(data: xr.Dataset) -> Figure:
         panel.curve(x, values, "o-", label, color, size=4)
     _draw_guide(panel, x, float(data.printed_difference[0]) / 2, 1, "ε")
     _draw_guide(panel, x, float(data.one_sided_difference[0]) / 2, 2, "ε²")
-    panel = figure.panel(
-        "The prediction remembers the algorithm",
-        x="learning rate times largest eigenvalue",
-        y="change of the prediction at x = 1 by ε",
-    )
+    rate, change = "learning rate times largest eigenvalue", "change of the prediction at x = 1 by ε"
+    panel = figure.panel("The prediction remembers the algorithm", x=rate, y=change)
     panel.curve(data.relative_rate, data.rate_formula, "-", "gradient descent, formula (11.134)", BLUE)
     panel.curve(data.relative_rate, data.rate_trained, "o", "gradient descent, trained", BLUE)
     for name in _ENDS:

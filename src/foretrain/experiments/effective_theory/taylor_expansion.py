@@ -17,6 +17,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from foretrain.compare.judging.powers import slope_of
+from foretrain.experiments.judgements import power_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.answers import FAINT, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
@@ -142,13 +144,9 @@ def _sum(terms: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _power_rows(data: xr.Dataset) -> list[Row]:
-    from foretrain.compare.judging.powers import slope_of
-
     rows = []
     for order, (rest, (power, note)) in enumerate(_ORDERS.items()):
-        found = slope_of(data.left.sel(order=order))
-        agrees = found.agrees(power)
-        rows.append(Row(f"{rest}: power of n", power, found.value, found.standard_error, agrees, note))
+        rows.append(power_row(f"{rest}: power of n", power, slope_of(data.left.sel(order=order)), note))
     return rows
 
 

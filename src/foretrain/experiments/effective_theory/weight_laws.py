@@ -18,7 +18,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.experiments.judgements import computed_row, limit_row
+from foretrain.compare.judging.powers import Sizes, power_of
+from foretrain.experiments.judgements import computed_row, limit_row, power_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.answers import INK, PALETTE, Figure, log, names_axis
 from foretrain.support.progress import track
@@ -149,8 +150,6 @@ def _tanh(draws: dict[int, int], seed: Seed) -> xr.Dataset:
 
 def _tanh_rows(data: xr.Dataset) -> list[Row]:
     """n times the change, extrapolated: finite, and the change itself tends to nothing."""
-    from foretrain.compare.judging.powers import Sizes, power_of
-
     rows = []
     n = data.width.values.astype(float)
     for law in _LAWS[1:]:
@@ -164,7 +163,7 @@ def _tanh_rows(data: xr.Dataset) -> list[Row]:
         if power is None:
             rows.append(Row(title, -1.0, "hidden by noise", note=f"{seen}; more networks resolve it"))
             continue
-        rows.append(Row(title, -1.0, power.value, power.standard_error, power.agrees(-1.0), seen))
+        rows.append(power_row(title, -1.0, power, seen))
     return rows
 
 
@@ -204,11 +203,9 @@ def _figure(data: xr.Dataset) -> Figure:
         own = data.sel(law=law)
         panel.curve(place + shift, own.linear_theory, "_", "exact", INK, size=20)
         panel.curve(place + shift, own.linear, "o", law, color, error=own.linear_error)
-    panel = figure.panel(
-        f"tanh, layer {_LAYER}: against Gaussian weights; dashed 1/n",
-        x=log("width n", ticks=data.width.values),
-        y=log("|change of the mean metric|, relative"),
-    )
+    title, width = f"tanh, layer {_LAYER}: against Gaussian weights; dashed 1/n", data.width.values
+    change = log("|change of the mean metric|, relative")
+    panel = figure.panel(title, x=log("width n", ticks=width), y=change)
     for color, law in zip(PALETTE[1:], _LAWS[1:]):
         own = data.sel(law=law)
         panel.curve(data.width, np.abs(own.change), "o", law, color, error=own.change_error)
