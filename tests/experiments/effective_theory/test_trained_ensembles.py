@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.experiments.effective_theory.trained_ensembles import entry as experiment
-from foretrain.experiments.effective_theory.trained_ensembles.drawing import task_of
+from foretrain.experiments.effective_theory import trained_ensembles as experiment
+from foretrain.experiments.effective_theory.trained_ensembles import task_of
 from foretrain.experiments.parts import Parts
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.prediction.infinite_width import GradientDescent

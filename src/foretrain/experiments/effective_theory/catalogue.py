@@ -163,7 +163,6 @@ EXPERIMENTS = (
         "Mean and covariance of trained networks of five widths, on a function and on digits",
         "(10.40) and (10.41)",
         335,
-        "trained_ensembles.entry",
         resumable=True,
     ),
     _experiment(

@@ -14,19 +14,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
-from foretrain.compare.trained.pictures import POSITIONS
-from foretrain.experiments.effective_theory.trained_ensembles.drawing import draw
+from foretrain.compare.trained.pictures import (
+    POSITIONS,
+    add_bands,
+    add_outputs,
+    add_sizes,
+    means_of,
+    positions,
+)
+from foretrain.experiments.judgements import measured_row, power_row
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.answers import INK, PALETTE, SKY, Figure
 from foretrain.support.loading.digits import handwritten_digits
 from foretrain.support.seeds import Seed, generator, spawn
 from foretrain.theory.architecture import MLP
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.compare.trained import TrainedComparison
 
 Array = NDArray[np.float64]
@@ -78,12 +85,12 @@ def trained_ensembles(plan: Plan, seed: int, parts: Parts) -> Result:
     found, shown = {}, {}
     for task, counts, width, own in zip(tasks, draws, plan.shown_widths, seeds, strict=True):
         first, second = spawn(own, 2)
-        found[task.name] = _compared(task, counts, first, parts)
+        found[task.name] = _comparison(task, counts, first, parts)
         networks = partial(_networks, task, width, plan.shown, found[task.name].goal.training, second)
         shown[task.name] = parts.get(f"{task.name} networks", networks)
     rows = tuple(row for task in tasks for row in _rows(task, found[task.name], shown[task.name]))
     data = _dataset(tasks, found, shown)
-    return Result(_verdict(found, rows), rows, data, partial(draw, data))
+    return Result(_verdict(found, rows), rows, data, partial(_figure, data))
 
 
 def angle_task() -> Task:
@@ -109,104 +116,95 @@ def digits_task(training: int, tests: int, steps: int, seed: Seed) -> Task:
     return Task("digits", mlp, x[:training], y[:training], x[training:], y[training:], steps)
 
 
-def _compared(task: Task, draws: tuple[int, ...], seed: Seed, parts: Parts) -> TrainedComparison:
+def _comparison(task: Task, draws: tuple[int, ...], seed: Seed, parts: Parts) -> TrainedComparison:
     from foretrain.compare.trained import compare_trained
 
-    def kept(name: str, compute: Callable[[], xarray.Dataset]) -> xarray.Dataset:
+    def kept(name: str, compute: Callable[[], xr.Dataset]) -> xr.Dataset:
         return parts.get(f"{task.name} {name}", compute)
 
-    options: dict[str, Any] = {"time": task.time, "widths": WIDTHS, "draws": draws, "seed": seed}
     data = (task.X_train, task.Y_train, task.X_test)
+    options: dict[str, Any] = {"time": task.time, "widths": WIDTHS, "draws": draws, "seed": seed}
     return compare_trained(task.mlp, *data, keeper=kept, **options)
 
 
-def _networks(task: Task, width: int, draws: int, training: Any, seed: Seed) -> xarray.Dataset:
+def _networks(task: Task, width: int, draws: int, training: Any, seed: Seed) -> xr.Dataset:
     """Outputs of single networks of one width after training: (network, test)."""
-    import xarray
-
     from foretrain.compare.trained import train_ensemble
 
     mlp = task.mlp.replace(width=width)
     found = train_ensemble(mlp, task.X_train, task.X_test, training, draws, seed=seed)
     ends = found.end[:, len(task.X_train) :, 0]
-    return xarray.Dataset(
+    return xr.Dataset(
         {"output": (("network", "test"), ends), "target": (("test",), task.Y_test[:, 0])},
         attrs={"width": width},
     )
 
 
-def _rows(task: Task, found: TrainedComparison, shown: xarray.Dataset) -> list[Row]:
+def _rows(task: Task, found: TrainedComparison, shown: xr.Dataset) -> list[Row]:
+    from scipy.special import ndtr
+
     judgement = found.judgement
-    rows = [
-        Row(
-            f"{task.name}: rms z of means and variances, extrapolated to infinite width",
-            f"at most {judgement.rms_bound:.2f}",
-            judgement.rms,
-            agrees=found.agrees,
-            note=f"largest |z| {judgement.largest:.2f} of at most {judgement.bound:.2f}",
-        )
-    ]
+    title = f"{task.name}: rms z of means and variances, extrapolated to infinite width"
+    note = f"largest |z| {judgement.largest:.2f} of at most {judgement.bound:.2f}"
+    bound = f"at most {judgement.rms_bound:.2f}"
+    rows = [Row(title, bound, judgement.rms, agrees=found.agrees, note=note)]
     rows += [_power_row(task, found, name) for name in ("mean", "covariance")]
-    mean, deviation = (found.goal.law.mean[:, 0], np.sqrt(found.goal.law.covariance.diagonal()))
-    width = int(shown.attrs["width"])
+    outputs, targets, width = shown.output.values, task.Y_test[:, 0], int(shown.attrs["width"])
+    mean, deviation = found.goal.law.mean[:, 0], np.sqrt(found.goal.law.covariance.diagonal())
     if task.time is None:
-        inside = np.abs(shown.output.values - mean) < _DEVIATIONS * deviation
-        rows.append(
-            _share_row(f"function: share of outputs in the band of ±2σ, width {width}", inside, 0.9545)
-        )
-        return rows
-    right = shown.output.values * task.Y_test[:, 0] > 0
-    expected = float(_normal_share(mean * task.Y_test[:, 0] / deviation).mean())
-    rows.append(_share_row(f"digits: accuracy of single networks, width {width}", right, expected))
-    ensemble = (np.sign(shown.output.values.mean(axis=0)) == task.Y_test[:, 0]).mean()
-    predicted = (np.sign(mean) == task.Y_test[:, 0]).mean()
-    together = "digits: accuracy of the mean of all networks"
-    rows.append(Row(together, float(predicted), float(ensemble), agrees=bool(ensemble == predicted)))
-    return rows
+        inside = np.abs(outputs - mean) < _DEVIATIONS * deviation
+        title = f"function: share of outputs in the band of ±2σ, width {width}"
+        return [*rows, _share_row(title, inside, 0.9545)]
+    expected = float(ndtr(mean * targets / deviation).mean())
+    title = f"digits: accuracy of single networks, width {width}"
+    rows.append(_share_row(title, outputs * targets > 0, expected))
+    predicted, ensemble = ((np.sign(each) == targets).mean() for each in (mean, outputs.mean(axis=0)))
+    title = "digits: accuracy of the mean of all networks"
+    return [*rows, Row(title, float(predicted), float(ensemble), agrees=bool(ensemble == predicted))]
 
 
 def _power_row(task: Task, found: TrainedComparison, name: str) -> Row:
     power = found.power(name)
     title = f"{task.name}: power of n in the deviation of the {'variance' if name == 'covariance' else name}"
     if power is None:
-        return Row(title, -1.0, "hidden by noise", agrees=None, note="more networks resolve it")
-    return Row(title, -1.0, power.value, power.standard_error, agrees=power.agrees(-1.0))
+        return Row(title, -1.0, "hidden by noise", note="more networks resolve it")
+    return power_row(title, -1.0, power)
 
 
 def _share_row(title: str, hits: NDArray[np.bool_], expected: float) -> Row:
     """A share with the standard error over networks, whose outputs hang together."""
     shares = hits.mean(axis=1)
     error = float(shares.std(ddof=1) / np.sqrt(len(shares)))
-    agrees = bool(abs(shares.mean() - expected) <= _ALLOWED * error)
-    return Row(title, expected, float(shares.mean()), error, agrees=agrees)
-
-
-def _normal_share(z: Array) -> Array:
-    from scipy.special import ndtr
-
-    return np.asarray(ndtr(z))
+    return measured_row(title, expected, shares.mean(), error, _ALLOWED)
 
 
 def _dataset(
-    tasks: tuple[Task, ...], found: dict[str, TrainedComparison], shown: dict[str, xarray.Dataset]
-) -> xarray.Dataset:
+    tasks: tuple[Task, ...], found: dict[str, TrainedComparison], shown: dict[str, xr.Dataset]
+) -> xr.Dataset:
     """Both comparisons side by side: the names of one begin with its task."""
-    import xarray
-
     both = []
     for task in tasks:
         name = task.name
         added: dict[str, Any] = {f"network_{key}": value for key, value in shown[name].items()}
-        if task.positions is not None:
-            added |= {
-                key: (key.removeprefix("position_"), value) for key, value in zip(POSITIONS, task.positions)
-            }
+        for key, values in zip(POSITIONS, task.positions or ()):
+            added[key] = (key.removeprefix("position_"), values)
         whole = found[name].to_dataset().assign(added)
         whole = whole.assign_attrs(shown_width=shown[name].attrs["width"])
         names = {str(key): f"{name}_{key}" for key in (*whole.variables, *whole.dims)}
         attributes = {f"{name}_{key}": value for key, value in whole.attrs.items()}
         both.append(whole.rename(names).drop_attrs(deep=False).assign_attrs(attributes))
-    return xarray.merge(both, combine_attrs="no_conflicts")
+    return xr.merge(both, combine_attrs="no_conflicts")
+
+
+def task_of(data: xr.Dataset, name: str) -> xr.Dataset:
+    """The numbers of one task, by their own names."""
+    start = f"{name}_"
+    chosen = data[[str(key) for key in data.data_vars if str(key).startswith(start)]]
+    chosen = chosen.drop_vars([key for key in chosen.coords if not str(key).startswith(start)])
+    names = {str(key): str(key).removeprefix(start) for key in (*chosen.variables, *chosen.dims)}
+    own = {str(key): value for key, value in data.attrs.items() if str(key).startswith(start)}
+    attributes = {key.removeprefix(start): value for key, value in own.items()}
+    return chosen.rename(names).drop_attrs(deep=False).assign_attrs(attributes)
 
 
 def _verdict(found: dict[str, TrainedComparison], rows: tuple[Row, ...]) -> str:
@@ -220,3 +218,44 @@ def _verdict(found: dict[str, TrainedComparison], rows: tuple[Row, ...]) -> str:
         f"Trained networks against the prediction at infinite width: {', '.join(parts)}; "
         f"{sum(row.agrees is True for row in tested)} of {len(tested)} checks agree."
     )
+
+
+def _figure(data: xr.Dataset) -> Figure:
+    """One row of panels for the function and one for the digits."""
+    title = "Really trained networks beside the prediction at infinite width"
+    figure = Figure(title, columns=3, size=(16, 9))
+    line, digits = (task_of(data, name) for name in ("function", "digits"))
+    for add in (add_bands, _add_scaled, add_sizes):
+        add(figure, line, "Function of an angle: ")
+    for add in (add_outputs, _add_histogram, add_sizes):
+        add(figure, digits, "Digits 3 and 8: ")
+    return figure
+
+
+def _add_scaled(figure: Figure, data: xr.Dataset, heading: str) -> None:
+    """n times the deviation of the mean over the input: one curve for all widths if it falls as 1/n."""
+    label, trained, x, order = positions(data)
+    deviation, title = "n × (mean of networks − prediction)", f"{heading}the deviation, times the width"
+    panel = figure.panel(title, x=label, y=deviation, legend_columns=3)
+    panel.level(y=0)
+    scaled, errors = (means_of(data, f"scaled_deviation{end}")[:, order] for end in ("", "_error"))
+    for color, width, values, error in zip(PALETTE, data.width.values, scaled, errors):
+        panel.curve(x, values, "o-", f"n = {width}", color, size=3, width=1)
+        panel.curve(x, values, "", "", color, error=error, alpha=0.4)
+    panel.curve(trained, np.zeros_like(trained), "s", "", INK, size=6)
+
+
+def _add_histogram(figure: Figure, data: xr.Dataset, heading: str) -> None:
+    """Outputs of single networks in units of the predicted spread around the predicted mean."""
+    outputs = data.network_output.values
+    spread = np.sqrt(np.diagonal(data.predicted_covariance.values))
+    scores = ((outputs - data.predicted_mean.values[:, 0]) / spread).ravel()
+    right = float(np.mean(outputs * data.network_target.values > 0))
+    axis, title = "(output − predicted mean) / predicted σ", f"{heading}spread over networks"
+    panel = figure.panel(title, x=axis, y="density")
+    label = (
+        f"networks of width {data.attrs['shown_width']}:\nmean {scores.mean():+.3f}, σ {scores.std():.3f}\n"
+    )
+    panel.histogram(scores, np.linspace(-4, 4, 41), f"{label}accuracy {right:.1%}", SKY)
+    grid = np.linspace(-4, 4, 201)
+    panel.curve(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), "-", "Gaussian", INK)

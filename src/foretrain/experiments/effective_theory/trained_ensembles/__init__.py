@@ -1,1 +1,0 @@
-"""Chapter 10: trained networks of growing width beside the infinite-width prediction."""
