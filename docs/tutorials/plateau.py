@@ -10,7 +10,6 @@ from itertools import pairwise
 import torch
 
 import foretrain as ft
-from foretrain.report.plateau import plateau_figure
 
 torch.manual_seed(0)
 sizes = [8, 32, 32, 32, 1]
@@ -44,7 +43,7 @@ checked = found.verify(runs=1)
 print(checked)
 
 # %%
-plateau_figure(found.to_dataset(), checked.to_dataset())
+checked.plot()
 
 # %% [markdown]
 # ## The law behind it

@@ -44,8 +44,8 @@ def test_plateaus() -> None:
             parameter.copy_(torch.full_like(parameter, 0.005))
     x = torch.from_numpy(X).float()
     found = ft.plateau(model, x, torch.tanh(x[:, :1]), lr=0.1)
-    assert repr(found.forecast).startswith("Forecast: loss ")
-    assert "(reached), waits near 0.485" in repr(found.forecast)
+    assert repr(found.forecast).startswith("The loss goes from ")
+    assert "(reached): waits near 0.485" in repr(found.forecast)
     assert repr(found.task) == "Task(loss_name='mean squared error')"
     run = found.verify(runs=1).networks["given"]
     assert repr(run).startswith("escaped at step ")

@@ -67,6 +67,6 @@ def test_objects_are_addressed_where_they_are_defined() -> None:
 
 
 def test_rooms_without_a_list_offer_all_of_their_modules() -> None:
-    assert "foretrain.report.plateau" in set(offered("foretrain.report"))
-    assert "foretrain.report.plateau.plateau_figure" in public("foretrain.report.plateau")
+    assert "foretrain.compare.judging.agreement" in set(offered("foretrain.compare.judging"))
+    assert "foretrain.compare.judging.agreement.judge" in public("foretrain.compare.judging.agreement")
     assert not any("._" in module for module in offered("foretrain.activations"))

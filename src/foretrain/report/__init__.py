@@ -13,7 +13,6 @@ A function whose name ends in ``_figure`` returns a figure of matplotlib:
 ``flow``        ``flow_figure``: statistics of a random network, layer by layer
 ``global_ntk``  ``global_ntk_figure``: what gradient descent can change in a model's states
 ``phases``      ``phase_figure``: where signals explode, vanish or pass
-``plateau``     ``plateau_figure``: the plateau of a real network
 ``prediction``  ``prediction_figure``: what trained networks answer
 ``recording``   ``recording_figure``: what a recorder saw
 ``sweep``       ``sweep_figure``: an observable over a grid of parameters

@@ -97,7 +97,7 @@ def test_the_text_names_layers_law_and_code() -> None:
         "A plateau",
         "3 of 3 weight matrices",
         "2.weight",
-        "<- bottleneck",
+        "at the bottleneck",
         "~ ε^-1",
         'model.get_parameter("0.weight").mul_(',
     ):

@@ -11,7 +11,6 @@ from foretrain.compare.plateau.entry import plateau
 from foretrain.compare.plateau.layers import Bottleneck, LayerScale
 from foretrain.compare.plateau.prediction import Forecast
 from foretrain.compare.plateau.rescaling import ScalingLaw
-from foretrain.compare.plateau.result import Plateau
-from foretrain.compare.plateau.verification import PlateauVerification
+from foretrain.compare.plateau.result import Plateau, PlateauVerification
 
 __all__ = ["Bottleneck", "Forecast", "LayerScale", "Plateau", "PlateauVerification", "ScalingLaw", "plateau"]

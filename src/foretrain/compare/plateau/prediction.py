@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from foretrain.compare.plateau.levels import FLAT
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.task import Task
+from foretrain.support.answers import INK, Answer, Axis, Figure, Result, fields_answer
 from foretrain.support.memory import require_memory
 from foretrain.training.gradient_flow import gradient_flow
 
@@ -25,7 +26,7 @@ _STATES = 30  # copies of all weights, at most, while the flow makes a step
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Forecast:
+class Forecast(Result):
     """The loss along the flow, in steps of descent.
 
     ``begins`` and ``ends``: when the loss first comes within a tenth of the plateau's level, and when it falls a
@@ -77,16 +78,23 @@ class Forecast:
         """The loss of the flow at other steps (between recorded ones along straight lines)."""
         return np.interp(steps, self.steps, self.losses)
 
-    def __repr__(self) -> str:
-        wait = (
-            f"waits near {self.level:.4g} for {step_text(self.length)} steps"
-            if self.has_plateau
-            else "no plateau"
+    def answer(self) -> Answer:
+        """How the loss goes, and its curve."""
+        waits = f"waits near {self.level:.4g} for {step_text(self.length)} steps"
+        statement = (
+            f"The loss goes from {self.losses[0]:.4g} to {self.losses[-1]:.4g} in {step_text(self.followed)} steps "
+            f"({self.status}): {waits if self.has_plateau else 'no plateau'}."
         )
-        return (
-            f"Forecast: loss {self.losses[0]:.4g} -> {self.losses[-1]:.4g} in {step_text(self.followed)} steps "
-            f"({self.status}), {wait}; .steps, .losses hold the curve"
-        )
+        return fields_answer(self, statement, parts=[self.figure])
+
+    def figure(self) -> Figure:
+        """The loss along the flow, its level on the plateau and the threshold."""
+        figure = Figure("Loss along the gradient flow")
+        panel = figure.panel(x=Axis("step"), y="loss over all data")
+        panel.level(y=self.level, label="loss at the saddle", dash="--")
+        panel.level(y=self.threshold, label="escaped below", color=INK, dash=":")
+        panel.curve(self.steps, self.losses, "-", "predicted")
+        return figure
 
 
 def forecast(

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from foretrain.compare.plateau.layers import Bottleneck
+from foretrain.support.answers import Answer, Result, fields_answer
 
 
-@dataclass(frozen=True)
-class ScalingLaw:
+@dataclass(frozen=True, repr=False)
+class ScalingLaw(Result):
     """Rawal & DeWeese (12): with r layers at ε the plateau lasts ~ ε^-(r-2); r = 2: log(1/ε); r = 1: bounded.
 
     ``halving`` is what the law says one half of ε does to the plateau, ``halving_here`` what this network's own
@@ -46,6 +47,21 @@ class ScalingLaw:
     def formula(self) -> str:
         """The law in symbols."""
         return {1: "bounded", 2: "~ log(1/ε)"}.get(self.small_layers, f"~ ε^-{self.exponent}")
+
+    @property
+    def statement(self) -> str:
+        """What the law says, and what the network itself does."""
+        own = f", {self.halving_here:.3g} times by this network's own flow"
+        scope = " (derived for layers in a row, which these are not: trust the flow)"
+        return (
+            f"Scaling law for {self.small_layers} layers at ε = {self.epsilon:.3g}: plateau {self.formula} as ε → 0; "
+            f"halving ε makes it {self.halving:.3g} times as long by the law"
+            f"{own if math.isfinite(self.halving_here) else ''}{'' if self.applies else scope}."
+        )
+
+    def answer(self) -> Answer:
+        """The law in words, and its numbers."""
+        return fields_answer(self, self.statement)
 
 
 def factors_to_natural(bottleneck: Bottleneck) -> dict[str, float]:

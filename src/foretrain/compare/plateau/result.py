@@ -1,4 +1,4 @@
-"""What is known about a plateau, told in words and as labelled data."""
+"""What is known about a plateau, and what real descent says of it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
+from foretrain.compare.plateau.answer import plateau_answer
 from foretrain.compare.plateau.layers import Bottleneck, LayerScale, has_normalisation
 from foretrain.compare.plateau.prediction import Forecast, step_text
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.plateau.rescaling import ScalingLaw, code_for, rescaled
-from foretrain.compare.plateau.verification import PlateauVerification, train_runs
+from foretrain.compare.plateau.verification import TrainedRuns, filled, train_runs
 from foretrain.compare.task import Task
+from foretrain.support.answers import Answer, Result, labelled, picked
 from foretrain.support.seeds import Seed, spawn
 
 if TYPE_CHECKING:
@@ -23,11 +24,9 @@ if TYPE_CHECKING:
 
     from foretrain.empirical.layer_scales import LayerScales
 
-Array = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plateau:
+class Plateau(Result):
     """The plateau of a network: its layers, the forecast, the scaling law, and the rescaling that removes it.
 
     ``factors`` (by parameter name) is empty and ``rescaled_forecast`` is None where no rescaling is advised.
@@ -70,12 +69,10 @@ class Plateau:
 
         Runs differ in the order of their batches; each ends at twice its prediction or at ``max_steps``.
         """
-        networks = {"given": (self.model, self.forecast)}
-        if self.rescaled_forecast is not None:
-            networks["rescaled"] = (self.rescaled_model(), self.rescaled_forecast)
+        models = {"given": self.model, "rescaled": self.rescaled_model()}
         trained = {
             name: train_runs(
-                model,
+                models[name],
                 self.task,
                 self.descent,
                 self.forecast.threshold,
@@ -85,53 +82,44 @@ class Plateau:
                 max_steps,
                 own,
             )
-            for (name, (model, expected)), own in zip(networks.items(), spawn(seed, len(networks)))
+            for (name, expected), own in zip(self.forecasts.items(), spawn(seed, len(self.forecasts)))
         }
-        return PlateauVerification(trained, self.batch_size)
+        return PlateauVerification(self, trained)
+
+    @property
+    def forecasts(self) -> dict[str, Forecast]:
+        """Of the given network and, where there is advice, of the rescaled one."""
+        after = self.rescaled_forecast
+        return {"given": self.forecast} | ({} if after is None else {"rescaled": after})
 
     def to_dataset(self) -> xarray.Dataset:
         """Layers, the flow of both networks and the predictions."""
-        import xarray
-
-        flows = {"given": self.forecast, "rescaled": self.rescaled_forecast}
-        there = {name: flow for name, flow in flows.items() if flow is not None}
+        flows, scales = self.forecasts, self.theory_scales
         small = {layer.name for layer in self.bottleneck.layers}
-        readings = self._theory_readings()
-        curves = {f"{name}_loss": (f"{name}_step", flow.losses) for name, flow in there.items()}
-        return xarray.Dataset(
+        readings = () if scales is None else ("norm", "spectral", "signal")
+        return labelled(
             {
                 "norm": ("layer", [layer.norm for layer in self.layers]),
                 "natural_norm": ("layer", [layer.natural for layer in self.layers]),
                 "relative_scale": ("layer", [layer.relative for layer in self.layers]),
                 "at_bottleneck": ("layer", [layer.name in small for layer in self.layers]),
                 "factor": ("layer", [self.factors.get(layer.name, 1.0) for layer in self.layers]),
-                "escape": ("network", [flow.escape for flow in there.values()]),
-                "plateau": ("network", [flow.length for flow in there.values()]),
-                "stability": ("network", [flow.stability for flow in there.values()]),
-                **curves,
-                **readings,
+                "escape": ("network", [flow.escape for flow in flows.values()]),
+                "plateau": ("network", [flow.length for flow in flows.values()]),
+                "stability": ("network", [flow.stability for flow in flows.values()]),
+                **{f"{name}_loss": (f"{name}_step", flow.losses) for name, flow in flows.items()},
+                **{f"X_{name}": ("layer", getattr(scales, name)) for name in readings},
             },
-            coords={
-                "layer": [layer.name for layer in self.layers],
-                "network": list(there),
-                **{f"{name}_step": flow.steps for name, flow in there.items()},
-            },
-            attrs={
-                "level": self.forecast.level,
-                "threshold": self.forecast.threshold,
+            {
+                **picked(self.forecast, "level threshold"),
                 "loss": self.task.loss_name,
                 "verdict": self.verdict,
                 "epsilon": self.bottleneck.epsilon,
                 "small_layers": self.bottleneck.count,
             },
-        )
-
-    def _theory_readings(self) -> dict[str, tuple[str, Array]]:
-        """X_l in the readings of ``empirical.layer_scales``."""
-        seen = self.theory_scales
-        if seen is None:
-            return {}
-        return {f"X_{name}": ("layer", getattr(seen, name)) for name in ("norm", "spectral", "signal")}
+            layer=[layer.name for layer in self.layers],
+            network=list(flows),
+        ).assign_coords({f"{name}_step": flow.steps for name, flow in flows.items()})
 
     @property
     def verdict(self) -> str:
@@ -143,18 +131,18 @@ class Plateau:
             return f"No plateau: {self._progress(seen)}."
         place = f"the loss waits near {seen.level:.4g}"
         if math.isfinite(seen.escape):
-            told = (
+            how = (
                 f"for about {step_text(seen.length)} steps and falls below {seen.threshold:.4g} "
                 f"at step {step_text(seen.escape)}"
             )
         elif math.isfinite(seen.ends):
-            told = (
+            how = (
                 f"for about {seen.length:,.0f} steps, then falls, but only to {np.nanmin(seen.losses):.4g} within "
                 f"{seen.followed:,.0f} steps ({seen.status})"
             )
         else:
-            told = f"and has not left it after {seen.followed:,.0f} steps ({seen.status})"
-        return f"A plateau: {place} {told}; {self._cause()}."
+            how = f"and has not left it after {seen.followed:,.0f} steps ({seen.status})"
+        return f"A plateau: {place} {how}; {self._cause()}."
 
     def _progress(self, seen: Forecast) -> str:
         if math.isfinite(seen.escape):
@@ -174,7 +162,40 @@ class Plateau:
             f"{count} of {total} weight matrices sit at {self.bottleneck.epsilon:.3g} of their natural scale"
         )
 
-    def __repr__(self) -> str:
-        from foretrain.compare.plateau.presentation import told
+    def answer(self) -> Answer:
+        """Verdict, layers, law, advice, and the steps that are predicted."""
+        return plateau_answer(self)
 
-        return told(self)
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlateauVerification(Result):
+    """Real descent of the given and, where there is advice, of the rescaled network, beside what was predicted."""
+
+    plateau: Plateau
+    networks: dict[str, TrainedRuns]
+
+    @property
+    def speedup(self) -> float:
+        """By how much the rescaling shortened the plateau (nan without advice)."""
+        if "rescaled" not in self.networks:
+            return math.nan
+        return self.networks["given"].measured / self.networks["rescaled"].measured
+
+    def to_dataset(self) -> xarray.Dataset:
+        """Curves (network, run, look), filled up with nan, and escape steps."""
+        runs = list(self.networks.values())
+        looks = max(len(one.steps) for one in runs)
+        return labelled(
+            {
+                "loss": ("network run look", np.stack([filled(one.losses, looks) for one in runs])),
+                "escape": ("network run", np.stack([one.escapes for one in runs])),
+                "predicted": ("network", [one.predicted for one in runs]),
+            },
+            {"batch_size": self.plateau.batch_size or 0},
+            network=list(self.networks),
+            step=(("network", "look"), np.stack([filled(one.steps, looks) for one in runs])),
+        )
+
+    def answer(self) -> Answer:
+        """All about the plateau, with real descent beside the prediction."""
+        return plateau_answer(self.plateau, self)

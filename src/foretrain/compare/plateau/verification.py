@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,12 +14,10 @@ from torch import nn
 from foretrain.compare.plateau.prediction import first_below, step_text
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.task import Task
+from foretrain.support.answers import Answer, Figure, Result, fields_answer
 from foretrain.support.arguments import whole_number
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn, torch_generator
-
-if TYPE_CHECKING:
-    import xarray
 
 Array = NDArray[np.float64]
 
@@ -30,7 +27,7 @@ _GRACE = 50  # steps on top, for networks that escape at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainedRuns:
+class TrainedRuns(Result):
     """Runs of one network: ``steps`` where the loss over all data was looked at, ``losses`` (runs, steps)."""
 
     steps: Array
@@ -58,60 +55,33 @@ class TrainedRuns:
         known = 0 < self.predicted < math.inf and math.isfinite(self.measured)
         return self.measured / self.predicted - 1 if known else math.nan
 
-    def __repr__(self) -> str:
-        seen = int(self.steps[-1])
-        if self.diverged:
-            return f"descent diverged within {seen:,} steps: take a smaller learning rate"
-        if not math.isfinite(self.measured):
-            return f"not escaped within {seen:,} steps"
-        spread = "" if math.isnan(self.standard_error) else f" ± {self.standard_error:.1f}"
-        off = (
-            ""
-            if math.isnan(self.error)
-            else f", {self.error:+.1%} from the predicted {step_text(self.predicted)}"
-        )
-        runs = f"{len(self.escapes)} run{'s' if len(self.escapes) > 1 else ''}"
-        return f"escaped at step {step_text(self.measured)}{spread} ({runs}{off})"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class PlateauVerification:
-    """Real descent of the given and, where there is advice, of the rescaled network."""
-
-    networks: dict[str, TrainedRuns]
-    batch_size: int | None
-
     @property
-    def speedup(self) -> float:
-        """By how much the rescaling shortened the plateau (nan without advice)."""
-        if "rescaled" not in self.networks:
-            return math.nan
-        return self.networks["given"].measured / self.networks["rescaled"].measured
+    def statement(self) -> str:
+        """When the runs escaped, beside the prediction."""
+        followed = int(self.steps[-1])
+        if self.diverged:
+            return f"descent diverged within {followed:,} steps: take a smaller learning rate"
+        if not math.isfinite(self.measured):
+            return f"not escaped within {followed:,} steps"
+        spread = "" if math.isnan(self.standard_error) else f" ± {self.standard_error:.1f}"
+        off = f", {self.error:+.1%} from the predicted {step_text(self.predicted)}"
+        runs = f"{len(self.escapes)} run{'s' if len(self.escapes) > 1 else ''}"
+        known = "" if math.isnan(self.error) else off
+        return f"escaped at step {step_text(self.measured)}{spread} ({runs}{known})"
 
-    def to_dataset(self) -> xarray.Dataset:
-        """Curves (network, run, look), filled up with nan, and escape steps."""
-        import xarray
+    def answer(self) -> Answer:
+        """When the runs escaped, and their losses."""
+        return fields_answer(self, f"{self.statement}.", parts=[self.figure])
 
-        trained = list(self.networks.values())
-        looks = max(len(one.steps) for one in trained)
-        dims = ("network", "run", "look")
-        return xarray.Dataset(
-            {
-                "loss": (dims, np.stack([_filled(one.losses, looks) for one in trained])),
-                "escape": (dims[:2], np.stack([one.escapes for one in trained])),
-                "predicted": (dims[:1], [one.predicted for one in trained]),
-            },
-            coords={
-                "network": list(self.networks),
-                "step": (("network", "look"), np.stack([_filled(one.steps, looks) for one in trained])),
-            },
-            attrs={"batch_size": self.batch_size or 0},
-        )
-
-    def __repr__(self) -> str:
-        how = f"batches of {self.batch_size}" if self.batch_size else "all data in every step"
-        lines = [f"  {name}: {one}" for name, one in self.networks.items()]
-        return "\n".join([f"Real gradient descent ({how})", *lines])
+    def figure(self) -> Figure:
+        """The loss of every run."""
+        figure = Figure("Real gradient descent")
+        panel = figure.panel(x="step", y="loss over all data")
+        for place, losses in enumerate(self.losses):
+            panel.curve(self.steps, losses, "-", f"run {place + 1}")
+        if math.isfinite(self.predicted):
+            panel.level(x=self.predicted, label="predicted escape", dash="--")
+        return figure
 
 
 def train_runs(
@@ -135,7 +105,7 @@ def train_runs(
     ]
     longest = max(map(len, curves))
     steps = every * np.arange(longest, dtype=float)
-    losses = np.stack([_filled(np.asarray(curve), longest) for curve in curves])
+    losses = np.stack([filled(np.asarray(curve), longest) for curve in curves])
     escapes = [first_below(steps[: len(curve)], np.asarray(curve), threshold) for curve in curves]
     diverged = any(not math.isfinite(curve[-1]) for curve in curves)
     return TrainedRuns(steps, losses, predicted, np.asarray(escapes), diverged)
@@ -175,7 +145,7 @@ def _run(
     return curve
 
 
-def _filled(values: Array, length: int) -> Array:
+def filled(values: Array, length: int) -> Array:
     """Filled up with nan along the last axis."""
     full = np.full((*values.shape[:-1], length), np.nan)
     full[..., : values.shape[-1]] = values

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import xarray
 
-from foretrain.report.plateau import plateau_figure
+from foretrain.compare.plateau.answer import plateau_figure
+from foretrain.support.answers.figure import Curve, Note
 
 
 def _found(*, advice: bool) -> xarray.Dataset:
@@ -32,27 +33,23 @@ def _trained() -> xarray.Dataset:
 
 
 def test_flows_and_descents_of_both_networks_are_drawn() -> None:
-    figure = plateau_figure(_found(advice=True), _trained())
-    losses, layers = figure.axes
-    labels = losses.get_legend_handles_labels()[1]
-    assert labels[:4] == [
+    losses, layers = plateau_figure(_found(advice=True), _trained()).panels
+    curves = [mark for mark in losses.marks if isinstance(mark, Curve)]
+    assert list(dict.fromkeys(curve.label for curve in curves)) == [
         "given: predicted",
         "given: real descent",
         "rescaled: predicted",
         "rescaled: real descent",
     ]
-    predicted = losses.lines[0]
-    assert predicted.get_xdata()[0] >= 1  # the axis is logarithmic
-    assert predicted.get_ydata()[-1] == pytest.approx(0.5)
-    points = [line for line in losses.lines if line.get_marker() == "o"]
-    assert [list(line.get_xdata()) for line in points] == [[40, 80, 120]] * 2 + [[1]] * 2
-    told = [text.get_text() for text in layers.texts]
-    assert [text for text in told if text] == ["× 10", "× 5"]
-    figure.canvas.draw()
+    assert curves[0].x[0] >= 1  # the axis is logarithmic
+    assert curves[0].y[-1] == pytest.approx(0.5)
+    points = [curve for curve in curves if curve.marker == "o"]
+    assert [curve.x.tolist() for curve in points] == [[40, 80, 120]] * 2 + [[1]] * 2
+    assert [mark.text for mark in layers.marks if isinstance(mark, Note)] == ["× 10", "× 5"]
 
 
 def test_without_advice_and_training_only_the_flow_is_drawn() -> None:
-    losses, layers = plateau_figure(_found(advice=False)).axes
-    assert "rescaled: predicted" not in losses.get_legend_handles_labels()[1]
-    assert layers.get_title() == "weight matrices"
-    assert not layers.texts
+    losses, layers = plateau_figure(_found(advice=False)).panels
+    assert "rescaled: predicted" not in [getattr(mark, "label", "") for mark in losses.marks]
+    assert layers.title == "weight matrices"
+    assert not [mark for mark in layers.marks if isinstance(mark, Note)]
