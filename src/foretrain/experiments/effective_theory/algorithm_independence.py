@@ -8,7 +8,7 @@ posterior. Published numbers of kernels, predictions and losses (10.40)-(10.55) 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import numpy as np
 import xarray
 from numpy.typing import NDArray
 
-from foretrain.experiments.judgements import computed_row, measured_row, power_row
+from foretrain.experiments.judgements import computed_row, limit_row, power_row
 from foretrain.experiments.registry import Result, Row, Scale
 from foretrain.support.answers import FAINT, INK, Figure, log, names_axis
 from foretrain.support.progress import track
@@ -86,7 +86,7 @@ def algorithm_independence(plan: Plan, seed: int) -> Result:
     schedules, training, posterior = spawn(seed, 3)
     ends, bayes = _schedule_ends(schedules), _posterior(plan, posterior)
     data = xarray.merge([ends, _trained_ends(plan, training), _posterior_table(bayes)])
-    rows = (*_published_rows(), *_schedule_rows(ends), *_distance_rows(data), *_posterior_rows(bayes))
+    rows = (*_published_rows(), *_schedule_rows(ends), *_distance_rows(data), *_posterior_rows(bayes, data))
     good = all(row.agrees is not False for row in rows)
     furthest = float(data.end_distance.max())
     verdict = (
@@ -134,31 +134,29 @@ def _schedule_ends(seed: Seed) -> xarray.Dataset:
     largest = float(np.linalg.eigvalsh(kernels.Theta_train)[-1])
     source = generator(drawing)
     start = Outputs(source.normal(size=(3, 2)), source.normal(size=(2, 2)))
+    roots = [generator(own).normal(size=(3, 3)) for own in spawn(tensors, 5)]
+    newton = newton_update(kernels)
     schedules = {
         "gradient descent": [Update(1 / largest)] * 3_000,
         "at changing rates": [Update((0.2 + 1.7 * (k % 2)) / largest) for k in range(4_000)],
         "single samples": list(single_samples(3, 0.9 / largest, 20_000, sampling)),
-        "random Newton tensors, then Newton": [*_random_tensors(largest, tensors), newton_update(kernels)],
-        "Newton": [newton_update(kernels)],
+        "random Newton tensors, then Newton": [*(Update(0.1 / largest, r @ r.T) for r in roots), newton],
+        "Newton": [newton],
     }
     return end_states(kernels, start, _Y, schedules).rename(distance="end_distance").drop_attrs()
 
 
-def _random_tensors(largest: float, seed: Seed) -> Iterator[Update]:
-    for own in spawn(seed, 5):
-        root = generator(own).normal(size=(3, 3))
-        yield Update(0.1 / largest, root @ root.T)
-
-
 def _schedule_rows(ends: xarray.Dataset) -> list[Row]:
-    rows = []
-    for name in ends.schedule.values:
-        own = ends.sel(schedule=name)
-        note = f"training error {float(own.training_error):.0e}"
-        rows.append(
-            computed_row(f"{name}: distance of the end from (10.31)", 0.0, own.end_distance, 1e-9, note)
+    return [
+        computed_row(
+            f"{name}: distance of the end from (10.31)",
+            0.0,
+            ends.end_distance.sel(schedule=name),
+            1e-9,
+            f"training error {float(ends.training_error.sel(schedule=name)):.0e}",
         )
-    return rows
+        for name in ends.schedule.values
+    ]
 
 
 def _trained_ends(plan: Plan, seed: Seed) -> xarray.Dataset:
@@ -202,59 +200,48 @@ def _posterior(plan: Plan, seed: Seed) -> TrainedComparison:
     """Networks of which only the last layer learns, beside the Bayesian posterior."""
     from foretrain.compare.trained import compare_trained
 
-    mlp = _network(plan.bayes_widths[0])
-    options: dict[str, Any] = {"widths": plan.bayes_widths, "draws": plan.bayes_draws, "seed": seed}
-    return compare_trained(mlp, _TRAIN, _Y, _TESTS, learner="bayes", **options)
+    how: dict[str, Any] = {"learner": "bayes", "widths": plan.bayes_widths, "draws": plan.bayes_draws}
+    return compare_trained(_network(plan.bayes_widths[0]), _TRAIN, _Y, _TESTS, seed=seed, **how)
 
 
-def _posterior_rows(found: TrainedComparison) -> list[Row]:
-    kernels = output_kernels(bayes_equivalent_rates(_network()), _TRAIN, _TESTS)
-    same = np.abs(kernels.Theta_train - kernels.K_train).max()
-    title = (
-        "last layers of real networks, trained: rms z of means and covariances against the posterior (bound)"
-    )
-    judgement = found.judgement
-    return [
-        computed_row("last layer alone at the rates (10.46): largest |Θ − K|", 0.0, same, 1e-14),
-        Row(title, judgement.rms_bound, judgement.rms, agrees=bool(found.agrees)),
-        *(
-            measured_row(
-                f"last layers, trained: {found.entries[place].label}",
-                found.theory[place],
-                found.limit[place],
-                found.standard_error[place],
-                judgement.bound,
-            )
-            for place in np.flatnonzero(found.of("mean"))[:2]
-        ),
-    ]
-
-
-def _posterior_table(found: TrainedComparison) -> xarray.Dataset:
-    numbers = {"": found.theory, "_limit": found.limit, "_error": found.standard_error}
+def _posterior_table(comparison: TrainedComparison) -> xarray.Dataset:
+    numbers = {"": comparison.theory, "_limit": comparison.limit, "_error": comparison.standard_error}
     return xarray.Dataset(
         {f"posterior{name}": ("entry", values) for name, values in numbers.items()},
-        coords={"entry": [entry.label for entry in found.entries]},
+        coords={"entry": [entry.label for entry in comparison.entries]},
     )
+
+
+def _posterior_rows(comparison: TrainedComparison, data: xarray.Dataset) -> list[Row]:
+    kernels = output_kernels(bayes_equivalent_rates(_network()), _TRAIN, _TESTS)
+    same = np.abs(kernels.Theta_train - kernels.K_train).max()
+    judgement = comparison.judgement
+    subject, names = (
+        "last layers of real networks, trained",
+        ("posterior", "posterior_limit", "posterior_error"),
+    )
+    title = f"{subject}: rms z of means and covariances against the posterior (bound)"
+    return [
+        computed_row("last layer alone at the rates (10.46): largest |Θ − K|", 0.0, same, 1e-14),
+        Row(title, judgement.rms_bound, judgement.rms, agrees=bool(comparison.agrees)),
+        *(
+            limit_row(f"last layers, trained: {entry}", data.sel(entry=entry), judgement.bound, names)
+            for entry in data.entry.values[comparison.of("mean")][:2]
+        ),
+    ]
 
 
 def _figure(data: xarray.Dataset) -> Figure:
     figure = Figure("Every algorithm ends at the same function", columns=2, size=(13, 5.0))
     n = data.width.values.astype(float)
-    panel = figure.panel(
-        "the same networks, trained to the end by two algorithms",
-        log("width n", ticks=n),
-        log("rms distance of test outputs"),
-    )
+    title = "the same networks, trained to the end by two algorithms"
+    panel = figure.panel(title, log("width n", ticks=n), log("rms distance of test outputs"))
     for pair in data.pair.values:
         size = np.sqrt((data.apart.sel(pair=pair) ** 2).mean("draw")).values
         panel.curve(n, size, "o-", str(pair))
     panel.curve(n, 1.5 * size[0] * n[0] / n, "--", "1/n", FAINT)
-    panel = figure.panel(
-        "last layer trained alone: samples of the posterior",
-        names_axis(data.entry.values),
-        "(networks − posterior) / standard error",
-    )
+    title = "last layer trained alone: samples of the posterior"
+    panel = figure.panel(title, names_axis(data.entry.values), "(networks − posterior) / standard error")
     panel.level(y=0, color=INK)
     scores = (data.posterior_limit - data.posterior) / data.posterior_error
     panel.curve(np.arange(len(scores)), scores, "o", error=1)

@@ -227,11 +227,8 @@ def _figure(data: xarray.Dataset) -> Figure:
 
 def _add_widths(figure: Figure, data: xarray.Dataset) -> None:
     """Shift of the measured angle from infinite width against 1/n, and the line of theory."""
-    panel = figure.panel(
-        "real random ReLU networks; lines: theory to order $1/n$",
-        "1 / width",
-        r"measured $\psi$ − infinite-width $\psi$",
-    )
+    title = "real random ReLU networks; lines: theory to order $1/n$"
+    panel = figure.panel(title, "1 / width", r"measured $\psi$ − infinite-width $\psi$")
     inverse = 1 / data.width.values
     grid = np.array([0, 1.1 * inverse.max()])
     for color, layer in zip(PALETTE, data.measured_layer.values, strict=False):

@@ -59,10 +59,13 @@ def ratio_without_criticality(plan: Plan, seed: int) -> Result:
     """Sigmoid and softplus: the ratio is one at K = 0 for sigmoid, which needs a negative C_b, or nowhere."""
     data = _ratios(("sigmoid", "softplus"), np.linspace(0.0, 3.0, plan.points))
     sigmoid, softplus = criticality("sigmoid"), criticality("softplus")
+    # At K = 0 sigmoid would need C_b = -(sigma_0 / sigma_1)^2.
+    at_zero = KernelFunctions("sigmoid").at(np.array([1e-9]))
+    bias = -at_zero.square[0] / at_zero.slope_square[0]
     rows = (
         *_rows("sigmoid", {0.0: 1.0}),
         *_rows("softplus", {0.1: 0.598047, 1.0: 0.647204, 3.0: 0.707595}),
-        _negative_bias_row(),
+        computed_row("sigmoid: C_b that criticality at K = 0 needs", -4.0, bias, 1e-6),
         *_monomial_rows(),
         Row("sigmoid has a critical point", 0.0, float(sigmoid.exists), agrees=not sigmoid.exists),
         Row("softplus has a critical point", 0.0, float(softplus.exists), agrees=not softplus.exists),
@@ -87,13 +90,6 @@ def ratio_half_stable(plan: Plan, seed: int) -> Result:
         rows += _neighbour_rows(name)
     verdict = "Both have a half-stable critical point at K* > 0 besides the unstable one at K = 0."
     return Result(verdict, tuple(rows), data, partial(_ratio_figure, data, "Half-stable criticality"))
-
-
-def _negative_bias_row() -> Row:
-    """At K = 0 sigmoid would need C_b = -(sigma_0 / sigma_1)^2."""
-    values = KernelFunctions("sigmoid").at(np.array([1e-9]))
-    here = float(-values.square[0] / values.slope_square[0])
-    return computed_row("sigmoid: C_b that criticality at K = 0 needs", -4.0, here, 1e-6)
 
 
 def _monomial_rows() -> list[Row]:

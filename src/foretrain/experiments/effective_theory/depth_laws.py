@@ -37,38 +37,17 @@ class Plan:
 PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(1_000), Scale.PAPER: Plan(100_000)}
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A network and the kernel value of its input at layer 1."""
-
-    label: str
-    activation: str
-    C_b: float
-    C_W: float
-    first: float
-
-    def laws(self, depth: int) -> xarray.Dataset:
-        """Exact flow and asymptotic laws; one neuron wide, so that V / (n K^2) is V / K^2."""
-        mlp = MLP(self.activation, depth, width=1, C_b=self.C_b, C_W=self.C_W)
-        return asymptotics(mlp, [np.sqrt((self.first - self.C_b) / self.C_W)])
-
-
-def _cases() -> tuple[_Case, ...]:
-    """One activation or more for each class; the half-stable ones start on their fixed point."""
-    half_stable = []
-    for name in ("gelu", "swish"):
-        point = criticality(name).point
-        assert point is not None
-        assert point.K_star is not None
-        half_stable.append(_Case(name, name, point.C_b, point.C_W, point.K_star))
-    return (
-        _Case("tanh", "tanh", 0.0, 1.0, 1.0),
-        _Case("sin", "sin", 0.0, 1.0, 1.0),
-        _Case("relu", "relu", 0.0, 2.0, 1.0),
-        _Case("relu with biases", "relu", 0.1, 2.0, 1.0),
-        *half_stable,
-        _Case("tanh off-critical", "tanh", 0.3, 1.5, 1.0),
-    )
+def _cases() -> dict[str, tuple[str, float, float, float]]:
+    """Activation, C_b, C_W and the kernel at layer 1 for each class; half-stable ones start on their fixed point."""
+    points = {name: criticality(name).point for name in ("gelu", "swish")}
+    return {
+        "tanh": ("tanh", 0.0, 1.0, 1.0),
+        "sin": ("sin", 0.0, 1.0, 1.0),
+        "relu": ("relu", 0.0, 2.0, 1.0),
+        "relu with biases": ("relu", 0.1, 2.0, 1.0),
+        **{name: (name, at.C_b, at.C_W, at.K_star) for name, at in points.items() if at and at.K_star},
+        "tanh off-critical": ("tanh", 0.3, 1.5, 1.0),
+    }
 
 
 _K, _V, _G, _TUNED = "K l", "V / (K² l)", "G1", "tuned G1 l"
@@ -101,10 +80,12 @@ def depth_laws(plan: Plan, seed: int) -> Result:
     """K, V / K^2 and G1 against depth, exact and asymptotic, for all universality classes."""
     layers = np.unique(np.geomspace(1, plan.depth, _SHOWN_LAYERS).round().astype(int))
     flows = []
-    for case in track(_cases(), "depth laws"):
-        laws = case.laws(plan.depth)
+    for label, (activation, C_b, C_W, first) in track(list(_cases().items()), "depth laws"):
+        # One neuron wide, so that V / (n K^2) is V / K^2.
+        mlp = MLP(activation, plan.depth, width=1, C_b=C_b, C_W=C_W)
+        laws = asymptotics(mlp, [np.sqrt((first - C_b) / C_W)])
         constants = {name: laws.attrs.get(name, np.nan) for name in ("l_0", "universality_class")}
-        flows.append(laws.sel(layer=layers).assign(constants).drop_attrs().expand_dims(network=[case.label]))
+        flows.append(laws.sel(layer=layers).assign(constants).drop_attrs().expand_dims(network=[label]))
     data = xarray.concat(flows, "network", join="outer")
     data = data.assign_coords(network=data.network.astype(str))
     rows = (

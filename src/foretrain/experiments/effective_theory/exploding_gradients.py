@@ -58,10 +58,8 @@ PLANS: Mapping[Scale, Plan] = {
 
 def exploding_gradients(plan: Plan, seed: int) -> Result:
     """Mean squares of gradients layer by layer, on and off criticality, and shares of the tangent kernel."""
-    tasks = track(with_seeds(_CASES, seed), "networks")
-    data = xarray.concat(
-        [_measured(case, plan, own) for case, own in tasks], xarray.Variable("case", list(_CASES))
-    )
+    parts = [_measured(case, plan, own) for case, own in track(with_seeds(_CASES, seed), "networks")]
+    data = xarray.concat(parts, xarray.Variable("case", list(_CASES)))
     rows = (*_gradient_rows(data), *_share_rows())
     ends = [float(data.theory.sel(layer=1, case=f"relu, {word}")) for word in ("vanishing", "exploding")]
     judgement = "agree" if all(row.agrees is not False for row in rows) else "do NOT all agree"
@@ -75,12 +73,6 @@ def exploding_gradients(plan: Plan, seed: int) -> Result:
 def _network(case: str, width: int) -> MLP:
     name, C_W = _CASES[case]
     return MLP(name, _DEPTH, width, n_in=_X.shape[1], C_W=C_W)
-
-
-def _theory(case: str) -> Array:
-    """E |dz/db|^2 by layer: the bias terms of (9.28) at rates one."""
-    mlp = _network(case, 1)
-    return np.asarray(contributions(mlp, diagonal(mlp, _X).factors)[:, 0, 0])
 
 
 def gradient_squares(mlp: MLP, draws: int, seed: np.random.SeedSequence) -> Array:
@@ -106,6 +98,9 @@ def _measured(case: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
         values.append(norms.mean(axis=0))
         errors.append(np.maximum(norms.std(axis=0, ddof=1) / np.sqrt(draws), 1e-15))
     measured, error = np.stack(values), np.stack(errors)
+    # E |dz/db|^2 by layer: the bias terms of (9.28) at rates one.
+    mlp = _network(case, 1)
+    theory = np.asarray(contributions(mlp, diagonal(mlp, _X).factors)[:, 0, 0])
     limit, limit_error = infinite_width(widths, measured, error)
     return xarray.Dataset(
         {
@@ -113,7 +108,7 @@ def _measured(case: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
             "measured_error": (("width", "layer"), error),
             "limit": ("layer", limit),
             "standard_error": ("layer", limit_error),
-            "theory": ("layer", _theory(case)),
+            "theory": ("layer", theory),
         },
         coords={"width": widths, "layer": np.arange(1, _DEPTH + 1)},
     )

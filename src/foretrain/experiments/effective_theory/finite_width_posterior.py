@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray
@@ -27,29 +26,25 @@ from foretrain.support.progress import track
 from foretrain.support.seeds import integer, with_seeds
 from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.bayes import (
+    FiniteBayesPrediction,
     book_posterior_mean,
     finite_bayes_prediction,
     importance_posterior,
     representation_shift,
 )
 
-if TYPE_CHECKING:
-    import xarray
-
-    from foretrain.theory.prediction.bayes import FiniteBayesPrediction
-
 Array = NDArray[np.float64]
 
 # The first kernel of the example is [[1, .5, -.3], [.5, .8, .2], [-.3, .2, 1.2]]; the third input is not observed.
 _FIRST = np.array([[1.0, 0.5, -0.3], [0.5, 0.8, 0.2], [-0.3, 0.2, 1.2]])
 _INPUTS = np.linalg.cholesky((_FIRST - 0.1) / 1.5) * np.sqrt(3)
-_TARGETS = np.array([(0.7, -0.4), (0.2, 0.9)]).T
-_PAIRS = ((0, 0), (0, 1), (0, 2))
+_DATA = _INPUTS[:2], np.array([(0.7, -0.4), (0.2, 0.9)]).T, _INPUTS[2:]  # inputs, targets, tests
+_PAIRS, _WIRED = ((0, 0), (0, 1), (0, 2)), ((1, 1), (1, 2), (2, 2))  # of inputs, of outputs
 QUANTITIES = (
     "log evidence",
     *(f"mean of output {i}" for i in (1, 2)),
     "variance of an output, given the metric",
-    *(f"covariance of means of outputs {i} and {j}" for i, j in ((1, 1), (1, 2), (2, 2))),
+    *(f"covariance of means of outputs {i} and {j}" for i, j in _WIRED),
     *(f"metric of layer {layer}, inputs {a} and {b}" for layer in (2, 3) for a, b in _PAIRS),
 )
 _FOOTNOTE = "metric of layer 2, inputs 0 and 1"
@@ -58,10 +53,7 @@ _PANELS = {  # quantities and their labels
     "posterior mean": {f"mean of output {i}": f"output {i}" for i in (1, 2)},
     "posterior covariance": {
         "variance of an output, given the metric": "one output, given metric",
-        **{
-            f"covariance of means of outputs {i} and {j}": f"means of {i}, {j}"
-            for i, j in ((1, 1), (2, 2), (1, 2))
-        },
+        **{f"covariance of means of outputs {i} and {j}": f"means of {i}, {j}" for i, j in _WIRED},
     },
     "shift of hidden layers": {
         f"metric of layer {layer}, inputs 0 and {b}": f"layer {layer}, inputs 0, {b}"
@@ -80,13 +72,10 @@ class Case:
     noise: float
 
 
+_RELU = MLP("relu", 3, [48, 32], n_out=2, C_b=(0.1, 0.2, 0.1), C_W=(1.5, 1.7, 1.4))
 CASES = (
     Case("tanh", MLP("tanh", 3, 32, n_out=2, C_b=0.1, C_W=1.5), 0.0),
-    Case(
-        "relu, unequal layers",
-        MLP("relu", 3, [48, 32], n_out=2, C_b=(0.1, 0.2, 0.1), C_W=(1.5, 1.7, 1.4)),
-        0.1,
-    ),
+    Case("relu, unequal layers", _RELU, 0.1),
 )
 
 
@@ -120,17 +109,12 @@ def finite_width_posterior(plan: Plan, seed: int, parts: Parts) -> Result:
 def _measure(case: Case, multiple: int, draws: int, seed: int) -> xarray.Dataset:
     """n times what finite width changes, by importance weights."""
     mlp = case.mlp.replace(width=[multiple * width for width in case.mlp.hidden_widths])
-    posterior = importance_posterior(
-        mlp, _INPUTS[:2], _TARGETS, _INPUTS[2:], draws=draws, noise=case.noise, seed=seed
-    )
+    posterior = importance_posterior(mlp, *_DATA, draws=draws, noise=case.noise, seed=seed)
     infinite = _theory(mlp, case.noise)
     n = mlp.hidden_widths[-1]
     start = np.zeros(len(QUANTITIES))
-    start[:4] = (
-        infinite.infinite_log_evidence,
-        *infinite.infinite_mean.values[0],
-        _entry(infinite.infinite_covariance),
-    )
+    start[0], start[1:3] = infinite.infinite_log_evidence, infinite.infinite_mean.values[0]
+    start[3] = _entry(infinite.infinite_covariance)
     return xarray.Dataset(
         {
             "value": ("quantity", n * (_values(posterior.to_dataset()) - start)),
@@ -141,7 +125,7 @@ def _measure(case: Case, multiple: int, draws: int, seed: int) -> xarray.Dataset
 
 
 def _theory(mlp: MLP, noise: float) -> FiniteBayesPrediction:
-    return finite_bayes_prediction(mlp, _INPUTS[:2], _TARGETS, _INPUTS[2:], noise=noise)
+    return finite_bayes_prediction(mlp, *_DATA, noise=noise)
 
 
 def _entry(values: xarray.DataArray | None) -> float:
@@ -163,7 +147,7 @@ def _metrics(metric: xarray.DataArray) -> list[float]:
 def _coefficients(case: Case) -> Array:
     """n times the order 1/n of everything."""
     theory = _theory(case.mlp, case.noise)
-    moved = representation_shift(case.mlp, _INPUTS[:2], _TARGETS, _INPUTS[2:], noise=case.noise)["metric"]
+    moved = representation_shift(case.mlp, *_DATA, noise=case.noise)["metric"]
     assert theory.wiring is not None
     n, wiring = case.mlp.hidden_widths[-1], theory.wiring.values[0, :, 0]
     shift = [
@@ -185,7 +169,7 @@ def _dataset(measured: Sequence[xarray.Dataset], scales: tuple[int, ...]) -> xar
     inverse = 1 / np.array(scales, dtype=float)
     weights = np.stack([extrapolation_weights(inverse, own) for own in error])
     narrow = CASES[0].mlp
-    book = book_posterior_mean(narrow, _INPUTS[:2], _TARGETS, _INPUTS[2:])
+    book = book_posterior_mean(narrow, *_DATA)
     shift = narrow.hidden_widths[-1] * (book - _theory(narrow, 0.0).infinite_mean)
     return xarray.Dataset(
         {

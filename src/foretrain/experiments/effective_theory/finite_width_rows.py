@@ -15,7 +15,7 @@ from foretrain.theory.prediction.finite_width.projectors import course_of
 
 Array = NDArray[np.float64]
 
-INTERACTION, VARIANCE = "interaction of output 0 at 0", "ntk_variance of output 0 at 0"
+INTERACTION = "interaction of output 0 at 0"
 _NEAR = 2.0  # standard errors
 _POWER_KNOWN = 0.35  # largest standard error of a power of n that tells 1/n from no fall, or from 1/n^2
 _SIN, _TANH = "sin, L = 2, descent at 1.2", "tanh, L = 2, descent at 1.2"
@@ -30,11 +30,12 @@ _PAIRS = (
 
 def table(data: xarray.Dataset) -> tuple[Row, ...]:
     """Limits, largest widths, verdicts of all entries, differences between algorithms, and the printed formulas."""
+    scores = np.concatenate([each.values.ravel() for each in variance_scores(data).values()])
     return (
         *_limit_rows(data),
         *_widest_rows(data),
         *_verdict_rows(data),
-        *_variance_rows(data),
+        *rows_of("NTK-variance part at every width", agreement_rows(scores)),
         *(_difference_row(data, first, second) for first, second in _PAIRS),
         _power_row(data, _TANH, "mean"),
         *(_power_row(data, case, "ntk_change") for case in (_SIN, _TANH, _DEEP)),
@@ -88,35 +89,28 @@ def _limit_rows(data: xarray.Dataset) -> list[Row]:
 
 def _widest_rows(data: xarray.Dataset) -> list[Row]:
     """n (mean − infinite width) at the largest width: tested where higher orders are below the noise, for L = 2."""
+    from scipy.stats import binom, norm
+
     entries = [(title, at.isel(width=-1)) for title, at in _entries(data, "mean")]
     shallow = sum("L = 2" in title for title, _ in entries)
     bound = largest_score_allowed(shallow)
     rows, inside = [], 0
     for title, at in entries:
-        theory, here, error = (at[key].item() for key in ("theory", "measured", "measured_error"))
+        theory, value, error = (at[key].item() for key in ("theory", "measured", "measured_error"))
         title += f" less infinite width, times n, at n = {at['width'].item():.0f}"
-        near = abs(here - theory) <= _NEAR * error
+        near = abs(value - theory) <= _NEAR * error
         if "L = 2" in title:
             inside += near
             note = "" if near else "orders beyond 1/n or chance; the limit is tested above"
-            rows.append(measured_row(title, theory, here, error, bound, note))
+            rows.append(measured_row(title, theory, value, error, bound, note))
         else:
             note = "L = 3 at this width: orders beyond 1/n are as large as the noise; the limit is what is tested"
-            rows.append(Row(title, theory, here, error, note=note))
-    return [*rows, _near_row(inside, shallow)]
-
-
-def _near_row(inside: int, count: int) -> Row:
-    """Fewer than the bound are within two standard errors in one of a hundred runs."""
-    from scipy.stats import binom, norm
-
-    fewest = int(binom.ppf(0.01, count, 1 - 2 * norm.sf(_NEAR)))
-    return Row(
-        "means of networks with L = 2 at their largest width within 2 standard errors",
-        f"at least {fewest} of {count}",
-        f"{inside} of {count}",
-        agrees=inside >= fewest,
-    )
+            rows.append(Row(title, theory, value, error, note=note))
+    # Fewer than these are within two standard errors in one of a hundred runs.
+    fewest = int(binom.ppf(0.01, shallow, 1 - 2 * norm.sf(_NEAR)))
+    title = "means of networks with L = 2 at their largest width within 2 standard errors"
+    expected, here = f"at least {fewest} of {shallow}", f"{inside} of {shallow}"
+    return [*rows, Row(title, expected, here, agrees=inside >= fewest)]
 
 
 def _verdict_rows(data: xarray.Dataset) -> list[Row]:
@@ -134,11 +128,6 @@ def variance_scores(data: xarray.Dataset) -> dict[str, xarray.DataArray]:
     cases = [case for case in data["case"].values.tolist() if "two-step" not in case]
     found = {case: case_of(data, case) for case in cases}
     return {case: own["score"].sel(entry=entries_of(own, "ntk_variance")) for case, own in found.items()}
-
-
-def _variance_rows(data: xarray.Dataset) -> list[Row]:
-    scores = np.concatenate([each.values.ravel() for each in variance_scores(data).values()])
-    return rows_of("NTK-variance part at every width", agreement_rows(scores))
 
 
 def _difference_row(data: xarray.Dataset, first: str, second: str) -> Row:

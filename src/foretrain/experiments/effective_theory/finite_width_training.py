@@ -8,10 +8,10 @@ depends on the algorithm: the same networks end elsewhere, by as much as predict
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray
@@ -28,14 +28,12 @@ from foretrain.experiments.effective_theory.finite_width_rows import (
 )
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Scale
-from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, RED, Axis, Figure, log
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, PALETTE, RED, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import MLP
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.compare.trained.finite.comparison import FiniteComparison
     from foretrain.compare.trained.finite.goal import FiniteAlgorithm
 
@@ -46,8 +44,7 @@ _ANGLES = np.pi / 3 * np.arange(6) + 0.3
 _RADII = 1.6 * np.array([1.0, 1.15, 0.85, 1.1, 0.9, 1.2])
 
 
-@dataclass(frozen=True, eq=False)
-class Data:
+class Data(NamedTuple):
     """What is learned, and where it is asked."""
 
     X_train: Array
@@ -167,22 +164,16 @@ def compared(case: Case, draws: Draws, seed: Seed, parts: Parts) -> FiniteCompar
     """The comparison of one case, whose widths are kept one by one."""
     from foretrain.compare.trained.finite import compare_trained_finite
 
-    def kept(name: str, compute: Callable[[], xarray.Dataset]) -> xarray.Dataset:
-        return parts.get(f"{case.label} {name}", compute)
-
     mlp = case.mlp(min(draws))
-    own = case.data
     return compare_trained_finite(
         mlp,
-        own.X_train,
-        own.Y_train,
-        own.X_test,
+        *case.data,
         algorithm=case.algorithm,
         eta=_eta(case, mlp),
         widths=tuple(draws),
         draws=tuple(draws.values()),
         seed=seed,
-        keeper=kept,
+        keeper=lambda name, compute: parts.get(f"{case.label} {name}", compute),
     )
 
 
@@ -215,8 +206,8 @@ def _printed() -> dict[str, Any]:
     """n times two parts for ``SIN`` by the formulas as they are printed."""
     from foretrain.theory.prediction.finite_width import FiniteWidth, terms_as_printed
 
-    mlp, own = SIN.mlp(1024), SIN.data
-    ensemble = FiniteWidth.of(mlp, own.X_train, own.Y_train, own.X_test, spread="none")
+    mlp = SIN.mlp(1024)
+    ensemble = FiniteWidth.of(mlp, *SIN.data, spread="none")
     terms = terms_as_printed(ensemble, SIN.algorithm, _eta(SIN, mlp))
     n = {name: 1024 * float(term.values[0, 0]) for name, term in terms.items()}
     return {
@@ -225,22 +216,12 @@ def _printed() -> dict[str, Any]:
     }
 
 
-_SHOWN = {  # panels of the interaction: cases with their labels and colours
-    "sin, L = 2: the end depends on the algorithm": {
-        SMALL_STEPS: ("descent, η λ = 0.2", GREEN),
-        SIN: ("descent, η λ = 1.2", BLUE),
-        SIN_LEAP: ("two-step", ORANGE),
-    },
-    "tanh, L = 2: higher orders fall as 1/n": {
-        TANH: ("descent, η λ = 1.2", BLUE),
-        TANH_LEAP: ("two-step", ORANGE),
-    },
-    "L = 3": {
-        DEEP_SIN: ("sin, descent, η λ = 1.2", BLUE),
-        DEEP_LEAP: ("sin, two-step", ORANGE),
-        DEEP_TANH: ("tanh, descent, η λ = 1.2", RED),
-    },
+_SHOWN = {  # panels of the interaction
+    "sin, L = 2: the end depends on the algorithm": (SMALL_STEPS, SIN, SIN_LEAP),
+    "tanh, L = 2: higher orders fall as 1/n": (TANH, TANH_LEAP),
+    "L = 3": (DEEP_SIN, DEEP_LEAP, DEEP_TANH),
 }
+_COLORS = dict(zip((case.label for cases in _SHOWN.values() for case in cases), (*PALETTE, INK, FAINT)))
 
 
 def _figure(data: xarray.Dataset) -> Figure:
@@ -248,28 +229,28 @@ def _figure(data: xarray.Dataset) -> Figure:
     title = "Trained networks of finite width: n × (mean output − infinite width) against theory of order 1/n"
     figure = Figure(title, columns=3, size=(16.5, 9.6))
     present = {case: case_of(data, case) for case in data["case"].values.tolist()}
-    for title, looks in _SHOWN.items():
-        shown = {look: present[case.label] for case, look in looks.items() if case.label in present}
-        _add_interaction(figure, title, shown)
-    printed = data["printed_interaction"].item()
-    figure.panels[0].level(y=printed, color=BLUE, dash="--")
+    for title, cases in _SHOWN.items():
+        _add_interaction(figure, title, [present[case.label] for case in cases if case.label in present])
+    printed, color = data["printed_interaction"].item(), _COLORS[SIN.label]
+    figure.panels[0].level(y=printed, color=color, dash="--")
     widest = 1 / data["width"].values.min()
-    figure.panels[0].note(widest, printed, "η λ = 1.2, formulas as printed", BLUE, align="right", above=True)
+    figure.panels[0].note(widest, printed, "descent at 1.2 as printed", color, align="right", above=True)
     _add_limits(figure, present)
     _add_variance(figure, data)
     _add_kernel(figure, data, present)
     return figure
 
 
-def _add_interaction(figure: Figure, title: str, cases: Mapping[tuple[str, str], xarray.Dataset]) -> None:
+def _add_interaction(figure: Figure, title: str, cases: Sequence[xarray.Dataset]) -> None:
     """Measured at every width, the quadratic through them, and the theory at 1/n = 0."""
-    widths = sorted({int(n) for own in cases.values() for n in own["width"].values})
+    widths = sorted({int(n) for own in cases for n in own["width"].values})
     ticks = {0: "0", **{1 / n: f"1/{n}" for n in widths}}
     x = Axis("1/n", low=-0.0006, high=1.04 / widths[0], ticks=ticks)
     y = Axis("n × interaction,  n E[z(T) − z^F]", room=0.3)
     panel = figure.panel(title, x, y, legend="upper center", legend_columns=2)
-    for (label, color), every in cases.items():
-        own = every.sel(entry=INTERACTION)
+    for every in cases:
+        own, label = every.sel(entry=INTERACTION), every["case"].item()
+        color = _COLORS[label]
         inverse, limit = 1 / own["width"].values.astype(float), own["limit"].item()
         value, error = own["measured"].values, own["measured_error"].values
         panel.curve(inverse, value, "o", label, color, error=error)
@@ -306,35 +287,31 @@ def _add_limits(figure: Figure, cases: Mapping[str, xarray.Dataset]) -> None:
 
 def _add_variance(figure: Figure, data: xarray.Dataset) -> None:
     """z-scores of the kernel's variance part at every width: no extrapolation, no fit."""
-    panel = figure.panel(
-        "kernel's variance part, at each width (band: 2 s.e.)",
+    title = "kernel's variance part, at each width (band: 2 s.e.)"
+    x, y = (
         log("n", ticks=data["width"].values),
         Axis("(measured − theory) / standard error", low=-4.0, high=5.6),
-        legend="upper center",
-        legend_columns=2,
     )
+    panel = figure.panel(title, x, y, legend="upper center", legend_columns=2)
     panel.region(low=-2, high=2)
     panel.level(y=0, width=0.8)
     scores = variance_scores(data)
     for place, ((case, score), color) in enumerate(zip(scores.items(), (*PALETTE, INK))):
-        x = score["width"] * (1.0 + 0.035 * (place - len(scores) / 2))
+        places = score["width"] * (1.0 + 0.035 * (place - len(scores) / 2))
         for column, name in enumerate(score["entry"].values):
             label = "" if column else case.removesuffix(", descent at 1.2")
-            panel.curve(x, score.sel(entry=name), "o", label, color, hollow=column > 0)
+            panel.curve(places, score.sel(entry=name), "o", label, color, hollow=column > 0)
 
 
 def _add_kernel(figure: Figure, data: xarray.Dataset, cases: Mapping[str, xarray.Dataset]) -> None:
     """Distance of the mean change of the kernel from theory, all its entries, over the size of the change."""
     n = data["width"].values
-    panel = figure.panel(
-        "mean change of the tangent kernel by training",
-        log("n", ticks=n),
-        log("|n ΔNTK − theory| / |theory|", 0.004, 1.6),
-        legend="upper center",
-        legend_columns=2,
-    )
-    labels = [case.label for looks in _SHOWN.values() for case in looks if case.label in cases]
-    for case, color, marker in zip(labels, (*PALETTE, INK, FAINT), "oosoososo"):
+    title = "mean change of the tangent kernel by training"
+    x, y = log("n", ticks=n), log("|n ΔNTK − theory| / |theory|", 0.004, 1.6)
+    panel = figure.panel(title, x, y, legend="upper center", legend_columns=2)
+    for (case, color), marker in zip(_COLORS.items(), "oosoosos"):
+        if case not in cases:
+            continue
         size, noise = kernel_deviation(cases[case])
         seen = size > noise  # less is noise alone, which has no place on this axis
         widths = cases[case]["width"].values[seen]

@@ -131,8 +131,8 @@ def _ensembles(draws: dict[int, int], seed: Seed) -> xarray.Dataset:
     """d z / d eta at eta = 0 of real networks: its moments at every width, their limit, and infinite width."""
     batches = []
     for (width, count), own in with_seeds(draws.items(), seed):
-        slopes = _slopes(network(width), count, own)
-        batches.append(np.stack([_moments(batch) for batch in np.split(slopes, _BATCHES)]))
+        slopes = np.stack(np.split(_slopes(network(width), count, own), _BATCHES))
+        batches.append(np.concatenate([slopes.mean(axis=1), slopes.var(axis=1, ddof=1)], axis=1))
     labels, theory = _theory()
     return limits_of_batches(list(draws), batches, theory, "moment", labels)
 
@@ -162,11 +162,6 @@ def _move(groups: list[dict[str, Any]], steps: float) -> None:
     for group in groups:
         for parameter in group["params"]:
             parameter -= steps * group["lr"] * parameter.grad
-
-
-def _moments(slopes: Array) -> Array:
-    """Means of all inputs, then variances."""
-    return np.concatenate([slopes.mean(axis=0), slopes.var(axis=0, ddof=1)])
 
 
 def _theory() -> tuple[list[str], Array]:

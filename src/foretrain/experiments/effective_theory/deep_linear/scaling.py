@@ -105,20 +105,12 @@ def _measured_rows(data: xarray.Dataset, widths: list[int]) -> list[Row]:
 
 
 def _figure(data: xarray.Dataset) -> Figure:
-    figure = Figure(
-        f"Deep linear networks at depth over width r = {data.attrs['ratio']:g}", columns=2, size=(12, 4.8)
-    )
-    width = log("width n", ticks=_WIDTHS)
-    values = figure.panel(
-        "moments: exact (lines), real networks (points), limit (dotted)",
-        width,
-        log(r"$G_{2m}/G_2^m$", 1, 14, ticks=(1, 1.5, 2, 3, 5, 10)),
-    )
-    errors = figure.panel(
-        "distance from the limit: exact (solid), first order in 1/n (dashed)",
-        width,
-        log(r"$1-G_{2m}\,/\,(G_2^m\,e^{m(m-1)r})$"),
-    )
+    title = f"Deep linear networks at depth over width r = {data.attrs['ratio']:g}"
+    figure, width = Figure(title, columns=2, size=(12, 4.8)), log("width n", ticks=_WIDTHS)
+    title = "moments: exact (lines), real networks (points), limit (dotted)"
+    values = figure.panel(title, width, log(r"$G_{2m}/G_2^m$", 1, 14, ticks=(1, 1.5, 2, 3, 5, 10)))
+    title = "distance from the limit: exact (solid), first order in 1/n (dashed)"
+    errors = figure.panel(title, width, log(r"$1-G_{2m}\,/\,(G_2^m\,e^{m(m-1)r})$"))
     for color, order in zip(PALETTE, _ORDERS, strict=False):
         own, limit = data.sel(order=order), data.limit.sel(order=order).item()
         values.level(y=limit, color=color, dash=":", width=1.6)
