@@ -11,7 +11,6 @@ A function whose name ends in ``_figure`` returns a figure of matplotlib:
 ``fields``      ``training_figure``, ``layer_contributions_figure``, ``alignment_figure``, ``coactivation_figure``,
                 ``step_report_figure``: collective fields
 ``flow``        ``flow_figure``: statistics of a random network, layer by layer
-``global_ntk``  ``global_ntk_figure``: what gradient descent can change in a model's states
 ``phases``      ``phase_figure``: where signals explode, vanish or pass
 ``prediction``  ``prediction_figure``: what trained networks answer
 ``recording``   ``recording_figure``: what a recorder saw

@@ -107,9 +107,8 @@ def test_repr_and_dataset(gru: tuple[nn.Module, Tensor, Tensor, GlobalNTK, Globa
         "60 states",
         "effective rank",
         "in time",
-        "concatenated core",
-        "global_ntk_figure",
-        "LossDecrease",
+        "core V V*",
+        "share of the loss decrease",
     ):
         assert part in text
     data = found.to_dataset()
@@ -145,7 +144,7 @@ def test_every_member_of_a_sum() -> None:
     data = found.to_dataset()
     assert data["temporal_mode_cell"].dims == ("mode_cell", "batch_cell", "time_cell")
     assert float(data["temporal_rank_hidden"]) == found.views["hidden"].temporal_rank.value
-    assert "cell: rank" in repr(found)
+    assert "The state cell changes" in repr(found)
 
 
 def test_states_without_time_and_core() -> None:

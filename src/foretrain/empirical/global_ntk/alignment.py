@@ -21,22 +21,35 @@ from foretrain.empirical.global_ntk.axes import places_of
 from foretrain.empirical.target_modes import target_modes
 from foretrain.operators import Space
 from foretrain.operators.flat_blocks import random_signs
+from foretrain.support.answers import (
+    BLUE,
+    INK,
+    SKY,
+    Answer,
+    Axis,
+    Column,
+    Figure,
+    Result,
+    Table,
+    labelled,
+    log,
+    picked,
+)
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.empirical.global_ntk.kernel import GlobalNTK
 
 Array = NDArray[np.float64]
 
+_FIELDS = "singular_values rayleigh cosine proxy_rayleigh proxy_cosine standard_error"
 _EXACT_UNITS = 64
 _FIRST_PROBES = 16
 
 
-@dataclass(frozen=True)
-class StateAlignment:
+@dataclass(frozen=True, repr=False, eq=False)
+class StateAlignment(Result):
     """For every mode of the target: its singular value, and how NTK_S and the proxy V V* treat it.
 
     Rayleigh quotients are relative to the mean eigenvalue of their operator, so that 1 is what a random direction
@@ -50,30 +63,54 @@ class StateAlignment:
     proxy_cosine: Array
     standard_error: Array  # of the Rayleigh quotients; 0 where they are exact
 
-    def to_dataset(self) -> xarray.Dataset:
-        """All of it, by mode."""
-        import xarray
-
-        modes = np.arange(1, len(self.singular_values) + 1)
-        fields = {
-            name: ("mode", getattr(self, name))
-            for name in (
-                "singular_values",
-                "rayleigh",
-                "cosine",
-                "proxy_rayleigh",
-                "proxy_cosine",
-                "standard_error",
-            )
+    def answer(self) -> Answer:
+        """How fast each mode of the target changes from here, and which one lags behind."""
+        statement = (
+            "Speed is the Rayleigh quotient over the mean eigenvalue: 1 is what a random direction has."
+        )
+        record = picked(self, _FIELDS)
+        data = labelled({name: ("mode", values) for name, values in record.items()}, None, ["mode"])
+        energies, known = self.singular_values**2, np.isfinite(self.proxy_rayleigh).all()
+        columns = {
+            "target mode": data["mode"].values,
+            "energy": energies / energies.sum(),
+            Column("speed", error="±"): self.rayleigh,
+            "±": self.standard_error,
+            "cosine": self.cosine,
         }
-        return xarray.Dataset(fields, {"mode": modes})
+        proxy = {"speed by core": self.proxy_rayleigh, "cosine by core": self.proxy_cosine}
+        table = Table.of(columns | (proxy if known else {}))
+        fast, slow = int(np.argmax(self.rayleigh)), int(np.argmin(self.rayleigh))
+        said = []
+        if len(energies) > 1 and self.rayleigh[slow] <= self.rayleigh[fast] / 3:
+            ratio = self.rayleigh[fast] / self.rayleigh[slow] if self.rayleigh[slow] > 0 else np.inf
+            said = [
+                f"From here gradient descent changes mode {slow + 1} of the target {ratio:.3g} times more slowly "
+                f"than mode {fast + 1}."
+            ]
+        return Answer(statement, [table, *said, self._figure], data, record)
 
-    def __repr__(self) -> str:
-        rows = [
-            f"mode {i + 1}: rayleigh {r:.3g}, cosine {c:.3g}"
-            for i, (r, c) in enumerate(zip(self.rayleigh, self.cosine))
-        ]
-        return f"StateAlignment({'; '.join(rows)})"
+    def _figure(self) -> Figure:
+        figure = Figure(size=(5.6, 4.4))
+        self.draw(figure)
+        return figure
+
+    def draw(self, figure: Figure, ending: str = "") -> None:
+        """Add a panel with the speed of every mode, by NTK_S and by the core: 1 is a random direction."""
+        at, energies = np.arange(1, len(self.rayleigh) + 1), self.singular_values**2
+        ticks: dict[float, str] = {i: f"{i}\n{s:.0%}" for i, s in enumerate(energies / energies.sum(), 1)}
+        speeds = np.array([*self.rayleigh, *self.proxy_rayleigh, 1.0])
+        low = max(0.4 * float(np.nanmin(speeds)), 1e-8)
+        panel = figure.panel(
+            f"Speed of the target's modes{ending}",
+            Axis("mode of the target, and its part of the target", ticks=ticks),
+            log("", low=low, room=0.3),
+        )
+        texts = [f"cos {cosine:.2f}" for cosine in self.cosine]
+        panel.bars(at - 0.2, self.rayleigh, "NTK", BLUE, error=self.standard_error, width=0.36, texts=texts)
+        if np.isfinite(self.proxy_rayleigh).any():
+            panel.bars(at + 0.2, self.proxy_rayleigh, "core $V V^*$", SKY, width=0.36)
+        panel.level(y=1.0, color=INK, dash="--")
 
 
 def alignment(

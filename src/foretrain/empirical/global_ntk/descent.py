@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from foretrain.empirical.global_ntk.dynamics import Values
-
-if TYPE_CHECKING:
-    import xarray
+from foretrain.support.answers import Answer, Result, Table, labelled
 
 
-@dataclass(frozen=True)
-class LossDecrease:
+@dataclass(frozen=True, repr=False, eq=False)
+class LossDecrease(Result):
     """-dL/dt of gradient flow at rate 1: <NTK_S err, err> = |J* err|^2, the sum of every parameter's part."""
 
     by_parameter: Mapping[str, float]
@@ -31,18 +28,13 @@ class LossDecrease:
         total = self.total
         return {name: part / total if total else 0.0 for name, part in self.by_parameter.items()}
 
-    def to_xarray(self) -> xarray.DataArray:
-        """The parts, labelled by parameter."""
-        import xarray
-
-        parts = list(self.by_parameter.values())
-        return xarray.DataArray(
-            parts, {"parameter": list(self.by_parameter)}, "parameter", name="loss_decrease"
-        )
-
-    def __repr__(self) -> str:
-        parts = ", ".join(f"{name} {share:.1%}" for name, share in self.shares.items())
-        return f"LossDecrease(total {self.total:.4g}: {parts})"
+    def answer(self) -> Answer:
+        """The total, and every parameter's part."""
+        names, parts = list(self.by_parameter), list(self.by_parameter.values())
+        columns = {"parameter": names, "part": parts, "share": list(self.shares.values())}
+        data = labelled({"loss_decrease": ("parameter", parts)}, parameter=names)
+        statement = f"Gradient flow at rate 1 lowers the loss by {self.total:.4g} per unit of time."
+        return Answer(statement, [Table.of(columns)], data, self.by_parameter)
 
 
 def loss_decrease(gradient: Values) -> LossDecrease:

@@ -21,6 +21,7 @@ from torch import Tensor
 from foretrain.empirical.global_ntk.axes import feature_axis
 from foretrain.operators import Space, SumSpace
 from foretrain.operators.spaces import VectorSpace
+from foretrain.support.answers import Answer, Result
 
 Values = dict[str, Tensor]  # changes of parameters by name, (k, *shape)
 
@@ -32,6 +33,11 @@ class Dynamics(ABC):
     values: Tensor
     parameters: Mapping[str, Tensor]  # those that count
     best_block: int = 16
+
+    @property
+    def how(self) -> str:
+        """In words how its products are taken, where that needs saying."""
+        return ""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -103,7 +109,7 @@ class Dynamics(ABC):
         return tuple(name for name in self.parameters if name not in known)
 
 
-class Site(ABC):
+class Site(Result, ABC):
     """Where a weight matrix acts as q = W v: the rows v of all samples, steps and uses, and dh/dq.
 
     The weight's share of NTK_S is P_w (V V* (x) I) P_w* with V the rows, P_w = dh/dq (direct sum of Thm 1). A bias
@@ -126,8 +132,11 @@ class Site(ABC):
     def propagate_adjoint(self, vectors: Tensor) -> Tensor:
         """P_w*: (k, size) to (k, rows * features)."""
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self.parameters)}: rows of {self.space.describe()})"
+    def answer(self) -> Answer:
+        """Whose site it is, and the axes of its rows."""
+        return Answer(
+            f"{type(self).__name__} of {', '.join(self.parameters)}: rows of {self.space.describe()}"
+        )
 
     def product(self, vectors: Tensor) -> Tensor:
         """P_w (V V* (x) I) P_w*: the share of the weight in NTK_S."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,11 @@ from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
 from foretrain.empirical.global_ntk.ranks import RankBounds, rank_bounds
 from foretrain.operators import Operator, Space, SumSpace, Vector, add, dense_operator, from_functions, lift
 from foretrain.operators.spaces import VectorSpace
+from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+
+if TYPE_CHECKING:
+    from foretrain.empirical.global_ntk.summary import GlobalSummary
 
 Flat = Callable[[Tensor], Tensor]
 R = TypeVar("R")
@@ -228,12 +232,26 @@ class GlobalNTK(Operator):
         found: Operator = self.partial_trace(over=others, normalize=True, **options)
         return found
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """Its states and parameters; nothing is computed, ``summary`` has the numbers."""
         count = len(self.dynamics.parameters)
-        return (
+        statement = (
             f"GlobalNTK on {self.domain.describe()}: {self.size} states, {count} parameter{'s' * (count != 1)}, "
             f"{self.dtype}".replace("torch.", "")
         )
+        more = ".summary(y), which .plot() draws, has ranks, modes and weights; .alignment(y), .top_modes(k) and "
+        more += ".partial_trace(over=...) ask for one of them, .P, .K, .J and .sites are its parts."
+        return Answer(statement, [*filter(None, [self.dynamics.how]), more], self.to_xarray)
+
+    def summary(self, y: Any = None, readouts: Any = None, **options: Any) -> GlobalSummary:
+        """What there is to know at a glance: see ``global_ntk.summary.global_summary``."""
+        from foretrain.empirical.global_ntk.summary import global_summary
+
+        return global_summary(self, y, readouts, **options)
+
+    def plot(self, ax: Any = None, *, path: Any = None) -> Any:
+        """Draw its summary, which is made for it."""
+        return self.summary().plot(ax, path=path)
 
     def _whole(self, err: Any) -> Tensor:
         """A vector of the chosen states as one of the full state, (1, size)."""

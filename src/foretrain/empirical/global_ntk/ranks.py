@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.axes import places_of
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.memory import require_memory
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from foretrain.empirical.global_ntk.kernel import GlobalNTK
 
 
-@dataclass(frozen=True)
-class RankBounds:
+@dataclass(frozen=True, repr=False)
+class RankBounds(Result):
     """Ranks of delta h = NTK_S err as a matrix (batch * time, units), and of what bounds it.
 
     Ranks of kernels count eigenvalues above ``tolerance`` of the largest. Since delta h delta h^T <= E tr_unit(NTK_S)
@@ -47,11 +48,11 @@ class RankBounds:
             kept = kept and (not self.separable or self.change <= self.sites)
         return kept
 
-    def __repr__(self) -> str:
-        sites = "" if self.sites is None else f"; sites {self.sites} of {self.columns} columns"
-        return (
-            f"RankBounds(change {self.change} <= temporal {self.temporal}, spatial {self.spatial}{sites}; "
-            f"{'hold' if self.holds else 'BROKEN'} at relative tolerance {self.tolerance:g})"
+    def answer(self) -> Answer:
+        """Whether the bounds hold, and all ranks."""
+        kept = "hold" if self.holds else "are BROKEN"
+        return fields_answer(
+            self, f"The bounds on the rank of the change {kept} at tolerance {self.tolerance:g}."
         )
 
 

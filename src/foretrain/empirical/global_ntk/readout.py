@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from foretrain.empirical.models.calls import call_with
 from foretrain.empirical.models.refusals import close
 from foretrain.operators import Space
+from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     from foretrain.empirical.global_ntk.kernel import GlobalNTK
 
 
-@dataclass(frozen=True, eq=False)
-class Readout:
+@dataclass(frozen=True, repr=False, eq=False)
+class Readout(Result):
     """outputs = weight h + bias at every place of the states, or only at the ``last`` step.
 
     ``name`` is the path of the layer; empty if the states are the outputs.
@@ -45,10 +46,12 @@ class Readout:
             misfit = kept
         return misfit @ self.weight
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """Which layer it is, and its sizes."""
         where = "the states themselves" if not self.name else f"{self.name!r}"
         when = ", last step" if self.last else ""
-        return f"Readout({where}{when}: {self.weight.shape[1]} units to {self.weight.shape[0]} outputs)"
+        outputs, units = self.weight.shape
+        return Answer(f"Readout({where}{when}: {units} units to {outputs} outputs)")
 
 
 def find_readout(model: nn.Module, x: Any, kernel: GlobalNTK) -> Readout | None:

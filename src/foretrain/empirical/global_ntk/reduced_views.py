@@ -25,6 +25,7 @@ from foretrain.empirical.global_ntk.dynamics import Values
 from foretrain.operators.estimators import Estimate
 from foretrain.operators.estimators.estimate import Target, exact, jackknife
 from foretrain.operators.flat_blocks import basis_rows
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import unknown_name
 from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import Progress, track
@@ -44,8 +45,8 @@ _GROWTH = 4.0  # of their number between two looks at the error, at most: a look
 _SHARE = 0.25  # of the free memory, for the sheets
 
 
-@dataclass(frozen=True, eq=False)
-class ReducedView:
+@dataclass(frozen=True, repr=False, eq=False)
+class ReducedView(Result):
     """A reduced kernel, normalised as in (15), and its participation ratio.
 
     ``error`` is the expected distance of the matrix from the true kernel, relative in Frobenius norm; ``directions``
@@ -57,9 +58,10 @@ class ReducedView:
     error: float
     directions: int
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """Its rank, and how exact it is."""
         how = f"{self.directions} random directions" if self.directions else "exact"
-        return f"ReducedView({how}: {tuple(self.matrix.shape)} of effective rank {self.rank.value:.4g})"
+        return fields_answer(self, f"A reduced kernel of effective rank {self.rank.value:.4g} ({how}).")
 
 
 def reduced_view(kernel: GlobalNTK, kind: Kind, *, accuracy: float = 0.02, seed: Seed = 0) -> ReducedView:

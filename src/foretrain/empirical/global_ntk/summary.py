@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,25 +23,47 @@ from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.empirical.global_ntk.trace_shares import Shares, trace_shares
 from foretrain.operators import Space, SumSpace, dense_operator
 from foretrain.operators.estimators import Estimate
+from foretrain.support.answers import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PALETTE,
+    SKY,
+    Answer,
+    Axis,
+    Column,
+    Figure,
+    Part,
+    Result,
+    Table,
+    labelled,
+    log,
+    names_axis,
+    picked,
+    with_error,
+    with_others,
+)
+from foretrain.support.answers.table import cell_text
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
 
 _SPECTRUM = 20  # leading eigenvalues of the reduced kernel and of the core
 _TARGET_MODES = 3
+_MOST_PARAMETERS, _MOST_BARS = 24, 12  # of a table and of a picture, where the others are put together
+_MOST_SAMPLES = 24  # thin lines of one mode
+_ESTIMATE = "value standard_error products method"
 _TOLERANCE = 1e-4  # of residuals
 _STAGES = 4  # of one member
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class View:
+class View(Result):
     """One plain member of the states: its reduced kernels (15), its core, and its alignment with a target.
 
     ``temporal_modes`` are eigenvectors of NTK_temp, shaped as the places, such as (mode, batch, time), and
@@ -67,53 +90,88 @@ class View:
         places = list(self.axes)[:-1]
         return "time" if "time" in places else " x ".join(places) or "one place"
 
-    def to_dataset(self) -> xr.Dataset:
-        """All that it holds, labelled."""
-        import xarray as xr
-
-        places = list(self.axes)[:-1]
-        found = xr.Dataset(
-            {
-                "temporal_mode": (("mode", *places), self.temporal_modes),
-                "temporal_share": (("rank",), self.temporal_shares),
-                "core_share": (("core_rank",), self.core_shares),
-            },
-            coords={
-                "mode": np.arange(1, len(self.temporal_modes) + 1),
-                "rank": np.arange(1, len(self.temporal_shares) + 1),
-                "core_rank": np.arange(1, len(self.core_shares) + 1),
-            },
-            attrs={"temporal_error": self.temporal_error, "readout": self.readout or ""},
+    def answer(self) -> Answer:
+        """Its ranks, its modes, and what can be learned of a target."""
+        *places, units = self.axes.values()
+        subject = "The states change" if self.name == "states" else f"The state {self.name} changes"
+        text = (
+            f"{subject} with an effective rank of {_said(self.temporal_rank)} in {self.along} ({math.prod(places)} "
+            f"places) and {_said(self.spatial_rank)} in space ({units} {list(self.axes)[-1]}s)."
         )
-        for key in ("temporal_rank", "spatial_rank", "core_cosine"):
-            estimate = getattr(self, key)
-            if estimate is not None:
-                found[key], found[f"{key}_error"] = estimate.value, estimate.standard_error
+        if self.core_cosine is not None:
+            text += f" Cosine with the core V V* (x) I: {_said(self.core_cosine)}."
+        shown = slice(len(self.temporal_modes))
+        columns: dict[str, Any] = {f"mode in {self.along}": range(1, len(self.temporal_modes) + 1)}
+        columns |= {"share of the temporal kernel": self.temporal_shares[shown]}
+        columns |= {"share of the core V V*": self.core_shares[shown]} if len(self.core_shares) else {}
+        parts: list[Part] = [Table.of(columns), self._figure]
+        if self.alignment is not None:
+            through = (
+                f"through {self.readout}" if self.readout else "by the temporal kernel, without a readout"
+            )
+            parts += [f"Modes of the target in {self.name}, {through}.", self.alignment.answer()]
+        return Answer(text, parts, self._data, self._record())
+
+    def _data(self) -> Any:
+        variables: dict[str, Any] = {
+            "temporal_mode": (["mode", *list(self.axes)[:-1]], self.temporal_modes),
+            "temporal_share": ("rank", self.temporal_shares),
+            "core_share": ("core_rank", self.core_shares),
+            **picked(self, "temporal_rank spatial_rank core_cosine"),
+        }
+        notes = picked(self, "temporal_error readout")
+        found = labelled(variables, notes, ["mode", "rank", "core_rank"])
         if self.alignment is not None:
             aligned = self.alignment.to_dataset()
-            names = {key: f"target_{key}" for key in (*aligned.variables, "mode")}
-            found = found.merge(aligned.rename(names))
+            found = found.merge(aligned.rename({key: f"target_{key}" for key in aligned.variables}))
         if self.loss_decrease is not None:
-            found["loss_decrease"] = self.loss_decrease.to_xarray()
+            found = found.merge(self.loss_decrease.to_dataset())
         return found
 
-    def lines(self) -> list[str]:
-        """What it says."""
-        found = [
-            f"rank {_plus_minus(self.temporal_rank)} in {self.along}, {_plus_minus(self.spatial_rank)} in space "
-            f"({list(self.axes)[-1]})"
-        ]
-        if self.core_cosine is not None:
-            found.append(f"cosine with the concatenated core {_plus_minus(self.core_cosine)}")
-        if self.alignment is not None:
-            found.append(repr(self.alignment))
-        if self.loss_decrease is not None:
-            found.append(repr(self.loss_decrease))
-        return found
+    def _record(self) -> dict[str, Any]:
+        names = "axes temporal_error temporal_shares temporal_modes core_shares readout"
+        record = picked(self, names)
+        for name, estimate in picked(self, "temporal_rank spatial_rank core_cosine").items():
+            record[name] = None if estimate is None else picked(estimate, _ESTIMATE)
+        for name, found in picked(self, "alignment loss_decrease").items():
+            record |= {} if found is None else {name: found.answer().document()}
+        return record
+
+    def _figure(self) -> Figure:
+        figure = Figure(size=(9.0, 4.4))
+        self.draw(figure)
+        return figure
+
+    def draw(self, figure: Figure, ending: str = "") -> None:
+        """Add a panel with a row for each mode: thin lines are samples, over time or the last of the places."""
+        shape = self.temporal_modes.shape[1:]
+        along, steps = list(self.axes)[len(shape) - 1], shape[-1]
+        modes = self.temporal_modes.reshape(len(self.temporal_modes), -1, steps)
+        picked_samples = np.linspace(0, modes.shape[1] - 1, min(_MOST_SAMPLES, modes.shape[1])).astype(int)
+        few = len(picked_samples) < modes.shape[1]
+        count = f", {len(picked_samples)} of {modes.shape[1]} samples" if few else ", all samples"
+        panel = figure.panel(
+            f"Modes of the temporal kernel{ending}{count if len(shape) > 1 else ''}; right: shares of its trace",
+            Axis(along, low=0.0, high=max(steps - 1, 1), whole=True),
+            Axis(
+                "mode",
+                low=0.45 - len(modes),
+                high=0.55,
+                ticks={-row: str(row + 1) for row in range(len(modes))},
+            ),
+        )
+        places = np.tile(np.arange(steps + 1), len(picked_samples))
+        for row, (mode, share) in enumerate(zip(modes, self.temporal_shares)):
+            heights = mode[picked_samples] * 0.46 / max(float(np.abs(mode).max()), 1e-300) - row
+            line = np.pad(heights, ((0, 0), (0, 1)), constant_values=np.nan).ravel()  # broken between samples
+            style = "." if along == "batch" else "-"  # samples have no order
+            panel.level(y=-row, width=0.6)
+            panel.curve(places, line, style, color=PALETTE[row % len(PALETTE)], width=0.8, alpha=0.7)
+            panel.note(max(steps - 1, 1), -row, f"{100 * max(share, 0.0):.2g} %")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class GlobalSummary:
+class GlobalSummary(Result):
     """A global-state NTK: trace, effective rank tr(A)^2 / tr(A^2), leading eigenvalues, shares of the parameters.
 
     ``views`` holds a ``View`` for every member of the states: one, or those of a direct sum by name. Estimates carry
@@ -132,58 +190,160 @@ class GlobalSummary:
     views: Mapping[str, View]
     seconds: float
     notes: tuple[str, ...]
+    title: str = "Global-state NTK"  # of the picture
 
     @property
     def eigenvalue_shares(self) -> Array:
         """Leading eigenvalues over the trace."""
         return self.eigenvalues / self.trace.value if self.trace.value else np.zeros_like(self.eigenvalues)
 
-    def to_dataset(self) -> xr.Dataset:
-        """All that it holds, labelled; of several members each name ends in that of its member."""
-        import xarray as xr
+    def answer(self) -> Answer:
+        """Ranks, modes, what every state does, and which parameters do it."""
+        columns = {
+            "mode": range(1, len(self.eigenvalues) + 1),
+            "eigenvalue": self.eigenvalues,
+            "share of the trace": self.eigenvalue_shares,
+            "residual": self.residuals,
+        }
+        sizes = f"{self.size} states, {self.parameters} parameters, {self.dtype}"
+        statement = f"Global-state NTK on {self.axes}: {sizes}."
+        parts: list[Part] = [
+            f"Trace {_said(self.trace)}. Effective rank {_said(self.effective_rank)} of {self.size}.",
+            Table.of(columns),
+            self._figure,
+            *(without_figures(view.answer()) for view in self.views.values()),
+            self._parameter_table(),
+            *self.notes,
+            f"Computed in {self.seconds:.3g} s.",
+        ]
+        return Answer(statement, parts, self._data, self._record())
 
+    def _falls(self) -> dict[str, LossDecrease]:
+        """How fast the loss falls through every member where that is known, by what is said after it."""
+        known = {name: view.loss_decrease for name, view in self.views.items()}
+        endings = {name: f" through {name}" if len(known) > 1 else "" for name in known}
+        return {endings[name]: fall for name, fall in known.items() if fall is not None}
+
+    def _parameter_table(self) -> Table:
+        """Shares of the trace, and of how fast the loss falls where that is known."""
         shares = self.trace_shares
-        found = xr.Dataset(
+        order = np.argsort(-shares.values)[:_MOST_PARAMETERS]
+        names = [shares.names[place] for place in order]
+        columns: dict[Any, Any] = {
+            "parameter": names,
+            Column("share of the trace", error="±"): shares.values[order],
+            "±": shares.standard_errors[order],
+        }
+        for ending, fall in self._falls().items():
+            columns[f"share of the loss decrease{ending}"] = [fall.shares[name] for name in names]
+        return Table.of(columns)
+
+    def _data(self) -> Any:
+        shares = self.trace_shares
+        found = labelled(
             {
-                "eigenvalue": (("eigenmode",), self.eigenvalues),
-                "residual": (("eigenmode",), self.residuals),
-                "trace_share": (("parameter",), shares.values),
-                "trace_share_error": (("parameter",), shares.standard_errors),
-                "trace": self.trace.value,
-                "trace_error": self.trace.standard_error,
-                "effective_rank": self.effective_rank.value,
-                "effective_rank_error": self.effective_rank.standard_error,
+                "eigenvalue": ("eigenmode", self.eigenvalues),
+                "residual": ("eigenmode", self.residuals),
+                "trace_share": ("parameter", shares.values),
+                "trace_share_error": ("parameter", shares.standard_errors),
+                **picked(self, "trace effective_rank"),
             },
-            coords={
-                "eigenmode": np.arange(1, len(self.eigenvalues) + 1),
-                "parameter": np.array(shares.names, dtype=str),
-            },
-            attrs={name: getattr(self, name) for name in ("axes", "size", "parameters", "dtype", "seconds")},
+            picked(self, "axes size parameters dtype seconds"),
+            ["eigenmode"],
+            parameter=np.array(shares.names, dtype=str),
         )
         for name, view in self.views.items():
-            part = view.to_dataset()
-            if len(self.views) > 1:
-                own = {key for key in (*part.variables, *part.dims) if key != "parameter"}
-                part = part.rename({key: f"{key}_{name}" for key in own})
-            ending = f"_{name}" if len(self.views) > 1 else ""
+            part, ending = view.to_dataset(), f"_{name}" if len(self.views) > 1 else ""
+            own = {key for key in (*part.variables, *part.dims) if key != "parameter"}
+            part = part.rename({key: f"{key}{ending}" for key in own}) if ending else part
             found.attrs |= {f"{key}{ending}": value for key, value in part.attrs.items()}
             found = found.merge(part.reindex(parameter=found["parameter"]).drop_attrs())
         return found
 
-    def __repr__(self) -> str:
-        largest = ", ".join(f"{value:.4g}" for value in self.eigenvalues[:5])
-        shares = ", ".join(f"{name} {share:.1%}" for name, share in self.trace_shares.largest_first()[:6])
-        lines = [
-            f"GlobalSummary of {self.axes}: {self.size} states, {self.parameters} parameters, {self.dtype}",
-            f"  trace {_plus_minus(self.trace)}; effective rank {_plus_minus(self.effective_rank)}",
-            f"  largest eigenvalues {largest} (residuals up to {self.residuals.max():.1g})",
-            f"  shares of the trace: {shares}",
-        ]
+    def _record(self) -> dict[str, Any]:
+        shares = self.trace_shares
+        triples = zip(shares.names, shares.values, shares.standard_errors, strict=True)
+        return {
+            **picked(self, "axes size parameters dtype eigenvalues residuals notes seconds"),
+            **{name: picked(getattr(self, name), _ESTIMATE) for name in ("trace", "effective_rank")},
+            "trace_shares": {
+                name: {"value": value, "standard_error": error} for name, value, error in triples
+            },
+            "states": {name: view.answer().document() for name, view in self.views.items()},
+        }
+
+    def _figure(self) -> Figure:
+        """Spectrum, ranks and weights, then for every member its modes in time and its target's modes."""
+        rows, letters = ["ABC"], iter("DEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+        for view in self.views.values():
+            first = next(letters)
+            rows.append(f"{first}{first}{first if view.alignment is None else next(letters)}")
+        size = (13.5, 3.4 + 4.0 * len(self.views))
+        heights = [1.0] + [1.15] * len(self.views)
+        figure = Figure(self.title, layout=" ".join(rows), heights=heights, size=size)
+        self._draw_spectrum(figure)
+        self._draw_ranks(figure)
+        self._draw_weights(figure)
         for name, view in self.views.items():
-            own = f"{name}: " if len(self.views) > 1 else ""
-            lines += [f"  {own}{line}" for line in view.lines()]
-        lines += [f"  {note}" for note in self.notes]
-        return "\n".join([*lines, "  foretrain.report.global_ntk.global_ntk_figure(this) draws it"])
+            ending = f", {name}" if len(self.views) > 1 else ""
+            view.draw(figure, ending)
+            if view.alignment is not None:
+                view.alignment.draw(figure, ending)
+        return figure
+
+    def _draw_spectrum(self, figure: Figure) -> None:
+        """Shares of the trace by rank: of NTK_S, of the temporal kernels and of their cores."""
+        panel = figure.panel(
+            "Eigenvalues, share of the trace", Axis("mode", low=0.5, whole=True), log("", high=1.5)
+        )
+        curves = [(self.eigenvalue_shares, "all states", INK, "o-")]
+        for color, (name, view) in zip(PALETTE, self.views.items()):
+            ending = f", {name}" if len(self.views) > 1 else ""
+            curves.append((view.temporal_shares, f"in {view.along}{ending}", color, ".-"))
+            curves.append((view.core_shares, f"core $V V^*${ending}", color, "x:"))
+        for values, label, color, style in curves:
+            if len(values):
+                shown = np.where(values > 1e-7, values, np.nan)
+                panel.curve(range(1, len(values) + 1), shown, style, label, color, width=1.3)
+
+    def _draw_ranks(self, figure: Figure) -> None:
+        """Effective ranks beside the largest they could be."""
+        bars = [("all states", self.effective_rank, self.size, INK)]
+        for name, view in self.views.items():
+            ending = f"\n{name}" if len(self.views) > 1 else ""
+            *places, units = view.axes.values()
+            bars.append((f"in {view.along}{ending}", view.temporal_rank, math.prod(places), BLUE))
+            bars.append((f"in space{ending}", view.spatial_rank, units, ORANGE))
+        labels, ranks, most, colors = zip(*bars)
+        panel = figure.panel(
+            "Effective ranks", log("", 1.0, self.size**1.45), names_axis(labels, reverse=True)
+        )
+        texts = [f"{rank.value:.3g} of {limit}" for rank, limit in zip(ranks, most)]
+        panel.bars(range(len(bars)), most, color="#efefef", width=0.72, horizontal=True, texts=texts)
+        panel.bars(
+            range(len(bars)),
+            [rank.value for rank in ranks],
+            color=colors,
+            error=[rank.standard_error or np.nan for rank in ranks],
+            width=0.5,
+            horizontal=True,
+        )
+
+    def _draw_weights(self, figure: Figure) -> None:
+        """Every parameter's share of the trace and, where it is known, of the fall of the loss."""
+        trace = with_others(dict(zip(self.trace_shares.names, self.trace_shares.values)), _MOST_BARS)
+        falls = {f"of the loss decrease{ending}": fall.shares for ending, fall in self._falls().items()}
+        panel = figure.panel(
+            "Share of each parameter", "percent", names_axis(list(trace), reverse=True), legend="below"
+        )
+        columns = {"of the trace": trace, **falls}
+        height = 0.8 / len(columns)
+        for number, (color, (label, shares)) in enumerate(zip((GREEN, ORANGE, BLUE, SKY), columns.items())):
+            at = np.arange(len(trace)) + (number - (len(columns) - 1) / 2) * height
+            rest = 1.0 - sum(shares.get(name, 0.0) for name in trace)
+            values = 100 * np.array([shares.get(name, rest) for name in trace])
+            shown = label if len(columns) > 1 else ""
+            panel.bars(at, values, shown, color, width=0.92 * height, horizontal=True)
 
 
 def global_summary(
@@ -194,6 +354,7 @@ def global_summary(
     modes: int = 5,
     accuracy: float = 0.02,
     seed: Seed = 0,
+    title: str = "Global-state NTK",
 ) -> GlobalSummary:
     """Summarise a kernel, and how a target y lies in it.
 
@@ -231,6 +392,7 @@ def global_summary(
         views=views,
         seconds=time.perf_counter() - start,
         notes=tuple(notes),
+        title=title,
     )
 
 
@@ -338,7 +500,11 @@ def _advanced(bar: Progress, found: T) -> T:
     return found
 
 
-def _plus_minus(estimate: Estimate) -> str:
-    if not estimate.standard_error:
-        return f"{estimate.value:.4g}"
-    return f"{estimate.value:.4g} ± {estimate.standard_error:.2g}"
+def _said(estimate: Estimate) -> str:
+    return cell_text(with_error(estimate.value, estimate.standard_error))
+
+
+def without_figures(answer: Answer) -> Answer:
+    """The same for where a larger picture shows all of it."""
+    parts = [without_figures(part) if isinstance(part, Answer) else part for part in answer.parts]
+    return replace(answer, parts=[part for part in parts if not callable(part)])

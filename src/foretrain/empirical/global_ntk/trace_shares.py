@@ -13,6 +13,7 @@ from torch import Tensor
 from foretrain.operators.estimators.estimate import Target
 from foretrain.operators.estimators.exactness import AFFORDABLE
 from foretrain.operators.flat_blocks import basis_rows, random_signs
+from foretrain.support.answers import Answer, Result, dataset_table, labelled
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
 
@@ -25,8 +26,8 @@ _EXACT_SIZE = 256
 _FIRST, _MOST = 16, 512
 
 
-@dataclass(frozen=True, eq=False)
-class Shares:
+@dataclass(frozen=True, repr=False, eq=False)
+class Shares(Result):
     """Parts of a whole by name, with standard errors that are 0 where they are exact."""
 
     names: tuple[str, ...]
@@ -37,9 +38,11 @@ class Shares:
         """Names with values."""
         return sorted(zip(self.names, self.values.tolist()), key=lambda item: -item[1])
 
-    def __repr__(self) -> str:
-        parts = ", ".join(f"{name} {share:.1%}" for name, share in zip(self.names, self.values))
-        return f"Shares({parts})"
+    def answer(self) -> Answer:
+        """The shares by name."""
+        variables = {"share": ("parameter", self.values), "share_error": ("parameter", self.standard_errors)}
+        data = labelled(variables, parameter=list(self.names))
+        return Answer("Shares of the trace.", [dataset_table(data, "parameter", ["share"])], data)
 
 
 def trace_shares(kernel: GlobalNTK, *, accuracy: float = 0.02, seed: Seed = 0) -> Shares:

@@ -167,12 +167,6 @@ class GraphDynamics(Dynamics):
     def _sites(self) -> Sequence[Site]:
         return find_sites(self)
 
-    def __repr__(self) -> str:
-        return (
-            f"GraphDynamics of {self.space.describe()} by {len(self.parameters)} parameters: backward passes through "
-            "the graph, and their transposes"
-        )
-
     @cached_property
     def _local(self) -> Carrier:
         found = self._hooked.run(self._batch, cut)

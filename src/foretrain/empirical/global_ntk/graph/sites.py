@@ -82,10 +82,6 @@ class GraphSite(Site):
         gradients = self._carrier.back(self._start, self._dynamics.to_ends(vectors))
         return self._parts[0].arranged(self._group, gradients).flatten(1)
 
-    def __repr__(self) -> str:
-        rows, columns = self.inputs.shape
-        return f"GraphSite of {', '.join(self.parameters)}: {rows} rows of {columns} inputs"
-
     @cached_property
     def _inputs(self) -> Tensor:
         parts = [part.inputs(self._group).to(self._dynamics.values) for part in self._parts]

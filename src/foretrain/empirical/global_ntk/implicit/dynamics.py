@@ -122,11 +122,10 @@ class ImplicitDynamics(Dynamics):
         """What changes of the constraint do to the states: -P q."""
         return -self.propagate(tensors[0].flatten(1))
 
-    def __repr__(self) -> str:
-        return (
-            f"ImplicitDynamics of {self.space.describe()} by {len(self.parameters)} parameters: "
-            f"{self._inverse.describe()}"
-        )
+    @property
+    def how(self) -> str:
+        """How equations with D_h F are solved."""
+        return self._inverse.describe()
 
     @cached_property
     def _sites(self) -> Sequence[Site]:
