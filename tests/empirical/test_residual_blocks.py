@@ -201,7 +201,7 @@ def test_raw_parameters_need_a_function() -> None:
 def test_it_says_what_to_do() -> None:
     tuned = tune_block(mlp_branch(), signal(20, WIDTH), 0.9, draws=4)
     assert f"0.9 z + {tuned.xi:.4g} R(z)" in repr(tuned)
-    assert "would multiply the second moment" in repr(tuned)
+    assert f"multiply the second moment by {tuned.growth:.4g}" in repr(tuned)
     assert tuned.growth == pytest.approx(0.81 + tuned.G_RR + 1.8 * tuned.G_Rz, rel=0.1)
 
 

@@ -11,23 +11,21 @@ all readings below give X_l exactly. Away from it they differ, and each answers 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from foretrain.support.answers import Answer, Axis, Figure, Result, dataset_table, labelled, picked
 from foretrain.support.errors import InputError, NotSupportedError
-
-if TYPE_CHECKING:
-    import xarray
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class LayerScales:
+@dataclass(frozen=True, repr=False, eq=False)
+class LayerScales(Result):
     """Scales of every layer in three readings (signal: nan without a direction), in layer order."""
 
     layers: tuple[str, ...]
@@ -36,20 +34,23 @@ class LayerScales:
     spectral: Array
     signal: Array
 
-    def to_dataset(self) -> xarray.Dataset:
+    def answer(self) -> Answer:
         """All readings, by layer."""
-        import xarray
+        variables = {name: ("layer", values) for name, values in self._readings().items()}
+        data = labelled(variables, {"width": self.width}, ["layer"], name=("layer", list(self.layers)))
+        statement = f"Scales of {len(self.layers)} layers of width {self.width}."
+        return Answer(statement, [dataset_table(data, "layer"), self._figure], data)
 
-        readings = {name: ("layer", getattr(self, name)) for name in ("norm", "spectral", "signal")}
-        coordinates = {"layer": np.arange(1, len(self.layers) + 1), "name": ("layer", list(self.layers))}
-        return xarray.Dataset(readings, coordinates, attrs={"width": self.width})
+    def _readings(self) -> dict[str, Array]:
+        return picked(self, "norm spectral signal")
 
-    def __repr__(self) -> str:
-        rows = [
-            f"  {name}: norm {norm:.4g}, spectral {spectral:.4g}, signal {signal:.4g}"
-            for name, norm, spectral, signal in zip(self.layers, self.norm, self.spectral, self.signal)
-        ]
-        return "\n".join([f"LayerScales (width {self.width})", *rows])
+    def _figure(self) -> Figure:
+        figure = Figure("Scales of the layers", size=(5.6, 4.0))
+        panel = figure.panel("", Axis("layer", whole=True), "scale")
+        for name, values in self._readings().items():
+            if np.isfinite(values).any():
+                panel.curve(range(1, len(values) + 1), values, "o-", name)
+        return figure
 
 
 def layer_scales(model: nn.Module, direction: Any = None) -> LayerScales:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -29,13 +29,11 @@ from foretrain.empirical.global_ntk.readout import find_readout
 from foretrain.empirical.kernel_analysis.block_lanczos import BlockKrylov
 from foretrain.empirical.kernel_operator import NTKOperator, ntk_operator
 from foretrain.empirical.target_modes import TargetModes, target_modes
+from foretrain.support.answers import Answer, Figure, Result, Table, labelled, log, picked
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import available_bytes
 from foretrain.support.progress import Progress
 from foretrain.support.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    import xarray
 
 Array = NDArray[np.float64]
 Product = Callable[[Array], Array]  # of a kernel with columns (size, many)
@@ -50,7 +48,7 @@ _LADDER = 0.5 ** np.arange(40)  # shorter times, as parts of the longest
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ModePrediction:
+class ModePrediction(Result):
     """For every mode of the target and every budget of steps: the share of the mode that is left.
 
     ``residual[predictor]`` is (modes, budgets), negative where a mode is overshot; nan for "proxy" where the model
@@ -79,39 +77,49 @@ class ModePrediction:
         """By predictor: whether less than the threshold is left, (modes, budgets)."""
         return {name: np.abs(left) < self.threshold for name, left in self.residual.items()}
 
-    def to_dataset(self) -> xarray.Dataset:
-        """All of it, by predictor, mode, budget and parameter."""
-        import xarray
-
-        return xarray.Dataset(
-            {
-                "residual": (("predictor", "mode", "steps"), np.stack([*self.residual.values()])),
-                "initial": ("mode", self.initial),
-                "singular_value": ("mode", self.singular_values),
-                "half_time": ("mode", self.half_time),
-                "rayleigh": (("parameter", "mode"), np.stack([*self.by_parameter.values()])),
-            },
-            {
-                "predictor": list(self.residual),
-                "mode": np.arange(1, len(self.initial) + 1),
-                "steps": list(self.steps),
-                "parameter": list(self.by_parameter),
-            },
-            {"threshold": self.threshold, "lr": self.lr, "largest_rate": self.largest_rate},
+    def answer(self) -> Answer:
+        """What is left of every mode after the last budget, by every predictor."""
+        modes, last = np.arange(1, len(self.initial) + 1), f"left after {self.steps[-1]} steps"
+        learned = self.learned["linearised"][:, -1]
+        statement = (
+            f"{learned.sum()} of {len(modes)} modes are learned in {self.steps[-1]} steps (less than "
+            f"{self.threshold:.0%} left, linearised), told from the initial NTK."
         )
-
-    def __repr__(self) -> str:
-        last = self.steps[-1]
-        lines = [
-            f"mode {place + 1}: {abs(left):.1%} left after {last} steps, half-time {half:.3g} steps, "
-            + ("learned" if abs(left) < self.threshold else "not learned")
-            for place, (left, half) in enumerate(zip(self.residual["linearised"][:, -1], self.half_time))
-        ]
         if self.lr > self.largest_rate:
-            lines.append(f"lr {self.lr:.3g} is above {self.largest_rate:.3g}: linearised descent diverges")
-        return "\n  ".join(
-            [f"ModePrediction from the initial NTK, learned below {self.threshold:.0%}", *lines]
+            statement += f" lr {self.lr:.3g} is above {self.largest_rate:.3g}: linearised descent diverges."
+        columns = {
+            "mode": [f"mode {number}" for number in modes],
+            "singular value": self.singular_values,
+            **{f"{last}: {name}": np.abs(left[:, -1]) for name, left in self.residual.items()},
+            "half-time in steps": self.half_time,
+            "verdict": ["learned" if one else "not learned" for one in learned],
+        }
+        variables = {
+            "residual": ("predictor mode steps", np.stack([*self.residual.values()])),
+            "initial": ("mode", self.initial),
+            "singular_value": ("mode", self.singular_values),
+            "half_time": ("mode", self.half_time),
+            "rayleigh": ("parameter mode", np.stack([*self.by_parameter.values()])),
+        }
+        data = labelled(
+            variables,
+            picked(self, "threshold lr largest_rate"),
+            ["mode"],
+            predictor=list(self.residual),
+            steps=list(self.steps),
+            parameter=list(self.by_parameter),
         )
+        return Answer(statement, [Table.of(columns), self._figure], data)
+
+    def _figure(self) -> Figure:
+        figure = Figure("What is left of the target's modes", legend="below")
+        for mode in range(min(len(self.initial), 6)):
+            panel = figure.panel(f"mode {mode + 1}", log("steps"), log("share left"))
+            panel.level(y=self.threshold, dash=":")
+            for name, left in self.residual.items():
+                shown = np.where(np.isfinite(left[mode]), np.abs(left[mode]), np.nan)
+                panel.curve(self.steps, np.where(shown > 0, shown, np.nan), "o-", name)
+        return figure
 
 
 def predict_modes(

@@ -31,6 +31,7 @@ from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.models.model import Output, unchanged
 from foretrain.empirical.models.parameters import Rates, chosen, rate_of_each, trainable
 from foretrain.empirical.tangent_kernel.entry import ntk, prepare
+from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 
@@ -39,7 +40,7 @@ Array = NDArray[np.float64]
 _NEGLIGIBLE = 1e-15  # of the largest singular value of a sum: rounding
 
 
-class NetworkFeatures:
+class NetworkFeatures(Result):
     """Features and meta-features of a network as it is now; it may be trained afterwards, this keeps a copy.
 
     ``rates`` are the learning rates λ of the parameters, as in ``ft.ntk`` (an optimizer or its groups will do): with
@@ -64,9 +65,11 @@ class NetworkFeatures:
         self._model = deepcopy(model).to(dtype=dtype)
         self._output = output
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """Of which network."""
         count = sum(value.numel() for name, value in self._model.named_parameters() if name in self._names)
-        return f"NetworkFeatures({type(self._model).__name__} with {count} parameters as they were)"
+        kind = type(self._model).__name__
+        return Answer(f"NetworkFeatures({kind} with {count} parameters as they were)")
 
     def tensor(self, x: Any) -> Tensor:
         """Samples on the network's device; real numbers also in its dtype."""

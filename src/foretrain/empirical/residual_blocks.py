@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from foretrain.empirical.models.calls import explained
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, integer, spawn
@@ -33,8 +34,8 @@ Factory = Callable[[], nn.Module]
 _RESETS = ("reset_parameters", "_reset_parameters")  # torch's attention spells it with an underscore
 
 
-@dataclass(frozen=True)
-class BlockTuning:
+@dataclass(frozen=True, repr=False)
+class BlockTuning(Result):
     """Second moments of a block and the scale that keeps the signal's size; errors are over parameter draws."""
 
     gamma: float
@@ -52,17 +53,14 @@ class BlockTuning:
         """Factor by which one block with xi = 1 multiplies the second moment of the signal."""
         return self.gamma**2 + (self.G_RR + 2 * self.gamma * self.G_Rz) / self.G_zz
 
-    def __repr__(self) -> str:
-        return "\n".join(
-            [
-                f"BlockTuning: use z -> {self.gamma:g} z + {self.xi:.4g} R(z)",
-                f"  xi    {self.xi:.6g} ± {self.xi_error:.2g} over {self.draws} draws of the parameters",
-                f"  G_zz  {self.G_zz:.6g}   signal into the block",
-                f"  G_RR  {self.G_RR:.6g} ± {self.G_RR_error:.2g}   out of the branch",
-                f"  G_Rz  {self.G_Rz:.6g} ± {self.G_Rz_error:.2g}   overlap of both",
-                f"  with xi = 1 every block would multiply the second moment by {self.growth:.4g}",
-            ]
+    def answer(self) -> Answer:
+        """What to write, and the moments it comes from."""
+        rule = f"z -> {self.gamma:g} z + {self.xi:.4g} R(z)"
+        statement = (
+            f"Use {rule}: with xi = 1 every block would multiply the second moment by {self.growth:.4g}."
         )
+        meanings = {"G_zz": "signal into the block", "G_RR": "out of the branch", "G_Rz": "overlap of both"}
+        return fields_answer(self, statement, meanings)
 
 
 def residual_scale(G_zz: float, G_RR: float, G_Rz: float, gamma: float) -> float:

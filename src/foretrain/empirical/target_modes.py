@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import Answer, Result, labelled
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 
@@ -16,7 +17,7 @@ _EQUAL = 1e-6  # singular values closer than this, relatively, have no modes of 
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class TargetModes:
+class TargetModes(Result):
     """A target (places, outputs) and its leading singular modes: (modes,), (modes, places), (modes, outputs)."""
 
     matrix: Array
@@ -34,13 +35,18 @@ class TargetModes:
         inside = np.einsum("mp,po,mo->m", self.left, misfit.reshape(self.matrix.shape), self.right)
         return np.asarray(inside / self.values)
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """The singular values; the modes are in the data."""
         places, outputs = self.matrix.shape
         values = ", ".join(f"{value:.4g}" for value in self.values)
-        return (
-            f"TargetModes of {places} places x {outputs} outputs: singular values {values}\n"
-            "  .left (modes, places), .right (modes, outputs), .vectors, .shares(misfit)"
-        )
+        statement = f"TargetModes of {places} places x {outputs} outputs: singular values {values}"
+        variables = {
+            "singular_value": ("mode", self.values),
+            "left": ("mode place", self.left),
+            "right": ("mode output", self.right),
+        }
+        more = ".left (modes, places), .right (modes, outputs), .vectors, .shares(misfit)"
+        return Answer(statement, [more], lambda: labelled(variables, counted=["mode"]))
 
 
 def target_modes(matrix: Array, count: int = 3) -> TargetModes:

@@ -8,8 +8,6 @@ A function whose name ends in ``_figure`` returns a figure of matplotlib:
 ``doctor``      ``doctor_figure``: what a diagnosis found
 ``escape``      ``escape_figure``, ``trajectory_figure``: how long the plateau of a small initialisation is
 ``experiments`` ``experiments_figure``: how the rows of several experiments ended
-``fields``      ``training_figure``, ``layer_contributions_figure``, ``alignment_figure``, ``coactivation_figure``,
-                ``step_report_figure``: collective fields
 ``flow``        ``flow_figure``: statistics of a random network, layer by layer
 ``phases``      ``phase_figure``: where signals explode, vanish or pass
 ``prediction``  ``prediction_figure``: what trained networks answer

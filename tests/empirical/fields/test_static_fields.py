@@ -195,7 +195,7 @@ def test_the_text_names_layers_and_their_shares() -> None:
     text = repr(found)
     traces = np.einsum("laacc->l", found.kernel_by_layer.values)
     for share in traces / traces.sum():
-        assert f"{share:.4f}" in text
+        assert f"{share:.6g}" in text
     assert "4 -> 6 -> 5 -> 3" in text
     assert "needs no weights (47)" in repr(CASES["one layer"].fields())
     assert "raw: K is the sum over layers of Q * S" in text

@@ -265,7 +265,9 @@ def test_what_cannot_be_is_said_in_one_sentence(x: Tensor) -> None:
 
 def test_public_name_and_repr() -> None:
     kernel = ft.global_ntk(nn.GRU(2, 5, batch_first=True), torch.randn(3, 4, 2))
-    assert repr(kernel).startswith("GlobalNTK on (batch 3, time 4, unit 5): 60 states, 4 parameters, float32\n")
+    assert repr(kernel).startswith(
+        "GlobalNTK on (batch 3, time 4, unit 5): 60 states, 4 parameters, float32\n"
+    )
     assert list(kernel.sites) == ["weight_hh_l0", "weight_ih_l0"]
     assert "weight_hh_l0, bias_hh_l0" in repr(kernel.sites["weight_hh_l0"])
 

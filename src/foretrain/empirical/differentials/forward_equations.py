@@ -18,23 +18,20 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.differentials.layered import Rates, Stack, overlap
+from foretrain.support.answers import Result
 from foretrain.support.memory import require_memory
 
 _COPIES = 6  # of the largest tensor, held at once
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LayerDifferentials:
+class LayerDifferentials(Result):
     """All four of one layer: an axis of networks, then one of legs, neurons before samples, for every index."""
 
     ntk: Tensor
     dntk: Tensor
     dd_I: Tensor
     dd_II: Tensor
-
-    def __repr__(self) -> str:
-        networks, legs = self.ntk.shape[:2]
-        return f"LayerDifferentials of {networks} networks, {legs} legs: .ntk, .dntk, .dd_I, .dd_II"
 
 
 def forward_equations(stack: Stack) -> dict[int, LayerDifferentials]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from foretrain.support.answers import Answer, Result
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -26,7 +28,7 @@ class Rates:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Stack:
+class Stack(Result):
     """Networks with T layers at some samples; the last weights are the rows of the outputs."""
 
     signals: Sequence[Tensor]  # s^(0)..s^(T-1), (networks, samples, n)
@@ -45,11 +47,12 @@ class Stack:
         """How many."""
         return int(self.weights[-1].shape[1]) if self.weights else 0
 
-    def __repr__(self) -> str:
-        widths = "-".join(
-            str(size) for size in (*(signal.shape[-1] for signal in self.signals), self.outputs)
+    def answer(self) -> Answer:
+        """How many networks, of which widths."""
+        widths = "-".join(map(str, (*(signal.shape[-1] for signal in self.signals), self.outputs)))
+        return Answer(
+            f"Stack of {len(self.signals[0])} networks of widths {widths} at {self.samples} samples"
         )
-        return f"Stack of {len(self.signals[0])} networks of widths {widths} at {self.samples} samples"
 
 
 @dataclass(frozen=True, eq=False)

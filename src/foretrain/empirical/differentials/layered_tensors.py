@@ -26,16 +26,18 @@ from foretrain.empirical.differentials.layered import (
     overlap,
     same_output,
 )
+from foretrain.support.answers import Answer, Result
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LayeredDifferentials:
+class LayeredDifferentials(Result):
     """dH, ddI and ddII of a stack of networks, with an axis of networks first and one of legs for every index."""
 
     stack: Stack
 
-    def __repr__(self) -> str:
-        return f"LayeredDifferentials of a {self.stack!r}: .first() dH, .second() ddII, .third() ddI"
+    def answer(self) -> Answer:
+        """Of which networks; nothing is computed."""
+        return Answer(f"LayeredDifferentials of a {self.stack!r}: .first() dH, .second() ddII, .third() ddI")
 
     @cached_property
     def _layers(self) -> tuple[list[Level], Top]:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from foretrain.support.answers import Answer, Result
+
 if TYPE_CHECKING:
     import xarray as xr
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Differential:
+class Differential(Result):
     """``values``: one axis of samples for every index, then one axis of outputs for every index.
 
     ``np.asarray(found)`` gives an array; ``found.route`` says how it was computed, ``found.notes`` what to know.
@@ -66,19 +68,18 @@ class Differential:
             np.asarray(self), dims=self.dims, coords=coordinates, name=self.name, attrs=attributes
         )
 
-    def to_dataset(self) -> xr.Dataset:
-        """What ``ft.save`` writes."""
-        return self.to_xarray().to_dataset()
-
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """Its sizes, how large its entries are, and how it was found."""
         sizes = ", ".join(f"{name} {size}" for name, size in zip(self.dims, self.shape))
         kind = str(self.values.dtype).removeprefix("torch.")
-        notes = "".join(f"\n  {note}" for note in self.notes)
-        return f"Differential({self.name}: {sizes}; {kind}; {self.route}){notes}"
+        rms, largest = float(self.values.square().mean().sqrt()), float(self.values.abs().max())
+        entries = f"Entries have the root mean square {rms:.4g} and are up to {largest:.4g} in size."
+        statement = f"Differential({self.name}: {sizes}; {kind}; {self.route})"
+        return Answer(statement, [entries, *self.notes], self.to_xarray)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SecondDifferentials:
+class SecondDifferentials(Result):
     """Both second differentials: ``dd_I`` = D³z_0[g_1, g_2, g_3] (∞.5) and ``dd_II`` = u_13 · λ u_24 (∞.7).
 
     In dd_I index 0 is the output that is differentiated three times. In dd_II outputs 1 and 2 are differentiated
@@ -88,14 +89,17 @@ class SecondDifferentials:
     dd_I: Differential
     dd_II: Differential
 
-    def to_dataset(self) -> xr.Dataset:
-        """What ``ft.save`` writes."""
+    def answer(self) -> Answer:
+        """Both, one after the other."""
         import xarray as xr
 
-        return xr.Dataset({"dd_I": self.dd_I.to_xarray(), "dd_II": self.dd_II.to_xarray()})
-
-    def __repr__(self) -> str:
-        return f"{self.dd_I!r}\n{self.dd_II!r}"
+        both = {"dd_I": self.dd_I, "dd_II": self.dd_II}
+        parts = [found.answer() for found in both.values()]
+        return Answer(
+            "Both second differentials of the tangent kernel.",
+            parts,
+            lambda: xr.Dataset({name: one.to_xarray() for name, one in both.items()}),
+        )
 
 
 def by_index(joint: Tensor, samples: int, outputs: int) -> Tensor:

@@ -19,11 +19,12 @@ from foretrain.empirical.differentials.autodiff import Directions
 from foretrain.empirical.differentials.entry import Options, Preparation, prepared
 from foretrain.empirical.kernel_operator.passes import Linearised
 from foretrain.empirical.models.model import unchanged
+from foretrain.support.answers import Answer, Axis, Figure, Result, Table, labelled, log
 from foretrain.support.errors import InputError
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class StepPrediction:
+class StepPrediction(Result):
     """Outputs (N, C) and kernels (N, N, C, C) before and after one step; predictions by their order in η."""
 
     lr: float
@@ -49,17 +50,38 @@ class StepPrediction:
             order: float((self.ntk_after - value).abs().max()) for order, value in self.predicted_ntk.items()
         }
 
-    def __repr__(self) -> str:
-        lines = [f"StepPrediction(lr = {self.lr:g}): largest error of each order in lr"]
+    def answer(self) -> Answer:
+        """How far the step moves outputs and kernel, and by how much each order misses it."""
         moved = float((self.outputs_after - self.outputs_before).abs().max())
         turned = float((self.ntk_after - self.ntk_before).abs().max())
-        for name, size, errors in (
-            ("outputs", moved, self.output_errors),
-            ("ntk", turned, self.ntk_errors),
-        ):
-            told = ", ".join(f"order {order}: {error:.3g}" for order, error in errors.items())
-            lines.append(f"  {name}: largest change {size:.3g}; {told}")
-        return "\n".join(lines)
+        changes = f"outputs by up to {moved:.3g} and the kernel by up to {turned:.3g}"
+        statement = f"One step with lr = {self.lr:g} changes {changes}."
+        orders = [f"order {order}" for order in self.output_errors]
+        ntk = [self.ntk_errors.get(order) for order in self.output_errors]
+        errors = {
+            "prediction": orders,
+            "largest error of outputs": self.output_errors.values(),
+            "of the kernel": ntk,
+        }
+        variables: dict[str, Any] = {
+            f"outputs_{when}": ("sample output", getattr(self, f"outputs_{when}"))
+            for when in ("before", "after")
+        }
+        pairs = "sample sample_2 output output_2"
+        variables |= {f"ntk_{when}": (pairs, getattr(self, f"ntk_{when}")) for when in ("before", "after")}
+        variables |= {
+            f"outputs_order_{n}": ("sample output", one) for n, one in self.predicted_outputs.items()
+        }
+        variables |= {f"ntk_order_{n}": (pairs, one) for n, one in self.predicted_ntk.items()}
+        data = labelled(variables, {"lr": self.lr})
+        return Answer(statement, [Table.of(errors), self._figure], data)
+
+    def _figure(self) -> Figure:
+        figure = Figure("Largest error of the predicted step", size=(5.6, 4.0))
+        panel = figure.panel("", Axis("order in the learning rate", whole=True), log("largest error"))
+        for name, errors in (("outputs", self.output_errors), ("kernel", self.ntk_errors)):
+            panel.curve(list(errors), list(errors.values()), "o-", name)
+        return figure
 
 
 def step_prediction(

@@ -8,7 +8,7 @@ conjugate fields b_l go back, and their overlaps make the tangent kernel of the 
 ``fields``           all fields of a model, each computed when asked for; predictions and real steps
 ``simulate``         one hidden layer trained without weights, ``weight_training`` the same with them
 ``weight_free``      the object behind ``simulate``, to be stepped by hand
-``record_fields``    layer contributions, spectra and alignment while a copy of the model learns
+``record_fields``    layer contributions, spectra and alignment while a copy learns, ``FieldRecord`` draws it
 ``heavy_tail``       exponent of a spectrum's tail, ``tail_p_value`` whether a power law fits it
 ``effective_rank``   how many eigenvalues count: their participation ratio; ``entropy_rank`` by entropy
 """
@@ -22,11 +22,12 @@ from foretrain.empirical.fields.one_hidden_layer import (
     weight_free,
     weight_training,
 )
-from foretrain.empirical.fields.record import record_fields
+from foretrain.empirical.fields.record import FieldRecord, record_fields
 from foretrain.empirical.fields.spectra import effective_rank, entropy_rank
 from foretrain.empirical.fields.step_report import StepReport
 
 __all__ = [
+    "FieldRecord",
     "Fields",
     "FirstOrderStep",
     "HeavyTail",

@@ -16,7 +16,7 @@ from foretrain.empirical.fields.first_order import FirstOrderStep
 from foretrain.empirical.fields.heavy_tails import HeavyTail, heavy_tail
 from foretrain.empirical.fields.labels import OUTPUTS, PAIR, labelled
 from foretrain.empirical.fields.observation import observe
-from foretrain.empirical.fields.presentation import fields_text
+from foretrain.empirical.fields.presentation import describe
 from foretrain.empirical.fields.readout import ReadoutLike
 from foretrain.empirical.fields.recognition import find_chain
 from foretrain.empirical.fields.state import (
@@ -28,6 +28,7 @@ from foretrain.empirical.fields.state import (
     joined,
 )
 from foretrain.empirical.fields.step_report import StepReport, step_report
+from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def fields(model: nn.Module, x: Tensor, *, readout: ReadoutLike = None, normaliz
     return Fields(find_state(model, x, readout), normalized)
 
 
-class Fields:
+class Fields(Result):
     """Overlaps, conjugate fields, kernels and metrics of M inputs in layers 1..L; u_0 are the inputs."""
 
     def __init__(self, state: FieldState, normalized: bool = False) -> None:
@@ -88,8 +89,9 @@ class Fields:
         """The factor in front of the readout: 1/n_L for the mean, else 1."""
         return self.state.readout.scale
 
-    def __repr__(self) -> str:
-        return fields_text(self.state, self.normalized)
+    def answer(self) -> Answer:
+        """The layers with their share of the kernel, and what to ask next."""
+        return describe(self)
 
     @property
     def outputs(self) -> xr.DataArray:

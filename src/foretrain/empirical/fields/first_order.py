@@ -19,6 +19,7 @@ from torch import Tensor
 from foretrain.empirical.fields.labels import labelled
 from foretrain.empirical.fields.state import FieldState
 from foretrain.empirical.fields.transport import weighted_correlator
+from foretrain.support.answers import Answer, Result, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FirstOrderStep:
+class FirstOrderStep(Result):
     """Predicted changes of all inputs; the first ones are trained on, the others only watched (62)-(64)."""
 
     state: FieldState
@@ -152,17 +153,17 @@ class FirstOrderStep:
         coords = {"training": ("input", seen)}
         return labelled(values, dims, meaning, coords, lr=self.lr, loss_scale=self.loss_scale)
 
-    def __repr__(self) -> str:
-        change = self.residual_change
+    def answer(self) -> Answer:
+        """What the step does to the loss, and how far the activations of every layer move."""
+        change, watched = self.residual_change, self.state.chain.inputs - self.training
         before = float(self.loss_scale * (self.driving**2).sum())
         slope = float(2 * self.loss_scale * (self.driving * change[: self.training]).sum())
-        watched = self.state.chain.inputs - self.training
-        return "\n".join(
-            [
-                f"FirstOrderStep with lr = {self.lr:g} on {self.training} inputs"
-                + (f", {watched} more watched" if watched else ""),
-                f"  loss {before:.6g}, first-order change {slope:.4g}; largest change of an output "
-                f"{float(change.abs().max()):.4g}",
-                "  residual(), local(l), activation(l) for l = 1..L, conjugate(l) for l = 0..L-1",
-            ]
+        statement = (
+            f"First-order step with lr = {self.lr:g} on {self.training} inputs"
+            f"{f', {watched} more watched' if watched else ''}: loss {before:.6g}, first-order change {slope:.4g}; "
+            f"largest change of an output {float(change.abs().max()):.4g}."
         )
+        sizes = [float(u.square().mean().sqrt()) for u in self.activation_changes[1:]]
+        table = Table.of({"layer": range(1, len(sizes) + 1), "rms change of u": sizes})
+        more = "residual(), local(l), activation(l) for l = 1..L, conjugate(l) for l = 0..L-1"
+        return Answer(statement, [table, more], self.residual)

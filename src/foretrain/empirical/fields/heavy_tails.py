@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
@@ -19,8 +20,8 @@ from foretrain.support.seeds import Seed, generator
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class HeavyTail:
+@dataclass(frozen=True, repr=False)
+class HeavyTail(Result):
     """Density ~ value^(-exponent) from ``minimum`` on, found in the largest ``tail`` of ``count`` values."""
 
     exponent: float
@@ -30,16 +31,16 @@ class HeavyTail:
     count: int
     distance: float
 
-    def __repr__(self) -> str:
-        return "\n".join(
-            [
-                f"HeavyTail: density ~ value^-{self.exponent:.3f} (± {self.standard_error:.2g}) from "
-                f"{self.minimum:.4g} on",
-                f"  fitted to the largest {self.tail} of {self.count} values, Kolmogorov-Smirnov distance "
-                f"{self.distance:.3g}",
-                "  an experiment, not a theorem: any spectrum has a best exponent; tail_p_value says if it fits",
-            ]
+    def answer(self) -> Answer:
+        """The exponent, and what it rests on."""
+        statement = (
+            f"Density ~ value^-{self.exponent:.3f} from {self.minimum:.4g} on: an experiment, not a theorem."
         )
+        meanings = {
+            "tail": "values that were fitted, the largest",
+            "distance": "Kolmogorov-Smirnov; any spectrum has a best exponent, tail_p_value says if it fits",
+        }
+        return fields_answer(self, statement, meanings)
 
 
 def heavy_tail(values: ArrayLike, smallest_tail: int = 10) -> HeavyTail:

@@ -28,6 +28,7 @@ from foretrain.empirical.fields.state import (
     find_state,
     joined,
 )
+from foretrain.support.answers import Answer, Result, labelled
 from foretrain.support.errors import NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -41,7 +42,7 @@ _FIELDS = ("preactivation", "activation")
 
 
 @dataclass(eq=False, repr=False)
-class WeightFreeNetwork:
+class WeightFreeNetwork(Result):
     """The fields of a network with one hidden layer, ready to be evolved; trained inputs come first.
 
     ``gram`` (inputs, trained) is what the hidden layer sees of the inputs: Q^0, plus 1 for a trained bias, zero for
@@ -95,21 +96,21 @@ class WeightFreeNetwork:
     def _read(self, u: Tensor) -> Tensor:
         return u @ self.readout.T + self.offset
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """What is evolved, and the loss before its next step."""
         inputs, trained = self.gram.shape
-        exact = (
-            "exact for all time"
-            if self.evolve == "preactivation"
-            else "exact until a dead unit should revive"
+        by_v = self.evolve == "preactivation"
+        exact = "exact for all time" if by_v else "exact until a dead unit should revive"
+        loss = float(((self.outputs[:trained] - self.targets) ** 2).sum())
+        statement = (
+            f"Weight-free network of {self.field.shape[1]} hidden units after {self.steps} steps: {trained} trained "
+            f"inputs, {inputs - trained} only watched, {len(self.readout)} outputs, readout "
+            f"{'trained' if self.trains_readout else 'fixed'}; sum of squared residuals {loss:.6g}. It evolves the "
+            f"{self.evolve}s, {exact}: step(lr, loss_scale), then .outputs, .activations, .field."
         )
-        return "\n".join(
-            [
-                f"WeightFreeNetwork of {self.field.shape[1]} hidden units after {self.steps} steps",
-                f"  {trained} trained inputs, {inputs - trained} only watched, {len(self.readout)} outputs, "
-                f"readout {'trained' if self.trains_readout else 'fixed'}",
-                f"  evolves the {self.evolve}s: {exact}",
-                "  step(lr, loss_scale), then .outputs, .activations, .field",
-            ]
+        variables = {"outputs": ("input output", self.outputs), "field": ("input unit", self.field)}
+        return Answer(
+            statement, data=lambda: labelled(variables, {"steps": self.steps, "evolved": self.evolve})
         )
 
 
@@ -265,18 +266,13 @@ def _head(state: FieldState) -> _Head:
 
 
 def _trajectory(times: list[int], outputs: list[Tensor], targets: Tensor, loss_scale: float) -> xr.Dataset:
-    import xarray as xr
-
-    values, trained = torch.stack(outputs).detach(), len(targets)
+    values, trained = torch.stack(outputs), len(targets)
     losses = loss_scale * ((values[:, :trained] - targets) ** 2).sum(dim=(1, 2))
-    return xr.Dataset(
+    return labelled(
         {
-            "outputs": (
-                ("step", "input", "output"),
-                values.cpu().numpy(),
-                {"meaning": "outputs before the step"},
-            ),
-            "loss": (("step",), losses.cpu().numpy(), {"meaning": "loss on the trained inputs"}),
+            "outputs": ("step input output", values, "outputs before the step"),
+            "loss": ("step", losses, "loss on the trained inputs"),
         },
-        coords={"step": times, "training": ("input", [row < trained for row in range(values.shape[1])])},
+        step=times,
+        training=("input", [row < trained for row in range(values.shape[1])]),
     )

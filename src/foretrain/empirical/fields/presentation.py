@@ -1,39 +1,75 @@
-"""Fields as text."""
+"""What fields show of themselves: the layers' shares of the kernel, and which inputs are active together."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from foretrain.empirical.fields.chain import Layer
 from foretrain.empirical.fields.state import FieldState
+from foretrain.support.answers import Answer, Axis, Figure, dataset_table, labelled
+
+if TYPE_CHECKING:
+    from foretrain.empirical.fields.entry import Fields
 
 
-def fields_text(state: FieldState, normalized: bool) -> str:
+def describe(found: Fields) -> Answer:
     """The layers with their share of the kernel, and what to ask next."""
-    chain = state.chain
-    widths = " -> ".join(map(str, chain.widths))
+    state, chain = found.state, found.state.chain
     traces = state.kernel_traces()
     total = float(traces.sum())
-    lines = [
-        f"Fields of {chain.inputs} inputs in {widths}, read out as {state.readout.label}",
-        f"  {'layer':<7}{'weights':<22}{'learns':<14}{'share of tr K':>14}{'mean slope':>12}",
-    ]
-    for number, layer in enumerate(chain.layers, start=1):
-        share = float(traces[number - 1]) / total if total > 0 else float("nan")
-        slope = float(chain.a(number).mean())
-        lines.append(f"  {number:<7}{layer.name:<22}{_learns(layer):<14}{share:>14.4f}{slope:>12.4f}")
-    factor = "" if state.readout.scale == 1 else f"{state.readout.scale**2:g} times "
-    inner = "divided by the width" if normalized else f"raw: K is {factor}the sum over layers of Q * S"
-    return "\n".join(
-        [
-            *lines,
-            f"  {_closure(state)}",
-            f"  inner products {inner}",
-            "  of inputs:  overlap(l) conjugate(l) masked_conjugate(l) correlator(l) coactivation(l) kernel "
-            "kernel_by_layer",
-            "  of pairs:   projector metric pullback transport apply_transport(l, vectors, first, second)",
-            "  of a step:  first_order(lr, y) step_report(lr, y);  spectra: kernel_spectrum metric_spectrum(l) "
-            "weight_spectrum(l) tail(l)",
-        ]
+    data = labelled(
+        {
+            "weights": ("layer", [layer.name for layer in chain.layers]),
+            "learns": ("layer", [_learns(layer) for layer in chain.layers]),
+            "trace_share": ("layer", traces / total if total > 0 else np.full(chain.depth, np.nan)),
+            "mean_slope": ("layer", [float(chain.a(n).mean()) for n in range(1, chain.depth + 1)]),
+        },
+        counted=["layer"],
     )
+    factor = "" if state.readout.scale == 1 else f"{state.readout.scale**2:g} times "
+    raw = f"raw: K is {factor}the sum over layers of Q * S"
+    statement = (
+        f"Fields of {chain.inputs} inputs in {' -> '.join(map(str, chain.widths))}, read out as "
+        f"{state.readout.label}: {_closure(state)}."
+    )
+    more = (
+        f"inner products {'divided by the width' if found.normalized else raw}\n"
+        "of inputs: overlap(l) conjugate(l) masked_conjugate(l) correlator(l) coactivation(l) kernel "
+        "kernel_by_layer\n"
+        "of pairs: projector metric pullback transport apply_transport(l, vectors, first, second)\n"
+        "of a step: first_order(lr, y) step_report(lr, y); spectra: kernel_spectrum metric_spectrum(l) "
+        "weight_spectrum(l) tail(l)"
+    )
+    names = {
+        "weights": "weights",
+        "learns": "learns",
+        "trace_share": "share of tr K",
+        "mean_slope": "mean slope",
+    }
+    return Answer(
+        statement, [dataset_table(data, "layer", names), more, partial(coactivation_figure, found)], data
+    )
+
+
+def coactivation_figure(found: Fields) -> Figure:
+    """A^l of all pairs of inputs, one panel for each layer: the mean over units of the product of slopes."""
+    # A last layer without activation has slope 1 everywhere.
+    plain = found.depth > 1 and found.state.has_plain_output
+    layers = range(1, found.depth + (not plain))
+    units = [1 if found.normalized else found.widths[layer] for layer in layers]
+    means = [found.coactivation(layer).values / unit for layer, unit in zip(layers, units)]
+    top = float(np.abs(means).max()) or 1.0
+    signed = bool(np.min(means) < 0)
+    figure = Figure("Co-activation of inputs", columns=min(4, len(layers)))
+    for layer, matrix in zip(layers, means):
+        upright = Axis("input" if layer == 1 else "", whole=True, reverse=True)
+        panel = figure.panel(f"layer {layer}", Axis("input", whole=True), upright, equal=True)
+        label = "mean product of slopes" if layer == layers[-1] else ""
+        panel.heat_map(matrix, label=label, diverging=signed, low=-top if signed else 0.0, high=top)
+    return figure
 
 
 def _closure(state: FieldState) -> str:

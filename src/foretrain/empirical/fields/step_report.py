@@ -20,6 +20,19 @@ from foretrain.empirical.fields.first_order import FirstOrderStep
 from foretrain.empirical.fields.flips import crossed_kink, frozen_fields
 from foretrain.empirical.fields.recognition import find_chain
 from foretrain.empirical.fields.state import FieldState, check_targets
+from foretrain.support.answers import (
+    BLUE,
+    FAINT,
+    INK,
+    ORANGE,
+    RED,
+    Answer,
+    Figure,
+    Result,
+    Table,
+    labelled,
+    log,
+)
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 
@@ -38,33 +51,50 @@ _MEASURES = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StepReport:
+class StepReport(Result):
     """Predicted against real one-step changes; ``data`` is labelled by lr, field, norm and layer."""
 
     data: xr.Dataset
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """By learning rate: how far the fields move, and of what the error is made."""
         data = self.data.sel(norm="rms")
-        lines = ["StepReport: root mean square over inputs and units"]
-        lines.append(
-            f"  {'lr':>9}  {'field':<10}{'change':>11}{'error':>11}{'frozen':>11}{'flips':>11}{'round-off':>11}"
-        )
-        for lr in data["lr"].values:
+        keys = {"change": "change", "error": "error", "frozen_error": "frozen", "flip_part": "flips"}
+        keys |= {"roundoff": "round-off"}
+        rows, flips = [], []
+        for lr in data["lr"].values.tolist():
             one = data.sel(lr=lr)
-            for field in _worst(one):
-                row = one.sel(field=field)
-                values = (row[key] for key in ("change", "error", "frozen_error", "flip_part", "roundoff"))
-                lines.append(
-                    f"  {lr:>9.3g}  {field:<10}" + "".join(f"{float(value):>11.3g}" for value in values)
-                )
-            lines.append(
-                f"  {'':>9}  {int(one['flips'].sum())} mask flips in {int(one['flipped_inputs'])} of "
-                f"{int(self.data.attrs['inputs'])} inputs"
+            rows += [(lr, name, *(float(one[key].sel(field=name)) for key in keys)) for name in _worst(one)]
+            count, inputs = int(one["flips"].sum()), int(one["flipped_inputs"])
+            flips.append(
+                f"lr {lr:g}: {count} mask flips in {inputs} of {int(self.data.attrs['inputs'])} inputs"
             )
-        lines.append(
-            "  error = frozen (order lr^2) + flips; u and b: the layer with the largest error, all in .data"
+        table = Table(("lr", "field", *keys.values()), rows, "root mean square over inputs and units")
+        said = "error = frozen (order lr^2) + flips; u and b: the layer with the largest error, all in .data"
+        return Answer(
+            "One step: predicted against real.", [table, "\n".join(flips), said, self._figure], self.data
         )
-        return "\n".join(lines)
+
+    def _figure(self) -> Figure:
+        """All measures against the learning rate, of residuals, and of u and b in their worst layer."""
+        figure = Figure("One step: predicted against real", columns=3)
+        data = self.data.sel(norm="rms")
+        lines = (
+            ("change", "real change", INK, ".-"),
+            ("error", "error", RED, ".-"),
+            ("frozen_error", "without mask flips", BLUE, ".--"),
+            ("flip_part", "mask flips", ORANGE, ".:"),
+            ("roundoff", "round-off", FAINT, ".-"),
+        )
+        fields = {"residual": "residual r", "u_": "activations u, largest layer"}
+        for start, heading in (fields | {"b_": "conjugate fields b, largest layer"}).items():
+            panel = figure.panel(heading, log("learning rate"), log())
+            chosen = data.isel(field=[str(name).startswith(start) for name in data["field"].values])
+            for key, label, color, style in lines:
+                values = chosen[key].max("field").values
+                panel.curve(data["lr"].values, np.where(values > 0, values, np.nan), style, label, color)
+        figure.legend = "below"
+        return figure
 
 
 def step_report(state: FieldState, lr: float | Sequence[float], y: Tensor, loss_scale: float) -> StepReport:
@@ -145,36 +175,24 @@ def _rates(lr: float | Sequence[float]) -> list[float]:
 
 
 def _dataset(state: FieldState, rates: list[float], found: list[_Step], loss_scale: float) -> xr.Dataset:
-    import xarray as xr
-
     names = list(fields_by_name(state, state.chain.activations, state.conjugates))
     variables = {
-        name: (
-            ("lr", "field", "norm"),
-            np.array([step.measures[name] for step in found]),
-            {"meaning": meaning},
-        )
+        name: ("lr field norm", [step.measures[name] for step in found], meaning)
         for name, meaning in _MEASURES.items()
     }
     layers = [int(name[2:]) if name != "residual" else state.chain.depth for name in names]
-    return xr.Dataset(
+    return labelled(
         {
             **variables,
-            "flips": (
-                ("lr", "layer"),
-                np.array([step.flips for step in found]),
-                {"meaning": "masks that flip"},
-            ),
-            "flipped_inputs": (("lr",), np.array([step.flipped_inputs for step in found])),
+            "flips": ("lr layer", [step.flips for step in found], "masks that flip"),
+            "flipped_inputs": ("lr", [step.flipped_inputs for step in found]),
         },
-        coords={
-            "lr": rates,
-            "field": names,
-            "field_layer": ("field", layers),
-            "norm": ["rms", "max"],
-            "layer": np.arange(1, state.chain.depth + 1),
-        },
-        attrs={"loss_scale": loss_scale, "inputs": state.chain.inputs, "readout": state.readout.label},
+        {"loss_scale": loss_scale, "inputs": state.chain.inputs, "readout": state.readout.label},
+        ["layer"],
+        lr=rates,
+        field=names,
+        field_layer=("field", layers),
+        norm=["rms", "max"],
     )
 
 

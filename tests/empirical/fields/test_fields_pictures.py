@@ -8,14 +8,18 @@ import torch
 import xarray as xr
 from torch import nn
 
-from foretrain.empirical.fields import Fields, fields, record_fields
-from foretrain.report.fields import (
-    alignment_figure,
-    coactivation_figure,
-    layer_contributions_figure,
-    step_report_figure,
-    training_figure,
-)
+from foretrain.empirical.fields import FieldRecord, Fields, fields, record_fields
+from foretrain.support.answers import Panel, Result
+from foretrain.support.answers.figure import Curve, HeatMap, Region
+
+
+def panels(result: Result) -> list[Panel]:
+    (figure,) = result.answer().figures
+    return figure.panels
+
+
+def curves(panel: Panel) -> list[Curve]:
+    return [mark for mark in panel.marks if isinstance(mark, Curve)]
 
 
 @pytest.fixture(scope="module")
@@ -40,59 +44,57 @@ def record(model: nn.Module, x: torch.Tensor) -> xr.Dataset:
 
 
 def test_training_has_four_panels_with_the_recorded_lines(record: xr.Dataset) -> None:
-    figure = training_figure(record)
-    loss, shares, drives, alignment = figure.axes
-    np.testing.assert_allclose(loss.get_lines()[0].get_ydata(), record["loss"])
-    assert len(shares.collections) == 3
-    for layer, line in zip((1, 2, 3), drives.get_lines(), strict=True):
-        np.testing.assert_allclose(line.get_ydata(), record["kernel_drive"].sel(layer=layer))
-    thick = [line for line in alignment.get_lines() if line.get_linewidth() == 2.0]
+    loss, _, drives, alignment = panels(FieldRecord(record))
+    np.testing.assert_allclose(curves(loss)[0].y, record["loss"])
+    for layer, line in zip((1, 2, 3), curves(drives), strict=True):
+        np.testing.assert_allclose(line.y, record["kernel_drive"].sel(layer=layer))
+    thick = [line for line in curves(alignment) if line.label]
     for layer, line in zip((0, 1, 2), thick, strict=True):
         expected = record["metric_alignment"].sel(metric_layer=layer).mean("followed")
-        np.testing.assert_allclose(line.get_ydata(), expected)
+        np.testing.assert_allclose(line.y, expected)
+    assert len(FieldRecord(record).plot().axes) == 4
 
 
-@pytest.mark.slow
 def test_shares_fill_the_panel(record: xr.Dataset) -> None:
-    (axis,) = layer_contributions_figure(record).axes
-    top = axis.collections[-1].get_paths()[0].vertices[:, 1].max()
-    assert top == pytest.approx(1.0)
-    first = axis.collections[0].get_paths()[0].vertices[:, 1].max()
+    regions = panels(FieldRecord(record))[1].marks
     traces = record["kernel_trace"]
-    assert first == pytest.approx(float((traces.sel(layer=1) / traces.sum("layer")).max()))
+    assert isinstance(regions[0], Region)
+    assert isinstance(regions[-1], Region)
+    np.testing.assert_allclose(regions[-1].high, 1.0)
+    np.testing.assert_allclose(regions[0].high, traces.sel(layer=1) / traces.sum("layer"))
 
 
 def test_inputs_without_a_gradient_are_left_out_of_the_mean(record: xr.Dataset) -> None:
     holes = record.copy(deep=True)
     holes["metric_alignment"].values[:, :, 0] = np.nan
-    (axis,) = alignment_figure(holes).axes
-    thick = [line for line in axis.get_lines() if line.get_linewidth() == 2.0]
+    thick = [line for line in curves(panels(FieldRecord(holes))[3]) if line.label]
     expected = record["metric_alignment"].sel(metric_layer=1).isel(followed=slice(1, None)).mean("followed")
-    np.testing.assert_allclose(thick[1].get_ydata(), expected)
+    np.testing.assert_allclose(thick[1].y, expected)
 
 
 def test_coactivation_shows_layers_with_an_activation(
     model: nn.Module, found: Fields, x: torch.Tensor
 ) -> None:
-    panels = [axis for axis in coactivation_figure(found).axes if axis.get_images()]
-    assert [axis.get_title(loc="left") for axis in panels] == ["layer 1", "layer 2"]
-    np.testing.assert_allclose(panels[0].get_images()[0].get_array(), found.coactivation(1) / 12)
-    same = [axis for axis in coactivation_figure(fields(model, x, normalized=True)).axes if axis.get_images()]
-    np.testing.assert_allclose(same[1].get_images()[0].get_array(), found.coactivation(2) / 9)
+    assert [panel.title for panel in panels(found)] == ["layer 1", "layer 2"]
+    first, second = panels(found)[0].marks[0], panels(fields(model, x, normalized=True))[1].marks[0]
+    assert isinstance(first, HeatMap)
+    assert isinstance(second, HeatMap)
+    np.testing.assert_allclose(first.values, found.coactivation(1) / 12)
+    np.testing.assert_allclose(second.values, found.coactivation(2) / 9)
 
 
 def test_a_step_report_is_drawn_against_eta(found: Fields, x: torch.Tensor) -> None:
     report = found.step_report([1e-3, 1e-2, 1e-1], x[:, 0])
-    figure = step_report_figure(report)
-    assert [axis.get_title(loc="left").split()[0] for axis in figure.axes] == [
+    first, second, third = panels(report)
+    assert [panel.title.split()[0] for panel in (first, second, third)] == [
         "residual",
         "activations",
         "conjugate",
     ]
-    lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
+    lines = {line.label: line.y for line in curves(first)}
     rms = report.data.sel(norm="rms", field="residual")
     np.testing.assert_allclose(lines["real change"], rms["change"])
     np.testing.assert_allclose(lines["error"], rms["error"])
-    shown = {line.get_label(): line.get_ydata() for line in figure.axes[2].get_lines()}
+    shown = {line.label: line.y for line in curves(third)}
     b = report.data.sel(norm="rms", field=["b_0", "b_1", "b_2"])
     np.testing.assert_allclose(shown["without mask flips"], b["frozen_error"].max("field"))
