@@ -11,6 +11,5 @@ A function whose name ends in ``_figure`` returns a figure of matplotlib:
 ``flow``        ``flow_figure``: statistics of a random network, layer by layer
 ``phases``      ``phase_figure``: where signals explode, vanish or pass
 ``prediction``  ``prediction_figure``: what trained networks answer
-``recording``   ``recording_figure``: what a recorder saw
 ``sweep``       ``sweep_figure``: an observable over a grid of parameters
 """

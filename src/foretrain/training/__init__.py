@@ -1,6 +1,7 @@
 """Training: record observables while any loop runs, gradient-flow integrators, tasks.
 
-``Recorder``, ``read``   observables written while a loop of your own runs, and read back labelled
+``Recorder``, ``read``   observables written while a loop of your own runs, and read back labelled;
+                         ``recording`` reads them as a result that prints and draws itself
 ``observables``          the named ones, and ``register`` for more
 ``gradient_flow``        the flow of whole networks, and of any torch model, with adaptive steps
 ``tasks``                Memory-Pro, student and teacher, Gaussian sequences
@@ -10,17 +11,19 @@
 """
 
 from foretrain.training import fixed_points, gradient_flow, observables, optimizers, tasks
-from foretrain.training.recorder import Recorder, RecorderSummary, read
+from foretrain.training.recorder import Recorder, RecorderSummary, Recording, read, recording
 from foretrain.training.two_step import two_step
 
 __all__ = [
     "Recorder",
     "RecorderSummary",
+    "Recording",
     "fixed_points",
     "gradient_flow",
     "observables",
     "optimizers",
     "read",
+    "recording",
     "tasks",
     "two_step",
 ]

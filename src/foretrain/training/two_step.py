@@ -20,15 +20,17 @@ from foretrain.empirical.models.model import Output
 from foretrain.empirical.models.parameters import Chosen, Rates, chosen, rate_of_each, trainable
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.empirical.tangent_kernel.entry import prepare
+from foretrain.support.answers import Answer, Figure, Result, Table, labelled, log, names_axis
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.user_warnings import warn_user
 
+_TIMES = ("before", "after the leap", "after the small step")
 _DOUBLE, _SINGLE = 1e-12, 1e-7  # of the largest eigenvalue: smaller ones are rounding
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TwoStep:
+class TwoStep(Result):
     """The trained ``model``, and ``residuals`` z - y (N, C): before, after the leap, and after the small step."""
 
     model: nn.Module
@@ -45,12 +47,32 @@ class TwoStep:
         """Half the sum of squares at each of them."""
         return tuple(0.5 * float(residual.double().square().sum()) for residual in self.residuals)
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """Residuals and losses at the three times."""
         before, leap, step = self.largest
-        return (
-            f"TwoStep: largest residual {before:.3g}, after the leap {leap:.3g}, after the small step {step:.3g}\n"
-            f"  condition number of the tangent kernel {self.condition_number:.3g}; .model is the trained copy"
+        columns = {
+            "time": _TIMES,
+            "largest residual": self.largest,
+            "loss, half the sum of squares": self.losses,
+        }
+        return Answer(
+            f"Largest residual {before:.3g}, after the leap {leap:.3g}, after the small step {step:.3g}; "
+            f"the condition number of the tangent kernel is {self.condition_number:.3g}.",
+            [Table.of(columns), self.figure],
+            lambda: labelled(
+                {"residual": ("time sample output", torch.stack(self.residuals))},
+                {"condition_number": self.condition_number},
+                time=_TIMES,
+            ),
         )
+
+    def figure(self) -> Figure:
+        """Largest residual and loss at the three times."""
+        figure = Figure("A giant leap and a small step")
+        panel = figure.panel(x=names_axis(_TIMES), y=log("residual and loss"))
+        panel.curve([0, 1, 2], self.largest, "o-", "largest residual")
+        panel.curve([0, 1, 2], self.losses, "s--", "loss, half the sum of squares")
+        return figure
 
 
 def two_step(

@@ -109,11 +109,9 @@ def test_sign_points_are_orthogonal_for_any_even_number_of_units() -> None:
 
 
 def test_the_repr_teaches() -> None:
-    found = repr(fixed_point_weights(sign_points(8, 2, 1.5), gain=0.5))
-    assert (
-        found
-        == "FixedPointWeights(8 units, 4 fixed points, 4 of them attracting: spectral radii 0.30 to 0.30)"
-    )
+    found = fixed_point_weights(sign_points(8, 2, 1.5), gain=0.5)
+    assert "8 units, 4 fixed points, 4 of them attracting: spectral radii 0.30 to 0.30." in repr(found)
+    assert found.to_dataset()["matrix"].shape == (8, 8)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -125,6 +125,7 @@ def test_planted_points_are_found_again_beside_zero() -> None:
     data = found.to_dataset()
     assert data.state.dims == ("point", "unit")
     assert bool(data.stable.any())
+    assert len(found.plot().axes) == 3  # with the bar of the colours
 
 
 def test_nothing_found_is_an_empty_result() -> None:
@@ -135,7 +136,7 @@ def test_nothing_found_is_an_empty_result() -> None:
         layer.bias_ih_l0.zero_()
     found = find_fixed_points(layer, starts=4, steps=5)
     assert len(found) == 0
-    assert repr(found) == "FixedPoints(0 points, 0 of them stable; residuals up to 0)"
+    assert repr(found) == "0 points, 0 of them stable; residuals up to 0."
 
 
 @pytest.mark.slow

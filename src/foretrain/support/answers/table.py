@@ -85,7 +85,7 @@ class Table:
         errors = {
             place: names.index(column.error)
             for place, column in enumerate(self.columns)
-            if column.error in names
+            if column.error and column.error in names
         }
         if not errors:
             return self

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from foretrain.empirical.global_ntk.recurrent.cells import Cell, cell_of
+from foretrain.support.answers import Answer, Axis, Figure, Part, Result, dataset_table, labelled, picked
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, torch_generator
 
-if TYPE_CHECKING:
-    import xarray
-
 _NEWTON_STEPS = 60
 _HALVINGS = 8
 _BLOCK = 32  # starts whose Jacobians are held at once
 
 
-@dataclass(frozen=True, eq=False)
-class FixedPoints:
+@dataclass(frozen=True, eq=False, repr=False)
+class FixedPoints(Result):
     """Points that a step leaves as they are: (points, units), the stable ones first, then by spectral radius.
 
     ``radius`` is the spectral radius of the step's Jacobian, ``residual`` the largest entry of |step(h) - h|, and
@@ -44,18 +41,38 @@ class FixedPoints:
     def __len__(self) -> int:
         return len(self.points)
 
-    def to_dataset(self) -> xarray.Dataset:
-        """All of it, by point and unit."""
-        import xarray
-
-        fields = {name: ("point", getattr(self, name).numpy()) for name in ("radius", "residual", "hits")}
-        fields["stable"] = ("point", self.stable.numpy())
-        return xarray.Dataset({"state": (("point", "unit"), self.points.numpy()), **fields})
-
-    def __repr__(self) -> str:
-        stable = int(self.stable.sum())
+    def answer(self) -> Answer:
+        """How many there are and are stable, each with its spectral radius, and the picture."""
         worst = float(self.residual.max()) if len(self) else 0.0
-        return f"FixedPoints({len(self)} points, {stable} of them stable; residuals up to {worst:.1g})"
+        statement = (
+            f"{len(self)} points, {int(self.stable.sum())} of them stable; residuals up to {worst:.1g}."
+        )
+        data = labelled(
+            {
+                "state": ("point unit", self.points),
+                **{
+                    name: ("point", value)
+                    for name, value in picked(self, "radius residual hits stable").items()
+                },
+            }
+        )
+        parts: list[Part] = [dataset_table(data, "point").thinned(12), self.figure] if len(self) else []
+        return Answer(statement, parts, data)
+
+    def figure(self) -> Figure:
+        """The states, and how far each is from being stable."""
+        return points_figure(self.points, self.radius)
+
+
+def points_figure(points: Tensor, radius: Tensor) -> Figure:
+    """States (points, units) in colours, and the spectral radius at each beside the bound of stability."""
+    figure = Figure("Fixed points", columns=2)
+    states = figure.panel("states", x=Axis("unit", whole=True), y=Axis("point", whole=True))
+    states.heat_map(points.numpy(), label="state", diverging=True)
+    stability = figure.panel("stability", x=Axis("point", whole=True), y="spectral radius of a step")
+    stability.level(y=1, label="stable below", dash="--")
+    stability.curve(range(len(radius)), radius.numpy(), "o")
+    return figure
 
 
 def find_fixed_points(

@@ -8,8 +8,8 @@ holds every h_i fixed, and every -h_i too if sigma is odd. W_perp is a random ma
 is not being stable: ``radius`` says which points attract.
 
 >>> weights = fixed_point_weights(sign_points(units=8, count=2, size=1.5), gain=0.5)
->>> weights
-FixedPointWeights(8 units, 4 fixed points, 4 of them attracting: spectral radii 0.30 to 0.30)
+>>> print(weights.answer().statement)
+8 units, 4 fixed points, 4 of them attracting: spectral radii 0.30 to 0.30.
 
 The state of ``nn.RNN`` is u = sigma(h), which obeys u <- sigma(W u) with the same matrix: ``weights.load_into(rnn)``
 puts it there, and ``weights.images`` are the fixed points that the module shows.
@@ -21,12 +21,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from foretrain.support.answers import Answer, Figure, Result, dataset_table, labelled, picked
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, torch_generator
+from foretrain.training.fixed_points.search import points_figure
+
+if TYPE_CHECKING:
+    import xarray
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -35,7 +41,7 @@ _MODULE_ACTIVATIONS: dict[str, Activation] = {"tanh": torch.tanh, "relu": torch.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FixedPointWeights:
+class FixedPointWeights(Result):
     """W of h <- W sigma(h) in float64, with the points (count, units) that it holds fixed."""
 
     matrix: Tensor
@@ -73,13 +79,30 @@ class FixedPointWeights:
                     value.zero_()
             module.get_parameter("weight_hh_l0").copy_(self.matrix)
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """How many points it holds fixed and how many of them attract, and the picture."""
         units, count = len(self.matrix), len(self.points)
         if not count:
-            return f"FixedPointWeights({units} units, no fixed points added)"
+            return Answer(f"{units} units, no fixed points added.", data=self._data)
         radii = f"spectral radii {float(self.radius.min()):.2f} to {float(self.radius.max()):.2f}"
-        stable = int(self.stable.sum())
-        return f"FixedPointWeights({units} units, {count} fixed points, {stable} of them attracting: {radii})"
+        statement = (
+            f"{units} units, {count} fixed points, {int(self.stable.sum())} of them attracting: {radii}."
+        )
+        table = dataset_table(self._data(), "point").thinned(12)
+        return Answer(statement, [table, self.figure], self._data)
+
+    def figure(self) -> Figure:
+        """The points, and how far each is from being stable."""
+        return points_figure(self.points, self.radius)
+
+    def _data(self) -> xarray.Dataset:
+        return labelled(
+            {
+                "matrix": ("unit unit_2", self.matrix),
+                "state": ("point unit", self.points),
+                **{name: ("point", value) for name, value in picked(self, "radius residual stable").items()},
+            }
+        )
 
 
 def fixed_point_weights(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foretrain.support.answers import Answer, Axis, Figure, Result, dataset_table, scale_for, shades
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import Progress
 from foretrain.training.gradient_flow.flows import Flows, Interval, method_named
@@ -27,8 +28,8 @@ Event = Callable[
 ]  # of the model and its loss; the flow ends where it falls through zero
 
 
-@dataclass(frozen=True, eq=False)
-class ModelFlow:
+@dataclass(frozen=True, eq=False, repr=False)
+class ModelFlow(Result):
     """What the flow went through: ``data`` by step, the model at its end, and why it ended."""
 
     data: xr.Dataset
@@ -41,12 +42,25 @@ class ModelFlow:
         """When the flow ended."""
         return float(self.data["time"][-1])
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """Where the loss went, single numbers by step, and the curves."""
         losses = self.data["loss"].values
-        return (
-            f"ModelFlow: loss {losses[0]:.6g} -> {losses[-1]:.6g} at time {self.time:.6g} ({self.status}), "
-            f"{self.data.sizes['step'] - 1} steps, {self.evaluations} gradients; .data holds {list(self.data)}"
+        statement = (
+            f"The loss goes from {losses[0]:.6g} to {losses[-1]:.6g} at time {self.time:.6g} ({self.status}): "
+            f"{self.data.sizes['step'] - 1} steps, {self.evaluations} gradients."
         )
+        return Answer(statement, [dataset_table(self.data, "step").thinned(12), self.figure], self.data)
+
+    def figure(self) -> Figure:
+        """The loss and the norms of all parameters over time."""
+        figure, time = Figure("Gradient flow", columns=2), self.data["time"].values
+        losses = self.data["loss"].values
+        figure.panel("loss", x="time", y=Axis("loss", scale_for(losses))).curve(time, losses, ".-")
+        norms = figure.panel("parameters", x="time", y="norm", legend="right")
+        names = self.data["parameter"].values.tolist()
+        for name, color, own in zip(names, shades(len(names)), self.data["norm"].values.T, strict=True):
+            norms.curve(time, own, "-", str(name), color)
+        return figure
 
 
 def gradient_flow(

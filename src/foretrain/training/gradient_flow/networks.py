@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foretrain.support.answers import Answer, Result, Table
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import spawn, torch_generator
@@ -20,8 +21,8 @@ from foretrain.training.gradient_flow.problem import Problem
 Weights: TypeAlias = tuple[Tensor, ...]  # W_1 .. W_L, each (networks, outputs, inputs)
 
 
-@dataclass(frozen=True, eq=False)
-class Networks:
+@dataclass(frozen=True, eq=False, repr=False)
+class Networks(Result):
     """Weights W_1 .. W_L of many networks, first axis the network, and labels (one value for each network)."""
 
     weights: Weights
@@ -30,9 +31,10 @@ class Networks:
     def __len__(self) -> int:
         return len(self.weights[0])
 
-    def __repr__(self) -> str:
-        labels = ", ".join(f"{name} {values[0]} .. {values[-1]}" for name, values in self.labels.items())
-        return f"Networks({len(self)} of depth {len(self.weights)}{', ' + labels if labels else ''})"
+    def answer(self) -> Answer:
+        """How many there are, and their labels one by one."""
+        rows = Table.of({"network": range(len(self)), **self.labels})
+        return Answer(f"{len(self)} networks of depth {len(self.weights)}.", [rows.thinned(12)])
 
     def __getitem__(self, which: slice | NDArray[Any]) -> Networks:
         index = np.arange(len(self))[which]

@@ -45,9 +45,6 @@ class Nonlinearity:
             float(found) for found in self(torch.zeros(1, dtype=torch.float64))
         )
 
-    def __repr__(self) -> str:
-        return f"Nonlinearity({self.name}, σ(0) = {self.at_zero:g}, σ'(0) = {self.slope_at_zero:g})"
-
     def value(self, z: Tensor) -> Tensor:
         """σ(z)."""
         with torch.no_grad():

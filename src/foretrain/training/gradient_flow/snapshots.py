@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
@@ -33,17 +34,21 @@ if TYPE_CHECKING:
 Times = Sequence[Any] | NDArray[np.floating]
 
 
-@dataclass(frozen=True, eq=False)
-class Snapshots:
+@dataclass(frozen=True, eq=False, repr=False)
+class Snapshots(Result):
     """Weights (network, snapshot, outputs, inputs) at times (network, snapshot); nan where a flow gave up before."""
 
     time: NDArray[np.float64]
     weights: Weights
     labels: Mapping[str, NDArray[Any]]
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """How many there are of how many networks, until when."""
         networks, count = self.time.shape
-        return f"Snapshots({count} of {networks} networks of depth {len(self.weights)}, to time {self.time.max():g})"
+        return fields_answer(
+            self,
+            f"{count} snapshots of {networks} networks of depth {len(self.weights)}, to time {self.time.max():g}.",
+        )
 
     def at(self, snapshot: int) -> Networks:
         """All networks at one of the snapshots."""

@@ -23,9 +23,6 @@ class Observable:
         """What it sees now."""
         return self.function(model, batch, **needed)
 
-    def __repr__(self) -> str:
-        return f"Observable({self.name!r})"
-
 
 ObservableLike: TypeAlias = str | Observable | Callable[..., Any]
 Asked: TypeAlias = ObservableLike | Sequence[ObservableLike] | Mapping[str, ObservableLike]

@@ -1,7 +1,11 @@
-"""Recording a training: ``Recorder`` writes observables while any loop runs, ``read`` gives them back labelled."""
+"""Recording a training: ``Recorder`` writes observables while any loop runs, ``read`` gives them back labelled.
+
+``recording`` gives them back as a result that prints and draws itself.
+"""
 
 from foretrain.training.recorder.entry import Recorder
 from foretrain.training.recorder.reading import read
+from foretrain.training.recorder.recording import Recording, recording
 from foretrain.training.recorder.summary import RecorderSummary
 
-__all__ = ["Recorder", "RecorderSummary", "read"]
+__all__ = ["Recorder", "RecorderSummary", "Recording", "read", "recording"]

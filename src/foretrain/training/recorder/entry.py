@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import nn
 
+from foretrain.support.answers import Answer, Figure, Result
 from foretrain.support.errors import InputError
 from foretrain.support.frame_log import frame
 from foretrain.support.store import DATA, save
@@ -36,6 +38,7 @@ from foretrain.training.recorder.isolation import undisturbed
 from foretrain.training.recorder.line import LiveLine
 from foretrain.training.recorder.pace import Pace
 from foretrain.training.recorder.reading import read
+from foretrain.training.recorder.recording import recording
 from foretrain.training.recorder.schedule import Schedule, ScheduleLike, make_schedule
 from foretrain.training.recorder.session import Session, words
 from foretrain.training.recorder.summary import ObservableSummary, RecorderSummary
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-class Recorder:
+class Recorder(Result):
     """Record observables every k steps, or evenly on a log axis, into a folder that survives a kill at any moment.
 
     Parameters
@@ -84,7 +87,7 @@ class Recorder:
     Examples
     --------
     >>> import torch
-    >>> from foretrain.training import Recorder, read
+    >>> from foretrain.training import Recorder, read, recording
     >>> model = torch.nn.Linear(2, 1)
     >>> x, y = torch.randn(8, 2), torch.randn(8, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -97,6 +100,7 @@ class Recorder:
     ...         mse(model(x), y).backward()
     ...         optimizer.step()
     >>> read("runs/first")["loss"]  # doctest: +SKIP
+    >>> recording("runs/first").plot()  # doctest: +SKIP
     """
 
     def __init__(
@@ -229,8 +233,13 @@ class Recorder:
         # After an error or an interruption no further measurement stands in the way.
         self._close(with_last=error is None)
 
-    def __repr__(self) -> str:
-        return repr(self.summary())
+    def answer(self) -> Answer:
+        """What it did and what that cost, and the picture of what it recorded."""
+        done = self.summary().answer()
+        return replace(done, parts=[*done.parts, self._figure], data=self.to_dataset)
+
+    def _figure(self) -> Figure:
+        return recording(self.folder).figure()
 
     @property
     def _elapsed(self) -> float:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from foretrain.support.answers import Answer, Result, Table
 
-@dataclass(frozen=True)
-class ObservableSummary:
+
+@dataclass(frozen=True, repr=False)
+class ObservableSummary(Result):
     """How often an observable was recorded and left out, its seconds in all, and why it ended, if it did."""
 
     records: int
@@ -17,7 +19,7 @@ class ObservableSummary:
 
 
 @dataclass(frozen=True, repr=False)
-class RecorderSummary:
+class RecorderSummary(Result):
     """Steps counted, records written, and the measured share of the time that recording took."""
 
     folder: str
@@ -31,23 +33,26 @@ class RecorderSummary:
     closing_seconds: float
     observables: Mapping[str, ObservableSummary]
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """The whole recording in a sentence, and its cost by observable."""
         limit = "no limit" if self.budget is None else f"budget {self.budget:.3g}"
-        lines = [
-            f"Recorder in {self.folder}: {self.steps} steps, {self.records} records, overhead "
-            f"{self.overhead:.2%} of {self.seconds:.3g} s ({limit})"
+        whole = self.seconds or 1.0
+        rows: list[tuple[str | int | None, ...]] = [
+            (name, own.records, own.skipped, f"{own.seconds / whole:.2%}", own.failure)
+            for name, own in self.observables.items()
         ]
-        width = max(len(name) for name in self.observables)
-        for name, own in self.observables.items():
-            share = own.seconds / self.seconds if self.seconds else 0.0
-            ended = f"; ended: {own.failure}" if own.failure else ""
-            lines.append(
-                f"  {name:<{width}}  {own.records} recorded, {own.skipped} skipped, {share:.2%}{ended}"
-            )
-        share = self.bookkeeping_seconds / self.seconds if self.seconds else 0.0
-        lines.append(f"  {'':<{width}}  protecting the training, writing, slower steps after it, {share:.2%}")
-        apart = f"  apart from this: first-time work before the start {self.setup_seconds:.3g} s"
+        others = "protecting the training, writing, slower steps after it"
+        rows.append((others, None, None, f"{self.bookkeeping_seconds / whole:.2%}", None))
+        columns = ("observable", "recorded", "skipped", "share of the time", "ended")
+        width = len(columns) if any(own.failure for own in self.observables.values()) else len(columns) - 1
         closing = (
             f", writing the dataset at the end {self.closing_seconds:.3g} s" if self.closing_seconds else ""
         )
-        return "\n".join([*lines, apart + closing])
+        return Answer(
+            f"Recorder in {self.folder}: {self.steps} steps, {self.records} records, overhead "
+            f"{self.overhead:.2%} of {self.seconds:.3g} s ({limit}).",
+            [
+                Table(columns[:width], [row[:width] for row in rows]),
+                f"Apart from this: first-time work before the start {self.setup_seconds:.3g} s{closing}.",
+            ],
+        )

@@ -10,9 +10,9 @@ import pytest
 import xarray as xr
 from torch import nn
 
-from foretrain.report.recording import recording_figure
+from foretrain.support.answers.figure import Curve, Panel
 from foretrain.support.errors import InputError
-from foretrain.training.recorder import Recorder, read
+from foretrain.training.recorder import Recorder, Recording, read, recording
 
 SHARES = np.array([[0.2, 0.8], [0.5, 0.5], [0.7, 0.3]])
 
@@ -50,34 +50,36 @@ def dataset(**attributes: Any) -> xr.Dataset:
     )
 
 
+def panels(data: xr.Dataset) -> dict[str, Panel]:
+    return {panel.title: panel for panel in Recording(data).figure().panels}
+
+
+def curves(panel: Panel) -> list[Curve]:
+    return [mark for mark in panel.marks if isinstance(mark, Curve)]
+
+
 def test_every_variable_has_its_panel() -> None:
-    figure = recording_figure(dataset(schedule="log, 10 steps per decade"), "A run")
-    panels = {axis.get_title(loc="left"): axis for axis in figure.axes if axis.get_title(loc="left")}
-    assert list(panels) == ["loss", "rank", "shares", "spectra: first", "spectra: second", "many"]
-    loss = panels["loss"]
-    np.testing.assert_array_equal(loss.get_lines()[0].get_xydata(), [[0, 100], [10, 1], [100, 0.1]])
-    assert (loss.get_xscale(), loss.get_yscale()) == ("symlog", "log")
-    ranks = panels["rank"]
-    np.testing.assert_array_equal(ranks.get_lines()[0].get_xydata(), [[0, 3], [100, 2]])  # none where skipped
-    assert [text.get_text() for text in ranks.get_legend().get_texts()] == ["total", "temporal"]
-    assert len(ranks.collections) == 1  # a band where there is an error
-    top = panels["shares"].collections[0].get_paths()[0].vertices[:, 1].max()
-    assert top == pytest.approx(0.7)
-    assert len(panels["spectra: first"].get_lines()) == 3  # two values, and the mark of step 1
-    assert len(panels["spectra: second"].get_lines()) == 2
-    assert len(panels["many"].get_lines()) == 21
+    drawn = panels(dataset(schedule="log, 10 steps per decade"))
+    assert list(drawn) == ["loss", "rank", "shares", "spectra: first", "spectra: second", "many"]
+    loss = drawn["loss"]
+    (curve,) = curves(loss)
+    assert (curve.x.tolist(), curve.y.tolist()) == ([0, 10, 100], [100, 1, 0.1])
+    assert (loss.x.scale, loss.y.scale) == ("symlog", "log")
+    total, temporal = curves(drawn["rank"])
+    assert (total.x.tolist(), total.y.tolist()) == ([0, 100], [3, 2])  # none where it was skipped
+    assert [total.label, temporal.label] == ["total", "temporal"]
+    np.testing.assert_allclose(total.band, [[2.9, 1.8], [3.1, 2.2]])
+    assert temporal.band is None  # no band where the error is zero
+    regions = {mark.label: mark for mark in drawn["shares"].marks}
+    np.testing.assert_allclose(regions["w"].high, SHARES[:, 0])
+    np.testing.assert_allclose(regions["b"].high, 1.0)
+    assert [len(curves(drawn[name])) for name in ("spectra: first", "spectra: second", "many")] == [2, 1, 20]
 
 
 def test_steps_are_linear_unless_the_schedule_was_not() -> None:
-    figure = recording_figure(dataset(schedule="every 10 steps")[["loss"]])
-    (axis,) = figure.axes
-    assert axis.get_xscale() == "linear"
-    assert axis.get_xlim() == (0, 100)
-
-
-def test_no_tick_stands_between_two_steps() -> None:
-    (axis,) = recording_figure(dataset(schedule="every step")[["loss"]].assign_coords(step=[0, 1, 2])).axes
-    assert all(tick == round(tick) for tick in axis.get_xticks())
+    (panel,) = panels(dataset(schedule="every 10 steps")[["loss"]]).values()
+    assert (panel.x.scale, panel.x.low, panel.x.high) == ("linear", 0, 100)
+    assert panel.x.whole  # no tick stands between two steps
 
 
 def test_of_many_parts_the_largest_have_names() -> None:
@@ -87,12 +89,11 @@ def test_of_many_parts_the_largest_have_names() -> None:
     many = xr.Dataset(
         {"shares": (("step", "layer"), shares, {"picture": "shares"})}, {"step": [0, 1], "layer": names}
     )
-    (axis,) = recording_figure(many).axes
-    shown = [text.get_text() for text in axis.get_legend().get_texts()]
+    (panel,) = panels(many).values()
+    shown = {mark.label: mark for mark in panel.marks}
     assert {"layer 4", "layer 11", "13 others"} < set(shown)
     assert len(shown) == 8
-    heights = [collection.get_paths()[0].vertices[:, 1].max() for collection in axis.collections]
-    assert max(heights) == pytest.approx(1.0)
+    assert max(mark.high.max() for mark in shown.values()) == pytest.approx(1.0)
 
 
 def test_spectra_without_a_panel_are_mentioned() -> None:
@@ -100,8 +101,7 @@ def test_spectra_without_a_panel_are_mentioned() -> None:
         {"spectra": (("step", "matrix", "rank"), np.ones((2, 9, 3)), {"picture": "spectra"})},
         {"step": [0, 1], "matrix": list("abcdefghi")},
     )
-    titles = [axis.get_title(loc="left") for axis in recording_figure(many).axes]
-    assert titles[-2:] == ["spectra: e", "spectra: f (3 more not drawn)"]
+    assert list(panels(many))[-2:] == ["spectra: e", "spectra: f (3 more not drawn)"]
 
 
 def test_numbers_name_their_axis() -> None:
@@ -109,19 +109,20 @@ def test_numbers_name_their_axis() -> None:
         {"alignment": (("step", "target_mode"), [[0.1, 0.2, np.nan]] * 2)},
         {"step": [0, 1], "target_mode": [1, 2, 3]},
     )
-    (axis,) = recording_figure(modes).axes
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["target mode 1", "target mode 2"]
+    (panel,) = panels(modes).values()
+    assert [curve.label for curve in curves(panel)] == ["target mode 1", "target mode 2"]
 
 
 def test_a_recording_is_drawn_as_it_is_read(tmp_path: Path) -> None:
     with Recorder(tmp_path / "run", nn.Linear(2, 2), "weight_spectra", every=1, budget=None) as recorder:
         recorder.step(mine=1.0)
-    whole = read(tmp_path / "run")
-    titles = [axis.get_title(loc="left") for axis in recording_figure(whole).axes]
-    assert titles == ["weight spectra: weight", "mine"]
-    assert len(recording_figure(read(tmp_path / "run", only="weight_spectra")).axes) == 1
+    whole = recording(tmp_path / "run")
+    assert [panel.title for panel in whole.figure().panels] == ["weight spectra: weight", "mine"]
+    assert "2 records from step 0 to 1 of weight_spectra, mine" in repr(whole)
+    assert len(recording(tmp_path / "run", only="weight_spectra").plot().axes) == 1
+    xr.testing.assert_identical(whole.to_dataset(), read(tmp_path / "run"))
 
 
 def test_nothing_has_no_picture() -> None:
     with pytest.raises(InputError, match="nothing was recorded"):
-        recording_figure(dataset()[["recorded"]])
+        Recording(dataset()[["recorded"]]).plot()
