@@ -1,21 +1,19 @@
-"""The page of a run of several experiments: one table of verdicts, then every experiment's rows and picture."""
+"""The page of a run of several experiments: the answer of the run, then that of every experiment."""
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from foretrain._version import __version__
 from foretrain.experiments import registry
-from foretrain.experiments.experiment import KNOWN, rows_table
-from foretrain.experiments.runs.outcome import differences_table, verdicts_table
-from foretrain.report.page.markup import Markup, element, join
-from foretrain.support.answers import Table
+from foretrain.experiments.experiment import rows_table
+from foretrain.support.answers import Answer, Part, Table
 from foretrain.support.answers.folder import DOCUMENT, PICTURE
+from foretrain.support.answers.html import Markup, body_of, element, own_file, part_markup
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import InputError
 from foretrain.support.store import DATA
@@ -23,17 +21,10 @@ from foretrain.support.store import DATA
 if TYPE_CHECKING:
     from foretrain.experiments.runs import Record, Run
 
-_PAGE = "index.html"
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; font-size: 13px; margin: 1rem 0; display: block; overflow-x: auto; }
-th, td { padding: .2rem .7rem; text-align: left; vertical-align: top; border-bottom: 1px solid #e6e6e6; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-tr.known td { background: #fdf6e3; } tr.wrong td { background: #fbe3dc; }
-img { max-width: 100%; border: 1px solid #eee; }
-section { border-top: 2px solid #ddd; margin-top: 2rem; }
-summary { cursor: pointer; } .source { color: #666; } a { color: #0072B2; }
-"""
+_STYLE = (
+    "body { max-width: 76rem; margin: 2rem auto; padding: 0 1rem; } body > * { margin: 1rem 0; } "
+    "img { max-width: 100%; }"
+)
 
 
 def write_experiments_page(run: Run) -> Path:
@@ -47,63 +38,43 @@ def write_experiments_page(run: Run) -> Path:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="generator", content=f"foretrain {__version__}"),
         element("title", title),
-        element("style", Markup(_STYLE)),
+        element("style", Markup(own_file("answers.css") + _STYLE)),
     )
+    whole = run.answer()
+    tables = [_linked(part) if isinstance(part, Table) else part for part in whole.parts]
     body = element(
-        "body", element("h1", title), _overview(run), [_section(run.folder, record) for record in run.records]
+        "body",
+        element("h1", title),
+        element("p", f"foretrain {__version__}, scale {run.scale}, seed {run.seed}"),
+        body_of(replace(whole, parts=[part for part in tables if not callable(part)])),
+        [element("div", part_markup(_section(run.folder, one)), id=one.name) for one in run.records],
+        class_="foretrain",
     )
-    path = run.folder / _PAGE
+    path = run.folder / "index.html"
     with new_file(path, overwrite=True) as partial:
         partial.write_text(f'<!DOCTYPE html>\n<html lang="en">\n{head}\n{body}\n</html>\n', encoding="utf-8")
     return path
 
 
-def _overview(run: Run) -> Iterator[Markup]:
-    yield element("p", f"foretrain {__version__}, scale {run.scale}, seed {run.seed}", class_="source")
-    yield _table(verdicts_table(run.records), linked=True)
-    wrong = differences_table(run.records)
-    if wrong.rows:
-        yield element("p", "Rows that disagree:")
-        yield _table(wrong, linked=True)
-    yield element("p", run.verdict)
-    yield element("p", "Shaded: rows that disagree, darker where no explanation is known.")
+def _linked(table: Table) -> Table:
+    """With the first column, the names of experiments, leading to their sections."""
+    rows = [(element("a", row[0], href=f"#{quote(row[0])}"), *row[1:]) for row in table.rows]
+    return Table(table.columns, rows, table.caption)
 
 
-def _section(folder: Path, record: Record) -> Markup:
-    experiment = registry.get(record.name)
-    own = folder / record.name
-    parts = [element("h2", experiment.title), element("p", experiment.source, class_="source")]
-    if record.error:
-        return element("section", parts, element("p", record.ending), id=record.name)
-    parts.append(element("p", element("strong", record.verdict)))
+def _section(folder: Path, record: Record) -> Answer:
+    experiment, own = registry.get(record.name), folder / record.name
+    tone = "critical" if not record.holds else "warning" if record.disagree else "good"
+    parts: list[Part] = [record.verdict or record.ending, f"Source: {experiment.source}"]
     if (own / PICTURE).exists():
-        place, words = quote(f"{record.name}/{PICTURE}"), html.escape(f"Picture: {experiment.title}")
-        parts.append(Markup(f'<img loading="lazy" src="{place}" alt="{words}">'))
-    answer = json.loads((own / DOCUMENT).read_text(encoding="utf-8"))
-    summary = element("summary", f"{record.rows} rows, {record.agree} agree, {record.disagree} disagree")
-    table = _table(rows_table(answer["rows"]))
-    parts.append(element("details", summary, table, open=bool(record.disagree)))
-    data = element("a", f"{record.name}/{DATA}", href=f"{quote(record.name)}/{DATA}")
-    return element("section", parts, element("p", "Labelled data: ", data), id=record.name)
-
-
-def _table(told: Table, *, linked: bool = False) -> Markup:
-    """Rows that disagree are shaded; the first column may lead to the sections."""
-    classes = ["number" if told.numeric(column) else None for column in range(len(told.columns))]
-    head = element("tr", [element("th", name) for name in told.headings])
-    body = []
-    for texts in told.texts():
-        first = element("a", texts[0], href=f"#{quote(texts[0])}") if linked else texts[0]
-        cells = [element("td", cell, class_=k) for cell, k in zip([first, *texts[1:]], classes, strict=True)]
-        body.append(element("tr", cells, class_=_shade(told.headings, texts)))
-    return join([element("table", element("thead", head), element("tbody", body))])
-
-
-def _shade(columns: Sequence[str], texts: Sequence[str]) -> str | None:
-    """By the cell that says how a row or an experiment ended."""
-    told = dict(zip(columns, texts, strict=True))
-    ending = told.get("verdict", "")
-    if "no" in (told.get("agrees"), told.get("explained")) or ending.startswith(("DISAGREES", "FAILED")):
-        return "wrong"
-    known = told.get("agrees") == KNOWN or told.get("explained") == "yes" or ending.startswith("agrees, but")
-    return "known" if known else None
+        place, words = quote(f"{record.name}/{PICTURE}"), f"Picture: {experiment.title}"
+        parts.append(element("img", loading="lazy", src=place, alt=words))
+    if not record.error:
+        rows = json.loads((own / DOCUMENT).read_text(encoding="utf-8"))["rows"]
+        counts = f"{record.rows} rows, {record.agree} agree, {record.disagree} disagree"
+        link = element("a", f"{record.name}/{DATA}", href=f"{quote(record.name)}/{DATA}")
+        parts += [
+            Answer(counts, [rows_table(rows)], folded=not record.disagree),
+            element("p", "Labelled data: ", link),
+        ]
+    return Answer(experiment.title, parts, title=record.ending, tone=tone)

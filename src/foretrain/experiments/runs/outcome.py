@@ -71,16 +71,15 @@ class Run(Result):
         )
 
     def answer(self) -> Answer:
-        """All endings, the rows that disagree, and the verdict."""
+        """The verdict, all endings, and the rows that disagree."""
         wrong = differences_table(self.records)
         parts: list[Part] = [verdicts_table(self.records)]
         parts += ["Rows that disagree:", wrong] if wrong.rows else []
-        parts.append(self.verdict)
         if any(record.error for record in self.records):
             parts.append("Run one that failed alone, with --debug on the command line, to see where.")
         facts = {"scale": self.scale, "seed": self.seed, "verdict": self.verdict, "holds": self.holds}
         record = {**facts, "experiments": [record.to_dict() for record in self.records]}
-        return Answer("", [*parts, self._figure], self.to_dataset, record, self.holds)
+        return Answer(self.verdict, [*parts, self._figure], self.to_dataset, record, self.holds)
 
     def _figure(self) -> Figure:
         """Tested rows of every experiment by how they ended, and how long it took."""

@@ -89,6 +89,8 @@ def part_markup(part: Part, level: int = 3, still: bool = True) -> Markup:
             cells = [element("div", element("dt", k), element("dd", text)) for k, text in part.texts.items()]
             columns = 4 if len(cells) % 4 == 0 else 3
             return element("dl", cells, class_="facts", style=f"--columns:{columns}")
+        case Markup():
+            return part
         case str():
             return element("p", _lines(part))
     figure = part if isinstance(part, Figure) else part()
@@ -151,8 +153,8 @@ def table_markup(table: Table, caption: bool = True) -> Markup:
 
 def _cell(cell: Cell) -> Child:
     """Very small and very large numbers as powers of ten, tones as badges."""
-    if isinstance(cell, Tone):
-        return badge(cell)
+    if isinstance(cell, Tone | Markup):
+        return badge(cell) if isinstance(cell, Tone) else cell
     text = cell_text(cell)
     if isinstance(cell, bool) or not isinstance(cell, int | float):
         return text
