@@ -113,16 +113,16 @@ def test_is_immutable_and_travels_to_other_processes() -> None:
 def test_repr_is_a_table_that_joins_equal_layers() -> None:
     lines = repr(MLP("tanh", depth=50, width=100, n_in=3, C_W=1.5)).splitlines()
     assert lines[0] == "MLP tanh, depth 50, 485301 parameters, depth/width 0.5"
-    assert [line.split()[:3] for line in lines[2:]] == [
+    assert [line.split()[:3] for line in lines[4:]] == [
         ["1", "3", "100"],
         ["2-49", "100", "100"],
         ["50", "100", "1"],
     ]
-    assert "gamma" not in lines[1]
+    assert "gamma" not in lines[2]
     residual = repr(MLP("tanh", depth=5, width=4, gamma=0.5))
     assert residual.startswith("residual MLP")
     assert "n_in left to the data" in residual
-    assert residual.splitlines()[1].endswith("gamma")
+    assert residual.splitlines()[2].endswith("gamma")
 
 
 @pytest.mark.parametrize(

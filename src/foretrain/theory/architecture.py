@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
+from foretrain.support.answers import Answer, Result, Table
 from foretrain.support.arguments import real_array, whole_number
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
@@ -39,7 +40,7 @@ class Layer(NamedTuple):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class MLP:
+class MLP(Result):
     """A multilayer perceptron with ``depth`` layers of weights, hence ``depth - 1`` hidden layers.
 
     ``width`` is one number for all hidden layers or the list n_1..n_{L-1}; ``C_b``, ``C_W``, ``lambda_b`` and
@@ -117,10 +118,12 @@ class MLP:
         --------
         >>> MLP.critical("tanh", depth=3, width=100)
         MLP tanh, depth 3, n_in left to the data, depth/width 0.03
+        <BLANKLINE>
         layer  fan-in  width  C_b  C_W  lambda_b  lambda_W
-            1    data    100    0    1         1         1
-            2     100    100    0    1       0.5         1
-            3     100      1    0    1  0.333333         1
+        -----  ------  -----  ---  ---  --------  --------
+            1  data      100    0    1         1         1
+            2  100       100    0    1       0.5         1
+            3  100         1    0    1  0.333333         1
         """
         from foretrain.theory.criticality.critical_initialisation import critical_network
 
@@ -230,11 +233,42 @@ class MLP:
         inner = _collapse(self.gamma[1:-1])
         return inner if isinstance(inner, float) else self.gamma
 
-    def __repr__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """Activation, sizes and variances of the hidden layers on one line."""
+        widths = sorted(set(self.hidden_widths))
+        size = "no hidden layer" if not widths else f"width {widths[0]}"
+        if len(widths) > 1:
+            size = f"widths {widths[0]} to {widths[-1]}"
+        inner = self.layers[min(1, self.depth - 1)]
+        skip = f", gamma = {max(self.gamma, key=abs):g}" if self.is_residual else ""
+        variances = f"C_b = {inner.C_b:.6g}, C_W = {inner.C_W:.6g}"
+        return f"{self.activation.label}, depth {self.depth}, {size}, {variances}{skip}"
+
+    def answer(self) -> Answer:
+        """Its layers, runs of equal ones in one row."""
         size = "n_in left to the data" if self.n_in is None else f"{self.parameter_count} parameters"
         kind = "residual MLP" if self.is_residual else "MLP"
         shape = f"depth {self.depth}, {size}, depth/width {self.depth_to_width:.4g}"
-        return "\n".join([f"{kind} {self.activation.label}, {shape}", *_layer_table(self)])
+        names = Layer._fields[2:] if self.is_residual else Layer._fields[2:-1]
+        runs: list[list[Any]] = []
+        for layer, fan_in in zip(self.layers, (self.n_in or "data", *self.hidden_widths), strict=True):
+            cells = [fan_in, layer.width, *layer[2 : 2 + len(names)]]
+            if runs and runs[-1][2:] == cells:
+                runs[-1][1] = layer.number
+            else:
+                runs.append([layer.number, layer.number, *cells])
+        rows = [[first if first == last else f"{first}-{last}", *cells] for first, last, *cells in runs]
+        record = {
+            "activation": self.activation.label,
+            "n_in": self.n_in,
+            "layers": [layer._asdict() for layer in self.layers],
+        }
+        return Answer(
+            f"{kind} {self.activation.label}, {shape}",
+            [Table(("layer", "fan-in", "width", *names), rows)],
+            record=record,
+        )
 
 
 def check_network(mlp: object) -> None:
@@ -243,25 +277,6 @@ def check_network(mlp: object) -> None:
         raise InputError(
             f"the network is {mlp!r}: give an MLP, such as ft.MLP('tanh', `depth=5`, `width=100`)."
         )
-
-
-def _layer_table(mlp: MLP) -> list[str]:
-    """One line per run of equal layers, under a header; the column gamma only for residual networks."""
-    names = ["layer", "fan-in", "width", "C_b", "C_W", "lambda_b", "lambda_W"] + ["gamma"] * mlp.is_residual
-    fan_ins = ("data" if mlp.n_in is None else str(mlp.n_in), *map(str, mlp.hidden_widths))
-    runs: list[tuple[int, int, list[str]]] = []
-    for layer, fan_in in zip(mlp.layers, fan_ins, strict=True):
-        numbers = layer[2:] if mlp.is_residual else layer[2:-1]
-        cells = [fan_in, str(layer.width), *(f"{value:.6g}" for value in numbers)]
-        if runs and runs[-1][2] == cells:
-            runs[-1] = (runs[-1][0], layer.number, cells)
-        else:
-            runs.append((layer.number, layer.number, cells))
-    rows = [names] + [
-        [str(first) if first == last else f"{first}-{last}", *cells] for first, last, cells in runs
-    ]
-    sizes = [max(len(row[column]) for row in rows) for column in range(len(names))]
-    return ["  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True)) for row in rows]
 
 
 def _hidden_widths(width: int | Sequence[int] | None, depth: int) -> tuple[int, ...]:

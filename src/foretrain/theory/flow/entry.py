@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.flow.kinks import inputs_on_kinks, warn_of_kinks
-from foretrain.theory.flow.memory import require_memory_for
 from foretrain.theory.flow.one_input import one_input
-from foretrain.theory.flow.request import Array, Method, Request, check_request
+from foretrain.theory.flow.request import Array, Method, Request, check_request, require_memory_for
 from foretrain.theory.flow.residual import residual_inputs
 from foretrain.theory.flow.result import Flow, legs
 from foretrain.theory.flow.several_inputs import several_inputs
@@ -117,14 +116,11 @@ def _among_chosen(mlp: MLP, inputs: Array, request: Request) -> Flow:
     own = replace(request, quadruples=places.reshape(request.quadruples.shape))
     found = _run(mlp, inputs[used] if len(used) else inputs[:1], own)
     own_legs = legs(request.quadruples)
-    return Flow(mlp, {name: found[name].assign_coords(own_legs) for name in found})
+    return Flow(mlp, {name: found[name].assign_coords(own_legs) for name in found}, inputs)
 
 
 def _run(mlp: MLP, inputs: Array, request: Request) -> Flow:
     require_memory_for(mlp.depth, len(inputs), request, residual=mlp.is_residual)
     K, Theta = mlp.first_kernel(inputs), first_tangent_kernel(mlp, inputs)
-    if mlp.is_residual:
-        return Flow(mlp, residual_inputs(mlp, K, Theta, request))
-    if len(inputs) == 1:
-        return Flow(mlp, one_input(mlp, K, Theta, request))
-    return Flow(mlp, several_inputs(mlp, K, Theta, request))
+    recursion = residual_inputs if mlp.is_residual else one_input if len(inputs) == 1 else several_inputs
+    return Flow(mlp, recursion(mlp, K, Theta, request), inputs)

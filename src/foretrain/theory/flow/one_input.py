@@ -8,7 +8,6 @@ import numpy as np
 
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
-from foretrain.theory.flow.labelling import labelled
 from foretrain.theory.flow.request import SECOND_DIFFERENTIALS, TENSORS, Array, Request
 from foretrain.theory.recursions.dntk_single_input import ddntk_flow, dntk_flow
 from foretrain.theory.recursions.ntk_single_input import tangent_flow
@@ -33,7 +32,7 @@ def one_input(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[str, x
         found["three_point"] = np.zeros(mlp.depth)
     if "six_point" in request.names:
         found["six_point"] = six_point_flow(mlp, np.diagonal(K))[:, 0]
-    return {name: labelled(name, _shaped(name, found[name], request), request) for name in request.names}
+    return {name: request.labelled(name, _shaped(name, found[name], request)) for name in request.names}
 
 
 def _shaped(name: str, values: Array, request: Request) -> Array:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import MOST_DRAWS
+from foretrain.theory.flow import result
 from foretrain.theory.flow.result import MEANINGS
+from foretrain.theory.recursions.full_tensors import carried
 from foretrain.theory.recursions.kinks import Kinks, slope_jumps
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -28,6 +34,8 @@ TENSORS = ("V", "D", "F", "A", "B", *DIFFERENTIALS)
 """Those with four input indices, which can be had on quadruples and contracted."""
 TANGENT = ("Theta", "H1", "D", "F", "A", "B", *DIFFERENTIALS)
 """Those that involve the tangent kernel."""
+_TABLES = 120  # of N^4 entries: up to six products of four, their index sets, and what a rule holds at once
+_PAIRWISE = {"G1", "norm_covariance", "entry_variance"}
 _ONLY_PLAIN = ("G1", "norm_covariance", "entry_variance", "six_point", *TANGENT[1:])
 
 
@@ -70,6 +78,16 @@ class Request:
     def needs_tangent_kernel(self) -> bool:
         """Whether anything asked for involves Theta."""
         return bool({*TANGENT} & {*self.names})
+
+    def labelled(self, name: str, values: Array) -> xr.DataArray:
+        """Values (layers, inputs, ...), or (layers, quadruples) on quadruples, in the form that was asked for."""
+        if name in TENSORS and self.quadruples is not None:
+            return result.on_quadruples(name, values, self.quadruples)
+        if name in TENSORS and self.matrices is not None:
+            left, right = self.matrices[:, 0], self.matrices[:, 1]
+            summed = np.einsum("qab,labcd,qcd->lq", left, values, right, optimize=True)
+            return result.contracted(name, summed, np.zeros_like(summed), single=self.single_contraction)
+        return result.tensor(name, values)
 
     @property
     def needs_no_other_inputs(self) -> bool:
@@ -219,3 +237,33 @@ def _check_tolerance(tolerance: Any) -> float:
     if not isinstance(tolerance, float | int | np.number) or not 0 < tolerance < 1:
         raise InputError(f"`tolerance` is {tolerance!r}: give a number between 0 and 1, such as 1e-10.")
     return float(tolerance)
+
+
+def require_memory_for(depth: int, size: int, request: Request, *, residual: bool) -> None:
+    """Refuse a flow of ``size`` inputs that does not fit, with its estimate and a way out."""
+    pairs = size * (size + 1) // 2
+    entries = (depth * len(request.names) + 12) * size**2
+    if _PAIRWISE & {*request.names}:
+        entries += 40 * pairs
+    if "H1" in request.names:
+        entries += 160 * pairs  # of which 40 for nearly parallel ones
+    whole = request.tensors if residual and request.matrices is not None else request.full_tensors
+    if whole:
+        kinds, moving = len(whole), len(carried(whole))
+        entries += kinds * depth * size**4 + 4 * moving * size**4 + 4 * kinds * pairs**2
+        entries += residual * depth * pairs**2
+        if request.differentials:
+            entries += _TABLES * size**4
+    pulled = [name for name in request.tensors if name not in whole]
+    if request.matrices is not None and pulled:
+        forms, kinds = 2 * len(request.matrices), len(pulled)
+        entries += depth * (kinds * forms * (4 * pairs + 3 * size**2) + (2 + 3 * kinds) * size**2)
+        entries += 4 * depth * kinds * pairs**2 if request.draws == 0 else 0
+    if "three_point" in request.names:
+        entries += depth * size**3
+    way_out = "use fewer inputs or layers"
+    if request.full_tensors:
+        way_out = "ask for tensors on chosen `quadruples=` or contracted with `contract=`, or use fewer inputs"
+    if request.differentials:
+        way_out = "ask for tensors on chosen `quadruples=`, or use fewer inputs"
+    require_memory(8 * entries, f"{', '.join(request.names)} of {size:,} inputs at {depth:,} layers", way_out)

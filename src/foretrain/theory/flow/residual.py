@@ -8,7 +8,6 @@ import numpy as np
 
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
-from foretrain.theory.flow.labelling import labelled
 from foretrain.theory.flow.request import Array, Request
 from foretrain.theory.recursions.ntk import next_tangent_kernel
 from foretrain.theory.recursions.pairs import Pairs
@@ -30,7 +29,7 @@ def residual_inputs(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[
         found["V"] = _on_quadruples(mlp, K, request)
     elif "V" in found:
         found["V"] = _on_all_inputs(found["V"])
-    return {name: labelled(name, found[name], request) for name in request.names}
+    return {name: request.labelled(name, found[name]) for name in request.names}
 
 
 def _run(mlp: MLP, K: Array, names: tuple[str, ...], request: Request) -> dict[str, Array]:

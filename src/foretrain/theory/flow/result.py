@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.architecture import MLP
 
@@ -39,28 +41,19 @@ MEANINGS = {
     "six_point": "n_{l-1}^2 times the third cumulant of the metric's entry of one input",
 }
 INDICES = {
-    "K": 2,
-    "V": 4,
-    "G1": 2,
-    "norm_covariance": 2,
-    "entry_variance": 2,
-    "Theta": 2,
-    "H1": 2,
-    "D": 4,
-    "F": 4,
-    "A": 4,
-    "B": 4,
-    **dict.fromkeys("PQRSTU", 4),
+    **dict.fromkeys(("K", "G1", "norm_covariance", "entry_variance", "Theta", "H1"), 2),
+    **dict.fromkeys("VDFABPQRSTU", 4),
     "three_point": 3,
     "six_point": 1,
 }
 
 
-class Flow(Mapping[str, "xr.DataArray"]):
+class Flow(Result, Mapping[str, "xr.DataArray"]):
     """Tensors by name, each with dimension ``layer`` = 1..L and one dimension for each input index."""
 
-    def __init__(self, mlp: MLP, tensors: Mapping[str, xr.DataArray]) -> None:
+    def __init__(self, mlp: MLP, tensors: Mapping[str, xr.DataArray], inputs: Array) -> None:
         self.mlp = mlp
+        self.inputs = inputs
         self._tensors = dict(tensors)
 
     def __getitem__(self, name: str) -> xr.DataArray:
@@ -85,16 +78,18 @@ class Flow(Mapping[str, "xr.DataArray"]):
     def __len__(self) -> int:
         return len(self._tensors)
 
-    def to_dataset(self) -> xr.Dataset:
-        """All tensors in one dataset, for saving."""
-        import xarray as xr
+    @cached_property
+    def summary(self) -> xr.Dataset:
+        """What people look at, by layer, with the laws of input 0: see ``presentation.layer_summary``."""
+        from foretrain.theory.flow.presentation import layer_summary
 
-        return xr.Dataset(dict(self._tensors), attrs={"network": repr(self.mlp)})
+        return layer_summary(self)
 
-    def __repr__(self) -> str:
-        head = f"Flow of {self.mlp.activation.label}, depth {self.mlp.depth}"
-        rows = [f"  {name:<3} {dict(zip(t.dims, t.shape))}: {t.attrs['meaning']}" for name, t in self.items()]
-        return "\n".join([head, *rows])
+    def answer(self) -> Answer:
+        """Numbers by layer beside their laws, how large fluctuations are, and the picture."""
+        from foretrain.theory.flow.presentation import flow_answer
+
+        return flow_answer(self)
 
 
 def tensor(name: str, values: Array) -> xr.DataArray:

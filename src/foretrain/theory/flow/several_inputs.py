@@ -11,7 +11,6 @@ from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import result
 from foretrain.theory.flow.contractions import PULLED_BACK, contraction
-from foretrain.theory.flow.labelling import labelled
 from foretrain.theory.flow.request import Array, Request
 from foretrain.theory.recursions.full_tensors import FullTensors
 from foretrain.theory.recursions.legs import BentExpectations
@@ -54,7 +53,7 @@ def several_inputs(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[s
         found["six_point"] = six_point_flow(mlp, np.diagonal(K))
     if "three_point" in request.names:
         found["three_point"] = np.zeros((mlp.depth, *(len(K),) * 3))
-    arrays = {name: labelled(name, values, request) for name, values in found.items()}
+    arrays = {name: request.labelled(name, values) for name, values in found.items()}
     for name, pulled in contractions.items():
         total = pulled.values()
         arrays[name] = result.contracted(

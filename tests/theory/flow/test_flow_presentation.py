@@ -1,13 +1,13 @@
-"""The summary of a flow, and its picture: what is drawn is what was computed."""
+"""What a flow prints and draws is what was computed."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from foretrain.report.flow import flow_figure, flow_summary, with_laws
+from foretrain.support.answers import Figure
 from foretrain.theory.architecture import MLP
-from foretrain.theory.flow import flow
+from foretrain.theory.flow import Flow, flow
 
 TWO_INPUTS = np.array([[1.0, -0.5, 0.8], [0.3, 1.1, -0.4]])
 PYRAMID = MLP("tanh", depth=4, width=[12, 24, 16], n_in=3, C_b=0.15, C_W=1.6)
@@ -15,7 +15,7 @@ PYRAMID = MLP("tanh", depth=4, width=[12, 24, 16], n_in=3, C_b=0.15, C_W=1.6)
 
 def test_the_summary_divides_by_the_fan_in() -> None:
     # Reference values of layer 4: K, V and G1 of the first input, fan-in 16.
-    summary = flow_summary(flow(PYRAMID, TWO_INPUTS, ["K", "V", "G1"])).sel(layer=4)
+    summary = flow(PYRAMID, TWO_INPUTS, ["K", "V", "G1"]).summary.sel(layer=4)
     assert float(summary["kernel"][0]) == pytest.approx(0.688616018, abs=1e-9)
     assert float(summary["fluctuation"][0]) == pytest.approx(0.241676967 / 16 / 0.688616018**2, abs=1e-9)
     assert float(summary["correction"][1]) == pytest.approx(-0.072124273 / 16, abs=1e-10)
@@ -24,15 +24,15 @@ def test_the_summary_divides_by_the_fan_in() -> None:
     )
 
 
-def test_quadruples_that_begin_with_each_input_are_enough() -> None:
-    full = flow_summary(flow(PYRAMID, TWO_INPUTS, ["K", "V"]))
-    some = flow_summary(flow(PYRAMID, TWO_INPUTS, ["K", "V"], quadruples=[[0] * 4, [1] * 4, [0, 1, 0, 1]]))
+def test_quadruples_with_each_input_alone_are_enough() -> None:
+    full = flow(PYRAMID, TWO_INPUTS, ["K", "V"]).summary
+    some = flow(PYRAMID, TWO_INPUTS, ["K", "V"], quadruples=[[0, 1, 0, 1], [0] * 4, [1] * 4]).summary
     np.testing.assert_allclose(some["fluctuation"], full["fluctuation"], atol=1e-12)
 
 
 def test_laws_stand_beside_the_exact_numbers() -> None:
     deep = MLP("tanh", depth=400, width=1000, n_in=1)
-    summary = with_laws(flow_summary(flow(deep, [[1.0]], ["K", "V", "G1"])), deep, np.ones(1))
+    summary = flow(deep, [[1.0]], ["K", "V", "G1"]).summary
     last = summary.sel(layer=400).isel(input=0)
     assert float(last["kernel_law"]) == pytest.approx(float(last["kernel"]), rel=1e-3)
     assert float(last["fluctuation_law"]) == pytest.approx(float(last["fluctuation"]), rel=0.02)
@@ -41,11 +41,11 @@ def test_laws_stand_beside_the_exact_numbers() -> None:
 
 
 def test_where_no_law_is_known_it_says_why() -> None:
-    summary = with_laws(flow_summary(flow(PYRAMID, TWO_INPUTS)), PYRAMID, TWO_INPUTS[0])
+    summary = flow(PYRAMID, TWO_INPUTS).summary
     assert "widths differ" in summary.attrs["statement"]
     assert not [name for name in summary if str(name).endswith("_law")]
     gelu = MLP("gelu", depth=3, width=50, n_in=1, C_b=0.1729223907688603, C_W=1.9830582573928064)
-    far = with_laws(flow_summary(flow(gelu, [[0.5]])), gelu, np.array([0.5]))
+    far = flow(gelu, [[0.5]]).summary
     assert far.attrs["universality_class"] == "half-stable"
     assert "too far off" in far.attrs["statement"]
 
@@ -56,24 +56,42 @@ def test_where_no_law_is_known_it_says_why() -> None:
 )
 def test_there_is_a_panel_for_everything_that_is_known(names: list[str], rows: int, panels: int) -> None:
     net = MLP("relu", depth=60, width=100, n_in=7, C_W=2.0)
-    X = np.eye(7)[:rows] + 0.3
-    summary = flow_summary(flow(net, X, names))
-    figure = flow_figure(summary, "relu")
-    assert len(figure.axes) == panels
-    kernels = figure.axes[0]
-    drawn = np.array([line.get_ydata() for line in kernels.lines[:rows]]).T
-    np.testing.assert_array_equal(drawn, summary["kernel"].values)
-    assert kernels.get_xscale() == "log"
-    figure.canvas.draw()
+    found = flow(net, np.eye(7)[:rows] + 0.3, names)
+    figure = picture(found)
+    assert len(figure.panels) == panels
+    drawn = np.array([mark.y for mark in figure.panels[0].marks[:rows]]).T
+    np.testing.assert_array_equal(drawn, found.summary["kernel"].values)
+    assert figure.panels[0].x.scale == "log"
+    assert len(found.plot().axes) == panels
 
 
 def test_the_band_is_one_deviation_of_the_metric() -> None:
     net = MLP("tanh", depth=10, width=100, n_in=1)
-    summary = flow_summary(flow(net, [[1.0]], ["K", "V", "G1"]))
-    band = flow_figure(summary, "tanh").axes[2]
-    (outline,) = band.collections[0].get_paths()
-    one = summary.sel(layer=10).isel(input=0)
+    found = flow(net, [[1.0]], ["K", "V", "G1"])
+    band = picture(found).panels[2].marks[0]
+    one = found.summary.sel(layer=10).isel(input=0)
     K, mean = float(one["kernel"]), float(one["kernel"] + one["correction"])
     spread = K * float(one["fluctuation"]) ** 0.5
-    at_last = outline.vertices[outline.vertices[:, 0] == 10, 1]
-    assert (at_last.min(), at_last.max()) == (pytest.approx(mean - spread), pytest.approx(mean + spread))
+    assert (band.low[-1], band.high[-1]) == (pytest.approx(mean - spread), pytest.approx(mean + spread))
+
+
+def test_it_prints_numbers() -> None:
+    text = repr(flow(PYRAMID, TWO_INPUTS, ["K", "V", "Theta"]))
+    assert text.startswith("tanh, depth 4, widths 12 to 24, C_b = 0.15, C_W = 1.6\n")
+    for words in ("0.688616", "V/(nK²) of the output", "Theta of input 0", "widths differ"):
+        assert words in text
+
+
+def test_every_form_of_a_tensor_has_a_text() -> None:
+    some = flow(PYRAMID, TWO_INPUTS, ["V"], quadruples=[[0, 1, 0, 1]])
+    assert "V_(0,1)(0,1)" in repr(some)
+    summed = flow(PYRAMID, TWO_INPUTS, ["K", "V"], contract=(np.eye(2), np.eye(2)))
+    assert "V, contracted" in repr(summed)
+    assert "fluctuation" not in summed.summary
+    assert {"K", "V", "kernel", "correlation"} <= {*summed.to_dataset()}
+    assert summed.to_dict()["layers"][0]["layer"] == 1
+
+
+def picture(found: Flow) -> Figure:
+    (figure,) = found.answer().figures
+    return figure

@@ -1,0 +1,371 @@
+"""A flow for people: numbers by layer beside their laws in depth, what they mean, and the picture."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.support.answers import (
+    BLUE,
+    INK,
+    ORANGE,
+    RED,
+    Answer,
+    Axis,
+    Figure,
+    Panel,
+    Part,
+    Table,
+    scale_for,
+)
+from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from foretrain.theory.architecture import MLP
+    from foretrain.theory.flow.result import Flow
+
+Array = NDArray[np.float64]
+
+_SHOWN = 24  # layers; of deeper networks the table shows about so many
+_ENTRIES = 8  # columns for quadruples that were asked for
+_DEEP = 50  # layers from which on depth has a logarithmic axis
+_WIDE = 20.0  # ratio of the largest to the smallest value from which on an axis is logarithmic
+_NAMED = 4  # lines with a legend; more are drawn thin
+MEASURES = {
+    "D": ("D/(nKΘ)", -1, -1),
+    "F": ("F/(nKΘ)", -1, -1),
+    **{name: (f"{name}/(nΘ²)", 0, -2) for name in "ABPQ"},
+    **{name: (f"{name}K/(nΘ³)", 1, -3) for name in "RSTU"},
+}
+"""Dimensionless sizes of tensors (9.24), (11.62), (∞.21): the name, and powers of K and Theta that go with each."""
+
+
+def flow_answer(
+    found: Flow, layers: Sequence[int] | None = None, origin: str = "", asked: int | None = None
+) -> Answer:
+    """What a flow says about some layers, by default all or about two dozen.
+
+    ``origin`` says where the inputs are from; ``asked`` is how many of the last quadruples are shown one by one.
+    """
+    mlp, summary = found.mlp, found.summary
+    shown = np.array(layers or _some_layers(mlp.depth))
+    others, sizes, verdict = _others(found), _measures(found), _verdict(mlp, summary)
+    partial = {name: found[name] for name in found if "quadruple" in found[name].dims}
+    single = {
+        name: tensor[:, tensor.shape[1] - (tensor.shape[1] if asked is None else asked) :]
+        for name, tensor in partial.items()
+    }
+    entries = {
+        f"V_({a},{b})({c},{d})" if name == "V" else f"{name}_{a},{b},{c},{d}": column
+        for name, tensor in single.items()
+        for (a, b, c, d), column in zip(_legs(tensor)[: asked or _ENTRIES], tensor.values.T)
+    }
+    parts: list[Part] = [f"Inputs: {origin}."] if origin else []
+    if "K" in found:
+        parts.append(_by_layer(_main_columns(summary), shown))
+    parts += [_by_layer(columns, shown) for columns in (entries, others) if columns]
+    if sizes:
+        parts += [
+            "Over n, in units of K and Theta, of input 0 (small compared with 1 where the first order is enough):",
+            _by_layer(sizes, shown),
+        ]
+    parts.append(f"In depth: {summary.attrs['statement'].rstrip('.')}.")
+    if asked == 0 and partial:
+        parts.append(
+            f"Of {', '.join(partial)} only entries of each input alone were computed: name others in --quadruples."
+        )
+    if "K" in found:
+        parts.append(lambda: flow_figure(summary, mlp.headline))
+    rows = summary.sel(layer=shown)
+    record: dict[str, Any] = {
+        "activation": mlp.activation.label,
+        **{name: getattr(mlp, name) for name in ("depth", "hidden_widths", "C_b", "C_W", "gamma")},
+        "inputs": found.inputs,
+        "inputs_from": origin,
+        "depth_to_width": mlp.depth_to_width,
+        "verdict": verdict,
+        "statement": summary.attrs["statement"],
+        "laws": {name: dict(rows[name].attrs) for name in rows if str(name).endswith("_law")},
+        "others": {name: values[shown - 1] for name, values in others.items()},
+        "measures": {name: values[shown - 1] for name, values in sizes.items()},
+        "layers": [
+            {"layer": int(layer), **{str(name): rows[name].values[place] for name in rows}}
+            for place, layer in enumerate(shown)
+        ],
+    }
+    if entries:
+        chosen = {name: tensor.values[shown - 1] for name, tensor in single.items()}
+        record["quadruples"] = {"inputs": _legs(next(iter(single.values()))), **chosen}
+    return Answer(
+        f"{mlp.headline}\n{verdict}",
+        parts,
+        data=lambda: summary.assign({name: found[name] for name in found}).assign_attrs(network=repr(mlp)),
+        record=record,
+    )
+
+
+def layer_summary(found: Flow) -> xr.Dataset:
+    """What people look at, by layer: K and correlations; V / (n K^2) and G1 / n where V and G1 were asked for.
+
+    ``correlation`` has the dimensions (layer, input, other), the other variables (layer, input). Beside them are the
+    asymptotic laws of input 0 as ``..._law`` by layer; the attribute ``statement`` says what holds, or why no law is
+    known.
+    """
+    import xarray as xr
+
+    mlp = found.mlp
+    coordinates = {"layer": np.arange(1, mlp.depth + 1)}
+    about = {"activation": mlp.activation.label, "statement": "K was not asked for"}
+    if "K" not in found:
+        return xr.Dataset(coords=coordinates, attrs=about)
+    K, inputs = found["K"].values, len(found.inputs)
+    kernel = np.einsum("laa->la", K)
+    fan_in = np.array(mlp.widths[:-1], dtype=float)[:, None]
+    safe = np.where(kernel > 0, kernel, 1.0)
+    size = np.sqrt(safe)
+    correlation = np.clip(K / (size[:, :, None] * size[:, None, :]), -1.0, 1.0)
+    each = ("layer", "input")
+    variables: dict[str, Any] = {
+        "kernel": (each, kernel, {"meaning": "K of every input"}),
+        "correlation": (
+            (*each, "other"),
+            correlation,
+            {"meaning": "K of two inputs over the root of the product of their own"},
+        ),
+    }
+    alone = _alone(found["V"], inputs) if "V" in found else None
+    if alone is not None:
+        variables["fluctuation"] = (each, alone / fan_in / safe**2, {"meaning": "V / (n K^2)"})
+    if "G1" in found:
+        shift = np.einsum("laa->la", found["G1"].values) / fan_in
+        variables["correction"] = (each, shift, {"meaning": "G1 / n, n the fan-in"})
+    summary = xr.Dataset(variables, coords={**coordinates, "input": np.arange(inputs)}, attrs=about)
+    return _with_laws(summary, mlp, found.inputs[0])
+
+
+def _with_laws(summary: xr.Dataset, mlp: MLP, x: Array) -> xr.Dataset:
+    from foretrain.theory.asymptotics import asymptotics
+
+    try:
+        laws = asymptotics(mlp, x)
+    except (NotSupportedError, InputError) as error:
+        return summary.assign_attrs(statement=f"no law is known ({str(error).partition(': ')[0]})")
+    fan_in = float(mlp.hidden_widths[-1])
+    sources = {"kernel": ("K", 1.0), "fluctuation": ("fluctuation", 1.0), "correction": ("G1", fan_in)}
+    added = {
+        f"{name}_law": (laws[source].sel(law="asymptotic", drop=True) / scale)
+        .reindex(layer=summary["layer"])
+        .assign_attrs({key: laws[source].attrs[key] for key in ("formula", "equation", "remainder")})
+        for name, (source, scale) in sources.items()
+        if name in summary and source in laws
+    }
+    statement = laws.attrs["statement"]
+    if abs(summary["kernel"].values[0, 0] - laws.attrs.get("K_star", 0.0)) > laws.attrs.get("reach", np.inf):
+        statement += f", too far off for its law, which reaches K* ± {laws.attrs['reach']:.3g}"
+    return summary.assign(added).assign_attrs(
+        statement=statement, universality_class=laws.attrs["universality_class"]
+    )
+
+
+def _legs(tensor: xr.DataArray) -> NDArray[Any]:
+    return np.stack([tensor[f"leg_{place}"].values for place in range(1, 5)], axis=1)
+
+
+def _alone(tensor: xr.DataArray, inputs: int) -> Array | None:
+    """V_(aa)(aa) by layer and input; None where it was not computed for all of them."""
+    if "quadruple" in tensor.dims:
+        places = [np.flatnonzero((_legs(tensor) == a).all(axis=1)) for a in range(inputs)]
+        known = all(len(place) for place in places)
+        return np.asarray(tensor.values[:, [place[0] for place in places]]) if known else None
+    return np.asarray(np.einsum("laaaa->la", tensor.values)) if tensor.ndim == 5 else None
+
+
+def _of_first_input(tensor: xr.DataArray) -> bool:
+    if "quadruple" in tensor.dims:
+        return bool(tensor.sizes["quadruple"]) and not _legs(tensor)[0].any()
+    return any(str(dim).startswith("input_") for dim in tensor.dims)
+
+
+def _first_entry(tensor: xr.DataArray) -> Array:
+    return np.asarray(tensor.values.reshape(len(tensor), -1)[:, 0])
+
+
+def _measures(found: Flow) -> dict[str, Array]:
+    """The sizes of the tensors of input 0 alone at every layer, with their 1/n, where Theta was asked for."""
+    if not {"K", "Theta"} <= {*found}:
+        return {}
+    fan_in = np.array(found.mlp.widths[:-1], dtype=float)
+    K, Theta = _first_entry(found["K"]), _first_entry(found["Theta"])
+    sizes = {}
+    for name, (label, of_K, of_Theta) in MEASURES.items():
+        if name in found and _of_first_input(found[name]):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                scale = K ** float(of_K) * Theta ** float(of_Theta)
+                sizes[label] = np.asarray(_first_entry(found[name]) / fan_in * scale)
+    return sizes
+
+
+def _others(found: Flow) -> dict[str, Array]:
+    """Tensors without a column of their own, by one entry; all entries are in the data."""
+    shown = {"kernel": "K", "fluctuation": "V", "correction": "G1"}
+    known = {tensor for name, tensor in shown.items() if name in found.summary}
+    return {
+        f"{name} of input 0" if _of_first_input(found[name]) else f"{name}, contracted": _first_entry(
+            found[name]
+        )
+        for name in found
+        if name not in known and ("quadruple" not in found[name].dims or _of_first_input(found[name]))
+    }
+
+
+def _main_columns(summary: xr.Dataset) -> list[tuple[str, Array]]:
+    """What belongs to one input is that of input 0."""
+
+    def law(name: str) -> list[tuple[str, Array]]:
+        return [("its law", summary[name].values)] if name in summary else []
+
+    several = summary.sizes["input"] > 1
+    kernel = summary["kernel"].values
+    columns = [("K of input 0" if several else "K", kernel[:, 0]), *law("kernel_law")]
+    if several:
+        if np.ptp(kernel, axis=1).max() > 1e-9 * kernel.max():
+            columns += [("lowest K", kernel.min(axis=1)), ("highest K", kernel.max(axis=1))]
+        correlation = _pair_correlations(summary)
+        mean = "" if correlation.shape[1] == 1 else "mean "
+        columns.append((f"{mean}correlation", correlation.mean(axis=1)))
+        columns.append((f"{mean}angle", np.degrees(np.arccos(correlation)).mean(axis=1)))
+    for name, label in (("fluctuation", "V/(nK²)"), ("correction", "G1/n")):
+        if name in summary:
+            columns += [(label, summary[name].values[:, 0]), *law(f"{name}_law")]
+    return columns
+
+
+def _by_layer(columns: Sequence[tuple[str, Array]] | Mapping[str, Array], shown: NDArray[np.intp]) -> Table:
+    """One row per layer; what is not finite leaves its place empty."""
+    pairs = list(columns.items()) if isinstance(columns, Mapping) else columns
+    rows = [
+        [int(layer), *(float(v[layer - 1]) if np.isfinite(v[layer - 1]) else None for _, v in pairs)]
+        for layer in shown
+    ]
+    return Table(("layer", *(heading for heading, _ in pairs)), rows)
+
+
+def _some_layers(depth: int) -> list[int]:
+    if depth <= _SHOWN:
+        return list(range(1, depth + 1))
+    return sorted({round(layer) for layer in np.geomspace(1, depth, _SHOWN)})
+
+
+def _pair_correlations(summary: xr.Dataset) -> Array:
+    first, second = np.triu_indices(summary.sizes["input"], 1)
+    return np.asarray(summary["correlation"].values[:, first, second])
+
+
+def _verdict(mlp: MLP, summary: xr.Dataset) -> str:
+    from foretrain.theory.finite_width import expansion_parameter, verdict_on
+
+    if "fluctuation" not in summary:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AccuracyWarning)  # the verdict says the same
+            found = expansion_parameter(mlp)
+        return f"L/n = {found.depth_to_width:.4g}: {found.verdict}."
+    worst = float(summary["fluctuation"].isel(layer=-1).max())
+    return f"L/n = {mlp.depth_to_width:.4g}, V/(nK²) of the output = {worst:.4g}: {verdict_on(worst)}."
+
+
+def flow_figure(summary: xr.Dataset, title: str) -> Figure:
+    """Kernels of all inputs, their correlations, V / (n K^2), and the first kernel with its 1/n band."""
+    inputs = [f"input {number}" for number in summary["input"].values]
+    panels = (
+        1 + (len(inputs) > 1) + ("fluctuation" in summary) + ({"fluctuation", "correction"} <= {*summary})
+    )
+    columns = 2 if panels == 4 else panels
+    figure = Figure(title, columns=columns, size=(5.0 * columns, 3.4 * -(-panels // columns) + 0.4))
+    kernels = _panel(figure, summary, "Kernel K of each input", summary["kernel"].values)
+    _lines(kernels, summary, summary["kernel"].values, inputs)
+    _law(kernels, summary, "kernel_law")
+    if len(inputs) > 1:
+        values = _pair_correlations(summary)
+        names = [f"inputs {a}, {b}" for a, b in zip(*np.triu_indices(len(inputs), 1))]
+        panel = figure.panel("Correlation between inputs", x=kernels.x)
+        _lines(panel, summary, values, names)
+        if values.max() > 0.9:
+            panel.level(1.0, dash=":")
+    if "fluctuation" in summary:
+        _fluctuations(figure, summary, inputs)
+    if {"fluctuation", "correction"} <= {*summary}:
+        _first_kernel_band(figure, summary)
+    return figure
+
+
+def _panel(figure: Figure, summary: xr.Dataset, title: str, values: Array) -> Panel:
+    """Depth across, values upright; both axes are logarithmic where they span much."""
+    layer = summary["layer"].values
+    deep = len(layer) >= _DEEP
+    across = Axis(
+        "layer", "log" if deep else "linear", layer[0], max(layer[-1], layer[0] + 1), whole=not deep
+    )
+    scale, top = scale_for(values, _WIDE), float(np.max(values, initial=0.0))
+    upright = Axis(scale=scale)
+    if scale == "linear" and top > 0 and np.min(values) >= 0:
+        upright = Axis(low=0.0, room=0.06)
+    return figure.panel(title, x=across, y=upright)
+
+
+def _fluctuations(figure: Figure, summary: xr.Dataset, inputs: list[str]) -> None:
+    """V / (n K^2), shaded where the first order in 1/n begins to fail, as far as the values reach."""
+    from foretrain.theory.finite_width import LARGE, SMALL
+
+    values = summary["fluctuation"].values
+    positive = values[values > 0]
+    panel = _panel(figure, summary, "Relative variance of the metric, V / (n K²)", positive)
+    if panel.y.scale == "log":
+        values = np.where(values > 0, values, np.nan)  # layer 1 does not fluctuate
+    top = 1.1 * float(positive.max(initial=0.0))
+    words = ((SMALL, LARGE, "next order noticeable", ORANGE), (LARGE, np.inf, "first order not enough", RED))
+    for start, stop, word, color in words:
+        if top > 1.1 * start:
+            panel.region(low=start, high=min(stop, top), label=word, color=color, alpha=0.12)
+    _lines(panel, summary, values, inputs)
+    _law(panel, summary, "fluctuation_law")
+
+
+def _first_kernel_band(figure: Figure, summary: xr.Dataset) -> None:
+    """E[z²] = K + G1/n of the first input, and one standard deviation of the metric around it."""
+    layer, one = summary["layer"].values, summary.isel(input=0)
+    K = one["kernel"].values
+    mean, spread = K + one["correction"].values, K * np.sqrt(np.maximum(one["fluctuation"].values, 0.0))
+    panel = _panel(figure, summary, "E[z²] of input 0 across networks", np.concatenate([K, mean + spread]))
+    floor = 0.1 * float(K.min()) if panel.y.scale == "log" else 0.0
+    low = np.maximum(mean - spread, floor)
+    panel.region(layer, low, mean + spread, "± deviation of the metric", BLUE)
+    panel.curve(layer, mean, "-", "K + G1/n, this width", BLUE)
+    panel.curve(layer, K, ":", "K, infinite width", INK)
+
+
+def _lines(panel: Panel, summary: xr.Dataset, values: Array, names: list[str]) -> None:
+    """One line for each column: named and coloured if they are few, else thin with their median."""
+    layer = summary["layer"].values
+    style = ".-" if len(layer) < 4 else "-"
+    if len(names) > _NAMED:
+        for column in values.T:
+            panel.curve(layer, column, style, color=BLUE, width=0.7, alpha=max(0.2, 2 / len(names)))
+        panel.curve(layer, np.median(values, axis=1), style, "median", ORANGE, width=2.0)
+        return
+    # Ever thinner, so that lines which lie on each other all stay visible.
+    widths = (3.6, 2.2, 1.3, 0.7) if len(names) > 1 else (1.8,)
+    for name, column, width in zip(names, values.T, widths):
+        panel.curve(layer, column, style, name, width=width)
+
+
+def _law(panel: Panel, summary: xr.Dataset, name: str) -> None:
+    if name in summary:
+        values = summary[name].values
+        shown = np.where(values > 0, values, np.nan) if panel.y.scale == "log" else values
+        panel.curve(summary["layer"].values, shown, "--", "law of input 0", INK, width=1.1)
