@@ -85,6 +85,12 @@ class Activation:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.parameter_items)})"
 
     @property
+    def code(self) -> str:
+        """What stands for it in a line of Python: its name in quotes, or that of the user's function."""
+        named = self.method != "numerical" and not self.strip_is_measured
+        return repr(self.label) if named else self.name
+
+    @property
     def is_continuous(self) -> bool:
         """Whether the function itself has no jump; its slope may have."""
         return not any(kink.jump(0) for kink in self.kinks)

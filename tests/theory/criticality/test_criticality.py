@@ -79,7 +79,7 @@ def test_none(name: str) -> None:
     assert not found.exists
     assert found.universality_class == "none"
     assert (found.C_b, found.C_W, found.K_star, found.exponents) == (None, None, None, {})
-    assert "none (" in repr(found)
+    assert "none, since" in repr(found)
 
 
 def test_sigmoid_would_need_a_negative_bias_variance() -> None:

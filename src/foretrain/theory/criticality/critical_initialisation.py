@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
@@ -109,7 +110,7 @@ def _relative_corrections(plain: Criticality, mlp: MLP) -> Array:
 
 
 @dataclass(frozen=True, repr=False)
-class CriticalSide:
+class CriticalSide(Result):
     """Whether inputs start where the flow of the kernel leads to the critical fixed point, one entry per input."""
 
     K_star: float | None
@@ -119,8 +120,9 @@ class CriticalSide:
     factors: Array  # multiply an input by this to start at K*; nan where none does
     sentence: str
 
-    def __repr__(self) -> str:
-        return f"CriticalSide: {self.sentence}"
+    def answer(self) -> Answer:
+        """The sentence, and what it is about."""
+        return fields_answer(self, self.sentence)
 
 
 def critical_side(network: MLP | Criticality, X: ArrayLike) -> CriticalSide:

@@ -21,6 +21,7 @@ from scipy.optimize import brentq
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.kernel_functions import KernelFunctions, is_measured, kernel_means
 
@@ -33,8 +34,8 @@ ONE = 1e-9  # a susceptibility this close to one counts as one
 _BURN_IN = 200
 
 
-@dataclass(frozen=True)
-class FixedPoint:
+@dataclass(frozen=True, repr=False)
+class FixedPoint(Result):
     """A kernel value that layers leave as it is.
 
     ``stability`` is that of K itself: "stable", "unstable", "attracts from below", "attracts from above" or

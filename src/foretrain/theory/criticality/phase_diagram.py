@@ -97,8 +97,9 @@ def phase_diagram(
 
     Variables over (C_b, C_W): ``K``, ``chi_parallel``, ``chi_perpendicular``, ``depth_parallel`` and
     ``depth_perpendicular`` (layers, see :func:`correlation_depth`) and ``phase``, a key of ``PHASES``. Beside them
-    ``line_C_W`` and ``line_C_b``, the lines of :func:`phase_lines`, and ``critical_C_b``, ``critical_C_W``,
-    ``critical_K``, ``critical_kind`` of the critical points. The grid is good to about eight digits.
+    ``line_C_W`` and ``line_C_b``, the lines of :func:`phase_lines`, ``explosion_C_b`` by C_W, above which the kernel
+    grows without bound, and ``critical_C_b``, ``critical_C_W``, ``critical_K``, ``critical_kind`` of the critical
+    points. The grid is good to about eight digits.
     """
     act, share = find_activation(activation), weight_share(gamma)
     if not act.is_continuous:
@@ -219,6 +220,9 @@ def _labelled(
     line_C_W, line_C_b = _on_lines(
         weight_share(gamma), scanned.kernels, scanned.square, scanned.square_slope, scanned.slope_square
     )
+    # Every step from the start on goes up if C_b exceeds all of (1 - gamma^2) K - C_W g(K).
+    ahead = scanned.kernels >= start
+    falls = weight_share(gamma) * scanned.kernels[ahead] - np.multiply.outer(ranges[1], scanned.square[ahead])
     critical = [point for point in (found.point, *found.others) if point is not None]
     numbers = [[p.C_b, p.C_W, np.nan if p.K_star is None else p.K_star] for p in critical]
     columns = np.array(numbers, dtype=float).reshape(-1, 3).T
@@ -230,6 +234,7 @@ def _labelled(
             "depth_parallel": (grid, correlation_depth(parallel)),
             "depth_perpendicular": (grid, correlation_depth(perpendicular)),
             "phase": (grid, _names(K, parallel, perpendicular)),
+            "explosion_C_b": ("C_W", falls.max(axis=1)),
             "line_C_W": (("line", "line_K"), line_C_W),
             "line_C_b": (("line", "line_K"), line_C_b),
             "critical_C_b": ("critical_point", columns[0]),

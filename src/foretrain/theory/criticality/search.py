@@ -15,6 +15,7 @@ from scipy.optimize import brentq
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.theory.criticality.result import Criticality, CriticalPoint
 from foretrain.theory.criticality.small_kernel import Sides, SmallKernel, expand, sides
@@ -28,8 +29,8 @@ _SCANNED = np.geomspace(1e-8, 1e3, 177)
 _EQUAL = 1e-9
 
 
-@dataclass(frozen=True)
-class Susceptibility:
+@dataclass(frozen=True, repr=False)
+class Susceptibility(Result):
     """Growth factors of perturbations from one layer to the next."""
 
     parallel: Any
@@ -41,8 +42,8 @@ def susceptibility(activation: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: f
 
     Examples
     --------
-    >>> susceptibility("relu", K=1.0, C_W=2.0)
-    Susceptibility(parallel=1.0, perpendicular=1.0)
+    >>> susceptibility("relu", K=1.0, C_W=2.0).perpendicular
+    1.0
     """
     try:
         variance, weight = np.asarray(K, dtype=float), np.asarray(C_W, dtype=float)
@@ -81,10 +82,9 @@ def criticality(activation: Any, gamma: float = 0.0) -> Criticality:
 
     Examples
     --------
-    >>> criticality("tanh")
-    Criticality of tanh: class K*=0, stable
-      C_b = 0, C_W = 1, K* = 0
-      exponents p_0 = 1, p_parallel = 2, p_perpendicular = 1, p_V = 1, p_1 = 0, p_1_tuned = 1
+    >>> found = criticality("tanh")
+    >>> found.universality_class, found.C_b, found.C_W, found.exponents["p_V"]
+    ('K*=0', 0.0, 1.0, 1.0)
     """
     act, share = find_activation(activation), weight_share(gamma)
     if act.slopes is not None and any(act.slopes):
