@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from foretrain.cli.frame import Command, Seed, command_answer
+from foretrain.cli.frame import Command, Seed
 from foretrain.cli.networks import ActivationName, Settings, activation_of
 from foretrain.cli.options import DataFile, Samples, inputs_in, spelt
-from foretrain.support.answers import Answer, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from foretrain.theory.advice import Advice
+from foretrain.support.answers import Answer
 
 
 def advise(
@@ -54,30 +49,7 @@ def advise(
         X=None if data is None else inputs_in(data, samples),
         loss=spelt(loss),
     )
-    return command_answer(
-        found.to_dict(),
-        _text(found),
-        data=found.to_dataset(),
-        figure=lambda: _draw(found, seed),
-        holds=found.position != "outside",
-    )
-
-
-def _text(found: Advice) -> list[str | Table]:
-    code = "\n".join(f"  {line}" for line in found.code.splitlines())
-    return [
-        found.verdict,
-        Table(("quantity", "value", "meaning"), found.rows()),
-        *(f"Note: {note}" for note in found.notes),
-        f"In Python:\n{code}",
-    ]
-
-
-def _draw(found: Advice, seed: int) -> Figure:
-    from foretrain.report.advice import advice_figure
-    from foretrain.theory.advice import information_curves
-
-    return advice_figure(found, information_curves(found, seed=seed))
+    return found.answer(seed)
 
 
 COMMAND = Command(

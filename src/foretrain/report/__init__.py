@@ -4,7 +4,6 @@
 
 A function whose name ends in ``_figure`` returns a figure of matplotlib:
 
-``advice``      ``advice_figure``: how deep a network of a given width may be
 ``doctor``      ``doctor_figure``: what a diagnosis found
 ``escape``      ``escape_figure``, ``trajectory_figure``: how long the plateau of a small initialisation is
 ``experiments`` ``experiments_figure``: how the rows of several experiments ended

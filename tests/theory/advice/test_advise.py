@@ -177,7 +177,7 @@ def test_a_skip_is_never_rounded_to_one() -> None:
     assert found.skip is not None
     told = re.search(r"skip connections gamma = ([\d.]+),", found.verdict)
     assert told is not None
-    shown = next(value for name, value, _ in found.rows() if name == "gamma*")
+    shown = next(value for name, value, _ in found.answer().tables[0].rows if name == "gamma*")
     assert shown == told[1]
     assert 0 < (1 - float(shown)) / (1 - found.skip) == pytest.approx(1, rel=1e-3)
 
@@ -204,7 +204,8 @@ def test_everything_can_be_saved_and_printed() -> None:
     assert data.attrs["verdict"] == found.verdict
     text = repr(found)
     assert all(
-        word in text for word in ("Advice for relu", "gamma*", "eta", "truncated series", "ft.MLP.critical")
+        word in text
+        for word in ("Depth 10 at width 64", "gamma*", "eta", "truncated series", "ft.MLP.critical")
     )
 
 

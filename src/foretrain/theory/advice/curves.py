@@ -1,4 +1,4 @@
-"""Information between the two halves of the output against depth over width: the truncated series and the truth."""
+"""Information between the halves of the output against depth over width, truncated and exact, and its picture."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.advice.result import Advice
 from foretrain.theory.architecture import MLP
+from foretrain.theory.finite_width import LARGE, SMALL
 from foretrain.theory.information import (
     Estimate,
     complete_information,
@@ -31,6 +33,7 @@ _POINTS = 61
 _NETWORKS = 6  # depths at which networks are drawn
 _WORK = 6e7  # normal numbers to draw
 _NARROWEST = 8
+_BANDS = ((GREEN, "inside"), (ORANGE, "at the edge"), (RED, "outside"))
 
 
 def information_curves(advice: Advice, draws: int = 3000, seed: Seed = 0) -> xr.Dataset:
@@ -87,3 +90,76 @@ def _affordable_width(advice: Advice, draws: int) -> int:
     """Depths add up to about half of the number of networks times the deepest."""
     largest = math.sqrt(2 * _WORK / (_NETWORKS * draws * _REACH * advice.best_ratio))
     return max(_NARROWEST, min(advice.width, int(largest)))
+
+
+def advice_figure(advice: Advice, seed: Seed = 0, draws: int = 3000) -> Figure:
+    """Left the truncated and the exact information, right which depths the expansion in 1/n reaches by width."""
+    skip = f", γ = {advice.gamma:g}" if advice.gamma else ""
+    title = f"{advice.criticality.activation.label}: depth for a width of {advice.width}{skip}"
+    figure = Figure(title, columns=2, size=(13.0, 5.0))
+    _draw_information(figure, advice, information_curves(advice, draws, seed))
+    _draw_plane(figure, advice)
+    return figure
+
+
+def _draw_information(figure: Figure, advice: Advice, curves: xr.Dataset) -> None:
+    r, printed = curves["r"].values, curves["printed"].values
+    exact = curves["exact" if "exact" in curves else "drawn"].values
+    top = 1.15 * float(max(exact.max(), printed.max()))
+    # One output or three have no halves, only a formula that can be read so.
+    half, odd = divmod(advice.n_out, 2)
+    outputs = f"{half} and {half} outputs"
+    if odd:
+        whole = "one output" if advice.n_out == 1 else f"{advice.n_out} outputs"
+        outputs = f"halves of {whole}, in the sense of (A.73)"
+    panel = figure.panel(
+        f"Information between {outputs}",
+        x=Axis("depth over width, $r = L/n$", low=0.0, high=float(r[-1])),
+        y=Axis("nats", low=-0.25 * top, high=top),
+        legend="below",
+        legend_columns=2,
+    )
+    edges = [0.0, advice.depths.small / advice.width, advice.depths.large / advice.width, r[-1]]
+    for low, high, (color, _) in zip(edges, edges[1:], _BANDS):
+        if low < r[-1]:
+            panel.region((low, min(high, r[-1])), color=color, alpha=0.1)
+    valid = printed >= 0
+    panel.curve(r[valid], printed[valid], "-", "series to third order, (A.71)", BLUE, width=2.2)
+    panel.curve(r[~valid], printed[~valid], ":", "the same where it is invalid", BLUE)
+    if "complete" in curves:
+        panel.curve(r, curves["complete"], "--", "with all terms of third order", BLUE, width=1.2)
+    if "exact" in curves:
+        panel.curve(r, exact, "-", "exact, deep and wide", INK, width=2.2)
+    else:
+        width = curves.attrs["drawn_width"]
+        label = f"random networks of width {width}, two errors"
+        panel.curve(curves["depth"] / width, exact, "o-", label, INK, error=2 * curves["drawn_error"])
+    panel.level(x=advice.best_ratio, color=INK, dash="--")
+    panel.note(advice.best_ratio, 0.97 * top, f"$r^*$ = {advice.best_ratio:.3g}", above=False)
+    panel.level(0.0)
+
+
+def _draw_plane(figure: Figure, advice: Advice) -> None:
+    """Every ratio is a function of the layer over the width, so that one width tells about all."""
+    depth = np.unique(np.geomspace(2, 4 * max(advice.depths.large, advice.depth or 2, 8), 160).round())
+    needed = advice.depths.largest(depth) * advice.width
+    widths = advice.width * np.geomspace(0.1, 10.0, 200)
+    # The depth at which a width reaches a ratio: the inverse of the width that a depth needs, which never falls.
+    rising = np.maximum.accumulate(needed)
+    small, large = (np.interp(widths, rising / limit, depth, right=2 * depth[-1]) for limit in (SMALL, LARGE))
+    panel = figure.panel(
+        f"Where all ratios of order 1/n are small; {advice.depths.large_criterion} is the largest",
+        x=log("width $n$", float(widths[0]), float(widths[-1])),
+        y=log("depth $L$", 2.0, float(depth[-1])),
+        legend="below",
+        legend_columns=3,
+    )
+    ends = (0 * small + 2, small, large, 0 * large + depth[-1])
+    for low, high, (color, label) in zip(ends, ends[1:], _BANDS):
+        panel.region(widths, low, high, label, color, alpha=0.16)
+    panel.curve(widths, small, "-", color=GREEN)
+    panel.curve(widths, large, "-", color=RED)
+    panel.curve(widths, advice.best_ratio * widths, "--", "$L = r^* n$", INK, width=1.4)
+    panel.level(x=advice.width, color=FAINT, width=0.8)
+    if advice.depth is not None:
+        panel.curve([advice.width], [advice.depth], "*", "asked about", INK, size=13)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import Activation
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.theory.architecture import MLP
 from foretrain.theory.asymptotics import dimensionless_ratios
 from foretrain.theory.finite_width import LARGE, SMALL
@@ -32,7 +33,7 @@ _DEEPEST_RESIDUAL = 64  # there the cost is the square of the depth
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PerturbativeDepths:
+class PerturbativeDepths(Result):
     """The largest depths at which no ratio exceeds 0.1 (``small``) and 0.3 (``large``), and which ratio is next.
 
     ``ratios`` are those of the recursion by layer, at this width, ``slopes`` their growth per layer at its end.
@@ -56,11 +57,13 @@ class PerturbativeDepths:
         """The size of the largest ratio at many depths."""
         return np.asarray(np.max([_extended(self, name, depths) for name in self.slopes], axis=0))
 
-    def __repr__(self) -> str:
-        return (
-            f"PerturbativeDepths at width {self.width}: ratios of order 1/n stay below {SMALL:g} up to depth "
-            f"{self.small} (then {self.small_criterion}), below {LARGE:g} up to depth {self.large} "
-            f"(then {self.large_criterion})"
+    def answer(self) -> Answer:
+        """How deep, and which ratio says so."""
+        return fields_answer(
+            self,
+            f"Ratios of order 1/n at width {self.width} stay below {SMALL:g} up to depth {self.small} (then "
+            f"{self.small_criterion}), below {LARGE:g} up to depth {self.large} (then {self.large_criterion}).",
+            data=self.ratios,
         )
 
 

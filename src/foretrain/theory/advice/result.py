@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrain.support.answers import Answer, Code, Result, Table
+from foretrain.support.seeds import Seed
 from foretrain.theory.advice.depths import PerturbativeDepths
 from foretrain.theory.advice.stability import StableStep
 from foretrain.theory.architecture import MLP
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Advice:
+class Advice(Result):
     """Depth, initialisation, learning rates and skip connections for one activation and width.
 
     ``nu`` is the growth of V/(nK^2) with L/n; ``best_ratio`` is r* by (A.73) with it, ``complete_ratio`` r* with all
@@ -97,13 +99,7 @@ class Advice:
     @property
     def code(self) -> str:
         """Python that builds the network and its optimizer."""
-        act = self.network.activation
-        named = act.method != "numerical" and not act.strip_is_measured
-        options = [
-            repr(act.label) if named else act.name,
-            f"depth={self.network.depth}",
-            f"width={self.width}",
-        ]
+        options = [self.network.activation.code, f"depth={self.network.depth}", f"width={self.width}"]
         balanced = self.step is not None and self.criticality.universality_class == "half-stable"
         if balanced:  # there the inputs themselves say what rates balance the layers
             options.append("X=x")
@@ -123,49 +119,38 @@ class Advice:
             ]
         )
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        """The numbers as rows: quantity, value, meaning."""
-        found, first, last = self.criticality, self.network.layers[0], self.network.layers[-1]
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """The numbers: quantity, value, meaning."""
+        found, depths, first, last = (
+            self.criticality,
+            self.depths,
+            self.network.layers[0],
+            self.network.layers[-1],
+        )
         K_star = "any" if found.K_star is None else f"{found.K_star:.8g}"
         share = f" (times {1 - self.gamma**2:.4g} where there is a skip)" if self.gamma else ""
         complete = "not known" if self.complete_ratio is None else f"{self.complete_ratio:.6g}"
+        peak = f"L/n where the truncated information peaks (A.73): depth {self.best_depth}"
+        inside = f"depths with all ratios below {SMALL:g}; the first above it is {depths.small_criterion}"
+        edge = f"the same below {LARGE:g}; the first above it is {depths.large_criterion}"
+        bias, weight = (f"{one:.4g} to {other:.4g}" for one, other in zip(first[4:6], last[4:6], strict=True))
         rows = [
             ("C_b", f"{found.C_b:.8g}", f"variance of biases{share}"),
             ("C_W", f"{found.C_W:.8g}", f"variance of weights times fan-in{share}"),
             ("K*", K_star, f"fixed point of the kernel, class {found.universality_class}"),
             ("exponents", self._exponents(), "p of what falls as depth^-p"),
             ("nu", f"{self.nu:.6g}", "growth of V/(nK^2) with L/n"),
-            (
-                "r*",
-                f"{self.best_ratio:.6g}",
-                f"L/n where the truncated information peaks (A.73): depth {self.best_depth}",
-            ),
+            ("r*", f"{self.best_ratio:.6g}", peak),
             ("r* complete", complete, "the same with all terms of third order"),
             (
                 "breakdown",
                 str(self.breakdown_depth),
                 "depth from which the truncated information is negative",
             ),
-            (
-                "inside",
-                self._range(2, self.depths.small),
-                f"depths with all ratios below {SMALL:g}; the first above it is {self.depths.small_criterion}",
-            ),
-            (
-                "edge",
-                self._range(max(2, self.depths.small + 1), self.depths.large),
-                f"the same below {LARGE:g}; the first above it is {self.depths.large_criterion}",
-            ),
-            (
-                "lambda_b",
-                f"{first.lambda_b:.4g} to {last.lambda_b:.4g}",
-                f"rates of biases, layers 1 to {last.number}",
-            ),
-            (
-                "lambda_W",
-                f"{first.lambda_W:.4g} to {last.lambda_W:.4g}",
-                "rates of weights, before dividing by fan-in",
-            ),
+            ("inside", self._range(2, depths.small), inside),
+            ("edge", self._range(max(2, depths.small + 1), depths.large), edge),
+            ("lambda_b", bias, f"rates of biases, layers 1 to {last.number}"),
+            ("lambda_W", weight, "rates of weights, before dividing by fan-in"),
         ]
         if self.skip is not None:
             meaning = f"skip that makes depth {self.depth} optimal (B.36); 0: none needed"
@@ -184,8 +169,24 @@ class Advice:
         found = self.criticality.exponents
         return ", ".join(f"{short} {found[key]:.4g}" for key, short in named.items() if key in found)
 
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers under their names."""
+    def answer(self, seed: Seed = 0) -> Answer:
+        """The verdict, its numbers and code to paste; the picture draws random networks with ``seed``."""
+        from foretrain.theory.advice.curves import advice_figure
+
+        return Answer(
+            self.verdict,
+            [
+                Table(("quantity", "value", "meaning"), self._rows()),
+                *(f"Note: {note}" for note in self.notes),
+                Code(self.code, "In Python:"),
+                lambda: advice_figure(self, seed),
+            ],
+            data=self._dataset,
+            record=self._record(),
+            holds=self.position != "outside",
+        )
+
+    def _record(self) -> dict[str, Any]:
         found, network = self.criticality, self.network
         return {
             "activation": found.activation.label,
@@ -218,8 +219,8 @@ class Advice:
             "code": self.code,
         }
 
-    def to_dataset(self) -> xr.Dataset:
-        """Ratios of order 1/n by name and layer, and the learning rates of the recommended network, for saving."""
+    def _dataset(self) -> xr.Dataset:
+        """Ratios of order 1/n by name and layer, and the learning rates of the recommended network."""
         import xarray as xr
 
         layers, ratios = self.network.layers, self.depths.ratios
@@ -235,19 +236,7 @@ class Advice:
                 "layer": ratios["layer"],
                 "network_layer": [layer.number for layer in layers],
             },
-            attrs={k: value for k, value in self.to_dict().items() if isinstance(value, str | int | float)},
-        )
-
-    def __repr__(self) -> str:
-        skip = f", gamma {self.gamma:g}" if self.gamma else ""
-        outputs = f"{self.n_out} output" + "s" * (self.n_out > 1)
-        head = f"Advice for {self.criticality.activation.label}, width {self.width}, {outputs}{skip}"
-        rows = self.rows()
-        sizes = [max(len(row[column]) for row in rows) for column in range(2)]
-        table = [f"  {a:<{sizes[0]}}  {b:<{sizes[1]}}  {c}" for a, b, c in rows]
-        code = [f"    {line}" for line in self.code.splitlines()]
-        return "\n".join(
-            [head, f"  {self.verdict}", *table, *(f"  note: {note}" for note in self.notes), *code]
+            attrs={k: value for k, value in self._record().items() if isinstance(value, str | int | float)},
         )
 
 
