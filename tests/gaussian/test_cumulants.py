@@ -237,8 +237,8 @@ def test_trailing_axes_are_kept() -> None:
 
 
 def test_estimates_print() -> None:
-    assert repr(Estimate(1.25, 0.0123)) == "Estimate(1.25 ± 0.012)"
-    assert "standard_error=array" in repr(Estimate(np.ones(2), np.ones(2)))
+    assert "1.25 ± 0.012" in repr(Estimate(1.25, 0.0123))
+    assert "1, 1" in repr(Estimate(np.ones(2), np.ones(2)))
 
 
 def test_bad_input() -> None:

@@ -73,3 +73,21 @@ def test_without_a_picture_of_its_own_the_numbers_are_drawn() -> None:
     (panel, _bar) = FOUND.plot().axes
     assert panel.get_title() == "matrix"
     np.testing.assert_array_equal(panel.collections[0].get_array(), np.eye(3))
+
+
+def test_properties_may_be_shown_with_what_they_document() -> None:
+    @dataclass(frozen=True, repr=False)
+    class Sum(Result):
+        """Two numbers."""
+
+        also = ("total",)
+        first: float
+        second: float
+
+        @property
+        def total(self) -> float:
+            """Both together."""
+            return self.first + self.second
+
+    assert repr(Sum(1.0, 2.5)).splitlines()[4].split() == ["total", "3.5", "Both", "together."]
+    assert Sum(1.0, 2.5).to_dict()["total"] == 3.5

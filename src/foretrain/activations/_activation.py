@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Answer, Figure, Result, Table
 from foretrain.support.errors import InputError, NotSupportedError
+
+if TYPE_CHECKING:
+    import xarray
 
 Array: TypeAlias = NDArray[np.floating[Any]]
 Rule: TypeAlias = Callable[[Array, int], Array]
@@ -20,6 +24,7 @@ Parity: TypeAlias = Literal["odd", "even"]
 
 MAX_ORDER = 10
 """Highest derivative of a catalogue member, and the highest jump a kink records."""
+_TAYLOR_ORDER = 5  # of what is shown
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Kink:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Activation:
+class Activation(Result):
     """A nonlinearity sigma, applied element by element. Make one with ``foretrain.activation``.
 
     ``rule(z, order)`` gives the pointwise derivatives of a float array; everything else is what the rest of
@@ -148,9 +153,40 @@ class Activation:
     def __hash__(self) -> int:
         return hash(self.identity)
 
-    def __repr__(self) -> str:
-        lines = [f"Activation {self.label}", *(f"  {key:<12} {text}" for key, text in _describe(self))]
-        return "\n".join(lines)
+    def answer(self) -> Answer:
+        """What is known about it, and the picture of its value and first derivatives."""
+        names = ("name", "formula", "parameters", "parity", "degree", "slopes")
+        record = {
+            **{name: getattr(self, name) for name in names},
+            "kinks": [asdict(kink) for kink in self.kinks],
+            "closed_form": self.closed_form,
+            "max_order": self.max_order,
+            "taylor": _taylor(self),
+            "notes": self.notes,
+        }
+        table = Table(("property", "value"), _describe(self))
+        return Answer(f"Activation {self.label}", [table, self._figure], data=self._curves, record=record)
+
+    def _curves(self) -> xarray.Dataset:
+        """Value and pointwise derivatives, as far as they are drawn."""
+        import xarray
+
+        z = np.linspace(-5.0, 5.0, 1001)
+        orders = range(min(2, self.max_order) + 1)
+        return xarray.Dataset(
+            {"derivative": (("order", "z"), np.stack([self.derivative(z, order) for order in orders]))},
+            coords={"order": list(orders), "z": z},
+            attrs={"activation": self.label, "formula": self.formula},
+        )
+
+    def _figure(self) -> Figure:
+        curves, figure = self._curves()["derivative"], Figure(self.label, size=(6.0, 4.0))
+        panel = figure.panel(x="z")
+        for values, label in zip(curves.values, ("σ", "σ′", "σ″")):
+            panel.curve(curves["z"], values, "-", label)
+        for kink in self.kinks:
+            panel.level(x=kink.location, dash=":")
+        return figure
 
 
 def check_order(order: int) -> int:
@@ -187,7 +223,10 @@ def _describe(act: Activation) -> list[tuple[str, str]]:
     lines.append(("Gaussian", family))
     lines.append(("derivatives", f"to order {act.max_order}, {act.method}"))
     if all(kink.location != 0.0 for kink in act.kinks):
-        lines.append(("Taylor", _describe_taylor(act)))
+        values = _taylor(act)
+        numbers = ", ".join(f"{value + 0.0:.6g}" for value in values or [])
+        told = f"σ_0..σ_{len(values) - 1} = {numbers}" if values else "not available at this accuracy"
+        lines.append(("Taylor", told))
     return lines + [("note", note) for note in act.notes]
 
 
@@ -212,10 +251,9 @@ def _describe_kink(kink: Kink) -> str:
     return f"z = {kink.location:g} with jumps of {shown}" if jumps else f"z = {kink.location:g}, declared"
 
 
-def _describe_taylor(act: Activation) -> str:
-    top = min(5, act.max_order)
+def _taylor(act: Activation) -> list[float] | None:
+    """The first derivatives at 0, or None where the function has no Taylor series there."""
     try:
-        values = act.taylor(top)
+        return [float(value) for value in act.taylor(min(_TAYLOR_ORDER, act.max_order))]
     except NotSupportedError:
-        return "not available at this accuracy"
-    return f"σ_0..σ_{top} = " + ", ".join(f"{value + 0.0:.6g}" for value in values)
+        return None

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.wick import Partition, equal_index_pairings, set_partitions
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 
 Indices = tuple[Any, ...]
@@ -81,17 +82,12 @@ def scale_mixture_connected(variance_moments: ArrayLike, neurons: Sequence[Hasha
     return _mixture(cumulants_from_moments(variance_moments), neurons)
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, repr=False)
+class Estimate(Result):
     """A sample estimate and its standard error."""
 
     value: Any
     standard_error: Any
-
-    def __repr__(self) -> str:
-        if np.ndim(self.value) == 0:
-            return f"Estimate({float(self.value):.6g} ± {float(self.standard_error):.2g})"
-        return f"Estimate(value={self.value!r}, standard_error={self.standard_error!r})"
 
 
 def sample_two_point(draws: ArrayLike) -> Estimate:

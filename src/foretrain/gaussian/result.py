@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import Answer, Result
 
-class Expectation:
+
+class Expectation(Result):
     """A value, an honest estimate of its absolute error, and the rule that gave it.
 
     ``np.asarray`` and ``float`` give the value.
@@ -35,9 +37,10 @@ class Expectation:
     def __float__(self) -> float:
         return float(self.value)
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """The value and its error."""
         if np.ndim(self.value) == 0:
-            return f"Expectation({float(self.value):.12g} ± {float(self.error):.1e}, by {self.rule})"
+            return Answer(f"Expectation({float(self.value):.12g} ± {float(self.error):.1e}, by {self.rule})")
         worst = float(np.max(self.error, initial=0.0))
-        shape = np.shape(self.value)
-        return f"Expectation(shape {shape}, error at most {worst:.1e}, by {self.rule})\n{self.value!r}"
+        statement = f"Expectation of shape {np.shape(self.value)}, error at most {worst:.1e}, by {self.rule}"
+        return Answer(statement, [f"{self.value!r}"], record=self.__dict__ | {"error": self.error})

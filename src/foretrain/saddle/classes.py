@@ -16,6 +16,7 @@ import numpy as np
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.gaussian import Factor, expectation, factor, z
+from foretrain.support.answers import Answer, Result
 from foretrain.support.errors import NotSupportedError
 
 Letter = Literal["A", "B", "C", "D", "outside"]
@@ -26,8 +27,8 @@ _HIGHEST_POWER, _UNLIKE_A_POWER = 11, 0.1
 _PROBES = np.concatenate([np.linspace(0.01, 3.0, 60), np.linspace(3.2, 12.0, 12)])
 
 
-@dataclass(frozen=True)
-class SaddleClass:
+@dataclass(frozen=True, repr=False)
+class SaddleClass(Result):
     """How an activation behaves near the saddle.
 
     ``h`` is E[g sigma(g)] = E[sigma'(g)]; ``kappa`` = a_q E[g^q sigma(g)] / (alpha h), with sigma centred, is the
@@ -75,14 +76,23 @@ class SaddleClass:
             value *= self.slopes[int(value > 0)]
         return value
 
-    def __repr__(self) -> str:
+    def answer(self) -> Answer:
+        """The class, why, and its numbers."""
         name = self.letter if self.letter == "outside" else f"class {self.letter}"
         if self.letter == "D":
             name += f" (centred: {self.centred_letter})"
         power = "" if self.q is None else f", q = {self.q}, a_q = {self.a_q:.6g}"
-        return (
-            f"{self.activation.label}: {name}: {self.reason}\n"
-            f"  alpha = {self.alpha:.10g}, h = {self.h:.10g}, kappa = {self.kappa:.10g}{power}, a_0 = {self.a_0:.6g}"
+        numbers = ", ".join(f"{key} = {getattr(self, key):.10g}" for key in ("alpha", "h", "kappa"))
+        record = {
+            "activation": self.activation.label,
+            "class": self.letter,
+            "centred_class": self.centred_letter,
+            **{key: getattr(self, key) for key in ("q", "alpha", "h", "kappa", "reason")},
+            "note": self.centring_note or None,
+        }
+        return Answer(
+            f"{self.activation.label}: {name}: {self.reason}\n  {numbers}{power}, a_0 = {self.a_0:.6g}",
+            record=record,
         )
 
 

@@ -19,6 +19,8 @@ TIME_UNITS = {
     "matrix": "s, the time of the matrix flow (learning rate of the first layer times steps)",
     "reduced": "t = s / width, the time of the scalar flow (4)",
 }
+TIME_LABELS = {"s": "time s (learning rate × steps)", "t": "time t (= s / width)"}
+"""What axes call a unit of time, by its letter."""
 SMALLEST_RATIO = 1e-100
 """A positive scale this much below the threshold is as good as zero, and products of such ones underflow."""
 

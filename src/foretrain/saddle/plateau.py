@@ -21,13 +21,14 @@ from foretrain.saddle.integration import (
     smallest_scale,
 )
 from foretrain.saddle.parameters import Array
+from foretrain.support.answers import Result
 
 _SHARE = 0.5  # the plateau ends where the network's own output halves what drives it
 _LONGEST = 1e3
 
 
-@dataclass(frozen=True)
-class Plateau:
+@dataclass(frozen=True, repr=False)
+class Plateau(Result):
     """The state behind the plateau, the matrix time it is reached, and whether X_1 is at the threshold there."""
 
     time: float

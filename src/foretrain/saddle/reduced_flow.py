@@ -14,6 +14,7 @@ from foretrain.saddle.couplings import coupling
 from foretrain.saddle.escape.entry import escape_time
 from foretrain.saddle.integration import follow, with_accuracy
 from foretrain.saddle.parameters import (
+    TIME_LABELS,
     TIME_UNITS,
     Array,
     TimeUnit,
@@ -23,6 +24,7 @@ from foretrain.saddle.parameters import (
     check_width,
     matrix_times,
 )
+from foretrain.support.answers import Figure
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -120,3 +122,13 @@ def _labelled(field: ChainField, record: Array, states: Array, time: TimeUnit) -
             "K": coupling(field.activation, layers, field.width, field.beta, time),
         },
     )
+
+
+def trajectory_figure(flow: xr.Dataset, threshold: float) -> Figure:
+    """Draw the amplitudes of all layers over time, as :func:`reduced_flow` returns them."""
+    figure = Figure("Amplitudes of the layers on the symmetric manifold", size=(7.6, 4.8))
+    panel = figure.panel(x=TIME_LABELS[str(flow.time.attrs["unit"])[0]], y="amplitude")
+    for layer in flow.layer.values:
+        panel.curve(flow.time, flow.X.sel(layer=layer), "-", f"$X_{{{layer}}}$")
+    panel.level(threshold, dash=":")
+    return figure

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrain.support.answers import Answer, Result, Table, fields_answer
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 
@@ -35,10 +36,11 @@ SYMMETRIES: dict[str, tuple[Permutation, ...]] = {
 """Exchanges of stored indices that leave each four-index tensor unchanged: entry [p] says which index goes there."""
 
 
-@dataclass(frozen=True)
-class ModelComplexity:
+@dataclass(frozen=True, repr=False)
+class ModelComplexity(Result):
     """Numbers in the trained distribution through some order in 1/n."""
 
+    also = ("total",)
     order: int
     n_data: int
     n_train: int
@@ -51,16 +53,13 @@ class ModelComplexity:
         """All of them; None from order 2 on, where only the growth is known."""
         return None if self.counts is None else sum(self.counts.values())
 
-    def __repr__(self) -> str:
-        head = (
-            f"ModelComplexity through order 1/n^{self.order}: {self.n_data} inputs of which {self.n_train} "
-            f"are trained on, {self.n_out} outputs"
+    def answer(self) -> Answer:
+        """How fast the count grows, and the count of every symbol."""
+        counts = Table(("symbol", "count"), list((self.counts or {}).items()))
+        growth = (
+            f"Numbers of the trained distribution to order 1/n^{self.order} grow as n_data^{self.exponent}."
         )
-        growth = f"  grows as inputs^{self.exponent}"
-        if self.counts is None:
-            return f"{head}\n{growth} (the tensors beyond order 1/n are not worked out)"
-        rows = [f"  {name:<6}{count:>15,}" for name, count in self.counts.items()]
-        return "\n".join([head, *rows, f"  {'total':<6}{self.total:>15,}", growth])
+        return fields_answer(self, growth, parts=[counts] if self.counts else [])
 
 
 def model_complexity(order: int, n_data: int, n_train: int | None = None, n_out: int = 1) -> ModelComplexity:

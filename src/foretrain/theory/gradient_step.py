@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP, check_network
@@ -34,9 +35,10 @@ _ASYMMETRY = 1e-6  # what single precision leaves of symmetry
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class GradientStep:
+class GradientStep(Result):
     """Changes of first order in eta; rows of outputs are inputs, training ones first."""
 
+    also = ("loss_after",)
     eta: float
     training: int  # how many inputs are trained on
     outputs: Array  # before the step (inputs, outputs)
@@ -66,12 +68,6 @@ class GradientStep:
         rows, outputs = self.outputs[self.training :], self.outputs.shape[1]
         targets = check_targets(Y_test, len(rows), outputs)
         return float(np.sum((rows - targets) * self.change[self.training :]))
-
-    def __repr__(self) -> str:
-        return (
-            f"GradientStep(eta {self.eta:g}: loss {self.loss:.6g} on {self.training} inputs changes by "
-            f"{self.loss_change:.6g}, {len(self.outputs) - self.training} test inputs)"
-        )
 
 
 def kernel_step(H: ArrayLike, outputs: ArrayLike, Y: ArrayLike, eta: float) -> GradientStep:

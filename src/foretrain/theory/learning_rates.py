@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
@@ -28,7 +29,7 @@ _SAME = 1e-6
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Rates:
+class Rates(Result):
     """lambda_b and lambda_W of layers 1..L, and the rule they follow."""
 
     lambda_b: Array
@@ -38,10 +39,6 @@ class Rates:
     def on(self, mlp: MLP) -> MLP:
         """The same network with these learning rates."""
         return mlp.replace(lambda_b=list(self.lambda_b), lambda_W=list(self.lambda_W))
-
-    def __repr__(self) -> str:
-        ends = [f"{values[0]:.6g} to {values[-1]:.6g}" for values in (self.lambda_b, self.lambda_W)]
-        return f"Rates: {self.rule}; layers 1 to {len(self.lambda_b)}: lambda_b {ends[0]}, lambda_W {ends[1]}"
 
 
 def recommended(

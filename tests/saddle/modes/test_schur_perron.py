@@ -37,7 +37,7 @@ def test_the_smallest_case_in_closed_form() -> None:
     still = schur_perron([1.0], [[0.5]], [[1.0]], [0.5])
     assert still.gain == 1.0
     assert still.growth is None
-    assert "no growth" in repr(still)
+    assert "None where the gain is at most 1" in repr(still)
 
 
 def test_no_truncation_of_the_graded_example_closes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import product
 
@@ -294,15 +295,14 @@ def test_too_deep_a_network_comes_with_a_warning() -> None:
     with pytest.warns(AccuracyWarning, match="first order in 1/n"):
         found = mean_of(["cos"], deep, [[1.0]])
     assert found.fluctuation == pytest.approx(5 * 9 / 50)
-    assert "fan-in 50" in repr(found)
+    assert "0.165546" in repr(found)
 
 
-def test_results_are_told_in_a_line() -> None:
-    assert repr(FirstOrder(0.25, -0.125, 0.0, 2, 50, 0.1)).startswith(
-        "FirstOrder(0.125 = 0.25 - 0.125, layer 2"
-    )
+def test_results_are_told() -> None:
+    text = repr(FirstOrder(0.25, -0.125, 0.0, 2, 50, 0.1))
+    assert re.search(r"value +0.125 +The sum of both orders", text)
     told = repr(layer_statistics(PYRAMID, TWO_INPUTS))
-    assert "over 2 inputs: .K, .V, .G1" in told
+    assert "2 × 2 × 2 × 2 numbers" in told
     assert "array" not in told
 
 

@@ -130,8 +130,8 @@ def test_moments_of_the_process_by_hand() -> None:
 
 def test_the_repr_warns_of_the_truncation() -> None:
     text = repr(aspect_ratio("relu", 5, 5, 0.6))
-    assert "truncated series" in text
-    assert "gamma = 0.6" in text
+    assert "truncated" in text
+    assert "0.6" in text
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_sampled_networks_agree_with_the_exact_law() -> None:
         assert found.standard_error < 0.1 * true
         assert abs(found.value - true) < 4 * found.standard_error
     assert sampled.relative_variance == pytest.approx(float(relative_variance(mlp, [1.0])[-1]), rel=0.1)
-    assert "8000 draws" in repr(sampled)
+    assert "8000" in repr(sampled)
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_tanh_of_the_reference() -> None:
         found.covariance, [(0.0610782580, -0.0188077428), (-0.0188077428, 0.0634576719)], atol=1e-10
     )
     assert found.jitter == 0
-    assert "log evidence" in repr(found)
+    assert "Log evidence" in repr(found)
     assert set(found.to_dataset()) == {"mean", "covariance", "variance"}
 
 

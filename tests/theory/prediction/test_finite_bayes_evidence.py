@@ -32,8 +32,8 @@ def test_number_of_the_reference() -> None:
     assert 64 * found.correction == pytest.approx(LOG_EVIDENCE[1], abs=1e-7)
     assert 64 * found.expansion == pytest.approx(7.1334549, abs=1e-6)
     assert float(found) == found.value
-    assert "order 1/n" in repr(found)
-    assert "= -1.5 - 0.25 of order" in repr(FiniteEvidence(-1.5, -0.25, 0.1, 0.0))
+    assert "1/n included" in repr(found)
+    assert "-1.75" in repr(FiniteEvidence(-1.5, -0.25, 0.1, 0.0))
 
 
 def extrapolated(exact: dict[int, float], infinite: float) -> float:

@@ -293,8 +293,8 @@ def test_labels_and_repr(training: GradientDescent) -> None:
     text = repr(training.at_step(3))
     assert "after 3 steps at eta" in text
     assert "±" in text
-    assert "3 training and 2 test" in repr(training.kernels)
-    assert ".at_step(t)" in repr(training)
+    assert "3 × 3 numbers" in repr(training.kernels)
+    assert "as many times as you like" in repr(training)
 
 
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

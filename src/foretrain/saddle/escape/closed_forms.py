@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from foretrain.saddle.escape.leading import leading_time
 from foretrain.saddle.parameters import bottleneck_scales, check_depth, check_positive, check_scales
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 
 
@@ -49,8 +50,8 @@ def critical_depth_time(
     return float(epsilon) ** (2 - bottleneck) / ((bottleneck - 2) * strength)
 
 
-@dataclass(frozen=True)
-class ShellTime:
+@dataclass(frozen=True, repr=False)
+class ShellTime(Result):
     """The sum over shells (36): ``terms[j-1]`` is the time between s_j and s_{j+1}, in the unit of 1/K.
 
     It is never too short, since every amplitude is replaced by the larger of its start and the smallest amplitude.

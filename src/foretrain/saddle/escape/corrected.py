@@ -16,6 +16,7 @@ from foretrain.saddle.couplings import escape_coupling
 from foretrain.saddle.escape.closed_forms import balanced_time
 from foretrain.saddle.escape.transit import LEADING, Correction, transit_time
 from foretrain.saddle.parameters import Array, bottleneck_scales, check_depth, check_threshold, check_width
+from foretrain.support.answers import Result
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 
@@ -47,8 +48,8 @@ def corrected_time(K: float, scales: Array, threshold: float, correction: Correc
     return time
 
 
-@dataclass(frozen=True)
-class BalancedExpansion:
+@dataclass(frozen=True, repr=False)
+class BalancedExpansion(Result):
     """K times the escape time from balanced layers, as epsilon -> 0: ``leading`` + ``correction`` + smaller terms.
 
     ``coefficient`` multiplies eps^-(L-1-q) / (L-1-q) for L > q + 1, and log(1/eps) at the resonance L = q + 1.

@@ -29,10 +29,11 @@ Method = Literal["leading", "corrected", "reduced"]
 Source = Literal["exact", "paper"]
 
 METHODS: dict[Method, str] = {
-    "leading": "quadrature (10) at leading order in the scales",
-    "corrected": "first-order flow (24)",
-    "reduced": "exact scalar flow (4)",
+    "leading": "leading order",
+    "corrected": "first correction",
+    "reduced": "exact scalar flow",
 }
+"""Ways to an escape time, from the roughest on, and what tables and legends call them."""
 
 
 def escape_time(

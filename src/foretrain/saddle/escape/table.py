@@ -1,9 +1,9 @@
-"""Tables of escape times over scales, depths, bottlenecks and methods."""
+"""Tables of escape times over scales, depths, bottlenecks and methods, and their picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from foretrain.saddle.classes import classify
 from foretrain.saddle.couplings import coupling
 from foretrain.saddle.escape.entry import METHODS, Method, escape_time
 from foretrain.saddle.parameters import (
+    TIME_LABELS,
     TIME_UNITS,
     Array,
     TimeUnit,
@@ -20,6 +21,7 @@ from foretrain.saddle.parameters import (
     check_choice,
     check_depth,
 )
+from foretrain.support.answers import INK, PALETTE, Figure, log
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 
@@ -98,6 +100,34 @@ def escape_times(
         },
     )
     return table.isel(bottleneck=0, drop=True) if bottleneck is None else table
+
+
+def escape_figure(table: xr.DataArray, rate: float | None = None) -> Figure:
+    """Draw what :func:`escape_times` returns over epsilon, in steps if a learning rate is given."""
+    table = table if "bottleneck" in table.dims else table.expand_dims(bottleneck=[0], axis=2)
+    styles = {"leading": "--", "corrected": "-", "reduced": "o"}
+    unit = "steps of gradient descent" if rate else TIME_LABELS[str(table.attrs["time"])[0]]
+    figure = Figure(
+        f"Escape from the saddle: {table.attrs['activation']}, width {table.attrs['width']}", size=(7.6, 5.2)
+    )
+    panel = figure.panel(
+        x=log("initial scale ε"),
+        y=log(f"until $X_1$ = {table.attrs['threshold']:g}, {unit}"),
+        legend_columns=2,
+    )
+    networks = [(int(L), int(r)) for L in table.depth for r in table.bottleneck if r <= L]
+    for (depth, bottleneck), color in zip(networks, cycle(PALETTE)):
+        own = table.sel(depth=depth, bottleneck=bottleneck) / (rate or 1.0)
+        small = bottleneck or depth
+        law = {1: "constant", 2: "~ log(1/ε)"}.get(small, f"~ $ε^{{-{small - 2}}}$")
+        label = f"L = {depth}" + (f", {bottleneck} small" if bottleneck else "") + f": {law}"
+        panel.legend_entry("-", label, color)
+        for method in map(str, own.formula.values):
+            panel.curve(own.epsilon, own.sel(formula=method), styles[method], color=color, hollow=True)
+    for method, word in METHODS.items():
+        if method in table.formula:
+            panel.legend_entry(styles[method], word, INK, hollow=True)
+    return figure
 
 
 def _list(values: ArrayLike, name: str) -> Array:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from foretrain.activations import Activation
 from foretrain.saddle.parameters import Array
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
@@ -21,16 +22,13 @@ _QUASI_POINTS = 2**14
 _NEGLIGIBLE = 1e-17  # of a product of weights; what is left out has a total of less than 1e-13
 
 
-@dataclass(frozen=True, eq=False)
-class GaussianGrid:
+@dataclass(frozen=True, repr=False, eq=False)
+class GaussianGrid(Result):
     """E[F(g)] = weights . F(points), points (K, count); odd activations make F even, and half of space is enough."""
 
     points: Array
     weights: Array
     meaning: str
-
-    def __repr__(self) -> str:
-        return f"GaussianGrid({self.meaning}: {len(self.weights)} points for {len(self.points)} modes)"
 
 
 def gaussian_grid(act: Activation, modes: int) -> GaussianGrid:

@@ -20,20 +20,22 @@ from foretrain.saddle.modes.block_state import BlockLayout
 from foretrain.saddle.modes.closure import ModeField
 from foretrain.saddle.modes.following import BlockPath, follow
 from foretrain.saddle.parameters import Array, check_positive
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 
 _TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True)
-class HomotopyTimes:
+@dataclass(frozen=True, repr=False)
+class HomotopyTimes(Result):
     """Escape times at both ends by direct integration, in reduced time t, and the identity between them.
 
     ``shares`` splits the difference by what moves: the sums over nodes of -int p_i (f_1 - f_0)_i dt for the scales
     and for the off-diagonal entries of each layer. ``conservation`` is the largest |p . f_nu - 1| on the way.
     """
 
+    also = ("difference", "predicted", "error")
     start: float
     end: float
     nodes: Array
@@ -54,13 +56,6 @@ class HomotopyTimes:
     def error(self) -> float:
         """What the identity with these nodes misses of T(1) by direct integration."""
         return self.predicted - self.end
-
-    def __repr__(self) -> str:
-        shares = ", ".join(f"{name} {value:+.6g}" for name, value in self.shares.items())
-        return (
-            f"T(0) = {self.start:.8g}, T(1) = {self.end:.8g}; identity with {len(self.nodes)} nodes "
-            f"{self.predicted:.8g}, off by {self.error:+.2g} ({shares})"
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,19 +14,16 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from foretrain.saddle.parameters import Array
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 
 
-@dataclass(frozen=True)
-class SchurPerron:
+@dataclass(frozen=True, repr=False)
+class SchurPerron(Result):
     """``gain`` is rho(D^-1 C A^-1 B); ``growth`` the positive eigenvalue, None where the gain is at most 1."""
 
     gain: float
     growth: float | None
-
-    def __repr__(self) -> str:
-        told = "no growth" if self.growth is None else f"grows at {self.growth:.10g}"
-        return f"SchurPerron(gain {self.gain:.10g}: {told})"
 
 
 def schur_perron(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike) -> SchurPerron:

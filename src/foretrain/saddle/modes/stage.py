@@ -12,11 +12,12 @@ from scipy.integrate import quad
 from foretrain.saddle.classes import classify
 from foretrain.saddle.couplings import escape_coupling
 from foretrain.saddle.parameters import check_depth, check_positive, check_width
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 
 
-@dataclass(frozen=True)
-class Stage:
+@dataclass(frozen=True, repr=False)
+class Stage(Result):
     """Drive F, damping H and growth K of a mode's first-layer scale U, per matrix time s."""
 
     depth: int

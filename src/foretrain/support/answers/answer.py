@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from foretrain.support.answers.datasets import as_array, dataset_figure, fields_dataset, tables_dataset
 from foretrain.support.answers.figure import Figure
@@ -109,6 +109,9 @@ class Result:
     """
 
     __slots__ = ()
+    also: ClassVar[
+        tuple[str, ...]
+    ] = ()  # properties that the table of fields shows too, by what they document
 
     def answer(self) -> Answer:
         """What this result says, as data. Without a better one: the fields of a dataclass as a table."""
@@ -165,9 +168,10 @@ def fields_answer(
     Without a statement it is the name of the class and the first line of what its documentation says. ``meanings``
     say what the fields are; other attributes that they name have a row too. ``more`` goes to ``Answer`` as it is.
     """
-    meanings = meanings or {}
+    documented = {name: getattr(type(result), name).__doc__ or "" for name in getattr(result, "also", ())}
+    meanings = {name: text.partition("\n")[0] for name, text in documented.items()} | dict(meanings or {})
     names = [item.name for item in dataclasses.fields(result) if item.repr]
-    values = {name: getattr(result, name) for name in dict.fromkeys([*names, *meanings])}
+    values = {name: getattr(result, name) for name in dict.fromkeys([*documented, *names, *meanings])}
     # A standard error stands beside its value: that of a field called x is x_error, that of the first standard_error.
     owners = {f"{name}_error": name for name in values} | {"standard_error": next(iter(values), "")}
     errors = {owners[name]: value for name, value in values.items() if name in owners}
@@ -187,7 +191,7 @@ def fields_answer(
     more.setdefault("record", {"type": kind.__name__, **values})
     more.setdefault("data", lambda: fields_dataset(values))
     parts = [Table(columns, rows).select(places), *more.pop("parts", ())]
-    about = (kind.__doc__ or "").partition("\n")[0]
+    about = (kind.__doc__ or "").partition("\n")[0].replace("``", "")
     return Answer(statement or ": ".join(filter(None, (kind.__name__, about))), parts, **more)
 
 
@@ -221,6 +225,8 @@ def _short(value: Any) -> Any:
         return f"{size} entries"
     if isinstance(value, Result):
         return value.answer().statement.partition("\n")[0]
+    if callable(value):
+        return getattr(value, "__name__", type(value).__name__)
     if isinstance(value, Mapping):
         text = ", ".join(f"{key} = {cell_text(_short(item))}" for key, item in value.items())
     elif isinstance(value, Sequence):

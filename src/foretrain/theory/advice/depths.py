@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import Activation
-from foretrain.support.answers import Answer, Result, fields_answer
+from foretrain.support.answers import Result
 from foretrain.theory.architecture import MLP
 from foretrain.theory.asymptotics import dimensionless_ratios
 from foretrain.theory.finite_width import LARGE, SMALL
@@ -56,15 +56,6 @@ class PerturbativeDepths(Result):
     def largest(self, depths: Array) -> Array:
         """The size of the largest ratio at many depths."""
         return np.asarray(np.max([_extended(self, name, depths) for name in self.slopes], axis=0))
-
-    def answer(self) -> Answer:
-        """How deep, and which ratio says so."""
-        return fields_answer(
-            self,
-            f"Ratios of order 1/n at width {self.width} stay below {SMALL:g} up to depth {self.small} (then "
-            f"{self.small_criterion}), below {LARGE:g} up to depth {self.large} (then {self.large_criterion}).",
-            data=self.ratios,
-        )
 
 
 def perturbative_depths(

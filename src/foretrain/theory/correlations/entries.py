@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP, check_network
@@ -17,8 +18,8 @@ Array = NDArray[np.float64]
 Quadruple = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True)
-class NTKCorrelation:
+@dataclass(frozen=True, repr=False)
+class NTKCorrelation(Result):
     """A correlator at order 1/n: ``value`` is the sum of ``terms``, each with its 1/n.
 
     ``error`` is that of the integrals of a function given to :func:`observable_ntk`, else 0.
@@ -32,13 +33,6 @@ class NTKCorrelation:
 
     def __float__(self) -> float:
         return self.value
-
-    def __repr__(self) -> str:
-        parts = ", ".join(f"{name}: {value:.6g}" for name, value in self.terms.items()) or "no term"
-        about = f" ± {self.error:.1g}" if self.error else ""
-        return (
-            f"NTKCorrelation({self.value:.10g}{about} from {parts}; layer {self.layer}, fan-in {self.fan_in})"
-        )
 
 
 def assembled(mlp: MLP, X: ArrayLike, wanted: dict[str, tuple[str, Quadruple]], layer: int) -> NTKCorrelation:

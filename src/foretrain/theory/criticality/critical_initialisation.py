@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
-from foretrain.support.answers import Answer, Result, fields_answer
+from foretrain.support.answers import Result
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
@@ -119,10 +119,6 @@ class CriticalSide(Result):
     attracted: NDArray[np.bool_]
     factors: Array  # multiply an input by this to start at K*; nan where none does
     sentence: str
-
-    def answer(self) -> Answer:
-        """The sentence, and what it is about."""
-        return fields_answer(self, self.sentence)
 
 
 def critical_side(network: MLP | Criticality, X: ArrayLike) -> CriticalSide:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from foretrain.support.answers import Result
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, FloatArray
@@ -15,15 +16,12 @@ from foretrain.theory.ensembles.laws import WeightLaw, weight_law
 
 
 @dataclass(frozen=True, repr=False)
-class Parameters:
+class Parameters(Result):
     """Weights (draws, n_l, n_{l-1}) and biases (draws, n_l) of layers 1..L of many networks."""
 
     mlp: MLP
     weights: tuple[FloatArray, ...]
     biases: tuple[FloatArray, ...]
-
-    def __repr__(self) -> str:
-        return f"Parameters of {len(self.biases[0]):,} networks: {self.mlp!r}"
 
 
 def sample_parameters(mlp: MLP, draws: int, law: str = "gaussian", seed: Seed = 0) -> Parameters:

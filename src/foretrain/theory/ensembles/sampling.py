@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator, spawn
@@ -38,7 +39,7 @@ _METHODS = ("conditional", "weights")
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
-class Ensemble:
+class Ensemble(Result):
     """What to sample: networks of one architecture, evaluated on the rows of ``X``, all from one seed."""
 
     mlp: MLP
@@ -75,13 +76,6 @@ class Ensemble:
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-
-    def __repr__(self) -> str:
-        told = ", ".join(f"{name} {value}" for name, value in self.labels.items() if name != "draws")
-        return (
-            f"Ensemble of {self.draws:,} networks ({self.mlp.activation.label}, depth {self.mlp.depth}) on "
-            f"{len(self.X)} input{'s' * (len(self.X) != 1)}: {told}"
-        )
 
     @property
     def labels(self) -> dict[str, str | int]:

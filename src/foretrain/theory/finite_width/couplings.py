@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.action import QuarticAction, neuron_kernel
+from foretrain.support.answers import Result
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -30,8 +31,8 @@ _SINGULAR = 1e-10  # of the correlations' lowest eigenvalue
 _STEADY = 0.1  # a power of depth below which a coupling neither grows nor shrinks
 
 
-@dataclass(frozen=True)
-class LayerAction:
+@dataclass(frozen=True, repr=False)
+class LayerAction(Result):
     """Couplings of the action of ``neurons`` neurons of a layer over the inputs that were kept.
 
     ``quadratic`` is g^{ab} (4.109), ``metric`` its inverse g_ab to order 1/n (4.108), ``quartic`` is v^{(ab)(cd)}
@@ -68,12 +69,6 @@ class LayerAction:
         v = paired.reshape((size,) * 4)
         coupling = -(v + v.transpose(0, 2, 1, 3) + v.transpose(0, 3, 2, 1))
         return QuarticAction(np.kron(np.eye(self.neurons), self.metric), coupling)
-
-    def __repr__(self) -> str:
-        return (
-            f"LayerAction of layer {self.layer} (fan-in {self.fan_in}), {self.neurons} neurons kept, "
-            f"{len(self.metric)} inputs\n  metric g_ab\n{self.metric!r}"
-        )
 
 
 def layer_action(

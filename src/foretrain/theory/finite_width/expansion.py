@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrain.support.answers import Result
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
 from foretrain.theory.criticality import criticality
@@ -15,8 +16,8 @@ SMALL, LARGE = 0.1, 0.3
 """V / (n K^2) below which the next order in 1/n hardly shows, and from which on the first is not enough."""
 
 
-@dataclass(frozen=True)
-class ExpansionParameter:
+@dataclass(frozen=True, repr=False)
+class ExpansionParameter(Result):
     """Whether 1/n is a small parameter: ``value`` = ``growth`` * L/n, the output's V / (n K^2).
 
     ``growth`` is that of the network's universality class, None (taken as 1) where it is not at criticality.
@@ -26,12 +27,6 @@ class ExpansionParameter:
     growth: float | None
     value: float
     verdict: str
-
-    def __repr__(self) -> str:
-        rate = "growth not known" if self.growth is None else f"growth {self.growth:.4g}"
-        return (
-            f"ExpansionParameter({self.value:.4g}: {self.verdict}; L/n = {self.depth_to_width:.4g}, {rate})"
-        )
 
 
 def expansion_parameter(mlp: MLP) -> ExpansionParameter:

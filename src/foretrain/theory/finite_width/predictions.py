@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.gaussian import Expectation
+from foretrain.support.answers import Result
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
 from foretrain.theory.finite_width.expansion import LARGE, too_deep
@@ -17,14 +18,15 @@ from foretrain.theory.finite_width.observables import Observable, prepare, times
 from foretrain.theory.finite_width.statistics import LayerStatistics
 
 
-@dataclass(frozen=True)
-class FirstOrder:
+@dataclass(frozen=True, repr=False)
+class FirstOrder(Result):
     """A prediction to order 1/n: ``value`` = ``leading`` (infinite width) + ``correction`` (1/n included).
 
     ``error`` is the estimated error of the integrals; what the expansion leaves out is of order n^-2, about
     ``fluctuation`` times the correction.
     """
 
+    also = ("value",)
     leading: float
     correction: float
     error: float
@@ -39,14 +41,6 @@ class FirstOrder:
 
     def __float__(self) -> float:
         return self.value
-
-    def __repr__(self) -> str:
-        sign = "-" if self.correction < 0 else "+"
-        return (
-            f"FirstOrder({self.value:.10g} = {self.leading:.10g} {sign} {abs(self.correction):.6g}, "
-            f"layer {self.layer}, fan-in {self.fan_in}, integrals ± {self.error:.1e}, "
-            f"V/(nK²) = {self.fluctuation:.3g})"
-        )
 
 
 def mean_of(

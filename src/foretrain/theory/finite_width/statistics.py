@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import Flow, flow
@@ -16,9 +17,10 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, repr=False)
-class LayerStatistics:
+class LayerStatistics(Result):
     """Kernel K (N, N), vertex V (N, N, N, N) and correction G1 (N, N) of one layer; n = ``fan_in``."""
 
+    also = ("fluctuation",)
     layer: int
     fan_in: int
     K: Array
@@ -30,13 +32,6 @@ class LayerStatistics:
         """The largest V / (n K^2) of the inputs: what has to be small for an expansion in 1/n."""
         K, V = np.diagonal(self.K), np.einsum("aaaa->a", self.V)
         return float(np.max(np.where(K > 0, V / np.where(K > 0, K, 1.0) ** 2, 0.0))) / self.fan_in
-
-    def __repr__(self) -> str:
-        inputs = f"{len(self.K)} input{'s' * (len(self.K) != 1)}"
-        return (
-            f"LayerStatistics of layer {self.layer} (fan-in {self.fan_in}) over {inputs}: .K, .V, .G1; "
-            f"V/(nK²) at most {self.fluctuation:.3g}"
-        )
 
 
 def layer_statistics(mlp: MLP, X: ArrayLike, layer: int | None = None) -> LayerStatistics:

@@ -263,7 +263,9 @@ def require_memory_for(depth: int, size: int, request: Request, *, residual: boo
         entries += depth * size**3
     way_out = "use fewer inputs or layers"
     if request.full_tensors:
-        way_out = "ask for tensors on chosen `quadruples=` or contracted with `contract=`, or use fewer inputs"
+        way_out = (
+            "ask for tensors on chosen `quadruples=` or contracted with `contract=`, or use fewer inputs"
+        )
     if request.differentials:
         way_out = "ask for tensors on chosen `quadruples=`, or use fewer inputs"
     require_memory(8 * entries, f"{', '.join(request.names)} of {size:,} inputs at {depth:,} layers", way_out)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import activation as find_activation
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.theory.criticality import criticality
 from foretrain.theory.information.checks import neurons
@@ -62,7 +63,7 @@ def complete_information(m_1: float, m_2: float, spread: ArrayLike, universality
 
 
 @dataclass(frozen=True, repr=False)
-class AspectRatio:
+class AspectRatio(Result):
     """Depth over width r at which the truncated information of m_1 and m_2 output neurons peaks.
 
     ``printed`` is (A.72), (B.36) with the printed nu; ``complete`` has the whole nu and all terms of third order.
@@ -82,20 +83,6 @@ class AspectRatio:
     breakdown: float
     information: float
     exact_information: float | None
-
-    def __repr__(self) -> str:
-        skip = f", gamma = {self.gamma:g}" if self.gamma else ""
-        exact = "" if self.exact_information is None else f" (exact: {self.exact_information:.4g})"
-        return "\n".join(
-            [
-                f"AspectRatio of {self.activation} ({self.universality_class}{skip}) for {self.m_1:g} and "
-                f"{self.m_2:g} outputs: r* = L/n = {self.printed:.6g} as printed, {self.complete:.6g} complete",
-                f"  V / (n K^2) = nu L/n with nu = {self.nu:.6g} (printed {self.nu_printed:.6g}); the series peaks "
-                f"at {self.information:.4g} nats{exact} and is negative beyond L/n = {self.breakdown:.4g}",
-                "  a property of the truncated series: the exact information keeps growing with depth, and r* is "
-                "where perturbation theory ends",
-            ]
-        )
 
 
 def aspect_ratio(activation: Any, m_1: float, m_2: float, gamma: float = 0.0) -> AspectRatio:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
@@ -30,9 +31,10 @@ _LARGEST_SPREAD = 60.0  # beyond it the mean is carried by draws that no quadrat
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MetricLaw:
+class MetricLaw(Result):
     """Points of log G with weights that add up to one; ``draws`` is 0 where the law is known and not sampled."""
 
+    also = ("mean", "relative_variance")
     log_metric: Array
     weights: Array
     draws: int
@@ -49,13 +51,6 @@ class MetricLaw:
         G = np.exp(self.log_metric)
         mean = self.weights @ G
         return float(self.weights @ (G / mean - 1) ** 2)
-
-    def __repr__(self) -> str:
-        source = f"{self.draws} draws" if self.draws else f"{len(self.weights)} points"
-        return (
-            f"MetricLaw: {self.name}, {source}; E[G] = {self.mean:.6g}, X = {self.relative_variance:.6g}, "
-            f"log G has deviation {math.sqrt(self._log_variance):.4g}"
-        )
 
     @property
     def _log_variance(self) -> float:

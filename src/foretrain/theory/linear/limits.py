@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian.cumulants import cumulants_from_moments
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.theory.linear.moments import log_flow, settled
 from foretrain.theory.linear.network import DeepLinear, check_order, layer_index
@@ -56,8 +57,8 @@ def scaling_limit_log_variance(r: float) -> NormalLaw:
     return NormalLaw(-_ratio(r), 2 * _ratio(r))
 
 
-@dataclass(frozen=True)
-class PerturbationCheck:
+@dataclass(frozen=True, repr=False)
+class PerturbationCheck(Result):
     """Whether the first order in 1 / n describes G_2m; true or false as a whole."""
 
     ratio: float

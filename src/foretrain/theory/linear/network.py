@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.covariance import check_covariance
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-@dataclass(frozen=True)
-class DeepLinear:
+@dataclass(frozen=True, repr=False)
+class DeepLinear(Result):
     """z^(1) = b + W x, z^(l+1) = b + W (slope z^(l)), with weight variance C_W / (width below).
 
     Parameters

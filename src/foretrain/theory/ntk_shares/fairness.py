@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Result
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.flow.kinks import inputs_on_kinks, warn_of_kinks
 from foretrain.theory.ntk_shares.terms import contributions, diagonal, refuse_no_kernel
@@ -20,9 +21,10 @@ _FAIR_EXPONENT = 0.25
 
 
 @dataclass(frozen=True, repr=False)
-class GroupScaling:
+class GroupScaling(Result):
     """How the contributions of one group, averaged over inputs, run with the layer."""
 
+    also = ("is_fair",)
     total: float  # the group's part of Theta
     exponent: float  # of share ~ layer^exponent, fitted; nan with fewer than two layers that learn
     rate: float  # of share ~ e^(rate layer), fitted
@@ -38,9 +40,10 @@ class GroupScaling:
 
 
 @dataclass(frozen=True, repr=False)
-class Equivalence:
+class Equivalence(Result):
     """The equivalence principle put to one network and its inputs (section 9.4)."""
 
+    also = ("holds",)
     bias: GroupScaling
     weight: GroupScaling
     sentence: str
@@ -49,9 +52,6 @@ class Equivalence:
     def holds(self) -> bool:
         """Whether layers within each group, and both groups, contribute at one order."""
         return self.bias.is_fair and self.weight.is_fair and _groups_fair(self.bias, self.weight)
-
-    def __repr__(self) -> str:
-        return f"Equivalence: {self.sentence}"
 
 
 def equivalence(mlp: MLP, X: ArrayLike) -> Equivalence:

@@ -10,6 +10,7 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky, norm, solve_triangula
 from scipy.linalg.lapack import dpocon
 
 from foretrain.gaussian.all_pairs.engine import square_tiles
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -25,7 +26,7 @@ _JITTERS = tuple(10.0**power for power in range(-10, -5))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CholeskyFactor:
+class CholeskyFactor(Result):
     """K + noise + jitter = lower lower^T; ``jitter`` is zero unless the kernel was singular to rounding."""
 
     lower: Array
@@ -43,10 +44,6 @@ class CholeskyFactor:
     def whiten(self, values: Array) -> Array:
         """lower^-1 times columns, whose squares are those of K^-1."""
         return np.asarray(solve_triangular(self.lower, values, lower=True, check_finite=False))
-
-    def __repr__(self) -> str:
-        added = f"with jitter {self.jitter:.3g}" if self.jitter else "without jitter"
-        return f"Cholesky factor of a kernel of {len(self.lower):,} inputs, {added}"
 
 
 def factorise(K: ArrayLike, noise: float = 0.0) -> CholeskyFactor:

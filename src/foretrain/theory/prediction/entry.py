@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -99,11 +99,14 @@ def predict(
     >>> mlp = ft.MLP("relu", depth=3, width=100, C_W=2.0)
     >>> found = ft.predict(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0], [0.5]])
     >>> found
-    Networks of infinite width at the end of training: 2 test inputs, 1 output
-      mean of each output ± standard deviation
-           1.533   ± 0.724
-          0.7336   ± 0.362
-      .mean, .covariance, .variance: labelled arrays
+    Networks of infinite width at the end of training: 2 test inputs, 1 output.
+    <BLANKLINE>
+    Outputs on test inputs
+    <BLANKLINE>
+    test    x      mean  ± spread
+    ----  ---  --------  --------
+       0    2   1.53289  0.724402
+       1  0.5  0.733558  0.361675
     >>> ft.predict(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], learner="bayes").mean.values.round(6)
     array([[2.]])
     """
@@ -112,31 +115,59 @@ def predict(
     spread = check_spread(spread)
     eta = None if eta is None else positive("eta", eta)
     finite = regime == "finite"
-    _refuse_tolerance(tolerance, finite and learner == "gradient_descent")
+    if tolerance is not None and not (finite and learner == "gradient_descent"):
+        raise InputError(
+            "only training at finite width has integrals of chosen accuracy: leave `tolerance` out, or use "
+            "`learner='gradient_descent'` with `regime='finite'`."
+        )
+    found: PredictedOutputs
     if learner == "bayes":
         _refuse_training(algorithm, eta, time, loss, label_smoothing)
+        given: dict[str, Any] = {"noise": noise, "spread": spread}
         if finite:
-            return _finite_bayes(mlp, X_train, Y_train, X_test, noise, noisy_labels, spread, draws, seed)
-        return bayes_prediction(
-            mlp, X_train, Y_train, X_test, noise=noise, noisy_labels=noisy_labels, spread=spread
-        )
-    _refuse_noise(noise, noisy_labels)
-    if algorithm in _AT_ONCE:
-        if time is not None:
-            raise InputError(f"algorithm {algorithm!r} ends at once: leave `time` out.")
-        eta = None
-    # At infinite width every algorithm ends alike, so that those that end at once need no code of their own.
-    path: Descent = "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
-    _refuse_finite_classes(finite and loss == "cross_entropy")
-    targets = loss_targets(Y_train, mlp.n_out, loss, label_smoothing)
-    if loss == "cross_entropy":
-        count = _DRAWS if draws is None else draws
-        return cross_entropy_prediction(
-            mlp, X_train, targets, X_test, path, eta, time, count, seed, spread=spread
-        )
-    if finite:
-        return _finite(mlp, X_train, targets, X_test, algorithm, eta, time, spread, draws, seed, tolerance)
-    return gradient_descent_prediction(mlp, X_train, targets, X_test, path, eta, time, spread=spread)
+            # Imported here, so that predictions at infinite width do not wait for it.
+            from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
+
+            if noisy_labels:
+                raise InputError("noisy_labels is for infinite width: add the noise to .variance yourself.")
+            found = finite_bayes_prediction(mlp, X_train, Y_train, X_test, draws=draws, seed=seed, **given)
+        else:
+            found = bayes_prediction(mlp, X_train, Y_train, X_test, noisy_labels=noisy_labels, **given)
+    else:
+        _refuse_noise(noise, noisy_labels)
+        if algorithm in _AT_ONCE:
+            if time is not None:
+                raise InputError(f"algorithm {algorithm!r} ends at once: leave `time` out.")
+            eta = None
+        # At infinite width every algorithm ends alike, so that those that end at once need no code of their own.
+        path: Descent = "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
+        if finite and loss == "cross_entropy":
+            raise InputError(
+                "the cross-entropy is known at infinite width only: leave `regime` out, or train on one output for "
+                "each class with squared errors."
+            )
+        targets = loss_targets(Y_train, mlp.n_out, loss, label_smoothing)
+        if loss == "cross_entropy":
+            count = _DRAWS if draws is None else draws
+            found = cross_entropy_prediction(
+                mlp, X_train, targets, X_test, path, eta, time, count, seed, spread=spread
+            )
+        elif finite:
+            from foretrain.theory.prediction.finite_width import finite_prediction
+
+            if algorithm == "newton":
+                raise InputError(
+                    "Newton's method is known at infinite width only, and at finite width the algorithm matters: use "
+                    "`algorithm='two_step'`, which ends at once too."
+                )
+            given = {"spread": spread, "seed": seed, "draws": draws}
+            given |= {} if tolerance is None else {"tolerance": tolerance}
+            found = finite_prediction(mlp, X_train, targets, X_test, algorithm, eta, time, **given)
+        else:
+            found = gradient_descent_prediction(mlp, X_train, targets, X_test, path, eta, time, spread=spread)
+    network = f"{mlp.activation.label}, depth {mlp.depth}"
+    data = (np.asarray(values) for values in (X_train, Y_train, X_test))
+    return found.about(*data, network=network, loss=loss)
 
 
 def _check_words(regime: Regime, learner: Learner, algorithm: Algorithm, loss: LossName) -> None:
@@ -149,71 +180,6 @@ def _check_words(regime: Regime, learner: Learner, algorithm: Algorithm, loss: L
     ):
         if name not in get_args(known):
             raise unknown_name(kind, str(name), get_args(known))
-
-
-def _finite(
-    mlp: MLP,
-    X_train: ArrayLike,
-    Y_train: ArrayLike,
-    X_test: ArrayLike,
-    algorithm: Algorithm,
-    eta: float | None,
-    time: float | None,
-    spread: Spread,
-    draws: int | None,
-    seed: Seed,
-    tolerance: float | None,
-) -> PredictedOutputs:
-    """Imported here, so that predictions at infinite width do not wait for it."""
-    from foretrain.theory.prediction.finite_width import finite_prediction
-    from foretrain.theory.prediction.finite_width.training import TOLERANCE
-
-    if algorithm == "newton":
-        raise InputError(
-            "Newton's method is known at infinite width only, and at finite width the algorithm matters: use "
-            "`algorithm='two_step'`, which ends at once too."
-        )
-    return finite_prediction(
-        mlp,
-        X_train,
-        Y_train,
-        X_test,
-        algorithm,
-        eta,
-        time,
-        spread=spread,
-        seed=seed,
-        draws=draws,
-        tolerance=TOLERANCE if tolerance is None else tolerance,
-    )
-
-
-def _finite_bayes(
-    mlp: MLP,
-    X_train: ArrayLike,
-    Y_train: ArrayLike,
-    X_test: ArrayLike,
-    noise: float,
-    noisy_labels: bool,
-    spread: Spread,
-    draws: int | None,
-    seed: Seed,
-) -> PredictedOutputs:
-    from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
-
-    if noisy_labels:
-        raise InputError("noisy_labels is for infinite width: add the noise to .variance yourself.")
-    return finite_bayes_prediction(
-        mlp, X_train, Y_train, X_test, noise=noise, spread=spread, draws=draws, seed=seed
-    )
-
-
-def _refuse_finite_classes(finite: bool) -> None:
-    if finite:
-        raise InputError(
-            "the cross-entropy is known at infinite width only: leave `regime` out, or train on one output for each "
-            "class with squared errors."
-        )
 
 
 def loss_targets(Y: ArrayLike, outputs: int, loss: LossName, smoothing: float | None) -> ArrayLike:
@@ -253,15 +219,6 @@ def _refuse_training(
         raise InputError(
             "Bayesian inference is for Gaussian noise on targets: leave `loss` and `label_smoothing` out and give "
             "`noise=`, or use `learner='gradient_descent'`."
-        )
-
-
-def _refuse_tolerance(tolerance: float | None, known: bool) -> None:
-    """What only training at finite width has."""
-    if tolerance is not None and not known:
-        raise InputError(
-            "only training at finite width has integrals of chosen accuracy: leave `tolerance` out, or use "
-            "`learner='gradient_descent'` with `regime='finite'`."
         )
 
 

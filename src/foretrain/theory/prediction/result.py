@@ -1,27 +1,27 @@
-"""What every prediction tells: mean and spread of the outputs on test inputs, labelled and printable."""
+"""What every prediction is: mean and spread of the outputs on test inputs, labelled."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from foretrain.support.answers import Answer, Result
 
 if TYPE_CHECKING:
     import xarray as xr
 
 Array = NDArray[np.float64]
 
-_SHOWN = 5
-
 
 @dataclass(frozen=True, repr=False, eq=False)
-class PredictedOutputs:
+class PredictedOutputs(Result):
     """Outputs on test inputs, over networks or under a posterior.
 
     ``mean`` has the dimensions (test, output). ``covariance`` (test_1, test_2) and ``variance`` (test,) are those of
-    every output alike; what was not asked for is None.
+    every output alike; what was not asked for is None. ``task`` holds the data it is about, where they are known.
     """
 
     mean: xr.DataArray
@@ -29,6 +29,7 @@ class PredictedOutputs:
     variance: xr.DataArray | None
     statement: str  # of how the outputs came about
     jitter: float = 0.0  # what had to be added to the diagonal of a kernel that was singular to rounding
+    task: xr.Dataset | None = field(default=None, kw_only=True)
 
     @property
     def standard_deviation(self) -> xr.DataArray | None:
@@ -40,9 +41,9 @@ class PredictedOutputs:
         import xarray as xr
 
         found = {name: part for name, part in self._arrays().items() if part is not None}
-        return xr.Dataset(
-            found, attrs={"statement": self.statement, "jitter": self.jitter, **self._numbers()}
-        )
+        about = {"statement": self.statement, "jitter": self.jitter, **self._numbers()}
+        task = {} if self.task is None else self.task
+        return xr.Dataset({**found, **task}, attrs={**about, **getattr(task, "attrs", {})})
 
     def _arrays(self) -> dict[str, xr.DataArray | None]:
         return {"mean": self.mean, "covariance": self.covariance, "variance": self.variance}
@@ -51,24 +52,31 @@ class PredictedOutputs:
         """What a dataset keeps besides arrays."""
         return {}
 
-    def _notes(self) -> list[str]:
-        """Lines of the text after the numbers."""
-        return [f"jitter {self.jitter:.3g} on the diagonal of the kernel"] if self.jitter else []
+    def notes(self) -> list[str]:
+        """What else is to be said about the numbers."""
+        return []
 
-    def __repr__(self) -> str:
-        tests, outputs = self.mean.shape
-        spread = self.standard_deviation
-        told = [""] * tests if spread is None else [f"   ± {value:.3g}" for value in spread.values[:_SHOWN]]
-        rows = [
-            "  ".join(f"{value:10.4g}" for value in row[:_SHOWN]) + end
-            for row, end in zip(self.mean.values[:_SHOWN], told, strict=False)
-        ]
-        rows += [f"… {tests - _SHOWN} more"] if tests > _SHOWN else []
-        heading = "mean of each output" + ("" if spread is None else " ± standard deviation")
-        parts = [f".{name}" for name, part in self._arrays().items() if part is not None]
-        lines = [heading, *rows, *self._notes(), f"{', '.join(parts)}: labelled arrays"]
-        inputs = f"{tests} test input{'s' * (tests != 1)}, {outputs} output{'s' * (outputs != 1)}"
-        return "\n  ".join([f"{self.statement}: {inputs}", *lines])
+    def about(
+        self, X: Array, Y: Array, X_test: Array, Y_test: Array | None = None, **attributes: str
+    ) -> Self:
+        """The same with the data it is about, which its picture shows and its losses are of."""
+        import xarray as xr
+
+        given = {"x": X, "x_test": X_test, "y": Y} | ({} if Y_test is None else {"y_test": Y_test})
+        found: dict[str, Any] = {}
+        for name, values in given.items():
+            rows, second = (
+                ("test" if "test" in name else "train"),
+                ("component" if "x" in name[:1] else "output"),
+            )
+            found[name] = ((rows, second)[: np.ndim(values)], values)
+        return replace(self, task=xr.Dataset(found, attrs=attributes))
+
+    def answer(self) -> Answer:
+        """Mean and spread in a table, the loss where targets are known, and the picture."""
+        from foretrain.theory.prediction.presentation import prediction_answer
+
+        return prediction_answer(self)
 
 
 def labelled_mean(values: Array, meaning: str) -> xr.DataArray:

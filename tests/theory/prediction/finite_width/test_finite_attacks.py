@@ -134,10 +134,10 @@ def test_draws_that_all_agree_are_no_certainty() -> None:
     np.testing.assert_allclose(alone.standard_error, 0, atol=1e-12)
 
 
-def test_text_offers_what_there_is() -> None:
+def test_text_shows_what_there_is() -> None:
     late = finite_prediction(network(), X_TRAIN, Y, X_TEST, "flow", time=2.0, spread="none")
-    assert ".covariance" not in repr(late)
-    assert ".variance: at" in repr(finite_prediction(network(), X_TRAIN, Y, X_TEST, spread="variance"))
+    assert "±" not in repr(late)
+    assert "± spread" in repr(finite_prediction(network(), X_TRAIN, Y, X_TEST, spread="variance"))
     assert "without hidden layers" in repr(finite_prediction(ft.MLP("tanh", 1), X_TRAIN, Y, X_TEST))
 
 

@@ -151,4 +151,4 @@ def test_bad_input() -> None:
     wrong = Projectors(good.A, good.B, good.IA, good.IB, good.IIA, good.IIB[:2])
     with pytest.raises(InputError, match=r"IIB .*\(2, 3, 3\).*\(3, 3, 3\)"):
         algorithm_projectors(wrong, VALUES)
-    assert "3 eigenvalues" in repr(good)
+    assert "3 × 3 × 3 numbers" in repr(good)

@@ -175,5 +175,5 @@ def test_bad_input() -> None:
     flat = OneNetwork.of(given.z, given.y, np.zeros_like(H), dH)
     with pytest.raises(InputError, match="leave out repeated samples"):
         flat.trained("flow")
-    assert "2 of them trained on" in repr(given.network(1.0))
-    assert "frozen tangent kernel" in repr(given.network(0.1).trained("flow"))
+    assert "A network before training" in repr(given.network(1.0))
+    assert "free_outputs" in repr(given.network(0.1).trained("flow"))

@@ -34,8 +34,9 @@ class BayesPrediction(PredictedOutputs):
     def _numbers(self) -> dict[str, Any]:
         return {"log_evidence": self.log_evidence, "noise": self.noise}
 
-    def _notes(self) -> list[str]:
-        return [f"log evidence {self.log_evidence:.6g}, noise {self.noise:.3g}", *super()._notes()]
+    def notes(self) -> list[str]:
+        """The evidence."""
+        return [f"Log evidence of the training targets: {self.log_evidence:.6g}."]
 
 
 def bayes_prediction(

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError
 from scipy.special import logsumexp
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
@@ -47,8 +48,8 @@ _VARIABLES = {
 }
 
 
-@dataclass(frozen=True)
-class BestPoint:
+@dataclass(frozen=True, repr=False)
+class BestPoint(Result):
     """The hypothesis of a scan with the most evidence; ``at_edge`` names the axes that should be scanned further."""
 
     depth: int

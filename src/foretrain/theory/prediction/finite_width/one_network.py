@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.arguments import check_targets
@@ -28,7 +29,7 @@ _SINGULAR = 1e-12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainedNetwork:
+class TrainedNetwork(Result):
     """What training makes of one network: ``outputs`` (D, C), ``ntk`` (D, D, C, C), ``dntk`` (D, D, D, C, C, C).
 
     ``free_outputs`` are those with a frozen tangent kernel (∞.93).
@@ -40,17 +41,9 @@ class TrainedNetwork:
     dntk: Array
     statement: str
 
-    def __repr__(self) -> str:
-        moved = np.abs(self.outputs - self.free_outputs).max(initial=0)
-        return (
-            f"One network {self.statement}, to first order in its differentials: {len(self.outputs)} samples\n"
-            f"  outputs differ by up to {moved:.3g} from those with a frozen tangent kernel\n"
-            "  .outputs, .free_outputs, .ntk, .dntk"
-        )
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OneNetwork:
+class OneNetwork(Result):
     """A network before training; every pair (sample, output) is a leg, those of the training samples first."""
 
     z: Array  # (legs,)
@@ -179,10 +172,6 @@ class OneNetwork:
         half += np.einsum("acbd,cd->ab", self.dd_II[:, A, :, A], in_A)
         turned = second + self.dd_II.swapaxes(1, 2)
         return self.H + half + half.T, self.dH - turned[..., A] @ fitted
-
-    def __repr__(self) -> str:
-        samples, trained = len(self.z) // self.outputs, len(self.y) // self.outputs
-        return f"OneNetwork({samples} samples, {trained} of them trained on: .trained(algorithm, eta, time), .rates)"
 
 
 def _legs(name: str, values: Any, indices: int, samples: int, outputs: int) -> Array:

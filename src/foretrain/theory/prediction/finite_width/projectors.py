@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.prediction.algorithms import FiniteAlgorithm
@@ -23,7 +24,7 @@ NAMES: tuple[str, ...] = get_args(FiniteAlgorithm)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Projectors:
+class Projectors(Result):
     """The six of (∞.141) at all pairs (M, M) or triples (M, M, M) of eigenvalues.
 
     ``A`` and ``B`` are those of the dNTK, ``IA`` and ``IB`` of the first ddNTK, ``IIA`` and ``IIB`` of the second.
@@ -40,9 +41,6 @@ class Projectors:
     def modes(self) -> int:
         """How many eigenvalues they are for."""
         return len(self.A)
-
-    def __repr__(self) -> str:
-        return f"Projectors(A, B of pairs and IA, IB, IIA, IIB of triples of {self.modes} eigenvalues)"
 
 
 Algorithm = FiniteAlgorithm | Projectors | Callable[[Array], Projectors]

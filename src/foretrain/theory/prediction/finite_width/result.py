@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import Result
 from foretrain.theory.prediction.result import PredictedOutputs, labelled_mean
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-_SHOWN = 4
 _MEANINGS = {
     "ntk_mean": "1/n shift of the mean tangent kernel",
     "ntk_variance": "fluctuations of the tangent kernel (∞.162)",
@@ -27,8 +27,8 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Expansion:
+@dataclass(frozen=True, repr=False)
+class Expansion(Result):
     """How small the corrections are; where these numbers are not, neither is what the expansion leaves out.
 
     ``ratios`` are A, B, P, Q over n Theta^2 and R, S, T, U times (K + y^2) over n Theta^3 (∞.170), means over the
@@ -44,10 +44,6 @@ class Expansion:
     def largest(self) -> float:
         """The largest of all."""
         return max(self.terms, *(abs(ratio) for ratio in self.ratios.values()))
-
-    def __repr__(self) -> str:
-        ratios = ", ".join(f"{name} {value:.2g}" for name, value in self.ratios.items())
-        return f"Expansion(terms {self.terms:.2g}, correction {self.correction:.2g} of the mean; ratios: {ratios})"
 
 
 class Rest(Protocol):
@@ -117,36 +113,16 @@ class FinitePrediction(PredictedOutputs):
         known = {name: value for name, value in given.items() if value is not None}
         return {"width": self.width, **known, **sizes, **ratios}
 
-    def __repr__(self) -> str:
-        tests, outputs = self.mean.shape
-        places = [(test, output) for test in range(tests) for output in range(outputs)]
-        shown, wide = places[:_SHOWN], 16 if outputs == 1 else 18
-        rows = [("infinite width", self.infinite_mean), *self.terms.items(), ("mean", self.mean)]
-        if self.standard_error is not None:
-            rows.append(("standard error", self.standard_error))
-        columns = [f"test {test}" + f", output {output}" * (outputs > 1) for test, output in shown]
-        table = [
-            f"{name:<14}" + "".join(f"{float(values.values[place]):{wide}.5g}" for place in shown)
-            for name, values in rows
+    def notes(self) -> list[str]:
+        """How small the corrections are."""
+        found = [
+            f"Terms together are {self.expansion.terms:.2g} of the mean; about the square of that is left out."
         ]
-        more = [f"… {len(places) - len(shown)} more"] if len(places) > len(shown) else []
-        return "\n  ".join(
-            [
-                f"{self.statement}: mean over networks to order 1/n, by origin",
-                " " * 14 + "".join(f"{column:>{wide}}" for column in columns),
-                *table,
-                *more,
-                f"terms together {self.expansion.terms:.2g} of the mean; about the square of that is left out",
-                self._offers(),
-            ]
-        )
-
-    def _offers(self) -> str:
-        """What else there is, for the last line of the text."""
-        spread = ".covariance" if self.covariance is not None else ".variance"
-        given = f"{spread}: at infinite width; " if self.variance is not None else ""
-        at_the_end = ".covariance_correction, " if self.time is None else ""
-        return f"{given}{at_the_end}.ntk_change: of order 1/n; .expansion"
+        if self.standard_error is not None:
+            found.append(
+                f"They are sampled, with a standard error of at most {self.standard_error.max().item():.2g}."
+            )
+        return found
 
 
 def labelled_terms(terms: Mapping[str, Array]) -> dict[str, xr.DataArray]:

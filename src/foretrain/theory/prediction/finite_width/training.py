@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP
@@ -40,7 +41,7 @@ TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FiniteWidth:
+class FiniteWidth(Result):
     """An ensemble on given inputs: ask it for as many algorithms, rates, times, targets and widths as you like.
 
     Examples
@@ -52,7 +53,7 @@ class FiniteWidth:
     array([[0.007018]])
     """
 
-    store: Store
+    store: Store = field(repr=False)
     targets: Array  # (training, outputs)
 
     @classmethod
@@ -156,7 +157,3 @@ class FiniteWidth:
         )
         check_sampling(error, terms)
         return terms, error
-
-    def __repr__(self) -> str:
-        sizes = f"{len(self.store.train)} training and {len(self.store.test)} test inputs"
-        return f"FiniteWidth(width {self.store.width}, {sizes}: .predict(algorithm, eta, time), .rates)"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
@@ -29,8 +30,8 @@ Array = NDArray[np.float64]
 ErrorFactor = Callable[[Array, Array], Array]
 
 
-@dataclass(frozen=True, eq=False)
-class Update:
+@dataclass(frozen=True, repr=False, eq=False)
+class Update(Result):
     """One step of a schedule; ``kappa`` is a matrix (A, A), a diagonal (A,), or None for plain gradient descent."""
 
     eta: float
@@ -39,14 +40,11 @@ class Update:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Outputs:
+class Outputs(Result):
     """Outputs of one network: on training inputs (A, n) and on test inputs (B, n)."""
 
     train: Array
     test: Array
-
-    def __repr__(self) -> str:
-        return f"Outputs(of {len(self.train)} training and {len(self.test)} test inputs)"
 
 
 def update_outputs(kernels: OutputKernels, outputs: Outputs, targets: Array, update: Update) -> Outputs:

@@ -20,6 +20,7 @@ from scipy.signal import convolve2d
 
 from foretrain.activations import Activation
 from foretrain.gaussian import expectation, factor
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
@@ -48,8 +49,8 @@ def on_the_line(
     return gradient_descent_prediction(mlp, train, targets, tests)
 
 
-@dataclass(frozen=True)
-class TangentSeries:
+@dataclass(frozen=True, repr=False)
+class TangentSeries(Result):
     """Theta of two points of the line, in powers of their places e_1, e_2 in units of delta_x / 2 (10.110)."""
 
     middle: float  # Theta_00

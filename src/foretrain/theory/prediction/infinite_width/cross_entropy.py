@@ -96,13 +96,11 @@ class CrossEntropyPrediction(PredictedOutputs):
     def _numbers(self) -> dict[str, Any]:
         return {"draws": self.draws}
 
-    def _notes(self) -> list[str]:
-        rows = ["  ".join(f"{value:10.4f}" for value in row[:5]) for row in self.probabilities.values[:5]]
+    def notes(self) -> list[str]:
+        """How well the probabilities are known."""
         error = float(self.probabilities_standard_error.max())
         return [
-            f"mean probabilities over {self.draws} networks, standard error at most {error:.2g}",
-            *rows,
-            *super()._notes(),
+            f"Mean probabilities over {self.draws} networks, with a standard error of at most {error:.2g}."
         ]
 
 

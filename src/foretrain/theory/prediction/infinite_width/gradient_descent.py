@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigvalsh
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import not_negative, positive
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
@@ -68,7 +69,7 @@ class LearningRates(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class GradientDescent:
+class GradientDescent(Result):
     """Training on given targets, with every factor computed once: ask it for as many times as you like.
 
     Examples
@@ -200,10 +201,6 @@ class GradientDescent:
         remaining = (vectors * left) @ vectors.T
         covariance = remaining @ self.kernels.K_train @ remaining
         return prediction(self.targets - remaining @ self.targets, covariance, statement, eta, time)
-
-    def __repr__(self) -> str:
-        sizes = f"{self.kernels.training} training and {self.kernels.tests} test inputs"
-        return f"GradientDescent(on {sizes}: .end(), .at_step(t), .at_time(t), .training_at_step(t), .rates)"
 
 
 def gradient_descent_prediction(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
@@ -33,7 +34,7 @@ class LossMoments(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class HiddenUpdate:
+class HiddenUpdate(Result):
     """Change of a neuron of the last hidden layer in one step: training inputs first, then the others."""
 
     mean: Array  # (inputs,) (10.11)
@@ -41,13 +42,6 @@ class HiddenUpdate:
     covariance_without_ntk_variance: Array  # (10.12) as printed
     eta: float
     width: int
-
-    def __repr__(self) -> str:
-        size = np.sqrt(np.diagonal(self.covariance))
-        return (
-            f"HiddenUpdate(one step at eta {self.eta:g} moves a neuron of the last hidden layer ({self.width} wide) "
-            f"by {np.abs(self.mean).max():.3g} at most on average, ± {size.max():.3g} from neuron to neuron)"
-        )
 
 
 def hidden_update(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax, softmax
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -70,9 +71,10 @@ CROSS_ENTROPY = Loss(
 
 
 @dataclass(frozen=True, repr=False)
-class ExpectedLoss:
+class ExpectedLoss(Result):
     """Mean of a loss over networks, in two parts, and how much it differs from network to network."""
 
+    also = ("total",)
     bias: float  # the loss of the mean outputs
     variance: float  # what the spread of outputs adds
     fluctuation: float | None  # variance of the loss itself over networks; needs covariances
@@ -82,13 +84,6 @@ class ExpectedLoss:
     def total(self) -> float:
         """Mean loss: bias + variance."""
         return self.bias + self.variance
-
-    def __repr__(self) -> str:
-        spread = (
-            "" if self.fluctuation is None else f", ± {self.fluctuation**0.5:.3g} from network to network"
-        )
-        parts = f"bias {self.bias:.6g} + variance {self.variance:.6g}"
-        return f"ExpectedLoss({self.total:.6g} = {parts}{spread}; {self.name})"
 
 
 def expected_loss(
@@ -123,8 +118,8 @@ def generalization_error(test: ExpectedLoss, training: ExpectedLoss | None = Non
     return test.total - (0.0 if training is None else training.total)
 
 
-@dataclass(frozen=True)
-class SampledLoss:
+@dataclass(frozen=True, repr=False)
+class SampledLoss(Result):
     """Mean loss and its variance over sampled networks, with standard errors."""
 
     mean: float

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
 from foretrain.gaussian import factor
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, Layer
@@ -51,7 +52,7 @@ _ANGLE_MEANINGS = {
 
 
 @dataclass(frozen=True, repr=False)
-class OneTrainingInput:
+class OneTrainingInput(Result):
     """The prediction on one test input after training on one input."""
 
     robustness: float  # Theta_-+ / Theta_++ - 1
@@ -64,12 +65,6 @@ class OneTrainingInput:
     def bias(self, y_train: float, y_test: float) -> float:
         """Mean error (y_+ - y_-) + (Theta_-+ / Theta_++ - 1) y_+."""
         return y_train - y_test + self.robustness * y_train
-
-    def __repr__(self) -> str:
-        return (
-            f"OneTrainingInput(a training target y is predicted as {1 + self.robustness:.6g} y ± "
-            f"{math.sqrt(max(self.variance, 0)):.3g} on the test input; robustness measure {self.robustness:.6g})"
-        )
 
 
 def one_training_input(mlp: MLP, x_train: ArrayLike, x_test: ArrayLike) -> OneTrainingInput:

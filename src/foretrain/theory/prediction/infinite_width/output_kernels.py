@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.flow.kinks import inputs_on_kinks, warn_of_kinks
@@ -16,7 +17,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class OutputKernels:
+class OutputKernels(Result):
     """K and Theta of the output layer in blocks: A training inputs, B test inputs."""
 
     K_train: Array  # (A, A)
@@ -65,11 +66,6 @@ class OutputKernels:
                 "the kernel between test inputs is missing: make the kernels with `spread='covariance'`."
             )
         return np.block([[self.K_train, self.K_cross.T], [self.K_cross, self.K_test]])
-
-    def __repr__(self) -> str:
-        return (
-            f"OutputKernels(K and Theta of the output, {self.training} training and {self.tests} test inputs)"
-        )
 
 
 def output_kernels(

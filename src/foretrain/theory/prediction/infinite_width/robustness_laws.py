@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.criticality import Criticality, criticality
 
@@ -68,8 +69,8 @@ def linear_robustness(
     return (lambda_b + weights * cos_psi) / (lambda_b + weights) - 1
 
 
-@dataclass(frozen=True)
-class RobustHyperparameters:
+@dataclass(frozen=True, repr=False)
+class RobustHyperparameters(Result):
     """What keeps a deep network of one activation robust to small changes of its inputs."""
 
     activation: str
@@ -78,12 +79,6 @@ class RobustHyperparameters:
     C_W: float
     depth_power: float  # the robustness measure of nearby inputs changes like L to this power
     advice: str
-
-    def __repr__(self) -> str:
-        return (
-            f"RobustHyperparameters({self.activation}, {self.universality_class}: C_b = {self.C_b:g}, C_W = "
-            f"{self.C_W:g}; robustness ~ L^{self.depth_power:g}. {self.advice})"
-        )
 
 
 def robust_hyperparameters(activation: Any) -> RobustHyperparameters:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh, lstsq
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -23,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PrimalFit:
+class PrimalFit(Result):
     """Weights W (features, outputs) of z = sum_j W_j phi_j."""
 
     weights: Array
@@ -37,14 +38,9 @@ class PrimalFit:
             raise InputError(f"features have shape {given.shape}: give (tests, {len(self.weights)}).")
         return np.asarray(given @ self.weights)
 
-    def __repr__(self) -> str:
-        size, outputs = self.weights.shape
-        kind = f"ridge {self.ridge:g}" if self.ridge else f"least norm, rank {self.rank}"
-        return f"Linear model: {size} features, {outputs} outputs, {kind}, |W| = {np.linalg.norm(self.weights):.4g}"
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DualFit:
+class DualFit(Result):
     """Coefficients c (training samples, outputs) of z = sum_a k(x, x_a) c_a."""
 
     coefficients: Array
@@ -58,12 +54,6 @@ class DualFit:
         if given.ndim != 2 or given.shape[1] != len(self.coefficients):
             raise InputError(f"the kernel has shape {given.shape}: give (tests, {len(self.coefficients)}).")
         return np.asarray(given @ self.coefficients)
-
-    def __repr__(self) -> str:
-        size, outputs = self.coefficients.shape
-        note = f", jitter {self.jitter:.3g}" if self.jitter else ""
-        kind = f"ridge {self.ridge:g}, rank {self.rank}{note}"
-        return f"Kernel model: {size} training samples, {outputs} outputs, {kind}"
 
 
 def fit_features(features: ArrayLike, Y: ArrayLike, ridge: float = 0.0) -> PrimalFit:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -27,7 +28,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NetworkFeatures:
+class NetworkFeatures(Result):
     """The features of one random network; the same object gives the features of any inputs."""
 
     parameters: Parameters
@@ -84,13 +85,6 @@ class NetworkFeatures:
                 back = (sensitivity @ self.parameters.weights[layer.number - 1][0]) * slope
                 sensitivity = back + layer.gamma * sensitivity if layer.gamma else back
 
-    def __repr__(self) -> str:
-        mlp = self.mlp
-        return (
-            f"Features of one {mlp.activation.label} network of depth {mlp.depth}: {mlp.widths[-2] + 1} random ones, "
-            f"{mlp.parameter_count} tangent ones"
-        )
-
 
 def network_features(mlp: MLP, X: ArrayLike, seed: Seed = 0) -> NetworkFeatures:
     """One random network as a feature map; inputs ``X`` only tell how many components inputs have."""
@@ -105,7 +99,7 @@ def network_features(mlp: MLP, X: ArrayLike, seed: Seed = 0) -> NetworkFeatures:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EigenFeatures:
+class EigenFeatures(Result):
     """Features phi_m = sqrt(e_m) times the eigenvectors of a kernel on training samples, largest eigenvalue first."""
 
     values: Array  # (R,)
@@ -123,11 +117,6 @@ class EigenFeatures:
         if given.ndim != 2 or given.shape[1] != len(self.vectors):
             raise InputError(f"the kernel has shape {given.shape}: give (tests, {len(self.vectors)}).")
         return np.asarray(given @ self.vectors / np.sqrt(self.values))
-
-    def __repr__(self) -> str:
-        top = ", ".join(f"{value:.4g}" for value in self.values[:4]) + ", ..." * (len(self.values) > 4)
-        size = f"{len(self.values)} eigenfeatures of {len(self.vectors)} samples"
-        return f"{size}: eigenvalues {top}; {self.left_out:.2g} of the trace left out"
 
 
 def eigen_features(kernel: ArrayLike, rank: int | None = None, tolerance: float = 1e-12) -> EigenFeatures:

@@ -6,22 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 
 
-@dataclass(frozen=True)
-class ModelCounts:
+@dataclass(frozen=True, repr=False)
+class ModelCounts(Result):
     """Parameters, and functions of the input that somebody has to choose."""
 
     parameters: int
     linear_functions: int
     quadratic_functions: int
-
-    def __repr__(self) -> str:
-        return (
-            f"ModelCounts: {self.parameters} parameters in both models; {self.linear_functions} features in the "
-            f"linear one, {self.quadratic_functions} features and meta-features in the quadratic one"
-        )
 
 
 def counts(features: int, outputs: int = 1) -> ModelCounts:

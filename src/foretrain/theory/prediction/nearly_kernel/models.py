@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -104,7 +105,7 @@ class QuadraticModel(ABC):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FeatureModel(QuadraticModel):
+class FeatureModel(Result, QuadraticModel):
     """Made by ``QuadraticModel.from_features``; weights are (outputs, P)."""
 
     features: Function
@@ -139,12 +140,6 @@ class FeatureModel(QuadraticModel):
             )
         return FeaturePoints(phi.reshape(-1, size), psi.reshape(-1, size, size), wires)
 
-    def __repr__(self) -> str:
-        kind = "linear" if self.meta_features is None or not self.epsilon else f"epsilon {self.epsilon:g}"
-        return (
-            f"FeatureModel({_name(self.features)}, {kind}): give it to solve, train or NearlyKernelRegressor"
-        )
-
     def outputs(self, x: Any, weights: Any) -> Array:
         """z at given parameters (outputs, P) (11.105): (N, outputs)."""
         points = self.points(x)
@@ -163,16 +158,12 @@ class FeatureModel(QuadraticModel):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KernelModel(QuadraticModel):
+class KernelModel(Result, QuadraticModel):
     """Made by ``QuadraticModel.from_kernels`` or ``from_arrays``; it has no parameters, only predictions."""
 
     kernel_of: Kernel
     meta_kernel_of: MetaKernel | None
     offset: Function | None = None
-
-    def __repr__(self) -> str:
-        kind = "no meta-kernel" if self.meta_kernel_of is None else _name(self.meta_kernel_of)
-        return f"KernelModel({_name(self.kernel_of)}, {kind}): give it to solve or descend_in_sample_space"
 
     def points(self, x: Any) -> KernelPoints:
         """The samples; one value of the kernel tells whether outputs are wired."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -21,12 +22,13 @@ from foretrain.theory.prediction.nearly_kernel.training import require_steps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SampleSpaceDescent:
+class SampleSpaceDescent(Result):
     """Where gradient descent in sample space ended.
 
     ``predictions`` (tests, outputs), ``effective_kernel`` (outputs, training and test rows, training rows).
     """
 
+    also = ("steps",)
     predictions: Array
     effective_kernel: Array
     losses: Array  # before each step, and at the end
@@ -36,12 +38,6 @@ class SampleSpaceDescent:
     def steps(self) -> int:
         """How many were made."""
         return len(self.losses) - 1
-
-    def __repr__(self) -> str:
-        return (
-            f"SampleSpaceDescent: {self.steps} steps at eta {self.eta:.4g}, loss {self.losses[0]:.3g} -> "
-            f"{self.losses[-1]:.3g}"
-        )
 
 
 def descend_in_sample_space(

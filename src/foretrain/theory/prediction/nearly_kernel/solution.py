@@ -14,12 +14,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
@@ -59,7 +60,7 @@ class Targets:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Solution:
+class Solution(Result):
     """A trained quadratic model to first order in ε: :meth:`predict`, :meth:`effective_kernel` and what they rest on.
 
     ``coefficients`` are λ = k̃⁻¹ y, (rows, outputs); ``expansion_parameter`` is |k̃^-½ ε ψ W^F|, how far training moves
@@ -69,9 +70,9 @@ class Solution:
     model: Model
     algorithm: str
     eta: float | None  # of gradient descent
-    train: Points
-    targets: Targets
-    spectrum: Spectrum
+    train: Points = field(repr=False)
+    targets: Targets = field(repr=False)
+    spectrum: Spectrum = field(repr=False)
     coefficients: Array
     middle: Array  # Z_A y y, (outputs, rows, rows)
     front: Array  # Z_B y y, (outputs, rows, rows)
@@ -153,25 +154,21 @@ class Solution:
         moved = self.coefficients.T @ self._features().features
         return effective_features_at(cast("FeaturePoints", self.model.points(x)), moved)
 
+    def answer(self) -> Answer:
+        """How far it can be trusted."""
+        return fields_answer(
+            self,
+            f"{self.algorithm} on {self.targets.samples} samples to first order in epsilon: expansion parameter "
+            f"{self.expansion_parameter:.3g}, about its square is left out; condition number "
+            f"{self.spectrum.condition_number:.3g}, jitter {self.spectrum.jitter:.2g}.",
+        )
+
     def _features(self) -> FeaturePoints:
         if not isinstance(self.train, FeaturePoints):
             raise NotSupportedError(
                 "a model made from kernels has no parameters: ask for predict or effective_kernel, or give features."
             )
         return self.train
-
-    def __repr__(self) -> str:
-        rate = "" if self.eta is None else f", eta {self.eta:.4g}"
-        linked = f", {self.train.wires} wired outputs" if self.train.wires > 1 else ""
-        return "\n".join(
-            [
-                f"Solution: {self.algorithm}{rate} on {self.targets.samples} samples{linked}, first order in epsilon",
-                f"  expansion parameter {self.expansion_parameter:.3g}, about its square is left out",
-                f"  condition number of the training kernel {self.spectrum.condition_number:.3g}"
-                + (f", jitter {self.spectrum.jitter:.2g}" if self.spectrum.jitter else ""),
-                "  .predict(x), .parts(x), .effective_kernel(x)",
-            ]
-        )
 
 
 def solve(

@@ -7,12 +7,13 @@ the model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy.integrate import solve_ivp
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -35,7 +36,7 @@ _ADVICE = "lower epsilon or the targets"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainedModel:
+class TrainedModel(Result):
     """A quadratic model at the parameters where an algorithm ended: ``weights`` (outputs, P)."""
 
     model: FeatureModel
@@ -44,7 +45,7 @@ class TrainedModel:
     eta: float | None
     steps: int | None  # of gradient descent or Newton's method
     residual: float  # the largest training error that is left
-    targets: Targets
+    targets: Targets = field(repr=False)
 
     def predict(self, x: Any) -> Array:
         """Outputs (N, outputs), or (N,) if the targets had one axis."""
@@ -57,14 +58,6 @@ class TrainedModel:
     def effective_kernel(self, x1: Any, x2: Any | None = None) -> Array:
         """k^E at the end (11.137): (outputs, rows, rows)."""
         return self.model.effective_kernel(x1, x1 if x2 is None else x2, self.weights)
-
-    def __repr__(self) -> str:
-        rate = "" if self.eta is None else f", eta {self.eta:.4g}"
-        count = "" if self.steps is None else f", {self.steps} steps"
-        return (
-            f"TrainedModel: {self.algorithm}{rate}{count}, weights {self.weights.shape}, "
-            f"largest training error {self.residual:.2g}"
-        )
 
 
 def train(

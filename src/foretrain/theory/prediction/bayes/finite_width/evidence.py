@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.errors import AccuracyWarning
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class FiniteEvidence:
+@dataclass(frozen=True, repr=False)
+class FiniteEvidence(Result):
     """log p(y_A): ``value`` = ``infinite`` + ``correction`` (1/n included), ``standard_error`` 0 if not sampled.
 
     ``expansion`` is the variance of the log density over networks, which must be small.
     """
 
+    also = ("value",)
     infinite: float
     correction: float
     expansion: float
@@ -46,14 +48,6 @@ class FiniteEvidence:
 
     def __float__(self) -> float:
         return self.value
-
-    def __repr__(self) -> str:
-        sampled = f" ± {self.standard_error:.1e}" if self.standard_error else ""
-        sign = "-" if self.correction < 0 else "+"
-        return (
-            f"log evidence {self.value:.10g}{sampled} = {self.infinite:.10g} {sign} {abs(self.correction):.6g} "
-            f"of order 1/n (variance of the log density over networks {self.expansion:.3g})"
-        )
 
 
 def finite_log_evidence(

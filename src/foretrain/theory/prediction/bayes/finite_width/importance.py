@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
@@ -37,7 +38,7 @@ _FEW, _TOO_FEW = 400.0, 20.0  # effective draws: below, error bars are rough, or
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImportancePosterior:
+class ImportancePosterior(Result):
     """Weighted means over networks, with standard errors of the same names in ``standard_error``.
 
     ``mean`` (test, output); ``covariance`` (test_1, test_2) of one output given the metric, the same for all;
@@ -65,16 +66,14 @@ class ImportancePosterior:
         numbers = {"effective_draws": self.effective_draws, "draws": self.draws, "noise": self.noise}
         return xr.Dataset({name: getattr(self, name) for name in names} | errors, attrs=numbers)
 
-    def __repr__(self) -> str:
-        tests, outputs = self.mean.shape
-        error = float(self.standard_error["log_evidence"])
-        worst = float(self.standard_error["mean"].max())
-        return (
-            f"Posterior of finite networks by importance weights: "
-            f"{tests} test input{'s' * (tests != 1)}, {outputs} output{'s' * (outputs != 1)}\n"
-            f"  {self.draws:,} networks, as good as {self.effective_draws:,.0f} of the posterior\n"
-            f"  log evidence {self.log_evidence:.6g} ± {error:.1g}, means ± {worst:.1g} at most\n"
-            "  .mean, .covariance, .wiring, .metric: labelled arrays; .standard_error has theirs"
+    def answer(self) -> Answer:
+        """How many draws it rests on, and the evidence."""
+        return fields_answer(
+            self,
+            f"Posterior of finite networks by importance weights: {self.draws:,} networks, as good as "
+            f"{self.effective_draws:,.0f} of the posterior; log evidence {self.log_evidence:.6g} ± "
+            f"{float(self.standard_error['log_evidence']):.1g}.",
+            data=self.to_dataset,
         )
 
 

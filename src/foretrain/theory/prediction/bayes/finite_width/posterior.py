@@ -84,21 +84,14 @@ class FiniteBayesPrediction(PredictedOutputs):
         names = ("log_evidence", "infinite_log_evidence", "expansion", "noise")
         return {name: getattr(self, name) for name in names}
 
-    def __repr__(self) -> str:
-        tests, outputs = self.mean.shape
+    def notes(self) -> list[str]:
+        """Evidence, and whether the expansion can be trusted."""
         how = "exact integrals" if self.standard_error is None else "sampled integrals, see .standard_error"
-        shift = [f"{name} {_size(part)}" for name, part in self.terms.items()]
-        lines = [
-            f"{self.statement}: {tests} test input{'s' * (tests != 1)}, {outputs} output{'s' * (outputs != 1)}",
-            f"  log evidence {self.log_evidence:.6g} (infinite width {self.infinite_log_evidence:.6g}), "
-            f"noise {self.noise:.3g}, jitter {self.jitter:.3g}",
-            f"  largest shift of the mean {_size(self.mean - self.infinite_mean)}, by {', '.join(shift)}",
-        ]
-        if self.wiring is not None:
-            lines.append(f"  largest covariance by wiring {_size(self.wiring)}")
         verdict = "small" if self.expansion < LARGE else "NOT small: widen the network"
-        lines.append(f"  variance of the log density over networks {self.expansion:.3g} ({verdict}); {how}")
-        return "\n".join(lines)
+        return [
+            f"Log evidence of the training targets: {self.log_evidence:.6g}.",
+            f"Variance of the log density over networks: {self.expansion:.3g} ({verdict}); {how}.",
+        ]
 
 
 def finite_bayes_prediction(
@@ -171,9 +164,9 @@ def _labelled(
     scale, width = data.inverse_width, data.mlp.hidden_widths[-1:]
     shift = {name: scale * part for name, part in zip(PARTS, value.mean, strict=True)}
     parts = {name: _named(f"mean_{name}", shift[name], _OUTPUTS) for name in _SHIFTS}
-    found = {"mean": leading + shift["total"], "infinite_mean": leading}
     return FiniteBayesPrediction(
-        **{name: _named(name, part, _OUTPUTS) for name, part in found.items()},
+        mean=_named("mean", leading + shift["total"], _OUTPUTS),
+        infinite_mean=_named("infinite_mean", leading, _OUTPUTS),
         **_spreads(bracket, value, scale, spread),
         terms={name: parts[name] for name in ("wiring", "rest")},
         rest_terms={name: parts[name] for name in ("trace", "exchange", "metric")},
@@ -249,7 +242,3 @@ def _errors(error: Shifts, scale: float, spread: Spread) -> xr.Dataset:
 def _by_tests(wiring: Array) -> Array:
     """(B, B, i, j) as (B, i, B, j); (B, i, j) stays."""
     return wiring.transpose(0, 2, 1, 3) if wiring.ndim == 4 else wiring
-
-
-def _size(values: xr.DataArray) -> str:
-    return f"{float(np.abs(values).max()):.3g}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
-from foretrain.cli.frame import Command, Seed, command_answer
+from foretrain.cli.frame import Command, Seed
 from foretrain.cli.networks import (
     ActivationName,
     BiasVariance,
@@ -20,14 +21,8 @@ from foretrain.cli.networks import (
     network_of,
 )
 from foretrain.cli.options import spelt
-from foretrain.cli.predict.answer import document, paragraphs
-from foretrain.cli.predict.data import Task, task_from
-from foretrain.support.answers import Answer
-
-if TYPE_CHECKING:
-    import xarray
-
-    from foretrain.theory.architecture import MLP
+from foretrain.cli.prediction_task import task_from
+from foretrain.support.answers import Answer, Part
 
 _MANY = 2000  # test inputs from which on covariances between them are not computed
 _SMOOTHING = 0.1
@@ -112,7 +107,6 @@ def predict(
     differs from network to network. The width matters with --regime finite only, where the cost grows with the fourth
     power of the number of training inputs.
     """
-    from foretrain.report.prediction import prediction_figure
     from foretrain.theory.prediction.entry import predict as run
 
     act = activation_of(name, settings)
@@ -141,26 +135,17 @@ def predict(
         seed=seed,
         tolerance=tolerance,
     )
-    stored = _dataset(found.to_dataset(), task, mlp)
-    return command_answer(
-        document(mlp, task, found, smoothing),
-        paragraphs(mlp, task, found, smoothing),
-        data=stored,
-        figure=lambda: prediction_figure(stored),
-    )
-
-
-def _dataset(found: xarray.Dataset, task: Task, mlp: MLP) -> xarray.Dataset:
-    """The prediction with the data it is about, so that its picture can be drawn from the file alone."""
-    about = {
-        "x": (("train", "component"), task.x),
-        "x_test": (("test", "component"), task.x_test),
-        "y": (("train", "output") if task.y.ndim == 2 else ("train",), task.y),
-    }
-    if task.y_test is not None:
-        about["y_test"] = (("test", "output") if task.y_test.ndim == 2 else ("test",), task.y_test)
-    network = f"{mlp.activation.label}, depth {mlp.depth}"
-    return found.assign(about).assign_attrs(network=network, loss=task.loss)
+    found = found.about(task.x, task.y, task.x_test, task.y_test, **found.task.attrs)
+    answer: Answer = found.answer()
+    about: list[Part] = [f"{mlp.headline}\nData: {task.origin}."]
+    if smoothing:
+        about.append(
+            f"Labels are smoothed: classes that are not given have probability {smoothing:g} in all."
+        )
+    facts = {"data": task.origin, "loss": task.loss, "label_smoothing": smoothing}
+    names = ("depth", "hidden_widths", "C_b", "C_W", "lambda_b", "lambda_W", "gamma")
+    network = {"activation": act.label, **{name: getattr(mlp, name) for name in names}}
+    return replace(answer, parts=[*about, *answer.parts], record=network | facts | answer.document())
 
 
 COMMAND = Command(

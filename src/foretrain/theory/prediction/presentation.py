@@ -1,0 +1,250 @@
+"""Predictions of trained networks for people: a table, how large their loss is where targets are known, a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrain.support.answers import FAINT, INK, PALETTE, Answer, Axis, Cell, Figure, Panel, Part, Table
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from foretrain.theory.prediction.infinite_width.losses import ExpectedLoss
+    from foretrain.theory.prediction.result import PredictedOutputs
+
+Array = NDArray[np.float64]
+
+_ROWS, _OUTPUTS = 15, 4  # of the table and of the picture
+_BARS = 60  # test inputs drawn one by one
+_TERMS = ("term_", "mean_wiring", "mean_rest")  # names of what finite width adds
+_ARRAYS = ("mean", "variance", "probabilities", "infinite_mean", "standard_error")
+_NUMBERS = ("log_evidence", "infinite_log_evidence", "expansion", "terms_over_mean")
+
+
+def prediction_answer(found: PredictedOutputs) -> Answer:
+    """Mean and spread of the outputs on test inputs, and the loss where their targets are known."""
+    data = found.to_dataset()
+    tests, outputs = found.mean.shape
+    loss, accuracy = _loss(found, data), _accuracy(data)
+    terms = getattr(found, "terms", {})
+    parts: list[Part] = [_table(data)]
+    if found.jitter:
+        parts.append(f"A jitter of {found.jitter:.3g} had to be added to the kernel's diagonal.")
+    if terms:
+        sizes = ", ".join(f"{name} {float(abs(part).max()):.3g}" for name, part in terms.items())
+        parts.append(f"Added to the mean by finite width, at most: {sizes}.")
+    parts += found.notes()
+    if loss is not None:
+        spread = (
+            "" if loss.fluctuation is None else f", ± {loss.fluctuation**0.5:.4g} from network to network"
+        )
+        parts.append(
+            f"Loss on the {tests} test inputs, {loss.name}: {loss.total:.6g} = bias {loss.bias:.6g} + variance "
+            f"{loss.variance:.6g}{spread}."
+        )
+    if accuracy is not None:
+        parts.append(f"The most probable class is the given one for {accuracy:.1%} of the test inputs.")
+    counts = f"{tests} test input{'s' * (tests != 1)}, {outputs} output{'s' * (outputs != 1)}"
+    names = ("bias", "variance", "fluctuation")
+    record = {
+        "statement": found.statement,
+        "jitter": found.jitter,
+        **{name: data[name].values for name in _ARRAYS if name in data},
+        "terms": {name: part.values for name, part in terms.items()},
+        **{name: data.attrs.get(name) for name in _NUMBERS},
+        "accuracy": accuracy,
+        "test_loss": None
+        if loss is None
+        else {"mean": loss.total, **{name: getattr(loss, name) for name in names}, "meaning": loss.name},
+    }
+    picture = lambda: prediction_figure(data)  # noqa: E731
+    return Answer(f"{found.statement}: {counts}.", [*parts, picture], data=data, record=record)
+
+
+def _loss(found: PredictedOutputs, data: xr.Dataset) -> ExpectedLoss | None:
+    """Mean loss over networks, where test targets and spread are known."""
+    from foretrain.theory.prediction.infinite_width import (
+        CROSS_ENTROPY,
+        CrossEntropyPrediction,
+        expected_loss,
+    )
+
+    if "y_test" not in data or found.variance is None:
+        return None
+    targets = data["y_test"].values
+    if isinstance(found, CrossEntropyPrediction):
+        classes = np.arange(found.mean.shape[1])
+        return expected_loss(found.without_shift(), (targets[:, None] == classes) * 1.0, CROSS_ENTROPY)
+    return expected_loss(found, targets)
+
+
+def _accuracy(data: xr.Dataset) -> float | None:
+    """Share of test inputs whose most probable class is the given one; None where there are no classes."""
+    if "y_test" not in data or "probabilities" not in data:
+        return None
+    return float((data["probabilities"].values.argmax(axis=1) == data["y_test"].values).mean())
+
+
+def _table(data: xr.Dataset) -> Table:
+    """Evenly chosen test inputs; classes with their probabilities, else means with their spread."""
+    classes = "probabilities" in data
+    shown = data["probabilities" if classes else "mean"].values
+    tests, outputs = shown.shape
+    columns: dict[str, list[Cell]] = {"test": list(range(tests))}
+    place = varying_component(data)
+    if place is not None:
+        columns["x"] = data["x_test"].values[:, place].tolist()
+    label = "class" if classes else "mean" if outputs == 1 else "output"
+    for output in range(min(outputs, _OUTPUTS)):
+        own = "" if outputs == 1 else f" {output}"
+        columns[f"{label}{own}"] = shown[:, output].tolist()
+        if "infinite_mean" in data:
+            columns[f"infinite width{own}"] = data["infinite_mean"].values[:, output].tolist()
+    if not classes and "variance" in data:
+        columns["± spread"] = np.sqrt(data["variance"].values.reshape(tests, -1)).max(axis=1).tolist()
+    if "y_test" in data:
+        given = data["y_test"].values.reshape(tests, -1)[:, :_OUTPUTS]
+        for output, column in enumerate(given.T.tolist()):
+            columns["given" if len(given.T) == 1 else f"given {output}"] = column
+    caption = "Outputs on test inputs"
+    caption += f", the first {_OUTPUTS} of {outputs}" if outputs > _OUTPUTS else ""
+    return Table(tuple(columns), list(zip(*columns.values(), strict=True)), caption).thinned(_ROWS)
+
+
+def varying_component(data: xr.Dataset) -> int | None:
+    """The one component in which rows of inputs differ, if the inputs are known and there is one."""
+    if "x" not in data:
+        return None
+    moving = np.flatnonzero(np.ptp(np.concatenate([data["x"].values, data["x_test"].values]), axis=0) > 0)
+    return int(moving[0]) if len(moving) == 1 else None
+
+
+def prediction_figure(data: xr.Dataset) -> Figure:
+    """The picture of a prediction with its data, as ``foretrain predict --save`` writes it.
+
+    Needs ``mean`` (test, output); uses ``variance``, ``probabilities``, ``x``, ``x_test``, ``y`` and ``y_test``.
+    """
+    place = varying_component(data)
+    title = f"{data.attrs.get('network', '')}\n{data.attrs.get('statement', '')}".strip()
+    if "probabilities" in data:
+        figure = Figure(title, size=(7.0, 4.4))
+        _draw_classes(figure.panel(legend="right"), data, place)
+        return figure
+    outputs = min(data.sizes["output"], _OUTPUTS)
+    shifted = place is not None and "infinite_mean" in data
+    columns = 2 if outputs == _OUTPUTS and not shifted else outputs
+    rows = 2 if shifted else -(-outputs // columns)
+    beside = place is None and "y_test" in data
+    width = 7.0 if outputs == 1 and not beside else 4.6 * columns
+    figure = Figure(title, columns=columns, size=(width, 3.9 * rows + 0.5))
+    for output in range(outputs):
+        panel = figure.panel(f"output {output}" if data.sizes["output"] > 1 else "")
+        if place is not None:
+            _draw_curve(panel, data, place, output)
+        elif beside:
+            _draw_beside(panel, data, output)
+        else:
+            _draw_sorted(panel, data, output)
+    if shifted and place is not None:
+        for output in range(outputs):
+            _draw_shift(figure.panel(legend="below", legend_columns=3), data, place, output)
+    return figure
+
+
+def _spread(data: xr.Dataset, output: int) -> Array | None:
+    return _column(np.sqrt(data["variance"].values), output) if "variance" in data else None
+
+
+def _column(values: Array, output: int) -> Array:
+    return np.asarray(values if values.ndim == 1 else values[:, output])
+
+
+def _input_axis(data: xr.Dataset, place: int) -> Axis:
+    return Axis("input" if data.sizes["component"] == 1 else f"component {place} of the input")
+
+
+def _draw_curve(panel: Panel, data: xr.Dataset, place: int, output: int) -> None:
+    """Mean with bands of one and two standard deviations, training points, and the given targets."""
+    panel.x, panel.y = _input_axis(data, place), Axis("output")
+    order = np.argsort(data["x_test"].values[:, place])
+    x = data["x_test"].values[order, place]
+    mean, spread = data["mean"].values[order, output], _spread(data, output)
+    if spread is not None:
+        for times, word, alpha in ((2, "standard deviations", 0.14), (1, "standard deviation", 0.24)):
+            low, high = mean - times * spread[order], mean + times * spread[order]
+            panel.region(x, low, high, f"± {times} {word}", PALETTE[0], alpha=alpha)
+    if "y_test" in data:
+        panel.curve(x, _column(data["y_test"].values, output)[order], "--", "given on test inputs", FAINT)
+    panel.curve(x, mean, "-", "mean", PALETTE[0])
+    panel.curve(data["x"].values[:, place], _column(data["y"].values, output), "o", "training targets", INK)
+
+
+def _draw_shift(panel: Panel, data: xr.Dataset, place: int, output: int) -> None:
+    """What finite width adds to the mean, in all and by origin."""
+    panel.x, panel.y = _input_axis(data, place), Axis("added to the mean by finite width")
+    order = np.argsort(data["x_test"].values[:, place])
+    x = data["x_test"].values[order, place]
+    for name in map(str, data):
+        if name.startswith(_TERMS):
+            panel.curve(x, data[name].values[order, output], "-", name.partition("_")[2], width=1.2)
+    whole = (data["mean"] - data["infinite_mean"]).values[order, output]
+    panel.curve(x, whole, "-", "in all", INK, width=2.0)
+    panel.curve(data["x"].values[:, place], np.zeros(data.sizes["train"]), "o", color=INK)
+
+
+def _draw_beside(panel: Panel, data: xr.Dataset, output: int) -> None:
+    """Predicted against given outputs; on the diagonal they agree."""
+    panel.x, panel.y = Axis("given"), Axis("predicted")
+    given, mean = _column(data["y_test"].values, output), data["mean"].values[:, output]
+    _points(panel, given, mean, _spread(data, output))
+    ends = [min(given.min(), mean.min()), max(given.max(), mean.max())]
+    panel.curve(ends, ends, "--", "predicted = given", INK, width=1.0)
+    error = np.sqrt(np.mean((mean - given) ** 2))
+    told = f"root mean square error {error:.3g}\nspread of given targets {given.std():.3g}"
+    panel.note(0.97, 0.03, told, align="right", above=True, fraction=True, size=8.5)
+
+
+def _draw_sorted(panel: Panel, data: xr.Dataset, output: int) -> None:
+    """Test inputs by their predicted mean."""
+    panel.x, panel.y = Axis("test input, by its mean"), Axis("output")
+    mean, spread = data["mean"].values[:, output], _spread(data, output)
+    order = np.argsort(mean)
+    panel.level(0.0)
+    _points(panel, np.arange(float(len(mean))), mean[order], None if spread is None else spread[order])
+
+
+def _points(panel: Panel, x: Array, mean: Array, spread: Array | None) -> None:
+    label = "mean" if spread is None else "mean ± standard deviation"
+    alpha = 0.7 if len(x) < 300 else 0.35
+    panel.curve(x, mean, "o", label, PALETTE[0], error=spread, size=3.5, alpha=alpha)
+
+
+def _draw_classes(panel: Panel, data: xr.Dataset, place: int | None) -> None:
+    """Mean probabilities of classes: bands along the one input that varies, else a bar for each test input."""
+    chances = data["probabilities"].values
+    order = np.lexsort((chances.max(axis=1), chances.argmax(axis=1)))
+    if place is not None:
+        order = np.argsort(data["x_test"].values[:, place])
+    elif len(order) > _BARS:
+        order = order[np.linspace(0, len(order) - 1, _BARS).round().astype(int)]
+    where = np.arange(len(order)) if place is None else data["x_test"].values[order, place]
+    panel.x = Axis("test input, by class") if place is None else _input_axis(data, place)
+    panel.y, panel.grid = Axis("mean probability over networks", low=-0.08, high=1.0), False
+    tops = np.cumsum(chances[order], axis=1)
+    low = np.zeros(len(order))
+    for number, high in enumerate(tops.T):
+        color, label = PALETTE[number % len(PALETTE)], f"class {number}" if number < 8 else ""
+        if place is None:
+            panel.bars(where, high - low, label, color, base=low, width=0.9)
+        else:
+            panel.region(where, low, high, label, color, alpha=1.0)
+        low = high
+    if "y_test" in data:
+        panel.legend_entry("s", "given class", FAINT)
+        given = data["y_test"].values[order].astype(int)
+        for number in np.unique(given):
+            own = where[given == number]
+            panel.curve(own, np.full(len(own), -0.045), "s", color=PALETTE[number % len(PALETTE)], size=4)
