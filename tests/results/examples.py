@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +15,34 @@ import torch
 from torch import nn
 
 import foretrain as ft
+from foretrain.compare.comparison import Comparisons
+from foretrain.compare.effective_kernel import compare_effective_kernels
+from foretrain.compare.ensembles import Ensemble, sample_parameters
+from foretrain.compare.trained.ensemble import draw_ensemble
+from foretrain.compare.trained.training import Training
+from foretrain.empirical import NetworkFeatures, predict_modes, tune_block
+from foretrain.empirical.differentials import (
+    LayeredDifferentials,
+    Rates,
+    Stack,
+    forward_equations,
+    stack_of,
+    step_prediction,
+)
+from foretrain.empirical.fields import FieldRecord, heavy_tail, record_fields, weight_free
+from foretrain.empirical.global_ntk import reduced_view
+from foretrain.empirical.global_ntk.readout import find_readout
+from foretrain.empirical.imbalance import imbalance
+from foretrain.empirical.layer_scales import layer_scales
+from foretrain.empirical.target_modes import target_modes
+from foretrain.experiments import run_many
+from foretrain.experiments.sweep import sweep
+from foretrain.operators import Space, SumSpace, dense_operator
+from foretrain.training import Recorder, recording, two_step
+from foretrain.training.fixed_points import find_fixed_points, fixed_point_weights, sign_points
+from foretrain.training.gradient_flow import Problem, gradient_flow, scaled_he, snapshots
 
+MSE = nn.functional.mse_loss
 X = np.array([[1.0, 0.5], [0.2, -1.0], [-0.4, 0.3]])
 Y = np.array([[1.0], [-0.5], [0.2]])
 # Classes that public functions return and that are no results but tools to go on with.
@@ -71,12 +102,82 @@ def comparison() -> Any:
 
 
 @cache
+def effective_kernels() -> Any:
+    return compare_effective_kernels(mlp(), X[:2], 0.1 * Y[:2], widths=(16, 24, 32), draws=3, step=0.5)
+
+
+@cache
 def plateau() -> Any:
     model = network()
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(0.1)
     return ft.plateau(model, *samples(), lr=0.05)
+
+
+@cache
+def plateau_runs() -> Any:
+    return plateau().verify(runs=1, max_steps=40)
+
+
+@cache
+def folder() -> Path:
+    """A temporary folder for all examples that write something."""
+    path = Path(tempfile.mkdtemp(prefix="foretrain-examples-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+@cache
+def shallow() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 8, bias=False), nn.Tanh(), nn.Linear(8, 1, bias=False)).double()
+
+
+@cache
+def recorder() -> Recorder:
+    model, (x, y) = network(), tensors()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    path = folder() / "recording"
+    options: dict[str, Any] = {"batch": (x, y), "loss": MSE, "optimizer": optimizer, "budget": None}
+    with Recorder(path, model, ["loss"], every=1, **options) as record:
+        for _ in range(4):
+            optimizer.zero_grad()
+            MSE(model(x), y).backward()
+            optimizer.step()
+    return record
+
+
+@cache
+def state_summary() -> Any:
+    return states().summary(states().states, find_readout(recurrent(), sequences(), states()))
+
+
+@cache
+def stack() -> Stack:
+    draw = torch.Generator().manual_seed(0)
+    weights = [torch.randn(2, *shape, generator=draw, dtype=torch.float64) for shape in ((4, 2), (1, 4))]
+    return stack_of(weights, None, tensors()[0], torch.tanh, [Rates(0.5, 1.0), Rates(0.25, 1.0)])
+
+
+def swept() -> Any:
+    path = folder() / "times.toml"
+    path.write_text(
+        'observable = "escape_time"\n[fixed]\nactivation = "tanh"\n[axes]\nepsilon = [0.01, 0.1]\ndepth = [3, 4]\n'
+    )
+    return sweep(path, workers=1)
+
+
+@cache
+def small_networks() -> tuple[Problem, Any]:
+    problem = Problem("tanh", depth=2, width=4, inputs=2)
+    return problem, scaled_he(problem, 1, [0.1, 0.2], 1)
+
+
+def symmetric_operator() -> Any:
+    return dense_operator(
+        torch.diag(torch.linspace(1.0, 2.0, 12, dtype=torch.float64)), Space.of(time=3, unit=4)
+    )
 
 
 EXAMPLES: dict[str, Callable[[], Any]] = {
@@ -113,6 +214,68 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "plan": lambda: diagnosis().plan(),
     "verification": lambda: diagnosis().verify(steps=3),
     "experiment": lambda: ft.experiments.get("parameter-count").run(),
+    "comparisons": lambda: Comparisons((comparison(),), 0),
+    "values in batches": lambda: comparison().batches[0],
+    "sizes by width": lambda: comparison().sizes("V"),
+    "forecast": lambda: plateau().forecast,
+    "weights of networks": lambda: sample_parameters(mlp(), 2),
+    "batches of networks": lambda: Ensemble(mlp(), X, draws_per_batch=2, batches=2, method="weights", seed=0),
+    "ladder of widths": lambda: comparison().ladder,
+    "effective kernels": effective_kernels,
+    "power of the width": lambda: effective_kernels().slope("change"),
+    "ensemble": lambda: draw_ensemble(mlp(), X[:2], X[2:], Training(Y[:2], eta=0.1), 4),
+    "scale of a layer": lambda: plateau().layers[0],
+    "bottleneck": lambda: plateau().bottleneck,
+    "scaling law": lambda: plateau().law,
+    "verified plateau": plateau_runs,
+    "trained runs": lambda: plateau_runs().networks["given"],
+    "layer scales": lambda: layer_scales(shallow(), [1.0, 0.0]),
+    "tuned block": lambda: tune_block(
+        nn.Sequential(nn.Linear(2, 2), nn.Tanh()).double(), samples()[0], 0.9, draws=4
+    ),
+    "record of fields": lambda: FieldRecord(record_fields(network(), *tensors(), 3, 0.1)),
+    "first order step": lambda: ft.fields(network(), tensors()[0]).first_order(0.1, tensors()[1]),
+    "step report": lambda: ft.fields(network(), tensors()[0]).step_report([0.01, 0.1], tensors()[1]),
+    "heavy tail": lambda: heavy_tail(np.random.default_rng(0).pareto(1.5, 60) + 1),
+    "weight-free network": lambda: weight_free(shallow(), *tensors()),
+    "imbalance": lambda: imbalance(shallow(), *tensors(), MSE),
+    "summary of a kernel": lambda: kernel().summary(tensors()[1]),
+    "estimate": lambda: ft.ntk_operator(network(), tensors()[0]).trace(probes=4),
+    "kernel density": lambda: ft.ntk_operator(network(), samples()[0]).spectral_density(probes=4, steps=4),
+    "density of an operator": lambda: states().spectral_density(points=20),
+    "stored kernel": lambda: ft.ntk(network(), tensors()[0], store=folder() / "kernel", workers=1),
+    "differentials of a layer": lambda: forward_equations(stack())[2],
+    "stack": stack,
+    "features": lambda: NetworkFeatures(network()),
+    "differentials of a stack": lambda: LayeredDifferentials(stack()),
+    "predicted step": lambda: step_prediction(network(), *tensors()),
+    "predicted modes": lambda: predict_modes(network(), *tensors(), lr=0.1, steps=[1, 10]),
+    "modes of a target": lambda: target_modes(X),
+    "summary of states": state_summary,
+    "view of states": lambda: next(iter(state_summary().views.values())),
+    "shares of the trace": lambda: state_summary().trace_shares,
+    "decrease of the loss": lambda: states().loss_decrease(states().states),
+    "bounds of the rank": lambda: states().rank_bounds(states().states),
+    "alignment of states": lambda: states().alignment(states().states),
+    "readout": lambda: find_readout(recurrent(), sequences(), states()),
+    "reduced view": lambda: reduced_view(states(), "temporal"),
+    "sampled partial trace": lambda: states().partial_trace(over=("unit",), probes=4),
+    "check of an operator": lambda: symmetric_operator().check(),
+    "comparison of operators": lambda: symmetric_operator().compare(2 * symmetric_operator()),
+    "space": lambda: Space.of(time=3, unit=4),
+    "sum of spaces": lambda: SumSpace({"hidden": Space.of(unit=4), "cell": Space.of(unit=4)}),
+    "weights with fixed points": lambda: fixed_point_weights(sign_points(8, 2, 0.5)),
+    "fixed points": lambda: find_fixed_points(nn.RNN(2, 4).double(), starts=8),
+    "flow of a model": lambda: gradient_flow(shallow(), *tensors(), MSE, max_time=1.0),
+    "networks": lambda: small_networks()[1],
+    "snapshots": lambda: snapshots(*small_networks(), [0.0, 0.1]),
+    "recorder": recorder,
+    "summary of a recorder": lambda: recorder().summary(),
+    "recorded observable": lambda: recorder().summary().observables["loss"],
+    "recording": lambda: (recorder(), recording(folder() / "recording"))[1],
+    "two steps": lambda: two_step(network(), tensors()[0], 0.1 * tensors()[1]),
+    "several experiments": lambda: run_many(["parameter-count"], workers=1),
+    "sweep": swept,
 }
 
 

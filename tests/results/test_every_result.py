@@ -35,10 +35,10 @@ def modules() -> tuple[ModuleType, ...]:
 
 
 @cache
-def package_classes() -> dict[str, type]:
-    """All public classes of the package by their names."""
+def package_classes() -> dict[tuple[str, str], type]:
+    """All public classes of the package by the modules that know them and their names."""
     return {
-        name: member
+        (module.__name__, name): member
         for module in modules()
         for name, member in vars(module).items()
         if inspect.isclass(member) and member.__module__.startswith("foretrain.") and not name.startswith("_")
@@ -50,13 +50,13 @@ def types_of_results() -> list[type]:
     return sorted(
         (
             member
-            for member in package_classes().values()
+            for member in set(package_classes().values())
             if issubclass(member, Result)
             and member is not Result
             and not inspect.isabstract(member)
             and ("answer" in vars(member) or Result in member.__bases__)
         ),
-        key=lambda one: one.__qualname__,
+        key=lambda one: (one.__qualname__, one.__module__),
     )
 
 
@@ -72,7 +72,11 @@ def public_functions() -> Iterator[tuple[str, Any]]:
 @pytest.mark.slow
 def test_every_type_of_result_has_an_example() -> None:
     made = [type(example(name)) for name in EXAMPLES]
-    missing = [one.__qualname__ for one in types_of_results() if not any(issubclass(m, one) for m in made)]
+    missing = [
+        f"{one.__module__}.{one.__qualname__}"
+        for one in types_of_results()
+        if not any(issubclass(m, one) for m in made)
+    ]
     assert not missing, f"add examples of {', '.join(missing)} to tests/results/examples.py"
 
 
@@ -82,7 +86,7 @@ def test_public_functions_return_results_or_plain_values() -> None:
     for place, function in public_functions():
         returned = str(inspect.signature(function).return_annotation)
         for word in re.findall(r"[A-Za-z_]\w*", returned):
-            member = package_classes().get(word)
+            member = package_classes().get((function.__module__, word))
             if member is not None and not issubclass(member, Result) and word not in NOT_RESULTS:
                 strangers.append(f"{place} returns {word}")
     assert not strangers, f"these are no results: {'; '.join(strangers)}"

@@ -62,7 +62,7 @@ class TwoStep(Result):
             lambda: labelled(
                 {"residual": ("time sample output", torch.stack(self.residuals))},
                 {"condition_number": self.condition_number},
-                time=_TIMES,
+                time=list(_TIMES),
             ),
         )
 

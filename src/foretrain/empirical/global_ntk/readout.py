@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from foretrain.empirical.models.calls import call_with
 from foretrain.empirical.models.refusals import close
 from foretrain.operators import Space
-from foretrain.support.answers import Answer, Result
+from foretrain.support.answers import Answer, Result, labelled
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ class Readout(Result):
         where = "the states themselves" if not self.name else f"{self.name!r}"
         when = ", last step" if self.last else ""
         outputs, units = self.weight.shape
-        return Answer(f"Readout({where}{when}: {units} units to {outputs} outputs)")
+        return Answer(
+            f"Readout({where}{when}: {units} units to {outputs} outputs)",
+            data=lambda: labelled({"weight": ("output unit", self.weight), "bias": ("output", self.bias)}),
+        )
 
 
 def find_readout(model: nn.Module, x: Any, kernel: GlobalNTK) -> Readout | None:

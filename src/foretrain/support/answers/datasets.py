@@ -92,10 +92,14 @@ def tables_dataset(tables: Sequence[Table]) -> xarray.Dataset:
 
 def fields_dataset(values: Mapping[str, Any]) -> xarray.Dataset:
     """Numbers, texts and arrays under their names; what is neither is left out."""
+    import numpy as np
     import xarray
 
     found: dict[str, Any] = {}
     for name, value in values.items():
+        if isinstance(value, list | tuple) and len({np.shape(as_array(item)) for item in value}) > 1:
+            # Arrays of several shapes, such as the weights of layers, are kept one by one.
+            value = dict(enumerate(value, 1))
         if isinstance(value, xarray.DataArray):
             found[name] = value
         elif isinstance(value, Mapping):
