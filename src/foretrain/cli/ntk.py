@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foretrain.cli.frame import Command, Seed
-from foretrain.cli.model_inputs import model_from
-from foretrain.cli.ntk.work import (
-    Work,
-    beside,
-    in_precision,
-    inputs_of,
-    kernel_of,
-    refuse_what_needs_a_store,
-)
+from foretrain.cli.model_inputs import as_inputs, check_takes, model_from
 from foretrain.cli.options import Engine, Model, Workers, whole_numbers_in
 from foretrain.support.answers import Answer
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotEnoughMemoryError
+from foretrain.support.memory import parse_bytes
 
 if TYPE_CHECKING:
-    from foretrain.cli.ntk.work import Found
+    from torch import Tensor, nn
+
     from foretrain.empirical.kernel_analysis import KernelRegression
 
 
@@ -84,30 +78,36 @@ def ntk(
     from foretrain.empirical.kernel_analysis.summary import summarise, trace_shares
     from foretrain.support.loading import load_samples
 
-    work = Work(_outputs(outputs, trace), _by(by), store, engine, workers, batch_size, memory, anew)
-    refuse_what_needs_a_store(work)
-    _refuse_one_folder_for_both(store, context.params.get("save"))
+    chosen = _outputs(outputs, trace)
+    if by not in (None, "layer", "parameter"):
+        raise InputError(f"--by is {by!r}: choose layer or parameter.")
+    options: dict[str, Any] = {"outputs": chosen, "by": by, "batch_size": batch_size or "auto"}
+    options |= _storage(store, engine, workers, memory, anew, context.params.get("save"))
+    found = load_samples(data)
     if ridge is not None:
         checked_ridge(ridge)
-    found = load_samples(data)
-    if ridge is not None and found.y is None:
-        raise InputError(f"{data} has no y: add targets, or leave out --ridge.")
+        if found.y is None:
+            raise InputError(f"{data} has no y: add targets, or leave out --ridge.")
     if test and found.x_test is None:
         raise InputError(f"{data} has no x_test: add it, or leave out --test.")
-    network = in_precision(model_from(model, seed), dtype)
-    x = inputs_of(found, "x", network)
-    x_test = inputs_of(found, "x_test", network) if test else None
-    kernel = kernel_of(network, x, None, work)
-    across = None if x_test is None else kernel_of(network, x_test, x, beside(work))
-    y, misfit = _targets(_columns(found.y, work.outputs), kernel)
-    shares = None if store is not None or by == "layer" else trace_shares(network, x, work.outputs)
+    network = _in_precision(model_from(model, seed), dtype)
+    x = _inputs(found, "x", network)
+    x_test = _inputs(found, "x_test", network) if test else None
+    kernel = _kernel(network, x, None, options)
+    if store is not None:
+        options["store"] = store.with_name(f"{store.stem}-test{store.suffix}")
+    across = None if x_test is None else _kernel(network, x_test, x, options)
+    y, misfit = _targets(_columns(found.y, chosen), kernel)
+    shares = None if store is not None or by == "layer" else trace_shares(network, x, chosen)
     title = f"Tangent kernel of {model}"
     answer = summarise(kernel, y, top, seed, layer_shares=shares, note=misfit, title=title).answer()
     if ridge is None:
         return replace(answer, record={**answer.document(), "regression": None})
-    fit = _regression(kernel, across, y, ridge, misfit)
+    if y is None:
+        raise InputError(f"--ridge needs targets that fit the outputs. {misfit}")
+    fit = kernel.regression(y, ridge, across)
     if across is not None and found.y_test is not None:
-        fit = fit.tested(_columns(found.y_test, work.outputs), work.outputs if outputs else None)
+        fit = fit.tested(_columns(found.y_test, chosen), chosen if outputs else None)
     return _with_regression(answer, fit)
 
 
@@ -122,19 +122,47 @@ def _outputs(text: str | None, trace: bool) -> Any:
     return chosen
 
 
-def _by(text: str | None) -> Literal["layer", "parameter"] | None:
-    if text is None:
-        return None
-    if text == "layer":
-        return "layer"
-    if text == "parameter":
-        return "parameter"
-    raise InputError(f"--by is {text!r}: choose layer or parameter.")
-
-
-def _refuse_one_folder_for_both(store: Path | None, answer: Any) -> None:
-    if store is not None and answer is not None and store.resolve() == Path(answer).resolve():
+def _storage(
+    store: Path | None, engine: str | None, workers: int | None, memory: str | None, anew: bool, save: Any
+) -> dict[str, Any]:
+    """How a kernel is put on disk, checked; nothing for one in memory, for which these options say nothing."""
+    if memory is not None and parse_bytes(memory, "--memory") <= 0:
+        raise InputError(f"--memory is {memory!r}: give a size above 0, such as 2GB.")
+    if store is None:
+        given = {"--engine": engine, "--workers": workers, "--memory": memory, "--anew": anew or None}
+        for option in (option for option, value in given.items() if value is not None):
+            raise InputError(f"{option} is for kernels on disk: add -o out.zarr, or leave it out.")
+        return {}
+    if save is not None and store.resolve() == Path(save).resolve():
         raise InputError(f"-o and --save both name {store}: give the answer another folder than the kernel.")
+    return {"store": store, "engine": engine, "workers": workers, "memory": memory, "overwrite": anew}
+
+
+def _in_precision(model: nn.Module, dtype: str | None) -> nn.Module:
+    if dtype not in (None, "float32", "float64"):
+        raise InputError(f"--dtype is {dtype!r}: choose float32 or float64.")
+    return model.float() if dtype == "float32" else model.double() if dtype else model
+
+
+def _inputs(data: Any, name: str, model: nn.Module) -> Tensor:
+    """An array of the data file as the model takes it; what it does not take is refused in one sentence."""
+    x = as_inputs(getattr(data, name), model)
+    check_takes(model, x[:2], name)
+    return x
+
+
+def _kernel(model: nn.Module, x: Any, x2: Any, options: dict[str, Any]) -> Any:
+    """The kernel of x with itself, or with other samples."""
+    from foretrain.empirical import ntk as compute
+
+    try:
+        return compute(model, x, x2, **options)
+    except NotEnoughMemoryError as error:
+        if "store" in options:
+            raise
+        raise NotEnoughMemoryError(
+            f"{error.message.rstrip('.')}, or give -o out.zarr, which keeps the kernel on disk."
+        ) from error
 
 
 def _columns(y: Any, chosen: Any) -> Any:
@@ -143,7 +171,7 @@ def _columns(y: Any, chosen: Any) -> Any:
     return y[:, chosen] if fits else y
 
 
-def _targets(y: Any, kernel: Found) -> tuple[Any, str | None]:
+def _targets(y: Any, kernel: Any) -> tuple[Any, str | None]:
     """y as it fits the outputs of the kernel, or why it does not: the kernel is worth its summary without."""
     from foretrain.empirical.kernel_analysis.matrices import layout_of
     from foretrain.empirical.kernel_analysis.targets import directed_targets
@@ -155,16 +183,6 @@ def _targets(y: Any, kernel: Found) -> tuple[Any, str | None]:
     except InputError as error:
         return None, f"No alignment with the targets: {error}"
     return y, None
-
-
-def _regression(
-    kernel: Found, across: Found | None, y: Any, ridge: float, misfit: str | None
-) -> KernelRegression:
-    from foretrain.empirical.kernel_analysis import regression
-
-    if y is None:
-        raise InputError(f"--ridge needs targets that fit the outputs. {misfit}")
-    return regression(kernel, y, ridge, across)
 
 
 def _with_regression(answer: Answer, fit: KernelRegression) -> Answer:
