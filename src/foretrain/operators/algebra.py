@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from foretrain.operators.basic import Identity, Zero
+from foretrain.operators.linear_map import kind_of
 from foretrain.operators.operator import Operator
 from foretrain.support.errors import InputError, NotSupportedError
 
@@ -28,13 +29,7 @@ class Adjoint(Operator):
     """The adjoint of an operator."""
 
     def __init__(self, parent: Operator) -> None:
-        super().__init__(
-            parent.codomain,
-            parent.domain,
-            dtype=parent.dtype,
-            device=parent.device,
-            best_block=parent.best_block,
-        )
+        super().__init__(parent.codomain, parent.domain, **kind_of(parent))
         self.parent = parent
         self.flops = parent.flops
 
@@ -58,11 +53,9 @@ class Composition(Operator):
         super().__init__(
             factors[-1].domain,
             factors[0].codomain,
-            dtype=factors[0].dtype,
-            device=factors[0].device,
             symmetric=middle is not None and middle.symmetric,
             positive=middle is not None and middle.positive,
-            best_block=min(factor.best_block for factor in factors),
+            **kind_of(*factors),
         )
         self.factors = tuple(factors)
         self.flops = sum(factor.flops for factor in factors)
@@ -94,11 +87,9 @@ class LinearCombination(Operator):
         super().__init__(
             first.domain,
             first.codomain,
-            dtype=first.dtype,
-            device=first.device,
             symmetric=_adjoint_closed(terms),
             positive=all(factor >= 0 and term.positive for factor, term in terms),
-            best_block=min(term.best_block for _, term in terms),
+            **kind_of(*(term for _, term in terms)),
         )
         self.terms = tuple(terms)
         self.flops = sum(term.flops for _, term in terms)
@@ -133,11 +124,9 @@ class Declared(Operator):
         super().__init__(
             parent.domain,
             parent.codomain,
-            dtype=parent.dtype,
-            device=parent.device,
             symmetric=symmetric or parent.symmetric,
             positive=positive or parent.positive,
-            best_block=parent.best_block,
+            **kind_of(parent),
         )
         self.parent = parent
         self.flops = parent.flops

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from foretrain.operators.algebra import check_same_kind
+from foretrain.operators.linear_map import kind_of
 from foretrain.operators.operator import Operator
 from foretrain.operators.spaces import SumSpace, VectorSpace
 from foretrain.support.errors import InputError
@@ -24,11 +25,9 @@ class BlockOperator(Operator):
         super().__init__(
             domain,
             codomain,
-            dtype=operators[0].dtype,
-            device=operators[0].device,
             symmetric=domain == codomain and _mirrored(entries),
             positive=diagonal and all(operator.positive for operator in operators),
-            best_block=min(operator.best_block for operator in operators),
+            **kind_of(*operators),
         )
         self.entries = tuple(entries)
         self.flops = sum(operator.flops for operator in operators)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from foretrain.operators.algebra import check_same_kind
 from foretrain.operators.basic import Identity
+from foretrain.operators.linear_map import kind_of
 from foretrain.operators.operator import Operator
 from foretrain.operators.rearrangement import between
 from foretrain.operators.spaces import Space, VectorSpace
@@ -21,11 +22,9 @@ class Kronecker(Operator):
         super().__init__(
             _product_space([factor.domain for factor in factors]),
             _product_space([factor.codomain for factor in factors]),
-            dtype=factors[0].dtype,
-            device=factors[0].device,
             symmetric=all(factor.symmetric for factor in factors),
             positive=all(factor.positive for factor in factors),
-            best_block=min(factor.best_block for factor in factors),
+            **kind_of(*factors),
         )
         self.factors = factors
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -14,6 +14,20 @@ from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 
 _DTYPES = (torch.float32, torch.float64)
+
+
+class Kind(TypedDict):
+    """What an operator that is made of others takes over from them."""
+
+    dtype: torch.dtype
+    device: torch.device
+    best_block: int
+
+
+def kind_of(*operators: Any) -> Kind:
+    """Of the first, as those that work together share it; it takes as many vectors at once as all of them do."""
+    block = min(operator.best_block for operator in operators)
+    return {"dtype": operators[0].dtype, "device": operators[0].device, "best_block": block}
 
 
 class LinearMap(Result):

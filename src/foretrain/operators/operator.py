@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
+from foretrain.operators import estimators
 from foretrain.operators.linear_map import LinearMap
 from foretrain.operators.spaces import VectorSpace
 from foretrain.operators.vectors import adopt, holds_one_vector
@@ -37,11 +38,10 @@ from foretrain.support.seeds import Seed
 if TYPE_CHECKING:
     import scipy.sparse.linalg
     import xarray
-    from numpy.typing import ArrayLike
 
     from foretrain.operators.checks import OperatorCheck
     from foretrain.operators.comparison import OperatorComparison
-    from foretrain.operators.estimators import Estimate, Modes, SpectralDensity
+    from foretrain.operators.estimators import Estimate, Modes
 
 _DRAWN = 20  # leading values of a picture
 
@@ -223,6 +223,10 @@ class Operator(LinearMap):
 
         return check(self, tolerance=tolerance, seed=seed)
 
+    frobenius_norm = estimators.frobenius_norm
+    effective_rank = estimators.effective_rank
+    spectral_density = estimators.spectral_density
+
     def trace(
         self,
         *,
@@ -232,64 +236,36 @@ class Operator(LinearMap):
         seed: Seed = 0,
     ) -> Estimate:
         """The trace; see ``foretrain.operators.estimators.trace``."""
-        from foretrain.operators.estimators import trace
-
         if self.domain != self.codomain:
             raise InputError(
                 f"a trace needs one space, but this operator goes from {self.domain.describe()} to "
                 f"{self.codomain.describe()}: bring both sides together with tensor_like(space)."
             )
-        return trace(self, method=method, accuracy=accuracy, products=products, seed=seed)
-
-    def frobenius_norm(
-        self, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
-    ) -> Estimate:
-        """The Frobenius norm; see ``foretrain.operators.estimators.frobenius_norm``."""
-        from foretrain.operators.estimators import frobenius_norm
-
-        return frobenius_norm(self, accuracy=accuracy, products=products, seed=seed)
+        return estimators.trace(self, method=method, accuracy=accuracy, products=products, seed=seed)
 
     def inner(
         self, other: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
     ) -> Estimate:
         """The inner product tr(A* B); see ``foretrain.operators.estimators.inner``."""
         from foretrain.operators.algebra import check_same_spaces
-        from foretrain.operators.estimators import inner
 
         check_same_spaces(self, other)
-        return inner(self, other, accuracy=accuracy, products=products, seed=seed)
+        return estimators.inner(self, other, accuracy=accuracy, products=products, seed=seed)
 
     def cosine(
         self, other: Operator, *, accuracy: float = 0.01, products: int | None = None, seed: Seed = 0
     ) -> Estimate:
         """The cosine of the angle to another operator; see ``foretrain.operators.estimators.cosine``."""
         from foretrain.operators.algebra import check_same_spaces
-        from foretrain.operators.estimators import cosine
 
         check_same_spaces(self, other)
-        return cosine(self, other, accuracy=accuracy, products=products, seed=seed)
-
-    def effective_rank(
-        self,
-        *,
-        kind: str = "participation",
-        share: float | None = None,
-        accuracy: float = 0.01,
-        products: int | None = None,
-        seed: Seed = 0,
-    ) -> Estimate:
-        """tr(A)² / tr(A²), the participation ratio, or another of the kinds in ``estimators.effective_rank``."""
-        from foretrain.operators.estimators import effective_rank
-
-        return effective_rank(self, kind=kind, share=share, accuracy=accuracy, products=products, seed=seed)
+        return estimators.cosine(self, other, accuracy=accuracy, products=products, seed=seed)
 
     def top_modes(
         self, k: int, *, tolerance: float = 1e-6, products: int | None = None, seed: Seed = 0
     ) -> Modes:
         """The k leading eigen or singular modes, structured; see ``foretrain.operators.estimators.top_modes``."""
-        from foretrain.operators.estimators import top_modes
-
-        found = top_modes(self, k, tolerance=tolerance, products=products, seed=seed)
+        found = estimators.top_modes(self, k, tolerance=tolerance, products=products, seed=seed)
         vectors = self.domain.unflatten_block(found.vectors)
         is_eigen = found.left is found.vectors
         left = vectors if is_eigen else self.codomain.unflatten_block(found.left)
@@ -302,19 +278,6 @@ class Operator(LinearMap):
     def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
         """The exact trace and the products it took, where a kind knows a way for at most so many operations."""
         return None
-
-    def spectral_density(
-        self,
-        *,
-        points: int | ArrayLike = 200,
-        products: int | None = None,
-        width: float | None = None,
-        seed: Seed = 0,
-    ) -> SpectralDensity:
-        """The density of eigenvalues; see ``foretrain.operators.estimators.spectral_density``."""
-        from foretrain.operators.estimators import spectral_density
-
-        return spectral_density(self, points=points, products=products, width=width, seed=seed)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_adjoint_made": None}  # weak references cannot be sent to other processes

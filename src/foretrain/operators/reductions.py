@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from foretrain.operators.flat_blocks import basis_rows, random_normals, random_signs
+from foretrain.operators.linear_map import kind_of
 from foretrain.operators.operator import Operator
 from foretrain.operators.rearrangement import between
 from foretrain.operators.spaces import Space, Vector, axis_indices, axis_names
@@ -71,11 +72,9 @@ class AxisContraction(Operator):
         super().__init__(
             self._entry.kept,
             self._exit.kept,
-            dtype=parent.dtype,
-            device=parent.device,
             symmetric=parent.symmetric,
             positive=parent.positive,
-            best_block=parent.best_block,
+            **kind_of(parent),
         )
         self.parent = parent
         self.over = over

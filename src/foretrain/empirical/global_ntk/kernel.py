@@ -16,6 +16,7 @@ from foretrain.empirical.global_ntk.descent import LossDecrease, loss_decrease
 from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
 from foretrain.empirical.global_ntk.ranks import RankBounds, rank_bounds
 from foretrain.operators import Operator, Space, SumSpace, Vector, add, dense_operator, from_functions, lift
+from foretrain.operators.linear_map import kind_of
 from foretrain.operators.spaces import VectorSpace
 from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
@@ -47,13 +48,7 @@ class GlobalNTK(Operator):
         self._joined = False
         if side_by_side and isinstance(domain, SumSpace):
             domain, self._joined = _side_by_side(domain), True
-        super().__init__(
-            domain,
-            dtype=dynamics.dtype,
-            device=dynamics.device,
-            positive=True,
-            best_block=dynamics.best_block,
-        )
+        super().__init__(domain, positive=True, **kind_of(dynamics))
         self.flops = dynamics.flops
 
     def _apply(self, flat: Tensor) -> Tensor:
@@ -97,15 +92,7 @@ class GlobalNTK(Operator):
             found = self.dynamics.pull(flat)
             return torch.cat([found[name].reshape(len(flat), -1) for name in shapes], 1)
 
-        return from_functions(
-            source,
-            self.dynamics.space,
-            push,
-            pull,
-            dtype=self.dtype,
-            device=self.device,
-            best_block=self.best_block,
-        )
+        return from_functions(source, self.dynamics.space, push, pull, **kind_of(self))
 
     @cached_property
     def sites(self) -> Mapping[str, Site]:
@@ -198,15 +185,7 @@ class GlobalNTK(Operator):
         def product(flat: Tensor) -> Tensor:
             return carried.apply_adjoint(self._embedded(self._kept(carried.apply(flat))))
 
-        found = from_functions(
-            source,
-            None,
-            product,
-            dtype=self.dtype,
-            device=self.device,
-            positive=True,
-            best_block=self.best_block,
-        )
+        found = from_functions(source, None, product, positive=True, **kind_of(self))
         found.flops = self.flops
         return found
 
@@ -302,10 +281,8 @@ class GlobalNTK(Operator):
             space,
             _differentiating(apply),
             None if adjoint is None else _differentiating(adjoint),
-            dtype=self.dtype,
-            device=self.device,
             positive=adjoint is None,
-            best_block=self.best_block,
+            **kind_of(self),
         )
 
     def _product_of_others(self, flat: Tensor) -> Tensor:
