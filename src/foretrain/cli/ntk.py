@@ -74,7 +74,7 @@ def ntk(
     times and never holds it whole: leading eigenvalues, spectral density, effective rank, the layers' shares,
     and how the targets y lie in it.
     """
-    from foretrain.empirical.kernel_analysis.checks import checked_ridge
+    from foretrain.empirical.kernel_analysis.arguments import checked_ridge
     from foretrain.empirical.kernel_analysis.summary import summarise, trace_shares
     from foretrain.support.loading import load_samples
 
@@ -173,8 +173,8 @@ def _columns(y: Any, chosen: Any) -> Any:
 
 def _targets(y: Any, kernel: Any) -> tuple[Any, str | None]:
     """y as it fits the outputs of the kernel, or why it does not: the kernel is worth its summary without."""
+    from foretrain.empirical.kernel_analysis.arguments import directed_targets
     from foretrain.empirical.kernel_analysis.matrices import layout_of
-    from foretrain.empirical.kernel_analysis.targets import directed_targets
 
     if y is None:
         return None, None

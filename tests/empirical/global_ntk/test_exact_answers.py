@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from foretrain.empirical.global_ntk import global_ntk
-from foretrain.empirical.global_ntk.trace_shares import trace_shares
+from foretrain.empirical.global_ntk.parameter_shares import trace_shares
 
 DOUBLE = torch.float64
 LAYERS = {

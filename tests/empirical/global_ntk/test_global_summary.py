@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import foretrain as ft
-from foretrain.empirical.global_ntk import GlobalNTK, trace_shares
+from foretrain.empirical.global_ntk import GlobalNTK, parameter_shares
 from foretrain.empirical.global_ntk.readout import find_readout
 from foretrain.empirical.global_ntk.summary import GlobalSummary, global_summary
 from foretrain.support.errors import InputError
@@ -164,11 +164,11 @@ def test_states_without_time_and_core() -> None:
 def test_sampled_shares_of_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, _ = drawn(nn.GRU)
     kernel = ft.global_ntk(model, x)
-    exact = trace_shares.trace_shares(kernel)
+    exact = parameter_shares.trace_shares(kernel)
     assert not exact.standard_errors.any()
-    monkeypatch.setattr(trace_shares, "_EXACT_SIZE", 0)
-    monkeypatch.setattr(trace_shares, "AFFORDABLE", 0.0)
-    found = trace_shares.trace_shares(kernel, accuracy=0.02, seed=1)
+    monkeypatch.setattr(parameter_shares, "_EXACT_SIZE", 0)
+    monkeypatch.setattr(parameter_shares, "AFFORDABLE", 0.0)
+    found = parameter_shares.trace_shares(kernel, accuracy=0.02, seed=1)
     assert 0 < found.standard_errors.max() <= 0.02
     assert np.abs(found.values - exact.values).max() < 4 * found.standard_errors.max()
     assert found.largest_first()[0][0] == exact.largest_first()[0][0]

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from foretrain.empirical.autograd_graph.broadcasts import is_broadcast, is_plain_bias
 from foretrain.empirical.autograd_graph.ownership import Owner, SampleAxis, Shared, Silent
-from foretrain.empirical.autograd_graph.probing import Probe
 from foretrain.empirical.autograd_graph.sites import Use, is_product
-from foretrain.empirical.autograd_graph.tape import Edge, Tape
+from foretrain.empirical.autograd_graph.tape import Edge, Probe, Tape
 
 # Entries are moved, not changed: gradients keep their lengths and angles.
 _REARRANGING = (

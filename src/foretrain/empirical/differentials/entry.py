@@ -12,7 +12,6 @@ from torch import Tensor
 
 from foretrain.empirical.differentials.autodiff import BACKWARD, Directions, derivative, gradients_of_changes
 from foretrain.empirical.differentials.chain_route import ROUTE, as_stack
-from foretrain.empirical.differentials.kinks import kink_notes
 from foretrain.empirical.differentials.layered import Stack
 from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
 from foretrain.empirical.differentials.result import Differential, SecondDifferentials, by_index
@@ -174,3 +173,45 @@ def _chosen_samples(samples: Sequence[int] | None, count: int) -> list[int]:
     if not numbers or any(not -count <= number < count for number in numbers):
         raise InputError(f"`samples=` must be a list of numbers from 0 to {count - 1}, not {samples!r}.")
     return [number % count for number in numbers]
+
+
+# Beginnings of the names of backward nodes; what pieces of straight lines are made of.
+_KINKED = (
+    "Relu",
+    "LeakyRelu",
+    "PreluKernel",
+    "Rrelu",
+    "Threshold",
+    "Hardtanh",
+    "Hardsigmoid",
+    "Hardshrink",
+    "Softshrink",
+    "Abs",
+    "Clamp",
+    "Maximum",
+    "Minimum",
+    "MaxPool",
+    "AdaptiveMaxPool",
+)
+
+
+def kink_notes(outputs: Tensor) -> tuple[str, ...]:
+    """One note if the graph has such an operation."""
+    seen: set[Any] = set()
+    waiting = [outputs.grad_fn]
+    found: dict[str, None] = {}
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name = type(node).__name__.split("Backward")[0]
+        if name.startswith(_KINKED):
+            found[name] = None
+        waiting += [parent for parent, _ in node.next_functions]
+    if not found:
+        return ()
+    return (
+        f"note: {', '.join(found)} has kinks, and automatic differentiation takes second derivatives there for zero; "
+        "they have the weight of a delta function in the theory's limit of smooth activations.",
+    )

@@ -14,18 +14,20 @@ from torch import Tensor, nn
 from foretrain.empirical.fields import spectra, transport
 from foretrain.empirical.fields.first_order import FirstOrderStep
 from foretrain.empirical.fields.heavy_tails import HeavyTail, heavy_tail
-from foretrain.empirical.fields.labels import OUTPUTS, PAIR, labelled
 from foretrain.empirical.fields.observation import observe
 from foretrain.empirical.fields.presentation import describe
-from foretrain.empirical.fields.readout import ReadoutLike
 from foretrain.empirical.fields.recognition import find_chain
 from foretrain.empirical.fields.state import (
+    OUTPUTS,
+    PAIR,
     FieldState,
+    ReadoutLike,
     check_loss_scale,
     check_rate,
     check_targets,
     find_state,
     joined,
+    labelled,
 )
 from foretrain.empirical.fields.step_report import StepReport, step_report
 from foretrain.support.answers import Answer, Result

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from foretrain.empirical.fields.labels import labelled
-from foretrain.empirical.fields.state import FieldState
+from foretrain.empirical.fields.state import FieldState, labelled
 from foretrain.empirical.fields.transport import weighted_correlator
 from foretrain.support.answers import Answer, Result, Table
 from foretrain.support.errors import InputError

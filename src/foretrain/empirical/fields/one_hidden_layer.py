@@ -11,6 +11,7 @@ A trained last layer closes as well: its rows are the conjugate fields b_1, whic
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from foretrain.empirical.fields.descent import Descent, recorded_steps
-from foretrain.empirical.fields.readout import ReadoutLike
 from foretrain.empirical.fields.state import (
     FieldState,
+    Readout,
+    ReadoutLike,
     check_loss_scale,
     check_rate,
     check_targets,
@@ -29,7 +30,8 @@ from foretrain.empirical.fields.state import (
     joined,
 )
 from foretrain.support.answers import Answer, Result, labelled
-from foretrain.support.errors import NotSupportedError, unknown_name
+from foretrain.support.arguments import whole_number
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 
@@ -276,3 +278,44 @@ def _trajectory(times: list[int], outputs: list[Tensor], targets: Tensor, loss_s
         step=times,
         training=("input", [row < trained for row in range(values.shape[1])]),
     )
+
+
+class Descent:
+    """A copy of a model that learns by ``torch.optim.SGD`` in its own dtype; the original is not touched.
+
+    The loss is loss_scale times the sum of squared residuals of all inputs.
+    """
+
+    def __init__(
+        self, model: nn.Module, x: Tensor, y: Tensor, readout: Readout, lr: float, loss_scale: float
+    ) -> None:
+        self.model = copy.deepcopy(model)
+        self._x, self._y, self._readout, self._loss_scale = x, y, readout, loss_scale
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        if not trained:
+            raise InputError("no parameter of the model is trained: set requires_grad_(True) on some.")
+        self._optimizer = torch.optim.SGD(trained, lr=lr)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Y (inputs, C) of the copy as it is now."""
+        with torch.no_grad():
+            return self._outputs(x)
+
+    def step(self) -> float:
+        """One step; the loss before it."""
+        self._optimizer.zero_grad()
+        with torch.enable_grad():
+            loss = self._loss_scale * ((self._outputs(self._x) - self._y) ** 2).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return float(loss.detach())
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        # A copy of the inputs, because a model may work in place.
+        return self._readout(self.model(x.clone()).reshape(len(x), -1))
+
+
+def recorded_steps(steps: int, every: int) -> list[int]:
+    """0, every, 2 every, ... and the last step."""
+    last, stride = whole_number("steps", steps), whole_number("every", every)
+    return sorted({*range(0, last + 1, stride), last})

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor, nn
 
-from foretrain.empirical.fields.descent import Descent, recorded_steps
 from foretrain.empirical.fields.entry import Fields
 from foretrain.empirical.fields.observation import observe
-from foretrain.empirical.fields.readout import ReadoutLike
+from foretrain.empirical.fields.one_hidden_layer import Descent, recorded_steps
 from foretrain.empirical.fields.recognition import find_chain
 from foretrain.empirical.fields.state import (
     FieldState,
+    ReadoutLike,
     check_loss_scale,
     check_rate,
     check_targets,

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.empirical.fields.chain import Chain
-from foretrain.empirical.fields.readout import Readout, ReadoutLike, make_readout
 from foretrain.empirical.fields.recognition import find_chain
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+ReadoutLike: TypeAlias = str | Tensor | NDArray[np.floating] | None
+PAIR = ("input_1", "input_2")
+OUTPUTS = ("output_1", "output_2")
 
 
 def find_state(model: nn.Module, x: Tensor, readout: ReadoutLike) -> FieldState:
@@ -135,3 +146,56 @@ def joined(x: Tensor, unseen: Tensor) -> Tensor:
             "may differ."
         )
     return torch.cat([first, second.to(first)])
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """The matrix B (C, n_L), whose rows are b_L, and the factor in front: B = 1 and 1/N in the note (9)."""
+
+    matrix: Tensor
+    scale: float
+    label: str
+    is_identity: bool = False
+
+    @property
+    def outputs(self) -> int:
+        """The number C of outputs."""
+        return len(self.matrix)
+
+    def __call__(self, u: Tensor) -> Tensor:
+        """Outputs (M, C) of last-layer activations (M, n_L)."""
+        return u if self.is_identity else self.scale * (u @ self.matrix.T)
+
+
+def make_readout(readout: ReadoutLike, like: Tensor) -> Readout:
+    """From what the user says; ``like`` are activations (M, n_L) of the last layer."""
+    width = like.shape[1]
+    if readout is None:
+        eye = torch.eye(width, dtype=like.dtype, device=like.device)
+        return Readout(eye, 1.0, f"the {width} unit{'s' * (width > 1)} of the last layer", is_identity=True)
+    if isinstance(readout, str):
+        if readout != "mean":
+            raise unknown_name("readout", readout, ["mean"])
+        return Readout(like.new_ones(1, width), 1.0 / width, "the mean of the last layer")
+    given = torch.as_tensor(readout).detach().to(like)
+    matrix = given[None, :] if given.ndim == 1 else given
+    if matrix.ndim != 2 or matrix.shape[1] != width or len(matrix) == 0 or not torch.isfinite(matrix).all():
+        raise InputError(
+            f"the readout has shape {tuple(matrix.shape)}: give finite numbers, ({width},) or (outputs, {width}), "
+            f"since the last layer has {width} units."
+        )
+    return Readout(matrix.clone(), 1.0, f"a fixed {len(matrix)} x {width} matrix")
+
+
+def labelled(
+    values: Tensor, dims: Sequence[str], meaning: str, coords: Mapping[str, Any] | None = None, **attrs: Any
+) -> xr.DataArray:
+    """A tensor as a DataArray on the CPU, with its meaning."""
+    import xarray as xr
+
+    array = values.detach().cpu()
+    if array.dtype in (torch.bfloat16, torch.float16):  # numpy has no bfloat16
+        array = array.float()
+    return xr.DataArray(
+        array.numpy(), dims=tuple(dims), coords=coords, attrs={"meaning": meaning, **attrs}, name=None
+    )

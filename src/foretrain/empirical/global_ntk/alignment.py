@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.empirical.global_ntk.axes import places_of
+from foretrain.empirical.global_ntk.dynamics import places_of
 from foretrain.empirical.target_modes import target_modes
 from foretrain.operators import Space
 from foretrain.operators.flat_blocks import random_signs

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from foretrain.empirical.global_ntk.axes import feature_axis
 from foretrain.operators import Space, SumSpace
 from foretrain.operators.spaces import VectorSpace
 from foretrain.support.answers import Answer, Result
+from foretrain.support.errors import NotSupportedError
 
 Values = dict[str, Tensor]  # changes of parameters by name, (k, *shape)
 
@@ -144,3 +144,19 @@ class Site(Result, ABC):
         adjoint = self.propagate_adjoint(vectors).view(len(vectors), len(inputs), -1)
         carried = torch.matmul(inputs, torch.matmul(inputs.t(), adjoint))
         return self.propagate(carried.reshape(len(vectors), -1))
+
+
+def feature_axis(space: Space) -> str:
+    """The axis of units, of channels for images, or else the last."""
+    return next((name for name in ("unit", "channel") if name in space.names), space.names[-1])
+
+
+def places_of(space: VectorSpace, purpose: str) -> Space:
+    """All axes but that of the units, which must be the last: states are then matrices (places, units)."""
+    plain = space.plain(purpose)
+    if feature_axis(plain) != plain.names[-1]:
+        raise NotSupportedError(
+            f"{purpose} needs states whose last axis is that of their units, but these have {plain.describe()}: take "
+            "the partial traces that you mean, with partial_trace(`over=`...)."
+        )
+    return plain.without(plain.names[-1:])

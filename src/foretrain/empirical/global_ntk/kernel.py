@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.alignment import StateAlignment, alignment
-from foretrain.empirical.global_ntk.axes import feature_axis, places_of
-from foretrain.empirical.global_ntk.descent import LossDecrease, loss_decrease
-from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
+from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values, feature_axis, places_of
+from foretrain.empirical.global_ntk.parameter_shares import LossDecrease, loss_decrease
 from foretrain.empirical.global_ntk.ranks import RankBounds, rank_bounds
 from foretrain.operators import Operator, Space, SumSpace, Vector, add, dense_operator, from_functions, lift
 from foretrain.operators.linear_map import kind_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from foretrain.empirical.global_ntk.axes import places_of
+from foretrain.empirical.global_ntk.dynamics import places_of
 from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.memory import require_memory

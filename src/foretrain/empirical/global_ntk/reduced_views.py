@@ -20,8 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.empirical.global_ntk.axes import feature_axis
-from foretrain.empirical.global_ntk.dynamics import Values
+from foretrain.empirical.global_ntk.dynamics import Values, feature_axis
 from foretrain.operators.estimators import Estimate
 from foretrain.operators.estimators.estimate import Target, exact, jackknife
 from foretrain.operators.flat_blocks import basis_rows

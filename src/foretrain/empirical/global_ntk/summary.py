@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.empirical.global_ntk.alignment import StateAlignment
-from foretrain.empirical.global_ntk.axes import feature_axis
-from foretrain.empirical.global_ntk.descent import LossDecrease
+from foretrain.empirical.global_ntk.dynamics import feature_axis
 from foretrain.empirical.global_ntk.kernel import GlobalNTK
+from foretrain.empirical.global_ntk.parameter_shares import LossDecrease, Shares, trace_shares
 from foretrain.empirical.global_ntk.readout import Readout, placed_target
 from foretrain.empirical.global_ntk.reduced_views import reduced_view
-from foretrain.empirical.global_ntk.trace_shares import Shares, trace_shares
 from foretrain.operators import Space, SumSpace, dense_operator
 from foretrain.operators.estimators import Estimate
 from foretrain.support.answers import (

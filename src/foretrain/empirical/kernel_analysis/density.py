@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.empirical.kernel_analysis.arguments import checked_probes, plus_minus
 from foretrain.empirical.kernel_analysis.block_lanczos import BlockKrylov
-from foretrain.empirical.kernel_analysis.checks import checked_probes, plus_minus
 from foretrain.empirical.kernel_analysis.matrices import (
     Array,
     ByProducts,

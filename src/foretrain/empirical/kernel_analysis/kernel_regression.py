@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from foretrain.empirical.kernel_analysis.checks import checked_ridge
+from foretrain.empirical.kernel_analysis.arguments import as_outputs, as_targets, checked_ridge
 from foretrain.empirical.kernel_analysis.matrices import (
     Array,
     ByProducts,
@@ -30,7 +30,6 @@ from foretrain.empirical.kernel_analysis.matrix_functions import (
     lanczos,
     nystrom_preconditioner,
 )
-from foretrain.empirical.kernel_analysis.targets import as_outputs, as_targets
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.support.answers import Answer, Axis, Figure, Result, Table, labelled, picked
 from foretrain.support.errors import InputError

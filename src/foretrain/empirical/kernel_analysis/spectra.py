@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from foretrain.empirical.fields.spectra import effective_rank, entropy_rank
-from foretrain.empirical.kernel_analysis.checks import (
+from foretrain.empirical.kernel_analysis.arguments import (
     LANCZOS_MODES,
     PROBES,
     checked_probes,

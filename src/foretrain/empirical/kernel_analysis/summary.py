@@ -10,12 +10,17 @@ from typing import Any, Literal
 import numpy as np
 
 from foretrain.empirical.any_kernel import routes_taken
+from foretrain.empirical.kernel_analysis.arguments import (
+    LANCZOS_MODES,
+    checked_top,
+    directed_targets,
+    plus_minus,
+    refuse_zero,
+)
 from foretrain.empirical.kernel_analysis.block_lanczos import BLOCK, BlockKrylov, Leading
-from foretrain.empirical.kernel_analysis.checks import LANCZOS_MODES, checked_top, plus_minus, refuse_zero
 from foretrain.empirical.kernel_analysis.density import SpectralDensity, density_of, probed
 from foretrain.empirical.kernel_analysis.matrices import Array, ExactProducts, exact_products
 from foretrain.empirical.kernel_analysis.target_alignment import KernelAlignment, aligned
-from foretrain.empirical.kernel_analysis.targets import directed_targets
 from foretrain.empirical.kernel_operator import NTKOperator
 from foretrain.empirical.kernel_operator.estimate import KernelEstimate, stated_seed
 from foretrain.empirical.models.batches import as_batch

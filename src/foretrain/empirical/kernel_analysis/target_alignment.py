@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from foretrain.empirical.kernel_analysis.block_lanczos import Leading
-from foretrain.empirical.kernel_analysis.checks import (
+from foretrain.empirical.kernel_analysis.arguments import (
     LANCZOS_MODES,
     PROBES,
+    Targets,
     checked_probes,
     checked_top,
+    directed_targets,
     plus_minus,
     refuse_zero,
 )
+from foretrain.empirical.kernel_analysis.block_lanczos import Leading
 from foretrain.empirical.kernel_analysis.matrices import (
     Array,
     ByProducts,
@@ -36,7 +38,6 @@ from foretrain.empirical.kernel_analysis.modes import (
     leading_modes,
     rest_of_norms,
 )
-from foretrain.empirical.kernel_analysis.targets import Targets, directed_targets
 from foretrain.empirical.kernel_operator import NTKOperator
 from foretrain.empirical.kernel_operator.estimate import standard_error
 from foretrain.empirical.stored_kernel.reading import StoredKernel

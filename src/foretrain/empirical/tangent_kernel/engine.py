@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 
 import torch
 from torch import Tensor
 
-from foretrain.empirical.autograd_graph.probing import Probe
 from foretrain.empirical.autograd_graph.sites import UnreadableError
-from foretrain.empirical.autograd_graph.tape import Tape, read
+from foretrain.empirical.autograd_graph.tape import Probe, Tape, read
 from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.models.model import Model
 from foretrain.empirical.models.refusals import (
@@ -23,10 +23,10 @@ from foretrain.empirical.models.refusals import (
 )
 from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, backward_passes
 from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
-from foretrain.empirical.tangent_kernel.per_sample import sample_gradients
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError, Plan, Planner, routes
 from foretrain.empirical.tangent_kernel.routes import Job, Route
 from foretrain.support.collection import without_collection
+from foretrain.support.progress import track
 
 Factors = dict[str, dict[Key, Factor]]  # by label, then by the parameters that they stand for
 
@@ -288,3 +288,34 @@ def _confirm(tape: Tape, captures: Iterable[BlockCapture]) -> None:
         difference = axis.split(first, len(weights)) * weights - axis.split(second, len(weights))
         if float(difference.abs().max()) > 1e-3 * float(first.abs().max()):
             raise UnreadableError("its samples are elsewhere")
+
+
+def sample_gradients(
+    model: Model,
+    batch: Batch,
+    parameters: Mapping[str, Tensor],
+    outputs: Sequence[int],
+    rates: Mapping[str, float],
+) -> dict[str, Tensor]:
+    """{name: (samples, outputs, entries)}, with the roots of the rates inside.
+
+    A sample goes through the model twice in one batch, because some models treat a batch of one differently.
+    """
+    found = {
+        name: value.new_zeros(batch.count, len(outputs), value.numel()) for name, value in parameters.items()
+    }
+    if not parameters:
+        return found
+    for sample in track(range(batch.count), "gradients sample by sample"):
+        given = model(batch.pick([sample, sample]))
+        for number, output in enumerate(outputs):
+            cotangent = torch.zeros_like(given)
+            cotangent[0, output] = 1
+            gradients = torch.autograd.grad(
+                given, list(parameters.values()), cotangent, retain_graph=True, allow_unused=True
+            )
+            for name, gradient in zip(parameters, gradients):
+                if gradient is not None:
+                    dense = gradient.to_dense() if gradient.is_sparse else gradient
+                    found[name][sample, number] = dense.reshape(-1) * sqrt(rates[name])
+    return found

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from foretrain.empirical.autograd_graph.probing import Probe
 from foretrain.empirical.autograd_graph.sites import UnreadableError
 from foretrain.empirical.autograd_graph.structure import Block, Structure, analyse
+from foretrain.empirical.autograd_graph.tape import Probe
 from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, Share
 from foretrain.empirical.tangent_kernel.collectors import FormedGradients
 from foretrain.empirical.tangent_kernel.routes import Job, Route, Site, Way, cheapest

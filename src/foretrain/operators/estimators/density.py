@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
-from foretrain.operators.estimators.probes import Counted, OperatorLike, Source
+from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, squared
 from foretrain.operators.estimators.quadrature import lanczos
-from foretrain.operators.estimators.squares import squared
 from foretrain.support.answers import Answer, Figure, Result, dataset_table, labelled, picked
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track

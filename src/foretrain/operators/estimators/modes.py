@@ -16,8 +16,7 @@ from torch import Tensor
 from foretrain.operators.estimators.estimate import MOST_PRODUCTS
 from foretrain.operators.estimators.exactness import is_affordable
 from foretrain.operators.estimators.krylov import BlockKrylov
-from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, dense, norms
-from foretrain.operators.estimators.squares import squared
+from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, dense, norms, squared
 from foretrain.operators.spaces import leaves
 from foretrain.support.answers import (
     BLUE,

@@ -274,3 +274,35 @@ def dense(counted: Counted) -> Tensor:
     for place, images in counted.unit_products():
         matrix[:, place] = images.T
     return (matrix + matrix.T) / 2 if counted.operator.symmetric else matrix
+
+
+class _Squared:
+    """A* A, symmetric and positive."""
+
+    symmetric = True
+    positive = True
+
+    def __init__(self, counted: Counted) -> None:
+        self._counted = counted
+        self.domain: SpaceLike = counted.operator.domain
+        self.codomain: SpaceLike = self.domain
+        self.dtype = counted.dtype
+        self.device = counted.operator.device
+        self.best_block = counted.block
+        self.flops = 2 * counted.operator.flops
+
+    def apply(self, flat: Tensor) -> Tensor:
+        return self._counted.apply_adjoint(self._counted.apply(flat))
+
+    apply_adjoint = apply
+
+    def same_spectrum(self) -> OperatorLike:
+        return self
+
+    def trace_by_structure(self, most_flops: float) -> tuple[float, int] | None:
+        return None
+
+
+def squared(counted: Counted) -> Counted:
+    """A* A, whose eigenvectors are the right singular vectors of A; its products count twice on A."""
+    return Counted(_Squared(counted))

@@ -26,10 +26,9 @@ from torch import Tensor
 from foretrain.operators.estimators.estimate import Target, jackknife, whole_blocks
 from foretrain.operators.estimators.krylov import BlockKrylov
 from foretrain.operators.estimators.moments import tested_moments
-from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, Source, combine, gram
+from foretrain.operators.estimators.probes import Counted, ExactIsCheaperError, Source, combine, gram, squared
 from foretrain.operators.estimators.quadrature import Tridiagonal, lanczos
 from foretrain.operators.estimators.rank_functions import Measure, RankFunction
-from foretrain.operators.estimators.squares import squared
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from foretrain.empirical.global_ntk import global_ntk
-from foretrain.empirical.global_ntk.axes import places_of
+from foretrain.empirical.global_ntk.dynamics import places_of
 from foretrain.empirical.global_ntk.readout import find_readout, placed_target
 from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.operators.estimators import Estimate

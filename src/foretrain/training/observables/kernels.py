@@ -17,7 +17,7 @@ from foretrain.training.observables.registry import Observable, add
 if TYPE_CHECKING:
     import xarray as xr
 
-    from foretrain.empirical.fields.readout import ReadoutLike
+    from foretrain.empirical.fields.state import ReadoutLike
 
 _KEPT = (
     "kernel_trace",

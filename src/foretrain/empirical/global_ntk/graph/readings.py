@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretrain.empirical.autograd_graph.probing import Probe
 from foretrain.empirical.autograd_graph.sites import (
     Convolution,
     LeftFactor,
@@ -27,7 +26,7 @@ from foretrain.empirical.autograd_graph.sites import (
     product_site,
 )
 from foretrain.empirical.autograd_graph.structure import Block, Source, analyse
-from foretrain.empirical.autograd_graph.tape import Edge, Tape
+from foretrain.empirical.autograd_graph.tape import Edge, Probe, Tape
 
 _ADDED_LAST = (
     ("AddBackward0", 0),

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from foretrain.empirical.autograd_graph.probing import Probe
 from foretrain.empirical.autograd_graph.sites import UnreadableError
-from foretrain.empirical.autograd_graph.tape import Edge, Tape
+from foretrain.empirical.autograd_graph.tape import Edge, Probe, Tape
 from foretrain.empirical.global_ntk.dynamics import Site
 from foretrain.empirical.global_ntk.graph.passes import Carrier
 from foretrain.empirical.global_ntk.graph.readings import Reading, readings

@@ -1,7 +1,8 @@
-"""How much of the trace of NTK_S every parameter makes: tr(J_p J_p*) over their sum."""
+"""How much every parameter does: its part of the trace of NTK_S, and of how fast the loss falls (Cor. 2)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foretrain.empirical.global_ntk.dynamics import Values
 from foretrain.operators.estimators.estimate import Target
 from foretrain.operators.estimators.exactness import AFFORDABLE
 from foretrain.operators.flat_blocks import basis_rows, random_signs
-from foretrain.support.answers import Answer, Result, dataset_table, labelled
+from foretrain.support.answers import Answer, Result, Table, dataset_table, labelled
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
 
@@ -88,3 +90,38 @@ def _ratios(seen: Array) -> tuple[Array, Array]:
     shares = one_out / one_out.sum(1, keepdims=True)
     spread = np.square(shares - shares.mean(0)).sum(0)
     return total / total.sum(), np.sqrt((count - 1) / count * spread)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LossDecrease(Result):
+    """-dL/dt of gradient flow at rate 1: <NTK_S err, err> = |J* err|^2, the sum of every parameter's part."""
+
+    by_parameter: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        """<NTK_S err, err>."""
+        return sum(self.by_parameter.values())
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Parts of the total; zeros if nothing changes."""
+        total = self.total
+        return {name: part / total if total else 0.0 for name, part in self.by_parameter.items()}
+
+    def answer(self) -> Answer:
+        """The total, and every parameter's part."""
+        names, parts = list(self.by_parameter), list(self.by_parameter.values())
+        columns = {"parameter": names, "part": parts, "share": list(self.shares.values())}
+        data = labelled({"loss_decrease": ("parameter", parts)}, parameter=names)
+        statement = f"Gradient flow at rate 1 lowers the loss by {self.total:.4g} per unit of time."
+        return Answer(statement, [Table.of(columns)], data, self.by_parameter)
+
+
+def loss_decrease(gradient: Values) -> LossDecrease:
+    """From J* err, by parameter."""
+    lengths = {
+        name: float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+        for name, values in gradient.items()
+    }
+    return LossDecrease(lengths)

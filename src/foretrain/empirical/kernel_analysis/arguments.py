@@ -1,4 +1,4 @@
-"""What the outputs should be, and what they were, beside the rows of a kernel's matrix."""
+"""Arguments that several questions have in common: targets, modes, probes, a ridge; and what all of them refuse."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from foretrain.empirical.kernel_analysis.matrices import Array, MatrixLayout
 from foretrain.empirical.kernel_operator.operator import as_tensor
+from foretrain.support.arguments import not_negative, whole_number
 from foretrain.support.errors import InputError
 
 
@@ -81,3 +82,33 @@ def directed_targets(y: Any, layout: MatrixLayout) -> Targets:
     if not targets.values.any():
         raise InputError("y is zero everywhere: it has no direction that a kernel could align with.")
     return targets
+
+
+LANCZOS_MODES = 10  # of kernels known by products, where nothing is said
+PROBES = 64
+
+
+def checked_top(top: int | None, otherwise: int, size: int) -> int:
+    """How many modes: those asked for or, where nothing is said, ``otherwise``; never more than there are."""
+    return min(otherwise if top is None else whole_number("top", top), size)
+
+
+def checked_probes(probes: int) -> int:
+    """As many as a standard error needs."""
+    return whole_number("probes", probes, least=2)
+
+
+def checked_ridge(ridge: float) -> float:
+    """A finite number that is not negative."""
+    return not_negative("ridge", ridge)
+
+
+def refuse_zero(largest: float) -> None:
+    """A kernel without a positive eigenvalue, or without a trace."""
+    if largest <= 0:
+        raise InputError("the kernel is zero: no chosen parameter changes the outputs.")
+
+
+def plus_minus(error: float) -> str:
+    """A standard error in text; nothing where the value is exact."""
+    return f" ± {error:.2g}" if error > 0 else ""
