@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.results.theory_examples import THEORY_EXAMPLES
 from torch import nn
 
 import foretrain as ft
@@ -46,7 +47,7 @@ MSE = nn.functional.mse_loss
 X = np.array([[1.0, 0.5], [0.2, -1.0], [-0.4, 0.3]])
 Y = np.array([[1.0], [-0.5], [0.2]])
 # Classes that public functions return and that are no results but tools to go on with.
-NOT_RESULTS = {"Activation", "Experiment", "Callable"}
+NOT_RESULTS = {"Experiment", "Callable", "Factor", "FeatureModel", "KernelModel"}
 
 
 def network() -> nn.Module:
@@ -181,6 +182,7 @@ def symmetric_operator() -> Any:
 
 
 EXAMPLES: dict[str, Callable[[], Any]] = {
+    **THEORY_EXAMPLES,
     "flow": lambda: ft.flow(mlp(), X, ["K", "V", "G1", "Theta"]),
     "criticality": lambda: ft.criticality("gelu"),
     "kernel": kernel,

@@ -54,7 +54,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Path:
+class Trajectory:
     """The steps of the integrator, in matrix time s; ``crossed`` where the last one is at the threshold."""
 
     times: Array
@@ -71,7 +71,7 @@ def follow(
     threshold: float | None = None,
     times: Array | None = None,
     tolerance: float = RELATIVE_TOLERANCE,
-) -> Path:
+) -> Trajectory:
     """The flow from matrix time ``begin`` to ``end``, or until X_1 = threshold; at its own steps or at ``times``."""
     unit = end - begin
     limit = evaluation_limit(field)
@@ -98,7 +98,7 @@ def follow(
             f"the flow of {field.activation.label} could not be followed from s = {begin:g} to {end:g} "
             f"({found.message}): end it earlier."
         )
-    return Path(begin + unit * found.t, found.y.T, found.status == 1)
+    return Trajectory(begin + unit * found.t, found.y.T, found.status == 1)
 
 
 def evaluation_limit(field: ChainField) -> Callable[[float, Array], None]:

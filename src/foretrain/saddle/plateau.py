@@ -21,14 +21,13 @@ from foretrain.saddle.integration import (
     smallest_scale,
 )
 from foretrain.saddle.parameters import Array
-from foretrain.support.answers import Result
 
 _SHARE = 0.5  # the plateau ends where the network's own output halves what drives it
 _LONGEST = 1e3
 
 
-@dataclass(frozen=True, repr=False)
-class Plateau(Result):
+@dataclass(frozen=True)
+class PlateauEnd:
     """The state behind the plateau, the matrix time it is reached, and whether X_1 is at the threshold there."""
 
     time: float
@@ -36,7 +35,7 @@ class Plateau(Result):
     crossed: bool
 
 
-def cross_plateau(field: ChainField, start: Array, threshold: float, estimate: float) -> Plateau:
+def cross_plateau(field: ChainField, start: Array, threshold: float, estimate: float) -> PlateauEnd:
     """The flow until X_1 = threshold, or until the output of the network is no longer small."""
     limit = evaluation_limit(field)
 
@@ -61,7 +60,7 @@ def cross_plateau(field: ChainField, start: Array, threshold: float, estimate: f
     )
     if found.status != 1 or not np.isfinite(found.y).all():
         raise StalledError(field, float(found.y[-1, -1]) * estimate, found.y[:-1, -1])
-    return Plateau(float(found.y[-1, -1]) * estimate, found.y[:-1].T, len(found.t_events[0]) > 0)
+    return PlateauEnd(float(found.y[-1, -1]) * estimate, found.y[:-1].T, len(found.t_events[0]) > 0)
 
 
 def driven_share(field: ChainField, X: Array) -> float:

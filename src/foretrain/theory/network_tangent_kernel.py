@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -30,8 +29,8 @@ Array = NDArray[np.float64]
 _NEGATIVE = 1e-10
 
 
-@dataclass(frozen=True, repr=False)
-class LayerRates(Result):
+@dataclass(frozen=True)
+class LayerRates:
     """Learning rates of one layer: a number is lambda_b or lambda_W of (8.6), a matrix is lambda itself.
 
     The matrix of the biases is (n_l, n_l); that of the weights (n_l n_{l-1}, n_l n_{l-1}) in row-major order of W,

@@ -418,7 +418,7 @@ def test_models_can_be_pickled() -> None:
     for found, x in ((arrays, np.arange(3)), (rescaled, X_B)):
         assert (pickle.loads(pickle.dumps(found)).predict(x) == found.predict(x)).all()
     assert "phi" in repr(toy())
-    assert "meta_kernel_of" not in repr(QuadraticModel.from_arrays(k))
+    assert "meta_kernel_of=None" in repr(QuadraticModel.from_arrays(k))
 
 
 def test_kernels_without_their_symmetry_are_refused() -> None:

@@ -10,7 +10,7 @@ from scipy.optimize import root
 
 from foretrain.activations import Activation
 from foretrain.saddle.chain_field import ChainField
-from foretrain.saddle.integration import RELATIVE_TOLERANCE, Path, StalledError, follow, with_accuracy
+from foretrain.saddle.integration import RELATIVE_TOLERANCE, StalledError, Trajectory, follow, with_accuracy
 from foretrain.saddle.parameters import Array
 from foretrain.saddle.plateau import cross_plateau, driven_share
 from foretrain.support.errors import NotSupportedError
@@ -95,7 +95,7 @@ def _arrival(field: ChainField, scales: Array, threshold: float, estimate: float
     return math.inf, np.concatenate(visited)
 
 
-def _crossing(field: ChainField, path: Path, threshold: float) -> float:
+def _crossing(field: ChainField, path: Trajectory, threshold: float) -> float:
     """The crossing without the error of interpolation: the last step again, then Newton's correction."""
     rate = field.rates(path.states[-1])[0] / field.width
     if rate * field.width <= _NEARLY_AT_REST * abs(field.drive(path.states[-1])[0]):

@@ -102,8 +102,9 @@ def fields_dataset(values: Mapping[str, Any]) -> xarray.Dataset:
             value = dict(enumerate(value, 1))
         if isinstance(value, xarray.DataArray):
             found[name] = value
-        elif isinstance(value, Mapping):
-            inner = fields_dataset({f"{name}_{key}": item for key, item in value.items()})
+        elif isinstance(value, Mapping) or (isinstance(value, tuple) and any(map(np.ndim, value))):
+            parts = value.items() if isinstance(value, Mapping) else enumerate(value, start=1)
+            inner = fields_dataset({f"{name}_{key}": item for key, item in parts})
             found |= {str(key): item for key, item in inner.items()}
         elif not hasattr(value, "answer"):  # results inside have a dataset of their own
             array = as_array(value)

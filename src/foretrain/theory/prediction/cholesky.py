@@ -10,7 +10,6 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky, norm, solve_triangula
 from scipy.linalg.lapack import dpocon
 
 from foretrain.gaussian.all_pairs.engine import square_tiles
-from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -25,8 +24,8 @@ RESOLVED = 1e-13
 _JITTERS = tuple(10.0**power for power in range(-10, -5))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class CholeskyFactor(Result):
+@dataclass(frozen=True, eq=False)
+class CholeskyFactor:
     """K + noise + jitter = lower lower^T; ``jitter`` is zero unless the kernel was singular to rounding."""
 
     lower: Array

@@ -30,8 +30,8 @@ Array = NDArray[np.float64]
 ErrorFactor = Callable[[Array, Array], Array]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Update(Result):
+@dataclass(frozen=True, eq=False)
+class Update:
     """One step of a schedule; ``kappa`` is a matrix (A, A), a diagonal (A,), or None for plain gradient descent."""
 
     eta: float

@@ -21,7 +21,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -104,8 +103,8 @@ class QuadraticModel(ABC):
         return found
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class FeatureModel(Result, QuadraticModel):
+@dataclass(frozen=True, eq=False)
+class FeatureModel(QuadraticModel):
     """Made by ``QuadraticModel.from_features``; weights are (outputs, P)."""
 
     features: Function
@@ -157,8 +156,8 @@ class FeatureModel(Result, QuadraticModel):
         return np.asarray(first @ second.swapaxes(1, 2))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class KernelModel(Result, QuadraticModel):
+@dataclass(frozen=True, eq=False)
+class KernelModel(QuadraticModel):
     """Made by ``QuadraticModel.from_kernels`` or ``from_arrays``; it has no parameters, only predictions."""
 
     kernel_of: Kernel
@@ -171,10 +170,6 @@ class KernelModel(Result, QuadraticModel):
         wires = shape[2] if len(shape) == 4 else 1
         flat_kernel(self.kernel_of(x[:1], x[:1]), wires)
         return KernelPoints(x, len(x) * wires, wires, self.kernel_of, self.meta_kernel_of)
-
-
-def _name(function: Function | Kernel | MetaKernel) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def outputs_at(points: FeaturePoints, weights: Array) -> Array:

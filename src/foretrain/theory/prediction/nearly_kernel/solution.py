@@ -67,7 +67,7 @@ class Solution(Result):
     the features in their own units: the prediction leaves out about its square.
     """
 
-    model: Model
+    model: Model = field(repr=False)
     algorithm: str
     eta: float | None  # of gradient descent
     train: Points = field(repr=False)

@@ -39,7 +39,7 @@ _ADVICE = "lower epsilon or the targets"
 class TrainedModel(Result):
     """A quadratic model at the parameters where an algorithm ended: ``weights`` (outputs, P)."""
 
-    model: FeatureModel
+    model: FeatureModel = field(repr=False)
     weights: Array
     algorithm: str
     eta: float | None
