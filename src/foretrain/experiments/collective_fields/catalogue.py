@@ -9,7 +9,7 @@ EXPERIMENTS = (
         "collective-fields",
         "Collective fields: predicted and real updates, mask flips, training without weights",
         f"{_SOURCE}, (47), (152), (171), (172), (185)",
-        "foretrain.experiments.collective_fields.entry:collective_fields",
+        "foretrain.experiments.collective_fields.collective_fields:collective_fields",
         seconds=35,
     ),
     Experiment(

@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.judgements import computed_row
+from foretrain.experiments.judgements import claim_row, computed_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import INK, PALETTE, new_mosaic
+from foretrain.support.answers import BLUE, INK, PALETTE, Axis, Figure, log
 from foretrain.support.seeds import Seed, integer, spawn, torch_generator
 
 if TYPE_CHECKING:
     import torch
     import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from foretrain.empirical.fields import Fields
 
@@ -110,21 +108,15 @@ def _structure(name: str, seed: Seed) -> dict[str, float]:
     first, second = spawn(seed, 2)
     kind, widths, biases = _NETWORKS[name]
     model, x = _network(kind, widths, biases, first), _inputs(6, widths[0], second)
-    found = fields(model, x)
-    kernel = torch.from_numpy(found.kernel.values)
-    automatic = _automatic(model, x)
-    outputs = widths[-1]
-    there = kernel.reshape(6, 6, outputs, outputs) if outputs > 1 else kernel.reshape(6, 6, 1, 1)
+    found, automatic = fields(model, x), _automatic(model, x)
+    kernel = torch.from_numpy(found.kernel.values).reshape(automatic.shape)
     below = found.depth - 1
-    metric, pulled = (
-        values.values
-        for values in (found.metric(below, 0, 1), found.pullback(below, torch.eye(outputs), 0, 1))
-    )
-    own = found.metric(0, 0, 0).values
+    metric, pulled = found.metric(below, 0, 1), found.pullback(below, torch.eye(widths[-1]), 0, 1)
+    own = np.linalg.eigvalsh(found.metric(0, 0, 0).values)
     return {
-        "split": float((there - automatic).norm() / automatic.norm()),
-        "pullback": float(np.abs(metric - pulled).max()),
-        "lowest": float(np.linalg.eigvalsh(own)[0] / np.linalg.eigvalsh(own)[-1]),
+        "split": float((kernel - automatic).norm() / automatic.norm()),
+        "pullback": float(np.abs(metric.values - pulled.values).max()),
+        "lowest": float(own[0] / own[-1]),
         "transport": _transport_gap(found, _inputs(1, widths[0], second)[0]),
     }
 
@@ -150,17 +142,19 @@ def _transport_gap(found: Fields, vector: torch.Tensor) -> float:
 
 
 def _structure_rows(structure: dict[str, dict[str, float]]) -> list[Row]:
-    rows = []
+    rows, identities = (
+        [],
+        {
+            "split": "Σ Q S (172) against automatic gradients, relative",
+            "pullback": "P[I] − G (188)",
+            "transport": "transport operator written out against its recursion (187)",
+        },
+    )
     for name, found in structure.items():
-        for key, told in (
-            ("split", "Σ Q S (172) against automatic gradients, relative"),
-            ("pullback", "P[I] − G (188)"),
-            ("transport", "transport operator written out against its recursion (187)"),
-        ):
-            rows.append(computed_row(f"{name}: {told}", 0.0, found[key], _EXACT))
+        rows += [computed_row(f"{name}: {told}", 0.0, found[key], _EXACT) for key, told in identities.items()]
         lowest = found["lowest"]
         title = f"{name}: lowest eigenvalue of the metric G_0 of an input with itself, over the largest"
-        rows.append(Row(title, "not negative", lowest, agrees=lowest > -_EXACT))
+        rows.append(claim_row(title, "not negative", lowest, lowest > -_EXACT))
     return rows
 
 
@@ -174,11 +168,8 @@ def _watching(seed: Seed) -> xarray.Dataset:
     from foretrain.empirical.fields import fields
 
     first, second, third = spawn(seed, 3)
-    model, x, watched = (
-        _network("Tanh", (4, 24, 24, 1), True, first),
-        _inputs(8, 4, second),
-        _inputs(5, 4, third),
-    )
+    model = _network("Tanh", (4, 24, 24, 1), True, first)
+    x, watched = _inputs(8, 4, second), _inputs(5, 4, third)
     y = torch.sin(2 * x[:, :1])
     found, before = fields(model, x), model(watched).detach()
     errors = []
@@ -215,20 +206,10 @@ def _learning(plan: Plan, seed: Seed) -> xarray.Dataset:
     y = 0.5 + 0.4 * torch.sin(2 * x[:, :1])
     largest = float(fields(model, x, readout="mean").kernel_spectrum.sel(part="total").max())
     rate = 0.5 * plan.inputs / largest
-    record = record_fields(
-        model,
-        x,
-        y,
-        plan.steps,
-        rate,
-        every=plan.every,
-        readout="mean",
-        watch=lambda now: {"together": now.coactivation(plan.hidden)},
-    )
-    start = [
-        np.sort(fields(model, x, readout="mean").weight_spectrum(k + 1).values)[::-1]
-        for k in range(plan.hidden)
-    ]
+    every, watch = plan.every, partial(_coactivation, plan.hidden)
+    record = record_fields(model, x, y, plan.steps, rate, every=every, readout="mean", watch=watch)
+    start = np.sort(fields(model, x, readout="mean").weight_spectrum(2).values)[::-1]
+    together = record.together.isel(step=[0, -1]).rename(step="end")
     kept = {
         "drive": record.kernel_drive,
         "loss_of_learning": record.loss,
@@ -236,69 +217,62 @@ def _learning(plan: Plan, seed: Seed) -> xarray.Dataset:
         "participation": record.weight_participation,
         "exponent": record.tail_exponent,
         "exponent_error": record.tail_exponent_error,
-        "coactivation": record.together.isel(step=[0, -1])
-        .rename(step="end")
-        .assign_coords(end=["start", "end"]),
+        "coactivation": together.assign_coords(end=["start", "end"]),
     }
-    p_value = tail_p_value(start[1], draws=100, seed=integer(third))
+    p_value = tail_p_value(start, draws=100, seed=integer(third))
     return xarray.Dataset(kept).drop_attrs().assign(first_tail_p_value=p_value)
+
+
+def _coactivation(layer: int, now: Fields) -> dict[str, xarray.DataArray]:
+    return {"together": now.coactivation(layer)}
 
 
 def _learning_rows(data: xarray.Dataset) -> list[Row]:
     """For orientation: the note conjectures, and gives no numbers."""
-    rows = []
+    rows, ends = [], (0, -1)
+    note = "section 10.3 conjectures heavier tails, smaller exponents; every spectrum has a best one"
     for layer in data.layer.values.tolist():
-        before, after = (float(data.exponent.sel(layer=layer).isel(step=place)) for place in (0, -1))
+        before, after = (float(data.exponent.sel(layer=layer).isel(step=place)) for place in ends)
         error = float(data.exponent_error.sel(layer=layer).isel(step=-1))
-        rows.append(
-            Row(
-                f"relu, tail exponent of WᵀW in layer {layer}: after training, beside before",
-                before,
-                after,
-                error,
-                note="section 10.3 conjectures heavier tails, smaller exponents; every spectrum has a best one",
-            )
-        )
+        title = f"relu, tail exponent of WᵀW in layer {layer}: after training, beside before"
+        rows.append(Row(title, before, after, error, note=note))
     share = data.drive / data.drive.sum("layer")
-    texts = [", ".join(f"{float(value):.2f}" for value in share.isel(step=place)) for place in (0, -1)]
-    rows.append(Row("relu, shares of the layers in rᵀKr, start → end", texts[0], texts[1]))
-    aligned = [float(data.alignment.isel(step=place).mean()) for place in (0, -1)]
-    rows.append(Row("relu, alignment of G with the gradient, start → end", aligned[0], aligned[1]))
-    chance = float(data.first_tail_p_value)
-    rows.append(
-        Row("relu, p-value of a power law for the random weights of layer 2", "not a power law", chance)
+    texts = [", ".join(f"{float(value):.2f}" for value in share.isel(step=place)) for place in ends]
+    aligned = [float(data.alignment.isel(step=place).mean()) for place in ends]
+    title, chance = (
+        "relu, p-value of a power law for the random weights of layer 2",
+        float(data.first_tail_p_value),
     )
-    return rows
+    return [
+        *rows,
+        Row("relu, shares of the layers in rᵀKr, start → end", texts[0], texts[1]),
+        Row("relu, alignment of G with the gradient, start → end", aligned[0], aligned[1]),
+        Row(title, "not a power law", chance),
+    ]
 
 
 def _draw(data: xarray.Dataset) -> Figure:
-    layout = [["drive", "tails", "before"], ["align", "watch", "after"]]
-    figure, panels = new_mosaic(
-        "Weight-induced metrics while a ReLU network learns", layout, [1, 1], (14.5, 8.0)
-    )
-    _draw_layers(panels["drive"], data.drive / data.drive.sum("layer"), "share in rᵀKr", "which layer drives")
-    _draw_layers(panels["tails"], data.exponent, "tail exponent of WᵀW", "tails of the weights")
-    panels["tails"].legend(frameon=False, fontsize=9)
-    for colour, layer in zip(PALETTE, data.metric_layer.values, strict=False):
-        panels["align"].plot(
-            data.step, data.alignment.sel(metric_layer=layer), color=colour, label=f"G_{layer}"
-        )
-    panels["align"].set(xlabel="step", ylabel="alignment with the gradient")
-    panels["align"].legend(frameon=False, fontsize=9)
-    panels["watch"].loglog(data.eta, data.watched_error, "o-", color=PALETTE[0])
-    panels["watch"].loglog(data.eta, data.eta * float(data.watched_error[0] / data.eta[0]), "--", color=INK)
-    panels["watch"].set(xlabel="η", ylabel="error / change")
-    panels["watch"].set_title("inputs not trained on; dashed: first power", fontsize=11)
-    for name, end in (("before", "start"), ("after", "end")):
-        panels[name].imshow(data.coactivation.sel(end=end), cmap="viridis")
-        panels[name].set(xlabel="input", ylabel="input")
-        panels[name].set_title(f"co-activation of the last layer, {end}", fontsize=11)
-        panels[name].grid(False)
+    title = "Weight-induced metrics while a ReLU network learns"
+    figure = Figure(title, columns=3, size=(14.5, 8))
+    drive = figure.panel("which layer drives", "step", "share in rᵀKr", legend="")
+    tails = figure.panel("tails of the weights", "step", "tail exponent of WᵀW")
+    for layer in data.layer.values:
+        own = data.sel(layer=layer)
+        drive.curve(data.step, own.drive / data.drive.sum("layer"), "-", f"layer {layer}")
+        tails.curve(data.step, own.exponent, "-", f"layer {layer}")
+    _draw_coactivation(figure, data, "start")
+    panel = figure.panel("", "step", "alignment with the gradient")
+    for color, layer in zip(PALETTE, data.metric_layer.values, strict=False):
+        panel.curve(data.step, data.alignment.sel(metric_layer=layer), "-", f"$G_{layer}$", color)
+    panel = figure.panel("inputs not trained on; dashed: first power", log("η"), log("error / change"))
+    panel.curve(data.eta, data.watched_error, "o-", "", BLUE)
+    panel.curve(data.eta, data.eta * float(data.watched_error[0] / data.eta[0]), "--", "", INK)
+    _draw_coactivation(figure, data, "end")
     return figure
 
 
-def _draw_layers(panel: Axes, values: xarray.DataArray, label: str, title: str) -> None:
-    for colour, layer in zip(PALETTE, values.layer.values, strict=False):
-        panel.plot(values.step, values.sel(layer=layer), color=colour, label=f"layer {layer}")
-    panel.set(xlabel="step", ylabel=label)
-    panel.set_title(title, fontsize=11)
+def _draw_coactivation(figure: Figure, data: xarray.Dataset, end: str) -> None:
+    panel = figure.panel(
+        f"co-activation of the last layer, {end}", "input", Axis("input", reverse=True), equal=True
+    )
+    panel.heat_map(data.coactivation.sel(end=end))

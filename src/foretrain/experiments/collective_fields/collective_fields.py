@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.experiments.collective_fields.drawing import draw
+from foretrain.experiments.judgements import claim_row
 from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, integer, spawn
 from foretrain.theory.architecture import FloatArray
@@ -53,30 +54,17 @@ def collective_fields(plan: Plan, seed: int) -> Result:
     import xarray
 
     seeds = spawn(seed, len(DEPTHS))
-    steps = [
-        _steps(plan, depth, own) for depth, own in track(list(zip(DEPTHS, seeds, strict=True)), "depths")
-    ]
-    learning = [_learning(plan, depth, own) for depth, own in zip(DEPTHS, seeds, strict=True)]
-    data = xarray.merge(
-        [
-            xarray.concat(steps, "depth").assign_coords(depth=list(DEPTHS)),
-            xarray.concat(learning, "depth", join="outer").assign_coords(depth=list(DEPTHS)),
-            _without_weights(plan, seeds[0]),
-        ]
-    )
-    rows = (
-        *_kernel_rows(data),
-        *_order_rows(data),
-        *_flip_rows(data),
-        *_simulation_rows(data),
-        *_layer_rows(data),
-    )
+    cases, depths = list(zip(DEPTHS, seeds, strict=True)), xarray.Variable("depth", list(DEPTHS))
+    steps = xarray.concat([_steps(plan, *case) for case in track(cases, "depths")], depths)
+    learning = xarray.concat([_learning(plan, *case) for case in cases], depths, join="outer")
+    data = xarray.merge([steps, learning, _without_weights(plan, seeds[0])])
+    rows = (*_kernel_rows(data), *_order_rows(data), *_flip_rows(data), *_other_rows(data))
     word = "hold" if all(row.agrees is not False for row in rows) else "do NOT all hold"
     verdict = (
         f"The first-order equations of the fields {word} up to η² for one to four hidden layers while masks stay; "
         "with one hidden layer they are exact, and training without weights gives the outputs of training with them."
     )
-    return Result(verdict, rows, data, partial(draw, data))
+    return Result(verdict, rows, data, partial(_draw, data))
 
 
 def _network(plan: Plan, depth: int, seed: Seed) -> tuple[torch.nn.Sequential, torch.Tensor, torch.Tensor]:
@@ -189,11 +177,9 @@ def _without_weights(plan: Plan, seed: Seed) -> xarray.Dataset:
 
 
 def _kernel_rows(data: xarray.Dataset) -> list[Row]:
+    told = "Σ Q S (172) against automatic gradients, relative"
     worst = data.kernel_gap.max("network")
-    return [
-        Row(f"L = {depth}: Σ Q S (172) against automatic gradients, relative", 0.0, gap, agrees=gap < _EXACT)
-        for depth, gap in ((int(depth), float(worst.sel(depth=depth))) for depth in data.depth.values)
-    ]
+    return [claim_row(f"L = {int(gap.depth)}: {told}", 0.0, gap, gap < _EXACT) for gap in worst]
 
 
 def _order_rows(data: xarray.Dataset) -> list[Row]:
@@ -204,8 +190,8 @@ def _order_rows(data: xarray.Dataset) -> list[Row]:
             share = data.frozen_error.sel(depth=depth, kind=kind).isel(step_size=slice(0, _SMALL + 1))
             title = f"L = {depth}: {kind}, masks kept"
             if depth == 1:
-                largest = float(data.frozen_error.sel(depth=depth, kind=kind).max())
-                rows.append(Row(f"{title}, error / change", 0.0, largest, agrees=largest < _EXACT))
+                largest = data.frozen_error.sel(depth=depth, kind=kind).max()
+                rows.append(claim_row(f"{title}, error / change", 0.0, largest, largest < _EXACT))
                 continue
             ends = np.log2(share.isel(step_size=[0, -1]).values)
             powers = 1 + (ends[:, 1] - ends[:, 0]) / _SMALL
@@ -228,30 +214,61 @@ def _flip_rows(data: xarray.Dataset) -> list[Row]:
     return rows
 
 
-def _simulation_rows(data: xarray.Dataset) -> list[Row]:
-    """By preactivations the twin is exact for all time; by activations until a dead unit should revive."""
+def _other_rows(data: xarray.Dataset) -> list[Row]:
+    """Training without weights, and shares of the layers in the kernel before and after, for orientation."""
+    # By preactivations the twin is exact for all time; by activations until a dead unit should revive.
     exact, revived = (float(data.gap.sel(way=way).max()) for way in ("preactivation", "activation"))
     title = f"outputs without weights against weights, {int(data.time[-1])} steps"
     note = "Dead units cannot revive when activations alone are evolved: exact only until one should."
-    return [
-        Row(f"{title}: by preactivations (47)", 0.0, exact, agrees=exact < _EXACT),
+    rows = [
+        claim_row(f"{title}: by preactivations (47)", 0.0, exact, exact < _EXACT),
         Row(f"{title}: by activations (50)", "exact until a unit revives", revived, note=note),
     ]
-
-
-def _layer_rows(data: xarray.Dataset) -> list[Row]:
-    """Shares of the layers in the kernel before and after, for orientation."""
-    rows = []
     for depth in DEPTHS[1:]:
-        share = data.share.sel(depth=depth).dropna("layer", how="all")
-        texts = [", ".join(f"{float(value):.2f}" for value in share.isel(step=place)) for place in (0, -1)]
-        falls = float(data.loss.sel(depth=depth)[-1] / data.loss.sel(depth=depth)[0])
-        rows.append(
-            Row(
-                f"L = {depth}: shares of layers 1..{depth} in K, start → end",
-                texts[0],
-                texts[1],
-                note=f"The loss falls to {falls:.2g} of its first value.",
-            )
-        )
+        share, loss = data.share.sel(depth=depth).dropna("layer", how="all"), data.loss.sel(depth=depth)
+        start, end = (", ".join(f"{float(value):.2f}" for value in share.isel(step=at)) for at in (0, -1))
+        note = f"The loss falls to {float(loss[-1] / loss[0]):.2g} of its first value."
+        rows.append(Row(f"L = {depth}: shares of layers 1..{depth} in K, start → end", start, end, note=note))
     return rows
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    """One-step errors, flips, training without weights, and layers of the kernel."""
+    figure = Figure("Collective fields of ReLU networks with L hidden layers", columns=3, size=(16, 9))
+    eta, sizes = log("η / largest stable"), data.step_size
+    title, y = (
+        "masks kept: residuals (solid), conjugate fields (dotted)",
+        log("error / linear change", 1e-15, 10),
+    )
+    kept = figure.panel(title, eta, y)
+    free = figure.panel("masks free (dotted: kept)", eta, log("error of Δr / Δr", 1e-8, 10))
+    flips = figure.panel("mask flips in one step", eta, log("share of masks that flip"))
+    title, y = "one hidden layer, trained without weights", log("loss; difference of outputs")
+    simulation = figure.panel(title, "step", y)
+    title = "layers of the kernel: L = 4 (solid), 3 (dashed), 2 (dotted)"
+    shares = figure.panel(title, "step", Axis("share of tr K", low=0))
+    title, y = "loss, and trace of K (dashed), while they learn", log("over its first value", 1e-10, 10)
+    losses = figure.panel(title, "step", y)
+    for color, depth in zip(PALETTE, data.depth.values, strict=False):
+        own, label = data.sel(depth=depth), f"L = {depth}"
+        error, frozen, flipped = (own[name].mean("network") for name in ("error", "frozen_error", "flips"))
+        residual, conjugate = (np.maximum(frozen.sel(kind=k), 1e-15) for k in ("residual", "conjugate"))
+        kept.curve(sizes, residual, "o-", label, color, size=3)
+        kept.curve(sizes, conjugate, "s:", "", color, size=3)
+        free.curve(sizes, np.maximum(error.sel(kind="residual"), 1e-15), "o-", label, color, size=3)
+        free.curve(sizes, residual, ":", "", color, width=1)
+        flips.curve(sizes, flipped.where(flipped > 0), "o-", label, color, size=3)
+        losses.curve(own.step, own.loss / own.loss[0], "-", f"{label}: loss", color)
+        losses.curve(own.step, own.trace / own.trace[0], "--", "", color, width=1)
+    kept.curve(sizes, 0.3 * sizes, "--", "∝ η", INK, width=1)
+    flips.curve(sizes, 0.05 * sizes, "--", "∝ η", INK, width=1)
+    losses.level(y=1)
+    simulation.curve(data.time, data.real_loss, "-", "loss, with weights", INK)
+    for color, way in zip(PALETTE, data.way.values, strict=False):
+        gap = np.maximum(data.gap.sel(way=way), 1e-17)
+        simulation.curve(data.time, gap, "-", f"largest difference, by {way}s", color)
+    for depth, style in ((2, ":"), (3, "--"), (4, "-")):
+        for color, layer in zip(PALETTE, data.layer.values[:depth], strict=False):
+            share, label = data.share.sel(depth=depth, layer=layer), f"layer {layer}" if depth == 4 else ""
+            shares.curve(data.step, share, style, label, color)
+    return figure
