@@ -10,9 +10,9 @@ import torch
 import xarray as xr
 
 from foretrain.experiments import Scale
-from foretrain.experiments.global_ntk.learning_bottleneck import entry as experiment
-from foretrain.experiments.global_ntk.learning_bottleneck import training
-from foretrain.experiments.global_ntk.learning_bottleneck.training import Sizes, Training
+from foretrain.experiments.global_ntk import bottleneck_training as training
+from foretrain.experiments.global_ntk import learning_bottleneck as experiment
+from foretrain.experiments.global_ntk.bottleneck_training import Sizes, Training
 from foretrain.experiments.parts import Parts
 from foretrain.training.tasks.memory_pro import MemoryPro
 from foretrain.training.tasks.recurrent import Recurrent

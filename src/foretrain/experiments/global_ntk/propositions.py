@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.judgements import computed_row
+from foretrain.experiments.judgements import claim_row, computed_row
 from foretrain.experiments.registry import Result, Row, Scale
-from foretrain.support.drawing import FAINT, PALETTE, RED, new_figure
+from foretrain.support.answers import FAINT, GREEN, RED, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, torch_generator
 
 if TYPE_CHECKING:
     import torch
     import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from foretrain.empirical.global_ntk import GlobalNTK
 
@@ -104,17 +102,14 @@ def _measured(plan: Plan, cell: str, seed: Seed) -> xarray.Dataset:
     states = model(x)[0].detach()
     err = states - y
     largest = float(torch.linalg.eigvalsh(dense)[-1])
-    changes = [_step(model, x, err, size / largest) for size in _STEPS]
-    linear = (dense @ err.flatten()).view_as(err)
-    gaps = [
-        float((after - states + size / largest * linear).norm() / (size / largest * linear.norm()))
-        for after, size in zip(changes, _STEPS, strict=True)
-    ]
+    linear, gaps = (dense @ err.flatten()).view_as(err), []
+    for eta in _STEPS / largest:
+        change = _step(model, x, err, eta) - states
+        gaps.append(float((change + eta * linear).norm() / (eta * linear.norm())))
     decrease = kernel.loss_decrease(err)
     slope = float(err.flatten() @ dense @ err.flatten())
-    alone = [
-        global_ntk(model, x, parameters=group).dense() for group in ("weight_ih*", "weight_hh*", "bias*")
-    ]
+    groups = ("weight_ih*", "weight_hh*", "bias*")
+    alone = [global_ntk(model, x, parameters=group).dense() for group in groups]
     few = global_ntk(model, x[..., :1] * torch.ones_like(x), parameters="weight_ih*")
     return xarray.Dataset(
         {
@@ -247,29 +242,24 @@ def _gru_propagators(gru: torch.nn.RNNBase, x: torch.Tensor) -> tuple[torch.Tens
 
 
 def _cell_rows(data: xarray.Dataset) -> list[Row]:
+    statements = {
+        "core_error": "direct sum over weights less NTK_S, relative (Thm 1)",
+        "frozen_error": "sum of NTK_S of each group of weights, the others frozen, less NTK_S, relative",
+        "decrease_error": "parts of the loss decrease less <NTK_S err, err>, relative (Cor. 2)",
+        "slope_error": "slope of the real loss less that, relative",
+    }
+    first = "power of η in the error of δh = −η NTK_S err (Prop. 1)"
+    last = "one input's weights: change outside of NTK_temp and NTK_space over its bound (Prop. 2)"
     rows = []
     for cell in _CELLS:
         own = data.sel(cell=cell)
         power = 1 + float(np.log2(own.step_error.isel(step=-2) / own.step_error.isel(step=-1)).mean())
-        rows.append(
-            computed_row(f"{cell}: power of η in the error of δh = −η NTK_S err (Prop. 1)", 2.0, power, 0.05)
-        )
-        for name, told in (
-            ("core_error", "direct sum over weights less NTK_S, relative (Thm 1)"),
-            (
-                "frozen_error",
-                "sum of NTK_S of each group of weights, the others frozen, less NTK_S, relative",
-            ),
-            ("decrease_error", "parts of the loss decrease less <NTK_S err, err>, relative (Cor. 2)"),
-        ):
-            rows.append(computed_row(f"{cell}: {told}", 0.0, float(own[name].max()), _EXACT))
-        slope = float(own.slope_error.max())
-        rows.append(computed_row(f"{cell}: slope of the real loss less that, relative", 0.0, slope, 1e-6))
-        most = float(own.beyond.max())
-        title = (
-            f"{cell}, one input's weights: change outside of NTK_temp and NTK_space over its bound (Prop. 2)"
-        )
-        rows.append(Row(title, "at most 1", most, agrees=most <= 1 + 1e-9))
+        rows.append(computed_row(f"{cell}: {first}", 2.0, power, 0.05))
+        for name, words in statements.items():
+            allowed = 1e-6 if name == "slope_error" else _EXACT
+            rows.append(computed_row(f"{cell}: {words}", 0.0, float(own[name].max()), allowed))
+        most = own.beyond.max()
+        rows.append(claim_row(f"{cell}, {last}", "at most 1", most, most <= 1 + 1e-9))
     return rows
 
 
@@ -277,58 +267,37 @@ def _reading_rows(data: xarray.Dataset) -> list[Row]:
     rows = []
     for reading, why in _READINGS.items():
         values = data.reading_error.sel(reading=reading)
-        least, most = float(values.min()), float(values.max())
-        rows.append(
-            Row(
-                f"{reading}: relative distance from NTK_S, at least",
-                0.0,
-                least,
-                agrees=least < _EXACT,
-                note=f"up to {most:.2g}; {why}",
-                disputed=True,
-            )
-        )
+        least, note = values.min(), f"up to {float(values.max()):.2g}; {why}"
+        title = f"{reading}: relative distance from NTK_S, at least"
+        rows.append(claim_row(title, 0.0, least, least < _EXACT, note, disputed=True))
     return rows
 
 
 def _trace_rows(data: xarray.Dataset) -> list[Row]:
+    title = "average over all pairs of units against the partial trace (15), relative"
+    note, means = "the proof of proposition 2 needs the partial trace", data.trace_apart.mean("draw")
     return [
-        Row(
-            f"{cell}: average over all pairs of units against the partial trace (15), relative",
-            "a different matrix",
-            float(data.trace_apart.sel(cell=cell).mean()),
-            note="the proof of proposition 2 needs the partial trace",
-        )
-        for cell in _CELLS
+        claim_row(f"{mean.cell.item()}: {title}", "a different matrix", mean, None, note) for mean in means
     ]
 
 
 def _draw(data: xarray.Dataset) -> Figure:
-    figure, (steps, errors) = new_figure(
-        "The global-state NTK on small networks, written out", 1, 2, (13, 5.0)
+    figure = Figure("The global-state NTK on small networks, written out", columns=2, size=(13, 5))
+    x, y = (
+        log("step, in units of 1 / largest eigenvalue"),
+        log("error of −η NTK$_S$ err, relative to the change"),
     )
-    for colour, cell in zip(PALETTE, _CELLS, strict=False):
+    panel = figure.panel("proposition 1: one real step of descent", x, y)
+    for cell in _CELLS:
         own = data.step_error.sel(cell=cell).mean("draw")
-        steps.loglog(data.step, own, "o-", color=colour, label=cell)
-    steps.loglog(data.step, data.step * float(own[0] / data.step[0]), "--", color=FAINT, label="first power")
-    steps.set(
-        xlabel="step, in units of 1 / largest eigenvalue",
-        ylabel="error of −η NTK_S err, relative to the change",
-    )
-    steps.set_title("proposition 1: one real step of descent", fontsize=11)
-    steps.legend(frameon=False, fontsize=9)
-    _draw_errors(errors, data)
+        panel.curve(data.step, own, "o-", cell)
+    panel.curve(data.step, data.step * float(own[0] / data.step[0]), "--", "first power", FAINT)
+    # Theorem 1: exact forms are at rounding, other readings far above.
+    errors = {f"{cell}, direct sum": (data.core_error.sel(cell=cell), GREEN) for cell in _CELLS}
+    errors |= {str(name): (data.reading_error.sel(reading=name), RED) for name in data.reading.values}
+    title = "theorem 1: the direct sum is exact, one propagator is not"
+    x, y = log("relative distance from NTK$_S$"), names_axis(list(errors), reverse=True)
+    panel = figure.panel(title, x, y)
+    for place, (values, color) in enumerate(errors.values()):
+        panel.curve(np.maximum(values, 1e-17), np.full(values.size, place), "o", "", color)
     return figure
-
-
-def _draw_errors(panel: Axes, data: xarray.Dataset) -> None:
-    """Theorem 1: exact forms at rounding, other readings far above."""
-    bars = {f"{cell}, direct sum": data.core_error.sel(cell=cell).values for cell in _CELLS}
-    bars |= {str(name): data.reading_error.sel(reading=name).values for name in data.reading.values}
-    for place, (name, values) in enumerate(bars.items()):
-        exact = name.endswith("direct sum")
-        panel.plot(np.maximum(values, 1e-17), [place] * len(values), "o", color=PALETTE[2] if exact else RED)
-    panel.set_yticks(range(len(bars)), list(bars), fontsize=9)
-    panel.set(xscale="log", xlim=(1e-17, 3), xlabel="relative distance from NTK_S")
-    panel.invert_yaxis()
-    panel.set_title("theorem 1: the direct sum is exact, one propagator is not", fontsize=11)

@@ -93,26 +93,19 @@ def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:
             optimizer.zero_grad()
             (model(X[chosen]) - Y[chosen]).square().mean().backward()
             optimizer.step()
-    kept = {
-        "loss": ("step", _stacked(losses, "loss")),
-        "unlearned": (("step", "mode"), _stacked(losses, "unlearned")),
-    }
     axes = {"cosine": ("record", "kind", "mode"), "rayleigh": ("record", "mode"), "rank": ("record",)}
-    taken = {name: (dims, _stacked(records, name)) for name, dims in axes.items()}
+    answers = watch.outputs(model)[: sizes.angles].numpy()
+    coords: dict[str, Any] = {"step": np.array(sorted(sampled)), "record": np.array(sorted(recorded))}
+    coords |= {"mode": np.arange(1, MODES + 1), "kind": list(_KINDS), "channel": ["cos", "sin", "fixation"]}
     return xarray.Dataset(
         {
-            **kept,
-            **taken,
-            "output": (("angle", "time", "channel"), watch.outputs(model)[: sizes.angles].numpy()),
+            "loss": ("step", _stacked(losses, "loss")),
+            "unlearned": (("step", "mode"), _stacked(losses, "unlearned")),
+            **{name: (dims, _stacked(records, name)) for name, dims in axes.items()},
+            "output": (("angle", "time", "channel"), answers),
             **start,
         },
-        coords={
-            "step": np.array(sorted(sampled)),
-            "record": np.array(sorted(recorded)),
-            "mode": np.arange(1, MODES + 1),
-            "kind": list(_KINDS),
-            "channel": ["cos", "sin", "fixation"],
-        },
+        coords=coords,
     )
 
 

@@ -1,1 +1,0 @@
-"""Figure 3: the global-state NTK and its Kronecker core while a GRU learns."""

@@ -1,1 +1,0 @@
-"""Figure 4: a bottleneck of learning, and two ways out of it."""
