@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from foretrain.experiments import Scale
-from foretrain.experiments.global_ntk.fixed_point_initialisation import entry as experiment
-from foretrain.experiments.global_ntk.fixed_point_initialisation.dynamics import (
+from foretrain.experiments.global_ntk import fixed_point_initialisation as experiment
+from foretrain.experiments.global_ntk.fixed_point_initialisation import (
     _sums,
     attractors_among,
     lyapunov_exponent,

@@ -11,8 +11,8 @@ import torch
 import xarray as xr
 
 from foretrain.empirical.global_ntk import GlobalNTK, global_ntk
-from foretrain.experiments.global_ntk.student_teacher_ranks import entry as experiment
-from foretrain.experiments.global_ntk.student_teacher_ranks import trends
+from foretrain.experiments.global_ntk import student_teacher_ranks as experiment
+from foretrain.experiments.global_ntk import student_teacher_trends as trends
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Scale
 from foretrain.support.seeds import spawn

@@ -32,7 +32,7 @@ EXPERIMENTS = (
         "student-teacher-ranks",
         "Ranks of the global-state NTK against gain and input rank",
         f"{_SOURCE}, figure 5",
-        "foretrain.experiments.global_ntk.student_teacher_ranks.entry:student_teacher_ranks",
+        "foretrain.experiments.global_ntk.student_teacher_ranks:student_teacher_ranks",
         resumable=True,
         seconds=380,
     ),
@@ -64,7 +64,7 @@ EXPERIMENTS = (
         "fixed-point-initialisation",
         "Recurrent matrices with added fixed points",
         f"{_SOURCE}, figure 8 and (17)",
-        "foretrain.experiments.global_ntk.fixed_point_initialisation.entry:fixed_point_initialisation",
+        "foretrain.experiments.global_ntk.fixed_point_initialisation:fixed_point_initialisation",
         seconds=75,
     ),
     Experiment(

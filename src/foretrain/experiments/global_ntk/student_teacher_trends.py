@@ -43,18 +43,12 @@ def table(data: xarray.Dataset) -> tuple[Row, ...]:
     """Trends with gain, with the input rank, how gradients grow, and who learns."""
     moments = [moment for moment in data.moment.values if data["rank"].sel(moment=moment).notnull().any()]
     views = [(definition, moment) for definition in data.definition.values for moment in moments]
-    rows = []
-    for definition, moment in views:
-        rows += _with_gain(gain_sweep(data).sel(definition=definition, moment=moment))
-    rows += [
-        _halving(gain_sweep(data).sel(definition=definition, moment="initial"))
-        for definition in data.definition.values
-    ]
-    for definition, moment in views:
-        rows.append(_with_inputs(input_sweep(data).sel(definition=definition, moment=moment)))
-    first, *others = rows
-    first = replace(first, note=f"{_WORDS}; {first.note}")
-    return (first, *others, *_gradients(gain_sweep(data)), *_losses(data))
+    gains, inputs = gain_sweep(data), input_sweep(data)
+    rows = [row for name, when in views for row in _with_gain(gains.sel(definition=name, moment=when))]
+    rows += [_halving(gains.sel(definition=name, moment="initial")) for name in data.definition.values]
+    rows += [_with_inputs(inputs.sel(definition=name, moment=when)) for name, when in views]
+    first = replace(rows[0], note=f"{_WORDS}; {rows[0].note}")
+    return (first, *rows[1:], *_gradients(gains), *_losses(data))
 
 
 def gain_sweep(data: xarray.Dataset, input_rank: int | None = None) -> xarray.Dataset:
@@ -143,41 +137,21 @@ def _gradients(sweep: xarray.Dataset) -> list[Row]:
         rows.append(Row(title, expected, sign * found.mean, found.error, found.is_below))
     places = np.array([_crossing(gains, run, 0.0) for run in log])
     note = "W is orthogonal: inputs and tanh damp it, and chaos begins above gain 1"
-    rows.append(
-        Row(
-            "train W, gain where gradients begin to explode",
-            "1 or above",
-            float(places.mean()),
-            below(places).error,
-            note=note,
-        )
-    )
-    return rows
+    title, explode = "train W, gain where gradients begin to explode", below(places)
+    return [*rows, Row(title, "1 or above", explode.mean, explode.error, note=note)]
 
 
 def _losses(data: xarray.Dataset) -> list[Row]:
-    """Final losses, for orientation: the source prints curves."""
+    """The mean loss of the last tenth of training over the first loss, for orientation: the source prints curves."""
     rows = []
-    for title, sweep, axis in (("W", gain_sweep(data), "gain"), ("W_in", input_sweep(data), "input_rank")):
-        final = final_loss(sweep).median("seed")
-        found = ", ".join(f"{value:.2g}" for value in final.values)
+    for name, sweep, axis in (("W", gain_sweep(data), "gain"), ("W_in", input_sweep(data), "input_rank")):
+        last = sweep.loss.isel(step=slice(-max(1, sweep.sizes["step"] // 10), None)).mean("step")
+        final = (last / sweep.loss.isel(step=0)).median("seed")
+        shares = ", ".join(f"{value:.2g}" for value in final.values)
         places = ", ".join(f"{value:g}" for value in sweep[axis].values)
-        rows.append(
-            Row(
-                f"train {title}, median final loss over first, by {axis.replace('_', ' ')}",
-                "curves",
-                found,
-                note=f"for {places}",
-            )
-        )
+        title = f"train {name}, median final loss over first, by {axis.replace('_', ' ')}"
+        rows.append(Row(title, "curves", shares, note=f"for {places}"))
     return rows
-
-
-def final_loss(sweep: xarray.Dataset) -> xarray.DataArray:
-    """The mean loss of the last tenth of training over the first loss."""
-    last = sweep.loss.isel(step=slice(-max(1, sweep.sizes["step"] // 10), None)).mean("step")
-    ratio: xarray.DataArray = last / sweep.loss.isel(step=0)
-    return ratio
 
 
 def verdict(data: xarray.Dataset, rows: tuple[Row, ...]) -> str:

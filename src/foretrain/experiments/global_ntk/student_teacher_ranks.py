@@ -17,9 +17,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.global_ntk.student_teacher_ranks.drawing import draw
-from foretrain.experiments.global_ntk.student_teacher_ranks.trends import table, verdict
+from foretrain.experiments.global_ntk.student_teacher_trends import gain_sweep, input_sweep, table, verdict
 from foretrain.experiments.registry import Result, Scale
+from foretrain.support.answers import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    Axis,
+    Figure,
+    Panel,
+    log,
+    shades,
+)
 from foretrain.support.errors import AccuracyWarning
 from foretrain.support.progress import track
 from foretrain.support.seeds import generator, integer, spawn
@@ -40,6 +52,10 @@ _DEFINITIONS = ("partial trace", "all pairs")
 _MOMENTS = ("initial", "trained")
 _RATE = 0.01
 _SHARE = 0.95
+_VIEW_COLORS = {"temporal": GREEN, "spatial": PURPLE}
+_DEFINITION_COLORS = {"partial trace": BLUE, "all pairs": ORANGE}
+_STYLES = {"initial": ("o-", "at initialisation"), "trained": ("s--", "after training")}
+_LOWEST = 0.7  # drawn of a rank: one that is zero stands there
 _ROWS_PER_PLACE = 8  # columns of random sheets for each row of NTK_temp: finds 3 % too few modes at the peak
 
 
@@ -67,28 +83,18 @@ class Plan:
     trial: int = 40  # steps of time
 
 
-_INPUT_RANKS = (1, 2, 4, 8, 16)
 _QUICK_GAINS = (0.0, 0.5, 1.0, 1.25, 1.5, 2.0, 3.0)
 _PAPER_GAINS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
+
+
+def _sweeps(gains: tuple[float, ...]) -> dict[Trainable, _Sweep]:
+    ranks = (1, 2, 4, 8, 16)
+    return {"recurrent": _Sweep(gains, (4, 16), gains, (16,)), "input": _Sweep((1.0,), ranks, (1.0,), ranks)}
+
+
 PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(
-        {
-            "recurrent": _Sweep(_QUICK_GAINS, (4, 16), _QUICK_GAINS, (16,)),
-            "input": _Sweep((1.0,), _INPUT_RANKS, (1.0,), _INPUT_RANKS),
-        },
-        seeds=3,
-        steps=150,
-        measured=16,
-    ),
-    Scale.PAPER: Plan(
-        {
-            "recurrent": _Sweep(_PAPER_GAINS, (4, 16), _PAPER_GAINS, (16,)),
-            "input": _Sweep((1.0,), _INPUT_RANKS, (1.0,), _INPUT_RANKS),
-        },
-        seeds=5,
-        steps=5000,
-        measured=128,
-    ),
+    Scale.QUICK: Plan(_sweeps(_QUICK_GAINS), seeds=3, steps=150, measured=16),
+    Scale.PAPER: Plan(_sweeps(_PAPER_GAINS), seeds=5, steps=5000, measured=128),
 }
 
 
@@ -110,30 +116,24 @@ def student_teacher_ranks(plan: Plan, seed: int, parts: Parts) -> Result:
     """Temporal and spatial ranks against gain and input rank, and who learns."""
     import xarray
 
-    seeds = spawn(seed, plan.seeds)
-    found = [
-        parts.get(point.name, partial(_part, point, plan, seeds[point.number])).assign_coords(
-            trainable=point.trainable, gain=point.gain, input_rank=point.input_rank, seed=point.number
-        )
-        for point in track(_points(plan), "students")
-    ]
-    axes = ["trainable", "gain", "input_rank", "seed"]
-    data = xarray.combine_by_coords(
-        [part.expand_dims(axes) for part in found], join="outer", combine_attrs="drop"
-    )
+    seeds, found = spawn(seed, plan.seeds), []
+    for point in track(_points(plan), "students"):
+        part = parts.get(point.name, partial(_part, point, plan, seeds[point.number]))
+        labels: dict[str, str | float] = {"trainable": point.trainable, "gain": point.gain}
+        labels |= {"input_rank": point.input_rank, "seed": point.number}
+        found.append(part.assign_coords(labels).expand_dims(list(labels)))
+    data = xarray.combine_by_coords(found, join="outer", combine_attrs="drop")
     assert isinstance(data, xarray.Dataset)
     data = data.sortby(["trainable", "gain", "input_rank", "seed"])
     data.attrs = {"steps": plan.steps, "batch": plan.batch, "measured": plan.measured, "rate": _RATE}
     rows = table(data)
-    return Result(verdict(data, rows), rows, data, partial(draw, data))
+    return Result(verdict(data, rows), rows, data, partial(_draw, data))
 
 
 def _points(plan: Plan) -> list[_Point]:
     return [
-        _Point(
-            trainable, gain, rank, number, gain in sweep.trained_gains and rank in sweep.trained_input_ranks
-        )
-        for trainable, sweep in plan.sweeps.items()
+        _Point(name, gain, rank, number, gain in sweep.trained_gains and rank in sweep.trained_input_ranks)
+        for name, sweep in plan.sweeps.items()
         for gain in sweep.gains
         for rank in sweep.input_ranks
         for number in range(plan.seeds)
@@ -147,13 +147,8 @@ def _part(point: _Point, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
     from foretrain.training.tasks.student_teacher import StudentTeacher
 
     drawing, training, measuring = spawn(seed, 3)
-    task = StudentTeacher(
-        units=plan.units,
-        steps=plan.trial,
-        input_rank=point.input_rank,
-        trainable=point.trainable,
-        seed=integer(drawing),
-    )
+    student_teacher = partial(StudentTeacher, input_rank=point.input_rank, trainable=point.trainable)
+    task = student_teacher(units=plan.units, steps=plan.trial, seed=integer(drawing))
     student = task.student(point.gain)
     before = _measured(task, student, plan, measuring)
     losses = np.full(plan.steps, np.nan)
@@ -195,10 +190,8 @@ def _measured(
 
     sampling, probing, signs = spawn(seed, 3)
     kernel = global_ntk(student, task.inputs(plan.measured, sampling))
-    both = [
-        [_traced(kernel, view, plan, probing), _over_pairs(kernel, view, plan, probing)] for view in _VIEWS
-    ]
-    ranks = np.array(both)
+    ways = (_traced, _over_pairs)
+    ranks = np.array([[rank(kernel, view, plan, probing) for rank in ways] for view in _VIEWS])
     return {
         "rank": ranks[..., 0],
         "rank_error": ranks[..., 1],
@@ -272,3 +265,84 @@ def _growth(kernel: GlobalNTK, seed: np.random.SeedSequence) -> float:
     adjoint = kernel.adjoint_state(err)
     assert isinstance(adjoint, torch.Tensor)  # of one layer
     return float(adjoint[:, 0].norm() / adjoint[:, -1].norm())
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    """Ranks in time and in space, by gain and by input rank; gradients; losses."""
+    title = "Student and teacher: ranks of the global-state NTK against gain and input rank"
+    figure = Figure(title, columns=4, size=(19, 9))
+    gains, inputs, largest = gain_sweep(data), input_sweep(data), int(data.input_rank.max())
+    last = 1.03 * gains.gain.values[-1]
+    chaotic = gains.gain.values[gains.growth.sel(moment="initial").mean("seed").values > 1]
+
+    def by_gain(title: str, y: Axis, label: str = "") -> Panel:
+        """A panel over gains, shaded where gradients grow on their way back."""
+        panel = figure.panel(title, Axis("gain g of the student's W", high=last), y)
+        if len(chaotic):
+            panel.region((chaotic[0], last), label=label, color="#f4ece0", alpha=1)
+        return panel
+
+    for view in _VIEWS:
+        panel = by_gain(f"train W: {view} rank, input rank {largest}", log("participation ratio"))
+        _draw_definitions(panel, gains["rank"].sel(view=view), "gain")
+    panel.note(0.03, 0.45, _saturated(gains), fraction=True)
+    y = log("participation ratio of the partial trace")
+    panel = by_gain("train W: by input rank, at initialisation", y)
+    swept = data.sel(trainable="recurrent").dropna("input_rank", subset=["growth"], how="all").input_rank
+    for dash, rank in zip((":", "-", "--", "-."), swept.values.tolist()):
+        ranks = gain_sweep(data, rank)["rank"].sel(moment="initial", definition="partial trace")
+        for name, color in _VIEW_COLORS.items():
+            _means(panel, ranks.sel(view=name), "gain", f"o{dash}", f"{name}, input rank {rank}", color)
+    x = log("input rank", ticks=inputs.input_rank.values)
+    panel = figure.panel("train W$_{in}$: temporal rank, gain 1", x, log("participation ratio"))
+    _draw_definitions(panel, inputs["rank"].sel(view="temporal"), "input_rank")
+    title, y = "train W: gradient at the first step over the last", log("growth on the way back", 1e-6)
+    panel = by_gain(title, y, "gradients explode")
+    for moment, (style, words) in _STYLES.items():
+        runs = gains.growth.where(gains.growth > 0).sel(moment=moment)
+        for run in runs.transpose("seed", "gain"):
+            panel.curve(gains.gain, run, style[0], "", FAINT, size=3)
+        panel.curve(gains.gain, runs.median("seed"), style, words, INK, size=4)
+    panel.level(y=1, color=ORANGE)
+    panel = by_gain("train W: modes for 95 % of the partial trace", log("modes"))
+    for name, color in _VIEW_COLORS.items():
+        for moment, (style, words) in _STYLES.items():
+            modes = gains.modes.sel(view=name, moment=moment)
+            _means(panel, modes, "gain", style, f"{name}, {words}", color)
+    _draw_losses(figure, f"train W: who learns, input rank {largest}", gains, "gain", "g = {:g}")
+    title = "train W$_{in}$: who learns, gain 1"
+    _draw_losses(figure, title, inputs, "input_rank", "input rank {:g}")
+    return figure
+
+
+def _draw_definitions(panel: Panel, ranks: xarray.DataArray, axis: str) -> None:
+    """One colour for each definition of the rank, one style for each moment."""
+    for definition, color in _DEFINITION_COLORS.items():
+        for moment, (style, _) in _STYLES.items():
+            label = definition if moment == "initial" else ""
+            _means(panel, ranks.sel(definition=definition, moment=moment), axis, style, label, color)
+    for style, words in _STYLES.values():
+        panel.legend_entry(style, words)
+
+
+def _means(panel: Panel, values: xarray.DataArray, axis: str, style: str, label: str, color: str) -> None:
+    """Means over seeds with their standard errors."""
+    mean, error = values.mean("seed"), values.std("seed", ddof=1) / np.sqrt(values.sizes["seed"])
+    panel.curve(values[axis], mean.clip(min=_LOWEST), style, label, color, error=error, size=4)
+
+
+def _saturated(gains: xarray.Dataset) -> str:
+    """Students that training has thrown into saturation, where the kernel is zero."""
+    lost = (gains["rank"].sel(moment="trained", view="spatial", definition="partial trace") == 0).sum("seed")
+    told = [f"{int(count)} of {gains.sizes['seed']} at g = {float(count.gain):g}" for count in lost if count]
+    return f"rank 0 after training,\nall units saturated:\n{', '.join(told)}" if told else ""
+
+
+def _draw_losses(figure: Figure, title: str, sweep: xarray.Dataset, axis: str, name: str) -> None:
+    """The median over seeds, in means over some steps."""
+    panel = figure.panel(title, "step", log("mean squared error"), legend_columns=2)
+    width = max(1, sweep.sizes["step"] // 60)
+    losses = sweep.loss.coarsen(step=width, boundary="trim").mean().median("seed")
+    for value, color in zip(sweep[axis].values, shades(sweep.sizes[axis])):
+        curve = losses.sel({axis: value})
+        panel.curve(width * np.arange(curve.size), curve, "-", name.format(value), color)

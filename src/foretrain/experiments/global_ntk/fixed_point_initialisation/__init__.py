@@ -1,1 +1,0 @@
-"""Figure 8: recurrent matrices with added fixed points."""

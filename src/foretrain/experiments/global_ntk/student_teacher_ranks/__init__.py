@@ -1,1 +1,0 @@
-"""Figure 5: ranks against gain and input rank."""
