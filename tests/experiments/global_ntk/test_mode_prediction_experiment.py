@@ -12,8 +12,8 @@ import xarray
 
 from foretrain.empirical.mode_prediction import PREDICTORS, predict_modes
 from foretrain.empirical.target_modes import target_modes
-from foretrain.experiments.global_ntk.mode_prediction import entry as experiment
-from foretrain.experiments.global_ntk.mode_prediction.training import Training, mode_rates, outputs, stacked
+from foretrain.experiments.global_ntk import mode_prediction as experiment
+from foretrain.experiments.global_ntk.stacked_training import Training, mode_rates, outputs, stacked
 from foretrain.experiments.parts import Parts
 from foretrain.support.seeds import spawn
 from foretrain.training.tasks.memory_pro import MemoryPro

@@ -71,7 +71,7 @@ EXPERIMENTS = (
         "mode-prediction",
         "Modes that gradient descent learns within a budget, foretold from the initial NTK",
         f"{_SOURCE}, corollary 2, tested forward",
-        "foretrain.experiments.global_ntk.mode_prediction.entry:mode_prediction",
+        "foretrain.experiments.global_ntk.mode_prediction:mode_prediction",
         resumable=True,
         seconds=125,
     ),

@@ -42,6 +42,7 @@ _SETTLED = 1e-8  # largest change of a unit in one step at which a network has c
 _TANGENT_STEPS = 200
 _FOLLOWED = 16  # states whose Lyapunov exponents are averaged
 _UNITS = 256
+_TYPESET = {"basis": "points $k e_i$", "signs": "points k × signs"}
 _COLORS = {0: INK, 1: BLUE, 2: ORANGE, 3: GREEN}  # by number of added points
 _ATTRACTORS = {"basis": (1, 2, 4, 8), "signs": (1, 2, 4, 6)}  # 2^added and 2 added; the origin without points
 
@@ -345,7 +346,7 @@ def _draw(data: xarray.Dataset) -> Figure:
                 figure, data.trajectory.sel(family=family).isel(shown_added=added).values, family, added
             )
     gain = r"gain: spectral radius of $W_\perp$"
-    for family, name in FAMILIES.items():
+    for family, name in _TYPESET.items():
         panel = figure.panel(f"{name}: attractors", gain, Axis("attractors found", low=-0.4))
         for added, color in _COLORS.items():
             counts = data.attractors.sel(family=family, added=added).mean("draw")
@@ -370,7 +371,7 @@ def _draw(data: xarray.Dataset) -> Figure:
 def _draw_trajectories(figure: Figure, paths: Array, family: str, added: int) -> None:
     gain, reach = _SHOWN_GAIN[family], 1.15 * max(1.1, float(np.abs(paths[:, 10:]).max()))
     rests = " (never rests)" if not added and gain > 1 else ""
-    title = f"{FAMILIES[family]}, gain {gain:g}: {added} added{rests}"
+    title = f"{_TYPESET[family]}, gain {gain:g}: {added} added{rests}"
     axes = (Axis(f"along point {number}", low=-reach, high=reach) for number in (1, 2))
     legend = "best" if added == 1 and family == "signs" else ""
     panel = figure.panel(title, *axes, equal=True, legend=legend)

@@ -16,14 +16,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.global_ntk.mode_prediction.drawing import draw
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.support.answers import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    Axis,
+    Figure,
+    names_axis,
+    shades,
+)
 from foretrain.support.seeds import generator, spawn
 
 if TYPE_CHECKING:
@@ -39,6 +50,14 @@ _BUDGETS = (0.025, 0.25, 0.5, 1.0)  # of all steps
 _ANGLES = 8  # evenly spread, where modes are seen
 _BATCH = 8  # new random angles for every step
 _SURE = 2.0  # standard errors that make a difference
+_CELLS = {"gru": "GRU", "rnn": "vanilla RNN"}
+_COLORS = {"linearised": PURPLE, "flow": BLUE, "rayleigh": ORANGE, "proxy": GREEN}
+_NOTES = {
+    "linearised": "steps of the frozen kernel; where lr is above its stable rate it says that nothing is learned",
+    "flow": "the frozen kernel in small steps",
+    "rayleigh": "each mode alone at its rate |(V* (x) I) adj|^2",
+    "proxy": "V V* (x) R R* without propagation; a forward pass only",
+}
 
 
 @dataclass(frozen=True)
@@ -58,26 +77,15 @@ class Plan:
     cells: dict[Cell, _Setting]
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(
-        64,
-        10,
-        4,
-        {
-            "gru": _Setting((1.0, 1.4, 1.7, 2.0, 2.3, 2.6), 0.02, 400),
-            "rnn": _Setting((0.8, 0.9, 1.0, 1.1, 1.2, 1.3), 0.005, 1200),
-        },
-    ),
-    Scale.PAPER: Plan(
-        256,
-        30,
-        4,
-        {
-            "gru": _Setting((1.6, 1.75, 1.85, 1.95, 2.05, 2.2), 0.004, 400),
-            "rnn": _Setting((0.9, 1.0, 1.1, 1.2, 1.3, 1.4), 0.001, 800),
-        },
-    ),
+_QUICK: dict[Cell, _Setting] = {
+    "gru": _Setting((1.0, 1.4, 1.7, 2.0, 2.3, 2.6), 0.02, 400),
+    "rnn": _Setting((0.8, 0.9, 1.0, 1.1, 1.2, 1.3), 0.005, 1200),
 }
+_PAPER: dict[Cell, _Setting] = {
+    "gru": _Setting((1.6, 1.75, 1.85, 1.95, 2.05, 2.2), 0.004, 400),
+    "rnn": _Setting((0.9, 1.0, 1.1, 1.2, 1.3, 1.4), 0.001, 800),
+}
+PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(64, 10, 4, _QUICK), Scale.PAPER: Plan(256, 30, 4, _PAPER)}
 
 
 def mode_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
@@ -95,7 +103,7 @@ def mode_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
     data.attrs = {"units": plan.units, "period": plan.period, "threshold": _THRESHOLD}
     scores = _scored(data)
     rows = _table(scores)
-    return Result(_verdict(scores), rows, scores, partial(draw, scores))
+    return Result(_verdict(scores), rows, scores, partial(_draw, scores))
 
 
 def _one_gain(plan: Plan, cell: Cell, gain: float, seed: np.random.SeedSequence) -> xarray.Dataset:
@@ -105,7 +113,7 @@ def _one_gain(plan: Plan, cell: Cell, gain: float, seed: np.random.SeedSequence)
 
     from foretrain.empirical.mode_prediction import PREDICTORS, predict_modes
     from foretrain.empirical.target_modes import target_modes
-    from foretrain.experiments.global_ntk.mode_prediction.training import Training
+    from foretrain.experiments.global_ntk.stacked_training import Training
     from foretrain.training.tasks.memory_pro import MemoryPro
     from foretrain.training.tasks.recurrent import Recurrent
 
@@ -124,25 +132,16 @@ def _one_gain(plan: Plan, cell: Cell, gain: float, seed: np.random.SeedSequence)
     target = target_modes(y.reshape(-1, 3).numpy())
     course = run.run(cell, [model.float() for model in models], target, training)
     forecast = np.stack([[each.residual[name] for name in PREDICTORS] for each in found])
-    dims = ("draw", "mode", "progress")
-    return xarray.Dataset(
-        {
-            "forecast": (("draw", "predictor", *dims[1:]), forecast),
-            "left": (dims, course.left),
-            "growth": (("draw", "mode", "budget"), course.rates[..., 1:] / course.rates[..., :1]),
-            "half_time": (("draw", "mode"), np.stack([each.half_time for each in found])),
-            "largest_rate": ("draw", [each.largest_rate for each in found]),
-            "gain": gain,
-            "lr": setting.lr,
-            "steps": setting.steps,
-        },
-        {
-            "predictor": list(PREDICTORS),
-            "mode": [1, 2, 3],
-            "progress": np.linspace(0, 1, _LOOKS + 1),
-            "budget": list(_BUDGETS),
-        },
-    )
+    values = {
+        "forecast": (("draw", "predictor", "mode", "progress"), forecast),
+        "left": (("draw", "mode", "progress"), course.left),
+        "growth": (("draw", "mode", "budget"), course.rates[..., 1:] / course.rates[..., :1]),
+        "half_time": (("draw", "mode"), np.stack([each.half_time for each in found])),
+        "largest_rate": ("draw", [each.largest_rate for each in found]),
+    }
+    labels = {"predictor": list(PREDICTORS), "mode": [1, 2, 3], "progress": np.linspace(0, 1, _LOOKS + 1)}
+    data = xarray.Dataset(values, {**labels, "budget": list(_BUDGETS)})
+    return data.assign(gain=gain, lr=setting.lr, steps=setting.steps)
 
 
 def _scored(data: xarray.Dataset) -> xarray.Dataset:
@@ -168,35 +167,21 @@ def _at_budgets(values: xarray.DataArray) -> xarray.DataArray:
 
 
 def _table(data: xarray.Dataset) -> tuple[Row, ...]:
-    rows = [_hit_row(data, name) for name in data.predictor.values]
-    rows.append(
-        Row(
-            "base rate, one answer for all cases",
-            "",
-            _mean(data.constant),
-            _error(data.constant),
-            note="the rate above: the usual outcome for every cell, mode and budget, from the same networks",
-        )
-    )
-    for dim, called in _PARTS.items():
-        there = [value for value in called if value in data[dim].values]
-        rows += [_breakdown_row(data.sel({dim: [value]}), called[value]) for value in there]
-    rows += [_confusion_row(data, name) for name in data.predictor.values]
-    rows += [_rank_row(data, name) for name in data.predictor.values]
+    names = data.predictor.values
+    note = "the rate above: the usual outcome for every cell, mode and budget, from the same networks"
+    base = _mean(data.constant), _error(data.constant)
+    rows = [_hit_row(data, name) for name in names]
+    rows.append(Row("base rate, one answer for all cases", "", *base, note=note))
+    kinds: dict[str, Mapping[Any, str]] = {
+        "cell": _CELLS,
+        "mode": {1: "mode 1 (fixation)", 2: "mode 2 (angle)", 3: "mode 3 (angle)"},
+        "budget": {part: f"budget of {part:.3g} of all steps" for part in _BUDGETS},
+    }
+    for dim, words in kinds.items():
+        there = [value for value in words if value in data[dim].values]
+        rows += [_breakdown_row(data.sel({dim: [value]}), words[value]) for value in there]
+    rows += [_confusion_row(data, name) for name in names] + [_rank_row(data, name) for name in names]
     return (*rows, *_failure_rows(data))
-
-
-_PARTS: dict[str, dict[str | float, str]] = {
-    "cell": {"gru": "GRU", "rnn": "vanilla RNN"},
-    "mode": {1: "mode 1 (fixation)", 2: "mode 2 (angle)", 3: "mode 3 (angle)"},
-    "budget": {part: f"budget of {part:.3g} of all steps" for part in _BUDGETS},
-}
-_NOTES = {
-    "linearised": "steps of the frozen kernel; where lr is above its stable rate it says that nothing is learned",
-    "flow": "the frozen kernel in small steps",
-    "rayleigh": "each mode alone at its rate |(V* (x) I) adj|^2",
-    "proxy": "V V* (x) R R* without propagation; a forward pass only",
-}
 
 
 def _hit_row(data: xarray.Dataset, predictor: str) -> Row:
@@ -229,12 +214,8 @@ def _error(cases: xarray.DataArray) -> float:
 
 def _confusion_row(data: xarray.Dataset, predictor: str) -> Row:
     foreseen, learned = data.foreseen.sel(predictor=predictor), data.learned
-    counts = [
-        int((foreseen & learned).sum()),
-        int((~foreseen & ~learned).sum()),
-        int((foreseen & ~learned).sum()),
-        int((~foreseen & learned).sum()),
-    ]
+    cases = (foreseen & learned, ~foreseen & ~learned, foreseen & ~learned, ~foreseen & learned)
+    counts = [int(case.sum()) for case in cases]
     told = "learned and foreseen {}, neither {}, foreseen only {}, learned only {}".format(*counts)
     return Row(f"cases, {predictor}", f"{data.learned.size} cases", told)
 
@@ -250,13 +231,8 @@ def _rank_row(data: xarray.Dataset, predictor: str) -> Row:
     value = _rank_correlation(told, found)
     picks = generator(0).integers(networks, size=(400, networks))
     error = float(np.nanstd([_rank_correlation(told[:, pick], found[:, pick]) for pick in picks]))
-    return Row(
-        f"rank correlation of shares left, modes 2 and 3, {predictor}",
-        "above 0",
-        value,
-        error,
-        agrees=value > _SURE * error,
-    )
+    title = f"rank correlation of shares left, modes 2 and 3, {predictor}"
+    return Row(title, "above 0", value, error, value > _SURE * error)
 
 
 def _rank_correlation(first: Array, second: Array) -> float:
@@ -282,29 +258,21 @@ def _failure_rows(data: xarray.Dataset) -> tuple[Row, ...]:
     }
     values = {name: each.values[np.isfinite(each.values)] for name, each in growth.items()}
     missed, still = values["learned but not foreseen"], values["neither"]
-    chance = (
-        float(mannwhitneyu(missed, still, alternative="greater").pvalue) if missed.size and still.size else 1
-    )
+    chance = 1.0
+    if missed.size and still.size:
+        chance = float(mannwhitneyu(missed, still, alternative="greater").pvalue)
+    rows = [
+        Row(f"growth of a mode's rate <m, Theta m>, {name} (median)", "", float(np.median(each)))
+        for name, each in values.items()
+        if each.size
+    ]
+    title = "modes learned though not foreseen have a kernel that grew towards them"
+    claim, here = "more than those not learned", f"chance {chance:.2g} by the rank-sum test"
+    note = f"{missed.size} cases against {still.size}, flow; cases of one network are not independent"
+    rows.append(Row(title, claim, here, None, True if chance < 0.01 else None, note))
+    title = "networks whose learning rate is above the largest stable one of the frozen kernel"
     above = int((data.lr > data.largest_rate).sum())
-    return (
-        *(
-            Row(f"growth of a mode's rate <m, Theta m>, {name} (median)", "", float(np.median(each)))
-            for name, each in values.items()
-            if each.size
-        ),
-        Row(
-            "modes learned though not foreseen have a kernel that grew towards them",
-            "more than those not learned",
-            f"chance {chance:.2g} by the rank-sum test",
-            agrees=True if chance < 0.01 else None,
-            note=f"{missed.size} cases against {still.size}, flow; cases of one network are not independent",
-        ),
-        Row(
-            "networks whose learning rate is above the largest stable one of the frozen kernel",
-            "",
-            f"{above} of {data.largest_rate.size}",
-        ),
-    )
+    return (*rows, Row(title, "", f"{above} of {data.largest_rate.size}"))
 
 
 def _verdict(data: xarray.Dataset) -> str:
@@ -319,3 +287,92 @@ def _verdict(data: xarray.Dataset) -> str:
         f"networks with hit rates {hits}, against {_mean(data.base):.1%} for the usual outcome of cell, mode and "
         f"budget and {_mean(data.constant):.1%} for one answer to all {data.learned.size} cases."
     )
+
+
+def _draw(data: xarray.Dataset) -> Figure:
+    """Forecast against outcome for two forecasts, hit rates, and courses of some networks of both cells."""
+    size = f"{data.attrs['units']} units, {3 * data.attrs['period']} steps"
+    title = f"Memory-Pro, {size}: modes learned by SGD, foretold from the initial NTK"
+    figure = Figure(title, columns=3, size=(16, 9.5))
+    _draw_scatter(figure, data.sel(predictor="flow"), "frozen NTK, gradient flow")
+    _draw_scatter(figure, data.sel(predictor="rayleigh"), "each mode at its own rate (Cor. 2)")
+    _draw_hits(figure, data)
+    _draw_gains(figure, data)
+    for cell in data.cell.values:
+        _draw_courses(figure, data.sel(cell=cell), _CELLS[cell])
+    return figure
+
+
+def _draw_scatter(figure: Figure, data: xarray.Dataset, title: str) -> None:
+    """Shares left after half of the steps, coloured by gain."""
+    x, y = Axis("share foretold to be left", low=0, high=1.13), Axis("share left by SGD", low=0, high=1.6)
+    panel = figure.panel(f"{title}, half of the steps", x, y, legend="upper left", legend_columns=2)
+    panel.region((0, _THRESHOLD), _THRESHOLD, 1.13, color="#f1f1f4", alpha=1)
+    panel.region((_THRESHOLD, 1.13), 0, _THRESHOLD, color="#f1f1f4", alpha=1)
+    panel.note(0.02, 0.55, "foretold, not learned", FAINT)
+    panel.note(0.53, 0.04, "learned, not foretold", FAINT)
+    panel.curve([0, 1.1], [0, 1.1], color=FAINT, width=1)
+    colors = shades(data.sizes["level"])
+    for cell, marker in zip(data.cell.values, "o^"):
+        at = data.sel(cell=cell).sel(progress=0.5, method="nearest")
+        for level, color in enumerate(colors):
+            for mode in at.mode.values:
+                one = at.isel(level=level).sel(mode=mode)
+                told, left = (np.minimum(abs(values), 1.1) for values in (one.forecast, one.left))
+                panel.curve(told, left, marker, "", color, hollow=mode == 1)
+        panel.legend_entry(marker, f"{_CELLS[cell]}, angle")
+    panel.legend_entry("o", "fixation (open)", hollow=True)
+    panel.legend_entry("o", "low gain", colors[0])
+    panel.legend_entry("o", "high gain", colors[-1])
+
+
+def _draw_hits(figure: Figure, data: xarray.Dataset) -> None:
+    """Hit rates by predictor and budget, with the base rate of each budget."""
+    budgets = names_axis([f"{100 * part:g} %" for part in data.budget.values], "budget, part of all steps")
+    y = Axis("hit rate", low=0.2, high=1.3)
+    panel = figure.panel("hit rate, error over networks", budgets, y, legend_columns=2)
+    places = np.arange(data.sizes["budget"])
+    for shift, name in enumerate(data.predictor.values):
+        single = data.hit.sel(predictor=name).mean("mode").stack(network=("cell", "level", "draw"))
+        error = single.std("network", ddof=1) / np.sqrt(single.sizes["network"])
+        where = places + 0.2 * (shift - 1.5)
+        panel.bars(where, single.mean("network"), name, _COLORS[name], error=error, width=0.19)
+    ends = np.add.outer(places, [-0.42, 0.42, np.nan]).ravel()  # a line for each budget
+    for values, dash, label in ((data.base, "-", "by cell and mode"), (data.constant, ":", "one answer")):
+        rates = values.mean([dim for dim in values.dims if dim != "budget"])
+        panel.curve(ends, np.repeat(rates, 3), dash, f"base rate, {label}", INK)
+
+
+def _draw_gains(figure: Figure, data: xarray.Dataset) -> None:
+    """Share of angle modes that are learned, against the gain's place among the gains."""
+    gains = zip(*(data.gain.sel(cell=cell).values for cell in data.cell.values))
+    label = f"gain ({', below '.join(_CELLS[cell] for cell in data.cell.values)})"
+    x = names_axis(["\n".join(f"{gain:g}" for gain in pair) for pair in gains], label)
+    title, y = "angle modes learned, all budgets", "share of cases learned"
+    panel = figure.panel(title, x, y, legend_columns=2)
+    for cell, style in zip(data.cell.values, ("o-", "o--")):
+        own = data.sel(cell=cell, mode=[2, 3])
+        flow, rayleigh = (own.foreseen.sel(predictor=name) for name in ("flow", "rayleigh"))
+        curves = {"SGD": (own.learned, INK), "flow": (flow, BLUE), "rayleigh": (rayleigh, ORANGE)}
+        for name, (values, color) in curves.items():
+            shares = values.mean(("draw", "mode", "budget"))
+            panel.curve(np.arange(shares.size), shares, style, f"{_CELLS[cell]}: {name}", color)
+
+
+def _draw_courses(figure: Figure, data: xarray.Dataset, name: str) -> None:
+    """Mode 2 of one network for some gains: trained, by flow, and at its own rate."""
+    title, y = f"{name}: mode 2, one network per gain, and budgets", Axis("share left", low=0)
+    panel = figure.panel(title, "step", y, legend_columns=4)
+    steps = float(data.steps.max()) * data.progress
+    for level, color in enumerate(shades(data.sizes["level"])):
+        if level not in (0, 2, 3, 4):
+            continue
+        one = data.isel(level=level, draw=0).sel(mode=2)
+        panel.curve(steps, abs(one.left), "-", f"gain {float(one.gain):g}", color, width=2)
+        panel.curve(steps, abs(one.forecast.sel(predictor="flow")), "--", "", color, width=1.3)
+        panel.curve(steps, abs(one.forecast.sel(predictor="rayleigh")), ":", "", color, width=1.3)
+    for style, words in (("-", "SGD"), ("--", "flow"), (":", "own rate")):
+        panel.legend_entry(style, words)
+    panel.level(y=_THRESHOLD)
+    for part in data.budget.values:
+        panel.level(x=part * steps[-1])

@@ -1,1 +1,0 @@
-"""Corollary 2 tested forward: which modes are learned within a budget."""
