@@ -144,7 +144,7 @@ def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
         low, high = axis.high, axis.low
     if axis.room or axis.reverse or axis.low is not None or axis.high is not None:
         getattr(axes, f"set_{which}lim")(low, high)
-    if axis.scale == "log" and axis.ticks is None and 0 < abs(np.log10(high / low)) < 1.7:
+    if axis.scale == "log" and axis.ticks is None and 0 < abs(np.log10(high / low)) < 2.0:
         # Less than two powers of ten: plain numbers at 1, 2 and 5 say more than one power.
         drawn.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
         drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -1,1 +1,0 @@
-"""Figures 6, 9 and 10: ranks of attention blocks."""
