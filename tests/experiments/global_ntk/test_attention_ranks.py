@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from foretrain.experiments.global_ntk.attention_ranks import entry as experiment
-from foretrain.experiments.global_ntk.attention_ranks import measurement as measuring
-from foretrain.experiments.global_ntk.attention_ranks import table as rows_module
-from foretrain.experiments.global_ntk.attention_ranks.measurement import Cell
-from foretrain.experiments.global_ntk.attention_ranks.training import Course, trained
+from foretrain.experiments.global_ntk import attention_blocks as measuring
+from foretrain.experiments.global_ntk import attention_ranks as experiment
+from foretrain.experiments.global_ntk import attention_rows as rows_module
+from foretrain.experiments.global_ntk.attention_blocks import Cell, Course, trained
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row
 from foretrain.support.seeds import spawn

@@ -1,14 +1,15 @@
-"""Ranks of the global-state NTK of attention blocks at initialization, cell by cell of a sweep.
+"""Attention blocks, cell by cell of a sweep: ranks of their global-state NTK at initialization, and their training.
 
 The state is every internal variable with a value at each step (queries, keys, values, attention, its mix, hidden
 layers, output) side by side. Ranks are participation ratios tr(A)^2 / tr(A^2). Reduced kernels are true partial
 traces (15); "pairs" is the other contraction, where a vector is spread evenly over the traced axis and the result
 averaged. Every cell is measured on the same number of drawn networks and inputs, which give the standard errors.
+Whether a lifted rank helps is told by gradient descent on one-dimensional Gaussian sequences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from foretrain.experiments.parts import Parts
 from foretrain.support.progress import track
-from foretrain.support.seeds import spawn
+from foretrain.support.seeds import integer, spawn
 
 if TYPE_CHECKING:
     import torch
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
     from foretrain.training.tasks import AttentionBlock, FourierFeatures
 
 Array = NDArray[np.float64]
+Seed = np.random.SeedSequence
 
 HIDDEN_LAYERS = 3
 _ACCURACY = 0.05  # of one rank, relative
 _ACCURACY_IN_SPACE = 0.1  # where networks with one input differ by a factor of two
 _SHARE = 0.95
 _SPECTRUM = 150
+_RATE = 0.15
+_TRAINING, _FRESH = 32, 256  # sequences
 _MLP = tuple(f"hidden {place}" for place in range(1, HIDDEN_LAYERS + 1))
 
 
@@ -73,7 +77,7 @@ class Cell:
         given = self.width_of_input
         return given + min(self.heads * given, self.attention) + HIDDEN_LAYERS * self.mlp
 
-    def features(self, seed: np.random.SeedSequence) -> FourierFeatures | None:
+    def features(self, seed: Seed) -> FourierFeatures | None:
         """Those in front of the block."""
         from foretrain.training.tasks import FourierFeatures
 
@@ -82,10 +86,7 @@ class Cell:
         return FourierFeatures.random(self.n_in, self.waves, self.scale, seed) if self.waves else None
 
     def block(
-        self,
-        for_weights: np.random.SeedSequence,
-        for_features: np.random.SeedSequence,
-        dtype: torch.dtype | None = None,
+        self, for_weights: Seed, for_features: Seed, dtype: torch.dtype | None = None
     ) -> AttentionBlock:
         """A drawn network; in float32 unless another precision is asked for."""
         import torch
@@ -119,9 +120,11 @@ def measured(
     """
     found = {}
     for cell in track(list(dict.fromkeys(cells)), "settings of the attention block"):
-        part = parts.get(
-            f"{cell.name} {' '.join(quantities)}", partial(_measure, cell, quantities, draws, seed)
+        name, measure = (
+            f"{cell.name} {' '.join(quantities)}",
+            partial(_measure, cell, quantities, draws, seed),
         )
+        part = parts.get(name, measure)
         found[cell] = {str(name): np.asarray(part[name].values, dtype=float) for name in part.data_vars}
     return found
 
@@ -177,43 +180,37 @@ def _measure(cell: Cell, quantities: Sequence[str], draws: int, seed: int) -> xa
     return xarray.Dataset({name: ("draw", np.array(values)) for name, values in rows.items()})
 
 
-def _temporal(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+def _temporal(cell: Cell, seed: Seed) -> dict[str, float]:
     """Of NTK_temp: its rank, and the number of modes that hold 95 % of its trace."""
     rank, matrix = _reduced(_kernel(cell, seed), "temporal", seed)
     return {"temporal": rank, "modes": _modes_needed(matrix)}
 
 
-def _spatial(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+def _spatial(cell: Cell, seed: Seed) -> dict[str, float]:
     return {"spatial": _reduced(_kernel(cell, seed), "spatial", seed)[0]}
 
 
-def _total(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
-    kernel = _kernel(cell, seed)
-    return {"total": kernel.effective_rank(accuracy=_ACCURACY, seed=seed).value}
+def _total(cell: Cell, seed: Seed) -> dict[str, float]:
+    return {"total": _kernel(cell, seed).effective_rank(accuracy=_ACCURACY, seed=seed).value}
 
 
-def _pairs(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+def _pairs(cell: Cell, seed: Seed) -> dict[str, float]:
     """The contraction with the vector of ones instead of the partial trace."""
-    kernel = _kernel(cell, seed)
-    over = {"temporal": ("unit",), "spatial": ("batch", "time")}
-    return {
-        f"{name}_pairs": kernel.pair_sum(over=axes, normalize=True)
-        .effective_rank(accuracy=_ACCURACY, seed=seed)
-        .value
-        for name, axes in over.items()
-    }
+    kernel, found = _kernel(cell, seed), {}
+    for name, axes in (("temporal", ("unit",)), ("spatial", ("batch", "time"))):
+        summed = kernel.pair_sum(over=axes, normalize=True)
+        found[f"{name}_pairs"] = summed.effective_rank(accuracy=_ACCURACY, seed=seed).value
+    return found
 
 
-def _of_mlp(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+def _of_mlp(cell: Cell, seed: Seed) -> dict[str, float]:
     """The same ranks with the hidden layers of the MLP as the only states."""
     kernel = _kernel(cell, seed, _MLP)
-    return {
-        "temporal_mlp": _reduced(kernel, "temporal", seed)[0],
-        "spatial_mlp": _reduced(kernel, "spatial", seed)[0],
-    }
+    temporal, spatial = _reduced(kernel, "temporal", seed)[0], _reduced(kernel, "spatial", seed)[0]
+    return {"temporal_mlp": temporal, "spatial_mlp": spatial}
 
 
-def _sites(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
+def _sites(cell: Cell, seed: Seed) -> dict[str, float]:
     """The rank of V V* in float64, and the participation ratio of the inputs."""
     import torch
 
@@ -225,10 +222,7 @@ def _sites(cell: Cell, seed: np.random.SeedSequence) -> dict[str, float]:
 
 
 def _kernel(
-    cell: Cell,
-    seed: np.random.SeedSequence,
-    names: Sequence[str] | None = None,
-    dtype: torch.dtype | None = None,
+    cell: Cell, seed: Seed, names: Sequence[str] | None = None, dtype: torch.dtype | None = None
 ) -> GlobalNTK:
     """NTK_S of a drawn block on drawn sequences; in float32 unless another precision is asked for."""
     from foretrain.empirical.global_ntk import global_ntk
@@ -240,9 +234,7 @@ def _kernel(
     return global_ntk(GlobalState(block, names), x)
 
 
-def _reduced(
-    kernel: GlobalNTK, kind: Literal["temporal", "spatial"], seed: np.random.SeedSequence
-) -> tuple[float, Tensor]:
+def _reduced(kernel: GlobalNTK, kind: Literal["temporal", "spatial"], seed: Seed) -> tuple[float, Tensor]:
     """A reduced kernel and its rank."""
     from foretrain.empirical.global_ntk.reduced_views import reduced_view
 
@@ -258,7 +250,7 @@ def _modes_needed(matrix: Tensor) -> float:
     return int((values.cumsum(0) < _SHARE * values.sum()).sum()) + 1
 
 
-_QUANTITIES: dict[str, Callable[[Cell, np.random.SeedSequence], dict[str, float]]] = {
+_QUANTITIES: dict[str, Callable[[Cell, Seed], dict[str, float]]] = {
     "temporal": _temporal,
     "spatial": _spatial,
     "total": _total,
@@ -266,3 +258,59 @@ _QUANTITIES: dict[str, Callable[[Cell, np.random.SeedSequence], dict[str, float]
     "mlp": _of_mlp,
     "sites": _sites,
 }
+
+
+@dataclass(frozen=True)
+class Course:
+    """How long blocks are trained, and how many of a kind."""
+
+    steps: int
+    draws: int
+
+
+def trained(cells: Mapping[str, Cell], course: Course, seed: int, parts: Parts) -> xarray.Dataset:
+    """Mean squared errors by kind of input: ``loss`` (kind, draw, step), ``fresh_loss`` on sequences not trained on.
+
+    Both are relative to the mean square of the target. Kinds share teachers, sequences and the number of steps.
+    """
+    import xarray
+
+    runs = {
+        kind: parts.get(f"training {kind}", partial(_runs, cell, course, seed))
+        for kind, cell in cells.items()
+    }
+    return xarray.concat(list(runs.values()), "kind").assign_coords(kind=list(runs))
+
+
+def _runs(cell: Cell, course: Course, seed: int) -> xarray.Dataset:
+    import xarray
+
+    sources = track(spawn(seed, course.draws), f"training with {cell.name}")
+    losses, fresh = zip(*(_run(cell, course.steps, own) for own in sources), strict=True)
+    return xarray.Dataset(
+        {"loss": (("draw", "step"), np.stack(losses)), "fresh_loss": ("draw", np.array(fresh))}
+    )
+
+
+def _run(cell: Cell, steps: int, seed: Seed) -> tuple[Array, float]:
+    """Full-batch gradient descent; a teacher, sequences and weights of its own for every draw."""
+    import torch
+
+    from foretrain.training.tasks import GaussianSequences
+
+    for_weights, for_inputs, for_features, for_fresh, for_teacher = spawn(seed, 5)
+    task = GaussianSequences(cell.n_in, cell.steps, teacher=integer(for_teacher))
+    x, y = task.batch(_TRAINING, for_inputs)
+    block = cell.block(for_weights, for_features)
+    optimizer = torch.optim.SGD(block.parameters(), _RATE)
+    losses = np.empty(steps + 1)
+    for step in range(steps + 1):
+        optimizer.zero_grad()
+        loss = (block(x) - y).square().mean() / y.square().mean()
+        losses[step] = loss.item()
+        if step < steps:
+            loss.backward()
+            optimizer.step()
+    with torch.no_grad():
+        x, y = task.batch(_FRESH, for_fresh)
+        return losses, float((block(x) - y).square().mean() / y.square().mean())

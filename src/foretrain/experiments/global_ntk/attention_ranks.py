@@ -2,7 +2,7 @@
 
 Three questions (figures 6, 9, 10 and section A.5 of Hazelden et al.): does the rank in time follow the dimension of
 the input, do the ranks in space and in total follow the width while heads hardly matter, and do Fourier features lift
-the rank of one-dimensional input. What the state is, and how ranks are measured, is said in ``measurement``.
+the rank of one-dimensional input. What the state is, and how ranks are measured, is said in ``attention_blocks``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.global_ntk.attention_ranks.measurement import (
+from foretrain.experiments.global_ntk.attention_blocks import (
     Cell,
+    Course,
     log_slope,
     measured,
     modes_shown,
     spread,
+    trained,
 )
-from foretrain.experiments.global_ntk.attention_ranks.table import fourier_rows, input_rows, width_rows
-from foretrain.experiments.global_ntk.attention_ranks.training import Course, trained
+from foretrain.experiments.global_ntk.attention_rows import fourier_rows, input_rows, width_rows
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Scale
+from foretrain.support import answers
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, PURPLE, RED, Axis, Figure, log
 
 if TYPE_CHECKING:
     import xarray
@@ -35,7 +38,10 @@ Found = dict[Cell, dict[str, NDArray[np.float64]]]
 _N_X = (5, 10, 15)
 _SHOWN = (1, 5, 100)  # dimensions of the input whose modes are shown, at n_x = 10
 _WITH_PAIRS = (1, 10, 100)  # where the other contraction is taken too
-_RANKS = ("temporal", "spatial", "total")
+_OF_N_X = dict(zip(_N_X, (BLUE, ORANGE, GREEN), strict=True))
+_STATE = "one attention block (64) + 3 x 128 MLP at initialization, 50 steps"
+_TITLES = {"temporal": "rank in time", "spatial": "rank in space", "total": "total rank"}
+_RANKS = tuple(_TITLES)
 _MODEST = 8  # dimension of the input where the MLP's width is swept, and that the verdict speaks of
 _KINDS = {
     "plain": Cell(1),
@@ -85,8 +91,6 @@ PLANS: Mapping[Scale, Plan] = {
 
 def input_dimension(plan: Plan, seed: int, parts: Parts) -> Result:
     """The rank in time against the dimension of the input, for 5, 10 and 15 sequences; modes at 10."""
-    from foretrain.experiments.global_ntk.attention_ranks.drawing import draw_input_dimension
-
     cells = [[Cell(n_in, n_x) for n_in in plan.n_in] for n_x in _N_X]
     of_ten = cells[_N_X.index(10)]
     with_pairs = [Cell(n_in) for n_in in _WITH_PAIRS]
@@ -108,13 +112,11 @@ def input_dimension(plan: Plan, seed: int, parts: Parts) -> Result:
         f"rank(V V*) keeps the bound (A.5.3) in {int((data.site_rank <= data.bound).sum())} of "
         f"{data.site_rank.size} blocks."
     )
-    return Result(verdict, input_rows(data), data, partial(draw_input_dimension, data))
+    return Result(verdict, input_rows(data), data, partial(_draw_input_dimension, data))
 
 
 def width_and_heads(plan: Plan, seed: int, parts: Parts) -> Result:
     """Ranks in time, in space and in total against the width of the attention, of the MLP, and the heads."""
-    from foretrain.experiments.global_ntk.attention_ranks.drawing import draw_width_and_heads
-
     given = plan.inputs_of_widths
     take = partial(measured, draws=plan.draws, seed=seed, parts=parts)
     by_width = [[Cell(n_in, attention=width) for width in plan.attention] for n_in in given]
@@ -136,13 +138,11 @@ def width_and_heads(plan: Plan, seed: int, parts: Parts) -> Result:
         f"{power['total']:.2f}, that in time to the power {power['temporal']:.3f}; from {plan.heads[0]} to "
         f"{plan.heads[-1]} heads the rank in time changes by {change:.2%}."
     )
-    return Result(verdict, width_rows(data), data, partial(draw_width_and_heads, data))
+    return Result(verdict, width_rows(data), data, partial(_draw_width_and_heads, data))
 
 
 def fourier_features(plan: Plan, seed: int, parts: Parts) -> Result:
     """The rank in time of one-dimensional input with and without Fourier features, and what it does for learning."""
-    from foretrain.experiments.global_ntk.attention_ranks.drawing import draw_fourier_features
-
     counts = (0, *plan.octaves)
     take = partial(measured, draws=plan.draws, seed=seed, parts=parts)
     cells = [[Cell(1, n_x, octaves=octaves) for octaves in counts] for n_x in _N_X]
@@ -160,7 +160,7 @@ def fourier_features(plan: Plan, seed: int, parts: Parts) -> Result:
         f"{float(left.sel(kind='8 octaves')):.2f} of the target's mean square instead of "
         f"{float(left.sel(kind='plain')):.2f}."
     )
-    return Result(verdict, fourier_rows(data), data, partial(draw_fourier_features, data))
+    return Result(verdict, fourier_rows(data), data, partial(_draw_fourier_features, data))
 
 
 def _modes(seed: int, parts: Parts) -> xarray.Dataset:
@@ -177,11 +177,9 @@ def _grid(
     """Quantities of a table of cells, by draw."""
     import xarray
 
-    dims = (*places, "draw")
-    values = {
-        name: (dims, np.array([[found[cell][name] for cell in row] for row in cells])) for name in names
-    }
-    return xarray.Dataset(values, {name: list(where) for name, where in places.items()})
+    values = {name: np.array([[found[cell][name] for cell in row] for row in cells]) for name in names}
+    labels = {name: list(where) for name, where in places.items()}
+    return xarray.Dataset({name: ((*places, "draw"), each) for name, each in values.items()}, labels)
 
 
 def _line(
@@ -189,3 +187,125 @@ def _line(
 ) -> xarray.Dataset:
     """The same for one row of cells."""
     return _grid(found, names, [cells], row=[0], **places).isel(row=0, drop=True)
+
+
+def _means(
+    panel: answers.Panel,
+    places: xarray.DataArray,
+    values: xarray.DataArray,
+    style: str,
+    label: str,
+    color: str,
+) -> None:
+    """Means over draws with their standard errors."""
+    error = values.std("draw", ddof=1) / np.sqrt(values.sizes["draw"])
+    panel.curve(places, values.mean("draw"), style, label, color, error=error, size=4)
+
+
+def _draw_input_dimension(data: xarray.Dataset) -> Figure:
+    """Ranks and sites against n_in above, spectra and leading modes at n_x = 10 below."""
+    title = f"The rank in time follows the dimension of the input: {_STATE}"
+    figure = Figure(title, layout="AABBCC DEFGHI", heights=(1.6, 1), size=(15, 8))
+    x = log("dimension of the input $n_{in}$")
+    panel = figure.panel("Participation ratio of NTK$_{temp}$", x, log("rank in time"))
+    sites = figure.panel(
+        "Exact rank of the weight sites; batch x time dotted", x, Axis("rank of V V*", low=0)
+    )
+    most = data.sel(n_x=_N_X[-1])
+    sites.curve(data.n_in, most.bound, "-", "$3n_{in} + n_{attn} + (L-1)n_{mlp}$ (A.5.3)", INK)
+    sharper = "$n_{in} + min(n_{in}, n_{attn}) + (L-1)n_{mlp}$"
+    sites.curve(data.n_in, most.sharper_bound, ":", sharper, INK)
+    for n_x, color in _OF_N_X.items():
+        own = data.sel(n_x=n_x)
+        panel.curve(data.n_in, own.input.mean("draw"), "--", "", color, width=1, alpha=0.7)
+        _means(panel, data.n_in, own.temporal, "o-", f"all states, $n_x$ = {n_x}", color)
+        sites.level(y=own.places, color=color, dash=":")
+        sites.curve(data.n_in, own.site_rank.mean("draw"), "o", f"found, $n_x$ = {n_x}", color)
+    _means(panel, data.n_in, data.temporal_mlp, "s-", "MLP's states only, $n_x$ = 10", PURPLE)
+    _means(panel, data.n_in_of_pairs, data.temporal_pairs, "x-", "all pairs of units, $n_x$ = 10", RED)
+    panel.legend_entry("--", "the inputs' own, X X*")
+    spectra = figure.panel(
+        "Spectrum of NTK$_{temp}$, $n_x$ = 10", log("mode"), log("share of the trace", 1e-5, 1.5)
+    )
+    for place, color in zip(data.shown.values.tolist(), PALETTE):
+        own = data.sel(shown=place)
+        spectra.curve(np.arange(1, own.share.size + 1), own.share, "-", f"$n_{{in}}$ = {place}", color)
+        for mode in (0, 1):
+            title = f"$n_{{in}}$ = {place}, mode {mode + 1}: {float(own.share[mode]):.1%}"
+            first = "" if len(figure.panels) > 3 else "sequence"
+            shape = figure.panel(title, "time", Axis(first, reverse=True))
+            shape.heat_map(own.shape_of_mode.isel(leading=mode), diverging=True)
+    return figure
+
+
+def _draw_width_and_heads(data: xarray.Dataset) -> Figure:
+    """Three ranks against the attention's width above, against heads below; the MLP's width at the end."""
+    title = "Width sets the ranks in space and in total, heads hardly matter: $n_x$ = 10, at initialization"
+    figure = Figure(title, columns=4, size=(17, 8))
+    sweeps = {
+        "attention": ("width", "width of the attention $n_{attn}$", ""),
+        "heads": ("heads", "heads", "_by_heads"),
+    }
+    colors = answers.shades(data.sizes["n_in"])
+    for dim, (word, label, ending) in sweeps.items():
+        for name, title in _TITLES.items():
+            both = data[name], data[f"{name}_by_heads"]  # one scale for both rows
+            low, high = min(float(each.min()) for each in both), max(float(each.max()) for each in both)
+            given = ", $n_{attn}$ = 64" if dim == "heads" else ""
+            x, y = log(label, ticks=data[dim].values), log(title, low / 2, 1.5 * high)
+            legend = "best" if (dim, name) == ("attention", "spatial") else ""
+            panel = figure.panel(f"{title.capitalize()} by {word}{given}", x, y, legend=legend)
+            for n_in, color in zip(data.n_in.values.tolist(), colors, strict=True):
+                values = data[f"{name}{ending}"].sel(n_in=n_in)
+                _means(panel, data[dim], values, "o-", f"$n_{{in}}$ = {n_in}", color)
+            if (dim, name) == ("heads", "temporal"):
+                alone = data.temporal_of_one_input
+                _means(panel, data.heads, alone, "o-", "$n_{in}$ = 1", FAINT)
+                panel.note(2, float(alone.max()), "$n_{in}$ = 1", FAINT, above=True)
+        if dim == "attention":
+            title = "Rank in space by the MLP's width, $n_{in}$ = 8"
+            panel = figure.panel(title, log("width of the MLP", ticks=data.mlp.values), log("rank in space"))
+            _means(panel, data.mlp, data.spatial_by_mlp, "o-", "all states", BLUE)
+            _means(panel, data.mlp, data.mlp_spatial_by_mlp, "s-", "MLP's states only", PURPLE)
+    _draw_changes(figure, data)
+    return figure
+
+
+def _draw_changes(figure: Figure, data: xarray.Dataset) -> None:
+    """By which factor each rank changes over a sweep, the largest of all inputs."""
+    x, y = answers.names_axis(["time", "space", "total"]), log("largest over smallest", 0.9)
+    panel = figure.panel("Largest change of each rank", x, y)
+    sweeps = {
+        "over $n_{in}$": ([data[f"{name}_by_heads"].sel(heads=1) for name in _RANKS], "n_in", GREEN),
+        "over width": ([data[name] for name in _RANKS], "attention", BLUE),
+        "over heads": ([data[f"{name}_by_heads"] for name in _RANKS], "heads", ORANGE),
+    }
+    for place, (label, (ranks, dim, color)) in enumerate(sweeps.items()):
+        means = [rank.mean("draw") for rank in ranks]
+        factors = [float((mean.max(dim) / mean.min(dim)).max()) for mean in means]
+        texts = [f"{factor:.3g}" for factor in factors]
+        panel.bars(np.arange(3) + 0.27 * (place - 1), factors, label, color, width=0.25, texts=texts)
+
+
+def _draw_fourier_features(data: xarray.Dataset) -> Figure:
+    """Ranks against octaves and against the frequency of random waves; losses of gradient descent."""
+    title = f"Fourier features lift the rank of one-dimensional input: {_STATE}"
+    figure, counts = Figure(title, columns=3, size=(15, 5)), data.octaves[1:]
+    x, y = log("octaves of sin and cos", ticks=counts.values), log("rank in time")
+    panel = figure.panel("Frequencies 1, 2, 4, ...", x, y)
+    for n_x, color in _OF_N_X.items():
+        own = data.temporal.sel(n_x=n_x)
+        _means(panel, counts, own.isel(octaves=slice(1, None)), "o-", f"$n_x$ = {n_x}", color)
+        panel.level(y=own.isel(octaves=0).mean(), color=color, dash="--")
+    panel.curve(counts, 2 * counts, ":", "number of features", INK)
+    panel.legend_entry("--", "without features")
+    panel = figure.panel("64 random frequencies", log("standard deviation of the frequency"), y)
+    _means(panel, data.scale, data.temporal_random, "o-", "$n_x$ = 10", PURPLE)
+    plain = data.temporal.sel(n_x=10, octaves=0).mean()
+    panel.level(y=plain, color=INK, dash="--", label="without features")
+    title, y = "Learning a statistic of one-dimensional sequences", log("loss over mean square of the target")
+    panel = figure.panel(title, "step of gradient descent", y)
+    for kind, color in zip(data.kind.values.tolist(), PALETTE, strict=False):
+        for run in data.loss.sel(kind=kind).values:
+            panel.curve(np.arange(run.size), run, "-", kind, color, width=1.1)
+    return figure

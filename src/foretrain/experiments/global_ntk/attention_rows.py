@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.global_ntk.attention_ranks.measurement import (
+from foretrain.experiments.global_ntk.attention_blocks import (
     Sampled,
     log_slope,
     rank_correlation,
@@ -50,7 +50,8 @@ def width_rows(data: xarray.Dataset) -> tuple[Row, ...]:
         for name in ("spatial", "total"):
             values = data[name].sel(n_in=n_in).values
             rows += _follows(f"n_in = {n_in}: {_CALLED[name]}", "n_attn", widths, values)
-    by_input = {name: _over_inputs(data, name) for name in ("temporal", "total")}
+    # How much ranks change over the dimensions of the input, at the source's width.
+    by_input = {name: spread(data[f"{name}_by_heads"].sel(heads=1).values) for name in ("temporal", "total")}
     for n_in in data.n_in.values.tolist():
         values = data.temporal.sel(n_in=n_in).values
         rows.append(_hardly(f"n_in = {n_in}: rank in time over n_attn", values, by_input["temporal"], "n_in"))
@@ -64,28 +65,17 @@ def fourier_rows(data: xarray.Dataset) -> tuple[Row, ...]:
     rows: list[Row] = []
     for n_x in data.n_x.values.tolist():
         plain, lifted = (data.temporal.sel(n_x=n_x, octaves=count).values for count in (0, 8))
-        factor = sampled(lifted / plain)
-        rows.append(
-            Row(
-                f"n_x = {n_x}: rank in time with 8 octaves over that without",
-                "above 1",
-                factor.mean,
-                factor.error,
-                factor.mean - 1 > _SIGMAS * factor.error,
-            )
-        )
+        factor, title = sampled(lifted / plain), f"n_x = {n_x}: rank in time with 8 octaves over that without"
+        rows.append(Row(title, "above 1", *factor, factor.mean - 1 > _SIGMAS * factor.error))
         with_some = data.temporal.sel(n_x=n_x, octaves=octaves[1:]).values
         rows += _follows(f"n_x = {n_x}: rank in time", "the number of octaves", octaves[1:], with_some)
     few, more = (data.modes.sel(n_x=10, octaves=count).values for count in (0, 8))
     rows.append(_more_modes("without features and with 8 octaves", few, more))
     note = "64 normal frequencies: what counts is how fine the waves are, not only how many"
-    scales = data.scale.values.tolist()
-    rows += _follows(
-        "64 random waves: rank in time", "the frequency", scales, data.temporal_random.values, note
-    )
-    return _with_words(
-        [*rows, *_learning(data)], f"n_x sequences; an octave is a sine and a cosine; {_IN_TIME}"
-    )
+    scales, values = data.scale.values.tolist(), data.temporal_random.values
+    rows += _follows("64 random waves: rank in time", "the frequency", scales, values, note)
+    words = f"n_x sequences; an octave is a sine and a cosine; {_IN_TIME}"
+    return _with_words([*rows, *_learning(data)], words)
 
 
 def _with_words(rows: Sequence[Row], words: str) -> tuple[Row, ...]:
@@ -106,24 +96,17 @@ def _follows(what: str, where: str, places: Sequence[float], values: Array, note
     agrees = correlation >= _RISES
     yield Row(f"{what}: rank correlation with {where}", "follows it", correlation, None, agrees, note)
     agrees = slope.mean > _SIGMAS * slope.error
-    yield Row(f"{what}: power of {where}", "above 0", slope.mean, slope.error, agrees)
+    yield Row(f"{what}: power of {where}", "above 0", *slope, agrees)
 
 
 def _hardly(what: str, values: Array, other: Sampled, than: str) -> Row:
     """The change over places (places, draws) as a share of another change, in logarithms."""
     change = spread(values)
-    share = change.mean / other.mean
+    share, error = change.mean / other.mean, change.error / other.mean
     factors = np.exp([change.mean, other.mean])
     note = f"at most {_HARDLY} is hardly; a factor of {factors[0]:.3f} against {factors[1]:.3g}"
-    agrees = share + change.error / other.mean <= _HARDLY
-    return Row(
-        f"{what}: log change as a share of that over {than}",
-        "hardly any",
-        share,
-        change.error / other.mean,
-        agrees,
-        note,
-    )
+    title = f"{what}: log change as a share of that over {than}"
+    return Row(title, "hardly any", share, error, share + error <= _HARDLY, note)
 
 
 def _values_in_time(data: xarray.Dataset) -> Iterator[Row]:
@@ -132,7 +115,7 @@ def _values_in_time(data: xarray.Dataset) -> Iterator[Row]:
     for n_in in data.n_in.values.tolist():
         rank, given = sampled(ten.temporal.sel(n_in=n_in).values), float(ten.input.sel(n_in=n_in).mean())
         beside = f"{given:.3g} of the inputs"
-        yield Row(f"n_x = 10, n_in = {n_in}: rank in time", beside, rank.mean, rank.error, None, _ORIENTATION)
+        yield Row(f"n_x = 10, n_in = {n_in}: rank in time", beside, *rank, None, _ORIENTATION)
     few, many = (ten.modes.isel(n_in=place).values for place in (0, -1))
     yield _more_modes("smallest and largest n_in", few, many)
 
@@ -147,13 +130,11 @@ def _more_modes(where: str, few: Array, many: Array) -> Row:
 
 def _other_readings(data: xarray.Dataset) -> Iterator[Row]:
     """The average over all pairs of units, and the MLP's states alone."""
+    note = "the average over all pairs of units, a different matrix; expected: the partial trace"
     for n_in in data.n_in_of_pairs.values.tolist():
         pairs = sampled(data.temporal_pairs.sel(n_in_of_pairs=n_in).values)
         trace = float(data.temporal.sel(n_x=10, n_in=n_in).mean())
-        note = "the average over all pairs of units, a different matrix; expected: the partial trace"
-        yield Row(
-            f"n_x = 10, n_in = {n_in}: rank in time, all pairs", trace, pairs.mean, pairs.error, None, note
-        )
+        yield Row(f"n_x = 10, n_in = {n_in}: rank in time, all pairs", trace, *pairs, None, note)
     alone = data.temporal_mlp
     note = (
         "follows n_in too, but levels off near the number of sequences: at initialization the attention is almost an "
@@ -162,33 +143,22 @@ def _other_readings(data: xarray.Dataset) -> Iterator[Row]:
     name = "n_x = 10: rank in time of the MLP's states alone"
     yield from _follows(name, "n_in", data.n_in.values.tolist(), alone.values, note)
     last = sampled(alone.isel(n_in=-1).values)
-    yield Row(f"{name}, largest n_in", "of the order of n_x = 10", last.mean, last.error)
+    yield Row(f"{name}, largest n_in", "of the order of n_x = 10", *last)
 
 
 def _bounds(data: xarray.Dataset) -> Iterator[Row]:
     """rank(V V*) in float64 (A.5.3), and the sharper bound that three equal sites and linear heads give."""
     broken = int((data.site_rank > np.minimum(data.bound, data.places)).sum())
-    count = data.site_rank.size
-    yield Row(
-        f"blocks of {count} that break rank(V V*) <= 3 n_in + n_attn + (L-1) n_mlp",
-        0.0,
-        broken,
-        None,
-        not broken,
-        "V: what weights read, side by side: X for queries, keys and values, the attention's result, L - 1 layers",
-    )
+    title = f"blocks of {data.site_rank.size} that break rank(V V*) <= 3 n_in + n_attn + (L-1) n_mlp"
+    note = "V: what weights read, side by side: X for queries, keys and values, the attention's result, L - 1 layers"
+    yield Row(title, 0.0, broken, None, not broken, note)
     most = data.isel(n_x=-1)
     for n_in in data.n_in.values.tolist():
-        here, bound = int(most.site_rank.sel(n_in=n_in).max()), int(most.bound.sel(n_in=n_in))
-        sharper = int(most.sharper_bound.sel(n_in=n_in))
+        own = most.sel(n_in=n_in)
+        here, bound, sharper = int(own.site_rank.max()), int(own.bound), int(own.sharper_bound)
         note = f"at most {sharper} too: X occurs three times, and what a head reads has the rank of X"
         name = f"n_x = {int(most.n_x)}, n_in = {n_in}: rank(V V*), at most"
         yield Row(name, float(bound), here, None, here <= min(bound, sharper), note)
-
-
-def _over_inputs(data: xarray.Dataset, name: str) -> Sampled:
-    """How much a rank changes over the dimensions of the input, at the source's width."""
-    return spread(data[f"{name}_by_heads"].sel(heads=1).values)
 
 
 def _mlp_widths(data: xarray.Dataset) -> Iterator[Row]:
@@ -199,10 +169,9 @@ def _mlp_widths(data: xarray.Dataset) -> Iterator[Row]:
         "not seen in the whole state, where most of the trace is that of queries, keys and values: the width that "
         "counts there is the attention's; it is seen in the MLP's own states (next rows)"
     )
-    yield Row("n_in = 8: rank in space: power of n_mlp", "above 0", whole.mean, whole.error, None, note)
-    yield from _follows(
-        "n_in = 8: rank in space of the MLP's states", "n_mlp", widths, data.mlp_spatial_by_mlp.values
-    )
+    yield Row("n_in = 8: rank in space: power of n_mlp", "above 0", *whole, None, note)
+    own = data.mlp_spatial_by_mlp.values
+    yield from _follows("n_in = 8: rank in space of the MLP's states", "n_mlp", widths, own)
 
 
 def _heads(data: xarray.Dataset, by_input: dict[str, Sampled]) -> Iterator[Row]:
@@ -237,15 +206,12 @@ def _learning(data: xarray.Dataset) -> Iterator[Row]:
     plain = data.loss.sel(kind="plain").isel(step=-1).values
     for kind in data.kind.values.tolist()[1:]:
         ratio = sampled(np.log(data.loss.sel(kind=kind).isel(step=-1).values / plain))
-        yield Row(
+        title, helps = (
             f"{kind}: log of the final loss over that without features",
-            "below 0",
-            ratio.mean,
-            ratio.error,
             ratio.mean < -_SIGMAS * ratio.error,
-            "ours: the source measures at initialization only",
         )
+        yield Row(title, "below 0", *ratio, helps, "ours: the source measures at initialization only")
+    note = "not a claim of the source; to fit more of the training set is not yet to generalise"
     for kind in data.kind.values.tolist():
         fresh = sampled(data.fresh_loss.sel(kind=kind).values)
-        note = "not a claim of the source; to fit more of the training set is not yet to generalise"
-        yield Row(f"{kind}: loss on fresh sequences", "", fresh.mean, fresh.error, None, note)
+        yield Row(f"{kind}: loss on fresh sequences", "", *fresh, None, note)
