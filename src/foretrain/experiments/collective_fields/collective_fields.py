@@ -153,10 +153,9 @@ def _learning(plan: Plan, depth: int, seed: Seed) -> xarray.Dataset:
     model, x, y = _network(plan, depth, spawn(seed, 1)[0])
     rate = 0.1 * _largest_rate(model, x)
     record = record_fields(model, x, y, plan.steps, rate, every=plan.every, readout="mean")
-    share = record.kernel_trace / record.kernel_trace.sum("layer")
-    return xarray.Dataset(
-        {"share": share, "loss": record.loss, "trace": record.kernel_trace.sum("layer")}
-    ).drop_attrs()
+    trace = record.kernel_trace.sum("layer")
+    values = {"share": record.kernel_trace / trace, "loss": record.loss, "trace": trace}
+    return xarray.Dataset(values).drop_attrs()
 
 
 def _without_weights(plan: Plan, seed: Seed) -> xarray.Dataset:

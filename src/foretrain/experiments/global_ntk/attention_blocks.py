@@ -182,8 +182,11 @@ def _measure(cell: Cell, quantities: Sequence[str], draws: int, seed: int) -> xa
 
 def _temporal(cell: Cell, seed: Seed) -> dict[str, float]:
     """Of NTK_temp: its rank, and the number of modes that hold 95 % of its trace."""
+    import torch
+
     rank, matrix = _reduced(_kernel(cell, seed), "temporal", seed)
-    return {"temporal": rank, "modes": _modes_needed(matrix)}
+    values = torch.linalg.eigvalsh(matrix).flip(0).clamp_min(0)
+    return {"temporal": rank, "modes": int((values.cumsum(0) < _SHARE * values.sum()).sum()) + 1}
 
 
 def _spatial(cell: Cell, seed: Seed) -> dict[str, float]:
@@ -241,13 +244,6 @@ def _reduced(kernel: GlobalNTK, kind: Literal["temporal", "spatial"], seed: Seed
     accuracy = _ACCURACY if kind == "temporal" else _ACCURACY_IN_SPACE
     view = reduced_view(kernel, kind, accuracy=accuracy, seed=seed)
     return view.rank.value, view.matrix
-
-
-def _modes_needed(matrix: Tensor) -> float:
-    import torch
-
-    values = torch.linalg.eigvalsh(matrix).flip(0).clamp_min(0)
-    return int((values.cumsum(0) < _SHARE * values.sum()).sum()) + 1
 
 
 _QUANTITIES: dict[str, Callable[[Cell, Seed], dict[str, float]]] = {

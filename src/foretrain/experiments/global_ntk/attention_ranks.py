@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.global_ntk.attention_blocks import (
-    Cell,
-    Course,
-    log_slope,
-    measured,
-    modes_shown,
-    spread,
-    trained,
-)
+from foretrain.experiments.global_ntk import attention_blocks as blocks
+from foretrain.experiments.global_ntk.attention_blocks import Cell, Course, log_slope, measured
 from foretrain.experiments.global_ntk.attention_rows import fourier_rows, input_rows, width_rows
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Scale
@@ -91,6 +84,8 @@ PLANS: Mapping[Scale, Plan] = {
 
 def input_dimension(plan: Plan, seed: int, parts: Parts) -> Result:
     """The rank in time against the dimension of the input, for 5, 10 and 15 sequences; modes at 10."""
+    import xarray
+
     cells = [[Cell(n_in, n_x) for n_in in plan.n_in] for n_x in _N_X]
     of_ten = cells[_N_X.index(10)]
     with_pairs = [Cell(n_in) for n_in in _WITH_PAIRS]
@@ -99,7 +94,8 @@ def input_dimension(plan: Plan, seed: int, parts: Parts) -> Result:
     data = _grid(found, ("temporal", "modes", "site_rank", "input"), cells, n_x=_N_X, n_in=plan.n_in)
     data = data.merge(_line(take(of_ten, ["mlp"]), ("temporal_mlp",), of_ten, n_in=plan.n_in))
     pairs = _line(take(with_pairs, ["pairs"]), ("temporal_pairs",), with_pairs, n_in_of_pairs=_WITH_PAIRS)
-    data = data.merge(pairs).merge(_modes(seed, parts))
+    shown = [parts.get(f"modes {n_in}", partial(blocks.modes_shown, Cell(n_in), seed)) for n_in in _SHOWN]
+    data = data.merge(pairs).merge(xarray.concat(shown, "shown").assign_coords(shown=list(_SHOWN)))
     places = ("n_x", "n_in")
     data["bound"] = (places, [[cell.site_bound for cell in row] for row in cells])
     data["sharper_bound"] = (places, [[cell.sharper_bound for cell in row] for row in cells])
@@ -132,7 +128,7 @@ def width_and_heads(plan: Plan, seed: int, parts: Parts) -> Result:
     data = data.merge(lone.rename(temporal="temporal_of_one_input"))
     data = data.merge(of_mlp.rename(spatial="spatial_by_mlp", spatial_mlp="mlp_spatial_by_mlp"))
     power = {name: log_slope(plan.attention, data[name].sel(n_in=_MODEST).values).mean for name in _RANKS}
-    change = np.expm1(spread(data.temporal_by_heads.sel(n_in=_MODEST).values).mean)
+    change = np.expm1(blocks.spread(data.temporal_by_heads.sel(n_in=_MODEST).values).mean)
     verdict = (
         f"At n_in = {_MODEST} the ranks in space and in total grow as n_attn to the power {power['spatial']:.2f} and "
         f"{power['total']:.2f}, that in time to the power {power['temporal']:.3f}; from {plan.heads[0]} to "
@@ -151,7 +147,7 @@ def fourier_features(plan: Plan, seed: int, parts: Parts) -> Result:
     waves = [Cell(1, waves=64, scale=width) for width in plan.scales]
     random = _line(take(waves, ["temporal"]), ("temporal",), waves, scale=plan.scales)
     data = data.merge(random.rename(temporal="temporal_random"))
-    data = data.merge(trained(_KINDS, plan.course, seed, parts).rename(draw="run"))
+    data = data.merge(blocks.trained(_KINDS, plan.course, seed, parts).rename(draw="run"))
     ten = data.temporal.sel(n_x=10).mean("draw")
     left = data.loss.isel(step=-1).mean("run")
     verdict = (
@@ -161,14 +157,6 @@ def fourier_features(plan: Plan, seed: int, parts: Parts) -> Result:
         f"{float(left.sel(kind='plain')):.2f}."
     )
     return Result(verdict, fourier_rows(data), data, partial(_draw_fourier_features, data))
-
-
-def _modes(seed: int, parts: Parts) -> xarray.Dataset:
-    """Spectra and leading modes at the dimensions shown."""
-    import xarray
-
-    shown = [parts.get(f"modes {n_in}", partial(modes_shown, Cell(n_in), seed)) for n_in in _SHOWN]
-    return xarray.concat(shown, "shown").assign_coords(shown=list(_SHOWN))
 
 
 def _grid(

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.experiments.global_ntk.attention_blocks import (
-    Sampled,
-    log_slope,
-    rank_correlation,
-    sampled,
-    spread,
-)
+from foretrain.experiments.global_ntk import attention_blocks as blocks
+from foretrain.experiments.global_ntk.attention_blocks import Sampled, log_slope, sampled, spread
 from foretrain.experiments.registry import Row
 
 if TYPE_CHECKING:
@@ -92,7 +87,7 @@ _CALLED = {"temporal": "rank in time", "spatial": "rank in space", "total": "tot
 
 def _follows(what: str, where: str, places: Sequence[float], values: Array, note: str = "") -> Iterator[Row]:
     """Rank correlation and exponent: values (places, draws)."""
-    correlation, slope = rank_correlation(places, values), log_slope(places, values)
+    correlation, slope = blocks.rank_correlation(places, values), log_slope(places, values)
     agrees = correlation >= _RISES
     yield Row(f"{what}: rank correlation with {where}", "follows it", correlation, None, agrees, note)
     agrees = slope.mean > _SIGMAS * slope.error

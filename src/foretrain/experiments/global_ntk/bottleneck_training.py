@@ -6,6 +6,7 @@ noise, on a coarser schedule, for the alignment of these modes with NTK_S and th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,7 @@ def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:
     import torch
     import xarray
 
+    from foretrain.training.optimizers import shampoo
     from foretrain.training.tasks.memory_pro import MemoryPro
 
     network_seed, data_seed, batch_seed, watch_seed = spawn(seed, 4)
@@ -79,7 +81,8 @@ def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:
     task = MemoryPro(*sizes.periods, noise_variance=training.noise_variance)
     X, Y = task.batch(sizes.inputs, data_seed)
     watch = _Watch.of(task, sizes.angles, watch_seed)
-    optimizer = _optimizer(model, training)
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {"SGD": torch.optim.SGD, "Shampoo": shampoo}
+    optimizer = kinds[training.optimizer](model.parameters(), lr=training.rate)
     source = torch_generator(batch_seed)
     losses, records = [], []
     recorded, sampled = _schedules(training.steps, sizes.records)
@@ -123,16 +126,6 @@ def _network(sizes: Sizes, training: Training, seed: Seed) -> tuple[Recurrent, d
         radius[: training.points] = planted.radius.numpy()
     searched = find_fixed_points(gru, starts=_STARTS, seed=points)
     return model, {"planted_radius": ("point", radius), "stable_points": int(searched.stable.sum())}
-
-
-def _optimizer(model: Recurrent, training: Training) -> torch.optim.Optimizer:
-    import torch
-
-    from foretrain.training.optimizers import shampoo
-
-    if training.optimizer == "Shampoo":
-        return shampoo(model.parameters(), lr=training.rate)
-    return torch.optim.SGD(model.parameters(), lr=training.rate)
 
 
 def _schedules(steps: int, records: int) -> tuple[set[int], set[int]]:

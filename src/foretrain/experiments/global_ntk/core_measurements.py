@@ -51,13 +51,9 @@ def likeness(kernel: GlobalNTK, seed: int) -> xarray.Dataset:
         "direct sum": kernel.cosine(kernel.core, products=16, seed=seed),
         "identity": kernel.cosine(unit, accuracy=_ACCURACY, seed=seed),
     }
-    return xarray.Dataset(
-        {
-            "cosine": ("operator", [estimate.value for estimate in found.values()]),
-            "cosine_error": ("operator", [estimate.standard_error for estimate in found.values()]),
-        },
-        {"operator": list(found)},
-    )
+    values, errors = zip(*((each.value, each.standard_error) for each in found.values()), strict=True)
+    cosines = {"cosine": ("operator", list(values)), "cosine_error": ("operator", list(errors))}
+    return xarray.Dataset(cosines, {"operator": list(found)})
 
 
 def views(kernel: GlobalNTK, seed: int) -> xarray.Dataset:

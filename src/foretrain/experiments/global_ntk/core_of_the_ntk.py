@@ -6,7 +6,7 @@ measurements, without noise. Single targets are learned by plain gradient descen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -67,13 +67,9 @@ def core_of_the_ntk(plan: Plan, seed: int, parts: Parts) -> Result:
     drawing, probing = spawn(seed, 2)
     setting, steps = _Setting(plan, drawing, integer(probing)), list(plan.checkpoints)
     training = parts.get("training", setting.training)
-    cosines = [
-        parts.get(f"cosines at step {step}", partial(setting.cosines, training, step)) for step in steps
-    ]
-    ends = [
-        parts.get(f"views at step {step}", partial(setting.views, training, step))
-        for step in (steps[0], steps[-1])
-    ]
+    look = partial(setting.look, training)
+    cosines = [parts.get(f"cosines at step {n}", partial(look, n, measure.likeness)) for n in steps]
+    ends = [parts.get(f"views at step {n}", partial(look, n, measure.views)) for n in (steps[0], steps[-1])]
     data = [
         training[["loss"]],
         xarray.concat(cosines, dim="checkpoint").assign_coords(checkpoint=steps),
@@ -153,11 +149,10 @@ class _Setting:
         torch.nn.utils.vector_to_parameters(values, model.parameters())
         return model
 
-    def cosines(self, training: xarray.Dataset, step: int) -> xarray.Dataset:
-        return measure.likeness(self.kernel(self.trained(training, step)), self.probing)
-
-    def views(self, training: xarray.Dataset, step: int) -> xarray.Dataset:
-        return measure.views(self.kernel(self.trained(training, step)), self.probing)
+    def look(
+        self, training: xarray.Dataset, step: int, view: Callable[..., xarray.Dataset]
+    ) -> xarray.Dataset:
+        return view(self.kernel(self.trained(training, step)), self.probing)
 
     def pairs(self) -> xarray.Dataset:
         return measure.pair_views(self.kernel(self.start()))
@@ -179,16 +174,10 @@ class _Setting:
             losses = measure.learned(self.start(outputs=1), self.inputs, target, eta, self.plan.steps)
             rows.append((target.numpy(), float(seen.rayleigh[0]), float(seen.cosine[0]), losses, foretold))
         picture, rayleigh, cosine, losses, foretold = (np.stack(part) for part in zip(*rows, strict=True))
-        return xarray.Dataset(
-            {
-                "target": (("target_name", "batch", "time"), picture),
-                "rayleigh": ("target_name", rayleigh),
-                "target_cosine": ("target_name", cosine),
-                "target_loss": (("target_name", "descent_step"), losses),
-                "frozen_loss": (("target_name", "descent_step"), foretold),
-            },
-            {"target_name": list(chosen)},
-        )
+        name, along = "target_name", ("target_name", "descent_step")
+        values = {"target": ((name, "batch", "time"), picture), "rayleigh": (name, rayleigh)}
+        values |= {"target_cosine": (name, cosine), "target_loss": (along, losses)}
+        return xarray.Dataset(values | {"frozen_loss": (along, foretold)}, {name: list(chosen)})
 
 
 def _draw(data: xarray.Dataset) -> Figure:

@@ -91,8 +91,7 @@ def learning_bottleneck(plan: Plan, seed: int, parts: Parts) -> Result:
     data = xarray.concat(found, dim="run", join="exact").assign_coords(run=list(trainings))
     attributes = {"units": plan.sizes.units, "batch": plan.sizes.batch, "noise_variance": plan.noise_variance}
     data = data.assign_attrs(attributes | {f"rate_{name}": rate for name, rate in plan.rates.items()})
-    rows = (*_initial_rows(data), *_network_1_rows(data), *_way_out_rows(data), *_setting_rows(data))
-    return Result(_verdict(data), rows, data, partial(_draw, data))
+    return Result(_verdict(data), _table(data), data, partial(_draw, data))
 
 
 def escape(data: xarray.Dataset, run: str) -> float:
@@ -111,6 +110,10 @@ def _left(data: xarray.Dataset, run: str, mode: int) -> float:
 def _cosine(data: xarray.Dataset, run: str, kind: str, mode: int = 3) -> Array:
     """Over training."""
     return np.asarray(data.cosine.sel(run=run, kind=kind, mode=mode).values)
+
+
+def _table(data: xarray.Dataset) -> tuple[Row, ...]:
+    return (*_initial_rows(data), *_network_1_rows(data), *_way_out_rows(data), *_setting_rows(data))
 
 
 def _initial_rows(data: xarray.Dataset) -> list[Row]:

@@ -106,7 +106,7 @@ def _measured(plan: Plan, cell: str, seed: Seed) -> xarray.Dataset:
     for eta in _STEPS / largest:
         change = _step(model, x, err, eta) - states
         gaps.append(float((change + eta * linear).norm() / (eta * linear.norm())))
-    decrease = kernel.loss_decrease(err)
+    decrease, traced = kernel.loss_decrease(err), kernel.temporal(method="exact").dense()
     slope = float(err.flatten() @ dense @ err.flatten())
     groups = ("weight_ih*", "weight_hh*", "bias*")
     alone = [global_ntk(model, x, parameters=group).dense() for group in groups]
@@ -119,7 +119,7 @@ def _measured(plan: Plan, cell: str, seed: Seed) -> xarray.Dataset:
             "decrease_error": abs(decrease.total / slope - 1),
             "slope_error": abs(_slope_of_loss(model, x, y) / -slope - 1),
             "beyond": max(_beyond(few, err, axis) for axis in (0, 1)),
-            "trace_apart": _trace_apart(kernel),
+            "trace_apart": _apart(kernel.pair_sum(over="unit").dense() / plan.units, traced),
         },
         coords={"step": _STEPS},
     )
@@ -175,13 +175,6 @@ def _beyond(kernel: GlobalNTK, err: torch.Tensor, axis: int) -> float:
     allowed = values * float(err.flatten() @ change.flatten())
     floor = 1e-14 * float(allowed.max())  # rounding of eigenvalues
     return float(((reached - floor) / (allowed + floor)).max())
-
-
-def _trace_apart(kernel: GlobalNTK) -> float:
-    """How far the average over all pairs of units is from the partial trace."""
-    units = kernel.domain.plain("a trace")["unit"]
-    pairs = kernel.pair_sum(over="unit").dense() / units
-    return _apart(pairs, kernel.temporal(method="exact").dense())
 
 
 def _readings(plan: Plan, seed: Seed) -> xarray.Dataset:

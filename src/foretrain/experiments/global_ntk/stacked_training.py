@@ -92,7 +92,7 @@ def outputs(cell: Cell, networks: Stack, x: Tensor) -> Tensor:
     import torch
 
     inner = {name.removeprefix("recurrent.").removesuffix("_l0"): value for name, value in networks.items()}
-    step = {"rnn": _rnn_step, "gru": _gru_step}[cell]
+    step = _gru_step if cell == "gru" else lambda given, product, _: (given + product).tanh()
     given = torch.einsum("bti,mgi->tmbg", x, inner["weight_ih"]) + inner["bias_ih"][:, None]
     weight, bias = inner["weight_hh"].transpose(1, 2), inner["bias_hh"][:, None]
     state = x.new_zeros(len(weight), len(x), weight.shape[1])
@@ -102,10 +102,6 @@ def outputs(cell: Cell, networks: Stack, x: Tensor) -> Tensor:
         states.append(state)
     read = torch.einsum("tmbn,mon->mbto", torch.stack(states), networks["readout.weight"])
     return read + networks["readout.bias"][:, None, None]
-
-
-def _rnn_step(given: Tensor, product: Tensor, _: Tensor) -> Tensor:
-    return (given + product).tanh()
 
 
 def _gru_step(given: Tensor, product: Tensor, state: Tensor) -> Tensor:

@@ -56,9 +56,9 @@ PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(5, 40), Scale.PAPER: Plan(7, 1_
 
 def saddle_corrections(plan: Plan, seed: int) -> Result:
     """Coefficients of the first correction, exact, derived and printed; published times; truncated growth."""
-    import xarray
-
-    data = xarray.merge([_coefficients(plan.halvings), _truncations()])
+    # Growth rates of a graded matrix of our own when only some amplitudes of its second group are kept.
+    growth, kept = truncated_growth(*graded_example(_SIZES)), np.arange(1, _SIZES + 1)
+    data = _coefficients(plan.halvings).assign_coords(kept=kept).assign(growth=("kept", growth))
     rows = (*_time_rows(), *_coefficient_rows(data), *_growth_rows(data, plan.matrices, seed))
     good = all(row.agrees is not False for row in rows if not row.disputed)
     tanh = data.sel(case="tanh, L = 4")
@@ -138,14 +138,6 @@ def _coefficient_rows(data: xarray.Dataset) -> list[Row]:
     title, sign = "tanh, L = 4: sign of λ log(1/ε) in K t, theorem 5", "−" if minus else "+"
     note = "corollary 17 has the minus that the exact flow shows"
     return [*rows, claim_row(title, "+", sign, not minus, note, disputed=True)]
-
-
-def _truncations() -> xarray.Dataset:
-    """Growth rates of a graded matrix of our own when only some amplitudes of its second group are kept."""
-    import xarray
-
-    growth = truncated_growth(*graded_example(_SIZES))
-    return xarray.Dataset({"growth": ("kept", growth)}, coords={"kept": np.arange(1, _SIZES + 1)})
 
 
 def _growth_rows(data: xarray.Dataset, matrices: int, seed: Seed) -> list[Row]:

@@ -159,10 +159,8 @@ def _powers(plan: Plan, seed: Seed) -> xarray.Dataset:
             for column, size in enumerate(_SIZES):
                 drift = imbalance(_network(name, size, first), x, y, _quartic).data["identity"]
                 found[row, place, :, column] = np.abs(drift.values)
-    return xarray.Dataset(
-        {"drift": (("bent", "network", "layer", "size"), found)},
-        coords={"bent": list(_ORDERS), "layer": np.arange(1, _DEPTH), "size": list(_SIZES)},
-    )
+    labels = {"bent": list(_ORDERS), "layer": np.arange(1, _DEPTH), "size": list(_SIZES)}
+    return xarray.Dataset({"drift": (("bent", "network", "layer", "size"), found)}, labels)
 
 
 def _power_rows(data: xarray.Dataset) -> list[Row]:
@@ -185,23 +183,14 @@ def _descents(plan: Plan, seed: Seed) -> xarray.Dataset:
 
     from foretrain.empirical.imbalance import record_imbalance
 
-    change, left, second = [], [], []
+    first, second = spawn(seed, 2)
+    batches, records = [_samples(plan.samples, second)] * plan.steps, []
     for name in track(_CLASSES, "descents"):
-        first, own = spawn(seed, 2)
-        x, y = _samples(plan.samples, own)
-        record = record_imbalance(_network(name, 0.7, first), [(x, y)] * plan.steps, _mean_square, lr=0.02)
-        change.append(record["change"].values)
-        second.append(record["second_order"].values)
-        left.append(np.abs(record["difference"].values).max())
-    dims = ("activation", "step", "pair")
-    return xarray.Dataset(
-        {
-            "change": (dims, np.stack(change)),
-            "second_order": (dims, np.stack(second)),
-            "left": ("activation", left),
-        },
-        coords={"activation": list(_CLASSES)},
-    )
+        records.append(record_imbalance(_network(name, 0.7, first), batches, _mean_square, lr=0.02))
+    dims, values = ("activation", "step", "pair"), ("change", "second_order")
+    courses = {name: (dims, np.stack([record[name].values for record in records])) for name in values}
+    left = [np.abs(record["difference"].values).max() for record in records]
+    return xarray.Dataset({**courses, "left": ("activation", left)}, {"activation": list(_CLASSES)})
 
 
 def _mean_square(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -84,18 +84,11 @@ class Plan:
 
 
 _QUICK = Plan(60, (1.0, 0.3, 0.08), 4096, 4.5, 60, 2, 4, (0.1, 0.05, 0.025), (2, 4, 8, 12), 14)
+_DESCENT = Descent(60, 0.05, 4096, 150_000, 3, every=50)
+_LARGE = replace(_QUICK, points=16384, snapshots=120, samples=8, descent=_DESCENT)
 PLANS: Mapping[Scale, Plan] = {
     Scale.QUICK: _QUICK,
-    Scale.PAPER: replace(
-        _QUICK,
-        points=16384,
-        snapshots=120,
-        samples=8,
-        epsilons=(0.1, 0.05, 0.025, 0.0125),
-        nodes=(2, 4, 8, 16),
-        grid_nodes=24,
-        descent=Descent(60, 0.05, 4096, 150_000, 3, every=50),
-    ),
+    Scale.PAPER: replace(_LARGE, epsilons=(0.1, 0.05, 0.025, 0.0125), nodes=(2, 4, 8, 16), grid_nodes=24),
 }
 
 
@@ -113,20 +106,11 @@ def saddle_modes(plan: Plan, seed: int) -> Result:
         closure=("variables_kept", [plan.block * split.end for split in closures.values()]),
         closure_predicted=("variables_kept", [plan.block * s.predicted for s in closures.values()]),
     )
-    data = data.assign_coords(
-        nodes=list(plan.nodes), channel=list(splits[0].shares), variables_kept=list(closures)
-    )
-    data = data.assign_attrs(
-        homotopy_end=plan.block * splits[-1].end,
-        conservation=max(split.conservation for split in splits),
-        width=plan.width,
-        block_width=plan.block,
-        betas=list(plan.betas),
-        threshold=_THRESHOLD,
-        start_scale=plan.epsilon,
-        points=plan.points,
-        samples=plan.samples,
-    )
+    channels, kept = list(splits[0].shares), max(split.conservation for split in splits)
+    data = data.assign_coords(nodes=list(plan.nodes), channel=channels, variables_kept=list(closures))
+    data.attrs |= {"homotopy_end": plan.block * splits[-1].end, "conservation": kept, "width": plan.width}
+    data.attrs |= {"block_width": plan.block, "betas": list(plan.betas), "threshold": _THRESHOLD}
+    data.attrs |= {"start_scale": plan.epsilon, "points": plan.points, "samples": plan.samples}
     return Result(verdict(data), rows(data, plan.descent), data, partial(_draw, data))
 
 

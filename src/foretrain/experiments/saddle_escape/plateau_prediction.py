@@ -95,11 +95,8 @@ def plateau_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
     """Escape steps of real networks, as given and rescaled as advised: predicted beside stochastic descent."""
     import xarray
 
-    seeds = spawn(seed, len(plan.cases))
-    found = [
-        parts.get(case.name, partial(_measure, plan, case, own))
-        for case, own in track(list(zip(plan.cases, seeds)), "networks")
-    ]
+    cases = track(list(zip(plan.cases, spawn(seed, len(plan.cases)))), "networks")
+    found = [parts.get(case.name, partial(_measure, plan, case, own)) for case, own in cases]
     names = xarray.Variable("case", [case.name for case in plan.cases])
     data = xarray.concat(found, dim=names, join="exact", combine_attrs="drop")
     data = data.assign_attrs(width=plan.width, batch=plan.batch, runs=plan.runs)

@@ -50,17 +50,11 @@ class Plan:
     descent_epsilons: dict[str, tuple[float, ...]]  # by class
 
 
-_FIVE = {"B": (0.03, 0.1), "C": (0.1, 10**-0.5)}  # ends of five, even in the logarithm
+_ENDS = {"B": (0.03, 0.1), "C": (0.1, 10**-0.5)}
+_FIVE = {kind: tuple(np.geomspace(*ends, 5).tolist()) for kind, ends in _ENDS.items()}
 PLANS: Mapping[Scale, Plan] = {
     Scale.QUICK: Plan(14, 4, 16, 0.5, 5, {"B": (0.1,), "C": (0.2, 0.316)}),
-    Scale.PAPER: Plan(
-        14,
-        14,
-        _WIDTH,
-        0.05,
-        5,
-        {kind: tuple(np.geomspace(*ends, 5).tolist()) for kind, ends in _FIVE.items()},
-    ),
+    Scale.PAPER: Plan(14, 14, _WIDTH, 0.05, 5, _FIVE),
 }
 
 
@@ -101,10 +95,8 @@ def _whole(epsilon: Array) -> xarray.Dataset:
         coupling(name, _DEPTH, _WIDTH) * network_times(name, scales, _WIDTH, _THRESHOLD)
         for name in _ACTIVATIONS
     ]
-    return xarray.Dataset(
-        {"network_time": (("activation", "network_epsilon"), np.stack(found))},
-        coords={"activation": list(_ACTIVATIONS), "network_epsilon": epsilon},
-    )
+    coords = {"activation": list(_ACTIVATIONS), "network_epsilon": epsilon}
+    return xarray.Dataset({"network_time": (tuple(coords), np.stack(found))}, coords)
 
 
 def _descend(plan: Plan, name: str, seed: np.random.SeedSequence) -> xarray.Dataset:
