@@ -12,7 +12,7 @@ import xarray as xr
 import foretrain as ft
 from foretrain.compare.build import build, parameter_groups
 from foretrain.experiments import Result, get
-from foretrain.experiments.collective_fields import entry as collective_fields
+from foretrain.experiments.collective_fields import collective_fields
 from foretrain.experiments.effective_theory import gradient_step, nearby_inputs
 from foretrain.support.seeds import spawn
 from foretrain.support.store import load, save
