@@ -18,7 +18,6 @@ from torch import nn
 import foretrain as ft
 from foretrain.compare.comparison import Comparisons
 from foretrain.compare.effective_kernel import compare_effective_kernels
-from foretrain.compare.ensembles import Ensemble, sample_parameters
 from foretrain.compare.trained.ensemble import draw_ensemble
 from foretrain.compare.trained.training import Training
 from foretrain.empirical import NetworkFeatures, predict_modes, tune_block
@@ -37,11 +36,11 @@ from foretrain.empirical.imbalance import imbalance
 from foretrain.empirical.layer_scales import layer_scales
 from foretrain.empirical.target_modes import target_modes
 from foretrain.experiments import run_many
-from foretrain.experiments.sweep import sweep
+from foretrain.experiments.sweep import price, sweep
 from foretrain.operators import Space, SumSpace, dense_operator
 from foretrain.training import Recorder, recording, two_step
 from foretrain.training.fixed_points import find_fixed_points, fixed_point_weights, sign_points
-from foretrain.training.gradient_flow import Problem, gradient_flow, scaled_he, snapshots
+from foretrain.training.gradient_flow import gradient_flow
 
 MSE = nn.functional.mse_loss
 X = np.array([[1.0, 0.5], [0.2, -1.0], [-0.4, 0.3]])
@@ -149,6 +148,10 @@ def recorder() -> Recorder:
     return record
 
 
+def trained(**options: Any) -> Any:
+    return ft.compare(mlp(), X[:2], Y[:2], X[2:], trained=True, widths=[16, 24, 32], **options)
+
+
 @cache
 def state_summary() -> Any:
     return states().summary(states().states, find_readout(recurrent(), sequences(), states()))
@@ -167,12 +170,6 @@ def swept() -> Any:
         'observable = "escape_time"\n[fixed]\nactivation = "tanh"\n[axes]\nepsilon = [0.01, 0.1]\ndepth = [3, 4]\n'
     )
     return sweep(path, workers=1)
-
-
-@cache
-def small_networks() -> tuple[Problem, Any]:
-    problem = Problem("tanh", depth=2, width=4, inputs=2)
-    return problem, scaled_he(problem, 1, [0.1, 0.2], 1)
 
 
 def symmetric_operator() -> Any:
@@ -217,20 +214,13 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "verification": lambda: diagnosis().verify(steps=3),
     "experiment": lambda: ft.experiments.get("parameter-count").run(),
     "comparisons": lambda: Comparisons((comparison(),), 0),
-    "values in batches": lambda: comparison().batches[0],
-    "sizes by width": lambda: comparison().sizes("V"),
     "forecast": lambda: plateau().forecast,
-    "weights of networks": lambda: sample_parameters(mlp(), 2),
-    "batches of networks": lambda: Ensemble(mlp(), X, draws_per_batch=2, batches=2, method="weights", seed=0),
-    "ladder of widths": lambda: comparison().ladder,
     "effective kernels": effective_kernels,
     "power of the width": lambda: effective_kernels().slope("change"),
+    "comparison with trained networks": lambda: trained(draws=80),
+    "comparison to order 1/n": lambda: trained(regime="finite", draws=1600),
     "ensemble": lambda: draw_ensemble(mlp(), X[:2], X[2:], Training(Y[:2], eta=0.1), 4),
-    "scale of a layer": lambda: plateau().layers[0],
-    "bottleneck": lambda: plateau().bottleneck,
-    "scaling law": lambda: plateau().law,
     "verified plateau": plateau_runs,
-    "trained runs": lambda: plateau_runs().networks["given"],
     "layer scales": lambda: layer_scales(shallow(), [1.0, 0.0]),
     "tuned block": lambda: tune_block(
         nn.Sequential(nn.Linear(2, 2), nn.Tanh()).double(), samples()[0], 0.9, draws=4
@@ -269,15 +259,14 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "weights with fixed points": lambda: fixed_point_weights(sign_points(8, 2, 0.5)),
     "fixed points": lambda: find_fixed_points(nn.RNN(2, 4).double(), starts=8),
     "flow of a model": lambda: gradient_flow(shallow(), *tensors(), MSE, max_time=1.0),
-    "networks": lambda: small_networks()[1],
-    "snapshots": lambda: snapshots(*small_networks(), [0.0, 0.1]),
     "recorder": recorder,
     "summary of a recorder": lambda: recorder().summary(),
-    "recorded observable": lambda: recorder().summary().observables["loss"],
     "recording": lambda: (recorder(), recording(folder() / "recording"))[1],
     "two steps": lambda: two_step(network(), tensors()[0], 0.1 * tensors()[1]),
     "several experiments": lambda: run_many(["parameter-count"], workers=1),
+    "record of an experiment": lambda: example("several experiments").records[0],
     "sweep": swept,
+    "price of a sweep": lambda: price(folder() / "times.toml", workers=1) if swept() else None,
 }
 
 

@@ -13,14 +13,12 @@ from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    from foretrain.experiments.sweep import Price
     from foretrain.experiments.sweep.parameters import Parameter
 
 _OWN = (
     'observable = "file.py:function": any function; its parameters are those of its signature, and it returns '
     "numbers, arrays or a dict of these"
 )
-_MOST_ROWS = 24  # of points in the table; the store has all
 
 
 def sweep(
@@ -73,53 +71,8 @@ def sweep(
         spec, store = EXAMPLE, store or Path(EXAMPLE.stem).with_suffix(".sweep")
     options: dict[str, Any] = {"engine": engine, "workers": workers, "retry_failed": retry_failed}
     if dry_run:
-        return _estimate(price(spec, store, **options))
+        return price(spec, store, **options).answer()
     return run(spec, store, extend=extend, **options).answer(quantity)
-
-
-def _estimate(found: Price) -> Answer:
-    from foretrain.support.memory import available_bytes, human_bytes
-
-    seconds = found.seconds_per_point
-    used = min(found.workers, max(found.left, 1))
-    needed, room = found.bytes_per_worker * used, available_bytes()
-    text = [f"{found.count} points: {found.done} done, {found.failed} failed, {found.left} to compute."]
-    if found.left and found.at_least:
-        text.append(
-            f"Time: more than {_duration(found.seconds)} on {used} workers; the point that was tried was not "
-            f"finished after {seconds[0]:.0f} s."
-        )
-    elif found.left and seconds:
-        text.append(
-            f"Time: about {_duration(found.seconds)} on {used} workers; {min(seconds):.3g} to {max(seconds):.3g} s "
-            f"for a point, from {found.measured}."
-        )
-    if needed:
-        text.append(
-            f"Memory: about {human_bytes(found.bytes_per_worker)} for each of {used} workers, {human_bytes(needed)} "
-            f"in all; {human_bytes(room)} are available{'' if needed <= room else ', so use fewer --workers'}."
-        )
-    text += [f"A point that was tried fails: {error}" for error in dict.fromkeys(found.errors)]
-    document = {
-        "points": found.count,
-        "done": found.done,
-        "failed": found.failed,
-        "left": found.left,
-        "workers": found.workers,
-        "seconds": found.seconds,
-        "at_least": found.at_least,
-        "seconds_per_point": list(seconds[:_MOST_ROWS]),
-        "bytes_per_worker": found.bytes_per_worker,
-        "errors": list(found.errors),
-    }
-    return command_answer(document, text)
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.2g} seconds"
 
 
 def _everything() -> Answer:
@@ -165,11 +118,8 @@ def _table(parameters: tuple[Parameter, ...]) -> Table:
 
 
 def _document(name: str, title: str, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
-    return {"name": name, "title": title, "parameters": [_declared(item) for item in parameters]}
-
-
-def _declared(item: Parameter) -> dict[str, Any]:
-    return {"name": item.name, "type": item.type_words, "default": item.default_words, "help": item.help}
+    rows = [{"name": row.pop("parameter"), **row} for row in _table(parameters).records()]
+    return {"name": name, "title": title, "parameters": rows}
 
 
 COMMAND = Command(

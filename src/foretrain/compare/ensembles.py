@@ -12,7 +12,7 @@ deviations; everything after that is float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from foretrain.compare.torch_activation import torch_activation
-from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, spawn, torch_generator
@@ -38,13 +37,13 @@ METHODS = ("weights", "conditional")
 _CHUNK_BYTES = 2**25
 
 
-@dataclass(frozen=True, repr=False)
-class Parameters(Result):
+@dataclass(frozen=True)
+class Parameters:
     """Weights (draws, n_l, n_{l-1}) and biases (draws, n_l, 1) of layers 1..L of many networks."""
 
     mlp: MLP
-    weights: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...] = field(repr=False)
+    biases: tuple[Tensor, ...] = field(repr=False)
 
     def state_dict(self, draw: int) -> dict[str, Tensor]:
         """The parameters of one network, as the network that ``build`` makes loads them."""
@@ -53,11 +52,6 @@ class Parameters(Result):
             found[f"layers.{index}.weight"] = weights[draw]
             found[f"layers.{index}.bias"] = biases[draw, :, 0]
         return found
-
-    def answer(self) -> Answer:
-        """How many networks there are, of which widths."""
-        count, widths = len(self.weights[0]), "-".join(map(str, self.mlp.widths))
-        return fields_answer(self, f"{count} networks of widths {widths}.")
 
 
 def sample_parameters(mlp: MLP, draws: int, seed: Seed = 0) -> Parameters:
@@ -99,15 +93,15 @@ class LayerState:
     normals: Tensor | None = None  # W^(l) / √(C_W / n_{l-1}), (draws, n_l, n_{l-1}); None if not drawn
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Ensemble(Result):
+@dataclass(frozen=True, eq=False)
+class Ensemble:
     """Networks of one architecture on the rows of X, in numbered batches; each batch has a seed of its own.
 
     ``batch(i)`` may be called in any order and on any thread, and gives the same networks.
     """
 
     mlp: MLP
-    X: FloatArray
+    X: FloatArray = field(repr=False)
     draws_per_batch: int
     batches: int
     method: str
@@ -120,12 +114,6 @@ class Ensemble(Result):
             raise unknown_name("sampling method", self.method, METHODS)
         if self.draws_per_batch < 1 or self.batches < 2:
             raise InputError("an ensemble needs at least two batches of at least one network.")
-
-    def answer(self) -> Answer:
-        """How many networks there are, of which widths."""
-        widths = "-".join(map(str, self.mlp.widths))
-        where = f"on {len(self.X)} inputs, by {self.method}"
-        return fields_answer(self, f"{self.draws} networks of widths {widths} {where}.")
 
     @property
     def draws(self) -> int:

@@ -20,7 +20,7 @@ from foretrain.empirical.models.model import Output
 from foretrain.empirical.models.parameters import Chosen, Rates, chosen, rate_of_each, trainable
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.empirical.tangent_kernel.entry import prepare
-from foretrain.support.answers import Answer, Figure, Result, Table, labelled, log, names_axis
+from foretrain.support.answers import Answer, Result, Table, labelled
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.user_warnings import warn_user
@@ -58,21 +58,13 @@ class TwoStep(Result):
         return Answer(
             f"Largest residual {before:.3g}, after the leap {leap:.3g}, after the small step {step:.3g}; "
             f"the condition number of the tangent kernel is {self.condition_number:.3g}.",
-            [Table.of(columns), self.figure],
+            [Table.of(columns)],
             lambda: labelled(
                 {"residual": ("time sample output", torch.stack(self.residuals))},
                 {"condition_number": self.condition_number},
                 time=list(_TIMES),
             ),
         )
-
-    def figure(self) -> Figure:
-        """Largest residual and loss at the three times."""
-        figure = Figure("A giant leap and a small step")
-        panel = figure.panel(x=names_axis(_TIMES), y=log("residual and loss"))
-        panel.curve([0, 1, 2], self.largest, "o-", "largest residual")
-        panel.curve([0, 1, 2], self.losses, "s--", "loss, half the sum of squares")
-        return figure
 
 
 def two_step(

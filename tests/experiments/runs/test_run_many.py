@@ -78,7 +78,7 @@ def test_every_experiment_has_its_record_in_the_order_that_was_asked_for() -> No
         "1 tested rows of 3 experiments agree, 1 disagree (0 of them with an explanation); 1 experiments failed."
     )
     assert [line.partition(" (")[0] for line in told[::2]] == ["1 of 3: bad DISAGREES", "3 of 3: good agrees"]
-    assert repr(run).splitlines()[2:] == ["good: agrees", run.verdict]
+    assert repr(run).startswith(run.verdict)
     assert run.to_dataset().error.sel(experiment="crashed") == run.records[1].error
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-
-from foretrain.support.answers import Result
 
 Array = NDArray[np.float64]
 
@@ -30,11 +28,11 @@ class Entry:
         return f"{self.observable}_{''.join(numbers)}"
 
 
-@dataclass(frozen=True, repr=False)
-class BatchValues(Result):
+@dataclass(frozen=True)
+class BatchValues:
     """One value per batch and entry: their mean is the estimate, their scatter its error."""
 
-    values: Array  # (batches, entries)
+    values: Array = field(repr=False)  # (batches, entries)
 
     @classmethod
     def jackknife(

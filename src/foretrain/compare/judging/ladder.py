@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from foretrain.compare.judging.widths import (
     scaled,
     share_draws,
 )
-from foretrain.support.answers import Answer, Result, Table
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.user_warnings import warn_user
@@ -28,13 +27,13 @@ from foretrain.theory.arguments import is_list
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Ladder(Result):
+@dataclass(frozen=True, eq=False)
+class Ladder:
     """The networks that were measured, from narrow to wide."""
 
     scales: tuple[float, ...]
-    inverse: Array  # 1/n in units of the own width
-    networks: tuple[MLP, ...]
+    inverse: Array = field(repr=False)  # 1/n in units of the own width
+    networks: tuple[MLP, ...] = field(repr=False)
     draws: tuple[int, ...]
     method: str
     batches: int
@@ -46,19 +45,10 @@ class Ladder(Result):
             "weights": "every weight drawn",
             "conditional": "layers drawn from their law given the layer before",
         }[self.method]
-        rungs = (f"{draws:,} of width {widths}" for draws, widths in zip(self.draws, self._widths()))
-        return f"{', '.join(rungs)} ({how})"
-
-    def _widths(self) -> list[str]:
-        """One number where all hidden layers are equally wide, else all of them."""
         hidden = (network.hidden_widths for network in self.networks)
-        return [str(widths[0]) if len(set(widths)) == 1 else "-".join(map(str, widths)) for widths in hidden]
-
-    def answer(self) -> Answer:
-        """The networks by width."""
-        rows = list(zip(self._widths(), self.scales, self.draws, strict=True))
-        statement = f"Networks: {self.description}, in {self.batches} batches."
-        return Answer(statement, [Table(("width", "scale", "networks"), rows)])
+        widths = (str(n[0]) if len(set(n)) == 1 else "-".join(map(str, n)) for n in hidden)
+        rungs = (f"{draws:,} of width {width}" for draws, width in zip(self.draws, widths, strict=True))
+        return f"{', '.join(rungs)} ({how})"
 
     def warn_if_too_deep(self) -> None:
         """Say so where the narrowest network is too narrow for its depth."""

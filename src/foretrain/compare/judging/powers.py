@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from foretrain.support.answers import Answer, Result, fields_answer
+from foretrain.support.answers import Result
 
 if TYPE_CHECKING:
     import xarray
@@ -32,16 +32,12 @@ class Slope(Result):
         """Whether it is the expected power, within three standard errors."""
         return abs(self.value - expected) <= _ALLOWED * self.standard_error
 
-    def answer(self) -> Answer:
-        """The power of the width."""
-        return fields_answer(self, f"n to the power {self}.")
-
     def __str__(self) -> str:
         return f"{self.value:.2f} ± {self.standard_error:.2f}"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Sizes(Result):
+@dataclass(frozen=True, eq=False)
+class Sizes:
     """Mean squares over entries, by width, freed of noise: negative by chance where all is noise."""
 
     square: Array

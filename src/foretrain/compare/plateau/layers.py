@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foretrain.support.answers import Answer, Result, Table, fields_answer
 from foretrain.support.errors import InputError, NotSupportedError
 
 HE_GAIN = math.sqrt(2)  # where the nonlinearity before a layer is not a module of its own
@@ -28,8 +27,8 @@ _FED_BY_ACTIVATION = (
 _NORMALISERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
-@dataclass(frozen=True, repr=False)
-class LayerScale(Result):
+@dataclass(frozen=True)
+class LayerScale:
     """A weight matrix: its Frobenius norm, and the norm at its natural scale."""
 
     name: str
@@ -42,13 +41,9 @@ class LayerScale(Result):
         """Norm over natural norm: 1 passes gradients on at full size, ε << 1 is a bottleneck."""
         return self.norm / self.natural
 
-    def answer(self) -> Answer:
-        """Its norm beside the natural one."""
-        return fields_answer(self, f"{self.name} is at {self.relative:.3g} of its natural scale.")
 
-
-@dataclass(frozen=True, repr=False)
-class Bottleneck(Result):
+@dataclass(frozen=True)
+class Bottleneck:
     """The layers at the smallest scale.
 
     ``epsilon`` is the geometric mean of their relative scales. A layer belongs to them if its relative scale is
@@ -61,12 +56,6 @@ class Bottleneck(Result):
     def count(self) -> int:
         """r of the critical-depth law."""
         return len(self.layers)
-
-    def answer(self) -> Answer:
-        """Its layers and their scales."""
-        rows = [(layer.name, layer.norm, layer.natural, layer.relative) for layer in self.layers]
-        statement = f"{self.count} weight matrices at {self.epsilon:.3g} of their natural scale."
-        return Answer(statement, [Table(("weight matrix", "norm", "natural norm", "share"), rows)])
 
     @property
     def epsilon(self) -> float:

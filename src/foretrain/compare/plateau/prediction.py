@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from foretrain.compare.plateau.levels import FLAT
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.task import Task
-from foretrain.support.answers import INK, Answer, Axis, Figure, Result, fields_answer
+from foretrain.support.answers import Answer, Result, fields_answer, labelled
 from foretrain.support.memory import require_memory
 from foretrain.training.gradient_flow import gradient_flow
 
@@ -85,16 +85,9 @@ class Forecast(Result):
             f"The loss goes from {self.losses[0]:.4g} to {self.losses[-1]:.4g} in {step_text(self.followed)} steps "
             f"({self.status}): {waits if self.has_plateau else 'no plateau'}."
         )
-        return fields_answer(self, statement, parts=[self.figure])
-
-    def figure(self) -> Figure:
-        """The loss along the flow, its level on the plateau and the threshold."""
-        figure = Figure("Loss along the gradient flow")
-        panel = figure.panel(x=Axis("step"), y="loss over all data")
-        panel.level(y=self.level, label="loss at the saddle", dash="--")
-        panel.level(y=self.threshold, label="escaped below", color=INK, dash=":")
-        panel.curve(self.steps, self.losses, "-", "predicted")
-        return figure
+        return fields_answer(
+            self, statement, data=lambda: labelled({"loss": ("step", self.losses)}, step=self.steps)
+        )
 
 
 def forecast(

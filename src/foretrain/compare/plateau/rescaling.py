@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 from foretrain.compare.plateau.layers import Bottleneck
-from foretrain.support.answers import Answer, Result, fields_answer
 
 
-@dataclass(frozen=True, repr=False)
-class ScalingLaw(Result):
+@dataclass(frozen=True)
+class ScalingLaw:
     """Rawal & DeWeese (12): with r layers at ε the plateau lasts ~ ε^-(r-2); r = 2: log(1/ε); r = 1: bounded.
 
     ``halving`` is what the law says one half of ε does to the plateau, ``halving_here`` what this network's own
@@ -58,10 +57,6 @@ class ScalingLaw(Result):
             f"halving ε makes it {self.halving:.3g} times as long by the law"
             f"{own if math.isfinite(self.halving_here) else ''}{'' if self.applies else scope}."
         )
-
-    def answer(self) -> Answer:
-        """The law in words, and its numbers."""
-        return fields_answer(self, self.statement)
 
 
 def factors_to_natural(bottleneck: Bottleneck) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import nn
 from foretrain.compare.plateau.prediction import first_below, step_text
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.task import Task
-from foretrain.support.answers import Answer, Figure, Result, fields_answer
 from foretrain.support.arguments import whole_number
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn, torch_generator
@@ -26,12 +25,12 @@ _PATIENCE = 2.0  # times the prediction, after which a run is given up
 _GRACE = 50  # steps on top, for networks that escape at once
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TrainedRuns(Result):
+@dataclass(frozen=True, eq=False)
+class TrainedRuns:
     """Runs of one network: ``steps`` where the loss over all data was looked at, ``losses`` (runs, steps)."""
 
-    steps: Array
-    losses: Array
+    steps: Array = field(repr=False)
+    losses: Array = field(repr=False)
     predicted: float
     escapes: Array  # by run; inf: not within the steps
     diverged: bool  # whether a run blew up instead of learning
@@ -68,20 +67,6 @@ class TrainedRuns(Result):
         runs = f"{len(self.escapes)} run{'s' if len(self.escapes) > 1 else ''}"
         known = "" if math.isnan(self.error) else off
         return f"escaped at step {step_text(self.measured)}{spread} ({runs}{known})"
-
-    def answer(self) -> Answer:
-        """When the runs escaped, and their losses."""
-        return fields_answer(self, f"{self.statement}.", parts=[self.figure])
-
-    def figure(self) -> Figure:
-        """The loss of every run."""
-        figure = Figure("Real gradient descent")
-        panel = figure.panel(x="step", y="loss over all data")
-        for place, losses in enumerate(self.losses):
-            panel.curve(self.steps, losses, "-", f"run {place + 1}")
-        if math.isfinite(self.predicted):
-            panel.level(x=self.predicted, label="predicted escape", dash="--")
-        return figure
 
 
 def train_runs(

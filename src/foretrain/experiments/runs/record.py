@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from foretrain.support.answers import Answer, Result, fields_answer, picked
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import FileError
 
 if TYPE_CHECKING:
-    from foretrain.experiments.experiment import Result
+    from foretrain.experiments import experiment
 
 _FINISHED, _ANSWER = "finished.json", "answer.json"
 
@@ -27,8 +28,8 @@ class Difference:
     explained: bool
 
 
-@dataclass(frozen=True)
-class Record:
+@dataclass(frozen=True, repr=False)
+class Record(Result):
     """How one experiment ended; its rows that test nothing are in ``rows`` only."""
 
     name: str
@@ -41,7 +42,9 @@ class Record:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, result: Result, seconds: float, warnings: tuple[str, ...] = ()) -> Record:
+    def of(
+        cls, name: str, result: experiment.Result, seconds: float, warnings: tuple[str, ...] = ()
+    ) -> Record:
         """The record of an experiment that came to its end."""
         wrong = [row for row in result.table if row.agrees is False]
         return cls(
@@ -80,10 +83,10 @@ class Record:
             return "agrees"
         return "agrees, but for what is explained" if self.holds else "DISAGREES"
 
-    def to_dict(self) -> dict[str, Any]:
-        """For machines."""
-        counts = {"disagree": self.disagree, "explained": self.explained, "holds": self.holds}
-        return {**asdict(self), **counts}
+    def answer(self) -> Answer:
+        """How it ended."""
+        record = {**asdict(self), **picked(self, "disagree explained holds")}
+        return fields_answer(self, f"{self.name} {self.ending}.", record=record, holds=self.holds)
 
 
 def keep_record(folder: Path, record: Record) -> None:

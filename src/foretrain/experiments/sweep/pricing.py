@@ -15,14 +15,17 @@ from foretrain.experiments.sweep.isolation import LoneWorker, refuse_unsendable
 from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.points import Point
 from foretrain.support import engines
+from foretrain.support.answers import Answer, Part, Result, labelled, picked
+from foretrain.support.memory import available_bytes, human_bytes
 
 _PROBES = 3
 _PROBE_SECONDS = 60.0  # for all of them
+_MOST_SECONDS = 24  # of points, in what machines are told
 _WARM = 2.0  # seconds from which on what a process does once does not matter
 
 
-@dataclass(frozen=True)
-class Price:
+@dataclass(frozen=True, repr=False)
+class Price(Result):
     """What is left of a sweep and what it will take, from points that are finished or were tried."""
 
     count: int
@@ -41,6 +44,37 @@ class Price:
         """Expected for what is left, on all workers."""
         mean = float(np.mean(self.seconds_per_point)) if self.seconds_per_point else 0.0
         return mean * self.left / max(1, min(self.workers, self.left))
+
+    def answer(self) -> Answer:
+        """What is left, and the time and the memory it will take."""
+        seconds, used = self.seconds_per_point, min(self.workers, max(self.left, 1))
+        needed, room = self.bytes_per_worker * used, available_bytes()
+        parts: list[Part] = []
+        if self.left and self.at_least:
+            parts.append(
+                f"Time: more than {_duration(self.seconds)} on {used} workers; the point that was tried was not "
+                f"finished after {seconds[0]:.0f} s."
+            )
+        elif self.left and seconds:
+            parts.append(
+                f"Time: about {_duration(self.seconds)} on {used} workers; {min(seconds):.3g} to {max(seconds):.3g} "
+                f"s for a point, from {self.measured}."
+            )
+        if needed:
+            parts.append(
+                f"Memory: about {human_bytes(self.bytes_per_worker)} for each of {used} workers, "
+                f"{human_bytes(needed)} in all; {human_bytes(room)} are available"
+                f"{'' if needed <= room else ', so use fewer --workers'}."
+            )
+        parts += [f"A point that was tried fails: {error}" for error in dict.fromkeys(self.errors)]
+        record = {
+            "points": self.count,
+            **picked(self, "done failed left workers seconds at_least bytes_per_worker errors"),
+            "seconds_per_point": seconds[:_MOST_SECONDS],
+        }
+        statement = f"{self.count} points: {self.done} done, {self.failed} failed, {self.left} to compute."
+        data = labelled({"seconds": ("point", seconds)}, picked(self, "count done failed left workers"))
+        return Answer(statement, parts, data, record)
 
 
 def price(
@@ -80,6 +114,13 @@ def price(
         tuple(outcome.error for outcome in finished if outcome.entry is None),
         at_least,
     )
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds:.2g} seconds"
 
 
 def _tried(plan: Plan, left: Sequence[Point]) -> list[Outcome | None]:

@@ -5,47 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.support.answers import Answer, Result, Table, labelled
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import spawn, torch_generator
 from foretrain.training.gradient_flow.problem import Problem
 
-if TYPE_CHECKING:
-    import xarray
-
 Weights: TypeAlias = tuple[Tensor, ...]  # W_1 .. W_L, each (networks, outputs, inputs)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Networks(Result):
+@dataclass(frozen=True, eq=False)
+class Networks:
     """Weights W_1 .. W_L of many networks, first axis the network, and labels (one value for each network)."""
 
-    weights: Weights
+    weights: Weights = field(repr=False)
     labels: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.weights[0])
-
-    def answer(self) -> Answer:
-        """How many there are, and their labels one by one."""
-        rows = Table.of({"network": range(len(self)), **self.labels})
-        statement = f"{len(self)} networks of depth {len(self.weights)}."
-        return Answer(statement, [rows.thinned(12)], self._data)
-
-    def _data(self) -> xarray.Dataset:
-        weights = {
-            f"weight_{layer}": (f"network output_{layer} input_{layer}", values)
-            for layer, values in enumerate(self.weights, 1)
-        }
-        return labelled(weights | {name: ("network", values) for name, values in self.labels.items()})
 
     def __getitem__(self, which: slice | NDArray[Any]) -> Networks:
         index = np.arange(len(self))[which]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
@@ -34,21 +33,13 @@ if TYPE_CHECKING:
 Times = Sequence[Any] | NDArray[np.floating]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Snapshots(Result):
+@dataclass(frozen=True, eq=False)
+class Snapshots:
     """Weights (network, snapshot, outputs, inputs) at times (network, snapshot); nan where a flow gave up before."""
 
     time: NDArray[np.float64]
-    weights: Weights
+    weights: Weights = field(repr=False)
     labels: Mapping[str, NDArray[Any]]
-
-    def answer(self) -> Answer:
-        """How many there are of how many networks, until when."""
-        networks, count = self.time.shape
-        return fields_answer(
-            self,
-            f"{count} snapshots of {networks} networks of depth {len(self.weights)}, to time {self.time.max():g}.",
-        )
 
     def at(self, snapshot: int) -> Networks:
         """All networks at one of the snapshots."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from foretrain.support.answers import Answer, Result, Table
 
 
-@dataclass(frozen=True, repr=False)
-class ObservableSummary(Result):
+@dataclass(frozen=True)
+class ObservableSummary:
     """How often an observable was recorded and left out, its seconds in all, and why it ended, if it did."""
 
     records: int
