@@ -48,8 +48,7 @@ QUICK = ("--checks", "plateau")
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COLUMNS", "100")  # lines are wrapped to the terminal
+def files(tmp_path: Path) -> Path:
     (tmp_path / "model.py").write_text(MODEL)
     x = np.random.default_rng(0).normal(size=(96, 5))
     np.savez(tmp_path / "data.npz", x=x, y=np.tanh(x[:, 0]) + x[:, 1])
@@ -75,8 +74,8 @@ def test_a_critical_finding_ends_with_one_and_says_what_to_do(
     assert call(files, "tiny", "--lr", "0.1", "--verify", "--steps", "60", *QUICK) == 1
     text = capsys.readouterr().out
     assert "CRITICAL: " in text
-    assert "Do: " in text
-    assert "Treatment, in this order:\n1. " in text
+    assert "Advice: " in text
+    assert "Treatment, in this order:\n\n1. " in text
     assert "Training: the advice helps: " in text
 
 

@@ -13,7 +13,6 @@ from foretrain.doctor import diagnosis, entry, treatment
 from foretrain.doctor.checks import Check, Stage
 from foretrain.doctor.entry import diagnose, make_setup
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.presentation import records, text
 from foretrain.doctor.setup import Case, Setup
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
@@ -67,7 +66,7 @@ def small_weights(below: float, severity: Severity = Severity.CRITICAL) -> Calla
 
 def register(monkeypatch: pytest.MonkeyPatch, checks: Sequence[MadeUp]) -> None:
     """Put made-up checks in the place of the real ones."""
-    for module in (diagnosis, entry, records, text, treatment):
+    for module in (diagnosis, entry, treatment):
         monkeypatch.setattr(module, "CHECKS", tuple(checks))
     monkeypatch.setattr(
         entry, "proved", lambda case, found: found

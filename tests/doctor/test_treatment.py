@@ -32,7 +32,15 @@ def test_what_remains_is_treated_in_its_own_stage(monkeypatch: pytest.MonkeyPatc
     assert plan.steps[1].finding.numbers["size"] == 1.0  # it looked at what the first treatment had made
     assert torch.all(plan.treated.model.weight == 2.0)
     assert plan.code == "model.weight.data.fill_(1.0)\n\nmodel.weight.data.fill_(2.0)"
-    assert repr(plan).splitlines()[1:] == ["1. set weights to 1  [cause]", "2. set weights to 2  [stubborn]"]
+    lines = repr(plan).splitlines()
+    assert {"1. Set weights to 1: Set them.", "2. Set weights to 2: Set them."} <= set(lines)
+    assert plan.to_dict() == {
+        "treatments": [
+            {"check": "cause", "name": "set weights to 1"},
+            {"check": "stubborn", "name": "set weights to 2"},
+        ],
+        "code": plan.code,
+    }
     assert found.plan() is plan
 
 

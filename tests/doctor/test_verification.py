@@ -165,7 +165,18 @@ def test_the_dataset_and_the_record_say_the_same() -> None:
     record = found.to_dict()
     assert record["improvement"] is None  # infinite
     assert record["curves"]["treated"]["loss"] == found.treated.losses.tolist()
-    assert repr(found) == f"Verification: {found.verdict}"
+    assert repr(found) == f"Training: {found.verdict}"
+
+
+def test_both_trainings_are_drawn_and_where_one_diverges() -> None:
+    found = verify(plan_to(setup(rate=50.0), setup(rate=0.05)), 60)
+    (panel,) = found.figure().panels
+    level, given, treated = panel.marks
+    assert level.x == found.given.diverged_at
+    assert given.label == f"as given (diverges at step {found.given.diverged_at})"
+    assert treated.y.tolist() == found.treated.losses.tolist()
+    assert panel.caption.lower() == found.verdict.lower()
+    assert found.plot().axes
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from foretrain.cli.examination import (
     Rate,
     examined,
 )
-from foretrain.cli.frame import Command, Seed, command_answer
+from foretrain.cli.frame import Command, Seed
 from foretrain.cli.options import Loss, Model
 from foretrain.support.answers import Answer
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from foretrain.doctor import Diagnosis
     from foretrain.doctor.verification import Verification
-
-_LONG = 14  # lines of code; longer ones are shown in part
 
 
 def doctor(
@@ -66,39 +65,21 @@ def doctor(
         seed=seed,
         checks=checks,
     )
-    return _answer(model, found, found.verify(steps) if verify else None)
-
-
-def _answer(name: str, found: Diagnosis, trained: Verification | None) -> Answer:
-    from foretrain.doctor import Severity
-    from foretrain.doctor.presentation.text import complaint, in_one_line_each, patient, plan_text
-    from foretrain.report.doctor import doctor_figure
-
     plan = found.plan()  # asked first: what heals with another finding is then told as its consequence
-    text = [f"{name}: {found.headline}", patient(found)]
-    text += [complaint(found, check, finding) for check, finding in found.complaints()]
-    text.append("\n".join(in_one_line_each(found)))
-    if not found.healthy:
-        text.append(plan_text(plan))
-    if len(plan.code.splitlines()) > _LONG:
-        text.append(
-            "All of the code is in the answer of --json, under code, and in the page of foretrain report."
-        )
-    if trained is not None:
-        text.append(f"Training: {trained.verdict}")
-    document = {
-        **found.to_dict(),
-        "treatments": [{"check": step.check, "name": step.treatment.name} for step in plan.steps],
-        "code": plan.code,
-        "verification": None if trained is None else trained.to_dict(),
-    }
-    critical = any(finding.severity is Severity.CRITICAL for finding in found.findings)
-    return command_answer(
-        document,
-        text,
-        data=_data(found, trained),
-        figure=partial(doctor_figure, found, trained, name),
-        holds=not critical,
+    trained = found.verify(steps) if verify else None
+    answer = found.answer()
+    parts = [part for part in answer.parts if not callable(part)]
+    record = {"verification": None if trained is None else trained.to_dict()}
+    return replace(
+        answer,
+        title=model,
+        parts=[
+            *parts,
+            *([f"Training: {trained.verdict}"] if trained else []),
+            partial(found.figure, trained, model),
+        ],
+        data=partial(_data, found, trained),
+        record={**found.to_dict(), **plan.to_dict(), **record},
     )
 
 

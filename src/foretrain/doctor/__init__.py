@@ -11,8 +11,7 @@
 ``trials``        short trainings by which checks decide, and by which every cure is proved
 
 What the checks measure with: ``data`` (inputs and targets), ``mlp`` (layers and their critical initialisation),
-``blocks`` (of any model), ``kernels`` (the linearised network), ``recurrence`` (states over time). How findings are
-told: ``presentation``.
+``blocks`` (of any model), ``kernels`` (the linearised network), ``recurrence`` (states over time).
 
 Importing this package does not import torch.
 """

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Any
 
 from foretrain.doctor.checks import CHECKS
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.setup import Setup
+from foretrain.support.answers import (
+    BLUE,
+    FAINT,
+    GREEN,
+    ORANGE,
+    RED,
+    Answer,
+    Axis,
+    Figure,
+    Part,
+    Result,
+    names_axis,
+)
 
 if TYPE_CHECKING:
     import xarray
@@ -18,8 +32,17 @@ if TYPE_CHECKING:
     from foretrain.doctor.verification import Verification
 
 
+_MARKS = {
+    None: ("_", FAINT),
+    Severity.CRITICAL: ("x", RED),
+    Severity.WARNING: ("^", ORANGE),
+    Severity.NOTE: ("s", BLUE),
+    Severity.GOOD: ("o", GREEN),
+}
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Diagnosis:
+class Diagnosis(Result):
     """Findings from the worst on; ``examinations`` holds them by check, with the measurements behind them."""
 
     setup: Setup
@@ -52,9 +75,23 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """One sentence: how many findings, and the worst."""
-        from foretrain.doctor.presentation.text import headline
-
-        return headline(self)
+        complaints = list(self.complaints())
+        failed = [name for name, one in self.examinations.items() if one.failed]
+        made = sum(not (one.skipped or one.failed) for one in self.examinations.values())
+        if not made:
+            return "None of the checks applies to this model: see why each was skipped."
+        if not complaints:
+            still_open = f", but {_count(len(failed), 'check')} failed: {', '.join(failed)}" if failed else ""
+            return (
+                f"Healthy: nothing was found that holds learning back ({_count(made, 'check')}){still_open}."
+            )
+        severities = [finding.severity for _, finding in complaints]
+        counts = [
+            _count(severities.count(severity), word)
+            for severity, word in ((Severity.CRITICAL, "critical finding"), (Severity.WARNING, "warning"))
+            if severity in severities
+        ]
+        return f"{' and '.join(counts)}: {complaints[0][1].answer().statement}"
 
     def cause_of(self, check: str, finding: Finding) -> str | None:
         """The check whose treatment probably also heals this finding; None if it stands for itself.
@@ -90,22 +127,115 @@ class Diagnosis:
 
         return verify(self.plan(), steps, seconds=seconds)
 
-    def to_dict(self) -> dict[str, Any]:
-        """All findings for machines: texts and numbers only; a number that is not finite becomes None."""
-        from foretrain.doctor.presentation.records import as_record
-
-        return as_record(self)
-
     def to_dataset(self) -> xarray.Dataset:
         """All measurements in one dataset; names and axes have the check in front, as in "inputs.scale"."""
-        from foretrain.doctor.presentation.records import as_dataset
+        import xarray
 
-        return as_dataset(self)
+        parts, attributes = list[xarray.Dataset](), dict[str, Any]()
+        for name, one in self.examinations.items():
+            if one.data is None:
+                continue
+            names = {str(old): f"{name}.{old}" for old in {*one.data.variables, *one.data.dims}}
+            parts.append(one.data.rename(names).drop_attrs(deep=False))
+            attributes |= {f"{name}.{key}": value for key, value in one.data.attrs.items()}
+        merged = xarray.merge(parts) if parts else xarray.Dataset()
+        return merged.assign_attrs(attributes, headline=self.headline)
 
-    def __repr__(self) -> str:
-        from foretrain.doctor.presentation.text import told
+    def answer(self) -> Answer:
+        """Headline, what was looked at, a card for every finding from the worst on, and the plan once it is made."""
+        plan = self.__dict__.get("_plan")
+        treated = {step.check for step in plan.steps} if plan else set()
+        parts: list[Part] = [self._case()]
+        parts += [
+            finding.answer(check, self.cause_of(check, finding), code=check not in treated)
+            for check, finding in self.by_severity()
+        ]
+        skipped = [f"skipped: {name}: {one.skipped}" for name, one in self._asked() if one.skipped]
+        parts += ["\n".join(skipped)] if skipped else []
+        if plan is not None and not self.healthy:
+            parts.append(plan.answer())
+        elif not self.healthy:
+            parts.append(
+                "Next: .plan() carries out the advice on a copy, .verify() trains with and without it, "
+                ".findings[i].code has the code."
+            )
+        critical = any(finding.severity is Severity.CRITICAL for finding in self.findings)
+        return Answer(self.headline, [*parts, self.figure], self.to_dataset, self._record(), not critical)
 
-        return told(self)
+    def figure(self, trained: Verification | None = None, name: str = "") -> Figure:
+        """Every check with its worst finding; beside them the trainings with and without the advice, if given."""
+        asked = list(self._asked())
+        title = "\n".join(wrap(f"{name}: {self.headline}" if name else self.headline, 110))
+        size = (9.5 if trained is None else 14.0, max(3.0, 0.4 * len(asked) + 1.2))
+        figure = Figure(title, layout="A" if trained is None else "AAB", size=size)
+        panel = figure.panel(
+            x=Axis(low=-0.02, high=1.0, ticks=()),
+            y=names_axis([check for check, _ in asked], low=-0.6, high=len(asked) - 0.4, reverse=True),
+            grid=False,
+            legend="",
+        )
+        for place, (_, one) in enumerate(asked):
+            worst = one.worst
+            marker, color = _MARKS[worst.severity if worst else None]
+            said = f"{worst.severity.word}: {worst.title}" if worst else f"skipped: {one.skipped}"
+            panel.curve([0.0], [place], marker, color=color, size=8)
+            panel.note(0.02, place, shorten(said, 110, placeholder=" ..."), size=8.5)
+        if trained is not None:
+            figure.panels.append(trained.figure().panels[0])
+        return figure
+
+    def _asked(self) -> Iterator[tuple[str, Examination]]:
+        """Checks that were made or skipped, in the order of the registry."""
+        return (
+            (check.name, self.examinations[check.name]) for check in CHECKS if check.name in self.examinations
+        )
+
+    def _case(self) -> str:
+        """What was looked at."""
+        setup = self.setup
+        batch = "all samples" if setup.batch_size is None else f"{setup.batch_size} samples"
+        chosen = " (chosen by the doctor)" if setup.recipe.chosen else ""
+        state = "" if setup.fresh else " Training has begun."
+        network = f"{type(setup.model).__name__} with {setup.trained_parameters} parameters"
+        text = (
+            f"{network} on {len(setup.task.x)} samples: {setup.task.loss_name}, {setup.recipe}{chosen}, {batch} in a "
+            f"step.{state}"
+        )
+        return " ".join([text, *setup.notes])
+
+    def _record(self) -> dict[str, Any]:
+        setup = self.setup
+        questions = {check.name: check.question for check in CHECKS}
+        return {
+            "headline": self.headline,
+            "healthy": self.healthy,
+            "model": type(setup.model).__name__,
+            "parameters": setup.trained_parameters,
+            "samples": len(setup.task.x),
+            "loss": setup.task.loss_name,
+            "optimizer": str(setup.recipe),
+            "optimizer_given": not setup.recipe.chosen,
+            "batch_size": setup.batch_size,
+            "fresh": setup.fresh,
+            "seed": setup.seed,
+            "notes": list(setup.notes),
+            "checks": {
+                name: {
+                    "question": questions[name],
+                    "skipped": one.skipped or None,
+                    "failed": one.failed,
+                    "findings": [
+                        finding.to_dict() | {"consequence_of": self.cause_of(name, finding)}
+                        for finding in one.findings
+                    ],
+                }
+                for name, one in self._asked()
+            },
+        }
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _place(name: str) -> int:

@@ -1,16 +1,25 @@
-"""What a check says: findings with evidence and advice, and the measurements behind them."""
+"""What a check says: findings with evidence and advice, the measurements behind them, and the words for both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from foretrain.support.answers import Answer, Code, Facts, Part, Result
 
 if TYPE_CHECKING:
     import xarray
 
     from foretrain.doctor.setup import Setup
+
+_MOST_PLACES = 12  # that a finding lists
+_WIDTH = 92  # of a line of code
+_WRITTEN_OUT = 1e6  # steps; more are told by their power of ten
+_FARTHEST = 14  # power of ten of steps
 
 
 class Severity(IntEnum):
@@ -43,8 +52,8 @@ class Treatment:
         return treated
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Result):
     """One thing that was found.
 
     ``title`` says it in one plain sentence, ``evidence`` with numbers, ``source`` names the theory (author and
@@ -62,12 +71,97 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)
     where: tuple[str, ...] = ()
 
+    def answer(self, check: str = "", cause: str | None = None, *, code: bool = True) -> Answer:
+        """A card with evidence, advice and theory; ``cause`` names the check whose treatment should come first."""
+        more = len(self.where) - _MOST_PLACES
+        texts = {
+            "Evidence": self.evidence,
+            "Advice": f"Probably a consequence of {cause}: treat that first." if cause else self.advice,
+            "Theory": self.source,
+            "Where": ", ".join(self.where[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else ""),
+        }
+        parts: list[Part] = [Facts({name: text for name, text in texts.items() if text})]
+        if self.code and code and cause is None:
+            parts.append(Code(self.code, "The advice as code", brief=True))
+        return Answer(
+            self.title if self.title.endswith((".", "!", "?")) else f"{self.title}.",
+            parts,
+            record=self._record(),
+            title=check,
+            tone=self.severity.word,
+            folded=self.severity > Severity.WARNING,
+        )
 
-@dataclass(frozen=True, eq=False)
-class Examination:
+    def _record(self) -> dict[str, Any]:
+        return {
+            "severity": self.severity.word,
+            "title": self.title,
+            "evidence": self.evidence,
+            "source": self.source,
+            "advice": self.advice,
+            "code": self.code,
+            "treatment": None if self.treatment is None else self.treatment.name,
+            "numbers": {name: finite(value) for name, value in self.numbers.items()},
+            "where": list(self.where),
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Examination(Result):
     """What one check found: at least one finding, and the labelled measurements behind it."""
 
     findings: tuple[Finding, ...] = ()
     data: xarray.Dataset | None = None
     skipped: str = ""  # one sentence, where the check does not apply to this model
     failed: bool = False  # by an error of its own; its only finding says so
+
+    @property
+    def worst(self) -> Finding | None:
+        """The finding that holds learning back most; None if the check was skipped."""
+        return min(self.findings, key=lambda finding: finding.severity, default=None)
+
+    def answer(self) -> Answer:
+        """Its findings from the worst on, or why it was skipped."""
+        said = f"This check was skipped: {self.skipped}" if self.skipped else ""
+        ranked = sorted(self.findings, key=lambda finding: finding.severity)
+        return Answer(said, [finding.answer() for finding in ranked], self.data)
+
+
+def finite(value: float) -> float | None:
+    """A number as JSON has it, or None."""
+    return float(value) if math.isfinite(value) else None
+
+
+def counted(steps: float) -> str:
+    """Numbers of steps, two digits of which are all that a forecast knows: "25", "1,300", "2 x 10^8"."""
+    if not steps < 10**_FARTHEST:
+        return f"more than 10^{_FARTHEST}"
+    if steps < 1:
+        return "1" if steps > 0 else "0"
+    power = math.floor(math.log10(steps))
+    rounded = round(steps, 1 - power) if power > 0 else round(steps)
+    if rounded < _WRITTEN_OUT:
+        return f"{rounded:,.0f}"
+    digits, exponent = f"{rounded:.1e}".split("e")
+    return f"{digits.removesuffix('.0')} x 10^{int(exponent)}"
+
+
+def dictionary_code(name: str, rows: Iterable[str], comment: str = "") -> list[str]:
+    """Lines of Python that make a dictionary, with as many of its entries ("key: value") in a line as fit."""
+    # A key stays with the start of its value.
+    joined = " ".join(f"{row}," for row in rows).replace(": ", ":\0")
+    lines = wrap(joined, _WIDTH - 4, break_long_words=False, break_on_hyphens=False)
+    after = f"  # {comment}" if comment else ""
+    return [f"{name} = {{{after}", *(f"    {line}".replace("\0", " ") for line in lines), "}"]
+
+
+def scaling_code(factors: Mapping[str, float]) -> str:
+    """Python that multiplies parameters by their factors."""
+    return "\n".join(
+        [
+            *dictionary_code("factors", (f"{name!r}: {factor!r}" for name, factor in factors.items())),
+            "with torch.no_grad():",
+            "    for name, factor in factors.items():",
+            "        model.get_parameter(name).mul_(factor)",
+        ]
+    )

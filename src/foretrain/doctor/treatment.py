@@ -11,6 +11,7 @@ from foretrain.doctor.checks import CHECKS, Check, Stage
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.trials.best_rate import with_chosen_rate
+from foretrain.support.answers import Answer, Code, Part, Result
 from foretrain.support.progress import track
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan:
+class Plan(Result):
     """The network as given, the treatments, and the network as treated."""
 
     given: Setup
@@ -64,10 +65,27 @@ class Plan:
         """The same in Python, for a ``model``, its ``optimizer`` and its data ``x``, ``y``."""
         return "\n\n".join(step.finding.code for step in self.steps if step.finding.code)
 
-    def __repr__(self) -> str:
-        from foretrain.doctor.presentation.text import plan_text
-
-        return plan_text(self)
+    def answer(self) -> Answer:
+        """The treatments in their order, with advice and reason, and all of them as code."""
+        record = {
+            "treatments": [{"check": step.check, "name": step.treatment.name} for step in self.steps],
+            "code": self.code,
+        }
+        if not self.steps:
+            return Answer(
+                "There is nothing to treat automatically: follow the advice of the findings.", record=record
+            )
+        parts: list[Part] = [
+            Answer(
+                step.finding.advice,
+                [f"Why: {step.finding.title}"],
+                title=f"{number}. {step.treatment.name[:1].upper()}{step.treatment.name[1:]}",
+            )
+            for number, step in enumerate(self.steps, 1)
+        ]
+        if self.code:
+            parts.append(Code(self.code, "All of it as code, for your model, optimizer, x and y"))
+        return Answer("Treatment, in this order:", parts, record=record)
 
 
 def make_plan(diagnosis: Diagnosis) -> Plan:

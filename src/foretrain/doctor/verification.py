@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretrain.doctor.presentation.records import finite
+from foretrain.doctor.finding import finite
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.setup.threads import suited_threads
 from foretrain.doctor.setup.work import STEP_PASSES, affordable_samples
@@ -24,6 +24,7 @@ from foretrain.doctor.trials.held_out import divided
 from foretrain.doctor.trials.trial import descend
 from foretrain.doctor.trials.units import Units, units_between
 from foretrain.empirical.models.model import unchanged
+from foretrain.support.answers import GREEN, ORANGE, Answer, Axis, Figure, Result, scale_for
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
@@ -39,6 +40,7 @@ _LAST = 0.1  # part of the curve whose median is its final loss: single spikes d
 _SPEED = 1e10  # multiplications in a second
 _LEAST_STEPS = 50  # that should fit into the time, with fewer samples in each if need be
 _RECORD_WORK = 1e12  # multiplications of all records of one network
+_DIFFERENCE = 1.1  # factors of the loss below this one are called no difference
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +74,7 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Verification:
+class Verification(Result):
     """Two trainings. ``curves`` has "given" and, if there was something to treat, "treated"."""
 
     plan: Plan
@@ -111,14 +113,46 @@ class Verification:
 
     @property
     def verdict(self) -> str:
-        """One honest sentence."""
-        from foretrain.doctor.presentation.text import verdict
+        """One honest sentence about the two trainings."""
+        return f"{self._outcome()} ({self.stopped})." if self.stopped else f"{self._outcome()}."
 
-        return verdict(self)
+    def _outcome(self) -> str:
+        given, treated, steps = self.given, self.treated, int(self.treated.steps[-1])
+        if "treated" not in self.curves:
+            if given.diverged_at is not None:
+                return f"nothing was treated, and training diverged at step {given.diverged_at}"
+            start = given.losses[0] if len(given.losses) else math.nan
+            return (
+                f"nothing was treated; in {steps} steps the loss went from {start:.4g} to {given.final:.4g}"
+            )
+        match given.diverged_at, treated.diverged_at:
+            case int(first), int(second):
+                return f"the advice does not help: both trainings diverged, at steps {first} and {second}"
+            case None, int(second):
+                before = f"without it the loss reached {given.final:.4g}"
+                return f"the advice does harm: with it training diverged at step {second}, {before}"
+            case int(first), None:
+                after = f"with it the loss reached {treated.final:.4g} after {steps} steps"
+                return f"the advice helps: without it training diverged at step {first}, {after}"
+        return self._difference(steps)
 
-    def to_dict(self) -> dict[str, Any]:
-        """For machines: texts and numbers only; a number that is not finite becomes None."""
-        return {
+    def _difference(self, steps: int) -> str:
+        factor, over = self.improvement, self.treated.final_over
+        where = f" on {self.samples} samples held out" if self.unseen else ""
+        smooth = f" (median of the last {over} steps)" if over > 1 else ""
+        ends = f"{self.treated.final:.4g} with it and {self.given.final:.4g} without{smooth}"
+        losses = f"after {steps} steps the loss{where} is {ends}"
+        if factor >= _DIFFERENCE:
+            times = f", {factor:.3g} times less" if math.isfinite(factor) else ""
+            sooner = f"; the given network's best loss is reached {self.speedup:.3g} times sooner"
+            return f"the advice helps: {losses}{times}{sooner if 1 < self.speedup < math.inf else ''}"
+        little = factor > 1 / _DIFFERENCE
+        words = "makes little difference here" if little else "does not help in this run"
+        return f"the advice {words}: {losses}"
+
+    def answer(self) -> Answer:
+        """The verdict and both curves."""
+        record = {
             "verdict": self.verdict,
             "improvement": finite(self.improvement),
             "speedup": finite(self.speedup),
@@ -126,14 +160,31 @@ class Verification:
             "samples": self.samples,
             "held_out": self.unseen,
             "curves": {
-                name: {
-                    "step": curve.steps.tolist(),
-                    "loss": curve.losses.tolist(),
-                    "diverged_at": curve.diverged_at,
-                }
+                name: {"step": curve.steps, "loss": curve.losses, "diverged_at": curve.diverged_at}
                 for name, curve in self.curves.items()
             },
         }
+        return Answer(self.verdict, [self.figure], self.to_dataset, record, title="Training")
+
+    def figure(self) -> Figure:
+        """The loss over the steps of both trainings; a line where one diverged."""
+        held_out = ", samples held out" if self.unseen else ""
+        losses = np.concatenate([curve.losses for curve in self.curves.values()])
+        figure = Figure(size=(7.0, 4.3))
+        panel = figure.panel(
+            "Trained with and without the advice" if len(self.curves) > 1 else "Trained as given",
+            x="step",
+            y=Axis(f"loss ({self.loss_name}{held_out})", scale_for(losses, 3.0)),
+            caption=f"{self.verdict[:1].upper()}{self.verdict[1:]}",
+        )
+        looks = {"given": ("as given", ORANGE, "--"), "treated": ("with the advice", GREEN, "-")}
+        for name, curve in self.curves.items():
+            label, color, dash = looks[name]
+            if curve.diverged_at is not None:
+                label += f" (diverges at step {curve.diverged_at})"
+                panel.level(x=curve.diverged_at, color=color, dash=":")
+            panel.curve(curve.steps, curve.losses, dash, label, color, width=1.8)
+        return figure
 
     def to_dataset(self) -> xarray.Dataset:
         """Loss by network and step; missing after a divergence."""
@@ -154,9 +205,6 @@ class Verification:
                 "treatments": "; ".join(step.treatment.name for step in self.plan.steps),
             },
         )
-
-    def __repr__(self) -> str:
-        return f"Verification: {self.verdict}"
 
 
 def verify(plan: Plan, steps: int = 200, *, seconds: float = 60.0) -> Verification:

@@ -118,6 +118,10 @@ def test_labelled_and_told(regression):
     assert data.speed_error.dims == ("looked_at",)
     assert data.sizes["step"] == 11
     assert "10 steps" in repr(found)
+    losses, errors = found.figure().panels
+    assert [mark.label for mark in losses.marks] == ["prediction is trusted", "real", "predicted"]
+    assert errors.marks[0].y.tolist() == found.relative_error.tolist()
+    assert found.plot().axes
 
 
 def test_divergence_is_infinite_not_an_error(regression):

@@ -18,8 +18,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from foretrain.doctor.blocks.unit_responses import Response, responses, units_last
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.presentation.code import table
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, dictionary_code
 from foretrain.doctor.setup import Case, Setup
 from foretrain.support.errors import NotSupportedError
 
@@ -185,7 +184,7 @@ def _code(layers: Mapping[str, list[int]], lines: list[str]) -> str:
     rows = [f"{name!r}: {_span(units)}" for name, units in layers.items()]
     return "\n".join(
         [
-            *table("layers", rows, "layer: units"),
+            *dictionary_code("layers", rows, "layer: units"),
             "training = model.training",
             "model.eval()",
             "with torch.no_grad():",

@@ -29,9 +29,8 @@ from foretrain.compare.plateau.layers import has_normalisation
 from foretrain.doctor.blocks.branches import Branch, branches_of, shrinking_factors
 from foretrain.doctor.blocks.passage import Passage, passage, without_in_place
 from foretrain.doctor.blocks.unit_scales import unit_factors
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, scaling_code
 from foretrain.doctor.mlp.chain import chain_of
-from foretrain.doctor.presentation.code import scaling_code
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.trials.best_rate import LEARNED, at_its_best, speed_up
 from foretrain.doctor.trials.constant import constant_loss

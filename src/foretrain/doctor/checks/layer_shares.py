@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, dictionary_code
 from foretrain.doctor.mlp.chain import chain_of
-from foretrain.doctor.presentation.code import table
 from foretrain.doctor.setup import Case
 from foretrain.doctor.trials.stability import edge
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
@@ -224,7 +223,7 @@ def _told(seen: _Shares) -> str:
 def _code(factors: dict[str, float]) -> str:
     return "\n".join(
         [
-            *table("factors", (f"{name!r}: {factor!r}" for name, factor in factors.items())),
+            *dictionary_code("factors", (f"{name!r}: {factor!r}" for name, factor in factors.items())),
             "names = {id(p): name for name, p in model.named_parameters()}",
             "groups = [",
             '    {**group, "params": [p], "lr": group["lr"] * factors.get(names[id(p)], 1.0)}',

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
 from foretrain.doctor.kernels.output_kernel import output_kernel
-from foretrain.doctor.presentation.step_counts import counted
 from foretrain.doctor.setup import Case
 from foretrain.doctor.trials.constant import constant_loss
 from foretrain.doctor.trials.stability import Edge, edge, rate_code

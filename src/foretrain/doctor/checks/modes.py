@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
 from foretrain.doctor.kernels.mode_forecast import ModeForecast, forecast_modes, pictures
 from foretrain.doctor.kernels.output_kernel import output_kernel, reference
-from foretrain.doctor.presentation.step_counts import counted
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.setup.recipe import Group, Recipe, descent
 from foretrain.doctor.trials.stability import edge

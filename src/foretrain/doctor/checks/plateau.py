@@ -30,9 +30,7 @@ from foretrain.compare.plateau.layers import (
 from foretrain.compare.plateau.levels import FLAT, plateau_level
 from foretrain.compare.plateau.rescaling import ScalingLaw, factors_to_natural
 from foretrain.compare.task import Task
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.presentation.code import scaling_code
-from foretrain.doctor.presentation.step_counts import counted
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted, scaling_code
 from foretrain.doctor.setup import Case
 from foretrain.doctor.setup.recipe import descent
 from foretrain.doctor.trials.stability import edge

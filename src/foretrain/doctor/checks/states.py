@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from foretrain.compare.task import Task
-from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
-from foretrain.doctor.presentation.step_counts import counted
+from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
 from foretrain.doctor.recurrence.longer_memory import (
     Change,
     adaptive,

@@ -28,6 +28,8 @@ from foretrain.doctor.setup import Case
 from foretrain.doctor.setup.recipe import Recipe
 from foretrain.doctor.setup.threads import suited_threads
 from foretrain.doctor.trials.trial import descend
+from foretrain.support.answers import BLUE, ORANGE, Answer, Axis, Figure, Result, log, scale_for
+from foretrain.support.answers.formulas import number_text
 from foretrain.support.arguments import whole_number
 from foretrain.support.progress import track
 
@@ -42,7 +44,7 @@ _ENTRIES = 2048  # samples x outputs at most
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LearningCurve:
+class LearningCurve(Result):
     """Loss over the steps on the same samples, all of them in every step: predicted and measured.
 
     At the steps ``looked_at``: ``relative_error``, the share of the outputs' movement that the linearisation gets
@@ -75,14 +77,50 @@ class LearningCurve:
             {"samples": self.samples, "trusted_error": TRUSTED},
         )
 
-    def __repr__(self) -> str:
-        last = int(self.steps[-1])
-        until = "to the end" if self.trusted_until == last else f"for {self.trusted_until:,} steps"
-        return (
-            f"LearningCurve over {last:,} steps on {self.samples} samples: predicted {self.predicted[0]:.4g} -> "
-            f"{self.predicted[-1]:.4g}, measured {self.measured[-1]:.4g}; the linearised network can be "
-            f"trusted {until}"
+    def answer(self) -> Answer:
+        """What is predicted and what happens, and how far the prediction can be trusted."""
+        last, end = int(self.steps[-1]), self.trusted_until
+        until = f"can be trusted {f'for {end:,} steps' if end < last else 'to the end'}"
+        if end <= self.steps[0]:
+            until = "cannot be trusted: it goes wrong from the first steps on"
+        return Answer(
+            f"Over {last:,} steps on {self.samples} samples the tangent kernel predicts that the loss goes from "
+            f"{self.predicted[0]:.4g} to {self.predicted[-1]:.4g}; really it reaches {self.measured[-1]:.4g}. The "
+            f"prediction {until}.",
+            ["It takes the network as given, and as linear in its weights.", self.figure],
+            self.to_dataset,
+            title="Learning curve, predicted and real",
         )
+
+    def figure(self) -> Figure:
+        """Both curves, shaded where the prediction is trusted, and the errors of the prediction."""
+        figure = Figure(columns=2, size=(11.0, 4.1))
+        losses = np.concatenate([self.predicted, self.measured])
+        panel = figure.panel(
+            "Predicted and real",
+            x="step",
+            y=Axis("loss", scale_for(losses, 3.0)),
+            caption=f"After {number_text(self.steps[-1])} steps {number_text(self.predicted[-1])} is predicted, and "
+            f"{number_text(self.measured[-1])} is real.",
+        )
+        if self.trusted_until > self.steps[0]:
+            region = (float(self.steps[0]), float(self.trusted_until))
+            panel.region(region, label="prediction is trusted", color=BLUE, alpha=0.13)
+        panel.curve(self.steps, self.measured, "-", "real", ORANGE)
+        panel.curve(self.steps, self.predicted, "--", "predicted", BLUE)
+        kinds = {"of the outputs": self.relative_error, "of their speed": self.speed_error}
+        last = [f"{name} {number_text(100 * values[-1])} %" for name, values in kinds.items()]
+        panel = figure.panel(
+            "Error of the prediction",
+            x=log("step"),
+            y=log("relative error"),
+            caption=f"At step {number_text(self.looked_at[-1])} the linearisation gets wrong: {', '.join(last)}. "
+            f"Up to {100 * TRUSTED:.0f} % it is trusted.",
+        )
+        for (name, values), style, color in zip(kinds.items(), ("o-", "s--"), (BLUE, ORANGE), strict=True):
+            panel.curve(self.looked_at, values, style, name, color)
+        panel.level(TRUSTED, label="limit of trust", dash=":")
+        return figure
 
 
 def learning_curve(case: Case, steps: int = 200) -> LearningCurve:

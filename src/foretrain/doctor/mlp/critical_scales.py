@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.activations import Activation
+from foretrain.doctor.finding import dictionary_code
 from foretrain.doctor.mlp.chain import MlpChain
-from foretrain.doctor.presentation.code import table
 from foretrain.support.errors import ForetrainError
 from foretrain.theory.criticality import Criticality, criticality
 
@@ -132,7 +132,7 @@ def code_for(chain: MlpChain, plans: tuple[LayerPlan, ...]) -> str:
     layers = dict(zip(chain.names, chain.fields.layers))
     draws = any(plan.C_b for plan in plans) or any(not layers[plan.name].weight.any() for plan in plans)
     lines = [
-        *table("wanted", rows, "layer: (C_W, C_b, mean of the activations before it)"),
+        *dictionary_code("wanted", rows, "layer: (C_W, C_b, mean of the activations before it)"),
         *(["source = torch.Generator().manual_seed(0)"] if draws else []),
         "with torch.no_grad():",
         "    for name, (C_W, C_b, mean) in wanted.items():",

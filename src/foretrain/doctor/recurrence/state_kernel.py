@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from foretrain.doctor.finding import counted
 from foretrain.doctor.kernels.tangent import Tangent
-from foretrain.doctor.presentation.step_counts import counted
 from foretrain.doctor.recurrence.memory import Pass
 from foretrain.doctor.setup import Case
 from foretrain.doctor.setup.recipe import descent

@@ -33,6 +33,11 @@ class Setup:
     notes: tuple[str, ...] = ()  # what was left out of the data
     known: dict[Any, Any] = field(default_factory=dict, repr=False)  # measured; the same for other rates
 
+    @property
+    def trained_parameters(self) -> int:
+        """How many numbers descent changes."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
     def with_weights(self, change: Callable[[nn.Module], Any]) -> Setup:
         """With a copy of the model that ``change`` has worked on."""
         changed = copy.deepcopy(self.model)

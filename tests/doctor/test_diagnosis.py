@@ -1,8 +1,9 @@
-"""A diagnosis in words, as a record and as data."""
+"""A diagnosis in words, as a record, as data and as a picture."""
 
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -11,19 +12,14 @@ import xarray
 from made_up_checks import CAUSE, CONSEQUENCE, FINE, GOOD, STUBBORN, MadeUp, diagnosed, setup
 
 from foretrain.doctor.checks import Stage
-from foretrain.doctor.finding import Examination, Finding, Severity
-from foretrain.doctor.presentation.step_counts import counted
+from foretrain.doctor.finding import Examination, Finding, Severity, counted
+from foretrain.support.answers.figure import Note
 from foretrain.support.store import load, save
 
 SKIPPED = MadeUp("skipped", "?", Stage.NONE, lambda case: Examination(skipped="not for linear models."))
 NOTE = MadeUp(
     "note", "?", Stage.NONE, lambda case: Examination((Finding(Severity.NOTE, "Worth knowing", "", ""),))
 )
-
-
-@pytest.fixture(autouse=True)
-def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
 
 
 def measured(name: str) -> MadeUp:
@@ -45,9 +41,9 @@ def test_a_healthy_network_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.healthy
     assert found.headline == "Healthy: nothing was found that holds learning back (2 checks)."
     lines = repr(found).splitlines()
-    assert "good    fine: This is as it should be." in lines
-    assert "note    note: Worth knowing." in lines
-    assert "skipped skipped: not for linear models." in lines
+    assert "good: fine: This is as it should be." in lines
+    assert "note: note: Worth knowing." in lines
+    assert "skipped: skipped: not for linear models." in lines
     assert "Next:" not in repr(found)
     assert "Linear with 4 parameters on 64 samples: mean squared error, SGD with rate 0.1" in repr(found)
 
@@ -58,11 +54,9 @@ def test_where_no_check_applies_nothing_is_called_healthy(monkeypatch: pytest.Mo
 
 def test_complaints_have_evidence_source_advice_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
     text = repr(diagnosed(monkeypatch, [CAUSE, FINE]))
-    assert "CRITICAL: Weights are 0, below 1.  [cause]" in text
-    assert "  Their mean is 0. (Nobody (1.1))" in text
-    assert "  Do: Set them." in text
-    assert "    model.weight.data.fill_(1.0)" in text
-    assert all(len(line) <= 118 for line in text.splitlines())
+    assert "CRITICAL: cause: Weights are 0, below 1." in text
+    assert "Evidence: Their mean is 0.\nAdvice: Set them.\nTheory: Nobody (1.1)\nWhere: weight\n" in text
+    assert "  model.weight.data.fill_(1.0)" in text
 
 
 def test_consequences_are_told_as_such_and_not_advised_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +72,7 @@ def test_long_code_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "\n".join(f"layer_{number} = {number}" for number in range(40))
     told = Finding(Severity.WARNING, "Long", "", "", advice="Do it all.", code=code)
     text = repr(diagnosed(monkeypatch, [MadeUp("long", "?", Stage.NONE, lambda case: Examination((told,)))]))
-    assert "    layer_12 = 12" in text
+    assert "  layer_12 = 12" in text
     assert "layer_13" not in text
     assert "27 more lines" in text
 
@@ -132,11 +126,50 @@ def test_what_was_left_out_and_what_has_begun_is_told(monkeypatch: pytest.Monkey
 
 def test_lines_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     found = diagnosed(monkeypatch, [CAUSE, NOTE, SKIPPED])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     for columns, widest in (("50", 50), ("10", 40), ("300", 100)):
         monkeypatch.setenv("COLUMNS", columns)
         code = found.findings[0].code.splitlines()
-        lines = [line for line in repr(found).splitlines()[1:] if line.strip() not in code]
+        lines = [line for line in repr(found).splitlines() if line.strip() not in code]
         assert widest - 20 < max(map(len, lines)) <= widest
+
+
+def test_the_plan_follows_the_findings_once_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [CAUSE, FINE])
+    assert "Next: .plan()" in repr(found)
+    found.plan()
+    text = repr(found)
+    assert "Next:" not in text
+    assert (
+        text.count("model.weight.data.fill_(1.0)") == 1
+    )  # with the plan, not a second time with the finding
+    assert "Treatment, in this order:\n\n1. Set weights to 1: Set them." in text
+
+
+def test_every_check_is_drawn_with_its_worst_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [CAUSE, FINE, SKIPPED])
+    (figure,) = found.answer().figures
+    (panel,) = figure.panels
+    assert list(panel.y.ticks.values()) == ["cause", "fine", "skipped"]
+    notes = [mark.text for mark in panel.marks if isinstance(mark, Note)]
+    assert notes == [
+        "critical: Weights are 0, below 1",
+        "good: This is as it should be",
+        "skipped: not for linear models.",
+    ]
+    assert [one.title for one in found.figure(found.verify(5)).panels[1:]] == [
+        "Trained with and without the advice"
+    ]
+    assert found.plot().axes
+    assert "card critical" in found._repr_html_()
+
+
+def test_findings_and_examinations_are_results_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosed(monkeypatch, [CAUSE, SKIPPED])
+    assert repr(found.findings[0]).startswith("CRITICAL: Weights are 0, below 1.\n\nEvidence: ")
+    assert found.findings[0].to_dict()["numbers"] == {"size": 0.0, "never": None}
+    assert "CRITICAL: Weights" in repr(found.examinations["cause"])
+    assert repr(found.examinations["skipped"]) == "This check was skipped: not for linear models."
 
 
 def test_numbers_of_steps_have_two_digits() -> None:

@@ -1,1 +1,0 @@
-"""Findings in words, as code, and as records for machines."""
