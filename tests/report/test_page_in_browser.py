@@ -31,7 +31,7 @@ return [...document.querySelectorAll(".plot")].map((place) => {
     ".scatterlayer .trace path, .barlayer .point path, .heatmaplayer image, .contourlayer path")];
   const picture = place.querySelector("svg.main-svg").getBoundingClientRect();
   const box = place.getBoundingClientRect();
-  return { name: place.id, traces: (place.data || []).length, marks: marks.length, label: place.ariaLabel,
+  return { name: place.ariaLabel, traces: (place.data || []).length, marks: marks.length,
            width: picture.width, height: picture.height, inside: picture.right <= box.right + 1 };
 });
 """
@@ -117,9 +117,6 @@ def keys(browser: Any, *pressed: str) -> None:
 def test_every_plot_is_drawn_and_nothing_is_fetched(browser: Any, page_file: Path, width: int) -> None:
     open_page(browser, page_file, width)
     plots = browser.execute_script(DRAWN)
-    assert len(plots) == len(
-        json.loads(browser.execute_script("return document.getElementById('plots').textContent"))
-    )
     assert len(plots) >= 15
     for plot in plots:
         assert plot["traces"] > 0, plot
@@ -127,7 +124,7 @@ def test_every_plot_is_drawn_and_nothing_is_fetched(browser: Any, page_file: Pat
         assert plot["width"] > 200, plot
         assert plot["height"] > 200, plot
         assert plot["inside"], plot
-        assert plot["label"], plot
+        assert plot["name"], plot
     assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []
     assert requests(browser) == {page_file.as_uri()}
     wide = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
@@ -166,13 +163,13 @@ def test_the_reader_s_preference_for_dark_is_followed(browser: Any, small_page: 
 @pytest.mark.slow
 def test_axes_turn_from_logarithmic_to_linear_and_stay_so(opened: Any) -> None:
     button = opened.find_element("css selector", "button[data-axis=yaxis]")
-    kind = "return document.getElementById(arguments[0]).layout.yaxis.type"
-    target, pressed = button.get_attribute("data-target"), button.get_attribute("aria-pressed")
-    before = opened.execute_script(kind, target)
+    kind = "return arguments[0].closest('figure').querySelector('.plot').layout.yaxis.type"
+    pressed = button.get_attribute("aria-pressed")
+    before = opened.execute_script(kind, button)
     assert pressed == str(before == "log").lower()
     opened.execute_script("arguments[0].click()", button)
     opened.find_element("id", "theme").click()
-    after = opened.execute_script(kind, target)
+    after = opened.execute_script(kind, button)
     assert {before, after} == {"log", "linear"}
     assert button.get_attribute("aria-pressed") == str(after == "log").lower()
 
@@ -183,7 +180,7 @@ def test_code_is_copied_as_it_stands(opened: Any) -> None:
 
     granted = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
     opened.execute_cdp_cmd("Browser.grantPermissions", granted)
-    button = opened.find_element("css selector", "#network-1-plan button.copy")
+    button = opened.find_element("css selector", "#network-1-what-to-do button.copy")
     code = opened.execute_script(
         "return arguments[0].closest('.code').querySelector('code').textContent", button
     )
@@ -259,9 +256,7 @@ def test_without_scripts_texts_and_numbers_are_there(browser: Any, small_page: P
         shown = browser.find_element("tag name", "main").text
         assert "which are switched off here" in shown
         assert "What to do" in shown
-        assert not any(
-            one.is_displayed() for one in browser.find_elements("css selector", ".drawing, button")
-        )
+        assert not any(one.is_displayed() for one in browser.find_elements("css selector", ".plot, button"))
         browser.find_element("css selector", "figure summary").send_keys("\ue007")
         assert browser.find_element("css selector", "figure table").is_displayed()
     finally:
@@ -271,4 +266,5 @@ def test_without_scripts_texts_and_numbers_are_there(browser: Any, small_page: P
 @pytest.mark.slow
 def test_what_users_write_is_never_run(opened: Any) -> None:
     assert "<script>alert" in opened.find_element("css selector", "#network-2 h2").text
-    assert opened.execute_script("return document.querySelectorAll('#content script').length") == 0
+    scripts = "return [...document.querySelectorAll('#content script')].map((one) => one.type)"
+    assert set(opened.execute_script(scripts)) == {"application/json"}  # data, which no browser runs

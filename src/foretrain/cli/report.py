@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli.examination import BatchSize, Checkpoint, Momentum, Optimizer, Rate, examined
-from foretrain.cli.frame import Command, Seed, command_answer
+from foretrain.cli.frame import Command, Seed
 from foretrain.cli.options import Loss
 from foretrain.support.answers import Answer
 from foretrain.support.answers.folder import refuse_unwritable
@@ -49,7 +49,7 @@ def report(
     The page holds the findings with evidence, advice and code, theory beside measurement, spectra, modes, learning
     curves and the phase diagram with the network's place in it.
     """
-    from foretrain.report.page import Patient, write_page
+    from foretrain.report.page import Patient, example_patients, write_page
 
     _refuse(page, overwrite)
     bound = steps if verify else 0
@@ -62,8 +62,6 @@ def report(
     }
     if example:
         _refuse_of_own(model, [*training.values(), momentum or None])
-        from foretrain.report.page.examples import example_patients
-
         patients: list[Patient] = example_patients(bound, seed)
         title = title or "Two built-in networks"
     elif model is None or data is None:
@@ -75,25 +73,21 @@ def report(
 
 
 def _answer(page: Path, patients: Sequence[Patient], size: int) -> Answer:
-    from foretrain.report.page.numbers import file_size
-
-    text = list[str]()
+    texts = list[str]()
     for patient in patients:
-        trained = patient.verification
-        text.append(f"{patient.name}: {patient.diagnosis.headline}")
-        text += [f"Training: {trained.verdict}"] if trained is not None else []
-    text.append(
-        f"Written: {page} ({file_size(size)}), one file that opens in any browser, without a network."
-    )
+        texts.append(f"{patient.name}: {patient.diagnosis.headline}")
+        texts += [f"Training: {patient.verification.verdict}"] if patient.verification else []
+    large = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+    texts.append(f"Written: {page} ({large}), one file that opens in any browser, without a network.")
     networks = [
         {
             "name": patient.name,
             **patient.diagnosis.to_dict(),
-            "verification": None if patient.verification is None else patient.verification.to_dict(),
+            "verification": patient.verification.to_dict() if patient.verification else None,
         }
         for patient in patients
     ]
-    return command_answer({"page": str(page), "bytes": size, "networks": networks}, text)
+    return Answer("", texts, record={"page": str(page), "bytes": size, "networks": networks})
 
 
 def _refuse_of_own(model: str | None, training: Sequence[object]) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _MARKS = {
     None: ("_", FAINT),
-    Severity.CRITICAL: ("x", RED),
+    Severity.CRITICAL: ("D", RED),
     Severity.WARNING: ("^", ORANGE),
     Severity.NOTE: ("s", BLUE),
     Severity.GOOD: ("o", GREEN),
@@ -169,6 +169,7 @@ class Diagnosis(Result):
         size = (9.5 if trained is None else 14.0, max(3.0, 0.4 * len(asked) + 1.2))
         figure = Figure(title, layout="A" if trained is None else "AAB", size=size)
         panel = figure.panel(
+            "Checks",
             x=Axis(low=-0.02, high=1.0, ticks=()),
             y=names_axis([check for check, _ in asked], low=-0.6, high=len(asked) - 0.4, reverse=True),
             grid=False,

@@ -86,8 +86,8 @@ class LearningCurve(Result):
         return Answer(
             f"Over {last:,} steps on {self.samples} samples the tangent kernel predicts that the loss goes from "
             f"{self.predicted[0]:.4g} to {self.predicted[-1]:.4g}; really it reaches {self.measured[-1]:.4g}. The "
-            f"prediction {until}.",
-            ["It takes the network as given, and as linear in its weights.", self.figure],
+            f"prediction takes the network as linear in its weights, and {until}.",
+            [self.figure],
             self.to_dataset,
             title="Learning curve, predicted and real",
         )

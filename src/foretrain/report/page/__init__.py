@@ -1,14 +1,13 @@
-"""The doctor's findings as one HTML file: interactive, and complete without a network.
+"""The doctor's findings as one HTML file: answers one below the other, interactive, and complete without a network.
 
-``write_page(path, [Patient(name, diagnosis, verification, curve)])`` writes it. Its rooms are
+``write_page(path, [Patient(name, diagnosis, verification, curve)])`` writes it.
 
-``sections``  what the page tells, section by section; one is left out when its data are missing
-``plots``     the pictures: what plotly draws, with caption and numbers
-``examples``  two built-in networks to show it on
+``patient``   a network on the page, and the two built-in ones
+``findings``  what was found and what to do; ``signals``, ``learning``: pictures of what was measured
 ``document``  the file as a whole; ``style.css`` and ``behaviour.js`` are put into it
 """
 
-from foretrain.report.page.document import page, write_page
-from foretrain.report.page.patient import Patient
+from foretrain.report.page.document import page, sections_of, write_page
+from foretrain.report.page.patient import Patient, example_patients
 
-__all__ = ["Patient", "page", "write_page"]
+__all__ = ["Patient", "example_patients", "page", "sections_of", "write_page"]

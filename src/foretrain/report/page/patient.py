@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foretrain.support.errors import NotSupportedError
+from foretrain.support.progress import track
+from foretrain.support.seeds import Seed
 
 if TYPE_CHECKING:
     import xarray
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from foretrain.doctor.diagnosis import Diagnosis
     from foretrain.doctor.kernels.learning_curve import LearningCurve
     from foretrain.doctor.verification import Verification
+
+_SECONDS = 20.0  # of one verification of a built-in network at most, so that both take less than two minutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,3 +53,14 @@ class Patient:
         """All measurements, by check."""
         found = {name: one.data for name, one in self.diagnosis.examinations.items()}
         return {name: data for name, data in found.items() if data is not None}
+
+
+def example_patients(steps: int, seed: Seed = 0) -> list[Patient]:
+    """The two built-in networks: diagnosis, learning curve and verification; without training for 0 steps."""
+    from foretrain.doctor.entry import diagnose
+    from foretrain.doctor.examples import examples
+
+    return [
+        Patient.trained(name, diagnose(setup), steps, seconds=_SECONDS)
+        for name, setup in track(examples(seed), "built-in networks")
+    ]

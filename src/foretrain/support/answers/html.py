@@ -26,6 +26,7 @@ from foretrain.support.answers.plotly_renderer import numbers, specifications
 from foretrain.support.answers.table import Cell, Table, Tone, cell_text
 
 MOST_ROWS = 60  # of a table on a page
+_SHORT = 24  # letters of texts in a column that are not broken
 _HEIGHT, _LOWEST, _HIGHEST, _INCH = 340, 240, 560, 92  # of a panel, in pixels
 _SYMBOLS = {"critical": "✖", "warning": "▲", "note": "●", "good": "✔"}
 Attribute: TypeAlias = str | int | bool | None
@@ -130,7 +131,12 @@ def _code_markup(code: Code) -> Markup:
 def table_markup(table: Table, caption: bool = True) -> Markup:
     """A table in a box that can be scrolled with the keyboard."""
     shown = table.for_people().thinned(MOST_ROWS)
-    classes = ["number" if shown.numeric(place) else None for place in range(len(shown.columns))]
+    texts = shown.texts()
+    longest = [max((len(row[place]) for row in texts), default=0) for place in range(len(shown.columns))]
+    classes = [
+        "number" if shown.numeric(place) else "word" if length <= _SHORT else None
+        for place, length in enumerate(longest)
+    ]
     head = [
         element("th", column.heading, scope="col", class_=kind, title=column.meaning or None)
         for column, kind in zip(shown.columns, classes, strict=True)

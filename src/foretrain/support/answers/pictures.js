@@ -7,12 +7,13 @@ window.foretrainPictures = window.foretrainPictures || (() => {
   const palette = (place) => {
     const probe = place.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
     const known = new Map();
-    const colour = (name) => {
+    const colour = (words) => {
+      const [name, share] = words.split(" / "); // "var(--blue) / 0.2" lets a fifth of the blue through
       if (!known.has(name)) {
         probe.style.color = name;
         known.set(name, getComputedStyle(probe).color);
       }
-      return known.get(name);
+      return share ? known.get(name).replace("rgb(", "rgba(").replace(")", `, ${share})`) : known.get(name);
     };
     const coloured = (value) => {
       if (typeof value === "string") return value.startsWith("var(--") ? colour(value) : value;
@@ -64,9 +65,11 @@ window.foretrainPictures = window.foretrainPictures || (() => {
   const turned = ([key, axis], axes) => {
     if (!axes.has(key)) return [key, axis];
     const type = axis.type === "log" ? "linear" : "log";
-    const moved = (end) => (type === "linear" ? 10 ** end : end > 0 ? Math.log10(end) : null);
-    const range = axis.range && { range: axis.range.map((end) => (end === null ? null : moved(end))) };
-    return [key, { ...axis, type, ...range }];
+    const moved = (end) => (type === "linear" ? 10 ** end : end > 0 ? Math.log10(end) : undefined);
+    const range = axis.range?.map(moved);
+    const limits = Object.entries(axis.autorangeoptions || {}).map(([name, end]) => [name, moved(end)]);
+    const usable = range?.every(Number.isFinite) ? { range } : {};
+    return [key, { ...axis, range: undefined, ...usable, type, autorangeoptions: Object.fromEntries(limits) }];
   };
 
   // --- one panel into one element; what is known of a panel stays with it
@@ -84,7 +87,7 @@ window.foretrainPictures = window.foretrainPictures || (() => {
     const narrow = place.clientWidth < 480;
     if (given.meta) {
       const most = (known.get(place).height ??= place.clientHeight);
-      place.style.height = `${Math.min(most, Math.round(place.clientWidth * given.meta.aspect) + 70)}px`;
+      place.style.height = `${Math.min(most, Math.round(place.clientWidth * given.meta.aspect) + 40)}px`;
     }
     const colours = palette(place.parentElement);
     const traces = colours.coloured(narrow ? data.map(slim) : data);

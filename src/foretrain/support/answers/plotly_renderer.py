@@ -45,6 +45,8 @@ _NAMES = {
     RED: "var(--red)",
     INK: "var(--ink)",
     FAINT: "var(--muted)",
+    "#dddddd": "var(--line)",
+    "#555555": "var(--muted)",
 }
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _SYMBOLS = {
@@ -89,9 +91,8 @@ def numbers(panel: Panel) -> Table:
     for column, mark in enumerate(shown):
         for x, y in zip(*_along(mark), strict=True):
             name, again = _name_at(x, across, mark), 0
-            while column in places.setdefault(
-                (name, again), {}
-            ):  # a curve may have several points at one place
+            # A curve may have several points at one place.
+            while column in places.setdefault((name, again), {}):
                 again += 1
             places[name, again][column] = y
     rows = [
@@ -126,7 +127,10 @@ def _specification(panel: Panel, colors: Mapping[int, str]) -> dict[str, Any]:
     layout["xaxis"], layout["yaxis"] = _axis(panel.x, panel, "x"), _axis(panel.y, panel, "y")
     if panel.equal:
         layout["yaxis"]["scaleanchor"] = "x"
-    layout["showlegend"] = bool(panel.legend) and any(trace.get("showlegend") for trace in traces)
+    listed = any(part.get("showlegend") for part in (*traces, *layout["shapes"]))
+    layout["showlegend"] = bool(panel.legend) and listed
+    if panel.bare:
+        layout["margin"] = {"l": 8, "r": 8, "t": 20, "b": 8}
     layout["hovermode"] = "x unified" if _shares_places(panel) else "closest"
     seen: set[str] = set()
     for trace in traces:  # equal labels stand in the legend once
@@ -199,7 +203,7 @@ def _add(mark: Mark, color: str, traces: list[Any], layout: dict[str, Any], pane
         case Region():
             _add_region(mark, _named(mark.color or color), traces, layout)
         case Level():
-            layout["shapes"].append(_level(mark))
+            layout["shapes"].append(_level(mark, panel))
         case Note():
             layout["annotations"].append(_note(mark, panel))
 
@@ -217,7 +221,7 @@ def _curve(mark: Curve, color: str, panel: Panel) -> list[dict[str, Any]]:
                 "hoverinfo": "skip",
             }
             edge |= {"line": {"width": 0, "color": color}, "showlegend": False, "legendgroup": name}
-            edge |= {"fill": fill, "opacity": 0.5} if fill else {}
+            edge |= {"fill": fill, "fillcolor": _faint(color, 0.2 * mark.alpha)} if fill else {}
             traces.append(edge)
     mode = (
         "+".join(filter(None, ["lines" if mark.dash else "", "markers" if mark.marker else ""])) or "markers"
@@ -356,22 +360,38 @@ def _add_region(mark: Region, color: str, traces: list[Any], layout: dict[str, A
     layout["shapes"].append(shape)
 
 
-def _level(mark: Level) -> dict[str, Any]:
+def _level(mark: Level, panel: Panel) -> dict[str, Any]:
     line = {"color": _named(mark.color), "width": 1.3 * mark.width, "dash": _DASHES[mark.dash]}
     shape: dict[str, Any] = {"type": "line", "line": line}
-    if mark.y is not None:
-        shape |= {"xref": "paper", "x0": 0, "x1": 1, "y0": mark.y, "y1": mark.y}
-    else:
+    name = html_math(mark.label)
+    if mark.y is None:
         shape |= {"yref": "paper", "y0": 0, "y1": 1, "x0": mark.x, "x1": mark.x}
-    if mark.label:
-        font = {"color": "var(--muted)", "size": 12}
-        shape["label"] = {
-            "text": html_math(mark.label),
-            "textposition": "end",
-            "yanchor": "bottom",
-            "font": font,
-        }
+        return shape | ({"name": name, "showlegend": True} if name else {})
+    shape |= {"xref": "paper", "x0": 0, "x1": 1, "y0": mark.y, "y1": mark.y}
+    if name:
+        end, side = _free_place(mark.y, panel)
+        shape["label"] = {"text": name, "textposition": end, "yanchor": side}
+        shape["label"]["font"] = {"color": "var(--muted)", "size": 12}
     return shape
+
+
+def _free_place(level: float, panel: Panel) -> tuple[str, str]:
+    """Where words on a level are farther from the curves, and their side: below the level only above all curves."""
+    logarithmic = panel.y.scale == "log"
+    near, highest = {"start": math.inf, "end": math.inf}, -math.inf
+    for mark in panel.marks:
+        if not isinstance(mark, Curve) or mark.y.dtype.kind not in "iuf":
+            continue
+        known = np.isfinite(mark.y) & (mark.y > 0 if logarithmic else True)
+        heights = mark.y[known]
+        if not len(heights):
+            continue
+        highest = max(highest, float(heights.max()))
+        gaps = np.abs(np.log(heights / level)) if logarithmic and level > 0 else np.abs(heights - level)
+        few = -(-len(gaps) // 5)
+        near["start"] = min(near["start"], float(gaps[:few].min()))
+        near["end"] = min(near["end"], float(gaps[-few:].min()))
+    return "start" if near["start"] > near["end"] else "end", "top" if level > highest else "bottom"
 
 
 def _note(mark: Note, panel: Panel) -> dict[str, Any]:
@@ -404,13 +424,16 @@ def _axis(axis: Axis, panel: Panel, which: str) -> dict[str, Any]:
     elif axis.whole:
         known = np.concatenate([np.zeros(0), *_values(panel, which)])
         made |= {"tickformat": "d", "dtick": max(1, -(-int(np.ptp(known)) // _FEW)) if len(known) else 1}
-    ends = [_log_end(end, scale) for end in (axis.low, axis.high)]
-    if any(end is not None for end in ends):
-        made["range"] = ends[::-1] if axis.reverse else ends
-    elif axis.reverse:
-        made["autorange"] = "reversed"
-    elif any(isinstance(mark, HeatMap) for mark in panel.marks):
-        made["constrain"] = "domain"
+    low, high = (_log_end(end, scale) for end in (axis.low, axis.high))
+    if low is not None and high is not None:
+        made["range"] = [high, low] if axis.reverse else [low, high]
+    else:
+        made |= {"autorange": "reversed"} if axis.reverse else {}
+        given = {"minallowed": low, "maxallowed": high}
+        ends = {key: end for key, end in given.items() if end is not None}
+        made |= {"autorangeoptions": ends} if ends else {}
+        if any(isinstance(mark, HeatMap) for mark in panel.marks):
+            made["constrain"] = "domain"
     if not panel.grid:
         made["showgrid"] = False
     if panel.bare:
@@ -429,6 +452,13 @@ def _short_name(name: str) -> str:
 
 def _named(color: str) -> str:
     return _NAMES.get(color, color)
+
+
+def _faint(color: str, alpha: float) -> str:
+    """A colour that lets others shine through; the script on the page knows the names with a share behind them."""
+    if color.startswith("#"):
+        return f"rgba({', '.join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))}, {alpha:g})"
+    return f"{color} / {alpha:g}"
 
 
 def _along(mark: Curve | Bars) -> tuple[list[Any], list[Any]]:
