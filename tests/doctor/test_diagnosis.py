@@ -143,7 +143,7 @@ def test_the_plan_follows_the_findings_once_it_is_made(monkeypatch: pytest.Monke
     assert (
         text.count("model.weight.data.fill_(1.0)") == 1
     )  # with the plan, not a second time with the finding
-    assert "Treatment, in this order:\n\n1. Set weights to 1: Set them." in text
+    assert "1 treatment:\n\n1. Set weights to 1: Set them." in text
 
 
 def test_every_check_is_drawn_with_its_worst_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ from foretrain.compare.comparison import Comparisons
 from foretrain.compare.effective_kernel import compare_effective_kernels
 from foretrain.compare.trained.ensemble import draw_ensemble
 from foretrain.compare.trained.training import Training
+from foretrain.doctor.kernels.learning_curve import learning_curve
+from foretrain.doctor.setup import Case
 from foretrain.empirical import NetworkFeatures, predict_modes, tune_block
 from foretrain.empirical.differentials import (
     LayeredDifferentials,
@@ -211,6 +213,9 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "judgement": lambda: comparison().judgement,
     "plateau": plateau,
     "plan": lambda: diagnosis().plan(),
+    "finding": lambda: diagnosis().findings[0],
+    "examination": lambda: diagnosis().examinations["initialisation"],
+    "learning curve": lambda: learning_curve(Case(diagnosis().setup), 5),
     "verification": lambda: diagnosis().verify(steps=3),
     "experiment": lambda: ft.experiments.get("parameter-count").run(),
     "comparisons": lambda: Comparisons((comparison(),), 0),

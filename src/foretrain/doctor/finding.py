@@ -9,7 +9,7 @@ from enum import IntEnum
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from foretrain.support.answers import Answer, Code, Facts, Part, Result
+from foretrain.support.answers import Answer, Code, Facts, Part, Result, labelled
 
 if TYPE_CHECKING:
     import xarray
@@ -86,6 +86,7 @@ class Finding(Result):
         return Answer(
             self.title if self.title.endswith((".", "!", "?")) else f"{self.title}.",
             parts,
+            data=lambda: labelled(self.numbers),
             record=self._record(),
             title=check,
             tone=self.severity.word,

@@ -11,10 +11,12 @@ from foretrain.doctor.checks import CHECKS, Check, Stage
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.trials.best_rate import with_chosen_rate
-from foretrain.support.answers import Answer, Code, Part, Result
+from foretrain.support.answers import Answer, Code, Part, Result, labelled
 from foretrain.support.progress import track
 
 if TYPE_CHECKING:
+    import xarray
+
     from foretrain.doctor.diagnosis import Diagnosis
 
 
@@ -72,9 +74,8 @@ class Plan(Result):
             "code": self.code,
         }
         if not self.steps:
-            return Answer(
-                "There is nothing to treat automatically: follow the advice of the findings.", record=record
-            )
+            said = "0 treatments: there is nothing to treat automatically, follow the advice of the findings."
+            return Answer(said, data=self._dataset, record=record)
         parts: list[Part] = [
             Answer(
                 step.finding.advice,
@@ -85,7 +86,15 @@ class Plan(Result):
         ]
         if self.code:
             parts.append(Code(self.code, "All of it as code, for your model, optimizer, x and y"))
-        return Answer("Treatment, in this order:", parts, record=record)
+        count = "1 treatment:" if len(self.steps) == 1 else f"{len(self.steps)} treatments, in this order:"
+        return Answer(count, parts, self._dataset, record)
+
+    def _dataset(self) -> xarray.Dataset:
+        names, checks = [step.treatment.name for step in self.steps], [step.check for step in self.steps]
+        return labelled(
+            {"treatment": ("step", names), "check": ("step", checks), "treatments": len(names)},
+            counted=["step"],
+        )
 
 
 def make_plan(diagnosis: Diagnosis) -> Plan:
