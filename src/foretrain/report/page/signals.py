@@ -26,6 +26,7 @@ from foretrain.support.answers import (
     names_axis,
     scale_for,
 )
+from foretrain.support.answers.figure import Region
 from foretrain.support.answers.formulas import number_text
 from foretrain.support.errors import ForetrainError
 
@@ -96,9 +97,11 @@ def _phase_figure(chain: MlpChain, wanted: xarray.Dataset | None) -> Figure:
         if stability != "unstable"
     ]
     where = f" {chain.activation.label} is critical at {'; '.join(critical)}." if critical else ""
+    unbounded = any(isinstance(mark, Region) for mark in panel.marks)
+    grey = "; grey: signals grow without bound" if unbounded else ""
     panel.caption = (
         f"The {len(C_W)} layers of weights have C_W {_range(C_W)} and C_b {_range(C_b)}.{where} Blue: nearby inputs "
-        "merge with depth; orange: they part; grey: signals grow without bound."
+        f"merge with depth; orange: they part{grey}."
     )
     return figure
 
