@@ -181,7 +181,6 @@ def symmetric_operator() -> Any:
 
 
 EXAMPLES: dict[str, Callable[[], Any]] = {
-    **THEORY_EXAMPLES,
     "flow": lambda: ft.flow(mlp(), X, ["K", "V", "G1", "Theta"]),
     "criticality": lambda: ft.criticality("gelu"),
     "kernel": kernel,
@@ -224,7 +223,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "power of the width": lambda: effective_kernels().slope("change"),
     "comparison with trained networks": lambda: trained(draws=80),
     "comparison to order 1/n": lambda: trained(regime="finite", draws=1600),
-    "ensemble": lambda: draw_ensemble(mlp(), X[:2], X[2:], Training(Y[:2], eta=0.1), 4),
+    "untrained ensemble": lambda: draw_ensemble(mlp(), X[:2], X[2:], Training(Y[:2], eta=0.1), 4),
     "verified plateau": plateau_runs,
     "layer scales": lambda: layer_scales(shallow(), [1.0, 0.0]),
     "tuned block": lambda: tune_block(
@@ -237,7 +236,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "weight-free network": lambda: weight_free(shallow(), *tensors()),
     "imbalance": lambda: imbalance(shallow(), *tensors(), MSE),
     "summary of a kernel": lambda: kernel().summary(tensors()[1]),
-    "estimate": lambda: ft.ntk_operator(network(), tensors()[0]).trace(probes=4),
+    "estimate of a trace": lambda: ft.ntk_operator(network(), tensors()[0]).trace(probes=4),
     "kernel density": lambda: ft.ntk_operator(network(), samples()[0]).spectral_density(probes=4, steps=4),
     "density of an operator": lambda: states().spectral_density(points=20),
     "stored kernel": lambda: ft.ntk(network(), tensors()[0], store=folder() / "kernel", workers=1),
@@ -272,6 +271,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "record of an experiment": lambda: example("several experiments").records[0],
     "sweep": swept,
     "price of a sweep": lambda: price(folder() / "times.toml", workers=1) if swept() else None,
+    **THEORY_EXAMPLES,
 }
 
 

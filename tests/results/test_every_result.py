@@ -26,6 +26,7 @@ from foretrain.support.answers import Result
 
 ROOMS = ("activations", "compare", "doctor", "empirical", "experiments", "gaussian", "operators", "saddle")
 ROOMS += ("theory", "training")
+QUICK = 24  # so many examples are looked at in every run of the tests, all of them in the long one
 
 
 @cache
@@ -92,6 +93,7 @@ def test_public_functions_return_results_or_plain_values() -> None:
     assert not strangers, f"these are no results: {'; '.join(strangers)}"
 
 
+@pytest.mark.slow(after=QUICK)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_prints_numbers(name: str) -> None:
     text = repr(example(name))
@@ -100,6 +102,7 @@ def test_it_prints_numbers(name: str) -> None:
     assert len(text) < 20_000
 
 
+@pytest.mark.slow(after=QUICK)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_gives_json_that_parses(name: str) -> None:
     document = json.loads(json.dumps(example(name).to_dict(), allow_nan=False))
@@ -107,6 +110,7 @@ def test_it_gives_json_that_parses(name: str) -> None:
     assert document
 
 
+@pytest.mark.slow(after=QUICK)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_saves_its_numbers(name: str, tmp_path: Path) -> None:
     data = example(name).to_dataset()
@@ -124,6 +128,7 @@ def test_it_plots(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "picture.png").stat().st_size > 3000
 
 
+@pytest.mark.slow(after=QUICK)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_its_answer_stands_on_its_own(name: str) -> None:
     answer = example(name).answer()

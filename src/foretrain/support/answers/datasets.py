@@ -84,7 +84,8 @@ def tables_dataset(tables: Sequence[Table]) -> xarray.Dataset:
                 values: Any = np.array([np.nan if cell is None else cell for cell in cells], dtype=float)
             else:
                 values = np.array(["" if cell is None else str(cell) for cell in cells], dtype=str)
-            name = column.name if column.name not in found else f"{column.name}_{number + 1}"
+            name = _file_name(column.name)
+            name = name if name not in found else f"{name}_{number + 1}"
             attributes = {"meaning": column.meaning, "unit": column.unit}
             found[name] = (dim, values, {key: text for key, text in attributes.items() if text})
     return xarray.Dataset(found)
@@ -97,14 +98,11 @@ def fields_dataset(values: Mapping[str, Any]) -> xarray.Dataset:
 
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, list | tuple) and len({np.shape(as_array(item)) for item in value}) > 1:
-            # Arrays of several shapes, such as the weights of layers, are kept one by one.
-            value = dict(enumerate(value, 1))
         if isinstance(value, xarray.DataArray):
             found[name] = value
         elif isinstance(value, Mapping) or (isinstance(value, tuple) and any(map(np.ndim, value))):
             parts = value.items() if isinstance(value, Mapping) else enumerate(value, start=1)
-            inner = fields_dataset({f"{name}_{key}": item for key, item in parts})
+            inner = fields_dataset({_file_name(f"{name}_{key}"): item for key, item in parts})
             found |= {str(key): item for key, item in inner.items()}
         elif not hasattr(value, "answer"):  # results inside have a dataset of their own
             array = as_array(value)
@@ -178,6 +176,11 @@ def _with_errors(name: str, value: Any) -> dict[str, Any]:
     """A number by its name and, of an estimate, its standard error beside it."""
     error = getattr(value, "standard_error", None)
     return {name: value} if error is None else {name: float(value.value), f"{name}_error": float(error)}
+
+
+def _file_name(name: str) -> str:
+    """A name that files can hold: a quotient in words."""
+    return name.replace("/", " over ")
 
 
 def _storable(value: Any) -> Any:
