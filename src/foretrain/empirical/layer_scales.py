@@ -11,6 +11,7 @@ all readings below give X_l exactly. Away from it they differ, and each answers 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretrain.support.answers import Answer, Axis, Figure, Result, dataset_table, labelled, picked
+from foretrain.support.answers import Answer, Result, dataset_figure, dataset_table, labelled, picked
 from foretrain.support.errors import InputError, NotSupportedError
 
 Array = NDArray[np.float64]
@@ -36,21 +37,10 @@ class LayerScales(Result):
 
     def answer(self) -> Answer:
         """All readings, by layer."""
-        variables = {name: ("layer", values) for name, values in self._readings().items()}
+        variables = {name: ("layer", values) for name, values in picked(self, "norm spectral signal").items()}
         data = labelled(variables, {"width": self.width}, ["layer"], name=("layer", list(self.layers)))
         statement = f"Scales of {len(self.layers)} layers of width {self.width}."
-        return Answer(statement, [dataset_table(data, "layer"), self._figure], data)
-
-    def _readings(self) -> dict[str, Array]:
-        return picked(self, "norm spectral signal")
-
-    def _figure(self) -> Figure:
-        figure = Figure("Scales of the layers", size=(5.6, 4.0))
-        panel = figure.panel("", Axis("layer", whole=True), "scale")
-        for name, values in self._readings().items():
-            if np.isfinite(values).any():
-                panel.curve(range(1, len(values) + 1), values, "o-", name)
-        return figure
+        return Answer(statement, [dataset_table(data, "layer"), partial(dataset_figure, data)], data)
 
 
 def layer_scales(model: nn.Module, direction: Any = None) -> LayerScales:

@@ -88,15 +88,11 @@ class StateAlignment(Result):
                 f"From here gradient descent changes mode {slow + 1} of the target {ratio:.3g} times more slowly "
                 f"than mode {fast + 1}."
             ]
-        return Answer(statement, [table, *said, self._figure], data, record)
+        return Answer(statement, [table, *said, self.draw], data, record)
 
-    def _figure(self) -> Figure:
-        figure = Figure(size=(5.6, 4.4))
-        self.draw(figure)
-        return figure
-
-    def draw(self, figure: Figure, ending: str = "") -> None:
-        """Add a panel with the speed of every mode, by NTK_S and by the core: 1 is a random direction."""
+    def draw(self, figure: Figure | None = None, ending: str = "") -> Figure:
+        """Draw the speed of every mode, by NTK_S and by the core: 1 is a random direction."""
+        figure = figure or Figure(size=(5.6, 4.4))
         at, energies = np.arange(1, len(self.rayleigh) + 1), self.singular_values**2
         ticks: dict[float, str] = {i: f"{i}\n{s:.0%}" for i, s in enumerate(energies / energies.sum(), 1)}
         speeds = np.array([*self.rayleigh, *self.proxy_rayleigh, 1.0])
@@ -111,6 +107,7 @@ class StateAlignment(Result):
         if np.isfinite(self.proxy_rayleigh).any():
             panel.bars(at + 0.2, self.proxy_rayleigh, "core $V V^*$", SKY, width=0.36)
         panel.level(y=1.0, color=INK, dash="--")
+        return figure
 
 
 def alignment(

@@ -146,16 +146,11 @@ class SpectralDensity(Result):
             lower=("interval", edges[:-1]),
             upper=("interval", edges[1:]),
         )
-        return Answer(statement, [Table.of(coarse), self.figure], data)
+        return Answer(statement, [Table.of(coarse), self.draw], data)
 
-    def figure(self) -> Figure:
-        """Eigenvalues by rank, and how many lie where."""
-        figure = Figure("Eigenvalues", columns=2)
-        self.draw(figure)
-        return figure
-
-    def draw(self, figure: Figure) -> None:
-        """Add both panels: those found one by one, then how many lie above each value, with errors."""
+    def draw(self, figure: Figure | None = None) -> Figure:
+        """Draw those found one by one and how many lie above each value, then how many lie where, with errors."""
+        figure = figure or Figure("Eigenvalues", columns=2)
         known, edges = self.known[self.known > self.rounding], self.edges()
         above, found = self.counts([*edges, np.inf]), self.counts(edges)
         ranks = np.cumsum(above.value[::-1])[::-1][:-1]
@@ -177,9 +172,9 @@ class SpectralDensity(Result):
         panel.curve(edges, np.append(found.value, 0.0), color=BLUE, steps=True)
         sure = np.asarray(found.standard_error) > 0
         middles = np.sqrt(edges[:-1] * edges[1:])
-        panel.curve(
-            middles[sure], found.value[sure], ".", color=INK, error=found.standard_error[sure], size=2
-        )
+        errors = found.standard_error[sure]
+        panel.curve(middles[sure], found.value[sure], ".", color=INK, error=errors, size=2)
+        return figure
 
     def _below(self, weights: Array, edges: Array) -> Array:
         """Weight below each edge, between nodes in proportion to the logarithm."""

@@ -31,7 +31,7 @@ from foretrain.empirical.kernel_analysis.matrix_functions import (
     nystrom_preconditioner,
 )
 from foretrain.empirical.stored_kernel.reading import StoredKernel
-from foretrain.support.answers import Answer, Axis, Figure, Result, Table, labelled, picked
+from foretrain.support.answers import Answer, Result, Table, labelled, picked
 from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes
 from foretrain.support.user_warnings import warn_user
@@ -101,20 +101,9 @@ class KernelRegression(Result):
         record = picked(self, "ridge residual method iterations tolerance one_hot test_error")
         names = {"iterations": "products", "one_hot": "labels"}
         record = {names.get(name, name): value for name, value in record.items()}
-        return Answer(statement, [self._table(), self._figure], data, record)
-
-    def _table(self) -> Table:
-        """One row for each sample; of many outputs the first."""
         columns = {f"output {place}": column for place, column in enumerate(self.predictions.T[:_SHOWN])}
         table = Table.of({"sample": range(len(self.predictions)), **columns}, "Predictions")
-        return table.thinned(_SHOWN)
-
-    def _figure(self) -> Figure:
-        figure = Figure("Kernel regression", size=(5.6, 4.0))
-        panel = figure.panel("predictions", Axis("sample", whole=True), "output")
-        for place, column in enumerate(self.predictions.T[:_SHOWN]):
-            panel.curve(range(len(column)), column, ".", f"output {place}")
-        return figure
+        return Answer(statement, [table.thinned(_SHOWN)], data, record)
 
 
 def regression(

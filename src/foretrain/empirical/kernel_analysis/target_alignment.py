@@ -108,20 +108,17 @@ class KernelAlignment(Result):
             picked(self, "alignment alignment_error centred centred_error size one_hot"),
             ["mode"],
         )
-        return Answer(statement, [dataset_table(data, "mode").thinned(_SHOWN), self._figure], data)
+        return Answer(statement, [dataset_table(data, "mode").thinned(_SHOWN), self.draw], data)
 
-    def _figure(self) -> Figure:
-        figure = Figure(size=(5.6, 4.0))
-        self.draw(figure)
-        return figure
-
-    def draw(self, figure: Figure) -> None:
-        """Add a panel with the energy of the targets in every mode, and up to it."""
+    def draw(self, figure: Figure | None = None) -> Figure:
+        """Draw the energy of the targets in every mode, and up to it; a figure that is given gets one more panel."""
+        figure = figure or Figure(size=(5.6, 4.0))
         modes = np.arange(1, len(self.energies) + 1)
         title = f"Energy of the targets (alignment {self.alignment:.3g})"
         panel = figure.panel(title, Axis("mode", whole=True), Axis("share", low=0.0))
         panel.bars(modes, self.energies, "of each mode", ORANGE)
         panel.curve(modes, self.cumulative, ".-", "up to it", INK)
+        return figure
 
 
 def alignment(
