@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from foretrain.empirical.fields.chain import Chain
 from foretrain.empirical.fields.recognition import find_chain
+from foretrain.support.answers.datasets import as_array
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 
@@ -193,9 +194,4 @@ def labelled(
     """A tensor as a DataArray on the CPU, with its meaning."""
     import xarray as xr
 
-    array = values.detach().cpu()
-    if array.dtype in (torch.bfloat16, torch.float16):  # numpy has no bfloat16
-        array = array.float()
-    return xr.DataArray(
-        array.numpy(), dims=tuple(dims), coords=coords, attrs={"meaning": meaning, **attrs}, name=None
-    )
+    return xr.DataArray(as_array(values), coords, tuple(dims), attrs={"meaning": meaning, **attrs})

@@ -36,10 +36,6 @@ class Shares(Result):
     values: Array
     standard_errors: Array
 
-    def largest_first(self) -> list[tuple[str, float]]:
-        """Names with values."""
-        return sorted(zip(self.names, self.values.tolist()), key=lambda item: -item[1])
-
     def answer(self) -> Answer:
         """The shares by name."""
         variables = {"share": ("parameter", self.values), "share_error": ("parameter", self.standard_errors)}
