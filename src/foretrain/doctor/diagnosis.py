@@ -150,7 +150,7 @@ class Diagnosis(Result):
             finding.answer(check, self.cause_of(check, finding), code=check not in treated)
             for check, finding in self.by_severity()
         ]
-        skipped = [f"skipped: {name}: {one.skipped}" for name, one in self._asked() if one.skipped]
+        skipped = [f"skipped: {name}: {one.skipped}" for name, one in self._checks() if one.skipped]
         parts += ["\n".join(skipped)] if skipped else []
         if plan is not None and not self.healthy:
             parts.append(plan.answer())
@@ -164,7 +164,7 @@ class Diagnosis(Result):
 
     def figure(self, trained: Verification | None = None, name: str = "") -> Figure:
         """Every check with its worst finding; beside them the trainings with and without the advice, if given."""
-        asked = list(self._asked())
+        asked = list(self._checks())
         title = "\n".join(wrap(f"{name}: {self.headline}" if name else self.headline, 110))
         size = (9.5 if trained is None else 14.0, max(3.0, 0.4 * len(asked) + 1.2))
         figure = Figure(title, layout="A" if trained is None else "AAB", size=size)
@@ -185,7 +185,7 @@ class Diagnosis(Result):
             figure.panels.append(trained.figure().panels[0])
         return figure
 
-    def _asked(self) -> Iterator[tuple[str, Examination]]:
+    def _checks(self) -> Iterator[tuple[str, Examination]]:
         """Checks that were made or skipped, in the order of the registry."""
         return (
             (check.name, self.examinations[check.name]) for check in CHECKS if check.name in self.examinations
@@ -230,7 +230,7 @@ class Diagnosis(Result):
                         for finding in one.findings
                     ],
                 }
-                for name, one in self._asked()
+                for name, one in self._checks()
             },
         }
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.report.page.patient import Patient
-from foretrain.report.page.signals import COLOURS, DASHES, FEW_FACTOR, add_losses, rounded, short_names
+from foretrain.report.page.signals import COLOURS, DASHES, FEW_FACTOR, add_losses, short_names, three_digits
 from foretrain.support.answers import (
     BLUE,
     ORANGE,
@@ -132,11 +132,11 @@ def modes(patient: Patient) -> Answer | None:
 def _mode_table(data: xarray.Dataset) -> Table:
     columns: list[Column | str] = ["Mode", Column("Share of the target", unit="%"), "Half-time in steps"]
     cells: list[list[Any]] = [_mode_names(data)]
-    cells += [rounded(100 * data["share"].values), rounded(data["half_time"].values)]
+    cells += [three_digits(100 * data["share"].values), three_digits(data["half_time"].values)]
     if "left_after" in data:
         for budget, left in zip(data["budget"].values, data["left_after"].values.T, strict=True):
             columns.append(Column(f"Left after {number_text(budget)} steps", unit="%"))
-            cells.append(rounded(100 * left))
+            cells.append(three_digits(100 * left))
     if "picture" in data:
         columns.append("Largest at")
         cells.append(_largest(data))

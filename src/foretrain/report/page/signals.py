@@ -130,11 +130,10 @@ def _kernel_table(data: xarray.Dataset) -> list[Part]:
     """Kernels by layer, and the layers that are far from the theory."""
     layers = data["layer"].values.tolist()
     names = data["name"].values.tolist() if "name" in data.coords else layers
-    measured, theory, deviation = (rounded(data[key].mean("input").values) for key in _KERNELS[:3])
+    measured, theory, deviation = (three_digits(data[key].mean("input").values) for key in _KERNELS[:3])
     # The inputs share their weights, so their scores do not average out: their mean is typical.
-    scores = rounded(
-        [z[np.isfinite(z)].mean() if np.isfinite(z).any() else np.nan for z in data["K_z"].values]
-    )
+    known = [z[np.isfinite(z)] for z in data["K_z"].values]
+    scores = [round(float(z.mean()), 2) if len(z) else np.nan for z in known]
     columns = (
         "Layer",
         "Module",
@@ -350,7 +349,7 @@ def short_names(names: Iterable[Any]) -> list[str]:
     return cut if all(name.endswith(".weight") for name in full) and len(set(cut)) == len(full) else full
 
 
-def rounded(values: Iterable[Any]) -> list[float]:
+def three_digits(values: Iterable[Any]) -> list[float]:
     """Three digits, which are all that a reader of a table compares."""
     return [float(f"{value:.3g}") for value in values]
 
