@@ -57,8 +57,8 @@ def imports(tree: ast.AST, package: str, immediate: bool = True) -> Iterator[Imp
             parts = package.split(".")[: 1 - node.level or None] if node.level else []
             base = ".".join([*parts, *([node.module] if node.module else [])])
             yield from (Import(f"{base}.{alias.name}", node.lineno, immediate) for alias in node.names)
-        else:
-            later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        elif not isinstance(node, ast.expr):  # which cannot hold any, and are most of a file
+            later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
             yield from imports(node, package, immediate and not later and not typing)
 

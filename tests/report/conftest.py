@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,13 +21,13 @@ from foretrain.training.tasks.recurrent import Recurrent
 NASTY = "<script>alert('x')</script> & \"quotes\" </title>"
 
 
-def small_weights() -> Diagnosis:
+def small_weights(checks: Sequence[str] | None = None) -> Diagnosis:
     """A deep network whose weights are too small, on a task with classes."""
     torch.manual_seed(0)
     layers = [part for _ in range(7) for part in (nn.Linear(12, 12), nn.ReLU())]
     network = nn.Sequential(*layers, nn.Linear(12, 3))
     x = torch.randn(48, 12)
-    return doctor(network, x, x[:, :3].argmax(1), optimizer=0.05)
+    return doctor(network, x, x[:, :3].argmax(1), optimizer=0.05, checks=checks)
 
 
 def remembering() -> Diagnosis:
@@ -55,14 +55,13 @@ def patients() -> list[Patient]:
 
 
 @pytest.fixture(scope="session")
-def small_page(patients: list[Patient], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With every kind of control, but few plots: it is loaded often."""
-    first, _, third = patients
-    kept = {name: first.diagnosis.examinations[name] for name in ("inputs", "initialisation", "dead_units")}
+    few = small_weights(["inputs", "initialisation", "dead_units"])
+    curve = learning_curve(Case(few.setup), 20)
     path = tmp_path_factory.mktemp("page") / "small.html"
-    write_page(
-        path, [replace(first, diagnosis=Diagnosis(first.diagnosis.setup, kept)), third], "Two networks"
-    )
+    patients = [Patient("A deep ReLU network", few, few.verify(20), curve), Patient(NASTY, awkward(few))]
+    write_page(path, patients, "Two networks")
     return path
 
 

@@ -112,7 +112,7 @@ def keys(browser: Any, *pressed: str) -> None:
     ActionChains(browser).send_keys(*pressed).perform()
 
 
-@pytest.mark.slow(after=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
 def test_every_plot_is_drawn_and_nothing_is_fetched(browser: Any, page_file: Path, width: int) -> None:
     open_page(browser, page_file, width)
@@ -263,7 +263,6 @@ def test_without_scripts_texts_and_numbers_are_there(browser: Any, small_page: P
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
-@pytest.mark.slow
 def test_what_users_write_is_never_run(opened: Any) -> None:
     assert "<script>alert" in opened.find_element("css selector", "#network-2 h2").text
     scripts = "return [...document.querySelectorAll('#content script')].map((one) => one.type)"
