@@ -157,7 +157,8 @@ def test_branches_that_are_ten_times_too_strong_are_found() -> None:
     assert growth > 1e4  # measured without the doctor
     found = examined(model)
     assert worst(found, "gains", "initialisation") is Severity.CRITICAL, found
-    assert found.verify(60).improvement > 1.1
+    # 1.22 to 1.27 by three sets of instructions (SSE, AVX2, AVX-512), infinite where the given one diverges.
+    assert found.verify(240, seconds=600).improvement > 1.1
 
 
 @pytest.mark.statistical
@@ -174,7 +175,10 @@ def test_a_deep_cnn_without_normalisation_and_with_small_weights_is_found() -> N
     assert left < 1e-4
     found = examined(model)
     assert worst(found, "gains", "initialisation") is Severity.CRITICAL, found
-    assert found.verify(400).improvement > 1.1  # it leaves its first loss after some 180 steps
+    trained = found.verify(400, seconds=600)
+    # It leaves its first loss after some 180 steps, and then swings at the edge of stability, so that where it ends
+    # is chance; its best loss is 1.2 to 1.9 by three sets of instructions, and 2.30 as given.
+    assert trained.treated.losses.min() < trained.given.losses.min() / 1.1
 
 
 @pytest.mark.statistical

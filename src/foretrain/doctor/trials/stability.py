@@ -9,7 +9,7 @@ rate <h^2> / <h> is below the same limit (for one direction: <(1 - rate h)^2> < 
 stands in the place of the curvature.
 
 The curvature changes while a network learns, and small initial weights let it grow at once. So the recommended rate
-starts from half the largest stable one and is lowered while a short real training ends better for it.
+starts from half the largest stable one and is lowered where a short real training ends clearly better for it.
 """
 
 from __future__ import annotations

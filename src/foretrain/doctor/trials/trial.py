@@ -25,6 +25,7 @@ LONG = 240  # where the first steps do not decide
 _SAMPLES = 128  # at most, unless one batch has more; batches are drawn from them
 _PLATEAU = 0.1  # of the loss: a trial that takes less has not left where it began
 _END = 10  # steps over which the loss at the end is averaged
+_ALIKE = 0.05  # of the loss at the end: what is nearer is decided by rounding, and so by the processor
 _WORK = 5e11  # multiplications of one trial: ten to fifty seconds of one core
 _FEWEST_STEPS = 20
 
@@ -150,9 +151,10 @@ def descend(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> f
 
 
 def best_of(setups: Sequence[Setup]) -> tuple[int, Trial]:
-    """The first of some setups whose trial ends better than that of the next, by its place.
+    """The first of some setups, by its place, whose trial ends as well as any up to the one after which they worsen.
 
-    Where the loss hardly moves, as on a plateau, longer trials decide: what comes after it may be steeper.
+    Trials that differ by a twentieth end as well as each other. Where the loss hardly moves, as on a plateau, longer
+    trials decide: what comes after it may be steeper.
     """
     trainings = [_Training(setup) for setup in setups]
     place, found = _first_best(trainings, STEPS)
@@ -162,11 +164,13 @@ def best_of(setups: Sequence[Setup]) -> tuple[int, Trial]:
 
 
 def _first_best(trainings: Sequence[_Training], steps: int, first: int = 0) -> tuple[int, Trial]:
-    place, best = first, trainings[first].until(steps)
-    for after in range(first + 1, len(trainings)):
-        found = trainings[after].until(steps)
-        if found.end >= best.end and best.drop > 0:
+    trials = [trainings[first].until(steps)]
+    best = trials[0]
+    for training in trainings[first + 1 :]:
+        trials.append(training.until(steps))
+        if trials[-1].end >= best.end and best.drop > 0:
             break
-        if found.end < best.end:
-            place, best = after, found
-    return place, best
+        best = min(best, trials[-1], key=lambda one: one.end)
+    enough = best.end + _ALIKE * abs(best.end)
+    place = next(number for number, one in enumerate(trials) if one.end <= enough)
+    return first + place, trials[place]
