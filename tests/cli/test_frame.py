@@ -11,20 +11,19 @@ from typing import Annotated
 import pytest
 import typer
 import xarray as xr
-from matplotlib.figure import Figure
 
 import foretrain as ft
 from foretrain.cli import frame
-from foretrain.cli.frame import Command, Seed, command_answer
-from foretrain.support.answers import Answer, Table
+from foretrain.cli.frame import Command, Seed
+from foretrain.support.answers import Answer, Figure, Table
 from foretrain.support.errors import InputError, NotEnoughMemoryError
 
 DATA = xr.Dataset({"x": ("i", [1.0, 2.0])})
 
 
 def draw() -> Figure:
-    figure = Figure()
-    figure.subplots().plot([1, 2])
+    figure = Figure("Doubles")
+    figure.panel().curve([0, 1], [0, 2])
     return figure
 
 
@@ -44,13 +43,9 @@ def double(
         raise NotEnoughMemoryError("the answer needs 1 TB: ask for less.")
     if number == 16:
         warnings.warn("the answer\nis rough", UserWarning, stacklevel=1)
-    return command_answer(
-        {"double": 2 * number, "seed": seed},
-        ["The answer", Table(("number", "double"), [(number, 2 * number)])],
-        data=DATA,
-        figure=draw if picture else None,
-        holds=number != 17,
-    )
+    table = Table(("number", "double"), [(number, 2 * number)])
+    record = {"double": 2 * number, "seed": seed}
+    return Answer("The answer", [table, *([draw] if picture else [])], DATA, record, number != 17)
 
 
 DOUBLE = Command(double, examples=("foretrain double 2", "foretrain double 3 --json"), saves=True, draws=True)

@@ -26,20 +26,9 @@ from foretrain.support.errors import ForetrainError, ForetrainWarning, InputErro
 from foretrain.support.json_text import json_text
 
 if TYPE_CHECKING:
-    import xarray
+    pass
 
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same numbers.")]
-
-
-def command_answer(
-    document: Mapping[str, Any],
-    text: Sequence[str | answers.Table],
-    data: xarray.Dataset | xarray.DataArray | None = None,
-    figure: Callable[[], Any] | None = None,
-    holds: bool = True,
-) -> answers.Answer:
-    """An answer of a document for machines (``--json``), paragraphs and tables, data and a picture."""
-    return answers.Answer("", [*text, *([figure] if figure else [])], data, document, holds)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretrain.cli.frame import Command, command_answer
+from foretrain.cli.frame import Command
 from foretrain.cli.options import Engine, Workers
 from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
@@ -90,7 +90,7 @@ def _everything() -> Answer:
         + ", ".join(registry.names()),
     ]
     document = [_document(entry.name, entry.title, entry.parameters) for entry in entries]
-    return command_answer({"observables": document, "experiments": list(registry.names())}, text)
+    return Answer("", text, record={"observables": document, "experiments": list(registry.names())})
 
 
 def _described(name: str) -> Answer:
@@ -107,8 +107,8 @@ def _described(name: str) -> Answer:
         parameters = targets.of_experiment(name).parameters
     else:
         raise unknown_name("observable or experiment", name, [*observables.names(), *registry.names()])
-    return command_answer(
-        _document(name, title, parameters), [f'{kind} = "{name}": {title}', _table(parameters)]
+    return Answer(
+        "", [f'{kind} = "{name}": {title}', _table(parameters)], record=_document(name, title, parameters)
     )
 
 

@@ -38,10 +38,8 @@ _NAME_GAP = 4  # pixels between names under an axis
 _MANY_NAMES = 8  # letters under an axis: more of them are turned
 
 
-def draw(figure: Any, ax: Axes | None = None) -> Any:
+def draw(figure: Figure, ax: Axes | None = None) -> Any:
     """Draw all panels and return matplotlib's figure; with ``ax``, draw the first panel there and return ``ax``."""
-    if not isinstance(figure, Figure):
-        return figure  # drawn by matplotlib already
     colors = figure.colors()
     if ax is not None:
         _draw_panel(ax, figure.panels[0], {place: c for (panel, place), c in colors.items() if panel == 0})
@@ -75,7 +73,7 @@ def draw(figure: Any, ax: Axes | None = None) -> Any:
     return drawing
 
 
-def write(figure: Any, path: Path, *, overwrite: bool = True) -> None:
+def write(figure: Figure, path: Path, *, overwrite: bool = True) -> None:
     """Draw to a file whose ending names the format."""
     refuse_unknown_picture(path)
     with new_file(path, overwrite=overwrite) as partial:
