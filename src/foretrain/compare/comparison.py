@@ -24,7 +24,7 @@ from foretrain.compare.judging.ladder import Ladder
 from foretrain.compare.judging.powers import Sizes, sizes_of
 from foretrain.compare.judging.widths import extrapolation_weights
 from foretrain.compare.pictures import comparison_figure
-from foretrain.support.answers import Answer, Column, Figure, Part, Result, Table
+from foretrain.support.answers import Answer, Column, Figure, Part, Result, Table, labelled, picked
 from foretrain.theory.architecture import MLP
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Comparison(Result):
     """Measured values at every width, their limit, the theory, and how far they are apart."""
 
     compared: ClassVar[tuple[str, str]] = ("theory", "networks")
+    rows_have_widths: ClassVar[bool] = False  # whether ``rows`` tell what was measured at every width
     still: ClassVar[float] = 1e-9  # of the natural size: what fluctuates less does not fluctuate
     equal: ClassVar[float] = 1e-6  # of the natural size: how near that must be to the theory
 
@@ -169,65 +170,46 @@ class Comparison(Result):
 
     def to_dataset(self) -> xarray.Dataset:
         """Every number, labelled: dimensions ``entry``, ``width`` (from narrow to wide), ``batch`` and ``score``."""
-        import xarray
-
-        both, one = ("width", "entry"), ("entry",)
-        values = np.stack([batch.values for batch in self.batches])
-        return xarray.Dataset(
+        single, both = "theory limit standard_error z", "measured measured_error corrected"
+        return labelled(
             {
-                "theory": (one, self.theory),
-                "limit": (one, self.limit),
-                "standard_error": (one, self.standard_error),
-                "z": (one, self.z),
-                "measured": (both, self.measured),
-                "measured_error": (both, self.measured_error),
-                "corrected": (both, self.corrected),
-                "batch_value": (("width", "batch", "entry"), values),
-                "independent_score": (("score",), self.independent_scores),
+                **{name: ("entry", values) for name, values in picked(self, single).items()},
+                **{name: ("width entry", values) for name, values in picked(self, both).items()},
+                "batch_value": ("width batch entry", np.stack([batch.values for batch in self.batches])),
+                "independent_score": ("score", self.independent_scores),
             },
-            coords={
-                "entry": [f"layer {e.layer} {e.label}" for e in self.entries],
-                "observable": (one, [e.observable for e in self.entries]),
-                "layer": (one, [e.layer for e in self.entries]),
-                "inputs": (one, [" ".join(map(str, e.inputs)) for e in self.entries]),
-                "width": [network.hidden_widths[0] for network in self.ladder.networks],
-                "scale": (("width",), list(self.ladder.scales)),
-                "inverse_width": (("width",), self.ladder.inverse),
-                "draws": (("width",), list(self.ladder.draws)),
-                "batch": np.arange(self.ladder.batches),
-                "score": np.arange(self.independent_scores.size),
-            },
-            attrs={
+            {
                 "activation": self.mlp.activation.label,
                 "network": repr(self.mlp),
                 "method": self.ladder.method,
-                "estimator": self.estimator,
-                "seed": self.seed,
-                "rms_z": self.judgement.rms,
-                "largest_z": self.judgement.largest,
-                "bound": self.judgement.bound,
-                "agrees": int(self.agrees),
-                "verdict": self.verdict,
+                **self.judgement.record(),
+                **picked(self, "estimator seed agrees verdict"),
             },
+            entry=[f"layer {e.layer} {e.label}" for e in self.entries],
+            observable=("entry", [e.observable for e in self.entries]),
+            layer=("entry", [e.layer for e in self.entries]),
+            inputs=("entry", [" ".join(map(str, e.inputs)) for e in self.entries]),
+            width=[network.hidden_widths[0] for network in self.ladder.networks],
+            scale=("width", list(self.ladder.scales)),
+            inverse_width=("width", self.ladder.inverse),
+            draws=("width", list(self.ladder.draws)),
+            batch=np.arange(self.ladder.batches),
+            score=np.arange(self.independent_scores.size),
         )
 
     def rows(self) -> list[dict[str, object]]:
         """One dictionary per entry."""
-        columns = zip(
-            self.entries, self.theory, self.limit, self.standard_error, self.z, self.measured[self.own]
-        )
-        return [
-            {
-                "layer": entry.layer,
-                "entry": entry.label,
-                "theory": float(theory),
-                "limit": float(limit),
-                "standard_error": float(error),
-                "z": None if np.isnan(z) else float(z),
-                "own_width": float(own),
-            }
-            for entry, theory, limit, error, z, own in columns
-        ]
+        numbers = picked(self, "theory limit standard_error z") | {"own_width": self.measured[self.own]}
+        rows: list[dict[str, object]] = []
+        for place, entry in enumerate(self.entries):
+            here = {name: float(values[place]) for name, values in numbers.items()}
+            known = {name: None if np.isnan(value) else value for name, value in here.items()}
+            rows.append({"layer": entry.layer, "entry": entry.label, **known})
+            if self.rows_have_widths:
+                by_width = picked(self, "measured measured_error")
+                widths = {name: values[:, place].tolist() for name, values in by_width.items()}
+                rows[-1] |= {"observable": entry.observable, **widths}
+        return rows
 
     def answer(self) -> Answer:
         """The verdict, the networks, the entries of the last layer and what there is besides, and the picture."""
@@ -244,10 +226,7 @@ class Comparison(Result):
         """Measured and predicted numbers, and their scores."""
         return self.draw([self.to_dataset()])
 
-    @staticmethod
-    def draw(datasets: Sequence[xarray.Dataset]) -> Figure:
-        """The picture of several comparisons of this kind, each as its ``to_dataset``, in a row of panels each."""
-        return comparison_figure(datasets)
+    draw = staticmethod(comparison_figure)  # of several comparisons, each as its dataset
 
     def _parts(self) -> list[Part]:
         depth = self.mlp.depth
@@ -256,18 +235,16 @@ class Comparison(Result):
             for name in self.observables
         ]
         kinked = [name for name in ("P", "Q") if name in self.observables and self.mlp.activation.kinks]
+        kinks = (
+            f"{' and '.join(kinked)} without a second derivative at the kinks of {self.mlp.activation.label}, as "
+            "automatic differentiation has it, in theory and in the networks."
+        )
         return [
             self._entries_table(f"layer {depth}"),
             Table(("rms z", *(f"layer {layer}" for layer in range(2, depth + 1))), scores),
-            *([self._kinks_text(kinked)] if kinked else []),
+            *([kinks] if kinked else []),
             *self._own_width_table(),
         ]
-
-    def _kinks_text(self, observables: Sequence[str]) -> str:
-        return (
-            f"{' and '.join(observables)} without a second derivative at the kinks of {self.mlp.activation.label}, "
-            "as automatic differentiation has it, in theory and in the networks."
-        )
 
     def _rms_score(self, observable: str, layer: int) -> float | None:
         """Root mean square of z; None where nothing fluctuates."""
@@ -305,27 +282,24 @@ class Comparison(Result):
     def _own_width_table(self) -> list[Table]:
         """K and Theta of the last layer at the own width, where the theory knows their 1/n correction."""
         last, own = max(entry.layer for entry in self.entries), self.own
-        values = (self.theory, self.corrected[own], self.measured[own], self.measured_error[own])
-        rows = [
-            [entry.label, *(float(each[place]) for each in values)]
+        known = [
+            place
             for place, entry in enumerate(self.entries)
             if entry.layer == last and np.isfinite(self.corrected[own, place])
         ]
-        width = self.ladder.networks[own].hidden_widths[0]
-        columns = (f"at width {width}", "theory, n = infinity", "theory with 1/n")
-        return (
-            [Table((*columns, Column("measured", error="standard error"), "standard error"), rows)]
-            if rows
-            else []
-        )
+        columns: dict[str | Column, Any] = {
+            f"at width {self.ladder.networks[own].hidden_widths[0]}": [self.entries[i].label for i in known],
+            "theory, n = infinity": self.theory[known],
+            "theory with 1/n": self.corrected[own, known],
+            Column("measured", error="standard error"): self.measured[own, known],
+            "standard error": self.measured_error[own, known],
+        }
+        return [Table.of(columns)] if known else []
 
     def _record(self) -> dict[str, Any]:
         return {
             "activation": self.mlp.activation.label,
-            "C_b": list(self.mlp.C_b),
-            "C_W": list(self.mlp.C_W),
-            "gamma": list(self.mlp.gamma),
-            "depth": self.mlp.depth,
+            **picked(self.mlp, "C_b C_W gamma depth"),
             "method": self.ladder.method,
             "widths": [network.hidden_widths[0] for network in self.ladder.networks],
             "draws": list(self.ladder.draws),
@@ -364,28 +338,18 @@ class Comparisons(Result):
         )
 
     def _overview(self) -> Table:
-        columns = (
-            "activation",
-            "C_b of layer 2",
-            "C_W of layer 2",
-            "entries",
-            "independent",
-            "rms z",
-            "largest |z|",
+        judgements = [one.judgement for one in self.each]
+        return Table.of(
+            {
+                "activation": [one.mlp.activation.label for one in self.each],
+                "C_b of layer 2": [one.mlp.C_b[1] for one in self.each],
+                "C_W of layer 2": [one.mlp.C_W[1] for one in self.each],
+                "entries": [one.entries for one in judgements],
+                "independent": [one.independent for one in judgements],
+                "rms z": [round(one.rms, 2) for one in judgements],
+                "largest |z|": [round(one.largest, 2) for one in judgements],
+            }
         )
-        rows = [
-            (
-                one.mlp.activation.label,
-                one.mlp.C_b[1],
-                one.mlp.C_W[1],
-                one.judgement.entries,
-                one.judgement.independent,
-                round(one.judgement.rms, 2),
-                round(one.judgement.largest, 2),
-            )
-            for one in self.each
-        ]
-        return Table(columns, rows)
 
 
 def _joined(datasets: Sequence[xarray.Dataset]) -> xarray.Dataset:

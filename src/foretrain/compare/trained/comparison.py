@@ -24,7 +24,7 @@ from foretrain.compare.trained.parts import Keeper, measured_widths
 from foretrain.compare.trained.pictures import trained_figure
 from foretrain.compare.trained.statistics import measure, sampled_law
 from foretrain.compare.trained.training import Algorithm
-from foretrain.support.answers import Column, Figure, Part, Table
+from foretrain.support.answers import Column, Part, Table
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, seed_text, spawn
 from foretrain.theory.architecture import MLP
@@ -49,6 +49,7 @@ class TrainedComparison(Comparison):
     """
 
     compared: ClassVar[tuple[str, str]] = ("the prediction", "trained networks")
+    rows_have_widths: ClassVar[bool] = True
     still: ClassVar[float] = 1e-6  # outputs on training inputs at the end fluctuate less
 
     goal: Goal
@@ -84,16 +85,9 @@ class TrainedComparison(Comparison):
 
     def rows(self) -> list[dict[str, object]]:
         """One dictionary per entry."""
+        entries = (cast("TrainedEntry", entry) for entry in self.entries)
         return [
-            row
-            | {
-                "observable": entry.observable,
-                "tests": list(entry.inputs),
-                "output": cast("TrainedEntry", entry).output,
-                "measured": self.measured[:, place].tolist(),
-                "measured_error": self.measured_error[:, place].tolist(),
-            }
-            for place, (row, entry) in enumerate(zip(super().rows(), self.entries))
+            row | {"tests": list(e.inputs), "output": e.output} for row, e in zip(super().rows(), entries)
         ]
 
     def to_dataset(self) -> xarray.Dataset:
@@ -135,10 +129,7 @@ class TrainedComparison(Comparison):
         }
         return base.assign_coords(labels).assign(added).assign_attrs(attributes)
 
-    @staticmethod
-    def draw(datasets: Sequence[xarray.Dataset]) -> Figure:
-        """Outputs, deviations over the width and scores, in a row of panels for each dataset."""
-        return trained_figure(datasets)
+    draw = staticmethod(trained_figure)
 
     def _parts(self) -> list[Part]:
         deviations = [f"n x rms deviation of {name}" for name in self.observables]

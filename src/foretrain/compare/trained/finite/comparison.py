@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +13,7 @@ from foretrain.compare.comparison import Comparison
 from foretrain.compare.trained.comparison import ENTRIES_SHOWN
 from foretrain.compare.trained.finite.entries import POSTERIOR, TRAINED
 from foretrain.compare.trained.pictures import finite_figure
-from foretrain.support.answers import Figure, Part
+from foretrain.support.answers import Part
 
 if TYPE_CHECKING:
     import xarray
@@ -35,6 +34,7 @@ class FiniteComparison(Comparison):
     """
 
     compared: ClassVar[tuple[str, str]] = ("the order 1/n", "networks")
+    rows_have_widths: ClassVar[bool] = True
     still: ClassVar[float] = 1e-4  # a kernel that never changes fluctuates less, by what is left of training
     equal: ClassVar[float] = 1e-3
 
@@ -62,16 +62,6 @@ class FiniteComparison(Comparison):
         near = f"{(np.abs(widest) <= _NEAR).sum()} of {widest.size} means within {_NEAR:g} standard errors"
         return f"{super()._found()}; at width {self.widths[-1]} {near}"
 
-    def rows(self) -> list[dict[str, object]]:
-        """One dictionary per entry."""
-        return [
-            row
-            | {"observable": entry.observable, "measured": values.tolist(), "measured_error": errors.tolist()}
-            for row, entry, values, errors in zip(
-                super().rows(), self.entries, self.measured.T, self.measured_error.T, strict=True
-            )
-        ]
-
     def scaled_terms(self) -> dict[str, Any]:
         """n times the terms of the mean."""
         prediction, n = self.goal.prediction, self.widths[-1]
@@ -92,10 +82,7 @@ class FiniteComparison(Comparison):
         whole = base.rename({"score": "direction"}).assign_coords(labels)
         return whole.assign_coords(width=self.widths).assign(added).assign_attrs(attributes)
 
-    @staticmethod
-    def draw(datasets: Sequence[xarray.Dataset]) -> Figure:
-        """Changes over 1/n, all of them beside theory, and scores, in a row of panels for each dataset."""
-        return finite_figure(datasets)
+    draw = staticmethod(finite_figure)
 
     def _parts(self) -> list[Part]:
         meanings = POSTERIOR if self.learner == "bayes" else TRAINED
