@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import Judgement, decorrelated, judge
 from foretrain.compare.judging.entries import BatchValues, Entry
-from foretrain.compare.judging.ladder import Ladder
+from foretrain.compare.judging.ladder import Ladder, extrapolation_weights
 from foretrain.compare.judging.powers import Sizes, sizes_of
-from foretrain.compare.judging.widths import extrapolation_weights
 from foretrain.compare.pictures import comparison_figure
 from foretrain.support.answers import Answer, Column, Figure, Part, Result, Table, labelled, picked
 from foretrain.theory.architecture import MLP

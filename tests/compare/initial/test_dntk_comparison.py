@@ -12,8 +12,12 @@ import foretrain as ft
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.ensembles import Ensemble, LayerState
 from foretrain.compare.initial import compare_initial
-from foretrain.compare.initial.differential_kernels import PROBES, bytes_per_network, tensors_of_networks
-from foretrain.compare.initial.differential_statistics import differential_batch_values
+from foretrain.compare.initial.differentials import (
+    PROBES,
+    bytes_per_network,
+    differential_batch_values,
+    tensors_of_networks,
+)
 from foretrain.compare.initial.observables import DIFFERENTIAL, entries_of
 from foretrain.support.errors import InputError, NotSupportedError
 

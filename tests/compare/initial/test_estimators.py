@@ -8,7 +8,7 @@ import torch
 
 import foretrain as ft
 from foretrain.compare.ensembles import Ensemble
-from foretrain.compare.initial.estimators import batch_values
+from foretrain.compare.initial.measurement import batch_values
 from foretrain.compare.initial.observables import entries_of
 from foretrain.compare.initial.preactivation_statistics import collect
 from foretrain.compare.judging.entries import Entry

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import foretrain as ft
-from foretrain.compare.judging.widths import (
+from foretrain.compare.judging.ladder import (
     check_scales,
     default_scales,
     extrapolation_weights,

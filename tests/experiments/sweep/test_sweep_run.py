@@ -11,7 +11,7 @@ from swept import write_drawn, write_fragile, write_spec, written
 import foretrain as ft
 from foretrain.experiments.sweep import price, read, sweep
 from foretrain.experiments.sweep.journal import LOG
-from foretrain.experiments.sweep.points import points
+from foretrain.experiments.sweep.plan import points
 from foretrain.experiments.sweep.spec import read_spec
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from swept import content, write_drawn, write_fragile, write_spec, written
 
-from foretrain.experiments.sweep import journal, price, read, snapshots, sweep
+from foretrain.experiments.sweep import journal, price, read, sweep
 from foretrain.experiments.sweep.journal import LOG
 from foretrain.experiments.sweep.plan import Plan
 from foretrain.support.errors import FileError
@@ -130,8 +130,8 @@ def test_points_stay_when_untyped_numbers_are_joined_by_fractions(tmp_path: Path
 
 def test_data_are_there_while_a_sweep_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any reader of Zarr finds what was finished before, and an older state after a kill."""
-    monkeypatch.setattr(snapshots, "_EVERY", 0.0)
-    monkeypatch.setattr(snapshots, "_SHARE", 1e9)
+    monkeypatch.setattr(journal, "_EVERY", 0.0)
+    monkeypatch.setattr(journal, "_SHARE", 1e9)
     (tmp_path / "mine.py").write_text(
         "import xarray\n\ndef seen(a: int):\n    if a == 0:\n        return 0\n"
         f"    with xarray.open_zarr({str(tmp_path / 'mine.sweep' / 'data.zarr')!r}) as data:\n"
@@ -144,9 +144,9 @@ def test_data_are_there_while_a_sweep_runs(tmp_path: Path, monkeypatch: pytest.M
 def test_data_that_cannot_be_refreshed_do_not_end_a_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "_EVERY", 0.0)
-    monkeypatch.setattr(snapshots, "_SHARE", 1e9)
-    real, calls = snapshots.save, []
+    monkeypatch.setattr(journal, "_EVERY", 0.0)
+    monkeypatch.setattr(journal, "_SHARE", 1e9)
+    real, calls = journal.save, []
 
     def full(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
@@ -154,7 +154,7 @@ def test_data_that_cannot_be_refreshed_do_not_end_a_sweep(
             raise FileError("no room.")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(snapshots, "save", full)
+    monkeypatch.setattr(journal, "save", full)
     with pytest.warns(UserWarning, match="no room") as told:
         found = sweep(write_fragile(tmp_path, "[0, 1, 3]"), workers=1)
     assert told[0].filename == __file__

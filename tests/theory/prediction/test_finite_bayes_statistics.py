@@ -7,7 +7,7 @@ import pytest
 from finite_bayes_example import MLP, TARGETS, TEST, TRAIN, UNEQUAL
 
 import foretrain as ft
-from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.compare.judging.ladder import extrapolation_weights
 from foretrain.theory.ensembles.sampling import Ensemble
 from foretrain.theory.prediction.bayes import (
     finite_bayes_prediction,

@@ -22,8 +22,7 @@ from foretrain.training.gradient_flow import (
     snapshots,
     trajectory,
 )
-from foretrain.training.gradient_flow.chebyshev import Chebyshev, spectral_radius
-from foretrain.training.gradient_flow.states import Evaluation
+from foretrain.training.gradient_flow.methods import Chebyshev, Evaluation, spectral_radius
 
 FINE: dict[str, Any] = {"rtol": 1e-9, "method": "dormand_prince"}
 

@@ -14,8 +14,7 @@ from torch import nn
 from foretrain.support.errors import InputError
 from foretrain.training.recorder import Recorder, entry, read, session
 from foretrain.training.recorder import budget as module
-from foretrain.training.recorder.budget import BOOKKEEPING, Budget
-from foretrain.training.recorder.pace import Pace
+from foretrain.training.recorder.budget import BOOKKEEPING, Budget, Pace
 
 
 class Clock:

@@ -10,9 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.ensembles import Ensemble
 from foretrain.compare.initial.measurement import measure, reader_bytes, theory, unit_of
-from foretrain.compare.initial.observables import DIFFERENTIAL, TANGENT, entries_of
+from foretrain.compare.initial.observables import (
+    DIFFERENTIAL,
+    TANGENT,
+    check_observables,
+    entries_of,
+    refuse_empty,
+    refuse_kinks,
+)
 from foretrain.compare.initial.plan import plan
-from foretrain.compare.initial.requests import check_observables, refuse_empty, refuse_kinks
 from foretrain.compare.judging.entries import BatchValues, Entry
 from foretrain.compare.judging.ladder import Ladder, scales_of_widths
 from foretrain.support.errors import InputError

@@ -9,8 +9,7 @@ import numpy as np
 
 from foretrain.compare.ensembles import METHODS
 from foretrain.compare.initial.observables import DIFFERENTIAL, TANGENT
-from foretrain.compare.judging.ladder import Ladder, rounded_up, rungs_of
-from foretrain.compare.judging.widths import WIDTH_OVER_DEPTH, share_draws
+from foretrain.compare.judging.ladder import WIDTH_OVER_DEPTH, Ladder, rounded_up, rungs_of, share_draws
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import NotSupportedError, unknown_name
 from foretrain.theory.architecture import MLP

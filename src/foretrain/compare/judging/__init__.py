@@ -1,8 +1,7 @@
 """What every comparison rests on: entries with batch values, several widths and their limit, scores and a verdict.
 
 ``entries``     one number that theory and measurement share, and its values in batches of networks
-``widths``      several widths of one network, and the limit of infinite width from them
-``ladder``      which networks are measured, and how many of each
+``ladder``      which networks are measured: several widths, how many of each, and the limit of infinite width
 ``agreement``   when many measured numbers agree with theory
 ``powers``      with which power of the width a size falls
 """

@@ -16,11 +16,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.judging.entries import BatchValues
-from foretrain.compare.judging.ladder import Ladder, draws_by_width, rounded_up, rungs_of, scales_of_widths
+from foretrain.compare.judging.ladder import (
+    Keeper,
+    Ladder,
+    draws_by_width,
+    measured_widths,
+    rounded_up,
+    rungs_of,
+    scales_of_widths,
+)
 from foretrain.compare.judging.powers import Slope, power_of
 from foretrain.compare.trained.columns import Entries, TrainedEntry, entries_of, values_of
 from foretrain.compare.trained.goal import Goal, goal_of
-from foretrain.compare.trained.parts import Keeper, measured_widths
 from foretrain.compare.trained.pictures import trained_figure
 from foretrain.compare.trained.statistics import measure, sampled_law
 from foretrain.compare.trained.training import Algorithm

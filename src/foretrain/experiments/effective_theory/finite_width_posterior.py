@@ -17,7 +17,7 @@ import xarray
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.compare.judging.ladder import extrapolation_weights
 from foretrain.experiments.judgements import limit_row, measured_row
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, Scale

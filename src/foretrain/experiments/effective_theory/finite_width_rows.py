@@ -7,7 +7,7 @@ import xarray
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
-from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.compare.judging.ladder import extrapolation_weights
 from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row, measured_row, rows_of
 from foretrain.experiments.registry import Row
 from foretrain.theory.prediction.finite_width.clock import Clock

@@ -10,7 +10,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import decorrelated
-from foretrain.compare.judging.widths import extrapolation_weights
+from foretrain.compare.judging.ladder import extrapolation_weights
 from foretrain.support.answers import Panel
 
 Array = NDArray[np.float64]

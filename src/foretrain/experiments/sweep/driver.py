@@ -7,9 +7,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeAlias
 
-from foretrain.experiments.sweep.evaluation import Outcome, Task, evaluate
-from foretrain.experiments.sweep.isolation import LoneWorker, refuse_unsendable
-from foretrain.experiments.sweep.points import Point
+from foretrain.experiments.sweep.evaluation import LoneWorker, Outcome, Task, evaluate, refuse_unsendable
+from foretrain.experiments.sweep.plan import Point
 from foretrain.support import engines
 from foretrain.support.engines import WorkerDiedError
 from foretrain.support.errors import EngineError

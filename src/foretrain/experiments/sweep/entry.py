@@ -83,7 +83,7 @@ def sweep(
     >>> sweep("phases.toml", workers=2).data["correlation"].plot()  # doctest: +SKIP
     """
     from foretrain.experiments.sweep import journal
-    from foretrain.experiments.sweep.snapshots import Snapshots
+    from foretrain.experiments.sweep.journal import Snapshots
 
     engines.check(engine, workers)
     plan = Plan.of(spec, store)

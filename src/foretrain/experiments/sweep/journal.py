@@ -2,8 +2,7 @@
 
 A point is written before the next one, so a kill costs the points that were at work; the disk is waited for a few
 times a second, which is what a failure of power can cost. The log begins with what is swept; a sweep that asks for
-something else is refused, unless it only adds points and is allowed to.
-"""
+something else is refused, unless it only adds points and is allowed to."""
 
 from __future__ import annotations
 
@@ -12,16 +11,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from foretrain._version import __version__
 from foretrain.experiments.sweep.evaluation import Outcome
 from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.spec import Spec
-from foretrain.support.errors import FileError, ForetrainWarning
+from foretrain.support.errors import FileError, ForetrainError, ForetrainWarning
 from foretrain.support.frame_log import Frame, Log, create, damage, frame, scan
 from foretrain.support.processes import lock
+from foretrain.support.store import DATA, save
 from foretrain.support.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    import xarray
+
+    from foretrain.experiments.sweep.plan import Plan
 
 LOG = "points.log"
 _LOCK = ".lock"
@@ -242,3 +247,37 @@ def _lock_file(path: Path) -> IO[bytes]:
         raise FileError(
             f"{path} cannot be written ({error.strerror or error}): choose another store."
         ) from error
+
+
+_EVERY = 15.0  # seconds between them
+_SHARE = 0.05  # of the time of a run, at most, that they may take
+
+
+class Snapshots:
+    """Whole stores, each in place of the one before: whoever reads them finds one state of the sweep."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._due = time.monotonic() + _EVERY
+
+    def refresh(self) -> None:
+        """Write one if it is time; points are safe in the log, so that a failure is only told."""
+        start = time.monotonic()
+        if start < self._due:
+            return
+        try:
+            self.write()
+        except ForetrainError as error:
+            told = f"the data could not be brought up to date, points are kept all the same: {error}"
+            warn_user(told, ForetrainWarning)
+        end = time.monotonic()
+        self._due = end + max(_EVERY, (end - start) / _SHARE)
+
+    def write(self) -> tuple[Contents, xarray.Dataset]:
+        """Write one now, and hand it out with the log behind it."""
+        contents = read_log(self._plan.store)
+        if contents is None:
+            raise FileError(f"{self._plan.store} was removed while the sweep ran: run it again.")
+        data = self._plan.dataset(contents)
+        save(data, self._plan.store / DATA, overwrite=True)
+        return contents, data

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import xarray
 
     from foretrain.experiments.sweep.journal import Contents
-    from foretrain.experiments.sweep.points import Point
+    from foretrain.experiments.sweep.plan import Point
     from foretrain.experiments.sweep.spec import Spec
 
 _Place: TypeAlias = tuple[int, ...]

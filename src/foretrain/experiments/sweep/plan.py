@@ -1,19 +1,79 @@
-"""A sweep and its store together: what is wanted, and what is left of it."""
+"""The points of a sweep, each with a key and a seed that depend on its parameters alone, and the store they go to."""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from foretrain.experiments.sweep.points import Point, axes_of, points
+import numpy as np
+
+from foretrain.experiments.sweep.answers import REPEAT
+from foretrain.experiments.sweep.parameters import SEED
 from foretrain.experiments.sweep.spec import Spec, read_spec
 
 if TYPE_CHECKING:
     import xarray
 
     from foretrain.experiments.sweep.journal import Contents
+
+
+@dataclass(frozen=True)
+class Point:
+    """One of them: where it stands on the axes, and what its function is called with."""
+
+    place: tuple[int, ...]
+    coordinates: dict[str, Any]
+    arguments: dict[str, Any]
+    key: str
+
+
+def axes_of(spec: Spec) -> dict[str, tuple[Any, ...]]:
+    """The axes of the store: those of the file, and the repeats."""
+    return spec.axes | ({} if spec.repeats is None else {REPEAT: tuple(range(spec.repeats))})
+
+
+def points(spec: Spec) -> Iterator[Point]:
+    """All points, the last axis running fastest."""
+    axes = axes_of(spec)
+    sizes = [range(len(values)) for values in axes.values()]
+    for place in itertools.product(*sizes):
+        coordinates = {name: axes[name][i] for name, i in zip(axes, place)}
+        yield _point(spec, place, coordinates)
+
+
+def _point(spec: Spec, place: tuple[int, ...], coordinates: dict[str, Any]) -> Point:
+    repeat = coordinates.get(REPEAT, 0)
+    own = {name: value for name, value in coordinates.items() if name != REPEAT}
+    arguments = spec.fixed | own
+    digest = _digest({"parameters": arguments, "repeat": repeat})
+    if spec.target.is_random and SEED not in arguments:
+        arguments = arguments | {SEED: _seed(spec, digest)}
+    return Point(place, coordinates, arguments, digest.hex())
+
+
+def _digest(identity: Mapping[str, Any]) -> bytes:
+    """Whether a value was on an axis or fixed makes no difference: axes can be added to a store."""
+    text = json.dumps(_canonical(identity), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _canonical(value: Any) -> Any:
+    """Where a function does not say its type, 1 becomes 1.0 if an axis gets 1.5 as well; it stays the same point."""
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _seed(spec: Spec, digest: bytes) -> int:
+    """Below 2**32, which all libraries take."""
+    words = np.frombuffer(digest, dtype="<u4").tolist()
+    return int(np.random.SeedSequence([spec.seed, *words]).generate_state(1)[0])
 
 
 @dataclass(frozen=True)

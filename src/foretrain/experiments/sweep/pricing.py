@@ -10,10 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from foretrain.experiments.sweep.evaluation import Outcome, Task
-from foretrain.experiments.sweep.isolation import LoneWorker, refuse_unsendable
-from foretrain.experiments.sweep.plan import Plan
-from foretrain.experiments.sweep.points import Point
+from foretrain.experiments.sweep.evaluation import LoneWorker, Outcome, Task, refuse_unsendable
+from foretrain.experiments.sweep.plan import Plan, Point
 from foretrain.support import engines
 from foretrain.support.answers import Answer, Part, Result, labelled, picked
 from foretrain.support.memory import available_bytes, human_bytes

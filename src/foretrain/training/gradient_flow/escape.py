@@ -18,12 +18,12 @@ from foretrain.training.gradient_flow.integration import (
     population_field,
     prepared_sample,
 )
+from foretrain.training.gradient_flow.methods import Field
 from foretrain.training.gradient_flow.networks import Networks
 from foretrain.training.gradient_flow.observables import EscapeObservable, observable_named
 from foretrain.training.gradient_flow.passes import forward
 from foretrain.training.gradient_flow.problem import Metric, Problem
 from foretrain.training.gradient_flow.samples import Sample
-from foretrain.training.gradient_flow.states import Field
 
 if TYPE_CHECKING:
     import xarray as xr

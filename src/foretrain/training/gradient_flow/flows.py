@@ -9,22 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.errors import unknown_name
-from foretrain.training.gradient_flow.chebyshev import Chebyshev, spectral_radius
 from foretrain.training.gradient_flow.methods import (
     BOGACKI_SHAMPINE,
     DORMAND_PRINCE,
-    Method,
-    Tolerance,
-    Trial,
-)
-from foretrain.training.gradient_flow.states import (
+    Chebyshev,
     Clock,
     Evaluation,
     Field,
+    Method,
     State,
+    Tolerance,
+    Trial,
     chosen,
     norms,
     picked,
+    spectral_radius,
 )
 
 _SAFETY, _GROWTH, _SHRINKAGE = 0.9, 5.0, 0.2

@@ -16,8 +16,7 @@ from foretrain.support.answers import Answer, Axis, Figure, Result, dataset_tabl
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import Progress
 from foretrain.training.gradient_flow.flows import Flows, Interval, method_named
-from foretrain.training.gradient_flow.methods import Tolerance
-from foretrain.training.gradient_flow.states import Evaluation, State
+from foretrain.training.gradient_flow.methods import Evaluation, State, Tolerance
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.training.gradient_flow.interpolation import crossing
+from foretrain.training.gradient_flow.methods import Clock, Evaluation, State
 from foretrain.training.gradient_flow.problem import Problem
-from foretrain.training.gradient_flow.states import Clock, Evaluation, State
 
 Measure = Callable[[Problem, State, Evaluation], tuple[Clock, Clock]]
 
@@ -89,3 +88,24 @@ def _mode(problem: Problem, mode: int) -> int:
 
 def _numbers(values: object) -> Clock:
     return np.asarray(values, dtype=np.float64)
+
+
+def hermite(ends: tuple[Clock, Clock], rates: tuple[Clock, Clock], length: Clock, at: Clock) -> Clock:
+    """The cubic with the given values and rates at both ends of a step of this length, at a fraction of it."""
+    return (
+        (1 + 2 * at) * (1 - at) ** 2 * ends[0]
+        + at * (1 - at) ** 2 * length * rates[0]
+        + at**2 * (3 - 2 * at) * ends[1]
+        + at**2 * (at - 1) * length * rates[1]
+    )
+
+
+def crossing(ends: tuple[Clock, Clock], rates: tuple[Clock, Clock], length: Clock, level: float) -> Clock:
+    """The fraction of the step at which a quantity passes a level that lies between its ends, by bisection."""
+    low, high = np.zeros(len(length)), np.ones(len(length))
+    rising = ends[1] > ends[0]
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        before = (hermite(ends, rates, length, middle) < level) == rising
+        low, high = np.where(before, middle, low), np.where(before, high, middle)
+    return 0.5 * (low + high)

@@ -15,8 +15,7 @@ from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.operators.estimators import Estimate
 from foretrain.support.arguments import whole_number
 from foretrain.support.seeds import Seed
-from foretrain.training.observables.batches import inputs, targets
-from foretrain.training.observables.registry import Observable, add
+from foretrain.training.observables.registry import Observable, add, inputs, targets
 
 if TYPE_CHECKING:
     import xarray as xr

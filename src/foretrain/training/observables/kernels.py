@@ -11,8 +11,7 @@ from torch import nn
 from foretrain.empirical.fields import fields as collective_fields
 from foretrain.empirical.tangent_kernel import ntk
 from foretrain.support.errors import unknown_name
-from foretrain.training.observables.batches import inputs, targets
-from foretrain.training.observables.registry import Observable, add
+from foretrain.training.observables.registry import Observable, add, inputs, targets
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -11,8 +11,7 @@ from torch import nn
 from foretrain.empirical.fields.spectra import weight_eigenvalues
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
-from foretrain.training.observables.batches import both, outputs
-from foretrain.training.observables.registry import Observable, add
+from foretrain.training.observables.registry import Observable, add, both, outputs
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -5,7 +5,6 @@
 
 from foretrain.training.recorder.entry import Recorder
 from foretrain.training.recorder.reading import read
-from foretrain.training.recorder.recording import Recording, recording
-from foretrain.training.recorder.summary import RecorderSummary
+from foretrain.training.recorder.recording import RecorderSummary, Recording, recording
 
 __all__ = ["Recorder", "RecorderSummary", "Recording", "read", "recording"]

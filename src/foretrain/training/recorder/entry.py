@@ -22,26 +22,24 @@ from foretrain.support.store import DATA, save
 from foretrain.training.observables.registry import Asked, found
 from foretrain.training.recorder.arguments import (
     Counting,
+    Schedule,
+    ScheduleLike,
     checked_loss,
     checked_model,
     checked_observables,
     checked_resume_from,
     counted_optimizer,
     first_frame,
+    make_schedule,
     now,
 )
-from foretrain.training.recorder.batch import batch_source
-from foretrain.training.recorder.budget import BOOKKEEPING, Budget
-from foretrain.training.recorder.counting import on_every_step
+from foretrain.training.recorder.budget import BOOKKEEPING, Budget, Pace
 from foretrain.training.recorder.folder import Folder
 from foretrain.training.recorder.isolation import undisturbed
-from foretrain.training.recorder.line import LiveLine
-from foretrain.training.recorder.pace import Pace
+from foretrain.training.recorder.loop import LiveLine, batch_source, on_every_step
 from foretrain.training.recorder.reading import read
-from foretrain.training.recorder.recording import recording
-from foretrain.training.recorder.schedule import Schedule, ScheduleLike, make_schedule
+from foretrain.training.recorder.recording import ObservableSummary, RecorderSummary, recording
 from foretrain.training.recorder.session import Session, words
-from foretrain.training.recorder.summary import ObservableSummary, RecorderSummary
 from foretrain.training.recorder.values import check_name
 
 if TYPE_CHECKING:

@@ -14,14 +14,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.compare.judging.entries import BatchValues
-from foretrain.compare.judging.ladder import Ladder, draws_by_width, rounded_up, rungs_of, scales_of_widths
+from foretrain.compare.judging.ladder import (
+    Keeper,
+    Ladder,
+    draws_by_width,
+    measured_widths,
+    rounded_up,
+    rungs_of,
+    scales_of_widths,
+)
 from foretrain.compare.trained.finite.comparison import FiniteComparison
 from foretrain.compare.trained.finite.entries import values_at
 from foretrain.compare.trained.finite.goal import FiniteAlgorithm, FiniteGoal, finite_goal
 from foretrain.compare.trained.finite.posterior import PosteriorGoal, measure_posterior, posterior_goal
 from foretrain.compare.trained.finite.statistics import measure_trained
 from foretrain.compare.trained.goal import check_learner
-from foretrain.compare.trained.parts import Keeper, measured_widths
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, seed_text
 from foretrain.theory.architecture import MLP, check_network

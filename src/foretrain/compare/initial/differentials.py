@@ -1,4 +1,4 @@
-"""Differentials of the NTK of many random torch networks, and what is averaged over them to find P, Q, R, S, T, U.
+"""P, Q, R, S, T, U of ensembles: differentials of the NTK of many random torch networks, averaged batch by batch.
 
 Layer l of a walk is seen as the output of the networks up to l. Its neurons are independent given the layer before,
 so that any rows drawn from their law will do: ``PROBES`` of them, fresh ones, whatever the width of the layer. In P
@@ -10,15 +10,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from foretrain.compare.ensembles import LayerState
+from foretrain.compare.ensembles import Ensemble, LayerState
+from foretrain.compare.judging.entries import BatchValues, Entry
 from foretrain.compare.torch_activation import torch_activation
 from foretrain.empirical.differentials.layered import Rates, Stack, with_derivatives
 from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
 from foretrain.support.errors import NotSupportedError
+from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP, FloatArray
+
+Array = NDArray[np.float64]
+
+
+def differential_batch_values(ensemble: Ensemble, entries: list[Entry]) -> BatchValues:
+    """The mean over the networks of each batch, of every entry."""
+    names = frozenset(entry.observable for entry in entries)
+    kept = 8 * ensemble.batches * (ensemble.mlp.depth - 1) * len(names) * len(ensemble.X) ** 4
+    require_memory(kept, f"the differentials of {ensemble.batches} batches", "use fewer draws or inputs")
+    found = ensemble.each_batch(lambda number: _one_batch(ensemble, names, number))
+    columns = [
+        [batch[entry.layer - 2][entry.observable][entry.inputs] for entry in entries] for batch in found
+    ]
+    return BatchValues(np.array(columns))
+
+
+def _one_batch(ensemble: Ensemble, names: frozenset[str], number: int) -> list[dict[str, Array]]:
+    """Means over the networks of one batch, by layer from the second on and by name."""
+    source = ensemble.probe_source(number)
+    with torch.no_grad():
+        sums = [
+            list(tensors_of_networks(ensemble.mlp, ensemble.X, walk, source, names))
+            for walk in ensemble.walks(number)
+        ]
+    return [
+        {name: sum(part[name].numpy() for part in parts) / ensemble.draws_per_batch for name in names}
+        for parts in zip(*sums)
+    ]
+
 
 PROBES = 3
 _COPIES = 6  # of the largest changes of fields, held at once
