@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
-from matplotlib.figure import Figure
 
 import foretrain as ft
 from foretrain.cli.main import main
 from foretrain.experiments import registry
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Experiment, Result, Row, Scale
+from foretrain.support.answers import Figure
 from foretrain.support.errors import NotEnoughMemoryError
 
 PLANS = {scale: scale for scale in Scale}

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretrain.gaussian.independent import directions
-from foretrain.gaussian.observables import checked_function, factors_of, kink_locations
+from foretrain.gaussian.observables import checked_function, directions, factors_of, kink_locations
 from foretrain.support.errors import InputError
 
 

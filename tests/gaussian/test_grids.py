@@ -23,7 +23,7 @@ from foretrain.gaussian import expectation, factor, z
 from foretrain.gaussian.covariance import staircase
 from foretrain.gaussian.factors import Factor, one, values_of
 from foretrain.gaussian.rules.grids import _COUNTS, _GAUSS, _axis, grid_expectation
-from foretrain.gaussian.rules.table import Table
+from foretrain.gaussian.rules.hermite import Table
 from foretrain.gaussian.stack import Stack
 
 TANH, SLOPE = factor("tanh"), factor("tanh", 1)

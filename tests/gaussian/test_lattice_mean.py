@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from foretrain.gaussian.lattice_mean import lattice_mean
+from foretrain.gaussian.action import lattice_mean
 from foretrain.support.errors import AccuracyWarning
 
 

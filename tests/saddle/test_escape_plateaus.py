@@ -13,8 +13,8 @@ from scipy.integrate import solve_ivp
 from foretrain.activations import activation
 from foretrain.saddle import centred, coupling, escape_time, reduced_flow
 from foretrain.saddle.chain_field import ChainField
+from foretrain.saddle.escape.reduced import cross_plateau, driven_share
 from foretrain.saddle.integration import StalledError, evaluation_limit
-from foretrain.saddle.plateau import cross_plateau, driven_share
 from foretrain.support.errors import AccuracyWarning
 
 

@@ -14,12 +14,10 @@
 
 from foretrain.gaussian import action, cumulants, orthant, wick
 from foretrain.gaussian.any_function import expectation_of
-from foretrain.gaussian.derivatives import covariance_gradient
-from foretrain.gaussian.expectation import expectation
+from foretrain.gaussian.expectation import covariance_gradient, expectation, moments
 from foretrain.gaussian.factors import Factor, factor, one, z
 from foretrain.gaussian.grams import cross_gram, gram, second_moments
 from foretrain.gaussian.index_sets import expectations_at, products_at
-from foretrain.gaussian.moments import moments
 from foretrain.gaussian.result import Expectation
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -79,3 +79,23 @@ def kink_locations(kinks: Any, inputs: int) -> list[tuple[float, ...]]:
 def _is_single(value: Any) -> bool:
     """A number, also one wrapped in an array."""
     return bool(np.isscalar(value)) or getattr(value, "ndim", 1) == 0
+
+
+_INDEPENDENT = 1e-9  # of the correlations' largest eigenvalue: below it a direction of the inputs is rounding
+
+
+class Directions(NamedTuple):
+    """K = forth forth^T on its support: z = forth u, u = back z with independent standard normals u."""
+
+    forth: Array  # (inputs, directions)
+    back: Array  # (directions, inputs)
+
+
+def directions(K: Array) -> Directions:
+    """Of the correlations, scaled back, so that inputs may differ much in size; zero inputs drop out."""
+    size = np.sqrt(np.maximum(np.diagonal(K), 0.0))
+    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
+    variances, vectors = np.linalg.eigh(scale[:, None] * K * scale)
+    kept = variances > _INDEPENDENT * max(variances.max(initial=0.0), np.finfo(float).tiny)
+    roots = np.sqrt(variances[kept])
+    return Directions(size[:, None] * vectors[:, kept] * roots, (vectors[:, kept] / roots).T * scale)

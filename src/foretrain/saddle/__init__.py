@@ -18,8 +18,7 @@ The paper's own coefficients: ``escape_time(..., method="corrected", source="pap
 
 from foretrain.saddle import modes
 from foretrain.saddle.chain_field import ChainField
-from foretrain.saddle.classes import SaddleClass, centred, classify
-from foretrain.saddle.couplings import coupling
+from foretrain.saddle.classes import SaddleClass, centred, classify, coupling
 from foretrain.saddle.escape import (
     BalancedExpansion,
     ShellTime,
@@ -34,10 +33,10 @@ from foretrain.saddle.escape import (
     printed_lambda,
     shell_time,
 )
-from foretrain.saddle.normal_form import normal_form, square_differences
+from foretrain.saddle.escape.corrected import normal_form, square_differences
+from foretrain.saddle.escape.table import collapse
 from foretrain.saddle.parameters import bottleneck_scales
 from foretrain.saddle.reduced_flow import reduced_flow
-from foretrain.saddle.universality import collapse
 
 __all__ = [
     "BalancedExpansion",

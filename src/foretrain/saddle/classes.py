@@ -1,7 +1,10 @@
 """The four classes of activations, by what breaks the balance of the layers: phi(z) = z sigma'(z) - sigma(z) (1).
 
-With sigma(z) = a_0 + alpha z + a_q z^q + ... : A linear (phi = 0; scale-invariant ones almost everywhere), B odd with
-q = 3, 5, ..., C a_0 = 0 with q = 2, D a_0 != 0, which is A, B or C once centred. Anything else is outside.
+With sigma(z) = a_0 + alpha z + a_q z^q + ... : A linear (phi = 0; scale-invariant ones almost everywhere), B odd
+with q = 3, 5, ..., C a_0 = 0 with q = 2, D a_0 != 0, which is A, B or C once centred. Anything else is outside.
+
+The rate constant of the plateau, K = beta h alpha^(L-1) / sqrt(N) (7), belongs to the time s = N t of the matrix
+flow; in the time t of the scalar flow (4) it is N times as large.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import numpy as np
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.gaussian import Factor, expectation, factor, z
+from foretrain.saddle.parameters import check_beta, check_depth, check_width, matrix_times
 from foretrain.support.answers import Answer, Result
-from foretrain.support.errors import NotSupportedError
+from foretrain.support.errors import InputError, NotSupportedError
 
 Letter = Literal["A", "B", "C", "D", "outside"]
 
@@ -263,3 +267,26 @@ def _kappa(act: Activation, shape: _Shape, a_0: float, alpha: float, h: float) -
 
 def _mean(f: Factor) -> float:
     return float(expectation([f], [[1.0]], tolerance=_TOLERANCE))
+
+
+def coupling(activation: Any, depth: int, width: int = 64, beta: float = 1.0, time: str = "matrix") -> float:
+    """K of dX_l/ds = K prod_{m != l} X_m (7), per unit of matrix time s or of reduced time t; of any sign.
+
+    >>> round(coupling("tanh", depth=4, width=64), 9)
+    0.075713189
+    """
+    layers, neurons = check_depth(depth), check_width(width)
+    strength = check_beta(beta) * classify(activation).signal(layers) / math.sqrt(neurons)
+    return strength * matrix_times(neurons, time)
+
+
+def escape_coupling(found: SaddleClass, depth: int, width: int, beta: float) -> float:
+    """K per matrix time, refused unless it is positive: only then do positive scales grow."""
+    rate = check_beta(beta) * found.signal(depth) / math.sqrt(width)
+    if not rate > 0:
+        raise InputError(
+            f"there is no escape along positive scales: K = beta h alpha^(L-1) / sqrt(N) = {rate:.6g} is not "
+            f"positive for {found.activation.label} (h = {found.h:.6g}, alpha = {found.alpha:.6g}, L = {depth}, "
+            f"beta = {beta:g}); choose an activation, depth or beta with K > 0."
+        )
+    return rate

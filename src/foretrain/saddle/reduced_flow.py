@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from foretrain.activations import activation as find_activation
 from foretrain.saddle.chain_field import ChainField
-from foretrain.saddle.couplings import coupling
+from foretrain.saddle.classes import coupling
 from foretrain.saddle.escape.entry import escape_time
 from foretrain.saddle.integration import follow, with_accuracy
 from foretrain.saddle.parameters import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretrain.gaussian.independent import directions
+from foretrain.gaussian.observables import directions
 from foretrain.support.errors import InputError
 from foretrain.theory.correlations.observable_derivatives import GOAL, derivatives_of
 

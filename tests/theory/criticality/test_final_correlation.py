@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import foretrain as ft
-from foretrain.theory.criticality.final_correlation import final_correlation
-from foretrain.theory.criticality.fixed_points import flows_to
+from foretrain.theory.criticality.fixed_points import final_correlation, flows_to
 
 
 @pytest.mark.slow(after=1)

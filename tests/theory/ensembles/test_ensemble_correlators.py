@@ -22,8 +22,7 @@ from foretrain.theory.ensembles import (
     weight_law,
 )
 from foretrain.theory.ensembles import correlators as correlators_module
-from foretrain.theory.ensembles.batches import BatchSums
-from foretrain.theory.ensembles.moments import MetricContractions, NeuronAverages
+from foretrain.theory.ensembles.moments import BatchSums, MetricContractions, NeuronAverages
 
 X = np.array([[1.0, 0.2, -0.5], [0.4, 1.1, 0.3], [-0.7, 0.1, 0.9]])
 

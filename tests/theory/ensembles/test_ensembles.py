@@ -22,7 +22,7 @@ from foretrain.theory.ensembles import (
     weight_law,
 )
 from foretrain.theory.ensembles import sampling as sampling_module
-from foretrain.theory.ensembles.laws import truncated_normal_moments
+from foretrain.theory.ensembles.networks import truncated_normal_moments
 
 LAWS = ("gaussian", "uniform", "truncated_normal")
 X = np.array([[1.0, 0.2, -0.5], [0.4, 1.1, 0.3], [-0.7, 0.1, 0.9]])

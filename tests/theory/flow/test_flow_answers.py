@@ -10,7 +10,7 @@ import pytest
 from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import flow
-from foretrain.theory.flow.kinks import inputs_on_kinks
+from foretrain.theory.recursions.kinks import inputs_on_kinks
 
 X = np.array([[1.0, 2.0], [0.0, 0.0], [0.3, -1.0]])
 RELU = MLP("relu", depth=3, width=8, C_W=2.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foretrain.support.errors import AccuracyWarning, InputError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.asymptotics.constants import extrapolated
+from foretrain.theory.asymptotics.laws import extrapolated
 from foretrain.theory.ensembles import sample_metric
 from foretrain.theory.flow import flow
 from foretrain.theory.two_inputs.angles import (

@@ -5,5 +5,5 @@
 ``cells``        the real line, cut until a short series is its equal on every piece
 ``kinks``        where it, or one of its derivatives, jumps
 ``recognition``  polynomial pieces, parity and homogeneity
-``numerical``    derivatives and their error; ``expansions``, ``table``  what they are computed by
+``numerical``    derivatives and their error; ``expansions``  what they are computed by
 """

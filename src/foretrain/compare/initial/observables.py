@@ -10,7 +10,7 @@ from foretrain.compare.judging.entries import Entry
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.complexity import SYMMETRIES, generated_group
-from foretrain.theory.flow.kinks import inputs_on_kinks
+from foretrain.theory.recursions.kinks import inputs_on_kinks
 
 OBSERVABLES = {
     "K": "mean of z_a z_b of one neuron",

@@ -10,8 +10,7 @@ from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.compare.judging.ladder import extrapolation_weights
 from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row, measured_row, rows_of
 from foretrain.experiments.registry import Row
-from foretrain.theory.prediction.finite_width.clock import Clock
-from foretrain.theory.prediction.finite_width.projectors import course_of
+from foretrain.theory.prediction.finite_width.projectors import Clock, course_of
 
 Array = NDArray[np.float64]
 

@@ -116,8 +116,7 @@ def phase(
 ) -> dict[str, Any]:
     """Where the kernel and the correlation of two inputs end at infinite depth, and how fast."""
     from foretrain.theory.criticality import susceptibility as slopes
-    from foretrain.theory.criticality.final_correlation import final_correlation
-    from foretrain.theory.criticality.fixed_points import correlation_depth, flows_to
+    from foretrain.theory.criticality.fixed_points import correlation_depth, final_correlation, flows_to
 
     K = flows_to(activation, C_b, C_W, start, gamma)
     if not math.isfinite(K):

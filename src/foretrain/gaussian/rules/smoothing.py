@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.gaussian.rules.hermite import Table
 from foretrain.gaussian.rules.lattice import first_steps, lattice_expectation
 from foretrain.gaussian.rules.panels import Piecewise, line_values
-from foretrain.gaussian.rules.table import Table
 
 Array = NDArray[np.float64]
 

@@ -7,11 +7,21 @@
 ``reduced``       the exact scalar flow
 """
 
-from foretrain.saddle.escape.closed_forms import ShellTime, balanced_time, critical_depth_time, shell_time
-from foretrain.saddle.escape.corrected import BalancedExpansion, balanced_coefficient, balanced_expansion
+from foretrain.saddle.escape.closed_forms import (
+    ShellTime,
+    balanced_time,
+    critical_depth_time,
+    leading_time,
+    shell_time,
+)
+from foretrain.saddle.escape.corrected import (
+    BalancedExpansion,
+    balanced_coefficient,
+    balanced_expansion,
+    printed_expansion,
+    printed_lambda,
+)
 from foretrain.saddle.escape.entry import escape_time
-from foretrain.saddle.escape.leading import leading_time
-from foretrain.saddle.escape.paper import printed_expansion, printed_lambda
 from foretrain.saddle.escape.table import escape_times
 
 __all__ = [

@@ -1,8 +1,17 @@
 """The first correction to the leading order, from the first-order flow (24) with exact Gaussian moments.
 
-dX_l/ds = K prod_{m != l} X_m (1 + q_l kappa X_1^(q-1)), q_1 = q and q_l = 1 above. Only the first layer's activation
-is seen at this order: those above it are at products of two and more scales. The saturation by f itself, of relative
-order sqrt(N) prod X / beta, is left out as well; it is smaller while L > q - 1.
+dX_l/ds = K prod_{m != l} X_m (1 + q_l kappa X_1^(q-1)), q_1 = q and q_l = 1 above. Only the first layer's
+activation is seen at this order: those above it are at products of two and more scales. The saturation by f itself,
+of relative order sqrt(N) prod X / beta, is left out as well; it is smaller while L > q - 1.
+
+``printed_`` functions keep the paper's lambda in place of the exact coefficient: in class B it is kappa without the
+factor of the first layer and without the drift of the gaps (the printed moment has the power q + 1, its derivation
+q, which is used here); in class C it is gamma_C, with the factor of the first layer on every layer and E[g^2
+sigma(g)] cut to 3 a_2.
+
+At leading order X_i^2 - X_j^2 are conserved. The first-order flow moves those with the first layer, d(X_l^2 -
+X_1^2) = -(q-1) kappa X_1^(q-1) d(X_1^2), so that differences of squares of U_1 = X_1 - ((q-1)/(q+1)) kappa X_1^q
+and U_l = X_l are conserved to the next order (Theorem 16).
 """
 
 from __future__ import annotations
@@ -11,11 +20,20 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from foretrain.saddle.classes import SaddleClass, classify
-from foretrain.saddle.couplings import escape_coupling
+import numpy as np
+from numpy.typing import ArrayLike
+
+from foretrain.saddle.classes import SaddleClass, classify, escape_coupling
 from foretrain.saddle.escape.closed_forms import balanced_time
 from foretrain.saddle.escape.transit import LEADING, Correction, transit_time
-from foretrain.saddle.parameters import Array, bottleneck_scales, check_depth, check_threshold, check_width
+from foretrain.saddle.parameters import (
+    Array,
+    bottleneck_scales,
+    check_depth,
+    check_positive,
+    check_threshold,
+    check_width,
+)
 from foretrain.support.answers import Result
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
@@ -109,3 +127,81 @@ def balanced_expansion(
         return BalancedExpansion("L = q + 1", leading, -coefficient * math.log(eps), coefficient, K)
     whole = corrected_time(1.0, scales, level, correction_of(found))
     return BalancedExpansion("L < q + 1", leading, whole - leading, coefficient, K)
+
+
+def printed_lambda(activation: Any) -> float:
+    """The paper's lambda (classes B, and D over B) or gamma_C = 6 a_2^2 / (alpha h) (classes C, and D over C)."""
+    return _lambda(classify(activation))
+
+
+def _lambda(found: SaddleClass) -> float:
+    correction = correction_of(found)
+    if found.centred_letter == "C":
+        return 6 * found.a_q**2 / (found.alpha * found.h)
+    return correction.kappa
+
+
+def printed_time(K: float, scales: Array, threshold: float, found: SaddleClass) -> float:
+    """int dU / (K U^(L-1) (1 + lambda U^(q-1))) (33), for balanced layers only; infinite where 1 + lambda U^(q-1)
+    vanishes before the threshold.
+    """
+    if (scales != scales[0]).any():
+        raise NotSupportedError(
+            "the paper's correction (33) is for balanced layers: give equal scales, or `source='exact'`."
+        )
+    epsilon, layers = float(scales[0]), len(scales)
+    if epsilon >= threshold:
+        return 0.0
+    if epsilon == 0.0:
+        return math.inf
+    if found.q is None:
+        return balanced_time(K, epsilon, layers, threshold)
+    return _integral(_lambda(found), found.q, epsilon, threshold, layers) / K
+
+
+def _integral(strength: float, q: int, epsilon: float, threshold: float, layers: int) -> float:
+    from scipy.integrate import quad
+
+    if Correction(strength / q, q).stall <= threshold:
+        return math.inf
+
+    def integrand(y: float) -> float:
+        U = threshold * math.exp(y)
+        return float(math.exp((2 - layers) * y) / (1 + strength * U ** (q - 1)))
+
+    start = math.log(epsilon / threshold)
+    value, _ = quad(integrand, start, 0.0, epsabs=0.0, epsrel=1e-12, limit=500)
+    return float(value * threshold ** (2 - layers))
+
+
+def printed_expansion(activation: Any, epsilon: float, depth: int) -> float:
+    """K t of (30) for L > q + 1 and of (31) at L = q + 1, with the printed coefficient and the sign of Cor. 17."""
+    found, layers, eps = classify(activation), check_depth(depth), check_positive(epsilon, "epsilon")
+    strength = _lambda(found)
+    if layers == 2 or (found.q is not None and layers < found.q + 1):
+        raise NotSupportedError(
+            f"the printed expansions are for L > 2 and L >= q + 1, but L = {layers}: use balanced_expansion."
+        )
+    leading = eps ** (2 - layers) / (layers - 2)
+    if found.q is None:
+        return leading
+    if layers == found.q + 1:
+        return leading + strength * math.log(eps)
+    power = layers - 1 - found.q
+    return leading - strength * eps**-power / power
+
+
+def normal_form(activation: Any, X: ArrayLike) -> Array:
+    """The coordinates U of states X (..., L), to first order in the correction."""
+    correction = correction_of(classify(activation))
+    U = np.array(X, dtype=float)
+    q = correction.q
+    U[..., 0] -= (q - 1) / (q + 1) * correction.kappa * U[..., 0] ** q
+    return U
+
+
+def square_differences(X: ArrayLike) -> Array:
+    """X_l^2 - X_1^2 for l = 2..L, of states (..., L); conserved at leading order."""
+    states = np.asarray(X, dtype=float)
+    first = states[..., :1]
+    return np.asarray((states[..., 1:] - first) * (states[..., 1:] + first))

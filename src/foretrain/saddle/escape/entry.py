@@ -7,10 +7,8 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from foretrain.saddle.classes import SaddleClass, classify
-from foretrain.saddle.couplings import escape_coupling
-from foretrain.saddle.escape.corrected import corrected_time, correction_of
-from foretrain.saddle.escape.paper import printed_time
+from foretrain.saddle.classes import SaddleClass, classify, escape_coupling
+from foretrain.saddle.escape.corrected import corrected_time, correction_of, printed_time
 from foretrain.saddle.escape.reduced import reduced_time
 from foretrain.saddle.escape.transit import transit_time
 from foretrain.saddle.parameters import (

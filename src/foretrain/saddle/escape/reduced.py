@@ -1,8 +1,15 @@
-"""Escape time of the exact scalar flow (4): the first time at which X_1 reaches the threshold."""
+"""Escape time of the exact scalar flow (4): the first time at which X_1 reaches the threshold.
+
+Over a plateau so long that the escape at its end is below the resolution of time, the variable is the length tau of
+the path, in units of the state: dX/dtau = |X| rates / |rates|, and time itself is integrated, ds/dtau = |X| /
+|rates|.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -10,9 +17,17 @@ from scipy.optimize import root
 
 from foretrain.activations import Activation
 from foretrain.saddle.chain_field import ChainField
-from foretrain.saddle.integration import RELATIVE_TOLERANCE, StalledError, Trajectory, follow, with_accuracy
+from foretrain.saddle.integration import (
+    RELATIVE_TOLERANCE,
+    End,
+    StalledError,
+    Trajectory,
+    evaluation_limit,
+    follow,
+    smallest_scale,
+    with_accuracy,
+)
 from foretrain.saddle.parameters import Array
-from foretrain.saddle.plateau import cross_plateau, driven_share
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.user_warnings import warn_user
 
@@ -143,3 +158,49 @@ def _is_stable(field: ChainField, point: Array) -> bool:
     jacobian = (field.rates(point + shifts) - field.rates(point - shifts)) / (2 * step)
     values = np.linalg.eigvalsh((jacobian + jacobian.T) / 2)
     return bool(values.max() <= 1e-6 * np.abs(values).max())
+
+
+_SHARE = 0.5  # the plateau ends where the network's own output halves what drives it
+_LONGEST = 1e3
+
+
+@dataclass(frozen=True)
+class PlateauEnd:
+    """The state behind the plateau, the matrix time it is reached, and whether X_1 is at the threshold there."""
+
+    time: float
+    states: Array  # (steps, L)
+    crossed: bool
+
+
+def cross_plateau(field: ChainField, start: Array, threshold: float, estimate: float) -> PlateauEnd:
+    """The flow until X_1 = threshold, or until the output of the network is no longer small."""
+    limit = evaluation_limit(field)
+
+    def slopes(_: float, extended: Array) -> Array:
+        X = extended[:-1]
+        rates = field.rates(X) / field.width
+        limit(float(extended[-1]) * estimate, X)
+        pace = float(np.linalg.norm(X) / np.linalg.norm(rates))
+        return np.append(rates * pace, pace / estimate)
+
+    crossing = End(lambda extended: float(extended[0]) - threshold, rising=True)
+    slowing = End(lambda extended: driven_share(field, extended[:-1]) - _SHARE, rising=False)
+    small = 0.1 * RELATIVE_TOLERANCE * smallest_scale(start)
+    found: Any = solve_ivp(
+        slopes,
+        (0.0, _LONGEST),
+        np.append(start, 0.0),
+        method="LSODA",
+        events=(crossing, slowing),
+        rtol=RELATIVE_TOLERANCE,
+        atol=np.append(np.full(len(start), small), 0.1 * RELATIVE_TOLERANCE),
+    )
+    if found.status != 1 or not np.isfinite(found.y).all():
+        raise StalledError(field, float(found.y[-1, -1]) * estimate, found.y[:-1, -1])
+    return PlateauEnd(float(found.y[-1, -1]) * estimate, found.y[:-1].T, len(found.t_events[0]) > 0)
+
+
+def driven_share(field: ChainField, X: Array) -> float:
+    """The rates as a share of what the teacher alone would make them: one on the plateau, zero at a fixed point."""
+    return float(np.linalg.norm(field.rates(X)) / np.linalg.norm(field.drive(X)))

@@ -8,10 +8,8 @@
                     ``Decoupled``, ``LinearClosure`` and ``Exact``
 """
 
-from foretrain.saddle.modes.averages import DriveAndDamping, printed_damping, product_coefficients
-from foretrain.saddle.modes.block_field import BlockField, block_field
+from foretrain.saddle.modes.block_field import BlockField, BlockLayout, block_field
 from foretrain.saddle.modes.block_flow import block_escape, block_flow
-from foretrain.saddle.modes.block_state import BlockLayout
 from foretrain.saddle.modes.closure import (
     Coefficients,
     Decoupled,
@@ -30,6 +28,8 @@ from foretrain.saddle.modes.gaussian_grid import (
 )
 from foretrain.saddle.modes.homotopy import HomotopyTimes, channels, homotopy
 from foretrain.saddle.modes.laws import (
+    DriveAndDamping,
+    Stage,
     chain_moment,
     critical_depth,
     critical_scale,
@@ -37,10 +37,12 @@ from foretrain.saddle.modes.laws import (
     fitted_scales,
     mode_coupling,
     mode_times,
+    printed_damping,
+    product_coefficients,
+    stage,
     transit_integral,
 )
 from foretrain.saddle.modes.schur_perron import SchurPerron, graded_example, schur_perron, truncated_growth
-from foretrain.saddle.modes.stage import Stage, stage
 
 __all__ = [
     "BlockField",

@@ -15,8 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.saddle.modes.block_field import BlockField, block_field
-from foretrain.saddle.modes.block_state import BlockLayout
+from foretrain.saddle.modes.block_field import BlockField, BlockLayout, block_field
 from foretrain.saddle.parameters import Array
 from foretrain.support.errors import InputError
 

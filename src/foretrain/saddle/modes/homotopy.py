@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from foretrain.saddle.modes.block_state import BlockLayout
+from foretrain.saddle.modes.block_field import BlockLayout
+from foretrain.saddle.modes.block_flow import BlockPath, follow
 from foretrain.saddle.modes.closure import ModeField
-from foretrain.saddle.modes.following import BlockPath, follow
 from foretrain.saddle.parameters import Array, check_positive
 from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError

@@ -1,26 +1,34 @@
 """Modewise escape, each mode by itself (App. E): t_k = I_L(theta) / Gamma_k, and what a mode settles at.
 
 Mode k starts with X_1 = 0 and all other layers at rho_k; c_k = X_1 obeys dc/ds = K (rho^2 + c^2)^((L-1)/2). Inside
-a block the width is N_B, and times are matrix times s = N_B t. The law knows nothing of the other modes: the flow of
-all blocks together (``block_escape``) says where that fails.
+a block the width is N_B, and times are matrix times s = N_B t. The law knows nothing of the other modes: the flow
+of all blocks together (``block_escape``) says where that fails.
+
+Closure coefficients of odd activations are products of one-dimensional averages: on the diagonal manifold the drive
+of entry (k, m) of A_l is E[df_k/dh_m] E[(y_m - f_m) h_m], h_m what layer l gets from mode m. It contains the
+teacher's beta_m and is of the same order in the scales as their own growth. The printed drives hold no beta_m: D_k
+U_m^q E[z^q sigma'] in (62), which vanishes by symmetry for odd q, and D_k D_m times an open scalar in (64), of
+higher order in the scales. They can apply only to a mode m that is already fitted, where E[(y_m - f_m) h_m] is
+small. The printed damping of rotations is right at leading order, that of off-block entries has D_k U_m where the
+exact one has its square.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.special import hyp2f1
 
 from foretrain.activations import activation as find_activation
-from foretrain.saddle.chain_field import ChainField
-from foretrain.saddle.classes import classify
-from foretrain.saddle.couplings import escape_coupling
-from foretrain.saddle.gaussian_rule import gaussian_rule
+from foretrain.saddle.chain_field import ChainField, gaussian_rule
+from foretrain.saddle.classes import classify, escape_coupling
 from foretrain.saddle.parameters import (
     Array,
     check_beta,
@@ -29,6 +37,7 @@ from foretrain.saddle.parameters import (
     check_scales,
     check_width,
 )
+from foretrain.support.answers import Result
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -172,3 +181,105 @@ def fitted_scales(activation: Any, scales: ArrayLike, *, beta: float, block_widt
     if drift(low) <= 0:
         raise InputError("the scales start beyond where the mode settles: give smaller ones.")
     return along(float(brentq(drift, low, high, xtol=1e-13, rtol=1e-13)))
+
+
+@dataclass(frozen=True)
+class DriveAndDamping:
+    """o' = drive - damping o of every entry (k, m) between modes, per matrix time s; (k, k) is nan."""
+
+    drive: Array
+    damping: Array
+
+
+def product_coefficients(
+    activation: Any, scales: ArrayLike, betas: ArrayLike, block_width: int, layer: int
+) -> DriveAndDamping:
+    """The drive of the off-diagonal entries of A_layer, and E[(df/do)^2], their damping at a small misfit."""
+    X, strengths = np.asarray(scales, dtype=float), np.asarray(betas, dtype=float)
+    act = find_activation(activation)
+    if act.parity != "odd":
+        raise NotSupportedError(f"{act.label} is not odd: take coefficients(), which needs no symmetry.")
+    if X.ndim != 2 or X.shape[1:] != strengths.shape or not 1 <= layer < len(X):
+        raise InputError(
+            f"scales have shape {X.shape}, betas {strengths.shape}, and layer is {layer}: give (layers, modes), "
+            "(modes) and a layer below the last."
+        )
+    width = check_width(block_width)
+    chains = [ChainField(act, width, float(beta), refinement=1) for beta in strengths]
+    ways = [chain.passage(X[:, mode]) for mode, chain in enumerate(chains)]
+    weights = chains[0].rule.weights
+    above = np.stack([way.above[layer - 1] for way in ways])
+    below = np.stack([way.outputs[layer - 1] for way in ways])
+    misfit = np.stack([-way.residual for way in ways])
+    drive = np.outer(above @ weights, (misfit * below) @ weights)
+    damping = np.outer(above**2 @ weights, below**2 @ weights)
+    return DriveAndDamping(_between(drive / width), _between(damping / width))
+
+
+def printed_damping(activation: Any, scales: ArrayLike, layer: int) -> Array:
+    """The paper's damping of entries (k, m) per matrix time: of rotations (64) for layer 1, of C (62) for layer 2."""
+    X, act, alpha = np.asarray(scales, dtype=float), find_activation(activation), classify(activation).alpha
+    if layer not in (1, 2) or X.ndim != 2 or len(X) < 3:
+        raise InputError(f"layer is {layer}: the paper has dampings for layers 1 and 2 of three or more.")
+    rule, (depth, modes) = gaussian_rule(act, refinement=1), X.shape
+    squares = np.array([act.derivative(u * rule.points, 1) ** 2 @ rule.weights for u in X[0]])
+    if layer == 1:
+        own = (alpha ** (depth - 2) * X[1:].prod(axis=0)) ** 2 * squares
+        return _between(np.outer(own, np.ones(modes)))
+    return _between(np.outer(X[2:].prod(axis=0), alpha**2 / modes * squares * X[0]))
+
+
+def _between(values: Array) -> Array:
+    return np.asarray(np.where(np.eye(len(values), dtype=bool), np.nan, values))
+
+
+@dataclass(frozen=True, repr=False)
+class Stage(Result):
+    """Drive F, damping H and growth K of a mode's first-layer scale U, per matrix time s."""
+
+    depth: int
+    drive: float
+    damping: float
+    growth: float
+
+    def rate(self, U: float) -> float:
+        """dU/ds."""
+        return self.drive - self.damping * U + self.growth * U ** (self.depth - 1)
+
+    def time(self, threshold: float, start: float = 0.0) -> float:
+        """When U reaches the threshold from ``start``; infinite if it comes to rest before."""
+        level = check_positive(threshold, "threshold")
+        if not 0 <= start <= level:
+            raise InputError(f"start is {start:g}: give a number from 0 to the threshold {level:g}.")
+        if self._least(start, level) <= 0:
+            return math.inf
+        split = (self.drive / self.growth) ** (1 / (self.depth - 1))
+        points = [split] if start < split < level else None
+        return float(
+            quad(lambda U: 1 / self.rate(U), start, level, points=points, epsabs=0, epsrel=1e-11, limit=500)[
+                0
+            ]
+        )
+
+    def _least(self, start: float, level: float) -> float:
+        """The smallest rate on the way: at an end, or where damping and growth balance."""
+        power = self.depth - 1
+        places = [start, level]
+        if power > 1:
+            places.append((self.damping / (power * self.growth)) ** (1 / (power - 1)))
+        return min(self.rate(float(np.clip(place, start, level))) for place in places)
+
+
+def stage(activation: Any, depth: int, *, beta: float, rho: float, block_width: int) -> Stage:
+    """The stage of a mode whose other layers are at rho: F = K rho^(L-1), H = (alpha rho)^(2(L-1)), K of (7).
+
+    Both come from the scalar flow (4) at leading order: the teacher drives X_1 at K prod X_l, and the network's own
+    answer sqrt(N_B) (alpha rho)^(L-1) U g damps it.
+
+    >>> found = stage("tanh", 4, beta=1.0, rho=0.1, block_width=64)
+    >>> round(found.drive / found.growth, 12)
+    0.001
+    """
+    layers, found, scale = check_depth(depth), classify(activation), check_positive(rho, "rho")
+    K = escape_coupling(found, layers, check_width(block_width), beta)
+    return Stage(layers, K * scale ** (layers - 1), (found.alpha * scale) ** (2 * (layers - 1)), K)

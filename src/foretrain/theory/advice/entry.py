@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
-from foretrain.theory.advice.depths import perturbative_depths
+from foretrain.theory.advice.depths import check_loss, perturbative_depths, stable_step
 from foretrain.theory.advice.result import Advice
-from foretrain.theory.advice.stability import check_loss, stable_step
 from foretrain.theory.architecture import MLP
 from foretrain.theory.criticality import Criticality, CriticalPoint, criticality
 from foretrain.theory.criticality.critical_initialisation import critical_side

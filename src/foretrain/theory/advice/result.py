@@ -10,8 +10,7 @@ import numpy as np
 
 from foretrain.support.answers import Answer, Code, Result, Table
 from foretrain.support.seeds import Seed
-from foretrain.theory.advice.depths import PerturbativeDepths
-from foretrain.theory.advice.stability import StableStep
+from foretrain.theory.advice.depths import PerturbativeDepths, StableStep
 from foretrain.theory.architecture import MLP
 from foretrain.theory.criticality import Criticality
 from foretrain.theory.finite_width import LARGE, SMALL

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import expectation_of
-from foretrain.gaussian.independent import directions
-from foretrain.gaussian.observables import Function, checked_function, kink_locations
+from foretrain.gaussian.observables import Function, checked_function, directions, kink_locations
 from foretrain.support.progress import track
 from foretrain.support.seeds import generator, spawn
 

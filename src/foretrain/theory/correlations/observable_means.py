@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.gaussian import Factor, covariance_gradient, expectation
-from foretrain.gaussian.independent import directions
-from foretrain.gaussian.observables import factors_of
+from foretrain.gaussian.observables import directions, factors_of
 from foretrain.support.errors import InputError
 from foretrain.theory.correlations.observable_derivatives import GOAL, Derivatives, derivatives_of
 

@@ -8,8 +8,7 @@ multiplied by 1 - gamma^2.
 
 ``criticality``              the critical points of an activation; ``susceptibility`` at any kernel
 ``critical_initialisation``  the hyperparameters of a critical network, and on which side of K* its inputs lie
-``fixed_points``             all fixed points for given C_b and C_W, their stability and depth scales
-``final_correlation``        where the correlation of two inputs ends at a fixed point
+``fixed_points``             all fixed points for given C_b and C_W, their stability, depth scales, correlations
 ``phase_diagram``            the plane of C_b and C_W, with its critical lines
 """
 

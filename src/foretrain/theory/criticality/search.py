@@ -20,7 +20,7 @@ from foretrain.support.errors import InputError
 from foretrain.theory.criticality.result import Criticality, CriticalPoint
 from foretrain.theory.criticality.small_kernel import Sides, SmallKernel, expand, sides
 from foretrain.theory.kernel_functions import KernelFunctions, is_measured
-from foretrain.theory.kernel_functions.means import coarse_means
+from foretrain.theory.kernel_functions.functions import coarse_means
 
 Array = NDArray[np.float64]
 

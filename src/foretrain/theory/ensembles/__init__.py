@@ -5,10 +5,15 @@ Start with :func:`sample_preactivations` for plain samples, :func:`correlator` a
 Fully connected networks only; convolution layers (2.8) are not offered.
 """
 
-from foretrain.theory.ensembles.correlators import connected_correlator, correlator, moment_sums
-from foretrain.theory.ensembles.diagnostics import diagnose
-from foretrain.theory.ensembles.laws import WeightLaw, framework_default, weight_law
-from foretrain.theory.ensembles.networks import Parameters, forward, sample_parameters
+from foretrain.theory.ensembles.correlators import connected_correlator, correlator, diagnose, moment_sums
+from foretrain.theory.ensembles.networks import (
+    Parameters,
+    WeightLaw,
+    forward,
+    framework_default,
+    sample_parameters,
+    weight_law,
+)
 from foretrain.theory.ensembles.sampling import Ensemble, sample_metric, sample_preactivations
 
 __all__ = [

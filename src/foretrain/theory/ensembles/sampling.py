@@ -24,9 +24,14 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator, spawn
 from foretrain.theory.architecture import MLP, FloatArray, Layer
-from foretrain.theory.ensembles.checks import check_draws, check_layers
-from foretrain.theory.ensembles.laws import weight_law
-from foretrain.theory.ensembles.networks import activity, apply_layer, draw_layer
+from foretrain.theory.ensembles.networks import (
+    activity,
+    apply_layer,
+    check_draws,
+    check_layers,
+    draw_layer,
+    weight_law,
+)
 
 if TYPE_CHECKING:
     import xarray

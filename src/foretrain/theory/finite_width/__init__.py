@@ -19,7 +19,9 @@ from foretrain.theory.finite_width.expansion import (
     LARGE,
     SMALL,
     ExpansionParameter,
+    LayerStatistics,
     expansion_parameter,
+    layer_statistics,
     verdict_on,
 )
 from foretrain.theory.finite_width.predictions import (
@@ -28,7 +30,6 @@ from foretrain.theory.finite_width.predictions import (
     covariance_within_neuron,
     mean_of,
 )
-from foretrain.theory.finite_width.statistics import LayerStatistics, layer_statistics
 from foretrain.theory.finite_width.tables import (
     connected_four_point,
     excess_kurtosis,

@@ -19,11 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian import Expectation, Factor, covariance_gradient, expectation, expectation_of
 from foretrain.gaussian.expectation import MOST_INPUTS
-from foretrain.gaussian.independent import directions
-from foretrain.gaussian.observables import factors_of
+from foretrain.gaussian.observables import directions, factors_of
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.finite_width.statistics import LayerStatistics, layer_statistics
+from foretrain.theory.finite_width.expansion import LayerStatistics, layer_statistics
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], Any]

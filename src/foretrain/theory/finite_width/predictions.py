@@ -13,9 +13,8 @@ from foretrain.gaussian import Expectation
 from foretrain.support.answers import Result
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
-from foretrain.theory.finite_width.expansion import LARGE, too_deep
+from foretrain.theory.finite_width.expansion import LARGE, LayerStatistics, too_deep
 from foretrain.theory.finite_width.observables import Observable, prepare, times
-from foretrain.theory.finite_width.statistics import LayerStatistics
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
-from foretrain.theory.finite_width.statistics import refuse_residual
+from foretrain.theory.finite_width.expansion import refuse_residual
 from foretrain.theory.flow import flow
 
 if TYPE_CHECKING:

@@ -11,13 +11,10 @@ from numpy.typing import ArrayLike
 
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.flow.kinks import inputs_on_kinks, warn_of_kinks
-from foretrain.theory.flow.one_input import one_input
+from foretrain.theory.flow.layers import one_input, residual_inputs, several_inputs
 from foretrain.theory.flow.request import Array, Method, Request, check_request, require_memory_for
-from foretrain.theory.flow.residual import residual_inputs
 from foretrain.theory.flow.result import Flow, legs
-from foretrain.theory.flow.several_inputs import several_inputs
-from foretrain.theory.recursions.kinks import Kinks
+from foretrain.theory.recursions.kinks import Kinks, inputs_on_kinks, warn_of_kinks
 from foretrain.theory.recursions.ntk import first_tangent_kernel
 
 

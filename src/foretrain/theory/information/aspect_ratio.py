@@ -23,10 +23,9 @@ from foretrain.activations import activation as find_activation
 from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.theory.criticality import criticality
-from foretrain.theory.information.checks import neurons
 from foretrain.theory.information.laws import log_normal_law
 from foretrain.theory.information.mixtures import mixture_information
-from foretrain.theory.information.series import information_series
+from foretrain.theory.information.series import information_series, neurons
 from foretrain.theory.residual_networks import fluctuation_rate
 
 Array = NDArray[np.float64]

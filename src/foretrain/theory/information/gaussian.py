@@ -13,7 +13,7 @@ from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import flow
-from foretrain.theory.information.checks import neurons
+from foretrain.theory.information.series import neurons
 
 if TYPE_CHECKING:
     import xarray as xr

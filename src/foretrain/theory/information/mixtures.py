@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 from scipy.special import digamma, gammaln
 
-from foretrain.theory.information.checks import neurons
 from foretrain.theory.information.laws import MetricLaw
+from foretrain.theory.information.series import neurons
 
 Array = NDArray[np.float64]
 

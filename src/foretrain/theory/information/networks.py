@@ -13,11 +13,11 @@ from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics import exact_fluctuation
 from foretrain.theory.flow import flow
 from foretrain.theory.information.aspect_ratio import turning_point
-from foretrain.theory.information.checks import neurons
 from foretrain.theory.information.series import (
     entropy_series,
     information_series,
     leading_information,
+    neurons,
 )
 
 if TYPE_CHECKING:

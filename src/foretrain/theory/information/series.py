@@ -8,13 +8,21 @@ information does.
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
-from foretrain.theory.information.checks import neurons
+
+
+def neurons(m: object) -> float:
+    """A number of neurons; halves of an odd layer are allowed, as (A.73) has them."""
+    if isinstance(m, bool) or not isinstance(m, Real) or not 0 < float(m) < math.inf:
+        raise InputError(f"the number of neurons is {m!r}: give a positive number.")
+    return float(m)
+
 
 Array = NDArray[np.float64]
 

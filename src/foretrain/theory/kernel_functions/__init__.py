@@ -8,14 +8,16 @@
 
 from foretrain.theory.kernel_functions.functions import (
     KernelFunctions,
+    KernelMeans,
     KernelValues,
     TangentFunctions,
     TangentValues,
+    is_measured,
+    kernel_functions,
+    kernel_means,
     shared_functions,
     shared_tangent_functions,
 )
-from foretrain.theory.kernel_functions.means import KernelMeans, is_measured, kernel_means
-from foretrain.theory.kernel_functions.table import kernel_functions
 
 __all__ = [
     "KernelFunctions",

@@ -33,13 +33,12 @@ from foretrain.theory.linear.moments import (
     two_point,
     width_factor,
 )
-from foretrain.theory.linear.network import DeepLinear
+from foretrain.theory.linear.network import DeepLinear, nongaussian_weights
 from foretrain.theory.linear.several_inputs import (
     connected_four_point,
     correlator,
     pairing_amplitudes,
 )
-from foretrain.theory.linear.weights import nongaussian_weights
 
 __all__ = [
     "DeepLinear",

@@ -12,13 +12,13 @@ asks that all of them be of the same order (section 9.4).
 """
 
 from foretrain.theory.ntk_shares.fairness import Equivalence, GroupScaling, equivalence
-from foretrain.theory.ntk_shares.gradient_factors import gradients
 from foretrain.theory.ntk_shares.terms import (
     GROUPS,
     Diagonal,
     Factors,
     contributions,
     diagonal,
+    gradients,
     shares,
 )
 

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrain.support.answers import Result
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.flow.kinks import inputs_on_kinks, warn_of_kinks
 from foretrain.theory.ntk_shares.terms import contributions, diagonal, refuse_no_kernel
+from foretrain.theory.recursions.kinks import inputs_on_kinks, warn_of_kinks
 
 Array = NDArray[np.float64]
 

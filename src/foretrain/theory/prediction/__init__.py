@@ -1,7 +1,6 @@
 """What a trained model predicts.
 
 ``entry``           :func:`foretrain.predict`, one door to all of them
-``algorithms``      names of the algorithms of training, and where each is known
 ``infinite_width``  networks of infinite width trained by gradient descent: outputs, losses, generalization
 ``finite_width``    the same to order 1/n: mean by origin, change of the tangent kernel, one given network
 ``bayes``           posterior, evidence and scans of hyperparameters, at infinite width and to order 1/n

@@ -12,7 +12,6 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets
-from foretrain.theory.prediction.algorithms import Algorithm, Descent
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction
 from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.prediction.infinite_width.cross_entropy import cross_entropy_prediction
@@ -24,7 +23,7 @@ from foretrain.theory.prediction.infinite_width.losses import (
     smooth_labels,
 )
 from foretrain.theory.prediction.kernels import Spread, check_spread
-from foretrain.theory.prediction.result import PredictedOutputs
+from foretrain.theory.prediction.result import Algorithm, Descent, PredictedOutputs
 
 Array = NDArray[np.float64]
 Regime = Literal["infinite", "finite"]

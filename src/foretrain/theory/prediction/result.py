@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,16 @@ from foretrain.support.answers import Answer, Result
 
 if TYPE_CHECKING:
     import xarray as xr
+
+Descent = Literal["gradient_descent", "flow"]
+"""In steps or in continuous time: what has a rate, and may be stopped before its end."""
+InfiniteAlgorithm = Literal[Descent, "newton"]
+"""Of squared errors at infinite width."""
+FiniteAlgorithm = Literal[Descent, "two_step"]
+"""Of squared errors at finite width, where the end depends on the algorithm."""
+Algorithm = Literal[Descent, "two_step", "newton"]
+"""All of them."""
+
 
 Array = NDArray[np.float64]
 
@@ -106,3 +116,35 @@ def labelled_spread(values: Array | None, meaning: str) -> tuple[xr.DataArray | 
     covariance = labelled_tests("covariance", values, told) if whole else None
     alone = np.diagonal(values) if whole else values
     return covariance, labelled_tests("variance", np.maximum(alone, 0.0), told)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Prediction(PredictedOutputs):
+    """Mean and covariance over initialisations of the outputs of trained networks, exact at infinite width."""
+
+    eta: float | None = None  # the learning rate, where the answer depends on it
+    time: float | None = None  # None: the end
+
+    def _numbers(self) -> dict[str, Any]:
+        return {name: value for name in ("eta", "time") if (value := getattr(self, name)) is not None}
+
+
+def prediction(
+    mean: Array,
+    spread: Array | None,
+    statement: str,
+    eta: float | None = None,
+    time: float | None = None,
+    jitter: float = 0.0,
+) -> Prediction:
+    """A prediction with labels, from a mean (tests, outputs) and a covariance (tests, tests) or variance (tests,)."""
+    covariance, variance = labelled_spread(spread, "covariance over initialisations (10.41)")
+    return Prediction(
+        labelled_mean(mean, "mean output over initialisations (10.40)"),
+        covariance,
+        variance,
+        f"Networks of infinite width {statement}",
+        jitter,
+        eta,
+        time,
+    )

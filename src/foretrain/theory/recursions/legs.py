@@ -22,8 +22,8 @@ from foretrain.gaussian import Factor, expectation, factor, products_at, z
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.recursions.kinks import Kinks, slope_jumps
 from foretrain.theory.recursions.ntk import MixedResponse, TangentExpectations
+from foretrain.theory.recursions.pairs import are_tied
 from foretrain.theory.recursions.preactivation import Step
-from foretrain.theory.recursions.tied_pairs import are_tied
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]

@@ -19,9 +19,8 @@ from foretrain.theory.recursions.nearly_parallel import (
 )
 from foretrain.theory.recursions.ntk import TangentExpectations
 from foretrain.theory.recursions.pair_blocks import MetricCorrection, response_blocks
-from foretrain.theory.recursions.pairs import Pairs
+from foretrain.theory.recursions.pairs import Line, Pairs, are_tied
 from foretrain.theory.recursions.preactivation import Step, curvature, curvature_apart
-from foretrain.theory.recursions.tied_pairs import Line, are_tied
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -19,8 +19,7 @@ from foretrain.gaussian import Expectation, Factor, expectation, factor, gram, p
 from foretrain.support.errors import InputError
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import Layer
-from foretrain.theory.recursions.pairs import Pairs
-from foretrain.theory.recursions.tied_pairs import Line, are_tied
+from foretrain.theory.recursions.pairs import Line, Pairs, are_tied
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]

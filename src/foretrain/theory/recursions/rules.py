@@ -1,14 +1,175 @@
-"""All tensors that follow a :class:`Rule`, in the order in which a step makes them, and what each one needs."""
+"""The rules of all tensors that follow one, entry by entry, in the order in which a step makes them.
+
+F and B join preactivations and tangent kernel of two neurons (8.79), (8.89); P and Q the differential of the tangent
+kernel and a preactivation (11.45)-(11.52); R, S, T, U are means of its second differentials (∞.177)-(∞.181), R of the
+first kind (∞.11), the others of the second (∞.12). Activations whose slope jumps have no R to U, since <s'' s''> is
+infinite.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from foretrain.theory.recursions import ddntk, dntk, ntk_cross
-from foretrain.theory.recursions.legs import Entry, Orders, Rule
+import numpy as np
+from numpy.typing import NDArray
 
-RULES: dict[str, Rule] = {**ntk_cross.RULES, **dntk.RULES, **ddntk.RULES}
+from foretrain.theory.recursions.legs import Entry, Legs, Orders, Rule
 
+Array = NDArray[np.float64]
+
+
+def _next_F(at: Legs) -> Array:
+    """F'_1324 = C_W^2 [<s_1 s_2 s'_3 s'_4> Theta_34 + r <d(s_1 s'_3)> <d(s_2 s'_4)> F] (8.79).
+
+    Stored in the order 1, 3, 2, 4.
+    """
+    carried = at.through_F(at.value_response(0, 1), at.value_response(2, 3), 1, 3)
+    return at.step.C_W**2 * (at.product(0, 1, 0, 1) * at.Theta(1, 3) + at.step.ratio * carried)
+
+
+def _next_B(at: Legs) -> Array:
+    """B'_1324 = C_W^2 [<s'_1 s'_2 s'_3 s'_4> Theta_12 Theta_34 + r <s'_1 s'_3> <s'_2 s'_4> B] (8.89).
+
+    Stored in the order 1, 3, 2, 4.
+    """
+    source = at.product(1, 1, 1, 1) * at.Theta(0, 2) * at.Theta(1, 3)
+    carried = at.slopes(0, 1) * at.slopes(2, 3) * at.old("B", 0, 1, 2, 3)
+    return at.step.C_W**2 * (source + at.step.ratio * carried)
+
+
+def _next_P(at: Legs) -> Array:
+    """P'_0123 = C_W^2 {<s''_0 s'_1 s'_2 s_3> Theta_01 Theta_02
+    + r <s'_1 s'_2> [<s''_0 s_3> (P_0120 + B_0012) + <s'_0 s'_3> P_0123]} (11.49).
+    """
+    source = at.product(2, 1, 1, 0) * at.Theta(0, 1) * at.Theta(0, 2)
+    carried = at.bend(0, 3) * at.old("B", 0, 0, 1, 2)
+    carried = carried + at.moved(3, 0) * at.old("P", 0, 1, 2, 0)
+    carried = carried + at.slopes(0, 3) * at.old("P", 0, 1, 2, 3)
+    return at.step.C_W**2 * (source + at.step.ratio * at.slopes(1, 2) * carried)
+
+
+def _next_Q(at: Legs) -> Array:
+    """Q'_0123 = C_W^2 <s''_0 s'_1 s'_2 s_3> Theta_01 Theta_02 + (lambda_W / C_W) F'_1032
+    + r C_W^2 {<s'_0 s'_1> [<s''_2 s_3> Q_0122 + <s'_2 s'_3> Q_0123]
+    + Theta_01 <d(s''_0 s'_1)> <d(s'_2 s_3)> F_{.0.2}} (11.52), with F' of the new layer.
+    """
+    source = at.product(2, 1, 1, 0) * at.Theta(0, 1) * at.Theta(0, 2)
+    values = at.value_response(3, 2)
+    own = values[2] * at.old("Q", 0, 1, 2, 2) + values[3] * at.old("Q", 0, 1, 2, 3)
+    bent = at.Theta(0, 1) * at.through_F(at.bend_response(0, 1), values, 0, 2)
+    grown = at.step.C_W**2 * (source + at.step.ratio * (at.slopes(0, 1) * own + bent))
+    return grown + at.step.lambda_W / at.step.C_W * at.new("F", 1, 0, 3, 2)
+
+
+def _tilt(at: Legs, a: int, b: int) -> dict[int, Array]:
+    """<d(lambda_W s'_a s_b + C_W Theta_ab s''_a s'_b)/dz> by the leg of z: M_ab; four terms in the book."""
+    weight, value, bend = at.step.C_W * at.Theta(a, b), at.value_response(b, a), at.bend_response(a, b)
+    return {leg: at.step.lambda_W * value[leg] + weight * bend[leg] for leg in (a, b)}
+
+
+def _next_R(at: Legs) -> Array:
+    """R'_0123 = lambda_W C_W <s''_0 s_1 s'_2 s'_3> Theta_02 Theta_03
+    + C_W^2 <s'''_0 s'_1 s'_2 s'_3> Theta_01 Theta_02 Theta_03
+    + r C_W <s'_2 s'_3> {M_01;0 (B_0023 + P_0230) + M_01;1 P_0231 + C_W <s'_0 s'_1> R_0123} (∞.177).
+    """
+    C, rate = at.step.C_W, at.step.lambda_W
+    source = rate * at.product(2, 0, 1, 1) + C * at.product(3, 1, 1, 1) * at.Theta(0, 1)
+    source = C * source * at.Theta(0, 2) * at.Theta(0, 3)
+    tilt = _tilt(at, 0, 1)
+    carried = tilt[0] * (at.old("B", 0, 0, 2, 3) + at.old("P", 0, 2, 3, 0)) + tilt[1] * at.old(
+        "P", 0, 2, 3, 1
+    )
+    carried = carried + C * at.slopes(0, 1) * at.old("R", 0, 1, 2, 3)
+    return np.asarray(source + at.step.ratio * C * at.slopes(2, 3) * carried)
+
+
+def _next_S(at: Legs) -> Array:
+    """S'_1234 = C_W lambda_W <s'_1 s'_2 s'_3 s'_4> Theta_13 Theta_24
+    + C_W^2 <s''_1 s''_2 s'_3 s'_4> Theta_12 Theta_13 Theta_24
+    + r C_W <s'_3 s'_4> {[lambda_W <s'_1 s'_2> + C_W Theta_12 <s''_1 s''_2>] B_1234 + C_W <s'_1 s'_2> S_1234} (∞.179).
+    """
+    C, rate, weight = at.step.C_W, at.step.lambda_W, at.step.C_W * at.Theta(0, 1)
+    source = rate * at.product(1, 1, 1, 1) + weight * at.product(2, 2, 1, 1)
+    source = C * source * at.Theta(0, 2) * at.Theta(1, 3)
+    carried = (rate * at.slopes(0, 1) + weight * at.pair((0, 2), (1, 2))) * at.old("B", 0, 1, 2, 3)
+    carried = carried + C * at.slopes(0, 1) * at.old("S", 0, 1, 2, 3)
+    return np.asarray(source + at.step.ratio * C * at.slopes(2, 3) * carried)
+
+
+def _next_T(at: Legs) -> Array:
+    """T'_1342 = <(lambda_W s'_1 s_3 + C_W Theta_13 s''_1 s'_3)(lambda_W s'_2 s_4 + C_W Theta_24 s''_2 s'_4)> Theta_12
+    + r {M_13 M_24 F_{.1.2} + C_W <s'_2 s'_4> M_13 Q_241. + C_W <s'_1 s'_3> M_24 Q_132.
+    + C_W^2 <s'_1 s'_3> <s'_2 s'_4> T_1342} (∞.180).
+
+    Stored in the order 1, 3, 4, 2: these are the places 0, 1, 2, 3.
+    """
+    C, rate = at.step.C_W, at.step.lambda_W
+    left, right = C * at.Theta(0, 1), C * at.Theta(3, 2)
+    source = rate**2 * at.product(1, 0, 0, 1)
+    source = source + rate * (right * at.product(1, 0, 1, 2) + left * at.product(2, 1, 0, 1))
+    source = source + left * right * at.product(2, 1, 1, 2)
+    first, second = _tilt(at, 0, 1), _tilt(at, 3, 2)
+    carried = at.through_F(first, second, 0, 3)
+    carried = carried + C * at.slopes(3, 2) * sum(first[leg] * at.old("Q", 3, 2, 0, leg) for leg in (0, 1))
+    carried = carried + C * at.slopes(0, 1) * sum(second[leg] * at.old("Q", 0, 1, 3, leg) for leg in (3, 2))
+    carried = carried + C**2 * at.slopes(0, 1) * at.slopes(3, 2) * at.old("T", 0, 1, 2, 3)
+    return np.asarray(source * at.Theta(0, 3) + at.step.ratio * carried)
+
+
+def _next_U(at: Legs) -> Array:
+    """U'_1423 = C_W^2 [<s''_1 s''_2 s'_3 s'_4> Theta_12 Theta_13 Theta_24
+    + r <s'_1 s'_4> <s'_2 s'_3> U_1423] (∞.181).
+
+    Stored in the order 1, 4, 2, 3: these are the places 0, 1, 2, 3.
+    """
+    source = at.product(2, 1, 2, 1) * at.Theta(0, 2) * at.Theta(0, 3) * at.Theta(2, 1)
+    carried = at.slopes(0, 1) * at.slopes(2, 3) * at.old("U", 0, 1, 2, 3)
+    return at.step.C_W**2 * (source + at.step.ratio * carried)
+
+
+RULES: dict[str, Rule] = {
+    "F": Rule(
+        _next_F,
+        uses=(("F", (0, 1, 2, 3)), ("F", (1, 1, 2, 3)), ("F", (0, 1, 3, 3)), ("F", (1, 1, 3, 3))),
+        products=((0, 1, 0, 1),),
+    ),
+    "B": Rule(_next_B, uses=(("B", (0, 1, 2, 3)),), products=((1, 1, 1, 1),)),
+    "P": Rule(
+        _next_P,
+        uses=(("P", (0, 1, 2, 3)), ("P", (0, 1, 2, 0)), ("B", (0, 0, 1, 2))),
+        products=((2, 1, 1, 0),),
+    ),
+    "Q": Rule(
+        _next_Q,
+        uses=(
+            ("Q", (0, 1, 2, 3)),
+            ("Q", (0, 1, 2, 2)),
+            *(("F", (i, 0, j, 2)) for i in (0, 1) for j in (2, 3)),
+        ),
+        products=((2, 1, 1, 0),),
+    ),
+    "R": Rule(
+        _next_R,
+        uses=(("R", (0, 1, 2, 3)), ("B", (0, 0, 2, 3)), ("P", (0, 2, 3, 0)), ("P", (0, 2, 3, 1))),
+        products=((2, 0, 1, 1), (3, 1, 1, 1)),
+    ),
+    "S": Rule(
+        _next_S,
+        uses=(("S", (0, 1, 2, 3)), ("B", (0, 1, 2, 3))),
+        products=((1, 1, 1, 1), (2, 2, 1, 1)),
+    ),
+    "T": Rule(
+        _next_T,
+        uses=(
+            ("T", (0, 1, 2, 3)),
+            *(("Q", (3, 2, 0, leg)) for leg in (0, 1)),
+            *(("Q", (0, 1, 3, leg)) for leg in (3, 2)),
+            *(("F", (i, 0, j, 3)) for i in (0, 1) for j in (3, 2)),
+        ),
+        products=((1, 0, 0, 1), (1, 0, 1, 2), (2, 1, 0, 1), (2, 1, 1, 2)),
+    ),
+    "U": Rule(_next_U, uses=(("U", (0, 1, 2, 3)),), products=((2, 1, 2, 1),)),
+}
 WHOLE = (0, 1, 2, 3)
 
 

@@ -8,8 +8,7 @@ import pytest
 from foretrain.support.errors import InputError
 from foretrain.theory.prediction import nearly_kernel
 from foretrain.theory.prediction.finite_width import Projectors, algorithm_projectors
-from foretrain.theory.prediction.finite_width.clock import Clock
-from foretrain.theory.prediction.finite_width.plan import plan_of
+from foretrain.theory.prediction.finite_width.projectors import Clock, plan_of
 
 VALUES = np.array([0.3, 0.9, 2.5])
 ETA = 0.6

@@ -17,7 +17,6 @@ At finite width, in ``finite_width``:
 ``importance_posterior``     exact, by weighted networks
 """
 
-from foretrain.theory.prediction.bayes.equivalent_rates import bayes_equivalent_rates
 from foretrain.theory.prediction.bayes.evidence import (
     bayes_factor,
     best_kernel,
@@ -39,18 +38,21 @@ from foretrain.theory.prediction.bayes.finite_width import (
     importance_posterior,
     representation_shift,
 )
-from foretrain.theory.prediction.bayes.losses import (
+from foretrain.theory.prediction.bayes.posterior import (
+    BayesPrediction,
+    bayes_equivalent_rates,
+    bayes_prediction,
+    condition,
+)
+from foretrain.theory.prediction.bayes.regularised import (
     Penalty,
     categorical_loss,
     gaussian_loss,
     log_prior,
     negative_log_posterior,
-    prior_penalties,
-)
-from foretrain.theory.prediction.bayes.posterior import BayesPrediction, bayes_prediction, condition
-from foretrain.theory.prediction.bayes.regularised import (
     output_layer_estimates,
     penalty_response,
+    prior_penalties,
     regularised_prediction,
     response_law,
 )

@@ -3,35 +3,113 @@
 A step of gradient descent then moves outputs by -eta H (z - y) - 2 eta R, with R_i = sum lambda a theta dz_i/dtheta
 from the recursion (10.43). What that gives at infinite width:
 
-* At initialisation outputs and R are jointly Gaussian, equal and independent over neurons (:func:`response_law`); the
-  mean of R is zero, so a first step leaves the mean of outputs alone and changes their kernel by -2 eta (S + S^T),
-  S = Cov(R, z).
-* For a_W of order one, R of the weights is suppressed by 1/n: only penalties of order n, as the prior has them, act.
-* If the output layer alone is trained the loss is convex in its parameters, and training forgets where it started: it
-  ends at ridge regression on the features (:func:`regularised_prediction`). With the penalties of the prior that is
-  the posterior mean with noise (:func:`output_layer_estimates`).
-* If hidden layers are trained, such penalties shrink their weights by O(1): kernels move, and no closed form is left.
+* At initialisation outputs and R are jointly Gaussian, equal and independent over neurons (:func:`response_law`);
+the mean of R is zero, so a first step leaves the mean of outputs alone and changes their kernel by -2 eta (S +
+S^T), S = Cov(R, z). * For a_W of order one, R of the weights is suppressed by 1/n: only penalties of order n, as
+the prior has them, act. * If the output layer alone is trained the loss is convex in its parameters, and training
+forgets where it started: it ends at ridge regression on the features (:func:`regularised_prediction`). With the
+penalties of the prior that is the posterior mean with noise (:func:`output_layer_estimates`). * If hidden layers
+are trained, such penalties shrink their weights by O(1): kernels move, and no closed form is left.
+
+The hypotheses of section 6.2 have likelihoods and losses of maximum likelihood and maximum a posteriori, except for
+the deterministic one (6.9), which demands that outputs equal targets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
 
+from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, check_network
+from foretrain.theory.arguments import check_targets
 from foretrain.theory.ensembles.networks import Parameters, activity, forward
-from foretrain.theory.prediction.bayes.losses import Penalty
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction
+from foretrain.theory.prediction.cholesky import check_noise
 from foretrain.theory.recursions.preactivation import PairExpectations, next_kernel
 
 if TYPE_CHECKING:
     import xarray as xr
+
+
+class Penalty(NamedTuple):
+    """a_mu of the penalty sum_mu a_mu theta_mu^2 for the biases and for the weights of one layer."""
+
+    bias: float
+    weight: float
+
+
+def gaussian_loss(outputs: ArrayLike, Y: ArrayLike, noise: float) -> float:
+    """-log p(y | outputs) under Gaussian noise, summed over inputs and outputs (6.10), (6.17)."""
+    variance = _positive(noise)
+    given = real_array("outputs", outputs)
+    targets = check_targets(Y, len(given), given.shape[1] if given.ndim > 1 else 1)
+    misses = given.reshape(targets.shape) - targets
+    return float((misses**2).sum() / (2 * variance) + targets.size * np.log(2 * np.pi * variance) / 2)
+
+
+def categorical_loss(outputs: ArrayLike, labels: ArrayLike) -> float:
+    """-log p(labels | softmax of the outputs): the cross-entropy (6.11); labels: probabilities (inputs, outputs)."""
+    given = real_array("outputs", outputs)
+    if given.ndim != 2:
+        raise InputError(f"outputs have shape {given.shape}: give (inputs, outputs).")
+    chances = check_targets(labels, given.shape[0], given.shape[1], "labels")
+    if (chances < 0).any() or not np.allclose(chances.sum(axis=1), 1):
+        raise InputError("labels are not probabilities: give rows that are not negative and sum to one.")
+    return float((chances * (logsumexp(given, axis=1, keepdims=True) - given)).sum())
+
+
+def prior_penalties(mlp: MLP) -> tuple[Penalty, ...]:
+    """a_mu = 1 / (2 Var theta_mu) of every layer, by which the prior regularises a loss (6.22).
+
+    Infinite where the variance is zero: there the prior allows no other value than zero.
+    """
+    fan_ins = mlp.widths[:-1]
+    with np.errstate(divide="ignore"):
+        return tuple(
+            Penalty(float(0.5 / np.float64(layer.C_b)), float(0.5 * fan_in / np.float64(layer.C_W)))
+            for layer, fan_in in zip(mlp.layers, fan_ins, strict=True)
+        )
+
+
+def log_prior(parameters: Parameters) -> Array:
+    """log p(theta) of every network under the law of the initialisation (6.6): (draws,)."""
+    mlp, total = parameters.mlp, np.zeros(len(parameters.biases[0]))
+    groups = zip(prior_penalties(mlp), parameters.biases, parameters.weights, strict=True)
+    for penalty, biases, weights in groups:
+        for a, values in zip(penalty, (biases, weights), strict=True):
+            flat = values.reshape(len(total), -1)
+            if np.isfinite(a):
+                total += flat.shape[1] * np.log(a / np.pi) / 2 - a * (flat**2).sum(axis=1)
+            elif flat.any():
+                raise InputError(
+                    "parameters whose prior variance is zero must be zero: use C_b > 0, C_W > 0."
+                )
+    return total
+
+
+def negative_log_posterior(parameters: Parameters, X: ArrayLike, Y: ArrayLike, noise: float) -> Array:
+    """-log p(y | theta) - log p(theta) of every network: what maximum a posteriori minimises (6.19), (6.22)."""
+    outputs = forward(parameters, X)[parameters.mlp.depth]
+    losses = [gaussian_loss(one.T, Y, noise) for one in outputs]
+    return np.asarray(losses - log_prior(parameters))
+
+
+def _positive(noise: float) -> float:
+    variance = check_noise(noise)
+    if not variance:
+        raise InputError(
+            "noise is zero, which makes a likelihood infinite or zero: give a positive variance."
+        )
+    return variance
+
 
 Array = NDArray[np.float64]
 

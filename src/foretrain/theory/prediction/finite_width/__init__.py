@@ -9,17 +9,16 @@
 ``terms_as_printed``     three formulas as printed, which are wrong; ``covariance_part_as_printed``
 """
 
-from foretrain.theory.prediction.finite_width.as_printed import (
+from foretrain.theory.prediction.finite_width.comparison import (
+    compare_algorithms,
     covariance_part_as_printed,
+    descent_and_bayes,
     terms_as_printed,
 )
-from foretrain.theory.prediction.finite_width.comparison import compare_algorithms, descent_and_bayes
-from foretrain.theory.prediction.finite_width.entry import finite_prediction
 from foretrain.theory.prediction.finite_width.one_network import OneNetwork, TrainedNetwork
-from foretrain.theory.prediction.finite_width.plan import algorithm_projectors
-from foretrain.theory.prediction.finite_width.projectors import Projectors
+from foretrain.theory.prediction.finite_width.projectors import Projectors, algorithm_projectors
 from foretrain.theory.prediction.finite_width.result import Expansion, FinitePrediction
-from foretrain.theory.prediction.finite_width.training import FiniteWidth
+from foretrain.theory.prediction.finite_width.training import FiniteWidth, finite_prediction
 
 __all__ = [
     "Expansion",

@@ -19,7 +19,7 @@ from foretrain.theory.prediction.finite_width.covariance import (
     labelled_parts,
 )
 from foretrain.theory.prediction.finite_width.mean import pairs_of_errors
-from foretrain.theory.prediction.finite_width.plan import Plan
+from foretrain.theory.prediction.finite_width.projectors import Plan
 from foretrain.theory.prediction.finite_width.store import Store
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.progress import track
-from foretrain.theory.prediction.finite_width.plan import Plan
+from foretrain.theory.prediction.finite_width.projectors import Plan
 from foretrain.theory.prediction.finite_width.store import Store
 from foretrain.theory.prediction.finite_width.weights import (
     Entry,

@@ -19,8 +19,7 @@ from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.arguments import check_targets
-from foretrain.theory.prediction.finite_width.plan import Plan, plan_of
-from foretrain.theory.prediction.finite_width.projectors import Algorithm, Projectors
+from foretrain.theory.prediction.finite_width.projectors import Algorithm, Plan, Projectors, plan_of
 from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates
 
 Array = NDArray[np.float64]

@@ -1,7 +1,12 @@
 """What an algorithm makes of the differentials of the tangent kernel: its projectors (∞.142)-(∞.153).
 
-In the eigenbasis of the training kernel they are numbers for two or three eigenvalues: Z^{123456} joins the sample 1
-of a tensor and the sample 4 of an error by the first eigenvalue, 2 and 5 by the second, 3 and 6 by the third.
+In the eigenbasis of the training kernel they are numbers for two or three eigenvalues: Z^{123456} joins the sample
+1 of a tensor and the sample 4 of an error by the first eigenvalue, 2 and 5 by the second, 3 and 6 by the third.
+
+They are sums over the course of training, for steps and for gradient flow alike. A product of errors along modes
+with eigenvalues a, b is multiplied by 1 - eta s in every step, with the combined rate s = a + b - eta a b; eta = 0
+is gradient flow, where it falls as exp(-s t). Training adds up such factors over earlier and earlier steps: divided
+differences of x^t, or of exp, at the rates involved.
 """
 
 from __future__ import annotations
@@ -11,13 +16,66 @@ from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import expm
 
 from foretrain.support.answers import Result
-from foretrain.support.arguments import real_array
+from foretrain.support.arguments import not_negative, positive, real_array
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.theory.prediction.algorithms import FiniteAlgorithm
-from foretrain.theory.prediction.finite_width.clock import Clock
+from foretrain.theory.arguments import whole
+from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates
+from foretrain.theory.prediction.result import FiniteAlgorithm
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Steps of size ``eta``, or gradient flow if it is zero, until ``time``; None is the end of training."""
+
+    eta: float
+    time: float | None = None
+
+    def together(self, *rates: Array) -> Array:
+        """The rate at which a product of errors falls: 1 - eta s = (1 - eta a)(1 - eta b).. ."""
+        found = rates[0]
+        for rate in rates[1:]:
+            found = found + rate - self.eta * found * rate
+        return found
+
+    def left(self, rate: ArrayLike) -> Array:
+        """What one step leaves of an error, 1 - eta s."""
+        return np.asarray(1 - self.eta * np.asarray(rate, dtype=np.float64))
+
+    def sums(self, output: float, *rates: Array) -> Array:
+        """eta^m times the divided difference of x^t at 1 - eta s, for ``output`` and the m ``rates`` (broadcast).
+
+        ``output`` is the rate at which the output that is looked at returns to its target: zero for a test output.
+        """
+        if self.time is None:
+            return self._endless(output, *rates)
+        knots = np.broadcast_arrays(np.float64(output), *rates)
+        generator = np.zeros((*knots[0].shape, len(knots), len(knots)))
+        for place, knot in enumerate(knots):
+            generator[..., place, place] = -knot
+            if place:
+                generator[..., place - 1, place] = 1.0
+        if self.eta:
+            one = np.eye(len(knots))
+            power = np.linalg.matrix_power(one + self.eta * generator, int(self.time))
+        else:
+            power = np.asarray(expm(self.time * generator))
+        return np.asarray(power[..., 0, -1])
+
+    def nested(self, output: float, *rates: Array) -> Array:
+        """The same for sums that nest strictly: every earlier sum ends one step before the later."""
+        found = self.sums(output, *rates)
+        for rate in rates[:-1]:
+            found = found * self.left(rate)
+        return found
+
+    def _endless(self, output: float, *rates: Array) -> Array:
+        product = np.prod(np.broadcast_arrays(*rates), axis=0)
+        return np.zeros_like(product) if output else np.asarray(1 / product)
+
 
 Array = NDArray[np.float64]
 NAMES: tuple[str, ...] = get_args(FiniteAlgorithm)
@@ -132,3 +190,62 @@ def require_algorithm(algorithm: Any) -> None:
             f"`algorithm` is {algorithm!r}: give one of {', '.join(NAMES)}, Projectors, or a function "
             "that gives them."
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Steps or flow by a ``clock``, or an algorithm known by its ``projectors`` at the end of training only."""
+
+    statement: str
+    eta: float | None
+    time: float | None
+    values: Array  # eigenvalues of the training kernel
+    clock: Clock | None = None
+    projectors: Projectors | None = None
+    leaps: bool = False  # in one move, so that nothing happens on the way
+
+    def course(self, output: float = 0.0) -> Course:
+        """What training makes of errors, as an output sees it that returns to its target at this rate."""
+        if self.clock is not None:
+            return course_of(self.clock, self.values, output)
+        assert self.projectors is not None
+        return course_to_the_end(self.projectors, self.values)
+
+
+def plan_of(algorithm: Any, eta: float | None, time: float | None, values: Array) -> Plan:
+    """The plan, or an error that says what is wrong with the rate or the time."""
+    require_algorithm(algorithm)
+    if algorithm == "gradient_descent":
+        rate = LearningRates(float(values[0]), float(values[-1])).check(eta)
+        steps = None if time is None else whole(time)
+        when = "to the end of" if steps is None else f"after {steps} steps of"
+        return Plan(f"{when} gradient descent at eta {rate:.6g}", rate, steps, values, Clock(rate, steps))
+    if algorithm == "flow":
+        speed = 1.0 if eta is None else positive("eta", eta)
+        until = None if time is None else not_negative("time", time)
+        when = "to the end of" if until is None else f"after time {until:g} at speed {speed:g} of"
+        clock = Clock(0.0, None if until is None else speed * until)
+        return Plan(f"{when} gradient flow", None if eta is None else speed, until, values, clock)
+    name = "two-step training" if algorithm == "two_step" else "an algorithm given by its projectors"
+    if eta is not None or time is not None:
+        raise InputError(f"{name} has no rate and is known at its end only: leave `eta` and `time` out.")
+    if algorithm == "two_step":
+        leap = two_step_projectors(values)
+        return Plan(f"to the end of {name}", None, None, values, projectors=leap, leaps=True)
+    return Plan(f"to the end of {name}", None, None, values, projectors=given_projectors(algorithm, values))
+
+
+def algorithm_projectors(
+    algorithm: Algorithm, eigenvalues: ArrayLike, eta: float | None = None
+) -> Projectors:
+    """The projectors of an algorithm at the end of training for eigenvalues (M,) of a training kernel.
+
+    Examples
+    --------
+    >>> algorithm_projectors("flow", [2.0]).IIB  # -1 / (2 H^3) for one sample (∞.168)
+    array([[[-0.0625]]])
+    """
+    values = np.sort(real_array("eigenvalues", eigenvalues))
+    if values.ndim != 1 or not len(values) or not values[0] > 0:
+        raise InputError(f"eigenvalues are {eigenvalues!r}: give a list of positive numbers.")
+    return plan_of(algorithm, eta, None, values).course().projectors

@@ -19,7 +19,7 @@ from foretrain.support.memory import require_memory
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.prediction.finite_width.mean import errors_of, projection, shift_term
-from foretrain.theory.prediction.finite_width.plan import Plan
+from foretrain.theory.prediction.finite_width.projectors import Plan
 from foretrain.theory.prediction.finite_width.store import Store
 from foretrain.theory.prediction.finite_width.tensors import ENTRIES, at_triples, require_time
 from foretrain.theory.prediction.finite_width.weights import FOURFOLD, Weights, on_samples, weights_of

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.errors import NotSupportedError
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.flow import flow
+from foretrain.theory.prediction.cholesky import spectrum_of
 from foretrain.theory.prediction.finite_width.tensors import (
     NAMES,
     Places,
@@ -21,10 +22,8 @@ from foretrain.theory.prediction.finite_width.tensors import (
     training_tensors,
 )
 from foretrain.theory.prediction.finite_width.weights import Entry
-from foretrain.theory.prediction.infinite_width.factorisation import spectrum_of
 from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates
-from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
-from foretrain.theory.prediction.kernels import Spread
+from foretrain.theory.prediction.kernels import OutputKernels, Spread, output_kernels
 from foretrain.theory.recursions.kinks import slope_jumps
 
 Array = NDArray[np.float64]

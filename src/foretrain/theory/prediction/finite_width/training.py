@@ -1,4 +1,4 @@
-"""Networks of finite width on given training inputs: every prediction from tensors that are computed once."""
+"""Networks of finite width on given inputs: predictions from tensors computed once, and whether to trust them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,22 @@ from numpy.typing import ArrayLike, NDArray
 from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed
-from foretrain.theory.architecture import MLP
+from foretrain.support.user_warnings import warn_user
+from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets
+from foretrain.theory.finite_width.expansion import LARGE
 from foretrain.theory.prediction.finite_width.changes import Changes
-from foretrain.theory.prediction.finite_width.checks import (
-    check_finite,
-    check_integrals,
-    check_reach,
-    check_sampling,
-    expansion_of,
-)
-from foretrain.theory.prediction.finite_width.mean import mean_terms
-from foretrain.theory.prediction.finite_width.plan import Plan, plan_of
-from foretrain.theory.prediction.finite_width.projectors import Algorithm, require_algorithm
+from foretrain.theory.prediction.finite_width.mean import errors_of, interpolation, mean_terms
+from foretrain.theory.prediction.finite_width.projectors import Algorithm, Plan, plan_of, require_algorithm
 from foretrain.theory.prediction.finite_width.result import (
+    Expansion,
     FinitePrediction,
     labelled_terms,
 )
 from foretrain.theory.prediction.finite_width.sampling import sampled_terms
-from foretrain.theory.prediction.finite_width.store import Store
+from foretrain.theory.prediction.finite_width.store import Store, check_kind
 from foretrain.theory.prediction.finite_width.tensors import require_resources
+from foretrain.theory.prediction.finite_width.weights import on_samples, weights_of
 from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates, Solver, trained_spread
 from foretrain.theory.prediction.kernels import Spread, check_spread
 from foretrain.theory.prediction.result import labelled_mean, labelled_spread
@@ -157,3 +153,146 @@ class FiniteWidth(Result):
         )
         check_sampling(error, terms)
         return terms, error
+
+
+def finite_prediction(
+    mlp: MLP,
+    X_train: ArrayLike,
+    Y_train: ArrayLike,
+    X_test: ArrayLike,
+    algorithm: Algorithm = "gradient_descent",
+    eta: float | None = None,
+    time: float | None = None,
+    *,
+    spread: Spread = "covariance",
+    seed: Seed = 0,
+    draws: int | None = None,
+    tolerance: float = TOLERANCE,
+) -> FinitePrediction:
+    """The mean over trained networks of finite width, to order 1/n, split by origin (∞.160)-(∞.165).
+
+    The activation must be smooth, and the network without skip connections. Unlike at infinite width, the end depends
+    on the algorithm. For many algorithms, rates or targets on the same inputs use :class:`FiniteWidth`.
+
+    Parameters
+    ----------
+    algorithm
+        ``gradient_descent`` in steps, ``flow`` in continuous time, ``two_step``, a giant leap and a small step, or
+        :class:`Projectors` of any other algorithm, or a function of the eigenvalues of Theta_AA that returns them.
+    eta
+        Overall learning rate: of steps by default the best constant one, of the flow 1.
+    time
+        Number of steps, or flow time; None is the end of training.
+    spread
+        Of the covariance at infinite width: "covariance" of all pairs of test inputs, "variance" of each, or "none".
+    draws, seed
+        For more training inputs than N^4 entries allow: sums over triples of them are sampled, with a
+        ``standard_error``. The work grows with draws times inputs, and the scatter with the number of inputs.
+    tolerance
+        Of the integrals; 1e-7 is several times faster for activations without closed forms.
+
+    Examples
+    --------
+    >>> import foretrain as ft
+    >>> mlp = ft.MLP("sin", depth=2, width=100, C_b=0.1, C_W=1.3, lambda_b=0.5)
+    >>> finite_prediction(mlp, [[-0.1, -0.7], [2.1, 0.25]], [-0.3, 1.6], [[-1.2, -0.95]], "two_step")
+    Networks of width 100 to the end of two-step training: mean over networks to order 1/n, by origin
+                              test 0
+      infinite width         -0.5994
+      ntk_mean                     0
+      ntk_variance        -0.0031864
+      dntk                 -0.002313
+      ddntk_1             -0.0025516
+      ddntk_2                      0
+      mean                  -0.60745
+      terms together 0.013 of the mean; about the square of that is left out
+      .covariance: at infinite width; .covariance_correction, .ntk_change: of order 1/n; .expansion
+    """
+    require_algorithm(algorithm)
+    check_network(mlp)
+    check_kind(mlp)
+    if draws is None:  # before the kernels of inputs that are too many
+        require_resources(
+            mlp, len(mlp.check_inputs(X_train, "X_train")), len(mlp.check_inputs(X_test, "X_test"))
+        )
+    ensemble = FiniteWidth.of(mlp, X_train, Y_train, X_test, spread=spread, tolerance=tolerance)
+    return ensemble.predict(algorithm, eta, time, draws=draws, seed=seed)
+
+
+_DOUBTFUL = 0.05  # of all terms together
+_NEGLIGIBLE = 1e-6  # of the mean
+
+
+def expansion_of(store: Store, targets: Array, mean: Array, terms: dict[str, Array]) -> Expansion:
+    """Ratios (∞.170) at the training inputs, and terms relative to the mean they correct; warns if they are large."""
+    K, Theta = np.diagonal(store.kernels.K_train), np.diagonal(store.kernels.Theta_train)
+    size, moving = K + np.mean(targets**2), Theta > 0
+    ratios = {}
+    for name, values in store.alone.items():
+        scale = Theta**2 if name in "ABPQ" else Theta**3 / np.where(size > 0, size, 1.0)
+        ratios[name] = float(np.mean(values[moving] / scale[moving])) / store.width
+    whole = float(np.linalg.norm(mean)) or np.inf
+    total = sum(float(np.linalg.norm(term)) for term in terms.values())
+    found = Expansion(ratios, total / whole, float(np.linalg.norm(sum(terms.values()))) / whole)
+    if found.largest > LARGE:
+        warn_user(
+            f"the corrections of order 1/n are up to {found.largest:.2g} of what they correct, which is not small, "
+            "so that the prediction may be far off: take wider or shallower networks, smaller targets or smaller "
+            "learning rates of the hidden layers."
+        )
+    return found
+
+
+def check_finite(targets: Array, terms: dict[str, Array]) -> None:
+    """An error where the third powers of targets exceed all numbers."""
+    if not all(np.isfinite(term).all() for term in terms.values()):
+        raise InputError(
+            f"targets up to {np.abs(targets).max():.1g} make corrections that are no finite numbers: rescale them."
+        )
+
+
+def check_reach(store: Store, targets: Array) -> None:
+    """Warn of targets along directions in which no network moves, which are left as they are."""
+    basis = store.modes.vectors
+    missed = float(np.abs(targets - basis @ (basis.T @ targets)).max())
+    if missed > _NEGLIGIBLE * float(np.abs(targets).max()):
+        warn_user(
+            f"training inputs that no network can tell apart have different targets, which are missed by up to "
+            f"{missed:.2g}: the prediction is that for the nearest targets that can be learned."
+        )
+
+
+def check_integrals(store: Store, targets: Array, plan: Plan, mean: Array, terms: dict[str, Array]) -> None:
+    """Warn where weights are so large, because training inputs are nearly alike, that integrals need more digits."""
+    doubt, total = (
+        _doubt(store, targets, plan) / store.width,
+        sum(np.abs(term).max() for term in terms.values()),
+    )
+    if doubt > max(_DOUBTFUL * total, _NEGLIGIBLE * float(np.abs(mean).max())):
+        modes = store.modes.values
+        warn_user(
+            f"integrals with tolerance {store.tolerance:.1g} leave the correction uncertain by about {doubt:.1g} "
+            f"(condition number of the tangent kernel {modes[-1] / modes[0]:.2g}): leave out training inputs that "
+            "are nearly alike, or lower `tolerance=`."
+        )
+
+
+def check_sampling(error: Array, terms: dict[str, Array]) -> None:
+    """Warn where sampling has not found the correction."""
+    noise, found = float(np.abs(error).max()), float(np.abs(sum(terms.values())).max())
+    if noise > found / 2:
+        warn_user(
+            f"the standard error {noise:.2g} of the sampled correction is not small beside the correction {found:.2g}"
+            ": give more `draws=`, or leave `draws` out where training inputs are few."
+        )
+
+
+def _doubt(store: Store, targets: Array, plan: Plan) -> float:
+    """n times how much independent errors of all tensor entries, of the size of the tolerance, move the mean."""
+    back = float(np.linalg.norm(interpolation(store) @ store.modes.vectors.T, axis=1).max(initial=0))
+    total = 0.0
+    for weights in weights_of(plan.course(), errors_of(store, targets)).values():
+        for entry, cube in on_samples(weights, store.modes.vectors).items():
+            size = np.abs(store.tests[entry]).max(initial=0) + back * np.abs(store.training[entry]).max()
+            total += (store.tolerance * size * float(np.sqrt((cube**2).sum(axis=(1, 2, 3))).max())) ** 2
+    return float(np.sqrt(total))

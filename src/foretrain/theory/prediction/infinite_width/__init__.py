@@ -61,8 +61,6 @@ from foretrain.theory.prediction.infinite_width.one_training_input import (
     propagate_tangent,
     tangent_angles,
 )
-from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
-from foretrain.theory.prediction.infinite_width.result import Prediction
 from foretrain.theory.prediction.infinite_width.robustness_laws import (
     SCALE_INVARIANT_LIMITS,
     RobustHyperparameters,
@@ -72,6 +70,8 @@ from foretrain.theory.prediction.infinite_width.robustness_laws import (
     linear_robustness,
     robust_hyperparameters,
 )
+from foretrain.theory.prediction.kernels import OutputKernels, output_kernels
+from foretrain.theory.prediction.result import Prediction
 
 __all__ = [
     "CROSS_ENTROPY",

@@ -19,9 +19,9 @@ from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.arguments import check_targets
-from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent
+from foretrain.theory.prediction.cholesky import factorise_tangent
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR
-from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels
+from foretrain.theory.prediction.kernels import OutputKernels
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -22,9 +22,8 @@ from foretrain.support.progress import Progress, track
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import check_targets, steps_in_words, whole
-from foretrain.theory.ensembles.checks import check_draws
-from foretrain.theory.prediction.algorithms import Descent
-from foretrain.theory.prediction.infinite_width.factorisation import spectrum_of, square_root
+from foretrain.theory.ensembles.networks import check_draws
+from foretrain.theory.prediction.cholesky import spectrum_of, square_root
 from foretrain.theory.prediction.infinite_width.gradient_descent import GradientDescent
 from foretrain.theory.prediction.infinite_width.losses import (
     CROSS_ENTROPY,
@@ -33,9 +32,9 @@ from foretrain.theory.prediction.infinite_width.losses import (
     check_probabilities,
     expected_loss,
 )
-from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
-from foretrain.theory.prediction.kernels import Spread, check_spread
+from foretrain.theory.prediction.kernels import OutputKernels, Spread, check_spread, output_kernels
 from foretrain.theory.prediction.result import (
+    Descent,
     PredictedOutputs,
     labelled_mean,
     labelled_spread,

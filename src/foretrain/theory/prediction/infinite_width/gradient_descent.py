@@ -25,12 +25,9 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import check_targets, steps_in_words, whole
-from foretrain.theory.prediction.algorithms import InfiniteAlgorithm
-from foretrain.theory.prediction.cholesky import CholeskyFactor
-from foretrain.theory.prediction.infinite_width.factorisation import factorise_tangent, spectrum_of
-from foretrain.theory.prediction.infinite_width.output_kernels import OutputKernels, output_kernels
-from foretrain.theory.prediction.infinite_width.result import Prediction, prediction
-from foretrain.theory.prediction.kernels import Spread
+from foretrain.theory.prediction.cholesky import CholeskyFactor, factorise_tangent, spectrum_of
+from foretrain.theory.prediction.kernels import OutputKernels, Spread, output_kernels
+from foretrain.theory.prediction.result import InfiniteAlgorithm, Prediction, prediction
 
 Array = NDArray[np.float64]
 Solver = Callable[[Array], Array]  # of columns (A, k)

@@ -19,7 +19,7 @@ from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_learning_rate, check_targets
 from foretrain.theory.flow import flow
-from foretrain.theory.prediction.infinite_width.factorisation import square_root
+from foretrain.theory.prediction.cholesky import square_root
 from foretrain.theory.prediction.infinite_width.losses import SQUARED_ERROR, Loss
 from foretrain.theory.recursions.preactivation import PairExpectations, next_kernel
 

@@ -24,7 +24,7 @@ from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, Layer
 from foretrain.theory.arguments import two_inputs
 from foretrain.theory.kernel_functions import KernelFunctions, KernelValues, shared_functions
-from foretrain.theory.prediction.infinite_width.output_kernels import output_kernels
+from foretrain.theory.prediction.kernels import output_kernels
 from foretrain.theory.two_inputs.angles import angle_flow, sine_excess
 from foretrain.theory.two_inputs.nearby import Layered, Nearby, first_layer, propagate
 

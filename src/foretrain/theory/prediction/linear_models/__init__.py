@@ -14,13 +14,11 @@ from foretrain.theory.prediction.linear_models.fits import (
     fit_features,
     fit_kernel,
     fit_singular_kernel,
-    push_through,
-)
-from foretrain.theory.prediction.linear_models.kernels import (
     gaussian_kernel,
     linear_kernel,
     linear_kernel_as_printed,
     network_kernel,
+    push_through,
     weighted_kernel,
 )
 from foretrain.theory.prediction.linear_models.network_features import (

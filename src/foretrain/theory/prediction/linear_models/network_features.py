@@ -20,8 +20,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, check_network
-from foretrain.theory.ensembles.laws import weight_law
-from foretrain.theory.ensembles.networks import Parameters, activity, draw_layer, forward
+from foretrain.theory.ensembles.networks import Parameters, activity, draw_layer, forward, weight_law
 from foretrain.theory.prediction.cholesky import check_kernel
 
 Array = NDArray[np.float64]

@@ -17,24 +17,30 @@ from foretrain.theory.prediction.nearly_kernel.algorithms import (
     projectors,
     spectrum,
 )
-from foretrain.theory.prediction.nearly_kernel.counts import ModelCounts, counts
 from foretrain.theory.prediction.nearly_kernel.models import (
     FeatureModel,
     KernelModel,
+    ModelCounts,
     QuadraticModel,
+    counts,
     preconditioned,
 )
-from foretrain.theory.prediction.nearly_kernel.orders import order_of_error
 from foretrain.theory.prediction.nearly_kernel.regressor import NearlyKernelRegressor
-from foretrain.theory.prediction.nearly_kernel.sample_space import SampleSpaceDescent, descend_in_sample_space
-from foretrain.theory.prediction.nearly_kernel.solution import Solution, solve
-from foretrain.theory.prediction.nearly_kernel.trained_kernels import (
+from foretrain.theory.prediction.nearly_kernel.solution import (
+    Solution,
     one_sided_kernel,
     predict_as_printed,
     predict_one_sided,
+    solve,
     symmetric_kernel_as_printed,
 )
-from foretrain.theory.prediction.nearly_kernel.training import TrainedModel, train
+from foretrain.theory.prediction.nearly_kernel.training import (
+    SampleSpaceDescent,
+    TrainedModel,
+    descend_in_sample_space,
+    order_of_error,
+    train,
+)
 
 __all__ = [
     "ALGORITHMS",

@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.support.answers import Result
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -286,3 +287,19 @@ def _check_weights(points: FeaturePoints, weights: Array) -> None:
         raise InputError(
             f"weights have shape {weights.shape}: give (outputs, {points.features.shape[1]}), a number per feature."
         )
+
+
+@dataclass(frozen=True, repr=False)
+class ModelCounts(Result):
+    """Parameters, and functions of the input that somebody has to choose."""
+
+    parameters: int
+    linear_functions: int
+    quadratic_functions: int
+
+
+def counts(features: int, outputs: int = 1) -> ModelCounts:
+    """For P = n_f + 1 features: P n_out parameters, P functions, and P + P (P + 1) / 2 functions."""
+    if not all(isinstance(each, int | np.integer) and each >= 1 for each in (features, outputs)):
+        raise InputError(f"features is {features} and outputs {outputs}: give whole numbers, at least one.")
+    return ModelCounts(features * outputs, features, features + features * (features + 1) // 2)

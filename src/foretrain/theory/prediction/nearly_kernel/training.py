@@ -1,14 +1,18 @@
 """Quadratic models really trained, to all orders in ε, from W = 0: what the closed form is compared with.
 
 The loss is half the sum of squares (11.109). Gradient descent is run step by step, gradient flow is integrated, the
-interpolation of least norm is found by Newton's method; direct optimisation is W^F + W^I (11.115), (11.118) put into
-the model.
+interpolation of least norm is found by Newton's method; direct optimisation is W^F + W^I (11.115), (11.118) put
+into the model.
+
+In the space of samples outputs and effective kernel move, and parameters are not needed: z ← z − η k^E e + η²/2 μ e
+e, k^E ← k^E − η (μ_{δ1δ2α} + μ_{δ2δ1α}) e, exact to first order in ε, for kernels as for features.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -18,6 +22,7 @@ from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.theory.prediction.nearly_kernel.algorithms import (
+    ALGORITHMS,
     Spectrum,
     checked_rate,
     require_algorithm,
@@ -25,11 +30,16 @@ from foretrain.theory.prediction.nearly_kernel.algorithms import (
 )
 from foretrain.theory.prediction.nearly_kernel.models import (
     FeatureModel,
+    Function,
+    QuadraticModel,
     effective_features_at,
     outputs_at,
 )
 from foretrain.theory.prediction.nearly_kernel.points import Array, FeaturePoints, Model
 from foretrain.theory.prediction.nearly_kernel.solution import Targets, as_targets, solve
+
+if TYPE_CHECKING:
+    import xarray
 
 _NEWTON_STEPS = 50
 _ADVICE = "lower epsilon or the targets"
@@ -189,3 +199,120 @@ def _newton(points: FeaturePoints, target: Array, goal: float) -> tuple[Array, i
     raise InputError(
         f"the interpolation of least norm was not found in {_NEWTON_STEPS} Newton steps: {_ADVICE}."
     )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SampleSpaceDescent(Result):
+    """Where gradient descent in sample space ended.
+
+    ``predictions`` (tests, outputs), ``effective_kernel`` (outputs, training and test rows, training rows).
+    """
+
+    also = ("steps",)
+    predictions: Array
+    effective_kernel: Array
+    losses: Array  # before each step, and at the end
+    eta: float
+
+    @property
+    def steps(self) -> int:
+        """How many were made."""
+        return len(self.losses) - 1
+
+
+def descend_in_sample_space(
+    model: Model,
+    x: Any,
+    y: Any,
+    x_test: Any,
+    eta: float | None = None,
+    *,
+    steps: int | None = None,
+    tolerance: float = 1e-12,
+) -> SampleSpaceDescent:
+    """Gradient descent from W = 0 for a number of ``steps``, or until the training error is ``tolerance`` of y."""
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
+        raise InputError(f"`steps` is {steps}: give a whole number, or None for training to the end.")
+    train, test = model.points(x), model.points(x_test)
+    targets = as_targets(model, train, x, y)
+    rows = train.rows + test.rows
+    y_rows = targets.residual.T
+    require_memory(
+        8 * (4.0 + len(y_rows)) * rows * train.rows**2, f"a meta-kernel of {rows} rows", "give fewer tests"
+    )
+    kernel = train.kernel(train)
+    modes = spectrum(kernel)
+    rate = checked_rate(eta, modes.values)
+    most = 1_000_000 if steps is None else steps
+    if steps is None:
+        require_steps(modes.values, rate, tolerance, most)
+    front = np.concatenate([train.meta_kernel(train, train), test.meta_kernel(train, train)])
+    middle = np.concatenate([train.meta_kernel(train, train), train.meta_kernel(test, train)], axis=1)
+    moving = front + middle.swapaxes(0, 1)
+    effective = np.tile(np.concatenate([kernel, test.kernel(train)]), (len(y_rows), 1, 1))
+    z = np.zeros((len(y_rows), rows))
+    goal = tolerance * float(np.abs(y_rows).max())
+    losses = []
+    for _ in track(range(most + 1), "gradient descent"):
+        error = z[:, : train.rows] - y_rows
+        losses.append(0.5 * float((error**2).sum()))
+        if not np.isfinite(losses[-1]):
+            raise InputError(
+                f"gradient descent at eta {rate:.3g} diverges: lower epsilon, the targets or eta."
+            )
+        if len(losses) > most or (steps is None and np.abs(error).max() <= goal):
+            break
+        bent = np.einsum("nab,ia,ib->in", front, error, error, optimize=True)
+        z = z - rate * np.einsum("ina,ia->in", effective, error) + rate**2 / 2 * bent
+        effective = effective - rate * np.einsum("nab,ib->ina", moving, error)
+    shaped = targets.shaped(z[:, train.rows :].T, len(x_test))
+    start = model.start(x_test, targets.outputs)
+    return SampleSpaceDescent(targets.as_given(start + shaped), effective, np.array(losses), rate)
+
+
+def order_of_error(
+    features: Function,
+    meta_features: Function,
+    x: Any,
+    y: Any,
+    x_test: Any,
+    *,
+    epsilons: Sequence[float] = (0.04, 0.02, 0.01),
+    algorithms: Sequence[str] = ALGORITHMS,
+    eta: float | None = None,
+) -> xarray.Dataset:
+    """Formula and training for each algorithm and ε.
+
+    By (algorithm, epsilon): ``error`` and ``kernel_error``, the largest differences of predictions and effective
+    kernels on the tests; ``correction`` and ``kernel_correction``, how much the formula adds to the linear model;
+    ``expansion_parameter``. By algorithm: ``order`` and ``kernel_order``, the slope of log error against log ε.
+    """
+    import xarray
+
+    sizes = np.asarray(epsilons, dtype=float)
+    if sizes.ndim != 1 or len(sizes) < 2 or not (sizes > 0).all() or len(set(sizes)) < len(sizes):
+        raise InputError(f"epsilons are {epsilons}: give at least two different positive numbers.")
+    names = ("error", "correction", "kernel_error", "kernel_correction", "expansion_parameter")
+    found = np.empty((len(names), len(algorithms), len(sizes)))
+    jobs = [(row, column) for row in range(len(algorithms)) for column in range(len(sizes))]
+    for row, column in track(jobs, "formula against training"):
+        model = QuadraticModel.from_features(features, meta_features, float(sizes[column]))
+        formula = solve(model, x, y, algorithms[row], eta)
+        trained = train(model, x, y, algorithms[row], eta)
+        prediction, kernel = formula.predict(x_test), formula.effective_kernel(x_test)
+        found[:, row, column] = (
+            np.abs(trained.predict(x_test) - prediction).max(),
+            np.abs(prediction - formula.predict_linear(x_test)).max(),
+            np.abs(trained.effective_kernel(x_test) - kernel).max(),
+            np.abs(kernel - model.kernel(x_test, x_test)).max(),
+            formula.expansion_parameter,
+        )
+    dims = ("algorithm", "epsilon")
+    data = xarray.Dataset(
+        {name: (dims, values) for name, values in zip(names, found)},
+        coords={"algorithm": list(algorithms), "epsilon": sizes},
+    )
+    for name in ("error", "kernel_error"):
+        slopes = np.polyfit(np.log(sizes), np.log(np.maximum(data[name].values.T, 1e-300)), 1)[0]
+        data[name.replace("error", "order")] = ("algorithm", slopes)
+    return data

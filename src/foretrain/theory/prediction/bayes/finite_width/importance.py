@@ -23,7 +23,7 @@ from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
 from foretrain.support.user_warnings import warn_user
 from foretrain.theory.architecture import MLP
-from foretrain.theory.ensembles.batches import BATCHES, BatchSums
+from foretrain.theory.ensembles.moments import BATCHES, BatchSums
 from foretrain.theory.ensembles.sampling import Ensemble
 from foretrain.theory.prediction.bayes.finite_width.observed import Observed, observe
 
