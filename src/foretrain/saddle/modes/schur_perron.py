@@ -29,8 +29,8 @@ class SchurPerron(Result):
 def schur_perron(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike) -> SchurPerron:
     """The test and the rate of growth, for dampings A (n) and D (m), couplings B (n, m) and C (m, n).
 
-    >>> schur_perron([1.0], [[2.0]], [[2.0]], [1.0])
-    SchurPerron(gain 4: grows at 1)
+    >>> schur_perron([1.0], [[2.0]], [[2.0]], [1.0]).gain
+    4.0
     """
     a, b, c, d = (np.array(values, dtype=float) for values in (A, B, C, D))
     _check(a, b, c, d)
