@@ -39,17 +39,6 @@ if TYPE_CHECKING:
     from foretrain.compare.comparison import Comparison
     from foretrain.compare.entry import compare
 
-_ROOMS = (
-    "build",
-    "comparison",
-    "effective_kernel",
-    "ensembles",
-    "initial",
-    "judging",
-    "plateau",
-    "task",
-    "trained",
-)
 _NAMES = {"Comparison": "comparison", "compare": "entry"}
 
 __all__ = [
@@ -75,10 +64,10 @@ class CompareRoom(CallableRoom[Function]):
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return import_module(f"{__name__}.{name}")
     if name in _NAMES:
         return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -49,6 +49,26 @@ def scan(data: bytes) -> Iterator[Frame]:
         position = position + 1 if found is None else found.stop
 
 
+def read_frames(path: Path, what: str, newest: int) -> list[Frame] | None:
+    """All whole frames of the log of ``what``, in a format up to the newest known; None if there is no log."""
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise FileError(
+            f"{path} cannot be read ({error.strerror or error}): choose another folder."
+        ) from error
+    frames = list(scan(data))
+    if not frames or frames[0].start or frames[0].entry.get("kind") != "header":
+        raise FileError(
+            f"{path} is not the log of {what}, or its beginning is damaged: choose another folder."
+        )
+    if frames[0].entry["format"] > newest:
+        raise FileError(f"{path} was written by a newer foretrain: update this one.")
+    return frames
+
+
 def damage(frames: list[Frame]) -> int:
     """Bytes between whole frames that belong to none: more than a torn end, which a kill explains."""
     expected, lost = 0, 0

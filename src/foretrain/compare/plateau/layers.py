@@ -120,7 +120,7 @@ def is_chain(model: nn.Module, x: Tensor, layers: tuple[LayerScale, ...]) -> boo
 
 def _uses_a_weight_twice(model: nn.Module, x: Tensor) -> bool:
     """A module called again, or a matrix of two modules: the law counts such a matrix once."""
-    with _calls(model) as calls, torch.no_grad():
+    with leaf_calls(model) as calls, torch.no_grad():
         model(x[:2])
     used = [id(p) for _, module, _, _ in calls for p in module.parameters(recurse=False) if p.ndim >= 2]
     return len(set(used)) < len(used)
@@ -142,7 +142,7 @@ def _activations_before(model: nn.Module, x: Tensor) -> dict[str, tuple[float, s
     found: dict[str, tuple[float, str]] = {}
     last: Tensor | None = None  # output of the layer before
     between: nn.Module | None = None
-    with _calls(model) as calls, torch.no_grad():
+    with leaf_calls(model) as calls, torch.no_grad():
         model(x[:2])
     for name, module, given, output in calls:
         if isinstance(module, _FED_BY_ACTIVATION):
@@ -160,7 +160,7 @@ def _gain(between: nn.Module | None, directly: bool) -> tuple[float, str]:
 
 
 @contextmanager
-def _calls(model: nn.Module) -> Iterator[list[tuple[str, nn.Module, Any, Any]]]:
+def leaf_calls(model: nn.Module) -> Iterator[list[tuple[str, nn.Module, Any, Any]]]:
     """Record name, module, first input and output of every call of a leaf module."""
     seen: list[tuple[str, nn.Module, Any, Any]] = []
 

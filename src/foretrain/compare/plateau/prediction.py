@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from foretrain.compare.plateau.layers import leaf_calls
 from foretrain.compare.plateau.levels import FLAT
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.task import Task
@@ -209,20 +210,9 @@ def _gradients(
 
 def require_flow_memory(model: nn.Module, task: Task) -> None:
     """Refuse data whose activations would not fit; the flow looks at all of them at once."""
-    kept = 0
-
-    def count(module: nn.Module, given: object, output: object) -> None:
-        nonlocal kept
-        kept += output.numel() * output.element_size() if isinstance(output, Tensor) else 0
-
-    leaves = [module for module in model.modules() if not list(module.children())]
-    handles = [module.register_forward_hook(count) for module in leaves]
-    try:
-        with torch.no_grad():
-            model(task.x[:1])
-    finally:
-        for handle in handles:
-            handle.remove()
+    with leaf_calls(model) as calls, torch.no_grad():
+        model(task.x[:1])
+    kept = sum(out.numel() * out.element_size() for *_, out in calls if isinstance(out, Tensor))
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     require_memory(
         3 * kept * len(task.x) + _STATES * weights,

@@ -18,7 +18,7 @@ from foretrain.experiments.sweep.evaluation import Outcome
 from foretrain.experiments.sweep.plan import Plan
 from foretrain.experiments.sweep.spec import Spec
 from foretrain.support.errors import FileError, ForetrainError, ForetrainWarning
-from foretrain.support.frame_log import Frame, Log, create, damage, frame, scan
+from foretrain.support.frame_log import Frame, Log, create, damage, frame, read_frames
 from foretrain.support.processes import lock
 from foretrain.support.store import DATA, save
 from foretrain.support.user_warnings import warn_user
@@ -59,22 +59,9 @@ class Contents:
 
 def read_log(folder: Path) -> Contents | None:
     """All that a log says, also while it is written; None if there is no log."""
-    path = folder / LOG
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    frames = read_frames(folder / LOG, "a sweep", _FORMAT)
+    if frames is None:
         return None
-    except OSError as error:
-        raise FileError(
-            f"{path} cannot be read ({error.strerror or error}): choose another store."
-        ) from error
-    frames = list(scan(data))
-    if not frames or frames[0].start or frames[0].entry.get("kind") != "header":
-        raise FileError(
-            f"{path} is not the log of a sweep, or its beginning is damaged: choose another store."
-        )
-    if frames[0].entry["format"] > _FORMAT:
-        raise FileError(f"{path} was written by a newer foretrain: update this one.")
     found = _sorted_out(frames)
     found.lost = damage(frames)
     return found

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.errors import FileError, ForetrainWarning, unknown_name
-from foretrain.support.frame_log import Frame, damage, scan
+from foretrain.support.frame_log import Frame, damage, read_frames
 from foretrain.support.user_warnings import warn_user
 from foretrain.training.recorder.values import STEP
 
@@ -81,15 +81,9 @@ class Contents:
 
 def read_log(folder: Path, until: int | None = None) -> Contents:
     """All that a log says, or all up to a step."""
-    try:
-        data = (folder / LOG).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileError(f"{folder} holds no recording: give the folder that a Recorder was given.") from None
-    frames = list(scan(data))
-    if not frames or frames[0].start or frames[0].entry.get("kind") != "header":
-        raise FileError(f"{folder / LOG} is not the log of a Recorder, or its beginning is damaged.")
-    if frames[0].entry["format"] > FORMAT:
-        raise FileError(f"{folder / LOG} was written by a newer foretrain: update this one.")
+    frames = read_frames(folder / LOG, "a Recorder", FORMAT)
+    if frames is None:
+        raise FileError(f"{folder} holds no recording: give the folder that a Recorder was given.")
     lost = damage(frames)
     if lost:
         warn_user(
