@@ -69,8 +69,8 @@ def fit_features(features: ArrayLike, Y: ArrayLike, ridge: float = 0.0) -> Prima
 
     Examples
     --------
-    >>> fit_features([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [1.0, 3.0, 5.0])
-    Linear model: 2 features, 1 outputs, least norm, rank 2, |W| = 2.236
+    >>> fit_features([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [1.0, 3.0, 5.0]).rank
+    2
     """
     phi, targets, a = _checked(features, Y, ridge)
     samples, size = phi.shape
