@@ -87,6 +87,7 @@ def test_a_wrong_law_of_robustness_is_noticed(flows: xr.Dataset) -> None:
         assert found == [factor == 1.0] * 3
 
 
+@pytest.mark.slow
 def test_numbers_of_the_reference_on_constant_rates(flows: xr.Dataset) -> None:
     """Corrected 2.0 and 1.35 at rates 1.3 and 0.7; printed 0.7."""
     rows = nearby_inputs._constant_rows(flows)

@@ -47,6 +47,7 @@ def test_the_noise_follows_the_seed(models: Result) -> None:
     assert not other.data.line_y.equals(models.data.line_y)
 
 
+@pytest.mark.slow
 def test_the_pictures_have_all_panels(models: Result) -> None:
     assert models.figure is not None
     assert len(models.plot().axes) == 6

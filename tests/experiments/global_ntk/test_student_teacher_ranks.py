@@ -139,6 +139,7 @@ def test_what_was_measured_and_trained(data: xr.Dataset) -> None:
     )
 
 
+@pytest.mark.slow
 def test_trends_follow_the_ranks(data: xr.Dataset) -> None:
     """Ranks made up: a peak in time, a fall in space, growth with the inputs; then the same rank everywhere."""
     noise = 1 + 0.001 * data.seed
