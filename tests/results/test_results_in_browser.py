@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.results.examples import EXAMPLES, example
 
+from foretrain.support.answers import html
+
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 
@@ -18,10 +20,11 @@ FEW = list(EXAMPLES)[:4]
 
 
 @pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
-def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+def browser(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
+    monkeypatch.setattr(html, "_WITH_PLOTLY", [])  # the page is a new notebook
     options = webdriver.ChromeOptions()
     options.binary_location = str(BROWSER)
     for argument in (

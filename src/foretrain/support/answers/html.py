@@ -11,6 +11,7 @@ import gzip
 import html
 import json
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -226,15 +227,24 @@ def still_picture(figure: Figure) -> Markup:
     )
 
 
-_PACKED: list[str] = []  # not empty once this process has handed plotly to a notebook
+_WITH_PLOTLY: list[str | None] = []  # the cells of this process's notebook that hold plotly
 
 
 def _library_once() -> str:
-    """Plotly, packed, with the first picture of a process; later ones find it in the notebook."""
-    if _PACKED:
+    """Plotly, packed, with the first picture of a process, and again where that one's cell is run anew."""
+    cell = _notebook_cell()
+    if _WITH_PLOTLY and (cell is None or cell not in _WITH_PLOTLY):
         return ""
-    _PACKED.append("sent")
+    _WITH_PLOTLY.append(cell)
     return element("script", Markup(_packed_plotly()), type="text/plain", data_foretrain_plotly=True)
+
+
+def _notebook_cell() -> str | None:
+    """Which cell of a notebook is being run, where its program says so."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    parent = getattr(shell, "parent_header", None) or {}
+    cell: str | None = parent.get("metadata", {}).get("cellId")
+    return cell
 
 
 @cache

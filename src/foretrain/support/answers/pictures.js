@@ -116,6 +116,7 @@ window.foretrainPictures = window.foretrainPictures || (() => {
   };
 
   // --- a notebook: plotly comes once, packed, with the first answer; until it is there the still picture is shown
+  let unpacked;
   const unpack = async (packed) => {
     const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -124,7 +125,7 @@ window.foretrainPictures = window.foretrainPictures || (() => {
   };
   const enliven = async (root) => {
     const packed = document.querySelector("script[data-foretrain-plotly]");
-    if (!window.Plotly && packed) await unpack(packed.textContent);
+    if (!window.Plotly && packed) await (unpacked ??= unpack(packed.textContent)); // once, whoever asks first
     if (!window.Plotly) return;
     root.dataset.alive = "yes";
     for (const place of root.querySelectorAll("[data-panel]")) {
