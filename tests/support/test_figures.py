@@ -76,8 +76,15 @@ def test_heat_maps_contours_regions_levels_and_notes_are_drawn() -> None:
     panel.note(0.5, 0.5, "words", fraction=True)
     drawing = draw(figure)
     assert [axes.get_ylabel() for axes in drawing.axes] == ["height", "value"]  # the colour bar is the second
-    kinds = [trace["type"] for trace in specifications(figure)[0]["data"]]
-    assert kinds == ["heatmap", "contour", "scatter"]
+    specification = specifications(figure)[0]
+    assert [trace["type"] for trace in specification["data"]] == ["heatmap", "contour", "scatter"]
+    half, words = specification["layout"]["annotations"]
+    assert (half["text"], half["x"], half["y"]) == (
+        "half",
+        1,
+        pytest.approx(0.5),
+    )  # where it goes from -1 to 2
+    assert words["text"] == "words"
     heat = specifications(figure)[0]["data"][0]
     assert (heat["zmin"], heat["zmax"]) == (-3.0, 3.0)
     layout = specifications(figure)[0]["layout"]
@@ -181,3 +188,37 @@ def test_making_a_picture_imports_no_drawing_library() -> None:
         "assert not {'matplotlib', 'plotly', 'torch'} & {*sys.modules}, 'a drawing library was imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_axis_that_is_linear_near_0_is_bent_for_plotly_and_says_the_true_numbers() -> None:
+    figure, panel = one_panel(y=Axis("height", "symlog", threshold=10.0))
+    panel.curve([1, 2, 3, 4], [-1000.0, 0.0, 5.0, 100.0], "o", error=5.0)
+    panel.level(y=10.0)
+    specification = specifications(figure)[0]
+    trace, axis = specification["data"][0], specification["layout"]["yaxis"]
+    assert trace["y"] == pytest.approx([-2.3, 0.0, 0.15, 1.3])
+    assert trace["customdata"] == [-1000.0, 0.0, 5.0, 100.0]
+    assert trace["error_y"]["array"][1:3] == pytest.approx([0.15, 0.15])
+    assert "customdata" in trace["hovertemplate"]
+    assert specification["layout"]["shapes"][0]["y0"] == pytest.approx(0.3)
+    ticks = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))
+    assert ticks["100"] == pytest.approx(1.3)
+    assert ticks["-1000"] == pytest.approx(-2.3)
+    assert ticks["0"] == 0
+
+
+def test_of_equal_labels_the_first_stands_in_both_legends() -> None:
+    figure, panel = one_panel()
+    panel.curve(X, Y, "o", "same", "#ff0000")
+    panel.curve(X, Y + 1, "-", "same", "#0000ff")
+    panel.curve(X, Y + 2, "-", "other")
+    legend = draw(figure).axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["same", "other"]
+    assert legend.legend_handles[0].get_color() == "#ff0000"
+    assert [trace["showlegend"] for trace in specifications(figure)[0]["data"]] == [True, False, True]
+
+
+def test_the_caption_of_a_panel_is_drawn_below_it() -> None:
+    figure = Figure()
+    figure.panel("panel", x="place", caption="What one sees here.").curve(X, Y)
+    assert draw(figure).axes[0].get_xlabel() == "place\nWhat one sees here."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".pdf", ".svg")
 _NAME_GAP = 4  # pixels between names under an axis
+_CAPTION = 72  # letters of a line of a panel's caption
 _MANY_NAMES = 8  # letters under an axis: more of them are turned
 
 
@@ -66,7 +68,7 @@ def draw(figure: Figure, ax: Axes | None = None) -> Any:
         if panel.x.ticks is not None:
             _turn_crowded_names(axis)
     if figure.legend:
-        _common_legend(drawing, axes, figure)
+        _common_legend(drawing, axes)
     else:
         for axis, panel in zip(axes, figure.panels):
             _finish_legend(axis, panel)
@@ -107,6 +109,8 @@ def _draw_panel(axes: Axes, panel: Panel, colors: Mapping[int, str]) -> None:
         axes.set_axis_off()
     if panel.title:
         axes.set_title(panel.title, fontsize=11)
+    if panel.caption:
+        axes.set_xlabel("\n".join([panel.x.label, *wrap(panel.caption, _CAPTION)]), fontsize=10)
     if panel.legend:
         _add_legend(axes, panel)
 
@@ -298,8 +302,7 @@ def _draw_note(axes: Axes, mark: Note) -> None:
 
 
 def _add_legend(axes: Axes, panel: Panel) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    entries = dict(zip(labels, handles, strict=True))
+    entries = _legend_entries([axes])
     if not entries:
         return
     look: dict[str, Any] = {"frameon": False, "fontsize": 9, "ncols": panel.legend_columns}
@@ -333,13 +336,15 @@ def _points_on_paper(axes: Axes) -> Any:
     """All points of lines and the ends of bars, in pixels."""
     from matplotlib.patches import Rectangle
 
-    points: list[Any] = [line.get_path().interpolated(8).vertices for line in axes.lines]
-    points += [
-        [(bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height())]
-        for bar in axes.patches
-        if isinstance(bar, Rectangle)
+    lines: list[Any] = [
+        (line.get_transform(), line.get_path().interpolated(8).vertices) for line in axes.lines
     ]
-    paper = [axes.transData.transform(np.asarray(one, dtype=float)) for one in points if len(one)]
+    bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
+    tops = [(bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height()) for bar in bars]
+    places = [*lines, (axes.transData, tops)]
+    paper = [
+        transform.transform(np.asarray(points, dtype=float)) for transform, points in places if len(points)
+    ]
     every = np.concatenate([*paper, np.zeros((0, 2))])
     return every[np.isfinite(every).all(axis=1)]
 
@@ -360,16 +365,17 @@ def _left_is_freer(points: Any, axes: Axes) -> bool:
     return not len(left) or (len(right) > 0 and left.max() <= right.max())
 
 
-def _common_legend(drawing: Drawing, axes: list[Axes], figure: Figure) -> None:
-    entries: dict[str, Any] = {}
+def _common_legend(drawing: Drawing, axes: list[Axes]) -> None:
+    entries = _legend_entries(axes)
     for axis in axes:
-        handles, labels = axis.get_legend_handles_labels()
-        entries |= {
-            label: handle for label, handle in zip(labels, handles, strict=True) if label not in entries
-        }
         if axis.get_legend() is not None:
             axis.get_legend().remove()  # type: ignore[union-attr]
-    columns = min(4, max(1, len(entries)))
-    drawing.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-    )
+    look: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
+    drawing.legend(entries.values(), entries.keys(), ncols=min(4, max(1, len(entries))), **look)
+
+
+def _legend_entries(axes: list[Axes]) -> dict[str, Any]:
+    """Labels with what they stand for: the first of equal ones."""
+    pairs = [pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
+    first = {label: handle for handle, label in reversed(pairs)}
+    return {label: first[label] for _, label in pairs}

@@ -64,6 +64,7 @@ _SYMBOLS = {
     "|": "line-ns-open",
 }
 _SEQUENTIAL = "Cividis"
+_LINEAR_PART = 0.3  # decades that the linear part of a bent axis takes on either side of 0
 _FEW, _LONG = 12, 18  # names under an axis, and letters of one
 _MOST_COLUMNS = 12  # curves in the table of numbers
 
@@ -124,7 +125,10 @@ def _specification(panel: Panel, colors: Mapping[int, str]) -> dict[str, Any]:
     layout: dict[str, Any] = {"shapes": [], "annotations": [], "barmode": "overlay"}
     for place, mark in enumerate(panel.marks):
         _add(mark, colors.get(place, INK), traces, layout, panel)
-    layout["xaxis"], layout["yaxis"] = _axis(panel.x, panel, "x"), _axis(panel.y, panel, "y")
+    for which, axis in (("x", panel.x), ("y", panel.y)):
+        layout[f"{which}axis"] = _axis(axis, panel, which)
+        if axis.scale == "symlog":
+            _bend(which, axis, traces, layout)
     if panel.equal:
         layout["yaxis"]["scaleanchor"] = "x"
     listed = any(part.get("showlegend") for part in (*traces, *layout["shapes"]))
@@ -200,6 +204,7 @@ def _add(mark: Mark, color: str, traces: list[Any], layout: dict[str, Any], pane
             layout["annotations"] += _cell_texts(mark)
         case Contours():
             traces += [_contour(mark, level) for level in mark.levels]
+            layout["annotations"] += _contour_texts(mark, panel)
         case Region():
             _add_region(mark, _named(mark.color or color), traces, layout)
         case Level():
@@ -336,6 +341,60 @@ def _contour(mark: Contours, level: float) -> dict[str, Any]:
         "contours": contours,
     }
     return trace | {"showscale": False, "showlegend": False, "hoverinfo": "skip"}
+
+
+def _contour_texts(mark: Contours, panel: Panel) -> list[dict[str, Any]]:
+    """The words of every level where it crosses the middle one of the rows, or else of the columns, that it meets."""
+    x, y, z = (np.asarray(values, dtype=float) for values in (mark.x, mark.y, mark.values))
+    notes = []
+    for level, text in zip(mark.levels, mark.texts):
+        for along, across, values in ((x, y, z), (y, x, z.T)):
+            rows, columns = np.nonzero(np.diff(values > level, axis=1))
+            if len(rows):
+                row, start = rows[len(rows) // 2], columns[len(rows) // 2]
+                share = (level - values[row, start]) / (values[row, start + 1] - values[row, start])
+                spot = (along[start] + share * (along[start + 1] - along[start]), across[row])
+                place = spot if values is z else spot[::-1]
+                notes.append(_note(Note(*place, text, mark.color, align="center"), panel))
+                break
+    return notes
+
+
+def _bend(which: str, axis: Axis, traces: list[dict[str, Any]], layout: dict[str, Any]) -> None:
+    """Bend data for an axis that plotly does not have, linear near 0 and logarithmic beyond; ticks say what it was."""
+
+    def bent(values: Any) -> Any:
+        size = np.abs(np.asarray(values, dtype=float)) / axis.threshold
+        return np.sign(values) * (_LINEAR_PART * np.minimum(size, 1) + np.log10(np.maximum(size, 1)))
+
+    reach = 0.0
+    for trace in traces:
+        values = np.asarray(trace[which], dtype=float)
+        base = np.asarray(trace.get("base", 0.0))
+        reach = max(reach, float(np.nanmax(np.abs(values), initial=0.0)))
+        errors = trace.get(f"error_{which}", {})
+        for key, sign in (("array", 1), ("arrayminus", -1)):
+            lengths = errors.get(key, errors.get("array"))
+            if lengths is not None:
+                errors[key] = np.abs(bent(values + sign * lengths) - bent(values))
+        trace |= {which: bent(base + values) - bent(base), "customdata": values}
+        trace |= {"base": bent(base)} if "base" in trace else {}
+        trace["hovertemplate"] = trace.get("hovertemplate", "").replace(f"%{{{which}:", "%{customdata:")
+    for part in (*layout["shapes"], *layout["annotations"]):
+        if part.get(f"{which}ref") != "paper":
+            part |= {end: bent(part[end]) for end in (which, f"{which}0", f"{which}1") if end in part}
+    drawn = layout[f"{which}axis"]
+    if "range" in drawn:
+        drawn["range"] = bent(drawn["range"])
+    if "autorangeoptions" in drawn:
+        drawn["autorangeoptions"] = {key: bent(end) for key, end in drawn["autorangeoptions"].items()}
+    if "tickvals" not in drawn:
+        powers = axis.threshold * 10.0 ** np.arange(
+            max(0, math.ceil(math.log10(reach / axis.threshold or 1))) + 1
+        )
+        drawn["tickvals"] = [*-powers[::-1], 0.0, *powers]
+    drawn.setdefault("ticktext", [f"{place:g}" for place in drawn["tickvals"]])
+    drawn["tickvals"] = bent(drawn["tickvals"])
 
 
 def _add_region(mark: Region, color: str, traces: list[Any], layout: dict[str, Any]) -> None:
