@@ -349,7 +349,8 @@ def _contour_texts(mark: Contours, panel: Panel) -> list[dict[str, Any]]:
     notes = []
     for level, text in zip(mark.levels, mark.texts):
         for along, across, values in ((x, y, z), (y, x, z.T)):
-            rows, columns = np.nonzero(np.diff(values > level, axis=1))
+            side = np.sign(values - level)  # nan where nothing is known
+            rows, columns = np.nonzero(side[:, :-1] * side[:, 1:] < 0)
             if len(rows):
                 row, start = rows[len(rows) // 2], columns[len(rows) // 2]
                 share = (level - values[row, start]) / (values[row, start + 1] - values[row, start])
@@ -361,7 +362,7 @@ def _contour_texts(mark: Contours, panel: Panel) -> list[dict[str, Any]]:
 
 
 def _bend(which: str, axis: Axis, traces: list[dict[str, Any]], layout: dict[str, Any]) -> None:
-    """Bend data for an axis that plotly does not have, linear near 0 and logarithmic beyond; ticks say what it was."""
+    """Bend data for an axis plotly does not have, linear near 0 and logarithmic beyond; ticks say what it was."""
 
     def bent(values: Any) -> Any:
         size = np.abs(np.asarray(values, dtype=float)) / axis.threshold
