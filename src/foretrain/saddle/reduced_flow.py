@@ -24,7 +24,7 @@ from foretrain.saddle.parameters import (
     check_width,
     matrix_times,
 )
-from foretrain.support.answers import Figure
+from foretrain.support.answers import Figure, labelled
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -104,23 +104,22 @@ def _states(field: ChainField, start: Array, record: Array) -> tuple[Array, Arra
 
 
 def _labelled(field: ChainField, record: Array, states: Array, time: TimeUnit) -> xr.Dataset:
-    import xarray as xr
-
     layers = states.shape[1]
-    return xr.Dataset(
+    return labelled(
         {
-            "X": (("time", "layer"), states),
+            "X": ("time layer", states),
             "loss": ("time", field.loss(states)),
             "product": ("time", states.prod(axis=1)),
         },
-        coords={"time": ("time", record, {"unit": TIME_UNITS[time]}), "layer": np.arange(1, layers + 1)},
-        attrs={
+        {
             "activation": field.activation.label,
             "width": field.width,
             "beta": field.beta,
             "time": time,
             "K": coupling(field.activation, layers, field.width, field.beta, time),
         },
+        counted=("layer",),
+        time=("time", record, {"unit": TIME_UNITS[time]}),
     )
 
 

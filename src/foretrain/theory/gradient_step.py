@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.answers import Result
+from foretrain.support.answers import Result, labelled
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP, check_network
@@ -131,8 +131,6 @@ def ensemble_step(
     mean change, whose covariance is ``change_covariance``. ``loss`` and ``loss_change`` (7.14) have their
     ``_variance``, all exact for the Gaussian ensemble.
     """
-    import xarray as xr
-
     inputs, eta = _all_inputs(mlp, X, X_test), check_learning_rate(eta)
     training = len(mlp.check_inputs(X))
     targets = check_targets(Y, training, mlp.n_out)
@@ -145,30 +143,26 @@ def ensemble_step(
     loss, loss_variance = _quadratic_form(0.5 * np.eye(training), own, targets)
     fall, fall_variance = _quadratic_form(-eta * kernel, own, targets)
     is_training = np.arange(len(inputs)) < training
-    return xr.Dataset(
+    return labelled(
         {
-            "mean": (
-                ("input", "output"),
-                mean,
-                {"meaning": "mean output after the step, mean change (7.20)"},
-            ),
+            "mean": ("input output", mean, "mean output after the step, mean change (7.20)"),
             "covariance": (
-                ("input_1", "input_2"),
+                "input_1 input_2",
                 moved @ K @ moved.T,
-                {"meaning": "covariance of each output after the step"},
+                "covariance of each output after the step",
             ),
             "change_covariance": (
-                ("input_1", "input_2"),
+                "input_1 input_2",
                 eta**2 * Theta[:, :training] @ own @ Theta[:training],
-                {"meaning": "covariance of the change of each output"},
+                "covariance of the change of each output",
             ),
-            "loss": ((), loss, {"meaning": "mean of half the sum of squares before the step"}),
-            "loss_variance": ((), loss_variance, {"meaning": "its variance over networks"}),
-            "loss_change": ((), fall, {"meaning": "mean change to first order in eta (7.14)"}),
-            "loss_change_variance": ((), fall_variance, {"meaning": "its variance over networks"}),
+            "loss": ("", loss, "mean of half the sum of squares before the step"),
+            "loss_variance": ("", loss_variance, "its variance over networks"),
+            "loss_change": ("", fall, "mean change to first order in eta (7.14)"),
+            "loss_change_variance": ("", fall_variance, "its variance over networks"),
         },
-        coords={"training": ("input", is_training)},
-        attrs={"eta": eta, "network": repr(mlp)},
+        {"eta": eta, "network": repr(mlp)},
+        training=("input", is_training),
     )
 
 

@@ -16,6 +16,7 @@ from foretrain.saddle.integration import smallest_scale
 from foretrain.saddle.modes.block_field import BlockField, block_field
 from foretrain.saddle.modes.gaussian_grid import GaussianGrid
 from foretrain.saddle.parameters import Array, check_choice, check_positive
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -147,8 +148,6 @@ def block_flow(
     grid: GaussianGrid | None = None,
 ) -> xr.Dataset:
     """Loss, alignments, scales X and all matrices A along the exact flow, at matrix times s."""
-    import xarray as xr
-
     record = np.atleast_1d(np.asarray(times, dtype=float))
     if not record.size or not np.isfinite(record).all() or (record < 0).any() or (np.diff(record) < 0).any():
         raise InputError("times must be one or more finite numbers, not negative and in ascending order.")
@@ -162,21 +161,19 @@ def block_flow(
     states = path.at(record)
     matrices = field.layout.matrices(states)
     modes = np.arange(1, len(field.betas) + 1)
-    return xr.Dataset(
+    return labelled(
         {
             "loss": ("time", field.loss(states)),
-            "alignment": (("time", "mode"), field.alignments(states)),
-            "X": (("time", "layer", "mode"), field.layout.scales(states)),
-            "A": (("time", "inner_layer", "block", "mode"), np.stack(matrices[:-1], axis=1)),
+            "alignment": ("time mode", field.alignments(states)),
+            "X": ("time layer mode", field.layout.scales(states)),
+            "A": ("time inner_layer block mode", np.stack(matrices[:-1], axis=1)),
         },
-        coords={
-            "time": record,
-            "mode": modes,
-            "block": modes,
-            "layer": np.arange(1, field.depth + 1),
-            "inner_layer": np.arange(1, field.depth),
-        },
-        attrs={"time_unit": "matrix time s", "betas": list(field.betas), "block_width": block_width},
+        {"time_unit": "matrix time s", "betas": list(field.betas), "block_width": block_width},
+        counted=("layer",),
+        time=record,
+        mode=modes,
+        block=modes,
+        inner_layer=np.arange(1, field.depth),
     )
 
 

@@ -37,7 +37,7 @@ from foretrain.saddle.parameters import (
     check_scales,
     check_width,
 )
-from foretrain.support.answers import Result
+from foretrain.support.answers import Result, labelled
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -94,8 +94,6 @@ def mode_times(
     >>> found["rank"].values
     array([2, 1])
     """
-    import xarray as xr
-
     strengths, scales = np.asarray(betas, dtype=float), np.asarray(rhos, dtype=float)
     if strengths.ndim != 1 or strengths.shape != scales.shape or not strengths.size:
         raise InputError(
@@ -115,15 +113,15 @@ def mode_times(
     variables = {"beta": strengths, "rho": scales, "K": K, "rate": rate, "time": time, "rank": rank}
     if epsilon is not None:
         variables["critical_depth"] = np.array([critical_depth(r, epsilon, depth) for r in scales])
-    return xr.Dataset(
+    return labelled(
         {name: ("mode", values) for name, values in variables.items()},
-        coords={"mode": np.arange(1, len(rate) + 1)},
-        attrs={
+        {
             "time_unit": "matrix time s",
             "depth": depth,
             "block_width": block_width,
             "threshold": threshold,
         },
+        counted=("mode",),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axis, Figure, log
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axis, Figure, labelled, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.advice.result import Advice
@@ -62,8 +62,6 @@ def information_curves(advice: Advice, draws: int = 3000, seed: Seed = 0) -> xr.
 
 
 def _drawn(advice: Advice, half: float, draws: int, seed: Seed) -> xr.Dataset:
-    import xarray as xr
-
     width = _affordable_width(advice, draws)
     least = 3 if advice.gamma else 2
     deepest = max(least, round(_REACH * advice.best_ratio * width))
@@ -71,13 +69,13 @@ def _drawn(advice: Advice, half: float, draws: int, seed: Seed) -> xr.Dataset:
     x = math.sqrt((advice.first_kernel - advice.network.C_b[0]) / advice.network.C_W[0])
     tasks = list(zip(depths, spawn(seed, len(depths)), strict=True))
     values = [_one(advice, int(depth), width, x, half, draws, own) for depth, own in track(tasks, "networks")]
-    return xr.Dataset(
+    return labelled(
         {
             "drawn": ("depth", [value.value for value in values]),
             "drawn_error": ("depth", [value.standard_error for value in values]),
         },
-        coords={"depth": depths},
-        attrs={"drawn_width": width, "draws": draws},
+        {"drawn_width": width, "draws": draws},
+        depth=depths,
     )
 
 

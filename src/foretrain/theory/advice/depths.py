@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.activations import Activation
-from foretrain.support.answers import Result
+from foretrain.support.answers import Result, labelled
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.theory.architecture import MLP
 from foretrain.theory.asymptotics import dimensionless_ratios
@@ -88,15 +88,13 @@ def perturbative_depths(
 
 def _ratios(act: Activation, depth: int, width: int, first_kernel: float, gamma: float) -> xr.Dataset:
     """All ratios by layer: those of a network that ends there, too, since its rates differ by a factor."""
-    import xarray as xr
-
     mlp = MLP.critical(act, depth + bool(gamma), width, n_in=1, gamma=gamma or None)
     x = math.sqrt(max(0.0, first_kernel - mlp.C_b[0]) / mlp.C_W[0])
     if not gamma:
         return dimensionless_ratios(mlp, [x])
     found = flow(mlp, [[x]], ["K", "V"])
     K, V = (found[name].values.ravel()[:depth] for name in ("K", "V"))
-    return xr.Dataset({"V/(nK^2)": ("layer", V / (width * K**2))}, coords={"layer": np.arange(1, depth + 1)})
+    return labelled({"V/(nK^2)": ("layer", V / (width * K**2))}, counted=("layer",))
 
 
 def _extended(depths: PerturbativeDepths, name: str, layers: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretrain.support.answers import Answer, Code, Result, Table
+from foretrain.support.answers import Answer, Code, Result, Table, labelled
 from foretrain.support.seeds import Seed
 from foretrain.theory.advice.depths import PerturbativeDepths, StableStep
 from foretrain.theory.architecture import MLP
@@ -220,22 +220,18 @@ class Advice(Result):
 
     def _dataset(self) -> xr.Dataset:
         """Ratios of order 1/n by name and layer, and the learning rates of the recommended network."""
-        import xarray as xr
-
         layers, ratios = self.network.layers, self.depths.ratios
         names = [str(name) for name in ratios]
-        return xr.Dataset(
+        return labelled(
             {
-                "size": (("ratio", "layer"), np.stack([ratios[name].values for name in names])),
+                "size": ("ratio layer", np.stack([ratios[name].values for name in names])),
                 "lambda_b": ("network_layer", [layer.lambda_b for layer in layers]),
                 "lambda_W": ("network_layer", [layer.lambda_W for layer in layers]),
             },
-            coords={
-                "ratio": names,
-                "layer": ratios["layer"],
-                "network_layer": [layer.number for layer in layers],
-            },
-            attrs={k: value for k, value in self._record().items() if isinstance(value, str | int | float)},
+            {k: value for k, value in self._record().items() if isinstance(value, str | int | float)},
+            ratio=names,
+            layer=ratios["layer"],
+            network_layer=[layer.number for layer in layers],
         )
 
 

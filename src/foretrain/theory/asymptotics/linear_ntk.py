@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP, Layer
 from foretrain.theory.arguments import one_input
@@ -61,8 +62,6 @@ def exact_linear_ntk(mlp: MLP, x: ArrayLike) -> xr.Dataset:
     >>> round(exact_linear_ntk(mlp, [0.7**0.5])["B"].sel(layer=4).item(), 8)
     26.78720781
     """
-    import xarray as xr
-
     vector = one_input(x)
     slopes = mlp.activation.slopes
     if slopes is None or slopes[0] != slopes[1] or any(mlp.C_b) or mlp.is_residual:
@@ -72,13 +71,13 @@ def exact_linear_ntk(mlp: MLP, x: ArrayLike) -> xr.Dataset:
         )
     signal = float(np.mean(mlp.check_inputs(vector[None])[0] ** 2))
     rows = _layers(mlp, slopes[0] ** 2, signal)
-    return xr.Dataset(
+    return labelled(
         {
-            name: ("layer", np.array([row[place] for row in rows]), {"meaning": MEANINGS[name]})
+            name: ("layer", np.array([row[place] for row in rows]), MEANINGS[name])
             for place, name in enumerate(_NAMES)
         },
-        coords={"layer": np.arange(1, mlp.depth + 1)},
-        attrs={"network": repr(mlp)},
+        {"network": repr(mlp)},
+        counted=("layer",),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import one_input
@@ -53,10 +54,8 @@ def dimensionless_ratios(mlp: MLP, x: ArrayLike, target_square: float = 0.0) -> 
 
 
 def _dataset(mlp: MLP, ratios: dict[str, np.ndarray]) -> xr.Dataset:
-    import xarray as xr
-
-    return xr.Dataset(
+    return labelled(
         {name: ("layer", values) for name, values in ratios.items()},
-        coords={"layer": np.arange(1, mlp.depth + 1)},
-        attrs={"network": repr(mlp)},
+        {"network": repr(mlp)},
+        counted=("layer",),
     )

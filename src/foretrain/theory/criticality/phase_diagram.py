@@ -10,6 +10,7 @@ from scipy.interpolate import make_interp_spline
 
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.theory.criticality.fixed_points import ONE, Scan, correlation_depth, scan
@@ -48,17 +49,19 @@ def phase_lines(activation: Any, K: ArrayLike, gamma: float = 0.0) -> xarray.Dat
     >>> lines["C_W"].values.ravel().round(4), lines["C_b"].values.ravel().round(4)
     (array([1.688 , 3.0804]), array([ 0.038, -0.343]))
     """
-    import xarray
-
     act, share = find_activation(activation), weight_share(gamma)
     kernels = np.atleast_1d(np.asarray(K, dtype=float))
     if kernels.ndim != 1 or not (np.isfinite(kernels).all() and (kernels >= 0).all()):
         raise InputError("K must be one list of finite kernel values that are not negative.")
     C_W, C_b = _on_lines(share, kernels, *_means(act, kernels))
-    return xarray.Dataset(
-        {"C_W": (("line", "K"), C_W), "C_b": (("line", "K"), C_b)},
-        coords={"line": list(_LINES), "K": kernels},
-        attrs={"activation": act.label, "gamma": float(gamma)},
+    return labelled(
+        {
+            "C_W": ("line K", C_W),
+            "C_b": ("line K", C_b),
+        },
+        {"activation": act.label, "gamma": float(gamma)},
+        line=list(_LINES),
+        K=kernels,
     )
 
 
@@ -214,8 +217,6 @@ def _labelled(
     parallel: Array,
     perpendicular: Array,
 ) -> xarray.Dataset:
-    import xarray
-
     grid, found, scanned = ("C_b", "C_W"), criticality(act, gamma), scan(act)
     line_C_W, line_C_b = _on_lines(
         weight_share(gamma), scanned.kernels, scanned.square, scanned.square_slope, scanned.slope_square
@@ -226,7 +227,7 @@ def _labelled(
     critical = [point for point in (found.point, *found.others) if point is not None]
     numbers = [[p.C_b, p.C_W, np.nan if p.K_star is None else p.K_star] for p in critical]
     columns = np.array(numbers, dtype=float).reshape(-1, 3).T
-    return xarray.Dataset(
+    return labelled(
         {
             "K": (grid, K),
             "chi_parallel": (grid, parallel),
@@ -235,14 +236,17 @@ def _labelled(
             "depth_perpendicular": (grid, correlation_depth(perpendicular)),
             "phase": (grid, _names(K, parallel, perpendicular)),
             "explosion_C_b": ("C_W", falls.max(axis=1)),
-            "line_C_W": (("line", "line_K"), line_C_W),
-            "line_C_b": (("line", "line_K"), line_C_b),
+            "line_C_W": ("line line_K", line_C_W),
+            "line_C_b": ("line line_K", line_C_b),
             "critical_C_b": ("critical_point", columns[0]),
             "critical_C_W": ("critical_point", columns[1]),
             "critical_K": ("critical_point", columns[2]),
             "critical_kind": ("critical_point", np.array([p.kind for p in critical], dtype="<U15")),
             "critical_stability": ("critical_point", np.array([p.stability for p in critical], dtype="<U19")),
         },
-        coords={"C_b": ranges[0], "C_W": ranges[1], "line": list(_LINES), "line_K": scanned.kernels},
-        attrs={"activation": act.label, "gamma": gamma, "start": start},
+        {"activation": act.label, "gamma": gamma, "start": start},
+        C_b=ranges[0],
+        C_W=ranges[1],
+        line=list(_LINES),
+        line_K=scanned.kernels,
     )

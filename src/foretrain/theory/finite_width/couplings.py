@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.action import QuarticAction, neuron_kernel
-from foretrain.support.answers import Result
+from foretrain.support.answers import Result, labelled
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -109,8 +109,6 @@ def running(
 
     g_m depends on how many neurons are kept, not on how many the layer has.
     """
-    import xarray as xr
-
     found = layer_statistics(mlp, np.atleast_2d(np.asarray(x)), layer)
     if len(found.K) != 1:
         raise InputError(
@@ -126,14 +124,14 @@ def running(
             f"with {max(kept)} neurons kept the quadratic coupling is no longer positive: "
             "keep fewer compared with the width."
         )
-    return xr.Dataset(
+    return labelled(
         {
             "quadratic": ("neurons", 1 / inverse),
             "inverse_quadratic": ("neurons", inverse),
             "quartic": ("neurons", np.full(len(kept), vertex / G**4)),
         },
-        coords={"neurons": kept},
-        attrs={"layer": found.layer, "fan_in": found.fan_in, "two_point": G, "vertex": vertex},
+        {"layer": found.layer, "fan_in": found.fan_in, "two_point": G, "vertex": vertex},
+        neurons=kept,
     )
 
 

@@ -27,6 +27,7 @@ from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.gaussian import Factor, expectation, factor, z
 from foretrain.gaussian.stack import WIDEST
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -247,8 +248,6 @@ def kernel_functions(activation: Any, K: ArrayLike, C_W: float = 1.0, gamma: flo
     >>> [float(table[name]) for name in ("g", "chi_perpendicular", "source")]
     [0.25, 0.5, 0.3125]
     """
-    import xarray as xr
-
     functions, places = KernelFunctions(activation), np.asarray(K, dtype=float)
     act = functions.activation
     if places.ndim > 1:
@@ -265,10 +264,10 @@ def kernel_functions(activation: Any, K: ArrayLike, C_W: float = 1.0, gamma: flo
         "source": C_W**2 * (at.fourth - at.square**2),
     }
     dims = ("K",) if places.ndim else ()
-    return xr.Dataset(
-        {name: (dims, value, {"meaning": _MEANINGS[name]}) for name, value in values.items()},
-        coords={"K": (dims, places, {"meaning": "variance of a preactivation"})},
-        attrs={"activation": act.label, "C_W": C_W, "gamma": gamma},
+    return labelled(
+        {name: (dims, value, _MEANINGS[name]) for name, value in values.items()},
+        {"activation": act.label, "C_W": C_W, "gamma": gamma},
+        K=(dims, places, {"meaning": "variance of a preactivation"}),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -51,8 +52,6 @@ def shares(mlp: MLP, X: ArrayLike, tolerance: float = 1e-10) -> xr.Dataset:
     >>> found["share"].sum("group").values.ravel()
     array([0.25, 0.25, 0.25, 0.25])
     """
-    import xarray as xr
-
     check_network(mlp)
     inputs = mlp.check_inputs(X)
     found = _pair_factors(mlp, inputs, tolerance)
@@ -63,28 +62,17 @@ def shares(mlp: MLP, X: ArrayLike, tolerance: float = 1e-10) -> xr.Dataset:
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = terms / total
     pair = ("input_1", "input_2")
-    return xr.Dataset(
+    return labelled(
         {
-            "contribution": (
-                ("layer", "group", *pair),
-                terms,
-                {"meaning": "term of the tangent kernel (9.28)"},
-            ),
-            "share": (("layer", "group", *pair), parts, {"meaning": "contribution over Theta"}),
-            "Theta": (pair, total, {"meaning": "tangent kernel of the output at infinite width"}),
-            "growth": (
-                ("layer", *pair),
-                found.growth,
-                {"meaning": "prod (gamma^2 + C_W <s' s'>) to the output"},
-            ),
-            "signal": (
-                ("layer", *pair),
-                found.signals,
-                {"meaning": "<s s> of the layer before, x.x/n_0 at first"},
-            ),
+            "contribution": (("layer", "group", *pair), terms, "term of the tangent kernel (9.28)"),
+            "share": (("layer", "group", *pair), parts, "contribution over Theta"),
+            "Theta": (pair, total, "tangent kernel of the output at infinite width"),
+            "growth": (("layer", *pair), found.growth, "prod (gamma^2 + C_W <s' s'>) to the output"),
+            "signal": (("layer", *pair), found.signals, "<s s> of the layer before, x.x/n_0 at first"),
         },
-        coords={"layer": np.arange(1, mlp.depth + 1), "group": list(GROUPS)},
-        attrs={"network": repr(mlp)},
+        {"network": repr(mlp)},
+        counted=("layer",),
+        group=list(GROUPS),
     )
 
 
@@ -170,8 +158,6 @@ def gradients(mlp: MLP, X: ArrayLike) -> xr.Dataset:
     ``chi_perpendicular`` are those of the step to the next layer. The attribute ``verdict`` says what explodes or
     vanishes.
     """
-    import xarray as xr
-
     check_network(mlp)
     inputs = mlp.check_inputs(X)
     found = diagonal(mlp, inputs)
@@ -190,10 +176,10 @@ def gradients(mlp: MLP, X: ArrayLike) -> xr.Dataset:
             "growth of distances to the next layer",
         ),
     }
-    return xr.Dataset(
-        {name: (("layer", "input"), values, {"meaning": told}) for name, (values, told) in meanings.items()},
-        coords={"layer": np.arange(1, mlp.depth + 1)},
-        attrs={"verdict": _gradient_verdict(found)},
+    return labelled(
+        {name: ("layer input", values, told) for name, (values, told) in meanings.items()},
+        {"verdict": _gradient_verdict(found)},
+        counted=("layer",),
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.user_warnings import warn_user
@@ -226,18 +227,16 @@ def _from_kernel(mlp: MLP, inputs: Array, first: float) -> _Rows:
 
 
 def _dataset(mlp: MLP, rows: _Rows, method: str) -> xr.Dataset:
-    import xarray as xr
-
     roots = np.sqrt(rows.first), np.sqrt(rows.second)
     distance = (roots[0] - roots[1]) ** 2 / 4 + roots[0] * roots[1] * np.sin(rows.psi / 2) ** 2
     # Far off criticality the variances leave the range of doubles; the angle does not.
     with np.errstate(over="ignore", under="ignore"):
         norms = [np.ldexp(value, rows.exponent) for value in (rows.first, rows.second, distance)]
     values = dict(zip(("psi", "K_11", "K_22", "K_2"), [rows.psi, *norms]))
-    return xr.Dataset(
-        {name: ("layer", value, {"meaning": _MEANINGS[name]}) for name, value in values.items()},
-        coords={"layer": np.arange(1, mlp.depth + 1)},
-        attrs={"activation": mlp.activation.label, "method": method},
+    return labelled(
+        {name: ("layer", value, _MEANINGS[name]) for name, value in values.items()},
+        {"activation": mlp.activation.label, "method": method},
+        counted=("layer",),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from foretrain.support.answers import labelled
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
@@ -87,8 +88,6 @@ def compare_hypotheses(
     ``log_bayes_factor`` is against the best of them; the attribute ``log_evidence`` sums over the prior, as a
     hierarchical model has it.
     """
-    import xarray as xr
-
     if not hypotheses:
         raise InputError("no hypotheses are given: give a mapping of names to networks.")
     names = list(hypotheses)
@@ -104,12 +103,12 @@ def compare_hypotheses(
     with np.errstate(divide="ignore"):
         joint = found + np.log([weights[name] / total for name in names])
     summed = float(logsumexp(joint))
-    return xr.Dataset(
+    return labelled(
         {
             "log_evidence": ("hypothesis", found),
             "log_bayes_factor": ("hypothesis", found - found.max()),
             "probability": ("hypothesis", np.exp(joint - summed)),
         },
-        coords={"hypothesis": names},
-        attrs={"best": names[int(np.argmax(joint))], "log_evidence": summed, "noise": float(noise)},
+        {"best": names[int(np.argmax(joint))], "log_evidence": summed, "noise": float(noise)},
+        hypothesis=names,
     )

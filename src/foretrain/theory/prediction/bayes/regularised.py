@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from foretrain.support.answers import labelled
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
@@ -141,8 +142,6 @@ def response_law(mlp: MLP, X: ArrayLike, penalties: Sequence[Penalty]) -> xr.Dat
     Variables ``K`` = Cov(z, z), ``S`` = Cov(R, z) with R in front, and ``Q`` = Cov(R, R), over (layer, input_1,
     input_2). The widths of ``mlp`` enter only through a_W / n_{l-1}, which is to be of order one.
     """
-    import xarray as xr
-
     check_network(mlp)
     inputs = mlp.check_inputs(X)
     mlp = mlp.with_inputs(inputs)
@@ -160,9 +159,8 @@ def response_law(mlp: MLP, X: ArrayLike, penalties: Sequence[Penalty]) -> xr.Dat
         [np.stack(part) for part in zip(*_laws(mlp, inputs, penalties), strict=True)],
     )
     dims = ("layer", "input_1", "input_2")
-    return xr.Dataset(
-        {name: (dims, values) for name, values in zip(names, kept, strict=True)},
-        coords={"layer": np.arange(1, mlp.depth + 1)},
+    return labelled(
+        {name: (dims, values) for name, values in zip(names, kept, strict=True)}, counted=("layer",)
     )
 
 

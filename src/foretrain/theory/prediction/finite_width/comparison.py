@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
@@ -78,8 +79,6 @@ def descent_and_bayes(
     at which infinite networks answer like the posterior; ``bayes`` is the posterior mean to order 1/n (6.88).
     ``options`` are algorithm and eta of ``all_layers``.
     """
-    import xarray as xr
-
     last = bayes_equivalent_rates(mlp)
     data = (X_train, Y_train, X_test)
     found: dict[str, Any] = {
@@ -90,13 +89,13 @@ def descent_and_bayes(
     dims = ("learner", "test", "output")
     means = np.stack([part.mean.values for part in found.values()])
     infinite = np.stack([part.infinite_mean.values for part in found.values()])
-    return xr.Dataset(
+    return labelled(
         {
-            "mean": (dims, means, {"meaning": "mean output to order 1/n"}),
-            "infinite_mean": (dims, infinite, {"meaning": "mean output at infinite width"}),
+            "mean": (dims, means, "mean output to order 1/n"),
+            "infinite_mean": (dims, infinite, "mean output at infinite width"),
         },
-        coords={"learner": list(found)},
-        attrs={"network": repr(mlp)},
+        {"network": repr(mlp)},
+        learner=list(found),
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.answers import Result
+from foretrain.support.answers import Result, labelled
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
@@ -107,17 +107,15 @@ def end_states(
 
     ``training_error`` is the largest |z - y| left, ``distance`` the largest difference of test outputs from (10.31).
     """
-    import xarray as xr
-
     y = check_targets(targets, *outputs.train.shape)
     common = newton_step(kernels, outputs, y).test
     ends = [train_outputs(kernels, outputs, y, schedule) for schedule in schedules.values()]
     left = [np.abs(end.train - y).max() for end in ends]
     distance = [np.abs(end.test - common).max(initial=0.0) for end in ends]
-    return xr.Dataset(
+    return labelled(
         {
-            "training_error": ("schedule", left, {"meaning": "largest error left on training inputs"}),
-            "distance": ("schedule", distance, {"meaning": "largest distance of test outputs from (10.31)"}),
+            "training_error": ("schedule", left, "largest error left on training inputs"),
+            "distance": ("schedule", distance, "largest distance of test outputs from (10.31)"),
         },
-        coords={"schedule": list(schedules)},
+        schedule=list(schedules),
     )

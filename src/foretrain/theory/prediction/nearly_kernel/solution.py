@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from foretrain.support.answers import Answer, Result, fields_answer
+from foretrain.support.answers import Answer, Result, fields_answer, labelled
 from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
@@ -117,19 +117,18 @@ class Solution(Result):
 
     def parts(self, x: Any) -> xarray.Dataset:
         """Where a prediction comes from: outputs before training, kernel, A and B terms, and their sum."""
-        import xarray
-
         names = ("start", "kernel", "A", "B")
         values = (self.model.start(x, self.targets.outputs), *self._terms(x))
-        found = xarray.Dataset(
-            {name: (("input", "output"), value) for name, value in zip(names, values)},
-            coords={"input": np.arange(len(x)), "output": np.arange(self.targets.outputs)},
-            attrs={
+        found = labelled(
+            {name: ("input output", value) for name, value in zip(names, values)},
+            {
                 "algorithm": self.algorithm,
                 "eta": np.nan if self.eta is None else self.eta,
                 "expansion_parameter": self.expansion_parameter,
                 "condition_number": self.spectrum.condition_number,
             },
+            input=np.arange(len(x)),
+            output=np.arange(self.targets.outputs),
         )
         found["prediction"] = sum(found[name] for name in names)
         return found

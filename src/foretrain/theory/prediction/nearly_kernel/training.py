@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from foretrain.support.answers import Result
+from foretrain.support.answers import Result, labelled
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
@@ -287,8 +287,6 @@ def order_of_error(
     kernels on the tests; ``correction`` and ``kernel_correction``, how much the formula adds to the linear model;
     ``expansion_parameter``. By algorithm: ``order`` and ``kernel_order``, the slope of log error against log ε.
     """
-    import xarray
-
     sizes = np.asarray(epsilons, dtype=float)
     if sizes.ndim != 1 or len(sizes) < 2 or not (sizes > 0).all() or len(set(sizes)) < len(sizes):
         raise InputError(f"epsilons are {epsilons}: give at least two different positive numbers.")
@@ -308,9 +306,10 @@ def order_of_error(
             formula.expansion_parameter,
         )
     dims = ("algorithm", "epsilon")
-    data = xarray.Dataset(
+    data = labelled(
         {name: (dims, values) for name, values in zip(names, found)},
-        coords={"algorithm": list(algorithms), "epsilon": sizes},
+        algorithm=list(algorithms),
+        epsilon=sizes,
     )
     for name in ("error", "kernel_error"):
         slopes = np.polyfit(np.log(sizes), np.log(np.maximum(data[name].values.T, 1e-300)), 1)[0]

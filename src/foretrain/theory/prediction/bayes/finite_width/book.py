@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.finite_width import layer_statistics
@@ -99,8 +100,6 @@ def hebbian_variance(mlp: MLP, X: ArrayLike, observed: ArrayLike, layer: int | N
     >>> round((found["kernel"] + found["association"]).item(), 10)
     0.1068981848
     """
-    import xarray as xr
-
     check_plain(mlp)
     inputs = mlp.check_inputs(X)
     seen = targets_for(observed, len(inputs), "observed preactivations")
@@ -119,7 +118,7 @@ def hebbian_variance(mlp: MLP, X: ArrayLike, observed: ArrayLike, layer: int | N
         "association": association,
     }
     dims = ("input_1", "input_2")
-    return xr.Dataset(
+    return labelled(
         {name: (dims, values) for name, values in {"variance": sum(parts.values()), **parts}.items()},
-        attrs={"layer": found.layer, "fan_in": found.fan_in, "expansion": expansion},
+        {"layer": found.layer, "fan_in": found.fan_in, "expansion": expansion},
     )
