@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from foretrain.gaussian.closed_forms.directions import angle_between, project_out, start, unit_vectors
+from foretrain.gaussian.orthant import angle_between, project_out, start, unit_vectors
 
 
 def random_correlations(count: int, n: int, rank: int, seed: int) -> np.ndarray:

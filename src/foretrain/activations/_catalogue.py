@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from foretrain.activations._activation import Activation
-from foretrain.activations._formulas import gated, piecewise, saturating, trigonometric
+from foretrain.activations._formulas import gated, piecewise, saturating
 from foretrain.support.errors import InputError, unknown_name
 
 _HIGHEST_POWER = 100
@@ -31,8 +31,8 @@ _ENTRIES: dict[str, Entry] = {
     "tanh": Entry(saturating.tanh),
     "erf": Entry(saturating.erf),
     "softsign": Entry(saturating.softsign),
-    "sin": Entry(trigonometric.sin, aliases=("sine",)),
-    "cos": Entry(trigonometric.cos, aliases=("cosine",)),
+    "sin": Entry(saturating.sin, aliases=("sine",)),
+    "cos": Entry(saturating.cos, aliases=("cosine",)),
     "linear": Entry(piecewise.linear, {"slope": 1.0}, aliases=("identity",)),
     "relu": Entry(piecewise.relu),
     "leaky_relu": Entry(piecewise.leaky_relu, {"slope": 0.01}),

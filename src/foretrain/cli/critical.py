@@ -7,14 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrain.cli.frame import Command
-from foretrain.cli.networks import (
-    ActivationName,
-    Settings,
-    SkipConnection,
-    Width,
-    activation_of,
-    widths_of,
-)
+from foretrain.cli.networks import ActivationName, Settings, SkipConnection, Width, activation_of, widths_of
 from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError
 

@@ -48,8 +48,7 @@ def predict(
         ),
     ] = None,
     lambda_w: Annotated[
-        float | None,
-        typer.Option("--lambda-w", help="The same of weights, times fan-in."),
+        float | None, typer.Option("--lambda-w", help="The same of weights, times fan-in.")
     ] = None,
     gamma: SkipConnection = 0.0,
     settings: Settings = None,

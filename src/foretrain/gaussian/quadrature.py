@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.gaussian.closed_forms.products import closed_form
+from foretrain.gaussian.closed_forms import closed_form
 from foretrain.gaussian.factors import Factor
 from foretrain.gaussian.rules.lattice import first_steps, lattice_expectation
 from foretrain.gaussian.rules.panels import line_expectation, nested_expectation

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.gaussian.closed_forms.products import Closed, closed_form
+from foretrain.gaussian.closed_forms import Closed, closed_form
 from foretrain.gaussian.covariance import Staircase, condition, staircase
 from foretrain.gaussian.factors import Delta, Factor
 from foretrain.gaussian.quadrature import TINY, are_smooth, kinked_rule, rule_for, sizes_of

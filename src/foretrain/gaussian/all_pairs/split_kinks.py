@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import activation
-from foretrain.gaussian.closed_forms.quadrant import quadrant_moment
+from foretrain.gaussian.closed_forms import quadrant_moment
 from foretrain.gaussian.factors import Factor, Term
 from foretrain.gaussian.rules import hermite
 from foretrain.support.errors import NotSupportedError

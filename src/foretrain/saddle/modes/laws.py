@@ -115,12 +115,7 @@ def mode_times(
         variables["critical_depth"] = np.array([critical_depth(r, epsilon, depth) for r in scales])
     return labelled(
         {name: ("mode", values) for name, values in variables.items()},
-        {
-            "time_unit": "matrix time s",
-            "depth": depth,
-            "block_width": block_width,
-            "threshold": threshold,
-        },
+        {"time_unit": "matrix time s", "depth": depth, "block_width": block_width, "threshold": threshold},
         counted=("mode",),
     )
 

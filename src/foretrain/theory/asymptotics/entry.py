@@ -13,9 +13,8 @@ from foretrain.support.arguments import real_array
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import one_input
-from foretrain.theory.asymptotics.half_stable import half_stable_laws
 from foretrain.theory.asymptotics.laws import LawSet, Uniform
-from foretrain.theory.asymptotics.off_critical import off_critical_laws
+from foretrain.theory.asymptotics.off_critical import half_stable_laws, off_critical_laws
 from foretrain.theory.asymptotics.scale_invariant import scale_invariant_laws
 from foretrain.theory.asymptotics.zero_fixed_point import fine_tuned_laws, leading_term, zero_fixed_point_laws
 from foretrain.theory.criticality import CriticalPoint, criticality, taylor_coefficients

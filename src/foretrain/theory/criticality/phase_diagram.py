@@ -55,10 +55,7 @@ def phase_lines(activation: Any, K: ArrayLike, gamma: float = 0.0) -> xarray.Dat
         raise InputError("K must be one list of finite kernel values that are not negative.")
     C_W, C_b = _on_lines(share, kernels, *_means(act, kernels))
     return labelled(
-        {
-            "C_W": ("line K", C_W),
-            "C_b": ("line K", C_b),
-        },
+        {"C_W": ("line K", C_W), "C_b": ("line K", C_b)},
         {"activation": act.label, "gamma": float(gamma)},
         line=list(_LINES),
         K=kernels,

@@ -14,7 +14,7 @@ import numpy as np
 
 from foretrain.activations import Activation
 from foretrain.gaussian import factor
-from foretrain.gaussian.closed_forms.products import closed_form
+from foretrain.gaussian.closed_forms import closed_form
 from foretrain.support.seeds import Seed
 from foretrain.theory.flow.request import Request
 from foretrain.theory.recursions import contraction as values

@@ -15,8 +15,7 @@ from foretrain.theory.flow.request import SECOND_DIFFERENTIALS, TENSORS, Array, 
 from foretrain.theory.recursions.full_tensors import FullTensors
 from foretrain.theory.recursions.legs import BentExpectations
 from foretrain.theory.recursions.ntk import next_tangent_kernel
-from foretrain.theory.recursions.ntk_blocks import TangentCorrection
-from foretrain.theory.recursions.pair_blocks import MetricCorrection, PairVertices
+from foretrain.theory.recursions.pair_blocks import MetricCorrection, PairVertices, TangentCorrection
 from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.preactivation import PairExpectations, Step, next_kernel, refuse_exploded
 from foretrain.theory.recursions.quadruples import QuadrupleTensors

@@ -34,11 +34,7 @@ from foretrain.theory.linear.moments import (
     width_factor,
 )
 from foretrain.theory.linear.network import DeepLinear, nongaussian_weights
-from foretrain.theory.linear.several_inputs import (
-    connected_four_point,
-    correlator,
-    pairing_amplitudes,
-)
+from foretrain.theory.linear.several_inputs import connected_four_point, correlator, pairing_amplitudes
 
 __all__ = [
     "DeepLinear",

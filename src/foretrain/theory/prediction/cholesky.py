@@ -54,7 +54,7 @@ def factorise(K: ArrayLike, noise: float = 0.0) -> CholeskyFactor:
     if found.jitter:
         warn_user(
             f"the kernel is singular to rounding, so {found.jitter:.3g} was added to its diagonal: leave out "
-            "repeated inputs, or give a noise.",
+            "repeated inputs, or give a noise."
         )
     return found
 
@@ -130,7 +130,7 @@ def factorise_tangent(Theta: Array) -> CholeskyFactor:
     if found.jitter:
         warn_user(
             f"the tangent kernel of the training inputs is singular to rounding, so {found.jitter:.3g} was added to "
-            "its diagonal: leave out repeated inputs, or give fewer than the network can tell apart.",
+            "its diagonal: leave out repeated inputs, or give fewer than the network can tell apart."
         )
     return found
 

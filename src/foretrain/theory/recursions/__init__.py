@@ -3,7 +3,7 @@
 Preactivations
 
 ``preactivation``      K (4.118), V (4.119) and G1, and the expectations of pairs of inputs that all families share
-``pair_blocks``        V inside every pair of inputs: all that G1 and the variances of the metric need
+``pair_blocks``        what G1, the variances of the metric and H1 need inside every pair of inputs
 ``single_input``       one input to any depth: K, V, G1 (5.108)-(5.110), tangent kernel (9.6)-(9.21), P to U
 ``six_point``          the third cumulant of the metric of one input
 ``residual``           V and the three-point function with skip connections (B.24)
@@ -12,7 +12,6 @@ Preactivations
 Tangent kernel
 
 ``ntk``                Theta (8.63), and the responses that carry its fluctuations
-``ntk_blocks``         H1, from the entries inside every pair of inputs
 ``ntk_contraction``    sums over D, F, A, B without their entries
 
 Tensors of four inputs, of any family

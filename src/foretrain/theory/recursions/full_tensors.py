@@ -23,11 +23,7 @@ Indices = NDArray[np.intp]
 _ON_PAIRS = {"V": "V", "D": "VD", "A": "VDA"}
 """Tensors that are matrices on pairs of inputs, and those of them that each one needs."""
 
-PRODUCTS_ON_PAIRS = {
-    "V": {(0, 0)},
-    "D": {(0, 0), (0, 1)},
-    "A": {(0, 0), (0, 1), (1, 1)},
-}
+PRODUCTS_ON_PAIRS = {"V": {(0, 0)}, "D": {(0, 0), (0, 1)}, "A": {(0, 0), (0, 1), (1, 1)}}
 """Orders of the derivatives in the products <s s t t> that each one needs."""
 
 

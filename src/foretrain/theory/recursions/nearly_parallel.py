@@ -154,11 +154,7 @@ class NearlyParallelPairs:
             parts.append((moments.basis, moments.next(state[part], Theta[part], step)))
         following, after = (list(each) for each in zip(*parts, strict=True))
         self._followed = _Followed(
-            where,
-            Basis(*_joined(following)),
-            PairState(*_joined(after)),
-            step.C_W,
-            old.of(0, 0).diagonal(),
+            where, Basis(*_joined(following)), PairState(*_joined(after)), step.C_W, old.of(0, 0).diagonal()
         )
         return where, self._followed.state.correction
 
@@ -209,7 +205,7 @@ class _PairMoments:
     right: Array  # (Q, 2, 2): <p_j s'_b u_l>
 
     def next(self, state: PairState, Theta: Array, step: Step) -> PairState:
-        """(4.115), (4.119), (8.77), (8.79) and H1 as in ntk_blocks, in these variables."""
+        """(4.115), (4.119), (8.77), (8.79) and H1 as in pair_blocks, in these variables."""
         means, covariance = self.hermite[:, :, 0], self.products - _outer(self.hermite[:, :, 0])
         response = self.hermite[:, :, 1:4] * np.array([0.5, 1.0, 0.5])
         shift = self._shift(state, response)

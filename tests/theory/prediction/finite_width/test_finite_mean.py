@@ -9,8 +9,7 @@ import pytest
 
 import foretrain as ft
 from foretrain.theory.prediction.finite_width import Projectors
-from foretrain.theory.prediction.finite_width.changes import Changes
-from foretrain.theory.prediction.finite_width.covariance import covariance_parts
+from foretrain.theory.prediction.finite_width.changes import Changes, covariance_parts
 from foretrain.theory.prediction.finite_width.mean import mean_terms
 from foretrain.theory.prediction.finite_width.one_network import OneNetwork
 from foretrain.theory.prediction.finite_width.projectors import Plan, plan_of

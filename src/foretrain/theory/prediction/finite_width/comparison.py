@@ -18,7 +18,7 @@ from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
 from foretrain.theory.prediction.bayes.posterior import bayes_equivalent_rates
-from foretrain.theory.prediction.finite_width.covariance import dntk_of_the_book
+from foretrain.theory.prediction.finite_width.changes import dntk_of_the_book
 from foretrain.theory.prediction.finite_width.mean import bracket, errors_of
 from foretrain.theory.prediction.finite_width.projectors import Algorithm, plan_of
 from foretrain.theory.prediction.finite_width.result import labelled_terms

@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 from foretrain.support.progress import track
 from foretrain.theory.prediction.finite_width.projectors import Plan
 from foretrain.theory.prediction.finite_width.store import Store
-from foretrain.theory.prediction.finite_width.weights import (
-    Entry,
-    Moments,
-    Weights,
-    on_samples,
-    weights_of,
-)
+from foretrain.theory.prediction.finite_width.weights import Entry, Moments, Weights, on_samples, weights_of
 
 Array = NDArray[np.float64]
 

@@ -18,11 +18,7 @@ from foretrain.theory.finite_width.expansion import LARGE
 from foretrain.theory.prediction.finite_width.changes import Changes
 from foretrain.theory.prediction.finite_width.mean import errors_of, interpolation, mean_terms
 from foretrain.theory.prediction.finite_width.projectors import Algorithm, Plan, plan_of, require_algorithm
-from foretrain.theory.prediction.finite_width.result import (
-    Expansion,
-    FinitePrediction,
-    labelled_terms,
-)
+from foretrain.theory.prediction.finite_width.result import Expansion, FinitePrediction, labelled_terms
 from foretrain.theory.prediction.finite_width.sampling import sampled_terms
 from foretrain.theory.prediction.finite_width.store import Store, check_kind
 from foretrain.theory.prediction.finite_width.tensors import require_resources

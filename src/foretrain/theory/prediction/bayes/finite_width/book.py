@@ -112,11 +112,7 @@ def hebbian_variance(mlp: MLP, X: ArrayLike, observed: ArrayLike, layer: int | N
     association = np.einsum("abcd,cd->ab", found.V, M, optimize=True) / (2 * found.fan_in)
     expansion = 0.5 * float(np.sum(association * M))
     warn_of_expansion(expansion)
-    parts = {
-        "kernel": found.K,
-        "metric_correction": found.G1 / found.fan_in,
-        "association": association,
-    }
+    parts = {"kernel": found.K, "metric_correction": found.G1 / found.fan_in, "association": association}
     dims = ("input_1", "input_2")
     return labelled(
         {name: (dims, values) for name, values in {"variance": sum(parts.values()), **parts}.items()},
