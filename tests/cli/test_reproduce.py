@@ -28,9 +28,8 @@ def made_up(scale: Scale, seed: int) -> Result:
     )
     if seed == 2:
         rows = (*rows, Row("slope", -2.0, -1.0, agrees=False, note="Misprinted.", disputed=True))
-    return Result(
-        "It agrees." if seed == 0 else "It does not.", rows, xr.Dataset({"a": ("n", [1.0])}), Figure
-    )
+    verdict = "It agrees." if seed == 0 else "It does not."
+    return Result(verdict, rows, xr.Dataset({"a": ("n", [1.0])}), lambda _: Figure())
 
 
 @pytest.fixture(autouse=True)

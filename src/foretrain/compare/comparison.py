@@ -24,12 +24,10 @@ from foretrain.compare.judging.ladder import Ladder, extrapolation_weights
 from foretrain.compare.judging.powers import Sizes, sizes_of
 from foretrain.compare.pictures import comparison_figure
 from foretrain.support.answers import Answer, Column, Figure, Part, Result, Table, labelled, picked
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 
 if TYPE_CHECKING:
     import xarray
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,31 +44,31 @@ class Comparison(Result):
     ladder: Ladder
     estimator: str
     seed: str
-    theory: Array  # (entries,)
-    unit: Array  # (entries,): natural size, from the kernel
+    theory: FloatArray  # (entries,)
+    unit: FloatArray  # (entries,): natural size, from the kernel
     batches: tuple[BatchValues, ...]  # by width
 
     @cached_property
-    def measured(self) -> Array:
+    def measured(self) -> FloatArray:
         """(widths, entries)."""
         return np.stack([batch.estimate for batch in self.batches])
 
     @cached_property
-    def measured_error(self) -> Array:
+    def measured_error(self) -> FloatArray:
         """Standard errors (widths, entries)."""
         return np.stack([batch.standard_error for batch in self.batches])
 
     @cached_property
-    def _weights(self) -> Array:
+    def _weights(self) -> FloatArray:
         return extrapolation_weights(self.ladder.inverse, self.measured_error)
 
     @cached_property
-    def limit(self) -> Array:
+    def limit(self) -> FloatArray:
         """Extrapolated to infinite width: (entries,)."""
         return np.asarray((self._weights * self.measured).sum(axis=0))
 
     @cached_property
-    def covariance(self) -> Array:
+    def covariance(self) -> FloatArray:
         """Of the limits: (entries, entries)."""
         parts = [
             weight[:, None] * weight * batch.covariance for weight, batch in zip(self._weights, self.batches)
@@ -78,7 +76,7 @@ class Comparison(Result):
         return np.asarray(sum(parts))
 
     @cached_property
-    def standard_error(self) -> Array:
+    def standard_error(self) -> FloatArray:
         """Of the limits: (entries,)."""
         return np.sqrt(np.diagonal(self.covariance))
 
@@ -103,13 +101,13 @@ class Comparison(Result):
         return np.asarray(self.standard_error > self.still * self.unit)
 
     @cached_property
-    def z(self) -> Array:
+    def z(self) -> FloatArray:
         """(limit − theory) / standard error, nan where nothing fluctuates: (entries,)."""
         error = np.where(self.fluctuates, self.standard_error, np.nan)
         return np.asarray((self.limit - self.theory) / error)
 
     @cached_property
-    def independent_scores(self) -> Array:
+    def independent_scores(self) -> FloatArray:
         """z-scores of the uncorrelated combinations on which the verdict rests."""
         chosen = self.fluctuates
         return decorrelated(self.z[chosen], self.covariance[np.ix_(chosen, chosen)], self._freedom)
@@ -154,7 +152,7 @@ class Comparison(Result):
         return int(np.argmin(np.abs(np.log(self.ladder.inverse))))
 
     @cached_property
-    def corrected(self) -> Array:
+    def corrected(self) -> FloatArray:
         """K + G1 / fan-in and Θ + H1 / fan-in, the means of theory at each width, else nan: (widths, entries)."""
         found = np.full_like(self.measured, np.nan)
         known = dict(zip(self.entries, self.theory))

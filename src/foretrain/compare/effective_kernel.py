@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from foretrain.compare.build import Network, build, parameter_groups
@@ -31,13 +31,12 @@ from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 from foretrain.support.threads import torch_over_cores
-from foretrain.theory.architecture import MLP, check_network
+from foretrain.theory.architecture import MLP, FloatArray, check_network
 from foretrain.theory.prediction.nearly_kernel import QuadraticModel, solve
 
 if TYPE_CHECKING:
     import xarray
 
-Array = NDArray[np.float64]
 
 TOLERANCE = 1e-10  # of the residual at which training ends: changes of 1e-6 of the kernel are still resolved
 
@@ -45,11 +44,11 @@ TOLERANCE = 1e-10  # of the residual at which training ends: changes of 1e-6 of 
 class Differentials(NamedTuple):
     """The kernel of a network and how it begins to move; pairs (sample, output) as rows, training rows first."""
 
-    outputs: Array  # z, (rows,)
-    kernel: Array  # Ĥ, (rows, rows)
-    first: Array  # dH_{012}
-    third: Array  # ddI_{0123}
-    second: Array  # ddII_{1234}
+    outputs: FloatArray  # z, (rows,)
+    kernel: FloatArray  # Ĥ, (rows, rows)
+    first: FloatArray  # dH_{012}
+    third: FloatArray  # ddI_{0123}
+    second: FloatArray  # ddII_{1234}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -183,7 +182,7 @@ def measured_networks(
     draws: int,
     step: float = 1.0,
     seed: Seed = 0,
-) -> dict[str, Array]:
+) -> dict[str, FloatArray]:
     """The sizes of :class:`EffectiveKernels` for random networks of one width, (draws,) each."""
     inputs, wanted = _checked(mlp, X, Y, X_test)
     draws = whole_number("draws", draws, least=2)  # for a standard error
@@ -196,7 +195,7 @@ def measured_networks(
     # Every network learns twice: towards y, and towards its mirror image.
     targets = np.stack([start.outputs[:rows] + sign * wanted for start in starts for sign in (1.0, -1.0)])
 
-    def trained(numbers: range) -> tuple[Array, Array]:
+    def trained(numbers: range) -> tuple[FloatArray, FloatArray]:
         networks = stacked([build(whole, seed=seeds[number // 2]) for number in numbers])
         own = slice(numbers.start, numbers.stop)
         return trained_kernels(networks, inputs, targets[own], np.repeat(etas, 2)[own])
@@ -213,7 +212,9 @@ def measured_networks(
     }
 
 
-def trained_kernels(networks: Networks, X: Array, targets: Array, etas: Array) -> tuple[Array, Array]:
+def trained_kernels(
+    networks: Networks, X: FloatArray, targets: FloatArray, etas: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Kernels on X after training each network to its own targets at its own rate, and how many steps it took.
 
     Training inputs come first in X; targets are (networks, training rows), kernels (networks, rows, rows), and rows
@@ -233,7 +234,7 @@ def trained_kernels(networks: Networks, X: Array, targets: Array, etas: Array) -
     return kernel.reshape(count, rows, rows).numpy(), course.steps
 
 
-def _rate(kernel: Array, step: float) -> float:
+def _rate(kernel: FloatArray, step: float) -> float:
     """η = step / w_max, if descent then ends; the smallest eigenvalue says how long it takes."""
     values = np.linalg.eigvalsh(kernel)
     if step * values[0] * MOST_STEPS < -np.log(TOLERANCE) * values[-1]:
@@ -241,7 +242,9 @@ def _rate(kernel: Array, step: float) -> float:
     return step / float(values[-1])
 
 
-def _sizes(start: Differentials, targets: Array, eta: float, end: Array, mirror: Array) -> dict[str, float]:
+def _sizes(
+    start: Differentials, targets: FloatArray, eta: float, end: FloatArray, mirror: FloatArray
+) -> dict[str, float]:
     """Sizes of changes, and of what predictions leave of them, for one random network trained both ways."""
     change, mirrored = end - start.kernel, mirror - start.kernel
     first = _predicted(start, targets) - start.kernel
@@ -270,14 +273,14 @@ def differentials(network: Network, x: Tensor) -> Differentials:
     )
 
 
-def kernel_of(network: Network, x: Tensor) -> Array:
+def kernel_of(network: Network, x: Tensor) -> FloatArray:
     """The NTK with the theory's learning rates, pairs (sample, output) as rows."""
     found = np.asarray(ntk(network, x, rates=parameter_groups(network, network.mlp, eta=1.0)))
     rows = found.shape[0] * found.shape[2]
     return np.asarray(found.transpose(0, 2, 1, 3).reshape(rows, rows))
 
 
-def _predicted(start: Differentials, targets: Array) -> Array:
+def _predicted(start: Differentials, targets: FloatArray) -> FloatArray:
     """(11.138), with wiring: rows are samples of a model with one output."""
     rows = len(targets)
     model = QuadraticModel.from_arrays(start.kernel, start.first[:, :, :rows], start.outputs)
@@ -285,7 +288,7 @@ def _predicted(start: Differentials, targets: Array) -> Array:
     return np.asarray(found[0])
 
 
-def descended_kernel(start: Differentials, targets: Array, eta: float) -> Array:
+def descended_kernel(start: Differentials, targets: FloatArray, eta: float) -> FloatArray:
     """The kernel at the end of gradient descent in sample space, with frozen ddNTKs (∞.4), (∞.6), (∞.9)."""
     A = slice(0, len(targets))
     z, H, dH = start.outputs, start.kernel, start.first
@@ -306,7 +309,7 @@ def descended_kernel(start: Differentials, targets: Array, eta: float) -> Array:
     raise _not_ended()
 
 
-def _checked(mlp: MLP, X: ArrayLike, Y: ArrayLike, X_test: ArrayLike | None) -> tuple[Array, Array]:
+def _checked(mlp: MLP, X: ArrayLike, Y: ArrayLike, X_test: ArrayLike | None) -> tuple[FloatArray, FloatArray]:
     """All inputs, training ones first, and the wanted changes as rows."""
     check_network(mlp)
     if not mlp.activation.is_smooth:

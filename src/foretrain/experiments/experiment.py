@@ -1,7 +1,7 @@
 """What an experiment is: its scale, the rows of its table, its result, and its entry in the table of experiments.
 
 Its function takes a plan, which holds all that depends on the scale, and a seed. The module of the function has the
-plans of both scales by the name ``PLANS``; any other plan of their type can be run too.
+plans of both scales, ``PLANS = plans(quick=Plan(..), paper=Plan(..))``; any other plan of their type can be run too.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from foretrain.support import answers
 from foretrain.support.errors import InputError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     import xarray
 
+P = TypeVar("P")
 
 KNOWN = "no, known"  # a claim of the source that is known not to hold
 _COLUMNS = {
@@ -38,6 +40,11 @@ class Scale(StrEnum):
 
     QUICK = "quick"
     PAPER = "paper"
+
+
+def plans(quick: P, paper: P) -> Mapping[Scale, P]:
+    """What an experiment does at each scale."""
+    return {Scale.QUICK: quick, Scale.PAPER: paper}
 
 
 @dataclass(frozen=True)
@@ -72,14 +79,19 @@ class Row:
 class Result(answers.Result):
     """What an experiment hands back.
 
-    ``verdict`` is one sentence; ``data`` holds every number behind the table and the picture; ``figure`` makes the
-    picture when it is called, so that nobody pays for one that is not looked at.
+    ``verdict`` is one sentence; ``data`` holds every number behind the table and the picture, which ``draw`` makes of
+    it alone.
     """
 
     verdict: str
     table: tuple[Row, ...]
     data: xarray.Dataset
-    figure: Callable[[], Any] | None = None
+    draw: Callable[[xarray.Dataset], answers.Figure] | None = None
+
+    @property
+    def figure(self) -> Callable[[], answers.Figure] | None:
+        """Makes the picture when it is called, so that nobody pays for one that is not looked at."""
+        return None if self.draw is None else partial(self.draw, self.data)
 
     @property
     def agrees(self) -> bool:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray
 from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import LARGEST_SPREAD, Judgement, largest_score_allowed
 from foretrain.compare.judging.powers import Slope
 from foretrain.experiments.registry import Row
 from foretrain.support.answers import INK, SKY, Figure
-
-if TYPE_CHECKING:
-    import xarray
 
 
 def agreement_rows(scores: NDArray[np.float64]) -> tuple[Row, Row]:

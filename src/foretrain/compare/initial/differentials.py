@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.compare.ensembles import Ensemble, LayerState
@@ -23,8 +22,6 @@ from foretrain.empirical.differentials.layered_tensors import LayeredDifferentia
 from foretrain.support.errors import NotSupportedError
 from foretrain.support.memory import require_memory
 from foretrain.theory.architecture import MLP, FloatArray
-
-Array = NDArray[np.float64]
 
 
 def differential_batch_values(ensemble: Ensemble, entries: list[Entry]) -> BatchValues:
@@ -39,7 +36,7 @@ def differential_batch_values(ensemble: Ensemble, entries: list[Entry]) -> Batch
     return BatchValues(np.array(columns))
 
 
-def _one_batch(ensemble: Ensemble, names: frozenset[str], number: int) -> list[dict[str, Array]]:
+def _one_batch(ensemble: Ensemble, names: frozenset[str], number: int) -> list[dict[str, FloatArray]]:
     """Means over the networks of one batch, by layer from the second on and by name."""
     source = ensemble.probe_source(number)
     with torch.no_grad():

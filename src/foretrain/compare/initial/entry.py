@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.ensembles import Ensemble
@@ -24,8 +24,6 @@ from foretrain.compare.judging.ladder import Ladder, scales_of_widths
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, seed_text, spawn
 from foretrain.theory.architecture import MLP, FloatArray, check_network
-
-Array = NDArray[np.float64]
 
 
 def compare_initial(
@@ -108,7 +106,7 @@ def _entries(mlp: MLP, names: Sequence[str], inputs: int, estimator: str) -> lis
     ]
 
 
-def _units(predicted: dict[str, Array], names: Sequence[str], entries: Sequence[Entry]) -> Array:
+def _units(predicted: dict[str, FloatArray], names: Sequence[str], entries: Sequence[Entry]) -> FloatArray:
     """Natural sizes of the entries, not all zero."""
     units = np.array([unit_of(predicted, entry) for entry in entries])
     if not units.any():
@@ -123,7 +121,7 @@ def _measured(
     ladder: Ladder,
     inputs: FloatArray,
     names: Sequence[str],
-    predicted: dict[str, Array],
+    predicted: dict[str, FloatArray],
     estimator: str,
     entries: list[Entry],
     seed: Seed,

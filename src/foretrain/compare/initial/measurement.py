@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.compare.ensembles import Ensemble
 from foretrain.compare.initial.differentials import bytes_per_network as differential_bytes
@@ -24,11 +23,9 @@ from foretrain.theory.flow import flow
 from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.preactivation import PairExpectations, Response
 
-Array = NDArray[np.float64]
-
 
 def measure(
-    ensemble: Ensemble, predicted: dict[str, Array], estimator: str, entries: list[Entry]
+    ensemble: Ensemble, predicted: dict[str, FloatArray], estimator: str, entries: list[Entry]
 ) -> BatchValues:
     """All entries from the same networks; those of the NTK come last, and its differentials after them."""
     K, carried = predicted["K"], (*TANGENT, *DIFFERENTIAL)
@@ -56,7 +53,7 @@ def reader_bytes(mlp: MLP, inputs: int, names: Sequence[str]) -> int:
     return max(tangent, differential)
 
 
-def theory(mlp: MLP, inputs: FloatArray, names: Sequence[str]) -> dict[str, Array]:
+def theory(mlp: MLP, inputs: FloatArray, names: Sequence[str]) -> dict[str, FloatArray]:
     """By name; the excess of one neuron's fourth moment is 3 V_(aa)(aa) (4.77)."""
     base = ("K", "Theta") if set(names) & {*TANGENT, *DIFFERENTIAL} else ("K",)
     wanted = list(
@@ -70,7 +67,7 @@ def theory(mlp: MLP, inputs: FloatArray, names: Sequence[str]) -> dict[str, Arra
     return found
 
 
-def unit_of(predicted: dict[str, Array], entry: Entry) -> float:
+def unit_of(predicted: dict[str, FloatArray], entry: Entry) -> float:
     """√K_aa for each index of z and √Θ_aa for each of the NTK: the size of the entry without any cancellation.
 
     P and Q have the dimension of Θ², R, S, T and U that of Θ³/K (11.63), (∞.22).
@@ -96,14 +93,14 @@ _LEGS = {
 _PER_KERNEL = ("R", "S", "T", "U")
 
 
-def batch_values(mlp: MLP, K: Array, statistics: Statistics, entries: list[Entry]) -> BatchValues:
+def batch_values(mlp: MLP, K: FloatArray, statistics: Statistics, entries: list[Entry]) -> BatchValues:
     """Of the entries of one ensemble; K (layers, inputs, inputs) is the theory's kernel."""
     readers = _readers(mlp, K, {entry.observable for entry in entries})
     return _pseudo_values(statistics, readers, entries, first_layer=1)
 
 
 def tangent_batch_values(
-    mlp: MLP, K: Array, Theta: Array, statistics: TangentStatistics, entries: list[Entry]
+    mlp: MLP, K: FloatArray, Theta: FloatArray, statistics: TangentStatistics, entries: list[Entry]
 ) -> BatchValues:
     """Of entries of the NTK's statistics; K and Theta are the theory's."""
     named = TangentReaders(mlp, K, Theta).named
@@ -115,43 +112,46 @@ Means = TypeVar("Means", Statistics, TangentStatistics)
 
 
 def _pseudo_values(
-    statistics: Means, readers: Mapping[str, Callable[[Means], Array]], entries: list[Entry], first_layer: int
+    statistics: Means,
+    readers: Mapping[str, Callable[[Means], FloatArray]],
+    entries: list[Entry],
+    first_layer: int,
 ) -> BatchValues:
-    def function(columns: dict[str, Array]) -> Array:
+    def function(columns: dict[str, FloatArray]) -> FloatArray:
         means = type(statistics)(**columns)
         return _columns({name: reader(means) for name, reader in readers.items()}, entries, first_layer)
 
     return BatchValues.jackknife(function, vars(statistics))
 
 
-def _columns(tensors: Mapping[str, Array], entries: list[Entry], first_layer: int) -> Array:
+def _columns(tensors: Mapping[str, FloatArray], entries: list[Entry], first_layer: int) -> FloatArray:
     """(…, entries) from tensors (…, layers, inputs, …)."""
     places: list[tuple[Any, ...]] = [(slice(None), e.layer - first_layer, *e.inputs) for e in entries]
     return np.stack([tensors[e.observable][place] for e, place in zip(entries, places)], axis=1)
 
 
-def _readers(mlp: MLP, K: Array, wanted: set[str]) -> dict[str, Callable[[Statistics], Array]]:
+def _readers(mlp: MLP, K: FloatArray, wanted: set[str]) -> dict[str, Callable[[Statistics], FloatArray]]:
     """For each observable the function of means (any leading axis) that gives it at all layers and inputs."""
     pairs = Pairs(K.shape[-1])
     fan_in = np.array(mlp.widths[:-1], dtype=float)
     number = pairs.number
 
-    def mean(means: Statistics) -> Array:
+    def mean(means: Statistics) -> FloatArray:
         return np.asarray(K + means.mean[..., number])
 
-    def vertex(means: Statistics) -> Array:
+    def vertex(means: Statistics) -> FloatArray:
         covariance = means.product - means.mean[..., :, None] * means.mean[..., None, :]
         scaled = fan_in[:, None, None] * covariance
         return np.asarray(scaled[..., number[:, :, None, None], number[None, None]])
 
-    def three_point(means: Statistics) -> Array:
+    def three_point(means: Statistics) -> FloatArray:
         return np.asarray(fan_in[:, None, None, None] * means.triple[..., number])
 
-    def kurtosis(means: Statistics) -> Array:
+    def kurtosis(means: Statistics) -> FloatArray:
         variance = np.diagonal(mean(means), axis1=-2, axis2=-1)
         return np.asarray(fan_in[:, None] * (means.fourth - 3 * variance**2))
 
-    found: dict[str, Callable[[Statistics], Array]] = {
+    found: dict[str, Callable[[Statistics], FloatArray]] = {
         "K": mean,
         "V": vertex,
         "three_point": three_point,
@@ -170,13 +170,13 @@ class _MetricShift:
     grow with n.
     """
 
-    def __init__(self, mlp: MLP, K: Array) -> None:
+    def __init__(self, mlp: MLP, K: FloatArray) -> None:
         self._C_W = mlp.C_W
         self._responses: list[Response] = [
             PairExpectations(mlp.activation, kernel).response for kernel in K[:-1]
         ]
 
-    def __call__(self, remainder: Array) -> Array:
+    def __call__(self, remainder: FloatArray) -> FloatArray:
         """(…, layers, pairs) from remainders of the same shape; layer 1 does not fluctuate."""
         shift = np.zeros_like(remainder)
         for layer, response in enumerate(self._responses, start=1):

@@ -12,14 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.polynomial import chebyshev
-from numpy.typing import NDArray
 
 from foretrain.activations import Activation
 from foretrain.gaussian import expectation, factor
 from foretrain.gaussian.all_pairs.interpolation import interpolated_pairs
 from foretrain.gaussian.rules.hermite import MOST_TERMS, Series, series, terms_needed
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 _TOLERANCE = 1e-13
 _FIRST_DEGREE, _LAST_DEGREE = 32, 256
@@ -27,7 +25,7 @@ _MOST_CORRELATED = 1 - 1e-12
 _TOGETHER = 4096
 
 
-def single_means(activation: Activation, variance: Array) -> Array:
+def single_means(activation: Activation, variance: FloatArray) -> FloatArray:
     """<σ²> at many variances (any shape)."""
     square = factor(activation) * factor(activation)
     if activation.closed_form is not None or not variance.all():
@@ -41,7 +39,9 @@ def single_means(activation: Activation, variance: Array) -> Array:
     return np.asarray(table(variance.ravel())[0].reshape(variance.shape))
 
 
-def pair_means(activation: Activation, first: Array, second: Array, cross: Array) -> Array:
+def pair_means(
+    activation: Activation, first: FloatArray, second: FloatArray, cross: FloatArray
+) -> FloatArray:
     """<σ_a σ_b> for covariances [[first, cross], [cross, second]], vectors of equal length."""
     if activation.closed_form is not None or not (first.all() and second.all()):
         return np.asarray(expectation([activation, activation], _stack(first, second, cross)).value)
@@ -59,11 +59,11 @@ def pair_means(activation: Activation, first: Array, second: Array, cross: Array
     return found
 
 
-def _stack(first: Array, second: Array, cross: Array) -> Array:
+def _stack(first: FloatArray, second: FloatArray, cross: FloatArray) -> FloatArray:
     return np.stack([np.stack([first, cross], axis=-1), np.stack([cross, second], axis=-1)], axis=-2)
 
 
-def _coefficients(activation: Activation, variance: Array, terms: int) -> Series:
+def _coefficients(activation: Activation, variance: FloatArray, terms: int) -> Series:
     return series(factor(activation), np.sqrt(variance), terms, _TOLERANCE)
 
 
@@ -79,8 +79,8 @@ def _terms(activation: Activation, widest: float, correlation: float) -> int | N
     return None
 
 
-def _horner(products: Array, rho: Array) -> Array:
-    total: Array = products[-1].copy()
+def _horner(products: FloatArray, rho: FloatArray) -> FloatArray:
+    total: FloatArray = products[-1].copy()
     for row in products[-2::-1]:
         total *= rho
         total += row
@@ -90,11 +90,11 @@ def _horner(products: Array, rho: Array) -> Array:
 class _Interpolation:
     """Smooth functions of the variance as Chebyshev series in its logarithm, over the range asked for."""
 
-    def __init__(self, low: float, high: float, coefficients: Array) -> None:
+    def __init__(self, low: float, high: float, coefficients: FloatArray) -> None:
         self._low, self._high, self._coefficients = low, high, coefficients
 
     @classmethod
-    def of(cls, variance: Array, function: Callable[[Array], Array]) -> _Interpolation:
+    def of(cls, variance: FloatArray, function: Callable[[FloatArray], FloatArray]) -> _Interpolation:
         """Doubles the degree until the last coefficients vanish beside the largest."""
         low, high = np.log(float(variance.min())), np.log(float(variance.max()))
         high = max(high, low + 1e-9)
@@ -108,7 +108,7 @@ class _Interpolation:
                 return cls(float(low), float(high), fitted)
             degree *= 2
 
-    def __call__(self, variance: Array) -> Array:
+    def __call__(self, variance: FloatArray) -> FloatArray:
         """(functions, variances)."""
         x = 2 * (np.log(variance) - self._low) / (self._high - self._low) - 1
         return np.asarray(

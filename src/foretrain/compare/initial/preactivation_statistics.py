@@ -13,17 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.compare.ensembles import Ensemble, LayerState
 from foretrain.compare.initial.pair_means import pair_means, single_means
 from foretrain.support.memory import require_memory
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.preactivation import PairExpectations
-
-Array = NDArray[np.float64]
 
 ESTIMATORS = ("metric", "neurons")
 
@@ -32,14 +29,16 @@ ESTIMATORS = ("metric", "neurons")
 class Statistics:
     """Means over the networks of each batch, deviations taken from the kernel K of the theory."""
 
-    mean: Array  # (batches, layers, pairs): X_A − K_A, averaged over neurons
-    product: Array  # (batches, layers, pairs, pairs): (X_jA − K_A)(X_kB − K_B), averaged over j ≠ k
-    triple: Array  # (batches, layers, inputs, pairs): z_ia (X_jA − K_A), averaged over i ≠ j
-    fourth: Array  # (batches, layers, inputs): z_a⁴, averaged over neurons; estimator "neurons" only
-    remainder: Array  # (batches, layers, pairs): F(Ĝ) − F(K) − M (Ĝ − K); only asked for in plain networks
+    mean: FloatArray  # (batches, layers, pairs): X_A − K_A, averaged over neurons
+    product: FloatArray  # (batches, layers, pairs, pairs): (X_jA − K_A)(X_kB − K_B), averaged over j ≠ k
+    triple: FloatArray  # (batches, layers, inputs, pairs): z_ia (X_jA − K_A), averaged over i ≠ j
+    fourth: FloatArray  # (batches, layers, inputs): z_a⁴, averaged over neurons; estimator "neurons" only
+    remainder: (
+        FloatArray  # (batches, layers, pairs): F(Ĝ) − F(K) − M (Ĝ − K); only asked for in plain networks
+    )
 
 
-def collect(ensemble: Ensemble, K: Array, estimator: str, with_remainder: bool) -> Statistics:
+def collect(ensemble: Ensemble, K: FloatArray, estimator: str, with_remainder: bool) -> Statistics:
     """All batches of an ensemble; K (layers, inputs, inputs) is the kernel of the theory."""
     pairs = Pairs(len(ensemble.X))
     depth, size = ensemble.mlp.depth, len(pairs)
@@ -60,14 +59,14 @@ _MEANS = ("mean", "product", "triple", "fourth")
 
 @dataclass(frozen=True)
 class _Batch:
-    mean: Array  # (layers, pairs)
-    product: Array  # (layers, pairs, pairs)
-    triple: Array  # (layers, inputs, pairs)
-    fourth: Array  # (layers, inputs)
-    metrics: Array  # (draws, layers, pairs): Ĝ of every network
+    mean: FloatArray  # (layers, pairs)
+    product: FloatArray  # (layers, pairs, pairs)
+    triple: FloatArray  # (layers, inputs, pairs)
+    fourth: FloatArray  # (layers, inputs)
+    metrics: FloatArray  # (draws, layers, pairs): Ĝ of every network
 
 
-def _one_batch(ensemble: Ensemble, K: Array, estimator: str, number: int) -> _Batch:
+def _one_batch(ensemble: Ensemble, K: FloatArray, estimator: str, number: int) -> _Batch:
     with torch.no_grad():
         reader = _Reader(torch.from_numpy(K), estimator)
         chunks = [[reader.read(state) for state in states] for states in ensemble.batch(number)]
@@ -115,7 +114,7 @@ class _Reader:
         return total / neurons, product, triple
 
 
-def _remainders(mlp: MLP, K: Array, metrics: Array, pairs: Pairs) -> Array:
+def _remainders(mlp: MLP, K: FloatArray, metrics: FloatArray, pairs: Pairs) -> FloatArray:
     """F(Ĝ) − F(K) − M (Ĝ − K) of layers 1..L-1, seen from layers 2..L: (batches, L − 1, pairs)."""
     found = []
     for layer in range(mlp.depth - 1):
@@ -128,7 +127,7 @@ def _remainders(mlp: MLP, K: Array, metrics: Array, pairs: Pairs) -> Array:
     return np.stack(found, axis=1)
 
 
-def second_moments(mlp: MLP, metric: Array, pairs: Pairs) -> Array:
+def second_moments(mlp: MLP, metric: FloatArray, pairs: Pairs) -> FloatArray:
     """F_ab = <σ_a σ_b> of many metrics (draws, pairs)."""
     found = np.empty_like(metric)
     same = pairs.first == pairs.second

@@ -17,36 +17,33 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.compare.ensembles import Ensemble
 from foretrain.compare.initial.tangent_kernels import TangentState, tangent_states
 from foretrain.support.memory import require_memory
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.recursions.ntk import TangentExpectations
 from foretrain.theory.recursions.pairs import Pairs
 from foretrain.theory.recursions.preactivation import Response, Step
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class TangentStatistics:
     """Means over the networks of each batch, layers 2..L; deviations are taken from the theory's K and Θ."""
 
-    metric: Array  # (batches, layers, pairs): Ĝ − K
-    mean: Array  # (batches, layers, pairs): Ô − Θ
-    mixed: Array  # (batches, layers, pairs, pairs): (Ĝ − K)(Ô − Θ)
-    variance: Array  # (batches, layers, pairs, pairs): (Ô − Θ)(Ô − Θ)
-    cross: Array  # (batches, layers, inputs, pairs, inputs): F̂
-    aligned: Array  # (batches, layers, pairs, pairs): B̂ with both pairs in their order
-    crossed: Array  # (batches, layers, pairs, pairs): B̂ with one pair reversed
-    before_metric: Array  # (batches, layers, pairs): z̄z̄ − K of the layer before
-    before_mean: Array  # (batches, layers, pairs): H̄ − Θ of the layer before
+    metric: FloatArray  # (batches, layers, pairs): Ĝ − K
+    mean: FloatArray  # (batches, layers, pairs): Ô − Θ
+    mixed: FloatArray  # (batches, layers, pairs, pairs): (Ĝ − K)(Ô − Θ)
+    variance: FloatArray  # (batches, layers, pairs, pairs): (Ô − Θ)(Ô − Θ)
+    cross: FloatArray  # (batches, layers, inputs, pairs, inputs): F̂
+    aligned: FloatArray  # (batches, layers, pairs, pairs): B̂ with both pairs in their order
+    crossed: FloatArray  # (batches, layers, pairs, pairs): B̂ with one pair reversed
+    before_metric: FloatArray  # (batches, layers, pairs): z̄z̄ − K of the layer before
+    before_mean: FloatArray  # (batches, layers, pairs): H̄ − Θ of the layer before
 
 
-def collect_tangents(ensemble: Ensemble, K: Array, Theta: Array) -> TangentStatistics:
+def collect_tangents(ensemble: Ensemble, K: FloatArray, Theta: FloatArray) -> TangentStatistics:
     """All batches of an ensemble; K and Theta (layers, inputs, inputs) are the theory's."""
     pairs = Pairs(len(ensemble.X))
     size = 4 * len(pairs) + 4 * len(pairs) ** 2 + pairs.size**2 * len(pairs)
@@ -70,7 +67,7 @@ def _one_batch(ensemble: Ensemble, K: Tensor, Theta: Tensor, number: int) -> Tan
     return TangentStatistics(**{name: np.stack(column) for name, column in zip(names, zip(*layers))})
 
 
-def _sums(state: TangentState, K: Tensor, Theta: Tensor) -> tuple[Array, ...]:
+def _sums(state: TangentState, K: Tensor, Theta: Tensor) -> tuple[FloatArray, ...]:
     """Over networks, in the order of the fields of TangentStatistics."""
     own = state.layer.number - 1
     metric, mean = state.metric - K[own], state.mean - Theta[own]
@@ -91,13 +88,13 @@ def _sums(state: TangentState, K: Tensor, Theta: Tensor) -> tuple[Array, ...]:
 class TangentReaders:
     """Theta, H1, D, F, A, B at layers 2..L as functions of means (any leading axis)."""
 
-    def __init__(self, mlp: MLP, K: Array, Theta: Array) -> None:
+    def __init__(self, mlp: MLP, K: FloatArray, Theta: FloatArray) -> None:
         self._pairs = Pairs(K.shape[-1])
         self._Theta = Theta[1:]
         self._fan_in = np.array(mlp.hidden_widths, dtype=float)
         self._shift = _MeanShift(mlp, K, Theta)
 
-    def named(self, observable: str) -> Callable[[TangentStatistics], Array]:
+    def named(self, observable: str) -> Callable[[TangentStatistics], FloatArray]:
         """The reader of one observable: (…, layers, inputs, …), F and B stored as 1324."""
         readers = {
             "Theta": self._mean,
@@ -109,31 +106,31 @@ class TangentReaders:
         }
         return readers[observable]
 
-    def _mean(self, means: TangentStatistics) -> Array:
+    def _mean(self, means: TangentStatistics) -> FloatArray:
         return np.asarray(self._Theta + self._shift(means)[..., self._pairs.number])
 
-    def _correction(self, means: TangentStatistics) -> Array:
+    def _correction(self, means: TangentStatistics) -> FloatArray:
         return np.asarray(self._fan_in[:, None, None] * self._shift(means)[..., self._pairs.number])
 
-    def _mixed(self, means: TangentStatistics) -> Array:
+    def _mixed(self, means: TangentStatistics) -> FloatArray:
         return self._on_pairs(means.mixed - means.metric[..., :, None] * means.mean[..., None, :])
 
-    def _variance(self, means: TangentStatistics) -> Array:
+    def _variance(self, means: TangentStatistics) -> FloatArray:
         return self._on_pairs(means.variance - means.mean[..., :, None] * means.mean[..., None, :])
 
-    def _on_pairs(self, covariance: Array) -> Array:
+    def _on_pairs(self, covariance: FloatArray) -> FloatArray:
         number = self._pairs.number
         scaled = self._fan_in[:, None, None] * covariance
         return np.asarray(scaled[..., number[:, :, None, None], number[None, None]])
 
-    def _cross(self, means: TangentStatistics) -> Array:
+    def _cross(self, means: TangentStatistics) -> FloatArray:
         """F_1324 = F_2413, of which the one with its NTK pair in order was measured."""
         one, three, two, four = np.indices((self._pairs.size,) * 4)
         reversed_pair = three > four
         left, right = np.where(reversed_pair, two, one), np.where(reversed_pair, one, two)
         return np.asarray(means.cross[..., left, self._pairs.number[three, four], right])
 
-    def _cross_variance(self, means: TangentStatistics) -> Array:
+    def _cross_variance(self, means: TangentStatistics) -> FloatArray:
         one, three, two, four = np.indices((self._pairs.size,) * 4)
         place = (..., self._pairs.number[one, two], self._pairs.number[three, four])
         alike = (one <= two) == (three <= four)
@@ -143,10 +140,10 @@ class TangentReaders:
 class _MeanShift:
     """E[Ô − Θ] of layers 2..L by the rearrangement of this file's head."""
 
-    def __init__(self, mlp: MLP, K: Array, Theta: Array) -> None:
+    def __init__(self, mlp: MLP, K: FloatArray, Theta: FloatArray) -> None:
         self._steps = list(_linear_steps(mlp, K, Theta))
 
-    def __call__(self, means: TangentStatistics) -> Array:
+    def __call__(self, means: TangentStatistics) -> FloatArray:
         """(…, layers, pairs); layer 1 does not fluctuate, so that nothing is carried into layer 2."""
         found = np.zeros_like(means.mean)
         metric = mean = np.zeros_like(means.mean[..., 0, :])
@@ -165,10 +162,10 @@ class _LinearStep:
     C_W: float
     kernel: Response  # d<σσ>/dK
     tangent: Response  # dΘ'/dK
-    growth: Array  # dΘ'/dΘ = C_W <σ'σ'>, (pairs,)
+    growth: FloatArray  # dΘ'/dΘ = C_W <σ'σ'>, (pairs,)
 
 
-def _linear_steps(mlp: MLP, K: Array, Theta: Array) -> Iterator[_LinearStep]:
+def _linear_steps(mlp: MLP, K: FloatArray, Theta: FloatArray) -> Iterator[_LinearStep]:
     pairs = Pairs(K.shape[-1])
     for layer, kernel, tangent in zip(mlp.layers[1:], K, Theta):
         old = TangentExpectations(mlp.activation, kernel, tangent)

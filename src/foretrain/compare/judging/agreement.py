@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.support.answers import Answer, Result, fields_answer
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 LARGEST_SPREAD = 1.3
 """Largest root mean square of many z-scores that counts as agreement."""
@@ -37,7 +35,7 @@ def largest_spread_allowed(scores: int) -> float:
     return max(LARGEST_SPREAD, float(np.sqrt(chi2.isf(_LEVEL, scores) / scores)))
 
 
-def decorrelated(scores: Array, covariance: Array, freedom: float) -> Array:
+def decorrelated(scores: FloatArray, covariance: FloatArray, freedom: float) -> FloatArray:
     """z-scores along the principal directions of their correlation matrix: independent, with variance one.
 
     Directions with less than 2 % of the mean variance are left out, because what an extrapolation in 1/n neglects
@@ -101,7 +99,7 @@ class Judgement(Result):
         }
 
 
-def judge(parts: Iterable[tuple[Array, Array]]) -> Judgement:
+def judge(parts: Iterable[tuple[FloatArray, FloatArray]]) -> Judgement:
     """The judgement on one or more comparisons, each as the z-scores of its entries and its independent scores.
 
     The bound counts entries and combinations of all parts, so that the whole errs in at most 1 % of all runs.

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 
 @dataclass(frozen=True, order=True)
@@ -32,11 +31,11 @@ class Entry:
 class BatchValues:
     """One value per batch and entry: their mean is the estimate, their scatter its error."""
 
-    values: Array = field(repr=False)  # (batches, entries)
+    values: FloatArray = field(repr=False)  # (batches, entries)
 
     @classmethod
     def jackknife(
-        cls, function: Callable[[dict[str, Array]], Array], means: Mapping[str, Array]
+        cls, function: Callable[[dict[str, FloatArray]], FloatArray], means: Mapping[str, FloatArray]
     ) -> BatchValues:
         """Pseudo-values of a function of means over networks, from named means over each batch (batches, ...).
 
@@ -49,17 +48,17 @@ class BatchValues:
         return cls(batches * function(everything) - (batches - 1) * function(without_one))
 
     @property
-    def estimate(self) -> Array:
+    def estimate(self) -> FloatArray:
         """(entries,)."""
         return np.asarray(self.values.mean(axis=0))
 
     @property
-    def covariance(self) -> Array:
+    def covariance(self) -> FloatArray:
         """(entries, entries), of the estimates."""
         return np.atleast_2d(np.cov(self.values, rowvar=False)) / len(self.values)
 
     @property
-    def freedom(self) -> Array:
+    def freedom(self) -> FloatArray:
         """(entries,): of how many normal samples a variance would be as well known as that of these batches.
 
         The variance of a sample variance is (2 + excess kurtosis) / samples, relatively.
@@ -72,6 +71,6 @@ class BatchValues:
         return np.asarray((batches - 1) / (1 + excess / 2))
 
     @property
-    def standard_error(self) -> Array:
+    def standard_error(self) -> FloatArray:
         """(entries,)."""
         return np.asarray(self.values.std(axis=0, ddof=1) / np.sqrt(len(self.values)))

@@ -8,20 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.entries import BatchValues
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
 from foretrain.support.user_warnings import warn_user
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.arguments import is_list
 
 if TYPE_CHECKING:
     import xarray
 
-Array = NDArray[np.float64]
 
 TERMS = 3  # value, 1/n and 1/n²
 _LADDERS = ((0.25, 0.5, 1.0), (0.5, 1.0, 2.0), (1.0, 2.0, 4.0))
@@ -89,13 +87,13 @@ def scaled(mlp: MLP, scale: float) -> MLP:
     return mlp.replace(width=[round(scale * width) for width in mlp.hidden_widths])
 
 
-def inverse_widths(mlp: MLP, scales: Sequence[float]) -> Array:
+def inverse_widths(mlp: MLP, scales: Sequence[float]) -> FloatArray:
     """1/n in units of the own width: 1 / scale, up to rounding of equal widths."""
     own = mlp.hidden_widths[0]
     return np.array([own / round(scale * own) for scale in scales])
 
 
-def extrapolation_weights(inverse: Array, standard_error: Array) -> Array:
+def extrapolation_weights(inverse: FloatArray, standard_error: FloatArray) -> FloatArray:
     """(widths, entries): what each measurement contributes to the value at 1/n = 0.
 
     Least squares with a quadratic in 1/n, weighted by the standard errors (widths, entries); with three widths it
@@ -109,7 +107,7 @@ def extrapolation_weights(inverse: Array, standard_error: Array) -> Array:
     return np.asarray((np.linalg.pinv(weighted)[:, 0, :] * weight.T).T)
 
 
-def share_draws(inverse: Array, costs: Array, draws: int) -> list[int]:
+def share_draws(inverse: FloatArray, costs: FloatArray, draws: int) -> list[int]:
     """Draws per width with the given mean, so that the noise of the limit is least for the time they take."""
     weights = extrapolation_weights(inverse, np.ones((len(inverse), 1)))[:, 0]
     shares = np.abs(weights) / np.sqrt(costs)
@@ -121,7 +119,7 @@ class Ladder:
     """The networks that were measured, from narrow to wide."""
 
     scales: tuple[float, ...]
-    inverse: Array = field(repr=False)  # 1/n in units of the own width
+    inverse: FloatArray = field(repr=False)  # 1/n in units of the own width
     networks: tuple[MLP, ...] = field(repr=False)
     draws: tuple[int, ...]
     method: str
@@ -153,7 +151,7 @@ class Rungs(NamedTuple):
     """One network at several widths, from narrow to wide: the beginning of a ladder."""
 
     scales: tuple[float, ...]
-    inverse: Array
+    inverse: FloatArray
     networks: tuple[MLP, ...]
 
 
@@ -182,7 +180,7 @@ def scales_of_widths(
     return [size / own for size in sizes for own in mlp.hidden_widths[:1]]
 
 
-def draws_by_width(draws: int | Sequence[int], inverse: Array, costs: Array) -> list[int]:
+def draws_by_width(draws: int | Sequence[int], inverse: FloatArray, costs: FloatArray) -> list[int]:
     """Networks of each width: as given, or shared out so that the limit is sharpest for the time they take."""
     if isinstance(draws, int | np.integer) and not isinstance(draws, bool):
         return share_draws(inverse, costs, int(draws))
@@ -207,7 +205,7 @@ Measure: TypeAlias = Callable[
 
 def measured_widths(
     measure: Measure, ladder: Ladder, seed: Seed, keeper: Keeper | None
-) -> tuple[tuple[BatchValues, ...], Array]:
+) -> tuple[tuple[BatchValues, ...], FloatArray]:
     """Batch values of every width, and the mean numbers of steps; the keeper gives back what it kept."""
     keep = keeper or (lambda name, compute: compute())
     seeds = spawn(seed, len(ladder.networks))

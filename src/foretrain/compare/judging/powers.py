@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from foretrain.support.answers import Result
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import xarray
 
-Array = NDArray[np.float64]
 
 _ALLOWED = 3.0  # standard errors
 _SEEN = 2.0  # standard errors: at two widths at least, or no power is fitted
@@ -40,22 +39,22 @@ class Slope(Result):
 class Sizes:
     """Mean squares over entries, by width, freed of noise: negative by chance where all is noise."""
 
-    square: Array
-    standard_error: Array
+    square: FloatArray
+    standard_error: FloatArray
 
     @property
-    def root(self) -> Array:
+    def root(self) -> FloatArray:
         """Root mean squares; zero where the mean square is negative."""
         return np.sqrt(np.maximum(self.square, 0.0))
 
     @property
-    def root_error(self) -> Array:
+    def root_error(self) -> FloatArray:
         """Standard errors of the roots, not more than the root of that of the square."""
         slope = np.maximum(2 * self.root, np.sqrt(self.standard_error))
         return np.asarray(self.standard_error / np.where(slope > 0, slope, 1.0))
 
 
-def sizes_of(deviations: Array, covariances: Sequence[Array]) -> Sizes:
+def sizes_of(deviations: FloatArray, covariances: Sequence[FloatArray]) -> Sizes:
     """From deviations (widths, entries) and the covariance of each width's.
 
     The mean square of noisy numbers is that of the true ones d plus their variances; its own variance is
@@ -71,7 +70,7 @@ def sizes_of(deviations: Array, covariances: Sequence[Array]) -> Sizes:
     return Sizes(np.array(squares), np.array(errors))
 
 
-def power_of(widths: Array, sizes: Sizes) -> Slope | None:
+def power_of(widths: FloatArray, sizes: Sizes) -> Slope | None:
     """The power p of n in sizes, by least squares weighted with the errors of their squares; None if noise hides it.
 
     Sizes are c n^p, with four widths or more c n^p (1 + b/n), whose last factor is the next order of the expansion.
@@ -84,7 +83,7 @@ def power_of(widths: Array, sizes: Sizes) -> Slope | None:
     errors = np.maximum(sizes.standard_error / unit, 1e-12)
     terms = 3 if len(n) > 3 else 2
 
-    def residuals(point: Array) -> Array:
+    def residuals(point: FloatArray) -> FloatArray:
         level, power, *bend = point
         model = np.exp(level) * n**power * (1 + sum(bend) / n)
         return np.asarray((model**2 - values) / errors)
@@ -97,7 +96,7 @@ def power_of(widths: Array, sizes: Sizes) -> Slope | None:
     return Slope(float(fit.x[1]), float(np.sqrt(spread * information[1, 1])))
 
 
-def log_root_mean_square(sizes: Array, over: Array | None = None) -> tuple[Array, Array]:
+def log_root_mean_square(sizes: FloatArray, over: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
     """The logarithm of the root mean square over the last axis, or of a ratio of two, and its standard error.
 
     Sizes are sums of products of several Gaussian numbers, whose typical value is much slower to reach its power of

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from foretrain.compare.plateau.layers import leaf_calls
@@ -17,9 +16,8 @@ from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.task import Task
 from foretrain.support.answers import Answer, Result, fields_answer, labelled
 from foretrain.support.memory import require_memory
+from foretrain.theory.architecture import FloatArray
 from foretrain.training.gradient_flow import gradient_flow
-
-Array = NDArray[np.float64]
 
 _GRADIENTS = 20_000  # of all data, at most, for one flow
 _POWER_STEPS = 25
@@ -35,8 +33,8 @@ class Forecast(Result):
     ``stability`` is the learning rate times the largest curvature at the end, to be below ``stability_limit``.
     """
 
-    steps: Array
-    losses: Array
+    steps: FloatArray
+    losses: FloatArray
     level: float
     threshold: float
     begins: float
@@ -75,7 +73,7 @@ class Forecast(Result):
         """Whether descent with this learning rate can follow the flow."""
         return self.stability < self.stability_limit
 
-    def loss_at(self, steps: Array) -> Array:
+    def loss_at(self, steps: FloatArray) -> FloatArray:
         """The loss of the flow at other steps (between recorded ones along straight lines)."""
         return np.interp(steps, self.steps, self.losses)
 
@@ -124,7 +122,9 @@ def forecast(
     )
 
 
-def _refined(steps: Array, losses: Array, slopes: Array, parts: int = 8) -> tuple[Array, Array]:
+def _refined(
+    steps: FloatArray, losses: FloatArray, slopes: FloatArray, parts: int = 8
+) -> tuple[FloatArray, FloatArray]:
     """Points inside the long steps of the flow, on Hermite's cubic through values and slopes."""
     from scipy.interpolate import CubicHermiteSpline
 
@@ -137,7 +137,7 @@ def _refined(steps: Array, losses: Array, slopes: Array, parts: int = 8) -> tupl
     return fine, values
 
 
-def first_below(steps: Array, losses: Array, level: float) -> float:
+def first_below(steps: FloatArray, losses: FloatArray, level: float) -> float:
     """When a loss first is at most the level, along straight lines between points; inf if never."""
     under = np.flatnonzero(losses <= level)
     if not len(under):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from foretrain.compare.plateau.prediction import first_below, step_text
@@ -17,8 +16,7 @@ from foretrain.compare.task import Task
 from foretrain.support.arguments import whole_number
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn, torch_generator
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 _LOOKS = 250  # at the loss over all data, until the predicted escape
 _PATIENCE = 2.0  # times the prediction, after which a run is given up
@@ -29,10 +27,10 @@ _GRACE = 50  # steps on top, for networks that escape at once
 class TrainedRuns:
     """Runs of one network: ``steps`` where the loss over all data was looked at, ``losses`` (runs, steps)."""
 
-    steps: Array = field(repr=False)
-    losses: Array = field(repr=False)
+    steps: FloatArray = field(repr=False)
+    losses: FloatArray = field(repr=False)
     predicted: float
-    escapes: Array  # by run; inf: not within the steps
+    escapes: FloatArray  # by run; inf: not within the steps
     diverged: bool  # whether a run blew up instead of learning
 
     @property
@@ -130,7 +128,7 @@ def _run(
     return curve
 
 
-def filled(values: Array, length: int) -> Array:
+def filled(values: FloatArray, length: int) -> FloatArray:
     """Filled up with nan along the last axis."""
     full = np.full((*values.shape[:-1], length), np.nan)
     full[..., : values.shape[-1]] = values

@@ -8,12 +8,10 @@ from itertools import combinations_with_replacement
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.entries import BatchValues, Entry
 from foretrain.compare.trained.goal import Law, moments
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 OBSERVABLES = {
     "mean": "mean over networks of an output on a test input",
@@ -50,7 +48,7 @@ def entries_of(law: Law, depth: int) -> Entries:
     return found + [TrainedEntry(name, depth, pair) for name in names for pair in pairs]
 
 
-def values_of(law: Law, entries: Entries) -> Array:
+def values_of(law: Law, entries: Entries) -> FloatArray:
     """What the theory says."""
     parts = (
         law.mean.reshape(-1),
@@ -66,17 +64,17 @@ def values_of(law: Law, entries: Entries) -> Array:
 class Columns:
     """For each pair of mirrored networks, or each batch: outputs (pairs, tests, outputs) and products by entry."""
 
-    shift: Array
-    own: Array  # (pairs, entries of one output)
-    between: Array  # (pairs, entries of two outputs)
+    shift: FloatArray
+    own: FloatArray  # (pairs, entries of one output)
+    between: FloatArray  # (pairs, entries of two outputs)
 
     @classmethod
-    def of(cls, e: Array, entries: Entries) -> Columns:
+    def of(cls, e: FloatArray, entries: Entries) -> Columns:
         """Of networks (networks, tests, outputs), mirrored ones next to each other; e is less the predicted mean."""
         return cls.with_moments(e, *moments(e), entries)
 
     @classmethod
-    def with_moments(cls, e: Array, own: Array, between: Array, entries: Entries) -> Columns:
+    def with_moments(cls, e: FloatArray, own: FloatArray, between: FloatArray, entries: Entries) -> Columns:
         """The same with products (networks, tests, tests) given."""
         columns = (e, _at(own, "covariance", entries), _at(between, "between", entries))
         return cls(*((column[::2] + column[1::2]) / 2 for column in columns))
@@ -87,10 +85,10 @@ class Columns:
         return cls(*(np.concatenate(column) for column in zip(*(part._all for part in parts))))
 
     @property
-    def _all(self) -> tuple[Array, Array, Array]:
+    def _all(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         return self.shift, self.own, self.between
 
-    def each(self, function: Callable[[Array], Array]) -> Columns:
+    def each(self, function: Callable[[FloatArray], FloatArray]) -> Columns:
         """Columns changed one by one."""
         return Columns(*map(function, self._all))
 
@@ -109,7 +107,7 @@ def pseudo_values(law: Law, batches: Columns, entries: Entries) -> BatchValues:
     return BatchValues.jackknife(lambda means: _estimates(law, Columns(**means), entries), vars(batches))
 
 
-def _estimates(law: Law, columns: Columns, entries: Entries) -> Array:
+def _estimates(law: Law, columns: Columns, entries: Entries) -> FloatArray:
     """Means, and products less products of means: (rows, entries)."""
     own, between = moments(columns.shift)
     parts = (
@@ -120,7 +118,7 @@ def _estimates(law: Law, columns: Columns, entries: Entries) -> Array:
     return np.concatenate(parts, axis=1)
 
 
-def _at(matrices: Array, name: str, entries: Entries) -> Array:
+def _at(matrices: FloatArray, name: str, entries: Entries) -> FloatArray:
     """(…, entries of that name) from (…, tests, tests)."""
     places = np.array([entry.inputs for entry in entries if entry.observable == name]).reshape(-1, 2)
     return np.asarray(matrices[..., places[:, 0].astype(int), places[:, 1].astype(int)])

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.judging.entries import BatchValues
@@ -34,13 +34,12 @@ from foretrain.compare.trained.training import Algorithm
 from foretrain.support.answers import Column, Part, Table
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, seed_text, spawn
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.entry import Learner, LossName
 
 if TYPE_CHECKING:
     import xarray
 
-Array = NDArray[np.float64]
 
 _BATCHES = 200
 _FEWEST_BATCHES = 20
@@ -61,28 +60,28 @@ class TrainedComparison(Comparison):
 
     goal: Goal
     learner: str
-    steps: Array  # (widths,), mean number until the end
+    steps: FloatArray  # (widths,), mean number until the end
     sampled_theory: BatchValues | None = None  # where the law has no closed form
 
     @property
-    def widths(self) -> Array:
+    def widths(self) -> FloatArray:
         """Of the first hidden layer."""
         return np.array([network.hidden_widths[0] for network in self.ladder.networks])
 
     @cached_property
-    def covariance(self) -> Array:
+    def covariance(self) -> FloatArray:
         """Of the limits, with that of the theory where it had to be sampled: (entries, entries)."""
         sampled = self.sampled_theory
         own = super().covariance
         return own if sampled is None else own + sampled.covariance
 
     @property
-    def scaled_deviation(self) -> Array:
+    def scaled_deviation(self) -> FloatArray:
         """n (measured − theory), constant for wide networks: (widths, entries)."""
         return np.asarray(self.widths[:, None] * (self.measured - self.theory))
 
     @property
-    def scaled_deviation_error(self) -> Array:
+    def scaled_deviation_error(self) -> FloatArray:
         """Standard errors of it: (widths, entries)."""
         return np.asarray(self.widths[:, None] * self.measured_error)
 
@@ -274,7 +273,7 @@ def compare_trained(
     )
 
 
-def _units(goal: Goal, entries: Entries) -> Array:
+def _units(goal: Goal, entries: Entries) -> FloatArray:
     """Natural sizes: of the outputs and of their variances."""
     spread = float(goal.law.covariance.diagonal().max())
     size = float(np.abs(goal.law.mean).max() + np.abs(goal.training.targets).max())
@@ -298,7 +297,7 @@ def _ladder(
     return Ladder(*rungs, rounded_up(counts, 2 * batches), "weights", batches)
 
 
-def _counts(networks: Sequence[MLP], inverse: Array, draws: int | Sequence[int]) -> list[int]:
+def _counts(networks: Sequence[MLP], inverse: FloatArray, draws: int | Sequence[int]) -> list[int]:
     """Networks of each width: as given, or shared out so that the limit is sharpest.
 
     A wide network takes longer, by its parameters, but differs less from the others, by 1 / √n.

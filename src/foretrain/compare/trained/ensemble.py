@@ -28,10 +28,8 @@ from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.memory import require_memory
 from foretrain.support.seeds import Seed, spawn, spawn_some, torch_generator
 from foretrain.support.threads import PARTS_AT_ONCE, torch_over_cores
-from foretrain.theory.architecture import MLP, check_network
+from foretrain.theory.architecture import MLP, FloatArray, check_network
 from foretrain.theory.arguments import check_targets, whole
-
-Array = NDArray[np.float64]
 
 Columns = dict[str, NDArray[Any]]
 
@@ -49,11 +47,11 @@ class InitialEnsemble(Result):
     mlp: MLP
     training: Training
     mirrored: bool
-    start: Array  # (networks, D, outputs)
-    offsets: Array | None = None  # (networks, A, outputs): noise of the targets
-    metric: Array | None = None  # Ĝ_ab = C_b + C_W/n σ_a · σ_b of the output: (networks, D, D)
-    kernel_before: Array | None = None  # Ĥ_ij;ab: (networks, outputs, outputs, D, D)
-    free: Array | None = None  # outputs after training if Ĥ stayed as it is: (networks, D, outputs)
+    start: FloatArray  # (networks, D, outputs)
+    offsets: FloatArray | None = None  # (networks, A, outputs): noise of the targets
+    metric: FloatArray | None = None  # Ĝ_ab = C_b + C_W/n σ_a · σ_b of the output: (networks, D, D)
+    kernel_before: FloatArray | None = None  # Ĥ_ij;ab: (networks, outputs, outputs, D, D)
+    free: FloatArray | None = None  # outputs after training if Ĥ stayed as it is: (networks, D, outputs)
 
     @property
     def draws(self) -> int:
@@ -81,10 +79,10 @@ class InitialEnsemble(Result):
 class TrainedEnsemble(InitialEnsemble):
     """The same networks before and after training."""
 
-    end: Array = field(kw_only=True)  # (networks, D, outputs)
-    steps: Array = field(kw_only=True)  # (networks,)
+    end: FloatArray = field(kw_only=True)  # (networks, D, outputs)
+    steps: FloatArray = field(kw_only=True)  # (networks,)
     diverged: NDArray[np.bool_] = field(kw_only=True)  # (networks,)
-    kernel_after: Array | None = None
+    kernel_after: FloatArray | None = None
 
     def _course(self) -> str:
         return f": {self.steps.mean():.0f} steps on average, {int(self.diverged.sum())} diverged"
@@ -184,7 +182,7 @@ class _Work:
     """Draws, trains and reads groups of networks."""
 
     mlp: MLP
-    inputs: Array
+    inputs: FloatArray
     training: Training
     seeds: Sequence[np.random.SeedSequence]  # of networks and of noise
     mirrored: bool
@@ -221,8 +219,8 @@ class _Work:
         networks = draw_networks(self.mlp, numbers, self.seeds[0], mirrored=self.mirrored)
         return networks, self._offsets(numbers)
 
-    def _outputs(self, networks: Networks) -> Array:
-        z: Array = networks.forward(networks.entry(self.inputs)).output.mT.numpy()
+    def _outputs(self, networks: Networks) -> FloatArray:
+        z: FloatArray = networks.forward(networks.entry(self.inputs)).output.mT.numpy()
         return z
 
     def _offsets(self, numbers: range) -> Tensor | None:

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.compare.trained.training import Algorithm, Training
 from foretrain.support.arguments import positive
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.seeds import Seed
-from foretrain.theory.architecture import MLP, check_network
+from foretrain.theory.architecture import MLP, FloatArray, check_network
 from foretrain.theory.arguments import check_targets, whole
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, condition
 from foretrain.theory.prediction.cholesky import check_noise
@@ -31,8 +31,6 @@ from foretrain.theory.prediction.infinite_width.cross_entropy import (
     sum_errors,
 )
 
-Array = NDArray[np.float64]
-
 _STRIDE = 0.25  # of the integrator of the flow, in units of 1 / λ_max: the fastest error is right to 1e-5
 _SAMPLES = 40_000  # of networks of infinite width, where their law has no closed form
 
@@ -47,13 +45,13 @@ class Law:
     (networks, tests, outputs).
     """
 
-    mean: Array = field(repr=False)
-    covariance: Array = field(repr=False)
-    between: Array = field(repr=False)
+    mean: FloatArray = field(repr=False)
+    covariance: FloatArray = field(repr=False)
+    between: FloatArray = field(repr=False)
     statement: str
-    weights: Array | None = field(default=None, repr=False)
+    weights: FloatArray | None = field(default=None, repr=False)
     centred: bool = False
-    samples: Array | None = field(default=None, repr=False)
+    samples: FloatArray | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +59,8 @@ class Goal:
     """A law, and the training by which networks come to obey it as their width grows."""
 
     mlp: MLP  # with the learning rates of the learner
-    X_train: Array = field(repr=False)
-    X_test: Array = field(repr=False)
+    X_train: FloatArray = field(repr=False)
+    X_test: FloatArray = field(repr=False)
     training: Training
     law: Law
 
@@ -113,7 +111,7 @@ def check_learner(learner: Learner, noise: float) -> None:
 
 def _training(
     kernels: OutputKernels,
-    targets: Array,
+    targets: FloatArray,
     algorithm: Algorithm,
     eta: float | None,
     time: float | None,
@@ -204,7 +202,7 @@ def _sampled(kernels: OutputKernels, training: Training, seed: Seed) -> Law:
     return Law(z.mean(axis=0), own.mean(axis=0), between.mean(axis=0), _when(training), samples=z)
 
 
-def moments(e: Array) -> tuple[Array, Array]:
+def moments(e: FloatArray) -> tuple[FloatArray, FloatArray]:
     """For each network the mean over outputs i of e_i e_i, and over i ≠ j of e_i e_j: (networks, tests, tests)."""
     outputs = e.shape[2]
     own = np.einsum("dbi,dci->dbc", e, e, optimize=True)

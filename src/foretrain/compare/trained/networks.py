@@ -14,17 +14,15 @@ from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.compare.build import Network, linear_layers
 from foretrain.compare.ensembles import Parameters, draw_parameters
 from foretrain.compare.torch_activation import torch_activation
 from foretrain.support.seeds import spawn_some
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.training.gradient_flow.nonlinearity import Nonlinearity
 
-Array = NDArray[np.float64]
 SignalAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _BLOCK = 4  # networks that share a stream of random numbers: a seed gives the same networks however they are grouped
@@ -68,7 +66,7 @@ class Networks:
         for mine, theirs in zip((*self.weights, *self.biases), (*others.weights, *others.biases)):
             mine[places] = theirs
 
-    def entry(self, X: Array) -> Trace:
+    def entry(self, X: FloatArray) -> Trace:
         """The pass before the first layer that learns, if that has no skip connection: it never changes."""
         first = next((layer.number for layer in self.mlp.layers if layer.lambda_b or layer.lambda_W), 1)
         stop = first - 1 if not self.mlp.is_residual else 0
@@ -99,7 +97,7 @@ class Networks:
             found.append(field.add_(found[-1], alpha=skip) if skip else field)
         return found
 
-    def kernel(self, X: Array) -> Tensor:
+    def kernel(self, X: FloatArray) -> Tensor:
         """Ĥ_ij;ab of each network (8.16)-(8.18): (networks, outputs, outputs, samples, samples).
 
         The sum over layers of (λ_b + λ_W / n s_a · s_b) times the overlap of the sensitivities of outputs i and j.

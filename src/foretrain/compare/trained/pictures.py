@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.support.answers import BLUE, FAINT, INK, ORANGE, PALETTE, RED, SKY, Axis, Figure, log
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import xarray
 
-Array = NDArray[np.float64]
 
 POSITIONS = ("position_train", "position_test")  # on the axis, where inputs are not numbers themselves
 _KINDS = {"mean": ("mean", BLUE), "covariance": ("covariance", ORANGE), "between": ("between outputs", RED)}
@@ -46,7 +46,7 @@ def finite_figure(datasets: Sequence[xarray.Dataset]) -> Figure:
     return figure
 
 
-def positions(data: xarray.Dataset) -> tuple[str, Array, Array, NDArray[np.intp]]:
+def positions(data: xarray.Dataset) -> tuple[str, FloatArray, FloatArray, NDArray[np.intp]]:
     """The name of the axis, training inputs on it, test inputs from left to right, and the order of the latter."""
     placed = POSITIONS[0] in data
     names = POSITIONS if placed else ("x_train", "x_test")
@@ -55,7 +55,7 @@ def positions(data: xarray.Dataset) -> tuple[str, Array, Array, NDArray[np.intp]
     return "angle of the input" if placed else "input x", trained, asked[order], order
 
 
-def means_of(data: xarray.Dataset, name: str, output: int = 0) -> Array:
+def means_of(data: xarray.Dataset, name: str, output: int = 0) -> FloatArray:
     """The entries of the mean of one output, for every test input: (widths, tests) or (tests,)."""
     chosen = (data.observable.values == "mean") & (data.output_of_entry.values == output)
     return np.asarray(data[name].isel(entry=chosen).values)
@@ -93,7 +93,7 @@ def add_outputs(figure: Figure, data: xarray.Dataset, heading: str = "") -> None
         panel.curve(predicted[own], found[own], "o", label, color, error=spread[own], size=3.5)
 
 
-def _outputs(data: xarray.Dataset) -> tuple[str, Array, Array]:
+def _outputs(data: xarray.Dataset) -> tuple[str, FloatArray, FloatArray]:
     """Which networks, and mean and standard deviation of their outputs by test input."""
     if "network_output" in data:
         outputs = data.network_output.values

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.entries import BatchValues
 from foretrain.compare.trained.columns import Columns, Entries, pseudo_values
@@ -31,9 +30,7 @@ from foretrain.compare.trained.ensemble import (
 from foretrain.compare.trained.goal import Goal, Law
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
-from foretrain.theory.architecture import MLP
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import MLP, FloatArray
 
 UNTRAINED = 8  # for each trained network: together they take about as long as its training
 _CHUNK_BYTES = 1e8  # of kernels and metrics held at once
@@ -105,7 +102,7 @@ def _of_untrained(law: Law, found: InitialEnsemble, entries: Entries) -> Columns
     return _less_mean(law, found.free, entries).plus(_noise(law, found, entries), -1.0)
 
 
-def _less_mean(law: Law, outputs: Array, entries: Entries) -> Columns:
+def _less_mean(law: Law, outputs: FloatArray, entries: Entries) -> Columns:
     return Columns.of(outputs[:, -len(law.mean) :] - law.mean, entries)
 
 
@@ -116,7 +113,7 @@ def _noise(law: Law, found: InitialEnsemble, entries: Entries) -> Columns:
     return Columns.of(linear, entries).plus(expected, -1.0)
 
 
-def _linear_part(law: Law, found: InitialEnsemble) -> Array:
+def _linear_part(law: Law, found: InitialEnsemble) -> FloatArray:
     """l = z_B − P z_A, with the noise of targets, or without the mean over outputs: (networks, tests, outputs)."""
     size = found.trained_inputs
     z = found.start[:, :size]
@@ -127,7 +124,7 @@ def _linear_part(law: Law, found: InitialEnsemble) -> Array:
     return np.asarray(found.start[:, size:] - np.asarray(law.weights) @ z)
 
 
-def _expected_moments(law: Law, found: InitialEnsemble) -> tuple[Array, Array]:
+def _expected_moments(law: Law, found: InitialEnsemble) -> tuple[FloatArray, FloatArray]:
     """E[l_i l_i] and E[l_i l_j] given the hidden layers of each network: Q Ĝ Q and 0, unless outputs are centred."""
     assert law.weights is not None
     assert found.metric is not None

@@ -14,10 +14,10 @@ from torch import Tensor
 from foretrain.compare.trained.networks import Networks, Trace
 from foretrain.support.arguments import not_negative, positive
 from foretrain.support.errors import InputError, unknown_name
+from foretrain.theory.architecture import FloatArray
 from foretrain.theory.arguments import whole
 from foretrain.theory.prediction.entry import LossName
 
-Array = NDArray[np.float64]
 Algorithm = Literal["gradient_descent", "flow"]
 
 TOLERANCE = 1e-8  # of the largest error factor, relative to its start: training has then ended
@@ -42,7 +42,7 @@ class Training:
     its rate: the network itself then ends at a sample of the posterior for noisy targets.
     """
 
-    targets: Array = field(repr=False)  # (training inputs, outputs)
+    targets: FloatArray = field(repr=False)  # (training inputs, outputs)
     eta: float
     algorithm: Algorithm = "gradient_descent"
     time: float | None = None
@@ -92,17 +92,17 @@ class Training:
 class Course:
     """How training went, for each network."""
 
-    steps: Array
+    steps: FloatArray
     diverged: NDArray[np.bool_]
     ended: NDArray[np.bool_]  # whether it was done within the steps that were allowed
 
 
 def train(
     networks: Networks,
-    X: Array,
+    X: FloatArray,
     training: Training,
     offsets: Tensor | None = None,
-    rates: Array | None = None,
+    rates: FloatArray | None = None,
 ) -> Course:
     """Train networks in place on inputs X (training inputs, n_in); each stops when it has ended or runs away.
 
@@ -145,7 +145,7 @@ class _Descent:
     def __init__(
         self,
         networks: Networks,
-        X: Array,
+        X: FloatArray,
         training: Training,
         offsets: Tensor | None,
         rates: Tensor | None,

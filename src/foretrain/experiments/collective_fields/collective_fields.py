@@ -8,15 +8,14 @@ deeper networks learn, the split of the kernel into layers (172) is followed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray
 
 from foretrain.experiments.judgements import claim_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, integer, spawn
@@ -24,7 +23,6 @@ from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
 DEPTHS = (1, 2, 3, 4)
 _SIZES = 2.0 ** np.arange(-16.0, 1.0)  # of steps, in units of the largest stable one
@@ -43,16 +41,11 @@ class Plan:
     every: int
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(6, 16, 48, 300, 6),
-    Scale.PAPER: Plan(40, 64, 256, 2_000, 20),
-}
+PLANS = plans(quick=Plan(6, 16, 48, 300, 6), paper=Plan(40, 64, 256, 2_000, 20))
 
 
 def collective_fields(plan: Plan, seed: int) -> Result:
     """Orders of one-step predictions, mask flips, training without weights, and layers of the kernel."""
-    import xarray
-
     seeds = spawn(seed, len(DEPTHS))
     cases, depths = list(zip(DEPTHS, seeds, strict=True)), xarray.Variable("depth", list(DEPTHS))
     steps = xarray.concat([_steps(plan, *case) for case in track(cases, "depths")], depths)
@@ -64,7 +57,7 @@ def collective_fields(plan: Plan, seed: int) -> Result:
         f"The first-order equations of the fields {word} up to η² for one to four hidden layers while masks stay; "
         "with one hidden layer they are exact, and training without weights gives the outputs of training with them."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, _draw)
 
 
 def _network(plan: Plan, depth: int, seed: Seed) -> tuple[torch.nn.Sequential, torch.Tensor, torch.Tensor]:
@@ -93,8 +86,6 @@ def _largest_rate(model: torch.nn.Sequential, x: torch.Tensor) -> float:
 
 def _steps(plan: Plan, depth: int, seed: Seed) -> xarray.Dataset:
     """Errors of one-step predictions over the changes, of residuals, and of the worst u and b, for many networks."""
-    import xarray
-
     from foretrain.empirical.fields import fields
 
     parts = []
@@ -146,8 +137,6 @@ def _kernel_gap(model: torch.nn.Sequential, x: torch.Tensor, kernel: FloatArray)
 
 def _learning(plan: Plan, depth: int, seed: Seed) -> xarray.Dataset:
     """Loss and share of every layer in the trace of the kernel while a network learns."""
-    import xarray
-
     from foretrain.empirical.fields import record_fields
 
     model, x, y = _network(plan, depth, spawn(seed, 1)[0])
@@ -160,8 +149,6 @@ def _learning(plan: Plan, depth: int, seed: Seed) -> xarray.Dataset:
 
 def _without_weights(plan: Plan, seed: Seed) -> xarray.Dataset:
     """One hidden layer trained with weights, and without by its preactivations and by its activations."""
-    import xarray
-
     from foretrain.empirical.fields import simulate, weight_training
 
     model, x, y = _network(plan, 1, spawn(seed, 1)[0])
@@ -235,10 +222,8 @@ def _draw(data: xarray.Dataset) -> Figure:
     """One-step errors, flips, training without weights, and layers of the kernel."""
     figure = Figure("Collective fields of ReLU networks with L hidden layers", columns=3, size=(16, 9))
     eta, sizes = log("η / largest stable"), data.step_size
-    title, y = (
-        "masks kept: residuals (solid), conjugate fields (dotted)",
-        log("error / linear change", 1e-15, 10),
-    )
+    title = "masks kept: residuals (solid), conjugate fields (dotted)"
+    y = log("error / linear change", 1e-15, 10)
     kept = figure.panel(title, eta, y)
     free = figure.panel("masks free (dotted: kept)", eta, log("error of Δr / Δr", 1e-8, 10))
     flips = figure.panel("mask flips in one step", eta, log("share of masks that flip"))

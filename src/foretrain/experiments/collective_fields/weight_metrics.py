@@ -9,27 +9,25 @@ trained weights get heavy tails, as section 10.3 conjectures: an experiment, not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.judgements import claim_row, computed_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, INK, PALETTE, Axis, Figure, log
 from foretrain.support.seeds import Seed, integer, spawn, torch_generator
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
     from foretrain.empirical.fields import Fields
 
-Array = NDArray[np.float64]
 
 _NETWORKS = {  # widths, whether there are biases
     "relu, unequal widths": ("ReLU", (4, 9, 6, 5, 1), False),
@@ -52,16 +50,11 @@ class Plan:
     every: int
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(40, 64, 3, 400, 20),
-    Scale.PAPER: Plan(200, 300, 4, 4_000, 100),
-}
+PLANS = plans(quick=Plan(40, 64, 3, 400, 20), paper=Plan(200, 300, 4, 4_000, 100))
 
 
 def weight_metrics(plan: Plan, seed: int) -> Result:
     """Splits of kernels, watching inputs, identities of the metrics, and spectra of a network that learns."""
-    import xarray
-
     general, watching, learning = spawn(seed, 3)
     structure = {name: _structure(name, own) for name, own in zip(_NETWORKS, spawn(general, 4), strict=True)}
     data = xarray.merge([_watching(watching), _learning(plan, learning)])
@@ -74,7 +67,7 @@ def weight_metrics(plan: Plan, seed: int) -> Result:
         f"that only watch follow the trained ones to first order; after training layer {first} of "
         f"{data.sizes['layer']} drives {float(last.max()):.0%} of the residual."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, _draw)
 
 
 def _network(kind: str, widths: Sequence[int], biases: bool, seed: Seed) -> torch.nn.Sequential:
@@ -142,14 +135,12 @@ def _transport_gap(found: Fields, vector: torch.Tensor) -> float:
 
 
 def _structure_rows(structure: dict[str, dict[str, float]]) -> list[Row]:
-    rows, identities = (
-        [],
-        {
-            "split": "Σ Q S (172) against automatic gradients, relative",
-            "pullback": "P[I] − G (188)",
-            "transport": "transport operator written out against its recursion (187)",
-        },
-    )
+    rows = []
+    identities = {
+        "split": "Σ Q S (172) against automatic gradients, relative",
+        "pullback": "P[I] − G (188)",
+        "transport": "transport operator written out against its recursion (187)",
+    }
     for name, found in structure.items():
         rows += [computed_row(f"{name}: {told}", 0.0, found[key], _EXACT) for key, told in identities.items()]
         lowest = found["lowest"]
@@ -163,7 +154,6 @@ def _watching(seed: Seed) -> xarray.Dataset:
     import copy
 
     import torch
-    import xarray
 
     from foretrain.empirical.fields import fields
 
@@ -195,7 +185,6 @@ def _watching_rows(data: xarray.Dataset) -> list[Row]:
 def _learning(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Drives, alignments, participation and tails while a ReLU network with mean readout learns."""
     import torch
-    import xarray
 
     from foretrain.empirical.fields import fields, record_fields, tail_p_value
 
@@ -239,10 +228,8 @@ def _learning_rows(data: xarray.Dataset) -> list[Row]:
     share = data.drive / data.drive.sum("layer")
     texts = [", ".join(f"{float(value):.2f}" for value in share.isel(step=place)) for place in ends]
     aligned = [float(data.alignment.isel(step=place).mean()) for place in ends]
-    title, chance = (
-        "relu, p-value of a power law for the random weights of layer 2",
-        float(data.first_tail_p_value),
-    )
+    title = "relu, p-value of a power law for the random weights of layer 2"
+    chance = float(data.first_tail_p_value)
     return [
         *rows,
         Row("relu, shares of the layers in rᵀKr, start → end", texts[0], texts[1]),

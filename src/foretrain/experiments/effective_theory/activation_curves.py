@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import xarray
 
 from foretrain.activations import activation
 from foretrain.experiments.judgements import computed_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import Axis, Figure
 
 # Derivatives of order 0 to 3 at the origin, section 2.2.
@@ -48,7 +46,7 @@ class Plan:
     points: int
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(401), Scale.PAPER: Plan(2001)}
+PLANS = plans(quick=Plan(401), paper=Plan(2001))
 
 
 def activation_curves(plan: Plan, seed: int) -> Result:
@@ -63,7 +61,7 @@ def activation_curves(plan: Plan, seed: int) -> Result:
     verdict = (
         f"{agree} of {len(table)} derivatives at zero and minima of the activations agree with the source."
     )
-    return Result(verdict, table, data, partial(_figure, data))
+    return Result(verdict, table, data, _figure)
 
 
 def _derivative_rows() -> list[Row]:

@@ -8,21 +8,18 @@ posterior. Published numbers of kernels, predictions and losses (10.40)-(10.55) 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray
-from numpy.typing import NDArray
 
 from foretrain.experiments.judgements import computed_row, limit_row, power_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import FAINT, INK, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator, spawn, with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.bayes import bayes_equivalent_rates, bayes_prediction
 from foretrain.theory.prediction.infinite_width import (
     CROSS_ENTROPY,
@@ -39,7 +36,6 @@ from foretrain.theory.prediction.infinite_width import (
 if TYPE_CHECKING:
     from foretrain.compare.trained import TrainedComparison
 
-Array = NDArray[np.float64]
 
 _X = 1.3 * np.array([[1, 0.2, -0.5], [-0.4, 1.1, 0.3], [0.1, -0.6, 1.2], [0.8, 0.7, 0.1], [-0.9, 0.3, 0.8]])
 _Y = np.array([(1.0, -0.5), (-0.7, 0.8), (0.4, 1.2)])
@@ -75,10 +71,7 @@ class Plan:
     bayes_widths: tuple[int, ...] = (32, 64, 128)
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan((32, 64, 128, 256), 60, 2_000),
-    Scale.PAPER: Plan((64, 128, 256, 512, 1024), 400, 40_000),
-}
+PLANS = plans(quick=Plan((32, 64, 128, 256), 60, 2_000), paper=Plan((64, 128, 256, 512, 1024), 400, 40_000))
 
 
 def algorithm_independence(plan: Plan, seed: int) -> Result:
@@ -93,7 +86,7 @@ def algorithm_independence(plan: Plan, seed: int) -> Result:
         f"{data.sizes['schedule']} algorithms end within {furthest:.0e} of one function at infinite width; those of "
         f"real networks end apart by what falls as 1/n; {'all' if good else 'NOT all'} {len(rows)} checks agree."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _network(width: int = 1, outputs: int = 2) -> MLP:
@@ -171,7 +164,7 @@ def _trained_ends(plan: Plan, seed: Seed) -> xarray.Dataset:
     )
 
 
-def _ends(width: int, rate: float | None, draws: int, seed: Seed) -> Array:
+def _ends(width: int, rate: float | None, draws: int, seed: Seed) -> FloatArray:
     """Outputs on the tests after training to the end: (networks, tests, outputs)."""
     from foretrain.compare.trained import Training, train_ensemble
 
@@ -216,10 +209,8 @@ def _posterior_rows(comparison: TrainedComparison, data: xarray.Dataset) -> list
     kernels = output_kernels(bayes_equivalent_rates(_network()), _TRAIN, _TESTS)
     same = np.abs(kernels.Theta_train - kernels.K_train).max()
     judgement = comparison.judgement
-    subject, names = (
-        "last layers of real networks, trained",
-        ("posterior", "posterior_limit", "posterior_error"),
-    )
+    subject = "last layers of real networks, trained"
+    names = ("posterior", "posterior_limit", "posterior_error")
     title = f"{subject}: rms z of means and covariances against the posterior (bound)"
     return [
         computed_row("last layer alone at the rates (10.46): largest |Θ − K|", 0.0, same, 1e-14),

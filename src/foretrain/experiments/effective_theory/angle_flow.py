@@ -6,9 +6,7 @@ three widths, whose angle of the mean metric is extrapolated to infinite width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import xarray
@@ -17,7 +15,7 @@ from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
 from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, INK, ORANGE, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
@@ -46,10 +44,10 @@ class Plan:
     draws: dict[int, int]  # networks of each width
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(1_000, (2, 3, 4, 6), {24: 6_000, 48: 14_000, 96: 6_000}),
-    Scale.PAPER: Plan(100_000, (2, 3, 4, 6, 8), {32: 100_000, 64: 200_000, 128: 80_000}),
-}
+PLANS = plans(
+    quick=Plan(1_000, (2, 3, 4, 6), {24: 6_000, 48: 14_000, 96: 6_000}),
+    paper=Plan(100_000, (2, 3, 4, 6, 8), {32: 100_000, 64: 200_000, 128: 80_000}),
+)
 
 
 def angle_flow(plan: Plan, seed: int) -> Result:
@@ -64,7 +62,7 @@ def angle_flow(plan: Plan, seed: int) -> Result:
         f"signals to {float(data.psi.isel(activation=0, layer=-1).max()):.2g} rad by layer {plan.depth:,} "
         f"(largest |z| of the measured angles {largest.here:.1f})."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _pair(psi: float) -> FloatArray:

@@ -7,7 +7,6 @@ activation shows where it can be met.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +15,7 @@ import xarray
 
 from foretrain.activations import activation
 from foretrain.experiments.judgements import computed_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, Axis, Figure
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.criticality import criticality
@@ -34,7 +33,7 @@ class Plan:
     points: int
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(121), Scale.PAPER: Plan(601)}
+PLANS = plans(quick=Plan(121), paper=Plan(601))
 
 
 def critical_lines(plan: Plan, seed: int) -> Result:
@@ -52,7 +51,7 @@ def critical_lines(plan: Plan, seed: int) -> Result:
         *_rows("tanh", {0.0: 1.0, 0.1: 1.185962, 1.0: 2.554504, 3.0: 5.316211}),
     )
     verdict = "The two lines of tanh meet in one point only, (C_W, C_b) = (1, 0), where the kernel vanishes."
-    return Result(verdict, rows, data, partial(_lines_figure, data))
+    return Result(verdict, rows, data, _lines_figure)
 
 
 def ratio_without_criticality(plan: Plan, seed: int) -> Result:
@@ -71,7 +70,7 @@ def ratio_without_criticality(plan: Plan, seed: int) -> Result:
         Row("softplus has a critical point", 0.0, float(softplus.exists), agrees=not softplus.exists),
     )
     verdict = f"Neither can be made critical. Sigmoid: {sigmoid.reason}; softplus: {softplus.reason}."
-    return Result(verdict, rows, data, partial(_ratio_figure, data, "Activations without criticality"))
+    return Result(verdict, rows, data, partial(_ratio_figure, title="Activations without criticality"))
 
 
 def ratio_half_stable(plan: Plan, seed: int) -> Result:
@@ -89,7 +88,7 @@ def ratio_half_stable(plan: Plan, seed: int) -> Result:
             rows.append(computed_row(title, value, getattr(point, label), 1e-8 * value))
         rows += _neighbour_rows(name)
     verdict = "Both have a half-stable critical point at K* > 0 besides the unstable one at K = 0."
-    return Result(verdict, tuple(rows), data, partial(_ratio_figure, data, "Half-stable criticality"))
+    return Result(verdict, tuple(rows), data, partial(_ratio_figure, title="Half-stable criticality"))
 
 
 def _monomial_rows() -> list[Row]:

@@ -6,15 +6,14 @@ layers with the corrections log(l)/l and 1/l that the theory knows, are put besi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import xarray
 
 from foretrain.experiments.judgements import computed_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import FAINT, INK, PALETTE, Axis, Figure, Panel, log
 from foretrain.support.progress import track
 from foretrain.theory.architecture import MLP, FloatArray
@@ -34,7 +33,7 @@ class Plan:
     depth: int
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(1_000), Scale.PAPER: Plan(100_000)}
+PLANS = plans(quick=Plan(1_000), paper=Plan(100_000))
 
 
 def _cases() -> dict[str, tuple[str, float, float, float]]:
@@ -100,7 +99,7 @@ def depth_laws(plan: Plan, seed: int) -> Result:
         f"{good} of {len(tested)} leading coefficients at depth {plan.depth:,} are those of their universality "
         f"class; fluctuations V / (n K²) grow with depth over width wherever the network is critical."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def leading_coefficient(layer: FloatArray, values: FloatArray) -> float:
@@ -178,10 +177,8 @@ def _figure(data: xarray.Dataset) -> Figure:
     layer = log(r"layer $\ell$")
     title = r"kernel: falls as $1/\ell$, stays, grows as $\ell$, or settles"
     kernel = figure.panel(title, layer, log("kernel $K$"), legend="")
-    title, y = (
-        r"relative fluctuations grow as $\ell/n$ at criticality",
-        Axis(r"$V/(K^2\ell)$", low=0, high=7.5),
-    )
+    title = r"relative fluctuations grow as $\ell/n$ at criticality"
+    y = Axis(r"$V/(K^2\ell)$", low=0, high=7.5)
     fluctuation = figure.panel(title, layer, y, legend="upper left", legend_columns=2)
     title = r"finite-width shift of the mean; $C_W(1+\frac{2}{3n})$ tunes it to $1/\ell$"
     shift = figure.panel(title, layer, log(r"$|G^{\{1\}}|$"), legend="")

@@ -7,20 +7,16 @@ ddNTKs are left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from foretrain.experiments.effective_theory.tensor_statistics import Plan, statistics
-from foretrain.experiments.registry import Result, Scale
+from foretrain.experiments.registry import Result, plans
 from foretrain.theory.asymptotics import dntk_laws
 
 _ALL, _FIRST = ("P", "Q", "R", "S", "T", "U"), ("P", "Q")
 _CLASSES = ("relu", "linear", "tanh", "sin")
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan({"relu": _FIRST, "tanh": _ALL, "gelu": _ALL}, 3, 32, 3_000, 3_000),
-    Scale.PAPER: Plan(
-        {"relu": _FIRST, **dict.fromkeys(("tanh", "sin", "gelu"), _ALL)}, 4, 48, 20_000, 10_000
-    ),
-}
+PLANS = plans(
+    quick=Plan({"relu": _FIRST, "tanh": _ALL, "gelu": _ALL}, 3, 32, 3_000, 3_000),
+    paper=Plan({"relu": _FIRST, **dict.fromkeys(("tanh", "sin", "gelu"), _ALL)}, 4, 48, 20_000, 10_000),
+)
 _TITLE = "Differentials of the tangent kernel: random networks, and growth with depth"
 
 

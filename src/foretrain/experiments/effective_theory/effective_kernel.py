@@ -7,7 +7,6 @@ and what (11.138) leaves of the whole change as its square.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +15,7 @@ import xarray
 
 from foretrain.experiments.judgements import power_row
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, RED, Figure, Panel, log
 from foretrain.support.seeds import spawn, with_seeds
 from foretrain.theory.architecture import MLP
@@ -47,10 +46,10 @@ class Plan:
     draws_by_size: int
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan({2: (128, 256, 512, 1024, 2048, 4096), 3: (32, 64, 128, 256)}, 60, 64, 12),
-    Scale.PAPER: Plan({2: (128, 256, 512, 1024, 2048, 4096, 8192), 3: (64, 128, 256, 512)}, 200, 128, 40),
-}
+PLANS = plans(
+    quick=Plan({2: (128, 256, 512, 1024, 2048, 4096), 3: (32, 64, 128, 256)}, 60, 64, 12),
+    paper=Plan({2: (128, 256, 512, 1024, 2048, 4096, 8192), 3: (64, 128, 256, 512)}, 200, 128, 40),
+)
 
 
 def effective_kernel(plan: Plan, seed: int, parts: Parts) -> Result:
@@ -76,7 +75,7 @@ def effective_kernel(plan: Plan, seed: int, parts: Parts) -> Result:
     data = xarray.merge([named, sized.rename({name: f"sized_{name}" for name in sizes[0].data_vars})])
     data.attrs = {"sized_network": _title(_SIZED), "sized_width": plan.width}
     rows = (*_width_rows(data, _SEEN if seed == _SEEN_SEED else ""), *_size_rows(data))
-    return Result(_verdict(data, rows), rows, data, partial(_figure, data))
+    return Result(_verdict(data, rows), rows, data, _figure)
 
 
 def _title(network: tuple[str, int]) -> str:

@@ -7,25 +7,20 @@ tangent kernel of a network of two hundred layers at the rates of the equivalenc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import xarray
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import draw_limit, infinite_width
 from foretrain.experiments.judgements import computed_row, limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.ntk_shares import contributions, diagonal
-
-Array = NDArray[np.float64]
 
 _DEPTH = 10
 _X = np.array([[1.0, -0.6, 1.2, 0.5]])
@@ -50,10 +45,9 @@ class Plan:
     draws: dict[int, int]  # networks by width
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan({32: 3_000, 64: 1_500, 128: 600}),
-    Scale.PAPER: Plan({64: 30_000, 128: 30_000, 256: 15_000}),
-}
+PLANS = plans(
+    quick=Plan({32: 3_000, 64: 1_500, 128: 600}), paper=Plan({64: 30_000, 128: 30_000, 256: 15_000})
+)
 
 
 def exploding_gradients(plan: Plan, seed: int) -> Result:
@@ -67,7 +61,7 @@ def exploding_gradients(plan: Plan, seed: int) -> Result:
         f"Gradients of real networks {judgement} with the product of χ_⊥: over {_DEPTH} layers of ReLU they fall to "
         f"{ends[0]:.2g}, stay, or grow to {ends[1]:.2g}."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _network(case: str, width: int) -> MLP:
@@ -75,7 +69,7 @@ def _network(case: str, width: int) -> MLP:
     return MLP(name, _DEPTH, width, n_in=_X.shape[1], C_W=C_W)
 
 
-def gradient_squares(mlp: MLP, draws: int, seed: np.random.SeedSequence) -> Array:
+def gradient_squares(mlp: MLP, draws: int, seed: np.random.SeedSequence) -> FloatArray:
     """|dz/db|^2 of every layer of real networks: (networks, layers)."""
     import torch
 

@@ -8,23 +8,22 @@ the metric of both hidden layers. The book (footnote 35) has the earlier of them
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import xarray
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.compare.judging.ladder import extrapolation_weights
 from foretrain.experiments.judgements import limit_row, measured_row
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import FAINT, INK, PALETTE, Axis, Figure, Panel
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.bayes import (
     FiniteBayesPrediction,
     book_posterior_mean,
@@ -32,8 +31,6 @@ from foretrain.theory.prediction.bayes import (
     importance_posterior,
     representation_shift,
 )
-
-Array = NDArray[np.float64]
 
 # The first kernel of the example is [[1, .5, -.3], [.5, .8, .2], [-.3, .2, 1.2]]; the third input is not observed.
 _FIRST = np.array([[1.0, 0.5, -0.3], [0.5, 0.8, 0.2], [-0.3, 0.2, 1.2]])
@@ -86,10 +83,9 @@ class Plan:
     draws: dict[int, int]  # by multiple of the narrowest widths; most where the limit has its noise from
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan({1: 100_000, 2: 500_000, 4: 700_000}),
-    Scale.PAPER: Plan({1: 1_000_000, 2: 5_000_000, 4: 7_000_000}),
-}
+PLANS = plans(
+    quick=Plan({1: 100_000, 2: 500_000, 4: 700_000}), paper=Plan({1: 1_000_000, 2: 5_000_000, 4: 7_000_000})
+)
 
 
 def finite_width_posterior(plan: Plan, seed: int, parts: Parts) -> Result:
@@ -103,7 +99,7 @@ def finite_width_posterior(plan: Plan, seed: int, parts: Parts) -> Result:
     ]
     data = _dataset(measured, tuple(plan.draws))
     rows = _table(data)
-    return Result(_verdict(rows), rows, data, partial(_figure, data))
+    return Result(_verdict(rows), rows, data, _figure)
 
 
 def _measure(case: Case, multiple: int, draws: int, seed: int) -> xarray.Dataset:
@@ -133,7 +129,7 @@ def _entry(values: xarray.DataArray | None) -> float:
     return float(values.values[0, 0])
 
 
-def _values(posterior: xarray.Dataset) -> Array:
+def _values(posterior: xarray.Dataset) -> FloatArray:
     """All quantities in order, of a posterior or of its standard errors."""
     wiring = posterior["wiring"].values[0, :, 0]
     one = [posterior["log_evidence"].item(), *posterior["mean"].values[0], posterior["covariance"].item()]
@@ -144,7 +140,7 @@ def _metrics(metric: xarray.DataArray) -> list[float]:
     return [metric.sel(layer=layer)[pair].item() for layer in (2, 3) for pair in _PAIRS]
 
 
-def _coefficients(case: Case) -> Array:
+def _coefficients(case: Case) -> FloatArray:
     """n times the order 1/n of everything."""
     theory = _theory(case.mlp, case.noise)
     moved = representation_shift(case.mlp, *_DATA, noise=case.noise)["metric"]

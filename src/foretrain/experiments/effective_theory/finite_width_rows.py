@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import xarray
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.compare.judging.ladder import extrapolation_weights
 from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row, measured_row, rows_of
 from foretrain.experiments.registry import Row
+from foretrain.theory.architecture import FloatArray
 from foretrain.theory.prediction.finite_width.projectors import Clock, course_of
-
-Array = NDArray[np.float64]
 
 INTERACTION = "interaction of output 0 at 0"
 _NEAR = 2.0  # standard errors
@@ -171,7 +169,7 @@ def _power_row(data: xarray.Dataset, case: str, observable: str) -> Row:
     return Row(title, -1.0, power.value, power.standard_error, agrees=agrees, note="; ".join(notes))
 
 
-def kernel_deviation(own: xarray.Dataset) -> tuple[Array, Array]:
+def kernel_deviation(own: xarray.Dataset) -> tuple[FloatArray, FloatArray]:
     """Distance of the change of the kernel from theory over its size, by width, noise taken out; and its noise."""
     chosen = own.sel(entry=entries_of(own, "ntk_change"))
     square = ((chosen["measured"] - chosen["theory"]) ** 2).sum("entry").values

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray
-from numpy.typing import NDArray
 
 from foretrain.experiments.effective_theory.finite_width_rows import (
     INTERACTION,
@@ -27,17 +25,16 @@ from foretrain.experiments.effective_theory.finite_width_rows import (
     verdict,
 )
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Scale
+from foretrain.experiments.registry import Result, plans
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, PALETTE, RED, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 
 if TYPE_CHECKING:
     from foretrain.compare.trained.finite.comparison import FiniteComparison
     from foretrain.compare.trained.finite.goal import FiniteAlgorithm
 
-Array = NDArray[np.float64]
 
 _RATE = 1.2
 _ANGLES = np.pi / 3 * np.arange(6) + 0.3
@@ -47,9 +44,9 @@ _RADII = 1.6 * np.array([1.0, 1.15, 0.85, 1.1, 0.9, 1.2])
 class Data(NamedTuple):
     """What is learned, and where it is asked."""
 
-    X_train: Array
-    Y_train: Array
-    X_test: Array
+    X_train: FloatArray
+    Y_train: FloatArray
+    X_test: FloatArray
 
 
 TWO_POINTS = Data(np.array([(-0.1, -0.7), (2.1, 0.25)]), np.array([[-0.3], [1.6]]), np.array([(-1.2, -0.95)]))
@@ -128,8 +125,8 @@ class Plan:
         return special.get(case.label, self.tanh if case.activation == "tanh" else self.sin)
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(
+PLANS = plans(
+    quick=Plan(
         sin={64: 12_000, 128: 12_000, 256: 10_000, 1024: 8_000},
         tanh={128: 8_000, 256: 6_000, 512: 5_000, 1024: 6_000},
         small_steps={64: 4_000, 128: 4_000, 256: 3_000, 1024: 1_200},
@@ -137,7 +134,7 @@ PLANS: Mapping[Scale, Plan] = {
         deep={64: 8_000, 128: 6_000, 256: 2_400},
         deep_tanh={64: 6_000, 128: 4_000, 256: 2_400},
     ),
-    Scale.PAPER: Plan(
+    paper=Plan(
         sin=dict.fromkeys((64, 128, 256, 1024), 60_000),
         tanh=dict.fromkeys((128, 256, 512, 1024), 60_000),
         small_steps={64: 30_000, 128: 30_000, 256: 30_000, 1024: 12_000},
@@ -145,7 +142,7 @@ PLANS: Mapping[Scale, Plan] = {
         deep={64: 60_000, 128: 60_000, 256: 24_000, 512: 8_000},
         deep_tanh={128: 60_000, 256: 24_000, 512: 8_000, 768: 4_000},
     ),
-}
+)
 
 
 def finite_width_training(plan: Plan, seed: int, parts: Parts) -> Result:
@@ -157,7 +154,7 @@ def finite_width_training(plan: Plan, seed: int, parts: Parts) -> Result:
     }
     data = _dataset(comparisons)
     rows = table(data)
-    return Result(verdict(rows), rows, data, partial(_figure, data))
+    return Result(verdict(rows), rows, data, _figure)
 
 
 def compared(case: Case, draws: Draws, seed: Seed, parts: Parts) -> FiniteComparison:
@@ -288,10 +285,8 @@ def _add_limits(figure: Figure, cases: Mapping[str, xarray.Dataset]) -> None:
 def _add_variance(figure: Figure, data: xarray.Dataset) -> None:
     """z-scores of the kernel's variance part at every width: no extrapolation, no fit."""
     title = "kernel's variance part, at each width (band: 2 s.e.)"
-    x, y = (
-        log("n", ticks=data["width"].values),
-        Axis("(measured − theory) / standard error", low=-4.0, high=5.6),
-    )
+    x = log("n", ticks=data["width"].values)
+    y = Axis("(measured − theory) / standard error", low=-4.0, high=5.6)
     panel = figure.panel(title, x, y, legend="upper center", legend_columns=2)
     panel.region(low=-2, high=2)
     panel.level(y=0, width=0.8)

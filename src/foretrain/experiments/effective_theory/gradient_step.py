@@ -8,23 +8,21 @@ follow from Theta and K.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import judge
 from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
 from foretrain.experiments.judgements import computed_row, judgement_rows, limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.gradient_step import ensemble_step
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
     from foretrain.empirical.differentials import StepPrediction
 
-Array = NDArray[np.float64]
 
 _X = np.array([[1.0, 0.2, -0.5], [-0.4, 1.1, 0.3], [0.1, -0.6, 1.2], [0.8, 0.7, 0.1], [-0.9, 0.3, 0.8]])
 _Y = np.array([[1.0], [-0.7], [0.4]])  # of the first three inputs; the others are only watched
@@ -50,10 +47,9 @@ class Plan:
     draws: dict[int, int]  # networks by width
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan({16: 8_000, 32: 8_000, 64: 6_000}),
-    Scale.PAPER: Plan({32: 40_000, 64: 30_000, 128: 20_000}),
-}
+PLANS = plans(
+    quick=Plan({16: 8_000, 32: 8_000, 64: 6_000}), paper=Plan({32: 40_000, 64: 30_000, 128: 20_000})
+)
 
 
 def network(width: int) -> MLP:
@@ -73,7 +69,7 @@ def gradient_step(plan: Plan, seed: int) -> Result:
         f"Steps of real networks {word} with the tangent kernel to first order in η and with its differentials "
         f"beyond it; at η = 2/λ_max first order is wrong by {wrong:.0%} of the change of the outputs."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _one_network(seed: Seed) -> xarray.Dataset:
@@ -137,7 +133,7 @@ def _ensembles(draws: dict[int, int], seed: Seed) -> xarray.Dataset:
     return limits_of_batches(list(draws), batches, theory, "moment", labels)
 
 
-def _slopes(mlp: MLP, draws: int, seed: Seed) -> Array:
+def _slopes(mlp: MLP, draws: int, seed: Seed) -> FloatArray:
     """(z(eta) - z(-eta)) / 2 eta of so many networks after real steps forth and back: (draws, inputs)."""
     import torch
 
@@ -164,7 +160,7 @@ def _move(groups: list[dict[str, Any]], steps: float) -> None:
             parameter -= steps * group["lr"] * parameter.grad
 
 
-def _theory() -> tuple[list[str], Array]:
+def _theory() -> tuple[list[str], FloatArray]:
     """The same at infinite width, for eta = 1 (7.20)."""
     step = ensemble_step(network(1), _X[:_TRAINED], _Y, 1.0, _X[_TRAINED:])
     names = [

@@ -8,26 +8,21 @@ is measured at three widths, extrapolated to infinite width, and put beside (6.7
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
 from foretrain.experiments.judgements import computed_row, limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, INK, PALETTE, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.ensembles import Ensemble
 from foretrain.theory.prediction.bayes import hebbian_variance
-
-Array = NDArray[np.float64]
 
 _DEPTH = 6
 _SEEN = np.array([0.0, 0.2, 0.35, 0.5, 0.65])  # of a neuron whose deviation is 0.32
@@ -43,10 +38,10 @@ class Plan:
     method: str  # by metrics alone, which is exact at any width, or with all weights drawn
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan({48: 400_000, 96: 400_000, 192: 300_000}, "conditional"),
-    Scale.PAPER: Plan({64: 600_000, 128: 300_000, 256: 100_000}, "weights"),
-}
+PLANS = plans(
+    quick=Plan({48: 400_000, 96: 400_000, 192: 300_000}, "conditional"),
+    paper=Plan({64: 600_000, 128: 300_000, 256: 100_000}, "weights"),
+)
 
 
 def hebbian_association(plan: Plan, seed: int) -> Result:
@@ -71,7 +66,7 @@ def hebbian_association(plan: Plan, seed: int) -> Result:
         f"What one neuron does tells of another by 1/n: real networks {word} with "
         f"(6.78), {apart:.0f} standard errors from independence."
     )
-    return Result(verdict, tuple(rows), data, partial(_figure, data))
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _network(width: int) -> MLP:
@@ -89,7 +84,7 @@ def _limits(plan: Plan, seed: Seed) -> xr.Dataset:
     return limits_of_batches(list(plan.draws), batches, theory, "seen", _SEEN)
 
 
-def shifts(G: Array) -> Array:
+def shifts(G: FloatArray) -> FloatArray:
     """E[z_2² | z_1] - E z² for every seen z_1, from draws of the metric: one batch of networks."""
     weight = np.exp(-(_SEEN[:, None] ** 2) / (2 * G)) / np.sqrt(G)
     return np.asarray((weight * G).mean(axis=1) / weight.mean(axis=1) - G.mean())

@@ -8,9 +8,8 @@ order where there are two hidden layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import xarray as xr
@@ -20,14 +19,12 @@ from foretrain.activations import Activation, activation
 from foretrain.compare.judging.agreement import judge
 from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
 from foretrain.experiments.judgements import judgement_rows, limit_row, rows_of
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import FAINT, PALETTE, RED, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.infinite_width import hidden_update
-
-Array = NDArray[np.float64]
 
 _X = 1.3 * np.array([[1, 0.2, -0.5], [-0.4, 1.1, 0.3], [0.1, -0.6, 1.2], [0.8, 0.7, 0.1]])
 _Y = np.array([[1.0], [-0.7], [0.4]])  # of the first three inputs; the last is only watched
@@ -44,10 +41,9 @@ class Plan:
     draws: dict[int, int]  # networks by width
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan({32: 16_000, 64: 12_000, 128: 8_000}),
-    Scale.PAPER: Plan({64: 40_000, 128: 30_000, 256: 20_000}),
-}
+PLANS = plans(
+    quick=Plan({32: 16_000, 64: 12_000, 128: 8_000}), paper=Plan({64: 40_000, 128: 30_000, 256: 20_000})
+)
 
 
 @cache
@@ -79,10 +75,10 @@ def hidden_updates(plan: Plan, seed: int) -> Result:
         f"n times mean and covariance of the hidden updates {'agree' if good else 'do NOT agree'} with the theory; "
         f"(10.12) as printed is up to {far:.0f} standard errors off where there are two hidden layers."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
-def updates(mlp: MLP, numbers: range, seed: np.random.SeedSequence) -> Array:
+def updates(mlp: MLP, numbers: range, seed: np.random.SeedSequence) -> FloatArray:
     """d z^(L-1) / d eta at eta = 0 of real networks: (networks, neurons, inputs)."""
     import torch
 
@@ -129,7 +125,7 @@ def _pairs() -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return np.triu_indices(len(_X))
 
 
-def _moments(changes: Array) -> Array:
+def _moments(changes: FloatArray) -> FloatArray:
     """Means and second moments over networks and neurons; different neurons are uncorrelated at this order."""
     flat = changes.reshape(-1, len(_X))
     square = flat.T @ flat / len(flat)

@@ -8,20 +8,17 @@ is extrapolated to infinite width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.experiments.judgements import computed_row, measured_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axis, Figure, log
 from foretrain.support.seeds import Seed, spawn
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.infinite_width import (
     expanded_mean_as_printed,
     expanded_prediction,
@@ -33,7 +30,6 @@ from foretrain.theory.prediction.infinite_width import (
 if TYPE_CHECKING:
     from foretrain.compare.trained import TrainedComparison
 
-Array = NDArray[np.float64]
 
 _MIDDLE = np.array([1.0, 0.3, -0.5])
 _APART = {"unequal norms": np.array([0.2, 1.0, 0.3]), "equal norms": np.array([0.2, 1.0, 1.0])}
@@ -62,7 +58,7 @@ class Plan:
     linear_width: int = 4
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(800, 20), Scale.PAPER: Plan(20_000, 200)}
+PLANS = plans(quick=Plan(800, 20), paper=Plan(20_000, 200))
 
 
 def interpolation(plan: Plan, seed: int) -> Result:
@@ -77,14 +73,14 @@ def interpolation(plan: Plan, seed: int) -> Result:
         f"expansion and trained tanh networks {'agree' if False not in good else 'do NOT agree'} "
         "with the exact bend, of which (10.117) as printed has four times as much."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _network(width: int = 1) -> MLP:
     return MLP("tanh", 3, width, n_in=3, C_b=0.1, C_W=1.3, lambda_b=0.2, lambda_W=0.8)
 
 
-def _apart(norms: str, distance: float) -> Array:
+def _apart(norms: str, distance: float) -> FloatArray:
     """Equal norms: at right angles to the middle."""
     direction = _APART[norms]
     if norms == "equal norms":
@@ -92,7 +88,7 @@ def _apart(norms: str, distance: float) -> Array:
     return distance * direction
 
 
-def _pair(gap: Array) -> tuple[Array, Array]:
+def _pair(gap: FloatArray) -> tuple[FloatArray, FloatArray]:
     return _MIDDLE + gap / 2, _MIDDLE - gap / 2
 
 
@@ -155,7 +151,7 @@ def _power_rows(data: xr.Dataset) -> list[Row]:
     return [*rows, computed_row(f"{title} in the variance", 4.0, _power(one.variance), _POWER_ERROR, note)]
 
 
-def _line(places: Array) -> tuple[Array, Array]:
+def _line(places: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Training inputs x_+ and x_-, and inputs at these places of the line through them."""
     train = np.stack(_pair(_apart("unequal norms", 1.0)))
     return train, places[:, None] * train[0] + (1 - places[:, None]) * train[1]
@@ -207,7 +203,7 @@ def _trained_table(found: TrainedComparison) -> xr.Dataset:
     pair = _pair(_apart("unequal norms", 1.0))
     places = np.flatnonzero(found.of("mean"))
 
-    def bend(s: Array, mean: Array) -> Array:
+    def bend(s: FloatArray, mean: FloatArray) -> FloatArray:
         return np.asarray(mean - s * _TARGETS[0] - (1 - s) * _TARGETS[1])
 
     exact = on_the_line(_network(), *pair, *_TARGETS, fine).mean.values[:, 0]

@@ -6,7 +6,6 @@ and put beside the recursions (4.118), (4.119) and (4.115).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +18,7 @@ from foretrain.compare.judging.agreement import Judgement
 from foretrain.experiments.effective_theory.tensor_statistics import judgement_of
 from foretrain.experiments.effective_theory.width_limits import draw_limit
 from foretrain.experiments.judgements import add_scores, judgement_rows
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Axis, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import with_seeds
@@ -39,10 +38,10 @@ class Plan:
     method: str
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(("tanh", "gelu"), 6_000, "weights"),
-    Scale.PAPER: Plan(("tanh", "relu", "gelu", "sin", "swish"), 100_000, "weights"),
-}
+PLANS = plans(
+    quick=Plan(("tanh", "gelu"), 6_000, "weights"),
+    paper=Plan(("tanh", "relu", "gelu", "sin", "swish"), 100_000, "weights"),
+)
 
 
 def layer_statistics(plan: Plan, seed: int) -> Result:
@@ -58,7 +57,7 @@ def layer_statistics(plan: Plan, seed: int) -> Result:
     exact = all(each.exact_agrees for each in found.values())
     word = "agree" if judgement.agrees and exact else "do not agree"
     verdict = f"K, V and G1 of random networks of depth {_DEPTH} {word} with the recursions ({judgement})."
-    return Result(verdict, _table(judgement, found), data, partial(_figure, data, judgement))
+    return Result(verdict, _table(judgement, found), data, partial(_figure, judgement=judgement))
 
 
 def _dataset(found: dict[str, Comparison]) -> xr.Dataset:

@@ -8,24 +8,21 @@ then networks are trained on two moons by each rule, beside the loss that the fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.experiments.judgements import computed_row, limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, ORANGE, RED, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import generator, integer, spawn, with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.flow import flow
 from foretrain.theory.learning_rates import recommended
 from foretrain.theory.ntk_shares import contributions, diagonal
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
 
     from foretrain.compare.build import Network
 
-Array = NDArray[np.float64]
 
 _DEPTH = 30
 _ACTIVATIONS = ("tanh", "relu")
@@ -59,10 +55,10 @@ class Plan:
     train_width: int
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan((72, 108, 216), (200, 160, 80), 150, 3, 72),
-    Scale.PAPER: Plan((120, 240, 480), (3000, 2000, 1000), 1000, 8, 240),
-}
+PLANS = plans(
+    quick=Plan((72, 108, 216), (200, 160, 80), 150, 3, 72),
+    paper=Plan((120, 240, 480), (3000, 2000, 1000), 1000, 8, 240),
+)
 
 
 def learning_rate_scaling(plan: Plan, seed: int) -> Result:
@@ -82,10 +78,10 @@ def learning_rate_scaling(plan: Plan, seed: int) -> Result:
         losses += _train_all(networks, X, y, plan, training)
     data = _dataset(shares, losses, plan)
     rows = _table(data)
-    return Result(_verdict(data, rows), rows, data, partial(_figure, data))
+    return Result(_verdict(data, rows), rows, data, _figure)
 
 
-def _two_moons(source: np.random.Generator) -> tuple[Array, Array]:
+def _two_moons(source: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """Two interleaved half circles with mean square coordinate one, and targets ±1."""
     angle = np.pi * source.uniform(0, 1, _SAMPLES)
     label = np.where(np.arange(_SAMPLES) < _SAMPLES // 2, 1.0, -1.0)
@@ -94,7 +90,7 @@ def _two_moons(source: np.random.Generator) -> tuple[Array, Array]:
     return x / np.sqrt(np.mean(x**2)), label[:, None]
 
 
-def _with_rule(name: str, rule: str, width: int, X: Array) -> MLP:
+def _with_rule(name: str, rule: str, width: int, X: FloatArray) -> MLP:
     """A critical network whose rates follow a rule, scaled to the mean tangent kernel of the recommended ones."""
     critical = MLP.critical(name, _DEPTH, width, n_in=X.shape[1])
     if rule == "recommended":
@@ -105,12 +101,12 @@ def _with_rule(name: str, rule: str, width: int, X: Array) -> MLP:
     return other.replace(lambda_b=scale, lambda_W=[scale * weight for weight in weights])
 
 
-def _terms(mlp: MLP, X: Array) -> Array:
+def _terms(mlp: MLP, X: FloatArray) -> FloatArray:
     """The terms of (9.28) averaged over inputs: (L, 2)."""
     return np.asarray(contributions(mlp, diagonal(mlp, X).factors).mean(axis=2))
 
 
-def _gradient_norms(mlp: MLP, X: Array, draws: int, seed: np.random.SeedSequence) -> Array:
+def _gradient_norms(mlp: MLP, X: FloatArray, draws: int, seed: np.random.SeedSequence) -> FloatArray:
     """Mean over inputs of |dz/db|^2 and |dz/dW|^2 / n_{l-1} of random networks: (draws, L, 2)."""
     import torch
 
@@ -126,7 +122,7 @@ def _gradient_norms(mlp: MLP, X: Array, draws: int, seed: np.random.SeedSequence
     return found
 
 
-def _norms(network: Network, x: torch.Tensor) -> Array:
+def _norms(network: Network, x: torch.Tensor) -> FloatArray:
     """From the sensitivity of the output to each preactivation, for all inputs in one backward pass."""
     import torch
 
@@ -138,7 +134,9 @@ def _norms(network: Network, x: torch.Tensor) -> Array:
     return np.asarray(torch.stack([bias.mean(dim=1), weight.mean(dim=1)], dim=1).numpy())
 
 
-def _extrapolated_shares(mlp: MLP, widths: tuple[int, ...], norms: list[Array]) -> tuple[Array, Array]:
+def _extrapolated_shares(
+    mlp: MLP, widths: tuple[int, ...], norms: list[FloatArray]
+) -> tuple[FloatArray, FloatArray]:
     """Shares of layers and groups as ratios of means, in the limit of infinite width, and their errors: (L, 2)."""
     rates = np.stack([mlp.lambda_b, mlp.lambda_W], axis=1)
     values, errors = [], []
@@ -154,13 +152,13 @@ def _extrapolated_shares(mlp: MLP, widths: tuple[int, ...], norms: list[Array]) 
 
 
 def _train_all(
-    networks: dict[str, MLP], X: Array, y: Array, plan: Plan, seed: np.random.SeedSequence
-) -> list[tuple[Array, Array]]:
+    networks: dict[str, MLP], X: FloatArray, y: FloatArray, plan: Plan, seed: np.random.SeedSequence
+) -> list[tuple[FloatArray, FloatArray]]:
     """By rule, losses (networks, steps + 1) from the same initial networks, and what the kernel predicts."""
     best = networks["recommended"]
     eta = _STEP / (float(_terms(best, X).sum()) * len(X))
     seeds = [integer(own) for own in spawn(seed, plan.trained)]
-    found: list[tuple[Array, Array]] = []
+    found: list[tuple[FloatArray, FloatArray]] = []
     for rule, mlp in networks.items():
         same = np.allclose(mlp.lambda_b, best.lambda_b) and np.allclose(mlp.lambda_W, best.lambda_W)
         if rule == "uniform" and same:
@@ -171,7 +169,7 @@ def _train_all(
     return found
 
 
-def _train(mlp: MLP, X: Array, y: Array, eta: float, steps: int, seed: int) -> Array:
+def _train(mlp: MLP, X: FloatArray, y: FloatArray, eta: float, steps: int, seed: int) -> FloatArray:
     import torch
 
     from foretrain.compare.build import build, parameter_groups
@@ -189,7 +187,7 @@ def _train(mlp: MLP, X: Array, y: Array, eta: float, steps: int, seed: int) -> A
     return losses
 
 
-def _kernel_losses(mlp: MLP, X: Array, y: Array, eta: float, steps: int) -> Array:
+def _kernel_losses(mlp: MLP, X: FloatArray, y: FloatArray, eta: float, steps: int) -> FloatArray:
     """Mean loss at infinite width: errors ~ N(-y, K) shrink by 1 - eta Theta at every step (section 10.2)."""
     found = flow(mlp, X, ["K", "Theta"])
     K, Theta = (found[name].sel(layer=mlp.depth).values for name in ("K", "Theta"))
@@ -200,9 +198,11 @@ def _kernel_losses(mlp: MLP, X: Array, y: Array, eta: float, steps: int) -> Arra
 
 
 def _dataset(
-    shares: list[tuple[Array, Array, Array]], losses: list[tuple[Array, Array]], plan: Plan
+    shares: list[tuple[FloatArray, FloatArray, FloatArray]],
+    losses: list[tuple[FloatArray, FloatArray]],
+    plan: Plan,
 ) -> xr.Dataset:
-    def table(values: tuple[Array, ...]) -> Array:
+    def table(values: tuple[FloatArray, ...]) -> FloatArray:
         return np.stack(values).reshape(len(_ACTIVATIONS), -1, *values[0].shape)
 
     dims = ("activation", "share_rule", "layer", "group")

@@ -8,7 +8,7 @@ With K the first layer's covariance (4.8), for every width n_1 of the first laye
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations_with_replacement, product
@@ -18,7 +18,7 @@ import xarray as xr
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.judgements import add_scores, agreement_rows, limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.gaussian import expectations_at
 from foretrain.support.answers import FAINT, PALETTE, Axis, Figure, Panel
 from foretrain.support.progress import track
@@ -44,10 +44,10 @@ class Plan:
     draws: int
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(("tanh", "relu", "gelu"), (3, 8), 60_000),
-    Scale.PAPER: Plan(("tanh", "relu", "gelu", "sin", "swish", "softplus"), (1, 3, 8, 32), 400_000),
-}
+PLANS = plans(
+    quick=Plan(("tanh", "relu", "gelu"), (3, 8), 60_000),
+    paper=Plan(("tanh", "relu", "gelu", "sin", "swish", "softplus"), (1, 3, 8, 32), 400_000),
+)
 
 
 def metric_fluctuations(plan: Plan, seed: int) -> Result:
@@ -75,7 +75,7 @@ def metric_fluctuations(plan: Plan, seed: int) -> Result:
         attrs={"C_b": _C_B, "C_W": _C_W, "draws": plan.draws, "outputs": _OUTPUTS},
     )
     data["z"] = (data.measured - data.theory) / data.standard_error
-    return Result(_verdict(data), _table(data), data, partial(_figure, data))
+    return Result(_verdict(data), _table(data), data, _figure)
 
 
 def _exact(mlp: MLP, X: FloatArray) -> FloatArray:

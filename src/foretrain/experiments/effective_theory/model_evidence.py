@@ -8,20 +8,17 @@ diagonal of the kernel, not into the variance of the last bias, as footnote 6 ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.experiments.judgements import computed_row, limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, PALETTE, RED, Axis, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.ensembles import Ensemble
 from foretrain.theory.prediction.bayes import (
     bayes_prediction,
@@ -30,8 +27,6 @@ from foretrain.theory.prediction.bayes import (
     finite_bayes_prediction,
     log_evidence,
 )
-
-Array = NDArray[np.float64]
 
 _DIGITS = 6e-7
 _DEPTHS = (5, 20, 50)
@@ -73,7 +68,7 @@ class Plan:
     points: int  # of scans
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(200_000, 61), Scale.PAPER: Plan(3_000_000, 301)}
+PLANS = plans(quick=Plan(200_000, 61), paper=Plan(3_000_000, 301))
 
 
 def model_evidence(plan: Plan, seed: int) -> Result:
@@ -86,16 +81,16 @@ def model_evidence(plan: Plan, seed: int) -> Result:
         f"Evidences {'agree' if good else 'do NOT all agree'} with published numbers and with random networks; at "
         f"depth 50 that of ReLU is largest at C_W = {best:.3g}, and noise on targets adds to the diagonal of K."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
-def _single(name: str, C_W: tuple[float, ...] | Array) -> xr.DataArray:
+def _single(name: str, C_W: tuple[float, ...] | FloatArray) -> xr.DataArray:
     """Log evidence of one input by depth and C_W."""
     found = evidence_scan(MLP(name, 2, 1), [[1.0]], [1.0], C_W=C_W, depth=_DEPTHS)
     return found["log_evidence"].isel(C_b=0, drop=True)
 
 
-def _pair(targets: tuple[float, float], C_W: tuple[float, ...] | Array) -> xr.Dataset:
+def _pair(targets: tuple[float, float], C_W: tuple[float, ...] | FloatArray) -> xr.Dataset:
     """Log evidence of two similar inputs by C_W, as it is and with the best output scale."""
     return evidence_scan(MLP("tanh", _PAIR_DEPTH, 1, C_b=_PAIR_BIAS), _PAIR, list(targets), C_W=C_W)
 

@@ -7,16 +7,14 @@ for scale-invariant networks in the limit of large width and depth, nor for tanh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
 import xarray as xr
 
 from foretrain.experiments.judgements import agreement_rows, computed_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axis, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, with_seeds
@@ -59,7 +57,7 @@ class Plan:
     tanh_draws: int
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(6_000, 40_000), Scale.PAPER: Plan(60_000, 400_000)}
+PLANS = plans(quick=Plan(6_000, 40_000), paper=Plan(60_000, 400_000))
 
 
 def mutual_information(plan: Plan, seed: int) -> Result:
@@ -72,7 +70,7 @@ def mutual_information(plan: Plan, seed: int) -> Result:
         "The exact information between neurons grows with depth without a maximum; the truncated series peaks at r*, "
         f"where the exact one is {ratio:.2g} times as large, and is negative beyond 3/2 r*."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _curves() -> xr.Dataset:
@@ -235,10 +233,8 @@ def _figure(data: xr.Dataset) -> Figure:
     figure = Figure(title, size=(17.0, 5.0))
     for m in _GROUPS:
         _add_spreads(figure, data.sel(neurons=m), m)
-    title, across = (
-        f"tanh networks of width {_TANH_WIDTH}: no maximum",
-        Axis("layer", low=0, high=max(_TANH) + 1),
-    )
+    title = f"tanh networks of width {_TANH_WIDTH}: no maximum"
+    across = Axis("layer", low=0, high=max(_TANH) + 1)
     panel = figure.panel(title, x=across, y=Axis("nats", low=-0.15, high=1.0))
     layer, nu = np.linspace(1, max(_TANH), 400), fluctuation_rate("tanh")
     for m, color in zip(_GROUPS, (BLUE, ORANGE)):

@@ -9,9 +9,8 @@ inputs. For rates equal in all layers (10.80) lacks a term. Real networks, train
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,7 @@ import xarray as xr
 from foretrain.activations import Activation, activation
 from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
 from foretrain.experiments.judgements import computed_row, measured_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
@@ -62,10 +61,7 @@ class Plan:
     widths: tuple[int, ...] = (32, 64, 128)
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(3_000, 20_000, 600),
-    Scale.PAPER: Plan(20_000, 100_000, 8_000),
-}
+PLANS = plans(quick=Plan(3_000, 20_000, 600), paper=Plan(20_000, 100_000, 8_000))
 
 
 @cache
@@ -88,7 +84,7 @@ def nearby_inputs(plan: Plan, seed: int) -> Result:
         "miss the biases' term, and real trained networks "
         f"{'agree' if all(each.agrees for each in trained.values()) else 'do NOT agree'} with the measure."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _smooth_flows(depth: int) -> xr.Dataset:
@@ -241,11 +237,9 @@ def _trained_rows(found: dict[str, TrainedComparison]) -> list[Row]:
         title = f"{name}, trained on one input: rms z of means and variances (bound)"
         rows.append(Row(title, judgement.rms_bound, judgement.rms, agrees=bool(each.agrees)))
         for angle, place in zip(_TRAINED_ANGLES, np.flatnonzero(each.of("mean")), strict=True):
-            expected, here, error = (
-                _measure(each.mlp, angle),
-                each.limit[place] - 1,
-                each.standard_error[place],
-            )
+            expected = _measure(each.mlp, angle)
+            here = each.limit[place] - 1
+            error = each.standard_error[place]
             title = f"{name}, trained: robustness at {angle:g} rad"
             rows.append(measured_row(title, expected, here, error, judgement.bound))
     return rows

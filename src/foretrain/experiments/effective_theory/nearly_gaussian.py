@@ -9,24 +9,21 @@ cumulants of order 2m are of order epsilon^(m-1) (1.83).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import decorrelated, judge
 from foretrain.experiments.judgements import computed_row, judgement_rows
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.gaussian import cumulants
 from foretrain.gaussian.action import EvenAction, QuarticAction
 from foretrain.support.answers import BLUE, FAINT, INK, ORANGE, PALETTE, Axis, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 _QUANTITIES = ("Z / sqrt(2πK)", "two-point", "connected four-point / -g")
 _HALVED = 2.0 ** -np.arange(1.0, 9.0)  # couplings in units of the first
@@ -48,7 +45,7 @@ class Plan:
     draws: int
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(8_000_000), Scale.PAPER: Plan(100_000_000)}
+PLANS = plans(quick=Plan(8_000_000), paper=Plan(100_000_000))
 
 
 def nearly_gaussian(plan: Plan, seed: int) -> Result:
@@ -70,7 +67,7 @@ def nearly_gaussian(plan: Plan, seed: int) -> Result:
         f"and at g = {_SERIES[-1]:g} no order of the series is better than "
         f"{float(data.series_error.sel(series_coupling=_SERIES[-1]).min()):.1g}."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def exact_moments(action: EvenAction, orders: tuple[int, ...]) -> list[float]:
@@ -191,7 +188,7 @@ def _correlators(draws: int, seed: Seed) -> xr.Dataset:
     return data.assign(independent=("direction", independent)).assign_coords(correlator=labels)
 
 
-def _exact_correlators(action: QuarticAction) -> tuple[list[str], Array, Array, Array]:
+def _exact_correlators(action: QuarticAction) -> tuple[list[str], FloatArray, FloatArray, FloatArray]:
     """Labels, and correlators by integration, to first order and without a coupling."""
     moment = cache(partial(exact_moment, action))
     labels = ["".join(str(i + 1) for i in indices) for indices in (*_PAIRS, *_FOURS)]
@@ -203,7 +200,7 @@ def _exact_correlators(action: QuarticAction) -> tuple[list[str], Array, Array, 
     return labels, exact, first, gaussian
 
 
-def _sample_correlators(action: QuarticAction, draws: int, seed: Seed) -> Array:
+def _sample_correlators(action: QuarticAction, draws: int, seed: Seed) -> FloatArray:
     """The same correlators in each of some batches; Gaussian draws are accepted with probability exp(-V z^4 / 24)."""
     source, root = generator(seed), np.linalg.cholesky(action.K)
     found = []

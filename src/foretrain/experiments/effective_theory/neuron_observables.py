@@ -8,27 +8,24 @@ zero runs with m as m (m + 2): neurons that are traced out change the couplings 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import judge
 from foretrain.experiments.effective_theory.width_limits import limits_of_batches
 from foretrain.experiments.judgements import judgement_rows, limit_row, rows_of
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Figure, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.ensembles import Ensemble
 from foretrain.theory.finite_width import covariance_of, layer_statistics, mean_of
 
-Array = NDArray[np.float64]
-Given = Callable[[Array], Array]
+Given = Callable[[FloatArray], FloatArray]
 
 _LAYER = 4
 _X = [[1.1, -0.7]]
@@ -52,10 +49,10 @@ class Plan:
     method: str
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan({48: 300_000, 96: 300_000, 192: 300_000}, "conditional"),
-    Scale.PAPER: Plan({48: 500_000, 96: 400_000, 192: 200_000}, "weights"),
-}
+PLANS = plans(
+    quick=Plan({48: 300_000, 96: 300_000, 192: 300_000}, "conditional"),
+    paper=Plan({48: 500_000, 96: 400_000, 192: 200_000}, "weights"),
+)
 
 
 def neuron_observables(plan: Plan, seed: int) -> Result:
@@ -70,7 +67,7 @@ def neuron_observables(plan: Plan, seed: int) -> Result:
         f"Functions of one, two and up to {_GROUPS[-1]} neurons of random networks {word} with the order 1/n "
         f"(largest |z| {worst:.1f})."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _network(name: str, width: int) -> MLP:
@@ -85,7 +82,7 @@ def _labels() -> list[str]:
     ]
 
 
-def changes(G: Array, K: float) -> Array:
+def changes(G: FloatArray, K: float) -> FloatArray:
     """What these draws of the metric say of all observables, less infinite width."""
     means = {name: given(G) for name, (_, given) in _FUNCTIONS.items()}
     one = [values.mean() - float(_FUNCTIONS[name][1](np.array(K))) for name, values in means.items()]
@@ -94,7 +91,7 @@ def changes(G: Array, K: float) -> Array:
     return np.array([*one, *two, *density])
 
 
-def _theory(name: str) -> tuple[float, Array]:
+def _theory(name: str) -> tuple[float, FloatArray]:
     """K, and the coefficients of 1/n in the order of the labels."""
     n = 10**6
     mlp = _network(name, n)

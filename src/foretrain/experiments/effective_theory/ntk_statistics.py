@@ -6,18 +6,16 @@ beside the recursions; the ratios (9.23)-(9.25) of one input are followed to gre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from foretrain.experiments.effective_theory.tensor_statistics import Plan, statistics
-from foretrain.experiments.registry import Result, Scale
+from foretrain.experiments.registry import Result, plans
 from foretrain.theory.asymptotics import ntk_laws
 
 _NAMES = ("Theta", "H1", "D", "F", "A", "B")
 _CLASSES = ("linear", "relu", "tanh", "sin")
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(dict.fromkeys(("relu", "tanh", "gelu"), _NAMES), 4, 32, 7_000, 3_000),
-    Scale.PAPER: Plan(dict.fromkeys(("relu", "tanh", "sin", "gelu", "swish"), _NAMES), 5, 48, 60_000, 10_000),
-}
+PLANS = plans(
+    quick=Plan(dict.fromkeys(("relu", "tanh", "gelu"), _NAMES), 4, 32, 7_000, 3_000),
+    paper=Plan(dict.fromkeys(("relu", "tanh", "sin", "gelu", "swish"), _NAMES), 5, 48, 60_000, 10_000),
+)
 _TITLE = "The tangent kernel of random networks: mean, shift, fluctuations, and their growth with depth"
 
 

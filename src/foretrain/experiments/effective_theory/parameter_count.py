@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import xarray as xr
 
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, FAINT, GREEN, PURPLE, Axis, Figure
 from foretrain.theory.architecture import MLP
 from foretrain.theory.ensembles import sample_parameters
@@ -23,7 +21,7 @@ class Plan:
     """Nothing: the one network of the figure is counted at any scale."""
 
 
-PLANS: Mapping[Scale, Plan] = dict.fromkeys(Scale, Plan())
+PLANS = plans(quick=Plan(), paper=Plan())
 
 
 def parameter_count(plan: Plan, seed: int) -> Result:
@@ -42,7 +40,7 @@ def parameter_count(plan: Plan, seed: int) -> Result:
         attrs={"n_in": _WIDTHS[0], "parameters": mlp.parameter_count},
     )
     verdict = f"A network with widths {', '.join(map(str, _WIDTHS))} has {mlp.parameter_count} parameters."
-    return Result(verdict, tuple(rows), data, partial(_figure, data))
+    return Result(verdict, tuple(rows), data, _figure)
 
 
 def _figure(data: xr.Dataset) -> Figure:

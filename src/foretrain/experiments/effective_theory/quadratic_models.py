@@ -7,19 +7,17 @@ and polynomial regression φ = x^j on a noisy line, with meta-features that the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.experiments.judgements import computed_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Figure, Panel, log
 from foretrain.support.seeds import generator
+from foretrain.theory.architecture import FloatArray
 from foretrain.theory.prediction.nearly_kernel import (
     ALGORITHMS,
     QuadraticModel,
@@ -30,8 +28,6 @@ from foretrain.theory.prediction.nearly_kernel import (
     solve,
     train,
 )
-
-Array = NDArray[np.float64]
 
 _TOY_SIZE = 6
 _X, _Y = np.array([0.1, 0.7, 1.5]), np.array([0.5, -0.2, 0.9])
@@ -66,7 +62,7 @@ class Plan:
         return tuple(self.largest_epsilon * 0.5**power for power in range(self.halvings + 1))
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(0.04, 3, 9, 2), Scale.PAPER: Plan(0.08, 7, 25, 4)}
+PLANS = plans(quick=Plan(0.04, 3, 9, 2), paper=Plan(0.08, 7, 25, 4))
 
 
 def quadratic_models(plan: Plan, seed: int) -> Result:
@@ -79,20 +75,20 @@ def quadratic_models(plan: Plan, seed: int) -> Result:
     ]
     data = xr.merge(parts)
     rows = (*_order_rows(data), *_kernel_rows(data), _rate_row(data), *_line_rows(data))
-    return Result(_verdict(data), rows, data, partial(_figure, data))
+    return Result(_verdict(data), rows, data, _figure)
 
 
-def features(x: Any) -> Array:
+def features(x: Any) -> FloatArray:
     """φ_j = cos jx."""
     return np.asarray(np.cos(np.multiply.outer(x, np.arange(_TOY_SIZE))))
 
 
-def meta_features(x: Any) -> Array:
+def meta_features(x: Any) -> FloatArray:
     """ψ_jk = sin((j + k) x) / (1 + j + k)."""
     return _waves(x, _TOY_SIZE, 1.0)
 
 
-def _waves(x: Any, size: int, frequency: float) -> Array:
+def _waves(x: Any, size: int, frequency: float) -> FloatArray:
     total = np.add.outer(np.arange(size), np.arange(size))
     return np.asarray(np.sin(frequency * np.multiply.outer(x, total)) / (1 + total))
 
@@ -144,11 +140,11 @@ def _rates(count: int) -> xr.Dataset:
     )
 
 
-def _powers(x: Any) -> Array:
+def _powers(x: Any) -> FloatArray:
     return np.asarray(np.power.outer(x, np.arange(_POWERS)))
 
 
-def _line_meta_features(x: Any) -> Array:
+def _line_meta_features(x: Any) -> FloatArray:
     return _waves(x, _POWERS, np.pi)
 
 
@@ -182,7 +178,7 @@ def _noisy_line(source: np.random.Generator, count: int) -> xr.Dataset:
     )
 
 
-def _halving(values: Array) -> float:
+def _halving(values: FloatArray) -> float:
     """The mean factor by which a size falls per halving."""
     return float((values[:-1] / values[1:]).mean())
 
@@ -298,7 +294,7 @@ def _figure(data: xr.Dataset) -> Figure:
     return figure
 
 
-def _draw_guide(panel: Panel, x: Array, start: float, power: int, text: str) -> None:
+def _draw_guide(panel: Panel, x: FloatArray, start: float, power: int, text: str) -> None:
     """A faint line of a power, with its name at its middle."""
     y, middle = start * (x / x.max()) ** power, len(x) // 2
     panel.curve(x, y, "--", "", FAINT, width=1)

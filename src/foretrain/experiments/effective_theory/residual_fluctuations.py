@@ -7,9 +7,7 @@ infinite width, decide between them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, GREEN, ORANGE, Axis, Figure, Panel, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
@@ -59,18 +57,18 @@ class Plan:
     method: str
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(
+PLANS = plans(
+    quick=Plan(
         {"relu": (-0.6, 0.3, 0.6, 0.9), "linear": (0.3, 0.8), "tanh": (0.3, 0.8)},
         {32: 20_000, 64: 60_000, 128: 40_000},
         "conditional",
     ),
-    Scale.PAPER: Plan(
+    paper=Plan(
         dict.fromkeys(_ACTIVATIONS, (-0.9, -0.5, 0.2, 0.45, 0.7, 0.9)),
         {32: 60_000, 64: 100_000, 128: 40_000},
         "weights",
     ),
-}
+)
 
 
 def residual_fluctuations(plan: Plan, seed: int) -> Result:
@@ -86,7 +84,7 @@ def residual_fluctuations(plan: Plan, seed: int) -> Result:
         f"the printed recursion is off by up to {abs(float(worst.z_book)):.0f} standard errors "
         f"({worst.measured_activation.item()}, γ = {float(worst.measured_gamma):g})."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _table(values: list[float], gamma: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:

@@ -8,28 +8,24 @@ networks come along.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.activations import Activation, activation
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import draw_limit, infinite_width
 from foretrain.experiments.judgements import agreement_rows, limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator, with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.complexity import model_complexity
 from foretrain.theory.recursions.six_point import metric_cumulants, six_point_flow
-
-Array = NDArray[np.float64]
 
 _BATCHES = 40
 _CHUNK = 4_000_000  # random numbers at a time
@@ -56,10 +52,10 @@ class _Case:
         return MLP(self.act, len(self.published) + 1, width, n_in=1, C_b=self.C_b, C_W=self.C_W)
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan({40: 500_000, 80: 400_000, 160: 300_000}),
-    Scale.PAPER: Plan({40: 4_000_000, 80: 4_000_000, 160: 2_000_000}),
-}
+PLANS = plans(
+    quick=Plan({40: 500_000, 80: 400_000, 160: 300_000}),
+    paper=Plan({40: 4_000_000, 80: 4_000_000, 160: 2_000_000}),
+)
 
 
 def _cases() -> tuple[_Case, ...]:
@@ -82,7 +78,7 @@ def six_point_vertex(plan: Plan, seed: int) -> Result:
         f"Third cumulants of the metric of random networks {word} with the six-point vertex of the recursion "
         f"(largest |z| {np.abs(score).max():.1f}); at finite width they differ from it by terms of order 1/n."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _limits(case: _Case, plan: Plan, seed: Seed) -> xr.Dataset:
@@ -115,7 +111,7 @@ def _limits(case: _Case, plan: Plan, seed: Seed) -> xr.Dataset:
     )
 
 
-def sampled_metrics(mlp: MLP, draws: int, seed: Seed) -> Array:
+def sampled_metrics(mlp: MLP, draws: int, seed: Seed) -> FloatArray:
     """The metric G of K = 1 at layer 1 in layers 2..L of so many networks: (layers, draws)."""
     source, width = generator(seed), mlp.hidden_widths[0]
     function: Callable[[Any], Any] = mlp.activation
@@ -131,7 +127,7 @@ def sampled_metrics(mlp: MLP, draws: int, seed: Seed) -> Array:
     return metrics
 
 
-def _third_cumulant(samples: Array) -> Array:
+def _third_cumulant(samples: FloatArray) -> FloatArray:
     """The unbiased estimate along the last axis."""
     count = samples.shape[-1]
     centred = samples - samples.mean(axis=-1, keepdims=True)

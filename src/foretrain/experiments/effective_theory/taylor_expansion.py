@@ -8,22 +8,19 @@ needs three derivatives and no more. Real networks of several widths are trained
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.powers import slope_of
 from foretrain.experiments.judgements import power_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import FAINT, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.infinite_width import output_kernels
 
 if TYPE_CHECKING:
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 
     from foretrain.compare.trained.networks import Networks
 
-Array = NDArray[np.float64]
 
 _X = np.array([[1, 1, 1, 1], [1, -1, 0.6, -1], [1, 0.8, -1, -1], [-0.7, 1, 1, -1]])
 _Y = 0.7 * np.array([[1.0], [-1.0], [0.5], [0.8]])
@@ -62,10 +58,7 @@ class Plan:
     steps: int
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan((48, 96, 192, 384), 320, 120),
-    Scale.PAPER: Plan((48, 96, 192, 384, 768), 800, 400),
-}
+PLANS = plans(quick=Plan((48, 96, 192, 384), 320, 120), paper=Plan((48, 96, 192, 384, 768), 800, 400))
 
 
 def taylor_expansion(plan: Plan, seed: int) -> Result:
@@ -84,10 +77,10 @@ def taylor_expansion(plan: Plan, seed: int) -> Result:
         f"{good} of {tested} powers of n are as expected: a linear model misses 1/n of what trained networks have "
         f"learned, three orders of the Taylor series 1/n², {share:.1g} of it at width {plan.widths[-1]}."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
-def _left(width: int, plan: Plan, seed: np.random.SeedSequence) -> Array:
+def _left(width: int, plan: Plan, seed: np.random.SeedSequence) -> FloatArray:
     """Root mean squares over test inputs of what the orders 0, 1, .. leave: (networks, orders)."""
     from foretrain.compare.trained import Training
     from foretrain.compare.trained.networks import draw_networks, group_size, groups_of
@@ -107,7 +100,7 @@ def _left(width: int, plan: Plan, seed: np.random.SeedSequence) -> Array:
     return np.concatenate(found)
 
 
-def taylor_terms(start: Networks, end: Networks, X: Array, highest: int) -> torch.Tensor:
+def taylor_terms(start: Networks, end: Networks, X: FloatArray, highest: int) -> torch.Tensor:
     """Coefficients of t^k in the outputs of networks at start + t (end - start): (orders, networks, samples).
 
     Series are carried through the layers: z_k = W s_k + dW s_(k-1), plus biases, and those of tanh by its own
@@ -150,7 +143,7 @@ def _power_rows(data: xr.Dataset) -> list[Row]:
     return rows
 
 
-def _shares(data: xr.Dataset) -> Array:
+def _shares(data: xr.Dataset) -> FloatArray:
     """Root mean squares over networks relative to what training changes: (widths, orders)."""
     size = np.sqrt((data.left**2).mean("draw")).transpose("width", "order").values
     return np.asarray(size / size[:, :1])

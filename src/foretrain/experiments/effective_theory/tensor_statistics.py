@@ -154,7 +154,7 @@ def statistics(
     data = xr.merge([entry_table(found), deep]).assign_attrs(bound=judgement.bound)
     word = "agree" if all(row.agrees for row in rows) else "do NOT all agree"
     verdict = f"{subject} of random networks {word} with recursions and depth laws ({judgement})."
-    return Result(verdict, rows, data, partial(_figure, data, title))
+    return Result(verdict, rows, data, partial(_figure, title=title))
 
 
 def _figure(data: xr.Dataset, title: str) -> Figure:

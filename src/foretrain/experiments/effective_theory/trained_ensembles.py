@@ -8,7 +8,7 @@ from it at finite width by a part that falls as 1/n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,16 +27,15 @@ from foretrain.compare.trained.pictures import (
 )
 from foretrain.experiments.judgements import measured_row, power_row
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, SKY, Figure
 from foretrain.support.loading.digits import handwritten_digits
 from foretrain.support.seeds import Seed, generator, spawn
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 
 if TYPE_CHECKING:
     from foretrain.compare.trained import TrainedComparison
 
-Array = NDArray[np.float64]
 
 WIDTHS = (32, 64, 128, 256, 512)
 _ALLOWED = 3.0  # standard errors of a fitted power or of a share
@@ -57,10 +56,10 @@ class Plan:
     shown_widths: tuple[int, int] = (128, 512)  # of the function, of the digits
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan((800, 640, 480, 320, 160), (480, 400, 320, 160, 80), 50, 100, 100, 100),
-    Scale.PAPER: Plan((8000, 6000, 4000, 2400, 1600), (2000, 1600, 1200, 800, 400), 200, 150, 200, 400),
-}
+PLANS = plans(
+    quick=Plan((800, 640, 480, 320, 160), (480, 400, 320, 160, 80), 50, 100, 100, 100),
+    paper=Plan((8000, 6000, 4000, 2400, 1600), (2000, 1600, 1200, 800, 400), 200, 150, 200, 400),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +68,14 @@ class Task:
 
     name: str
     mlp: MLP
-    X_train: Array
-    Y_train: Array
-    X_test: Array
-    Y_test: Array
+    X_train: FloatArray
+    Y_train: FloatArray
+    X_test: FloatArray
+    Y_test: FloatArray
     time: int | None  # steps; None: to the end
-    positions: tuple[Array, Array] | None = None  # of training and test inputs on the axis of a picture
+    positions: tuple[FloatArray, FloatArray] | None = (
+        None  # of training and test inputs on the axis of a picture
+    )
 
 
 def trained_ensembles(plan: Plan, seed: int, parts: Parts) -> Result:
@@ -90,7 +91,7 @@ def trained_ensembles(plan: Plan, seed: int, parts: Parts) -> Result:
         shown[task.name] = parts.get(f"{task.name} networks", networks)
     rows = tuple(row for task in tasks for row in _rows(task, found[task.name], shown[task.name]))
     data = _dataset(tasks, found, shown)
-    return Result(_verdict(found, rows), rows, data, partial(_figure, data))
+    return Result(_verdict(found, rows), rows, data, _figure)
 
 
 def angle_task() -> Task:

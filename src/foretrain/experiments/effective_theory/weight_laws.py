@@ -8,27 +8,22 @@ alike, whatever is learned: a network of a thousand of them learns as a network 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.compare.judging.powers import Sizes, power_of
 from foretrain.experiments.judgements import computed_row, limit_row, power_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, with_seeds
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.ensembles import Ensemble, weight_law
 from foretrain.theory.linear import DeepLinear, nongaussian_weights
-
-Array = NDArray[np.float64]
 
 _LAWS = ("gaussian", "uniform", "truncated_normal")
 _HIDDEN, _OUTPUTS = (4, 5), 6
@@ -46,10 +41,10 @@ class Plan:
     draws: dict[int, int]  # tanh networks by width
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(400_000, {4: 400_000, 8: 400_000, 16: 300_000, 32: 100_000}),
-    Scale.PAPER: Plan(8_000_000, {4: 4_000_000, 8: 4_000_000, 16: 4_000_000, 32: 2_000_000}),
-}
+PLANS = plans(
+    quick=Plan(400_000, {4: 400_000, 8: 400_000, 16: 300_000, 32: 100_000}),
+    paper=Plan(8_000_000, {4: 4_000_000, 8: 4_000_000, 16: 4_000_000, 32: 2_000_000}),
+)
 
 
 def weight_laws(plan: Plan, seed: int) -> Result:
@@ -65,7 +60,7 @@ def weight_laws(plan: Plan, seed: int) -> Result:
         f"and changes tanh networks by 1/n, {float(widest.change.sel(law='uniform')):.2%} of the metric at width "
         f"{int(widest.width)}."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _exact(law: str) -> list[float]:
@@ -103,7 +98,7 @@ def _linear(draws: int, seed: Seed) -> xr.Dataset:
     )
 
 
-def moments_of(z: Array) -> Array:
+def moments_of(z: FloatArray) -> FloatArray:
     """G_2, G_4 from pairs of different neurons, and D = E z^4 - 3 G_4, of outputs (networks, neurons)."""
     square = z**2
     total = square.sum(axis=1)
@@ -179,7 +174,7 @@ def _symmetry_rows() -> list[Row]:
     ]
 
 
-def _trained_alike(width: int) -> Array:
+def _trained_alike(width: int) -> FloatArray:
     """First-layer weights (steps, neurons) of y = sum_j w tanh(a x) / n, all neurons equal at the start."""
     first, last = np.full(width, 0.7), np.full(width, 0.5)
     x, y = np.array([0.8, -0.5, 1.3]), np.array([0.4, 0.1, -0.6])

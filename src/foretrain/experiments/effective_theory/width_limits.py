@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.agreement import decorrelated
 from foretrain.compare.judging.ladder import extrapolation_weights
 from foretrain.support.answers import Panel
+from foretrain.theory.architecture import FloatArray
 
-Array = NDArray[np.float64]
 
-
-def infinite_width(widths: Sequence[int], value: Array, error: Array) -> tuple[Array, Array]:
+def infinite_width(
+    widths: Sequence[int], value: FloatArray, error: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Measurements (widths, entries) extrapolated to 1/n = 0, and their standard errors."""
     weights = extrapolation_weights(min(widths) / np.array(widths, dtype=float), error)
     return (weights * value).sum(axis=0), np.sqrt(((weights * error) ** 2).sum(axis=0))
 
 
 def limits_of_batches(
-    widths: Sequence[int], batches: Sequence[Array], theory: Array, dim: str, labels: Any
+    widths: Sequence[int], batches: Sequence[FloatArray], theory: FloatArray, dim: str, labels: Any
 ) -> xr.Dataset:
     """The same from the values in batches of networks (batches, entries) at every width, beside theory.
 

@@ -15,21 +15,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.parts import Parts
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
-    import xarray
     from torch import Tensor
 
     from foretrain.empirical.global_ntk import GlobalNTK
     from foretrain.training.tasks import AttentionBlock, FourierFeatures
 
-Array = NDArray[np.float64]
 Seed = np.random.SeedSequence
 
 HIDDEN_LAYERS = 3
@@ -113,41 +112,39 @@ class Sampled(NamedTuple):
 
 def measured(
     cells: Iterable[Cell], quantities: Sequence[str], draws: int, seed: int, parts: Parts
-) -> dict[Cell, dict[str, Array]]:
+) -> dict[Cell, dict[str, FloatArray]]:
     """Quantities of every cell, one value per draw.
 
     Cells share the seeds of their draws, so that networks of equal shapes are the same ones.
     """
     found = {}
     for cell in track(list(dict.fromkeys(cells)), "settings of the attention block"):
-        name, measure = (
-            f"{cell.name} {' '.join(quantities)}",
-            partial(_measure, cell, quantities, draws, seed),
-        )
+        name = f"{cell.name} {' '.join(quantities)}"
+        measure = partial(_measure, cell, quantities, draws, seed)
         part = parts.get(name, measure)
         found[cell] = {str(name): np.asarray(part[name].values, dtype=float) for name in part.data_vars}
     return found
 
 
-def sampled(values: Array) -> Sampled:
+def sampled(values: FloatArray) -> Sampled:
     """Mean and standard error over draws."""
     return Sampled(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))))
 
 
-def log_slope(places: Sequence[float], values: Array) -> Sampled:
+def log_slope(places: Sequence[float], values: FloatArray) -> Sampled:
     """Exponent of a power law, fitted to every draw alone: values (places, draws)."""
     slopes = np.polyfit(np.log(np.asarray(places, dtype=float)), np.log(values), 1)[0]
     return sampled(slopes)
 
 
-def rank_correlation(places: Sequence[float], values: Array) -> float:
+def rank_correlation(places: Sequence[float], values: FloatArray) -> float:
     """Spearman's, the mean of all draws: values (places, draws)."""
     from scipy.stats import spearmanr
 
     return float(np.mean([spearmanr(places, draw).statistic for draw in values.T]))
 
 
-def spread(values: Array) -> Sampled:
+def spread(values: FloatArray) -> Sampled:
     """Of values (places, draws): the log of the largest over the smallest mean, and its error by the draws."""
     logs = np.log(values)
     high, low = (int(pick(logs.mean(axis=1))) for pick in (np.argmax, np.argmin))
@@ -157,7 +154,6 @@ def spread(values: Array) -> Sampled:
 def modes_shown(cell: Cell, seed: int) -> xarray.Dataset:
     """Spectrum of NTK_temp as shares of its trace, and its leading modes (sequence, time), of the first draw."""
     import torch
-    import xarray
 
     own = spawn(seed, 1)[0]
     values, vectors = torch.linalg.eigh(_reduced(_kernel(cell, own), "temporal", own)[1])
@@ -170,8 +166,6 @@ def modes_shown(cell: Cell, seed: int) -> xarray.Dataset:
 
 
 def _measure(cell: Cell, quantities: Sequence[str], draws: int, seed: int) -> xarray.Dataset:
-    import xarray
-
     rows: dict[str, list[float]] = {}
     for own in spawn(seed, draws):
         for quantity in quantities:
@@ -269,8 +263,6 @@ def trained(cells: Mapping[str, Cell], course: Course, seed: int, parts: Parts) 
 
     Both are relative to the mean square of the target. Kinds share teachers, sequences and the number of steps.
     """
-    import xarray
-
     runs = {
         kind: parts.get(f"training {kind}", partial(_runs, cell, course, seed))
         for kind, cell in cells.items()
@@ -279,8 +271,6 @@ def trained(cells: Mapping[str, Cell], course: Course, seed: int, parts: Parts) 
 
 
 def _runs(cell: Cell, course: Course, seed: int) -> xarray.Dataset:
-    import xarray
-
     sources = track(spawn(seed, course.draws), f"training with {cell.name}")
     losses, fresh = zip(*(_run(cell, course.steps, own) for own in sources), strict=True)
     return xarray.Dataset(
@@ -288,7 +278,7 @@ def _runs(cell: Cell, course: Course, seed: int) -> xarray.Dataset:
     )
 
 
-def _run(cell: Cell, steps: int, seed: Seed) -> tuple[Array, float]:
+def _run(cell: Cell, steps: int, seed: Seed) -> tuple[FloatArray, float]:
     """Full-batch gradient descent; a teacher, sequences and weights of its own for every draw."""
     import torch
 

@@ -7,24 +7,21 @@ the rank of one-dimensional input. What the state is, and how ranks are measured
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 from numpy.typing import NDArray
 
 from foretrain.experiments.global_ntk import attention_blocks as blocks
 from foretrain.experiments.global_ntk.attention_blocks import Cell, Course, log_slope, measured
 from foretrain.experiments.global_ntk.attention_rows import fourier_rows, input_rows, width_rows
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Scale
+from foretrain.experiments.registry import Result, plans
 from foretrain.support import answers
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, PURPLE, RED, Axis, Figure, log
-
-if TYPE_CHECKING:
-    import xarray
 
 Found = dict[Cell, dict[str, NDArray[np.float64]]]
 
@@ -58,8 +55,8 @@ class Plan:
     heads: tuple[int, ...] = (1, 2, 4, 8)
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(
+PLANS = plans(
+    quick=Plan(
         n_in=(1, 2, 5, 10, 20, 50, 100),
         inputs_of_widths=(2, 8, 64),
         attention=(8, 16, 32, 64),
@@ -69,7 +66,7 @@ PLANS: Mapping[Scale, Plan] = {
         course=Course(steps=400, draws=4),
         draws=3,
     ),
-    Scale.PAPER: Plan(
+    paper=Plan(
         n_in=(1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 50, 60, 70, 80, 90, 100),
         inputs_of_widths=(1, 2, 4, 8, 16, 32, 64, 128),
         attention=(8, 12, 16, 24, 32, 48, 64, 96, 128),
@@ -79,13 +76,11 @@ PLANS: Mapping[Scale, Plan] = {
         course=Course(steps=1000, draws=8),
         draws=8,
     ),
-}
+)
 
 
 def input_dimension(plan: Plan, seed: int, parts: Parts) -> Result:
     """The rank in time against the dimension of the input, for 5, 10 and 15 sequences; modes at 10."""
-    import xarray
-
     cells = [[Cell(n_in, n_x) for n_in in plan.n_in] for n_x in _N_X]
     of_ten = cells[_N_X.index(10)]
     with_pairs = [Cell(n_in) for n_in in _WITH_PAIRS]
@@ -108,7 +103,7 @@ def input_dimension(plan: Plan, seed: int, parts: Parts) -> Result:
         f"rank(V V*) keeps the bound (A.5.3) in {int((data.site_rank <= data.bound).sum())} of "
         f"{data.site_rank.size} blocks."
     )
-    return Result(verdict, input_rows(data), data, partial(_draw_input_dimension, data))
+    return Result(verdict, input_rows(data), data, _draw_input_dimension)
 
 
 def width_and_heads(plan: Plan, seed: int, parts: Parts) -> Result:
@@ -134,7 +129,7 @@ def width_and_heads(plan: Plan, seed: int, parts: Parts) -> Result:
         f"{power['total']:.2f}, that in time to the power {power['temporal']:.3f}; from {plan.heads[0]} to "
         f"{plan.heads[-1]} heads the rank in time changes by {change:.2%}."
     )
-    return Result(verdict, width_rows(data), data, partial(_draw_width_and_heads, data))
+    return Result(verdict, width_rows(data), data, _draw_width_and_heads)
 
 
 def fourier_features(plan: Plan, seed: int, parts: Parts) -> Result:
@@ -156,15 +151,13 @@ def fourier_features(plan: Plan, seed: int, parts: Parts) -> Result:
         f"{float(left.sel(kind='8 octaves')):.2f} of the target's mean square instead of "
         f"{float(left.sel(kind='plain')):.2f}."
     )
-    return Result(verdict, fourier_rows(data), data, partial(_draw_fourier_features, data))
+    return Result(verdict, fourier_rows(data), data, _draw_fourier_features)
 
 
 def _grid(
     found: Found, names: Iterable[str], cells: Sequence[Sequence[Cell]], **places: Sequence[float]
 ) -> xarray.Dataset:
     """Quantities of a table of cells, by draw."""
-    import xarray
-
     values = {name: np.array([[found[cell][name] for cell in row] for row in cells]) for name in names}
     labels = {name: list(where) for name, where in places.items()}
     return xarray.Dataset({name: ((*places, "draw"), each) for name, each in values.items()}, labels)

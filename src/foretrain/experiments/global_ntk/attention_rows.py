@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.global_ntk import attention_blocks as blocks
 from foretrain.experiments.global_ntk.attention_blocks import Sampled, log_slope, sampled, spread
 from foretrain.experiments.registry import Row
-
-if TYPE_CHECKING:
-    import xarray
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 _RISES = 0.95
 _SIGMAS = 3.0
@@ -85,7 +80,9 @@ _ORIENTATION = "no number is published; beside it the rank of X X*, X the inputs
 _CALLED = {"temporal": "rank in time", "spatial": "rank in space", "total": "total rank"}
 
 
-def _follows(what: str, where: str, places: Sequence[float], values: Array, note: str = "") -> Iterator[Row]:
+def _follows(
+    what: str, where: str, places: Sequence[float], values: FloatArray, note: str = ""
+) -> Iterator[Row]:
     """Rank correlation and exponent: values (places, draws)."""
     correlation, slope = blocks.rank_correlation(places, values), log_slope(places, values)
     agrees = correlation >= _RISES
@@ -94,7 +91,7 @@ def _follows(what: str, where: str, places: Sequence[float], values: Array, note
     yield Row(f"{what}: power of {where}", "above 0", *slope, agrees)
 
 
-def _hardly(what: str, values: Array, other: Sampled, than: str) -> Row:
+def _hardly(what: str, values: FloatArray, other: Sampled, than: str) -> Row:
     """The change over places (places, draws) as a share of another change, in logarithms."""
     change = spread(values)
     share, error = change.mean / other.mean, change.error / other.mean
@@ -115,7 +112,7 @@ def _values_in_time(data: xarray.Dataset) -> Iterator[Row]:
     yield _more_modes("smallest and largest n_in", few, many)
 
 
-def _more_modes(where: str, few: Array, many: Array) -> Row:
+def _more_modes(where: str, few: FloatArray, many: FloatArray) -> Row:
     """How many modes hold 95 % of the trace, at two places that should differ."""
     first, last = sampled(few), sampled(many)
     agrees = last.mean - first.mean > _SIGMAS * float(np.hypot(first.error, last.error))
@@ -201,10 +198,8 @@ def _learning(data: xarray.Dataset) -> Iterator[Row]:
     plain = data.loss.sel(kind="plain").isel(step=-1).values
     for kind in data.kind.values.tolist()[1:]:
         ratio = sampled(np.log(data.loss.sel(kind=kind).isel(step=-1).values / plain))
-        title, helps = (
-            f"{kind}: log of the final loss over that without features",
-            ratio.mean < -_SIGMAS * ratio.error,
-        )
+        title = f"{kind}: log of the final loss over that without features"
+        helps = ratio.mean < -_SIGMAS * ratio.error
         yield Row(title, "below 0", *ratio, helps, "ours: the source measures at initialization only")
     note = "not a claim of the source; to fit more of the training set is not yet to generalise"
     for kind in data.kind.values.tolist():

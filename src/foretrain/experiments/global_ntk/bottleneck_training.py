@@ -11,19 +11,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, torch_generator
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
     from foretrain.training.tasks.memory_pro import MemoryPro
     from foretrain.training.tasks.recurrent import Recurrent
 
-Array = NDArray[np.float64]
 
 MODES = 3
 POINTS = 5
@@ -71,7 +70,6 @@ def train(sizes: Sizes, training: Training, seed: Seed) -> xarray.Dataset:
     true partial trace over units, and for the average over all pairs of units.
     """
     import torch
-    import xarray
 
     from foretrain.training.optimizers import shampoo
     from foretrain.training.tasks.memory_pro import MemoryPro
@@ -139,7 +137,7 @@ def _spread(steps: int, in_logarithm: int, evenly: int) -> set[int]:
     return {int(step) for step in np.concatenate([early, np.linspace(0, steps, evenly)]).round()}
 
 
-def _stacked(entries: list[dict[str, Array]], name: str) -> Array:
+def _stacked(entries: list[dict[str, FloatArray]], name: str) -> FloatArray:
     return np.stack([entry[name] for entry in entries])
 
 
@@ -185,14 +183,14 @@ class _Watch:
             found: torch.Tensor = model(self.noisy.x.to(model.readout.weight))
         return found
 
-    def losses(self, model: Recurrent) -> dict[str, Array]:
+    def losses(self, model: Recurrent) -> dict[str, FloatArray]:
         """The mean squared error, and the residual of every mode as a share of the mode."""
         misfit = self.outputs(model).double() - self.noisy.y
         in_modes = self.noisy.left.t() @ misfit.flatten(0, 1)
         unlearned = in_modes.square().sum(1) / self.noisy.values.square()
         return {"loss": np.asarray(misfit.square().mean()), "unlearned": unlearned.numpy()}
 
-    def alignment(self, model: Recurrent) -> dict[str, Array]:
+    def alignment(self, model: Recurrent) -> dict[str, FloatArray]:
         """Cosines (kinds, modes), Rayleigh quotients through the readout over the mean, and the rank in time."""
         from foretrain.empirical.global_ntk import global_ntk
         from foretrain.empirical.global_ntk.reduced_views import reduced_view
@@ -208,6 +206,6 @@ class _Watch:
         return {"cosine": cosine, "rayleigh": through.rayleigh, "rank": np.asarray(view.rank.value)}
 
 
-def _cosines(modes: torch.Tensor, products: torch.Tensor) -> Array:
+def _cosines(modes: torch.Tensor, products: torch.Tensor) -> FloatArray:
     """Of u and A u; modes have length one."""
     return np.asarray(((modes * products).sum(1) / products.norm(dim=1)).numpy())

@@ -10,18 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
+
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
     from foretrain.empirical.global_ntk import GlobalNTK
     from foretrain.operators import Operator
     from foretrain.training.tasks.memory_pro import MemoryPro
     from foretrain.training.tasks.recurrent import Recurrent
 
-Array = NDArray[np.float64]
 
 MODES = 4  # of every view that are kept
 _ACCURACY = 0.01
@@ -41,8 +41,6 @@ def network(units: int, outputs: int, seed: np.random.SeedSequence, learning: st
 
 def likeness(kernel: GlobalNTK, seed: int) -> xarray.Dataset:
     """Cosines of NTK_S with the proxy V V* (x) I, with the direct sum over weights, and with the identity."""
-    import xarray
-
     from foretrain.operators import identity
 
     unit = identity(kernel.domain, dtype=kernel.dtype)
@@ -116,18 +114,17 @@ def _signs(kernel: GlobalNTK, seed: int) -> torch.Tensor:
     return random_signs(_WEIGHTINGS, units, seed, dtype=kernel.dtype, device=kernel.device)
 
 
-def _singular_values_of_blocks(blocks: torch.Tensor) -> Array:
+def _singular_values_of_blocks(blocks: torch.Tensor) -> FloatArray:
     import torch
 
     return np.sort(torch.linalg.svdvals(blocks).flatten().numpy())[::-1].copy()
 
 
 def _described(
-    matrices: dict[str, torch.Tensor], spectra: dict[str, Array], kernel: GlobalNTK
+    matrices: dict[str, torch.Tensor], spectra: dict[str, FloatArray], kernel: GlobalNTK
 ) -> xarray.Dataset:
     """Singular values of all views by falling size, and eigenvectors of the matrices as (batch, time)."""
     import torch
-    import xarray
 
     batch, steps, _ = kernel.domain.plain("a view").shape
     values, modes = [], []
@@ -146,7 +143,7 @@ def _described(
     )
 
 
-def modes_needed(values: Array, share: float = 0.95, power: int = 1) -> int:
+def modes_needed(values: FloatArray, share: float = 0.95, power: int = 1) -> int:
     """The number of largest singular values whose powers make this share of the sum."""
     parts = np.cumsum(np.sort(values)[::-1] ** power)
     return int(np.searchsorted(parts, share * parts[-1])) + 1
@@ -171,7 +168,7 @@ def targets(task: MemoryPro, angles: torch.Tensor, core: torch.Tensor) -> dict[s
     return {name: length * target / target.norm() for name, target in found.items()}
 
 
-def learned(model: Recurrent, x: torch.Tensor, target: torch.Tensor, eta: float, steps: int) -> Array:
+def learned(model: Recurrent, x: torch.Tensor, target: torch.Tensor, eta: float, steps: int) -> FloatArray:
     """Gradient descent on half the squared distance from the first answer plus a target, relative to its start."""
     import torch
 
@@ -187,7 +184,7 @@ def learned(model: Recurrent, x: torch.Tensor, target: torch.Tensor, eta: float,
     return np.asarray(losses / losses[0])
 
 
-def output_kernel(model: Recurrent, x: torch.Tensor) -> Array:
+def output_kernel(model: Recurrent, x: torch.Tensor) -> FloatArray:
     """The tangent kernel of the single output at all samples and steps, (batch * time, batch * time)."""
     from foretrain.empirical.tangent_kernel import ntk
 
@@ -195,7 +192,7 @@ def output_kernel(model: Recurrent, x: torch.Tensor) -> Array:
     return np.asarray(found.transpose(0, 2, 1, 3).reshape(x.shape[0] * x.shape[1], -1))
 
 
-def frozen_losses(kernel: Array, target: Array, steps: int) -> tuple[float, Array]:
+def frozen_losses(kernel: FloatArray, target: FloatArray, steps: int) -> tuple[float, FloatArray]:
     """The step of gradient descent, and relative losses were the kernel frozen: errors shrink by 1 - eta kernel."""
     values, vectors = np.linalg.eigh(kernel)
     eta = _SPEED * 2 / float(values[-1])

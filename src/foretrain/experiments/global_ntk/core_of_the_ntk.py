@@ -6,23 +6,24 @@ measurements, without noise. Single targets are learned by plain gradient descen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 
 from foretrain.experiments.global_ntk import core_measurements as measure
 from foretrain.experiments.global_ntk.core_rows import in_response, table, verdict
-from foretrain.experiments.registry import Result, Scale
+from foretrain.experiments.registry import Result, plans
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
     from foretrain.empirical.global_ntk import GlobalNTK
     from foretrain.experiments.parts import Parts
@@ -54,16 +55,13 @@ class Plan:
 
 _QUICK = (0, 25, 50, 100, 200, 300, 400, 450, 500, 600, 800)
 _PAPER = (*range(0, 200, 20), 200, 250, 300, 400, 600, 800, 1000)
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(64, 20, (30, 30, 30), 3e-3, _QUICK, 200),
-    Scale.PAPER: Plan(256, 20, (30, 30, 30), 1e-3, _PAPER, 1000),
-}
+PLANS = plans(
+    quick=Plan(64, 20, (30, 30, 30), 3e-3, _QUICK, 200), paper=Plan(256, 20, (30, 30, 30), 1e-3, _PAPER, 1000)
+)
 
 
 def core_of_the_ntk(plan: Plan, seed: int, parts: Parts) -> Result:
     """Cosine of NTK_S with its core over training, spectra and modes in time, and which targets can be learned."""
-    import xarray
-
     drawing, probing = spawn(seed, 2)
     setting, steps = _Setting(plan, drawing, integer(probing)), list(plan.checkpoints)
     training = parts.get("training", setting.training)
@@ -80,7 +78,7 @@ def core_of_the_ntk(plan: Plan, seed: int, parts: Parts) -> Result:
     ]
     joined = xarray.merge(data)
     joined.attrs |= {"units": plan.units, "samples": plan.samples, "periods": list(plan.periods)}
-    return Result(verdict(joined), table(joined), joined, partial(_draw, joined))
+    return Result(verdict(joined), table(joined), joined, _draw)
 
 
 def _named(views: xarray.Dataset, name: str) -> xarray.Dataset:
@@ -122,7 +120,6 @@ class _Setting:
     def training(self) -> xarray.Dataset:
         """Losses of all steps, and all parameters at the checkpoints."""
         import torch
-        import xarray
 
         model, x, y = self.start(), self.inputs, self.task.targets(self.angles)
         learning = [value for value in model.parameters() if value.requires_grad]
@@ -162,8 +159,6 @@ class _Setting:
 
     def single_targets(self) -> xarray.Dataset:
         """How NTK_S sees every target, how gradient descent learns it, and what the frozen kernel foretells."""
-        import xarray
-
         kernel = self.kernel(self.start(outputs=1))
         chosen = measure.targets(self.task, self.angles, measure.core_view(kernel))
         frozen = measure.output_kernel(self.start(outputs=1), self.inputs)
@@ -226,7 +221,7 @@ def _draw_spectra(figure: Figure, data: xarray.Dataset) -> None:
             panel.curve(needed, shown[needed - 1], "o", "", color)
 
 
-def _draw_image(figure: Figure, title: str, image: measure.Array, data: xarray.Dataset) -> None:
+def _draw_image(figure: Figure, title: str, image: FloatArray, data: xarray.Dataset) -> None:
     trials = Axis("trial", reverse=True, ticks=range(0, len(image), max(1, len(image) // 4)))
     panel = figure.panel(title, "time: stimulus | memory | response", trials)
     panel.heat_map(image, diverging=True)

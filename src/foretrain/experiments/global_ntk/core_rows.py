@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.global_ntk.core_measurements import modes_needed
 from foretrain.experiments.judgements import claim_row
 from foretrain.experiments.registry import Row
-
-if TYPE_CHECKING:
-    import xarray
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 _LEARNED = 0.05  # relative loss at which a target counts as learned
 _ROUNDING = 1e-8  # of the largest singular value; networks are in single precision
@@ -79,11 +73,11 @@ def _above_row(data: xarray.Dataset, when: str) -> Row:
     return claim_row(title, "NTK_S above", ratio, ratio > 1, f"A geometric mean. {note}")
 
 
-def _spectrum(data: xarray.Dataset, when: str, view: str) -> Array:
+def _spectrum(data: xarray.Dataset, when: str, view: str) -> FloatArray:
     return np.asarray(data.singular_value.sel(when=when, view=view).values)
 
 
-def _tail_ratio(first: Array, second: Array) -> float:
+def _tail_ratio(first: FloatArray, second: FloatArray) -> float:
     """The geometric mean of ratios of modes 11 to 40, both relative to their largest, without those at rounding."""
     a, b = (own[10:40] / own[0] for own in (first, second))
     seen = (a > _ROUNDING) & (b > _ROUNDING)
@@ -105,7 +99,7 @@ def _mode_rows(data: xarray.Dataset) -> list[Row]:
     return rows
 
 
-def in_response(mode: Array, data: xarray.Dataset) -> float:
+def in_response(mode: FloatArray, data: xarray.Dataset) -> float:
     """How much of a mode (batch, time) lies in the response period."""
     start = sum(data.attrs["periods"][:2])
     return float((mode[:, start:] ** 2).sum() / (mode**2).sum())

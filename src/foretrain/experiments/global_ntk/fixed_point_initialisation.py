@@ -10,28 +10,25 @@ vectors of signs, where every unit takes part ("signs"). The gain is the spectra
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.judgements import claim_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, GREEN, INK, ORANGE, RED, Axis, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import spawn, torch_generator
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
     from foretrain.training.fixed_points import FixedPointWeights
 
-Array = NDArray[np.float64]
 
 SIZE = 1.5  # k
 ADDED = (0, 1, 2, 3)
@@ -67,10 +64,10 @@ class Plan:
 
 _QUICK_GAINS = (0.5, 0.7, 0.9, 1.1, 1.25, 1.4, 1.55, 1.75, 1.9, 2.1)
 _PAPER_GAINS = tuple(round(0.4 + 0.05 * step, 2) for step in range(37))
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(_QUICK_GAINS, (1.0, 1.5, 2.0), 64, 3, 800, 5),
-    Scale.PAPER: Plan(_PAPER_GAINS, (0.5, 1.0, 1.5, 2.0, 2.5), 256, 6, 1500, 7),
-}
+PLANS = plans(
+    quick=Plan(_QUICK_GAINS, (1.0, 1.5, 2.0), 64, 3, 800, 5),
+    paper=Plan(_PAPER_GAINS, (0.5, 1.0, 1.5, 2.0, 2.5), 256, 6, 1500, 7),
+)
 
 
 def fixed_point_initialisation(plan: Plan, seed: int) -> Result:
@@ -78,7 +75,7 @@ def fixed_point_initialisation(plan: Plan, seed: int) -> Result:
     sweeping, losing, showing = spawn(seed, 3)
     data = _sweep(plan, sweeping).merge(_losses(plan, losing)).merge(_trajectories(plan, showing))
     data.attrs |= {"units": plan.units, "size": SIZE, "starts": plan.starts, "draws": plan.draws}
-    return Result(_verdict(data), _table(data), data, partial(_draw, data))
+    return Result(_verdict(data), _table(data), data, _draw)
 
 
 def weights_of(
@@ -182,8 +179,6 @@ def predicted_loss(family: str, size: float) -> float:
 
 def _sweep(plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     """For every family, number of added points, gain and random matrix: what random starts come to."""
-    import xarray
-
     families = list(FAMILIES)
     shape = (len(families), len(ADDED), len(plan.gains), plan.draws)
     names = ("attractors", "settled", "lyapunov", "residual", "radius", "to_point", "to_sum")
@@ -204,8 +199,6 @@ def _sweep(plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
 
 def _losses(plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     """The gain from which on most starts no longer come to rest, by bisection, with two points added."""
-    import xarray
-
     shape = (len(FAMILIES), len(plan.sizes), plan.draws)
     found, draws = np.empty(shape), spawn(seed, plan.draws)
     for place in track(list(np.ndindex(*shape)), "gains at which points are lost"):
@@ -229,7 +222,6 @@ def _trajectories(
 ) -> xarray.Dataset:
     """Coordinates along the first two points, 1 at the point: for 0, 1 and 2 added ones."""
     import torch
-    import xarray
 
     matrix_seed, start_seed = spawn(seed, 2)
     found = np.empty((len(FAMILIES), 3, count, steps + 1, 2))
@@ -252,10 +244,8 @@ def _table(data: xarray.Dataset) -> tuple[Row, ...]:
     rows += [_count_row(data, family, added, weak) for family in FAMILIES for added in ADDED[1:]]
     rows += [_count_row(data, family, added, within) for family in ("signs", "basis") for added in (1, 2)]
     rows += [_place_row(data, family, weak) for family in FAMILIES]
-    radius, expected = (
-        data.radius.sel(family="basis", added=2, gain=weak).mean(),
-        predicted_loss("signs", SIZE),
-    )
+    radius = data.radius.sel(family="basis", added=2, gain=weak).mean()
+    expected = predicted_loss("signs", SIZE)
     title = f"{FAMILIES['basis']}, 2 added, gain {weak:g}: spectral radius at an added point, k / tanh k"
     rows.append(claim_row(title, expected, radius, abs(radius - expected) < 1e-9))
     rows += [_loss_row(data, family, float(size)) for family in FAMILIES for size in data["size"]]
@@ -317,7 +307,7 @@ def _loss_row(data: xarray.Dataset, family: str, size: float) -> Row:
     )
 
 
-def _standard_error(values: Array) -> float:
+def _standard_error(values: FloatArray) -> float:
     return float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.inf
 
 
@@ -364,7 +354,7 @@ def _draw(data: xarray.Dataset) -> Figure:
     return figure
 
 
-def _draw_trajectories(figure: Figure, paths: Array, family: str, added: int) -> None:
+def _draw_trajectories(figure: Figure, paths: FloatArray, family: str, added: int) -> None:
     gain, reach = _SHOWN_GAIN[family], 1.15 * max(1.1, float(np.abs(paths[:, 10:]).max()))
     rests = " (never rests)" if not added and gain > 1 else ""
     title = f"{_TYPESET[family]}, gain {gain:g}: {added} added{rests}"

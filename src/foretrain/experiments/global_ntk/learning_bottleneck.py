@@ -9,26 +9,20 @@ their own size, leaves the plateau from network 1 too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.global_ntk.bottleneck_training import POINTS, Sizes, Training, train
 from foretrain.experiments.judgements import claim_row
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, GREEN, INK, ORANGE, RED, Axis, Figure, log
 from foretrain.support.seeds import spawn
-
-if TYPE_CHECKING:
-    import xarray
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 PLATEAU = 1 / 9  # mean squared error with modes 2 and 3 missing: a third of the steps, one of three channels
 PUBLISHED_ESCAPE = 750
@@ -73,16 +67,14 @@ class Plan:
         return {f"{training.network}, {training.optimizer}": training for training in found}
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(Sizes(64, 64, 5000, 20, 14, 0.5), 850, 0.02, {"SGD": 0.1, "Shampoo": 0.15}),
-    Scale.PAPER: Plan(Sizes(256, 500, 5000, 20, 24, 0.5), 10_000, 3.2, {"SGD": 1e-3, "Shampoo": 1e-3}),
-}
+PLANS = plans(
+    quick=Plan(Sizes(64, 64, 5000, 20, 14, 0.5), 850, 0.02, {"SGD": 0.1, "Shampoo": 0.15}),
+    paper=Plan(Sizes(256, 500, 5000, 20, 24, 0.5), 10_000, 3.2, {"SGD": 1e-3, "Shampoo": 1e-3}),
+)
 
 
 def learning_bottleneck(plan: Plan, seed: int, parts: Parts) -> Result:
     """Two initialisations of a GRU by two optimizers on Memory-Pro, with alignment and rank of NTK_S on the way."""
-    import xarray
-
     (own,) = spawn(seed, 1)  # the same weights, data and batches for all, but for the planted points
     trainings = plan.trainings()
     found = [
@@ -91,7 +83,7 @@ def learning_bottleneck(plan: Plan, seed: int, parts: Parts) -> Result:
     data = xarray.concat(found, dim="run", join="exact").assign_coords(run=list(trainings))
     attributes = {"units": plan.sizes.units, "batch": plan.sizes.batch, "noise_variance": plan.noise_variance}
     data = data.assign_attrs(attributes | {f"rate_{name}": rate for name, rate in plan.rates.items()})
-    return Result(_verdict(data), _table(data), data, partial(_draw, data))
+    return Result(_verdict(data), _table(data), data, _draw)
 
 
 def escape(data: xarray.Dataset, run: str) -> float:
@@ -107,7 +99,7 @@ def _left(data: xarray.Dataset, run: str, mode: int) -> float:
     return float(data.unlearned.sel(run=run, mode=mode).isel(step=-1))
 
 
-def _cosine(data: xarray.Dataset, run: str, kind: str, mode: int = 3) -> Array:
+def _cosine(data: xarray.Dataset, run: str, kind: str, mode: int = 3) -> FloatArray:
     """Over training."""
     return np.asarray(data.cosine.sel(run=run, kind=kind, mode=mode).values)
 
@@ -228,7 +220,7 @@ def _draw(data: xarray.Dataset) -> Figure:
     return figure
 
 
-def _draw_answers(figure: Figure, run: str, output: Array) -> None:
+def _draw_answers(figure: Figure, run: str, output: FloatArray) -> None:
     """Paths of the two angle outputs in the response, one for each angle, with the wanted points."""
     axis = Axis("cos", low=-1.35, high=1.35, ticks=(-1, 0, 1))
     title = f"{run}:\nanswers (dots), wanted (×)"

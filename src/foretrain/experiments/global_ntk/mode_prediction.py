@@ -19,10 +19,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import (
     BLUE,
     FAINT,
@@ -36,13 +36,11 @@ from foretrain.support.answers import (
     shades,
 )
 from foretrain.support.seeds import generator, spawn
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.training.tasks.recurrent import Cell
 
-Array = NDArray[np.float64]
 
 _THRESHOLD = 0.5
 _LOOKS = 40  # intervals in which courses are recorded
@@ -85,13 +83,11 @@ _PAPER: dict[Cell, _Setting] = {
     "gru": _Setting((1.6, 1.75, 1.85, 1.95, 2.05, 2.2), 0.004, 400),
     "rnn": _Setting((0.9, 1.0, 1.1, 1.2, 1.3, 1.4), 0.001, 800),
 }
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(64, 10, 4, _QUICK), Scale.PAPER: Plan(256, 30, 4, _PAPER)}
+PLANS = plans(quick=Plan(64, 10, 4, _QUICK), paper=Plan(256, 30, 4, _PAPER))
 
 
 def mode_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
     """Hit rates of forecasts from the initial NTK, and where they miss."""
-    import xarray
-
     cells = []
     for (cell, setting), source in zip(plan.cells.items(), spawn(seed, len(plan.cells)), strict=True):
         levels = [
@@ -103,13 +99,12 @@ def mode_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
     data.attrs = {"units": plan.units, "period": plan.period, "threshold": _THRESHOLD}
     scores = _scored(data)
     rows = _table(scores)
-    return Result(_verdict(scores), rows, scores, partial(_draw, scores))
+    return Result(_verdict(scores), rows, scores, _draw)
 
 
 def _one_gain(plan: Plan, cell: Cell, gain: float, seed: np.random.SeedSequence) -> xarray.Dataset:
     """Forecasts of some networks with one gain, then what training makes of them."""
     import torch
-    import xarray
 
     from foretrain.empirical.mode_prediction import PREDICTORS, predict_modes
     from foretrain.empirical.target_modes import target_modes
@@ -146,8 +141,6 @@ def _one_gain(plan: Plan, cell: Cell, gain: float, seed: np.random.SeedSequence)
 
 def _scored(data: xarray.Dataset) -> xarray.Dataset:
     """What was foreseen and learned at the budgets, whether they agree, and the answers of both base rates."""
-    import xarray
-
     learned, foreseen = (abs(_at_budgets(values)) < _THRESHOLD for values in (data.left, data.forecast))
     usual = learned.mean(("level", "draw")) >= 0.5
     constant = xarray.full_like(learned, bool(learned.mean() >= 0.5))
@@ -235,7 +228,7 @@ def _rank_row(data: xarray.Dataset, predictor: str) -> Row:
     return Row(title, "above 0", value, error, value > _SURE * error)
 
 
-def _rank_correlation(first: Array, second: Array) -> float:
+def _rank_correlation(first: FloatArray, second: FloatArray) -> float:
     """Spearman's, mean over rows without those whose values are all equal; nan if no row is left."""
     from scipy.stats import rankdata
 

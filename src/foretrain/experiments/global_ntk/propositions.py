@@ -8,27 +8,23 @@ partial trace (15) beside the average over all pairs of units. All in float64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.judgements import claim_row, computed_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import FAINT, GREEN, RED, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, torch_generator
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
     from foretrain.empirical.global_ntk import GlobalNTK
 
-Array = NDArray[np.float64]
 
 _CELLS = ("RNN", "GRU", "LSTM")
 _STEPS = 2.0 ** -np.arange(4.0, 12.0)  # of descent, in units of 1 / largest eigenvalue
@@ -51,13 +47,11 @@ class Plan:
     draws: int
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(3, 5, 4, 2, 4), Scale.PAPER: Plan(5, 10, 12, 3, 20)}
+PLANS = plans(quick=Plan(3, 5, 4, 2, 4), paper=Plan(5, 10, 12, 3, 20))
 
 
 def global_ntk_propositions(plan: Plan, seed: int) -> Result:
     """Errors of every statement on small recurrent networks, and by how much other readings miss."""
-    import xarray
-
     found = [
         xarray.concat([_measured(plan, cell, own) for cell in _CELLS], xarray.Variable("cell", list(_CELLS)))
         for own in track(spawn(seed, plan.draws), "networks")
@@ -71,7 +65,7 @@ def global_ntk_propositions(plan: Plan, seed: int) -> Result:
         f"rounding on {', '.join(_CELLS)}; one propagator for both products of a GRU misses its NTK by "
         f"{float(data.reading_error.isel(reading=0).mean()):.0%}."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, _draw)
 
 
 def _network(plan: Plan, cell: str, seed: Seed) -> tuple[torch.nn.RNNBase, torch.Tensor, torch.Tensor]:
@@ -92,7 +86,6 @@ def _network(plan: Plan, cell: str, seed: Seed) -> tuple[torch.nn.RNNBase, torch
 def _measured(plan: Plan, cell: str, seed: Seed) -> xarray.Dataset:
     """Errors of all statements for one network."""
     import torch
-    import xarray
 
     from foretrain.empirical.global_ntk import global_ntk
 
@@ -180,7 +173,6 @@ def _beyond(kernel: GlobalNTK, err: torch.Tensor, axis: int) -> float:
 def _readings(plan: Plan, seed: Seed) -> xarray.Dataset:
     """How far readings of theorem 1 with one propagator are from NTK_S of the weights."""
     import torch
-    import xarray
 
     from foretrain.empirical.global_ntk import global_ntk
 
@@ -276,10 +268,8 @@ def _trace_rows(data: xarray.Dataset) -> list[Row]:
 
 def _draw(data: xarray.Dataset) -> Figure:
     figure = Figure("The global-state NTK on small networks, written out", columns=2, size=(13, 5))
-    x, y = (
-        log("step, in units of 1 / largest eigenvalue"),
-        log("error of −η NTK$_S$ err, relative to the change"),
-    )
+    x = log("step, in units of 1 / largest eigenvalue")
+    y = log("error of −η NTK$_S$ err, relative to the change")
     panel = figure.panel("proposition 1: one real step of descent", x, y)
     for cell in _CELLS:
         own = data.step_error.sel(cell=cell).mean("draw")

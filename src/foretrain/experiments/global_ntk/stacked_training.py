@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.support.progress import track
 from foretrain.support.seeds import spawn
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from foretrain.training.tasks.memory_pro import MemoryPro
     from foretrain.training.tasks.recurrent import Cell
 
-Array = NDArray[np.float64]
 Stack = Mapping[str, "Tensor"]
 
 
@@ -31,8 +30,8 @@ Stack = Mapping[str, "Tensor"]
 class Course:
     """Shares left of the modes at every look, (networks, modes, looks); rates |J* m|^2 at some of them."""
 
-    left: Array
-    rates: Array
+    left: FloatArray
+    rates: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +111,7 @@ def _gru_step(given: Tensor, product: Tensor, state: Tensor) -> Tensor:
     return candidate + update * (state - candidate)
 
 
-def mode_rates(cell: Cell, networks: Stack, x: Tensor, vectors: Tensor) -> Array:
+def mode_rates(cell: Cell, networks: Stack, x: Tensor, vectors: Tensor) -> FloatArray:
     """<m, Theta m> of every network and mode, (networks, modes)."""
     import torch
 

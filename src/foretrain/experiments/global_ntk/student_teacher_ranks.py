@@ -9,16 +9,15 @@ grows on its way back through time tells where students are chaotic.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.global_ntk.student_teacher_trends import gain_sweep, input_sweep, table, verdict
-from foretrain.experiments.registry import Result, Scale
+from foretrain.experiments.registry import Result, plans
 from foretrain.support.answers import (
     BLUE,
     FAINT,
@@ -35,17 +34,16 @@ from foretrain.support.answers import (
 from foretrain.support.errors import AccuracyWarning
 from foretrain.support.progress import track
 from foretrain.support.seeds import generator, integer, spawn
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
     from foretrain.empirical.global_ntk import GlobalNTK
     from foretrain.empirical.global_ntk.reduced_views import Kind
     from foretrain.experiments.parts import Parts
     from foretrain.training.tasks.student_teacher import StudentTeacher, Trainable, VanillaNetwork
 
-Array = NDArray[np.float64]
 
 _VIEWS: tuple[Kind, ...] = ("temporal", "spatial")
 _DEFINITIONS = ("partial trace", "all pairs")
@@ -92,10 +90,10 @@ def _sweeps(gains: tuple[float, ...]) -> dict[Trainable, _Sweep]:
     return {"recurrent": _Sweep(gains, (4, 16), gains, (16,)), "input": _Sweep((1.0,), ranks, (1.0,), ranks)}
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(_sweeps(_QUICK_GAINS), seeds=3, steps=150, measured=16),
-    Scale.PAPER: Plan(_sweeps(_PAPER_GAINS), seeds=5, steps=5000, measured=128),
-}
+PLANS = plans(
+    quick=Plan(_sweeps(_QUICK_GAINS), seeds=3, steps=150, measured=16),
+    paper=Plan(_sweeps(_PAPER_GAINS), seeds=5, steps=5000, measured=128),
+)
 
 
 class _Point(NamedTuple):
@@ -114,8 +112,6 @@ class _Point(NamedTuple):
 
 def student_teacher_ranks(plan: Plan, seed: int, parts: Parts) -> Result:
     """Temporal and spatial ranks against gain and input rank, and who learns."""
-    import xarray
-
     seeds, found = spawn(seed, plan.seeds), []
     for point in track(_points(plan), "students"):
         part = parts.get(point.name, partial(_part, point, plan, seeds[point.number]))
@@ -127,7 +123,7 @@ def student_teacher_ranks(plan: Plan, seed: int, parts: Parts) -> Result:
     data = data.sortby(["trainable", "gain", "input_rank", "seed"])
     data.attrs = {"steps": plan.steps, "batch": plan.batch, "measured": plan.measured, "rate": _RATE}
     rows = table(data)
-    return Result(verdict(data, rows), rows, data, partial(_draw, data))
+    return Result(verdict(data, rows), rows, data, _draw)
 
 
 def _points(plan: Plan) -> list[_Point]:
@@ -142,8 +138,6 @@ def _points(plan: Plan) -> list[_Point]:
 
 def _part(point: _Point, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:
     """Everything about one student; students of one seed share their teacher, their inputs and their draws."""
-    import xarray
-
     from foretrain.training.tasks.student_teacher import StudentTeacher
 
     drawing, training, measuring = spawn(seed, 3)
@@ -165,7 +159,9 @@ def _part(point: _Point, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
     )
 
 
-def _train(task: StudentTeacher, student: VanillaNetwork, plan: Plan, seed: np.random.SeedSequence) -> Array:
+def _train(
+    task: StudentTeacher, student: VanillaNetwork, plan: Plan, seed: np.random.SeedSequence
+) -> FloatArray:
     """Losses before every step of gradient descent, which sees new samples each time."""
     import torch
 
@@ -184,7 +180,7 @@ def _train(task: StudentTeacher, student: VanillaNetwork, plan: Plan, seed: np.r
 
 def _measured(
     task: StudentTeacher, student: VanillaNetwork, plan: Plan, seed: np.random.SeedSequence
-) -> dict[str, Array]:
+) -> dict[str, FloatArray]:
     """Ranks and their errors (view, definition), modes for 95 % (view), and the growth of gradients."""
     from foretrain.empirical.global_ntk import global_ntk
 
@@ -224,7 +220,7 @@ def _over_pairs(
     return found.value, found.standard_error
 
 
-def _modes(kernel: GlobalNTK, seed: np.random.SeedSequence) -> Array:
+def _modes(kernel: GlobalNTK, seed: np.random.SeedSequence) -> FloatArray:
     """How many modes hold 95 % of the trace of either partial trace, from random directions of the parameters."""
     import torch
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.registry import Row
-
-if TYPE_CHECKING:
-    import xarray
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 _LEVEL = 0.99  # of the one-sided t-tests
 _WORDS = (
@@ -31,7 +27,7 @@ class Trend(NamedTuple):
     is_below: bool
 
 
-def below(values: Array, bound: float = 1.0) -> Trend:
+def below(values: FloatArray, bound: float = 1.0) -> Trend:
     """A one-sided t-test over seeds; values that are all the same are compared as they are."""
     from scipy.stats import t
 
@@ -103,7 +99,7 @@ def _halving(sweep: xarray.Dataset) -> Row:
     return Row(title, "collapses with g", float(np.mean(places)), below(np.array(places)).error, note=note)
 
 
-def _crossing(x: Array, y: Array, level: float) -> float:
+def _crossing(x: FloatArray, y: FloatArray, level: float) -> float:
     """Where y first passes the level, on straight lines between points; nan if it does not."""
     sides = np.sign(y - level)
     passed = np.flatnonzero(sides[1:] != sides[0])

@@ -8,26 +8,18 @@ without truncation come along.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.judgements import claim_row, computed_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.saddle import balanced_coefficient, classify, coupling, escape_time, printed_lambda
 from foretrain.saddle.modes import graded_example, schur_perron, truncated_growth
 from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, generator
-
-if TYPE_CHECKING:
-    import xarray
-
-Array = NDArray[np.float64]
 
 _WIDTH, _THRESHOLD = 64, 0.3
 _PUBLISHED = {  # (depth, scale): exact and leading time of tanh
@@ -51,7 +43,7 @@ class Plan:
     matrices: int
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(5, 40), Scale.PAPER: Plan(7, 1_000)}
+PLANS = plans(quick=Plan(5, 40), paper=Plan(7, 1_000))
 
 
 def saddle_corrections(plan: Plan, seed: int) -> Result:
@@ -67,17 +59,15 @@ def saddle_corrections(plan: Plan, seed: int) -> Result:
         f"tanh, L = 4, {float(tanh.measured.isel(halving=-1)):.4f} beside {float(tanh.derived):.4f}, printed "
         f"{float(tanh.printed):.4f}; closures that leave amplitudes out are too slow."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, _draw)
 
 
 def _time_rows() -> list[Row]:
     rows = []
     for (depth, epsilon), published in _PUBLISHED.items():
         for method, word, value in zip(("reduced", "leading"), ("exact", "leading"), published, strict=True):
-            title, here = (
-                f"tanh, L = {depth}, ε = {epsilon:g}: {word} time",
-                _time("tanh", [epsilon] * depth, method),
-            )
+            title = f"tanh, L = {depth}, ε = {epsilon:g}: {word} time"
+            here = _time("tanh", [epsilon] * depth, method)
             rows.append(computed_row(title, value, here, 6e-6 * value))
     scales, value = _ONE_ZERO
     title = "tanh, L = 4, one layer at zero: time to X_1 = 0.3"
@@ -94,8 +84,6 @@ def _time(name: str, scales: list[float], method: str) -> float:
 
 def _coefficients(halvings: int) -> xarray.Dataset:
     """From K t less its leading term at two scales: what multiplies eps^-p / p, or log(1/eps) where p = 0."""
-    import xarray
-
     scales = 0.08 * 0.5 ** np.arange(halvings + 1)
     measured, derived, printed = [], [], []
     for name, depth in track(_CASES, "activations and depths"):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 
-def network_times(activation: str, scales: Array, width: int, threshold: float) -> Array:
+def network_times(activation: str, scales: FloatArray, width: int, threshold: float) -> FloatArray:
     """When whole networks on the manifold, with scales (network, layer), reach X_1 = threshold.
 
     Their function depends on one input alone, so one is enough.
@@ -37,12 +36,12 @@ class Fit(NamedTuple):
     error: float
     intercept: float
 
-    def times(self, epsilon: Array) -> Array:
+    def times(self, epsilon: FloatArray) -> FloatArray:
         """The times on the line."""
         return np.asarray(np.exp(self.intercept + self.slope * np.log(epsilon)))
 
 
-def fit(epsilon: Array, time: Array) -> Fit:
+def fit(epsilon: FloatArray, time: FloatArray) -> Fit:
     """Least squares; points without a time are left out. A bend counts as scatter in the error."""
     known = np.isfinite(time)
     x, y = np.log(epsilon[known]), np.log(time[known])
@@ -53,28 +52,28 @@ def fit(epsilon: Array, time: Array) -> Fit:
     return Fit(float(slope), float(np.sqrt(scatter / ((x - x.mean()) ** 2).sum())), float(intercept))
 
 
-def over_seeds(times: Array) -> Array:
+def over_seeds(times: FloatArray) -> FloatArray:
     """The geometric mean over the last axis; seeds without a time are left out."""
     return np.asarray(np.exp(np.nanmean(np.log(times), axis=-1)))
 
 
-def seed_error(slopes: Array) -> float:
+def seed_error(slopes: FloatArray) -> float:
     """The standard error of the mean."""
     return float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
 
 
-def seed_slopes(epsilon: Array, times: Array) -> Array:
+def seed_slopes(epsilon: FloatArray, times: FloatArray) -> FloatArray:
     """The slope of every seed; times are (epsilon, seed)."""
     return np.array([fit(epsilon, column).slope for column in times.T])
 
 
-def fit_over_seeds(epsilon: Array, times: Array) -> Fit:
+def fit_over_seeds(epsilon: FloatArray, times: FloatArray) -> Fit:
     """The line through the mean over seeds of log time; its error is that of the regression or of the seeds."""
     found = fit(epsilon, over_seeds(times))
     return found._replace(error=max(found.error, seed_error(seed_slopes(epsilon, times))))
 
 
-def local_slopes(epsilon: Array, time: Array) -> tuple[Array, Array]:
+def local_slopes(epsilon: FloatArray, time: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Slopes between neighbours, and the ε in their geometric middle."""
     middle = np.sqrt(epsilon[1:] * epsilon[:-1])
     return middle, np.asarray(np.diff(np.log(time)) / np.diff(np.log(epsilon)))

@@ -8,26 +8,23 @@ corollary 12 as printed holds on its diagonal alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.judgements import claim_row, computed_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import PALETTE, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, torch_generator
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
-Array = NDArray[np.float64]
 
 _LAYERS = (5, 12, 12, 12, 1)
 _DEPTH = len(_LAYERS) - 1
@@ -48,13 +45,11 @@ class Plan:
     steps: int
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(4, 400, 300), Scale.PAPER: Plan(40, 4_000, 3_000)}
+PLANS = plans(quick=Plan(4, 400, 300), paper=Plan(40, 4_000, 3_000))
 
 
 def imbalance_identity(plan: Plan, seed: int) -> Result:
     """Drifts of the imbalance against the identity, along descents, by class, and for small layers."""
-    import xarray
-
     moments, powers, descents = spawn(seed, 3)
     data = xarray.merge([_identities(plan, moments), _powers(plan, powers), _descents(plan, descents)])
     rows = (*_identity_rows(data), *_power_rows(data), *_descent_rows(data))
@@ -64,7 +59,7 @@ def imbalance_identity(plan: Plan, seed: int) -> Result:
         "small layers lose their balance by the powers of (28), the slower the further from the input, and linear "
         "and ReLU networks not at all."
     )
-    return Result(verdict, rows, data, partial(_draw, data))
+    return Result(verdict, rows, data, _draw)
 
 
 def _network(name: str, size: float, seed: Seed) -> torch.nn.Sequential:
@@ -97,8 +92,6 @@ def _quartic(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def _identities(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Largest relative differences of drift and identity, plain, with unequal rates, and of the two matrix forms."""
-    import xarray
-
     names = ("difference", "with_rates", "matrix", "printed_matrix")
     found = np.zeros((len(_CLASSES), len(names)))
     for row, name in enumerate(track(_CLASSES, "activations")):
@@ -110,7 +103,7 @@ def _identities(plan: Plan, seed: Seed) -> xarray.Dataset:
     )
 
 
-def _differences(name: str, plan: Plan, seed: Seed) -> Array:
+def _differences(name: str, plan: Plan, seed: Seed) -> FloatArray:
     from foretrain.empirical.imbalance import imbalance
 
     first, second = spawn(seed, 2)
@@ -147,8 +140,6 @@ def _identity_rows(data: xarray.Dataset) -> list[Row]:
 
 def _powers(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Drifts of the three pairs of layers for layers of two sizes: (activation, network, pair, size)."""
-    import xarray
-
     from foretrain.empirical.imbalance import imbalance
 
     found = np.empty((len(_ORDERS), plan.networks, _DEPTH - 1, len(_SIZES)))
@@ -179,8 +170,6 @@ def _power_rows(data: xarray.Dataset) -> list[Row]:
 
 def _descents(plan: Plan, seed: Seed) -> xarray.Dataset:
     """Change of the imbalance of layers 1 and 2 along descents, and what the identity leaves of it."""
-    import xarray
-
     from foretrain.empirical.imbalance import record_imbalance
 
     first, second = spawn(seed, 2)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray
 from scipy.stats import t as student
 
 from foretrain.experiments.judgements import claim_row, measured_row
 from foretrain.experiments.registry import Row
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.experiments.saddle_escape.modes import Descent
 
 _ALLOWED = 0.02  # relative: the finite rate and the noise of the batches, beyond three standard errors

@@ -13,29 +13,27 @@ the block flow where the first mode's X_1 passes the threshold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.activations import activation
-from foretrain.experiments.registry import Result, Scale
+from foretrain.experiments.registry import Result, plans
 from foretrain.experiments.saddle_escape.mode_rows import rows, verdict
 from foretrain.saddle import escape_time
 from foretrain.saddle import modes as theory
 from foretrain.support.answers import BLUE, FAINT, INK, PALETTE, RED, Axis, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.training.gradient_flow import Problem
 
-Array = NDArray[np.float64]
 
 _DEPTH, _INPUTS, _THRESHOLD, _GRID_THRESHOLD = 4, 16, 0.5, 0.4
 _GRID_UNTIL = 2e4
@@ -78,7 +76,7 @@ class Plan:
         return self.width // len(self.betas)
 
     @property
-    def scales(self) -> Array:
+    def scales(self) -> FloatArray:
         """X_l of every mode at the start."""
         return np.full((_DEPTH, len(self.betas)), self.epsilon)
 
@@ -86,16 +84,14 @@ class Plan:
 _QUICK = Plan(60, (1.0, 0.3, 0.08), 4096, 4.5, 60, 2, 4, (0.1, 0.05, 0.025), (2, 4, 8, 12), 14)
 _DESCENT = Descent(60, 0.05, 4096, 150_000, 3, every=50)
 _LARGE = replace(_QUICK, points=16384, snapshots=120, samples=8, descent=_DESCENT)
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: _QUICK,
-    Scale.PAPER: replace(_LARGE, epsilons=(0.1, 0.05, 0.025, 0.0125), nodes=(2, 4, 8, 16), grid_nodes=24),
-}
+PLANS = plans(
+    quick=_QUICK,
+    paper=replace(_LARGE, epsilons=(0.1, 0.05, 0.025, 0.0125), nodes=(2, 4, 8, 16), grid_nodes=24),
+)
 
 
 def saddle_modes(plan: Plan, seed: int) -> Result:
     """Loss, alignments and escape times of three modes, and the order of two, against the predictions."""
-    import xarray
-
     exact = _block_escape(plan.scales, plan.betas, plan.block)
     parts = [_flow(plan, exact, seed), _escapes(plan, seed), _descend(plan, seed)]
     parts += [_modes(plan, exact), _limit(plan), _ordering(plan)]
@@ -111,10 +107,10 @@ def saddle_modes(plan: Plan, seed: int) -> Result:
     data.attrs |= {"homotopy_end": plan.block * splits[-1].end, "conservation": kept, "width": plan.width}
     data.attrs |= {"block_width": plan.block, "betas": list(plan.betas), "threshold": _THRESHOLD}
     data.attrs |= {"start_scale": plan.epsilon, "points": plan.points, "samples": plan.samples}
-    return Result(verdict(data), rows(data, plan.descent), data, partial(_draw, data))
+    return Result(verdict(data), rows(data, plan.descent), data, _draw)
 
 
-def _block_escape(scales: Array, betas: Sequence[float], block: int, until: float = 1e5) -> Array:
+def _block_escape(scales: FloatArray, betas: Sequence[float], block: int, until: float = 1e5) -> FloatArray:
     """When X_1 of every mode passes the threshold in the exact flow of block means."""
     found = theory.block_escape("tanh", scales, betas, block, threshold=_THRESHOLD, until=until)
     return np.asarray(found.values)
@@ -126,7 +122,7 @@ def _problem(plan: Plan, width: int) -> Problem:
     return Problem("tanh", depth=_DEPTH, width=width, inputs=_INPUTS, betas=plan.betas)
 
 
-def _flow(plan: Plan, exact: Array, seed: int) -> xarray.Dataset:
+def _flow(plan: Plan, exact: FloatArray, seed: int) -> xarray.Dataset:
     """Snapshots of the whole network beside the block flow."""
     from foretrain.training import gradient_flow as flows
 
@@ -144,8 +140,6 @@ def _flow(plan: Plan, exact: Array, seed: int) -> xarray.Dataset:
 
 def _escapes(plan: Plan, seed: int) -> xarray.Dataset:
     """Escape times of the whole network's first modes: means over samples of points, with standard errors."""
-    import xarray
-
     from foretrain.training import gradient_flow as flows
 
     problem = _problem(plan, plan.width)
@@ -168,8 +162,6 @@ def _escapes(plan: Plan, seed: int) -> xarray.Dataset:
 
 def _descend(plan: Plan, seed: int) -> xarray.Dataset:
     """Escape times of the first mode by descent, and that of the block flow."""
-    import xarray
-
     from foretrain.training import gradient_flow as flows
 
     sizes, betas = plan.descent, plan.betas
@@ -193,17 +185,15 @@ def _descend(plan: Plan, seed: int) -> xarray.Dataset:
     return xarray.Dataset({"descent_time": times, "descent_exact": exact})
 
 
-def _times(plan: Plan, escape: float) -> Array:
+def _times(plan: Plan, escape: float) -> FloatArray:
     """Snapshots, a third of them about the first escape, where everything moves."""
     third = plan.snapshots // 3
     ends = ((0, 0.85, False), (0.85, 1.2, False), (1.2, plan.until, True))
     return escape * np.concatenate([np.linspace(start, stop, third, endpoint=e) for start, stop, e in ends])
 
 
-def _modes(plan: Plan, exact: Array) -> xarray.Dataset:
+def _modes(plan: Plan, exact: FloatArray) -> xarray.Dataset:
     """Escape times of every mode: by itself at leading order and exactly, and with the others."""
-    import xarray
-
     alone = partial(escape_time, "tanh", plan.scales[:, 0], width=plan.block, threshold=_THRESHOLD)
     values = {
         "exact": ("mode", exact),
@@ -215,8 +205,6 @@ def _modes(plan: Plan, exact: Array) -> xarray.Dataset:
 
 def _limit(plan: Plan) -> xarray.Dataset:
     """The first mode's exact time over the leading one, for smaller and smaller scales."""
-    import xarray
-
     ratios = []
     for epsilon in track(plan.epsilons, "smaller scales"):
         X = np.full_like(plan.scales, epsilon)
@@ -244,8 +232,6 @@ def _homotopy(plan: Plan, nodes: int, layers: Sequence[int] | None) -> theory.Ho
 
 def _ordering(plan: Plan) -> xarray.Dataset:
     """Two modes, the second weaker but with scales of another critical depth: who is first, by law and in fact?"""
-    import xarray
-
     shape = (len(plan.strengths), len(plan.depths))
     law, aligned = np.empty(shape), np.empty((*shape, 2))
     for row, beta in enumerate(track(plan.strengths, "order of two modes")):

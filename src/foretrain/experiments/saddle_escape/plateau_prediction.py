@@ -8,31 +8,30 @@ the batches. A prediction agrees if the mean escape step is within 20 % of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import BLUE, INK, ORANGE, Figure, log
 from foretrain.support.loading.digits import handwritten_digits
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
     from foretrain.compare.plateau import Plateau, PlateauVerification
     from foretrain.compare.plateau.prediction import Forecast
     from foretrain.compare.plateau.verification import TrainedRuns
 
-Array = NDArray[np.float64]
 
 ALLOWED = 0.2  # of the predicted step
 _POINTS = 160  # of every curve that is kept
@@ -85,22 +84,20 @@ class Plan:
     runs: int
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(_CASES, 64, 16, 1024, {"teacher": 0.01, "digits": 0.02}, 64, 3),
-    Scale.PAPER: Plan(_CASES, 128, 16, 4096, {"teacher": 0.004, "digits": 0.008}, 128, 6),
-}
+PLANS = plans(
+    quick=Plan(_CASES, 64, 16, 1024, {"teacher": 0.01, "digits": 0.02}, 64, 3),
+    paper=Plan(_CASES, 128, 16, 4096, {"teacher": 0.004, "digits": 0.008}, 128, 6),
+)
 
 
 def plateau_prediction(plan: Plan, seed: int, parts: Parts) -> Result:
     """Escape steps of real networks, as given and rescaled as advised: predicted beside stochastic descent."""
-    import xarray
-
     cases = track(list(zip(plan.cases, spawn(seed, len(plan.cases)))), "networks")
     found = [parts.get(case.name, partial(_measure, plan, case, own)) for case, own in cases]
     names = xarray.Variable("case", [case.name for case in plan.cases])
     data = xarray.concat(found, dim=names, join="exact", combine_attrs="drop")
     data = data.assign_attrs(width=plan.width, batch=plan.batch, runs=plan.runs)
-    return Result(_verdict(data), _table(data), data, partial(_draw, data))
+    return Result(_verdict(data), _table(data), data, _draw)
 
 
 def _measure(plan: Plan, case: Case, seed: np.random.SeedSequence) -> xarray.Dataset:
@@ -171,7 +168,6 @@ def _digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 def _kept(found: Plateau, trained: PlateauVerification) -> xarray.Dataset:
     """Numbers of both networks, and curves thinned to a fixed number of points; nan where there is no advice."""
-    import xarray
 
     def numbers(flow: Forecast, runs: TrainedRuns) -> xarray.Dataset:
         shown, (steps, losses) = _shown(flow.followed), _thinned(runs.steps, runs.losses[0])
@@ -197,13 +193,13 @@ def _kept(found: Plateau, trained: PlateauVerification) -> xarray.Dataset:
     )
 
 
-def _shown(last: float) -> Array:
+def _shown(last: float) -> FloatArray:
     """Steps worth drawing: even in the logarithm for the wait, even in the step for the fall."""
     half, last = _POINTS // 2, max(last, 1.0)
     return np.sort(np.concatenate([np.geomspace(1, last, half), np.linspace(1, last, half)]))
 
 
-def _thinned(steps: Array, losses: Array) -> tuple[Array, Array]:
+def _thinned(steps: FloatArray, losses: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Looks at real descent near those steps, filled up with nan."""
     known = np.flatnonzero(np.isfinite(losses) & (steps >= 1))
     if not len(known):

@@ -6,26 +6,23 @@ beside the exact scalar flow, and whole networks on the symmetric manifold besid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.judgements import claim_row, computed_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.experiments.saddle_escape.escape_times import fit, local_slopes, network_times
 from foretrain.saddle import balanced_time, bottleneck_scales, coupling, critical_depth_time, escape_times
 from foretrain.support.answers import INK, PALETTE, Figure, log
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.saddle.escape.entry import Method
 
-Array = NDArray[np.float64]
 
 _LAYERS = (3, 4, 5, 6)  # depths of the balanced networks, and small layers of those of depth 6
 _DEPTH = 6
@@ -44,13 +41,11 @@ class Plan:
     networks: int
 
 
-PLANS: Mapping[Scale, Plan] = {Scale.QUICK: Plan(20, 2), Scale.PAPER: Plan(20, 20)}
+PLANS = plans(quick=Plan(20, 2), paper=Plan(20, 20))
 
 
 def saddle_scaling(plan: Plan, seed: int) -> Result:
     """Escape times over ε for four depths and four bottlenecks; nothing is random, so the seed changes nothing."""
-    import xarray
-
     epsilon = np.geomspace(1e-2, 10**-0.75, plan.epsilons)
     chosen = epsilon[np.unique(np.linspace(0, plan.epsilons - 1, plan.networks + 1).round().astype(int))[1:]]
     values = {
@@ -61,13 +56,11 @@ def saddle_scaling(plan: Plan, seed: int) -> Result:
     }
     attributes = {"width": _WIDTH, "threshold": _THRESHOLD, "depth": _DEPTH}
     data = xarray.Dataset(values, {"network_epsilon": chosen}, attributes)
-    return Result(_verdict(data), _table(data), data, partial(_draw, data))
+    return Result(_verdict(data), _table(data), data, _draw)
 
 
-def _times(epsilon: Array) -> xarray.DataArray:
+def _times(epsilon: FloatArray) -> xarray.DataArray:
     """Times (kind, epsilon, layers, formula) by the three formulas."""
-    import xarray
-
     times = partial(escape_times, "tanh", epsilon, width=_WIDTH, threshold=_THRESHOLD, formula=_FORMULAS)
     balanced = times(_LAYERS).rename(depth="layers")
     bottleneck = times(_DEPTH, bottleneck=_LAYERS).isel(depth=0, drop=True)
@@ -75,7 +68,7 @@ def _times(epsilon: Array) -> xarray.DataArray:
     return xarray.concat(tables, dim=xarray.Variable("kind", list(_KINDS)), combine_attrs="drop")
 
 
-def _law(epsilon: Array) -> Array:
+def _law(epsilon: FloatArray) -> FloatArray:
     """The closed forms: (11) with its threshold for balanced networks, (12) with bottlenecks."""
     K = {layers: coupling("tanh", layers, _WIDTH) for layers in _LAYERS}
     balanced = [[balanced_time(K[n], float(e), n, _THRESHOLD) for e in epsilon] for n in _LAYERS]
@@ -83,7 +76,7 @@ def _law(epsilon: Array) -> Array:
     return np.array([balanced, narrow])
 
 
-def _network_times(epsilon: Array) -> Array:
+def _network_times(epsilon: FloatArray) -> FloatArray:
     """Of whole networks: (kind, layers, epsilon)."""
     found = np.empty((len(_KINDS), len(_LAYERS), len(epsilon)))
     for place, number in np.ndindex(found.shape[:2]):
@@ -128,10 +121,8 @@ def _distance_rows(own: xarray.Dataset, title: str) -> list[Row]:
     exact = own["time"].sel(formula="reduced")
     off, corrected = (np.abs((own["time"].sel(formula=name) / exact).values - 1) for name in _FORMULAS[:2])
     shrinks = (np.diff(off) > 0).all() and off[0] < 0.1 * off[-1]
-    first, ends = (
-        f"{title}: distance of the quadrature (10), ε = 0.18 to 0.01",
-        f"{off[-1]:.3f} to {off[0]:.2g}",
-    )
+    first = f"{title}: distance of the quadrature (10), ε = 0.18 to 0.01"
+    ends = f"{off[-1]:.3f} to {off[0]:.2g}"
     beside = exact.sel(epsilon=own.network_epsilon.values).values
     distance = np.abs(own["network_time"].values / beside - 1).max()
     second = f"{title}: relative distance of whole networks from the scalar flow"

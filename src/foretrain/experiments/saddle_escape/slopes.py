@@ -8,28 +8,25 @@ one ε of each r. Times are learning rate × steps of the uniform flow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.judgements import claim_row
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.experiments.saddle_escape import escape_times as laws
 from foretrain.experiments.saddle_escape.escape_times import fit, fit_over_seeds, over_seeds
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, Figure, log, names_axis
 from foretrain.support.seeds import integer, spawn
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.training.gradient_flow import Integration, Problem
 
-Array = NDArray[np.float64]
 
 PUBLISHED = {3: (-1.22, 0.06), 5: (-2.74, 0.06), 8: (-5.42, 0.14)}
 _WINDOWS = {3: (0.01, 0.3), 5: (0.06, 0.5), 8: (0.15, 0.5)}
@@ -58,16 +55,13 @@ class Plan:
     longest_descent: float  # units of time
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(8, 128, 16, 7, 5, 512, 1e-3, 3, 6.0),
-    Scale.PAPER: Plan(8, 128, 16, 10, 20, 4096, 1e-4, 5, _BUDGET),
-}
+PLANS = plans(
+    quick=Plan(8, 128, 16, 7, 5, 512, 1e-3, 3, 6.0), paper=Plan(8, 128, 16, 10, 20, 4096, 1e-4, 5, _BUDGET)
+)
 
 
 def saddle_slopes(plan: Plan, seed: int, parts: Parts) -> Result:
     """Fitted slopes of log escape time against log ε for r = 3, 5, 8 small layers, beside the published ones."""
-    import xarray
-
     small = [r for r in PUBLISHED if r <= plan.depth]
     flows = [parts.get(f"flow r={r}", partial(_flow, plan, r, seed)) for r in small]
     finer = [parts.get(f"finer r={r}", partial(_finer, plan, r, seed)) for r in small]
@@ -81,7 +75,7 @@ def saddle_slopes(plan: Plan, seed: int, parts: Parts) -> Result:
         combine_attrs="drop",
     ).assign_attrs(depth=plan.depth, width=plan.width, inputs=plan.inputs, points=plan.points)
     rows = _table(data)
-    return Result(_verdict(data, rows), rows, data, partial(_draw, data))
+    return Result(_verdict(data, rows), rows, data, _draw)
 
 
 def _problem(plan: Plan) -> Problem:
@@ -117,9 +111,9 @@ def _finer(plan: Plan, r: int, seed: int) -> xarray.Dataset:
     return largest.isel(point=0)[["time"]].rename(time="finer_time")
 
 
-def _escapes(plan: Plan, r: int, epsilons: Array, seed: int, points: int, tolerance: float) -> xarray.Dataset:
-    import xarray
-
+def _escapes(
+    plan: Plan, r: int, epsilons: FloatArray, seed: int, points: int, tolerance: float
+) -> xarray.Dataset:
     from foretrain.training.gradient_flow import escape, gaussian_sample, scaled_he
 
     problem = _problem(plan)
@@ -135,7 +129,6 @@ def _escapes(plan: Plan, r: int, epsilons: Array, seed: int, points: int, tolera
 def _descent(plan: Plan, r: int, seed: int, flow: xarray.Dataset) -> xarray.Dataset:
     """SGD at the published rate and batch, at the smallest ε whose flow escapes within the time allowed for it."""
     import torch
-    import xarray
 
     from foretrain.training.gradient_flow import gaussian_sample, scaled_he, stochastic_escape
 
@@ -161,7 +154,7 @@ def _descent(plan: Plan, r: int, seed: int, flow: xarray.Dataset) -> xarray.Data
     return xarray.Dataset({"descent_time": ("seed", times), "descent_point": place})
 
 
-def checked_times(times: Array, interval: int) -> Array:
+def checked_times(times: FloatArray, interval: int) -> FloatArray:
     """What escape times become when the loss is looked at every so many steps."""
     return np.asarray(np.ceil(times / (interval * _RATE)) * interval * _RATE)
 

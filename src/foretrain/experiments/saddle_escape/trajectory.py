@@ -8,27 +8,24 @@ beside the scalar flow of its own size. Times are matrix times s = learning rate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.judgements import claim_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.saddle import escape_time, reduced_flow
 from foretrain.support.answers import BLUE, INK, PALETTE, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import spawn, torch_generator
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import torch
-    import xarray
 
-Array = NDArray[np.float64]
 
 _SCALES = (0.03, 0.05, 0.07, 0.09)
 _SNAPSHOTS = 25
@@ -58,16 +55,14 @@ class Plan:
     descent: Descent
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(64, 16, 4096, Descent(16, 16, 1.5, 128, 8000, 8)),
-    Scale.PAPER: Plan(64, 16, 32768, Descent(64, 16, 1.0, 32768, 120_000, 5)),
-}
+PLANS = plans(
+    quick=Plan(64, 16, 4096, Descent(16, 16, 1.5, 128, 8000, 8)),
+    paper=Plan(64, 16, 32768, Descent(64, 16, 1.0, 32768, 120_000, 5)),
+)
 
 
 def saddle_trajectory(plan: Plan, seed: int) -> Result:
     """Loss and amplitudes of whole networks, by flow and by descent, beside those of the scalar flow."""
-    import xarray
-
     descent = plan.descent
     flow = _compared(_flow(plan, _times(plan.width, 1.0)), plan.width, 1.0)
     steps = _compared(_descend(descent, seed), descent.width, descent.factor)
@@ -76,20 +71,20 @@ def saddle_trajectory(plan: Plan, seed: int) -> Result:
     rate = float(steps["time"][-1]) / descent.steps
     data = data.assign_attrs(width=plan.width, descent_width=descent.width, **attributes, rate=rate)
     rows = (*_flow_rows(data.sel(run="flow")), *_descent_rows(data.sel(run="descent")))
-    return Result(_verdict(data), rows, data, partial(_draw, data))
+    return Result(_verdict(data), rows, data, _draw)
 
 
-def _times(width: int, factor: float) -> Array:
+def _times(width: int, factor: float) -> FloatArray:
     """The snapshots: from the start to beyond the escape."""
     escape = escape_time("tanh", _scales(factor), width=width, threshold=_THRESHOLD, method="reduced")
     return np.linspace(0.0, _BEYOND * escape, _SNAPSHOTS)
 
 
-def _scales(factor: float) -> Array:
+def _scales(factor: float) -> FloatArray:
     return factor * np.array(_SCALES)
 
 
-def _flow(plan: Plan, times: Array) -> xarray.Dataset:
+def _flow(plan: Plan, times: FloatArray) -> xarray.Dataset:
     """The adaptive flow of the whole network; errors are zero."""
     from foretrain.training import gradient_flow as flows
 
@@ -102,9 +97,9 @@ def _flow(plan: Plan, times: Array) -> xarray.Dataset:
     return _dataset(times, amplitude, np.zeros_like(amplitude), seen["loss"].values, np.zeros(len(times)))
 
 
-def _dataset(times: Array, X: Array, X_error: Array, loss: Array, loss_error: Array) -> xarray.Dataset:
-    import xarray
-
+def _dataset(
+    times: FloatArray, X: FloatArray, X_error: FloatArray, loss: FloatArray, loss_error: FloatArray
+) -> xarray.Dataset:
     along, layered = ("snapshot",), ("snapshot", "layer")
     values = {"time": (along, times), "X": (layered, X), "X_error": (layered, X_error)}
     losses = {"loss": (along, loss), "loss_error": (along, loss_error)}
@@ -164,7 +159,7 @@ def _losses(weights: list[torch.Tensor], points: torch.Tensor) -> torch.Tensor:
     return 0.5 * (weights[-1] @ h - points[:, :1].tanh()).square().mean(dim=(1, 2))
 
 
-def _mean(values: Array) -> tuple[Array, Array]:
+def _mean(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     return values.mean(axis=0), np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))
 
 
@@ -182,7 +177,7 @@ def _flow_rows(own: xarray.Dataset) -> list[Row]:
     ]
 
 
-def scores(own: xarray.Dataset) -> dict[str, Array]:
+def scores(own: xarray.Dataset) -> dict[str, FloatArray]:
     """Distances of descent from the scalar flow in standard errors, at the snapshots after the start.
 
     At the start all networks are on the manifold: what their losses are off is the error of the average over points.

@@ -8,28 +8,25 @@ exact scalar flow. Descent is timed by its loss: it has escaped when its loss is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import xarray
 
 from foretrain.experiments.judgements import claim_row, computed_row
 from foretrain.experiments.parts import Parts
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.experiments.saddle_escape.escape_times import fit, network_times
 from foretrain.saddle import balanced_time, collapse, coupling, escape_time, reduced_flow
 from foretrain.support.answers import INK, PALETTE, Figure, log
 from foretrain.support.seeds import integer, spawn
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.saddle.escape.entry import Method
 
-Array = NDArray[np.float64]
 
 _ACTIVATIONS = {"tanh": "B", "erf": "B", "sin": "B", "gelu": "C", "swish": "C"}  # with their classes
 _DEPTH, _WIDTH, _THRESHOLD, _BATCH = 4, 64, 0.5, 1024
@@ -52,16 +49,14 @@ class Plan:
 
 _ENDS = {"B": (0.03, 0.1), "C": (0.1, 10**-0.5)}
 _FIVE = {kind: tuple(np.geomspace(*ends, 5).tolist()) for kind, ends in _ENDS.items()}
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(14, 4, 16, 0.5, 5, {"B": (0.1,), "C": (0.2, 0.316)}),
-    Scale.PAPER: Plan(14, 14, _WIDTH, 0.05, 5, _FIVE),
-}
+PLANS = plans(
+    quick=Plan(14, 4, 16, 0.5, 5, {"B": (0.1,), "C": (0.2, 0.316)}),
+    paper=Plan(14, 14, _WIDTH, 0.05, 5, _FIVE),
+)
 
 
 def saddle_universality(plan: Plan, seed: int, parts: Parts) -> Result:
     """K t of five activations over ε, by the scalar flow, by whole networks and by stochastic gradient descent."""
-    import xarray
-
     epsilon = np.geomspace(3e-3, 0.1, plan.epsilons)
     scalar = parts.get("scalar flow", partial(_scalar, epsilon))
     chosen = epsilon[np.linspace(plan.epsilons - 1, 0, plan.networks).round().astype(int)]
@@ -74,10 +69,10 @@ def saddle_universality(plan: Plan, seed: int, parts: Parts) -> Result:
     data = xarray.merge([scalar, whole, descent], combine_attrs="drop").assign_attrs(
         width=_WIDTH, descent_width=plan.descent_width, rate=plan.rate, seeds=plan.seeds
     )
-    return Result(_verdict(data), _table(data), data, partial(_draw, data))
+    return Result(_verdict(data), _table(data), data, _draw)
 
 
-def _scalar(epsilon: Array) -> xarray.Dataset:
+def _scalar(epsilon: FloatArray) -> xarray.Dataset:
     """K t by three formulas over the window, and by the exact flow far below it."""
     scaled = partial(collapse, list(_ACTIVATIONS), depth=_DEPTH, width=_WIDTH, threshold=_THRESHOLD)
     below = scaled(_SMALL, formula="reduced").isel(formula=0, drop=True)["spread"].values
@@ -86,10 +81,8 @@ def _scalar(epsilon: Array) -> xarray.Dataset:
     return window.assign(small_spread=("small_epsilon", below), small_epsilon=list(_SMALL))
 
 
-def _whole(epsilon: Array) -> xarray.Dataset:
+def _whole(epsilon: FloatArray) -> xarray.Dataset:
     """K t of whole networks on the manifold."""
-    import xarray
-
     scales = np.repeat(epsilon[:, None], _DEPTH, axis=1)
     found = [
         coupling(name, _DEPTH, _WIDTH) * network_times(name, scales, _WIDTH, _THRESHOLD)
@@ -101,8 +94,6 @@ def _whole(epsilon: Array) -> xarray.Dataset:
 
 def _descend(plan: Plan, name: str, seed: np.random.SeedSequence) -> xarray.Dataset:
     """K t of descent from the manifold (case, seed), with that of the scalar flow of the same width."""
-    import xarray
-
     from foretrain.training.gradient_flow import Problem, ansatz, gaussian_sample, stochastic_escape
 
     width = plan.descent_width
@@ -245,5 +236,5 @@ def _draw(data: xarray.Dataset) -> Figure:
     return figure
 
 
-def _law(epsilon: Array) -> Array:
+def _law(epsilon: FloatArray) -> FloatArray:
     return np.array([balanced_time(1.0, float(each), _DEPTH, _THRESHOLD) for each in epsilon])

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.compare.comparison import Comparison
 from foretrain.compare.trained.comparison import ENTRIES_SHOWN
 from foretrain.compare.trained.finite.entries import POSTERIOR, TRAINED
 from foretrain.compare.trained.pictures import finite_figure
 from foretrain.support.answers import Part
+from foretrain.theory.architecture import FloatArray
 
 if TYPE_CHECKING:
     import xarray
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from foretrain.compare.trained.finite.goal import FiniteGoal
     from foretrain.compare.trained.finite.posterior import PosteriorGoal
 
-Array = NDArray[np.float64]
 
 _NEAR = 2.0  # standard errors, at the largest width
 
@@ -40,15 +39,15 @@ class FiniteComparison(Comparison):
 
     goal: FiniteGoal | PosteriorGoal
     learner: str
-    steps: Array  # (widths,), mean number until the end; nan where nothing is trained
+    steps: FloatArray  # (widths,), mean number until the end; nan where nothing is trained
 
     @property
-    def widths(self) -> Array:
+    def widths(self) -> FloatArray:
         """n, of the last hidden layer."""
         return np.array([network.hidden_widths[-1] for network in self.ladder.networks])
 
     @cached_property
-    def scores(self) -> Array:
+    def scores(self) -> FloatArray:
         """(measured − theory) / standard error at each width, nan where nothing fluctuates: (widths, entries).
 
         At finite width it holds what is of higher order too, which falls as 1/n.

@@ -8,11 +8,9 @@ from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.entries import Entry
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import FloatArray
 
 TRAINED = {
     "ntk_variance": "n times the mean of z^F, where a kernel that stays leads, by what is of second order in it",
@@ -75,7 +73,7 @@ def _pairs(name: str, depth: int, inputs: int, outputs: int) -> Entries:
     ]
 
 
-def values_at(entries: Entries, arrays: Mapping[str, Array]) -> Array:
+def values_at(entries: Entries, arrays: Mapping[str, FloatArray]) -> FloatArray:
     """(…, entries) from arrays (…, inputs of the entry, outputs of the entry)."""
     places: list[tuple[Any, ...]] = [(..., *entry.inputs, *entry.outputs) for entry in entries]
     return np.stack([arrays[e.observable][place] for e, place in zip(entries, places)], axis=-1)

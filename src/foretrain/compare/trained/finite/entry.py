@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.compare.judging.entries import BatchValues
 from foretrain.compare.judging.ladder import (
@@ -31,10 +31,8 @@ from foretrain.compare.trained.finite.statistics import measure_trained
 from foretrain.compare.trained.goal import check_learner
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, seed_text
-from foretrain.theory.architecture import MLP, check_network
+from foretrain.theory.architecture import MLP, FloatArray, check_network
 from foretrain.theory.prediction.entry import Learner
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def _measure(
     return measure_trained(goal, network, draws, batches, seed)
 
 
-def _units(goal: FiniteGoal | PosteriorGoal) -> Array:
+def _units(goal: FiniteGoal | PosteriorGoal) -> FloatArray:
     """Natural sizes: for each observable the largest of its entries in theory, or of the mean where all are zero."""
     theory = {name: float(np.abs(values).max()) for name, values in goal.theory().items()}
     whole = float(np.abs(goal.prediction.infinite_mean.values).max())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.compare.trained.ensemble import InitialEnsemble, TrainedEnsemble, draw_ensemble, train_ensemble
 from foretrain.compare.trained.finite.entries import Entries, trained_entries
@@ -15,11 +15,10 @@ from foretrain.compare.trained.goal import Goal, goal_of, singular_kernel
 from foretrain.compare.trained.training import Algorithm
 from foretrain.support.errors import unknown_name
 from foretrain.support.seeds import Seed
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.finite_width import FinitePrediction, FiniteWidth
 from foretrain.theory.prediction.finite_width.projectors import NAMES
 
-Array = NDArray[np.float64]
 FiniteAlgorithm = Literal["gradient_descent", "flow", "two_step"]
 
 _LEFT = 1e-5  # n times the error that is left at the end, relative to its start
@@ -32,7 +31,7 @@ class FiniteGoal:
     goal: Goal
     algorithm: FiniteAlgorithm
     prediction: FinitePrediction
-    inverse: Array = field(repr=False)  # of Theta_AA
+    inverse: FloatArray = field(repr=False)  # of Theta_AA
 
     @property
     def statement(self) -> str:
@@ -40,7 +39,7 @@ class FiniteGoal:
         return f"networks trained {self.prediction.statement.partition(f'width {self.prediction.width} ')[2]}"
 
     @property
-    def scaled_terms(self) -> dict[str, Array]:
+    def scaled_terms(self) -> dict[str, FloatArray]:
         """n times every term of the mean, (tests, outputs)."""
         width = self.prediction.width
         return {name: width * np.asarray(term.values) for name, term in self.prediction.terms.items()}
@@ -51,7 +50,7 @@ class FiniteGoal:
         tests, outputs = self.prediction.mean.shape
         return trained_entries(self.goal.mlp.depth, len(self.goal.X_train), tests, outputs)
 
-    def theory(self) -> dict[str, Array]:
+    def theory(self) -> dict[str, FloatArray]:
         """What the entries are, by observable."""
         terms = self.scaled_terms
         return {
@@ -75,7 +74,7 @@ class FiniteGoal:
         options: dict[str, Any] = {"seed": seed, "mirrored": True, "keep": ("free", "kernel_before")}
         return draw_ensemble(mlp, self.goal.X_train, self.goal.X_test, self.goal.training, numbers, **options)
 
-    def linearised(self, found: InitialEnsemble) -> Array:
+    def linearised(self, found: InitialEnsemble) -> FloatArray:
         """z^F to first order in Ĥ − Theta: z_B − P ε − Q Ĥ_DA Theta_AA⁻¹ ε, Q = (−P, 1): (networks, tests, outputs).
 
         Its mean over networks is the one at infinite width and what H1 adds to it.

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.compare.judging.entries import BatchValues
 from foretrain.compare.trained.finite.entries import Entries, posterior_entries, values_at
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.prediction.bayes.finite_width import (
     FiniteBayesPrediction,
     ImportancePosterior,
@@ -21,17 +21,15 @@ from foretrain.theory.prediction.bayes.finite_width import (
     importance_posterior,
 )
 
-Array = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class PosteriorGoal:
     """Data, and the posterior that they lead to, to order 1/n."""
 
     mlp: MLP
-    X_train: Array = field(repr=False)
+    X_train: FloatArray = field(repr=False)
     Y_train: ArrayLike = field(repr=False)
-    X_test: Array = field(repr=False)
+    X_test: FloatArray = field(repr=False)
     prediction: FiniteBayesPrediction
 
     @property
@@ -44,11 +42,11 @@ class PosteriorGoal:
         """What is compared."""
         return posterior_entries(self.mlp.depth, *self.prediction.mean.shape)
 
-    def theory(self) -> dict[str, Array]:
+    def theory(self) -> dict[str, FloatArray]:
         """What the entries are, by observable."""
         return self.scaled(self.mlp, self.prediction)
 
-    def scaled(self, mlp: MLP, found: FiniteBayesPrediction | ImportancePosterior) -> dict[str, Array]:
+    def scaled(self, mlp: MLP, found: FiniteBayesPrediction | ImportancePosterior) -> dict[str, FloatArray]:
         """n times what finite width changes."""
         own = self.prediction
         values: dict[str, Any] = {name: getattr(found, name) for name in ("mean", "covariance")}

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foretrain.compare.judging.entries import BatchValues
 from foretrain.compare.trained.ensemble import InitialEnsemble, TrainedEnsemble
@@ -23,9 +22,7 @@ from foretrain.compare.trained.finite.entries import values_at
 from foretrain.compare.trained.finite.goal import FiniteGoal
 from foretrain.support.errors import InputError
 from foretrain.support.seeds import Seed, spawn
-from foretrain.theory.architecture import MLP
-
-Array = NDArray[np.float64]
+from foretrain.theory.architecture import MLP, FloatArray
 
 UNTRAINED = 2  # for each trained network: z^F costs a fraction of training
 _CHUNK_BYTES = 2e8  # of kernels held at once
@@ -54,7 +51,7 @@ def measure_trained(
     return BatchValues(values_at(goal.entries, scaled)), steps
 
 
-def _changes(found: TrainedEnsemble) -> dict[str, Array]:
+def _changes(found: TrainedEnsemble) -> dict[str, FloatArray]:
     """What the change of kernels does, and that change itself with samples before outputs, network by network."""
     assert found.free is not None
     assert found.kernel_before is not None
@@ -65,7 +62,7 @@ def _changes(found: TrainedEnsemble) -> dict[str, Array]:
     }
 
 
-def _curved(goal: FiniteGoal, found: InitialEnsemble) -> Array:
+def _curved(goal: FiniteGoal, found: InitialEnsemble) -> FloatArray:
     assert found.free is not None
     return np.asarray(found.free[:, found.trained_inputs :] - goal.linearised(found))
 
@@ -86,7 +83,7 @@ def _chunks(goal: FiniteGoal, draws: int) -> Iterator[range]:
     return (range(first, min(first + 2 * pairs, draws)) for first in range(0, draws, 2 * pairs))
 
 
-def _by_batch(parts: list[dict[str, Array]], batches: int) -> dict[str, Array]:
+def _by_batch(parts: list[dict[str, FloatArray]], batches: int) -> dict[str, FloatArray]:
     """Means over the networks of each batch."""
     found = {}
     for name in parts[0]:

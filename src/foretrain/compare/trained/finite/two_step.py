@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.compare.trained.ensemble import TrainedEnsemble, draw_ensemble
@@ -12,14 +11,13 @@ from foretrain.compare.trained.networks import Networks, Trace, draw_networks, g
 from foretrain.compare.trained.training import Training
 from foretrain.support.seeds import Seed, spawn
 from foretrain.support.threads import torch_over_cores
-from foretrain.theory.architecture import MLP
+from foretrain.theory.architecture import MLP, FloatArray
 
-Array = NDArray[np.float64]
-Kept = tuple[Array, Array]  # outputs at the end, and tangent kernels
+Kept = tuple[FloatArray, FloatArray]  # outputs at the end, and tangent kernels
 
 
 def two_step_ensemble(
-    mlp: MLP, X_train: Array, X_test: Array, targets: Array, draws: range, *, seed: Seed = 0
+    mlp: MLP, X_train: FloatArray, X_test: FloatArray, targets: FloatArray, draws: range, *, seed: Seed = 0
 ) -> TrainedEnsemble:
     """Mirrored networks before and after the two updates, with ``free``, ``kernel_before`` and ``kernel_after``.
 
@@ -56,7 +54,7 @@ def two_step_ensemble(
     )
 
 
-def leap_and_step(networks: Networks, X: Array, targets: Array) -> None:
+def leap_and_step(networks: Networks, X: FloatArray, targets: FloatArray) -> None:
     """Two updates, in place, by θ − λ Σ c ∇z with c = Ĥ⁻¹ (z − y), and Ĥ the kernel before the first."""
     kernel = networks.kernel(X).transpose(2, 3)  # (networks, i, a, j, b)
     legs = targets.size

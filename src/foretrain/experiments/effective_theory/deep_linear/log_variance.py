@@ -7,9 +7,6 @@ is carried by rare draws.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-
 import numpy as np
 import xarray
 
@@ -21,17 +18,17 @@ from foretrain.experiments.effective_theory.deep_linear.networks import (
     real_networks,
 )
 from foretrain.experiments.judgements import measured_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, ORANGE, SKY, Axis, Figure
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import FloatArray
 from foretrain.theory.linear import scaling_limit_log_variance
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan((Network(40, 10, 10_000), Network(20, 20, 10_000))),
-    Scale.PAPER: Plan((Network(80, 20, 30_000), Network(50, 50, 50_000))),
-}
+PLANS = plans(
+    quick=Plan((Network(40, 10, 10_000), Network(20, 20, 10_000))),
+    paper=Plan((Network(80, 20, 30_000), Network(50, 50, 50_000))),
+)
 
 
 def log_variance(plan: Plan, seed: int) -> Result:
@@ -46,7 +43,7 @@ def log_variance(plan: Plan, seed: int) -> Result:
         f"{np.exp(np.nanmedian(deepest.log_R)):.2f} of its mean; mean and variance of log R "
         f"{'do not agree' if any(row.agrees is False for row in rows) else 'agree'} with the exact theory."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _measure(network: Network, seed: Seed) -> xarray.Dataset:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.deep_linear.networks import moment, real_networks
 from foretrain.experiments.judgements import computed_row, limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import PALETTE, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
@@ -31,10 +29,10 @@ class Plan:
     draws: dict[int, int]  # by width
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan(0.2, {10: 400_000, 20: 100_000, 40: 20_000}),
-    Scale.PAPER: Plan(0.2, {10: 4_000_000, 20: 1_500_000, 40: 400_000, 80: 60_000}),
-}
+PLANS = plans(
+    quick=Plan(0.2, {10: 400_000, 20: 100_000, 40: 20_000}),
+    paper=Plan(0.2, {10: 4_000_000, 20: 1_500_000, 40: 400_000, 80: 60_000}),
+)
 
 
 def deep_linear_scaling(plan: Plan, seed: int) -> Result:
@@ -61,7 +59,7 @@ def deep_linear_scaling(plan: Plan, seed: int) -> Result:
         f"when the width doubles; real networks of widths {', '.join(map(str, plan.draws))} "
         f"{'agree' if all(row.agrees for row in rows) else 'do not all agree'} with the exact values."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _depth(width: int, ratio: float) -> int:

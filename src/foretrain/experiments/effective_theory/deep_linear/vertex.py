@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-
 import numpy as np
 import xarray
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.deep_linear.networks import Network, Plan, real_networks, vertex
 from foretrain.experiments.judgements import limit_row
-from foretrain.experiments.registry import Result, Row, Scale
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
@@ -23,9 +20,9 @@ _LARGEST_RATIO = 2.0  # of the theory curves; networks are measured up to 1/2, w
 _SHOWN_RATIOS = (0.1, 0.2, 0.4)
 
 
-PLANS: Mapping[Scale, Plan] = {
-    Scale.QUICK: Plan((Network(10, 6, 60_000), Network(20, 11, 30_000), Network(40, 17, 12_000))),
-    Scale.PAPER: Plan(
+PLANS = plans(
+    quick=Plan((Network(10, 6, 60_000), Network(20, 11, 30_000), Network(40, 17, 12_000))),
+    paper=Plan(
         (
             Network(10, 6, 1_000_000),
             Network(20, 11, 400_000),
@@ -33,7 +30,7 @@ PLANS: Mapping[Scale, Plan] = {
             Network(100, 41, 10_000),
         )
     ),
-}
+)
 
 
 def deep_linear_vertex(plan: Plan, seed: int) -> Result:
@@ -49,7 +46,7 @@ def deep_linear_vertex(plan: Plan, seed: int) -> Result:
         f"{agreeing} of {len(rows)} measured values of κ_2 agree with the exact theory; "
         f"at (l−1)/n = {_LARGEST_RATIO:g} the straight line is short by a factor {shortfall:.0f}."
     )
-    return Result(verdict, rows, data, partial(_figure, data))
+    return Result(verdict, rows, data, _figure)
 
 
 def _measure(network: Network, seed: Seed) -> xarray.Dataset:
