@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from foretrain.operators.estimators.modes import spectrum_figure
 from foretrain.support.answers import Axis, Figure, Part, Result
-from foretrain.support.errors import ForetrainError
+from foretrain.support.errors import ForetrainError, InputError
 from foretrain.support.seeds import Seed
 
 if TYPE_CHECKING:
@@ -35,29 +35,25 @@ class AnyKernel(Result):
         """Eigenvalues and the modes of the largest; a store is usually read 5 to 20 times, its norm is exact."""
         from foretrain.empirical.kernel_analysis import spectrum
 
-        own: Any = self
-        return spectrum(own, top, seed=seed)
+        return spectrum(cast("Any", self), top, seed=seed)
 
     def spectral_density(self, probes: int = 16, steps: int = 16, seed: Seed = 0) -> SpectralDensity:
         """How many eigenvalues lie where, with standard errors, in ``steps`` readings or products."""
         from foretrain.empirical.kernel_analysis import spectral_density
 
-        own: Any = self
-        return spectral_density(own, probes, steps, seed)
+        return spectral_density(cast("Any", self), probes, steps, seed)
 
     def condition_number(self, ridge: float = 0.0, seed: Seed = 0) -> float:
         """Largest over smallest eigenvalue; the readings of a store grow like the root of the answer."""
         from foretrain.empirical.kernel_analysis import condition_number
 
-        own: Any = self
-        return condition_number(own, ridge, seed)
+        return condition_number(cast("Any", self), ridge, seed)
 
     def alignment(self, y: Any, top: int | None = None, seed: Seed = 0) -> KernelAlignment:
         """How targets lie in the kernel: two readings of a store more than ``spectrum``."""
         from foretrain.empirical.kernel_analysis import alignment
 
-        own: Any = self
-        return alignment(own, y, top, seed=seed)
+        return alignment(cast("Any", self), y, top, seed=seed)
 
     def regression(
         self, y: Any, ridge: float = 0.0, test: Any = None, initial_outputs: Any = None, **options: Any
@@ -65,15 +61,18 @@ class AnyKernel(Result):
         """Where gradient flow of the linearised model ends, or is at ``time=``: see ``regression``."""
         from foretrain.empirical.kernel_analysis import regression
 
-        own: Any = self
-        return regression(own, y, ridge, test, initial_outputs, **options)
+        return regression(cast("Any", self), y, ridge, test, initial_outputs, **options)
 
     def summary(self, y: Any = None, top: int = 10, seed: Seed = 0) -> KernelSummary:
         """What there is to know at a glance, in about 16 readings of a store."""
         from foretrain.empirical.kernel_analysis import summarise
 
-        own: Any = self
-        return summarise(own, y, top, seed)
+        return summarise(cast("Any", self), y, top, seed)
+
+    def require_symmetric(self, what: str) -> None:
+        """Refuse what only a kernel of samples with themselves has."""
+        if not cast("Any", self).symmetric:
+            raise InputError(f"a {what} needs the kernel of x with itself: leave `x2` out.")
 
     def plot(self, ax: Any = None, *, path: Any = None) -> Any:
         """Draw the kernel, or of one that is not written out its leading eigenvalues."""

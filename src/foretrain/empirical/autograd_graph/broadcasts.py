@@ -21,48 +21,26 @@ def _itself(tape: Tape, node: int, gradient: Tensor) -> Tensor:
     return gradient
 
 
-def _times_beta(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    return gradient * float(tape.saved(node, "beta"))
+def _times_number(name: str, sign: int = 1) -> Reader:
+    """Multiplies by a number that the node kept."""
+    return lambda tape, node, gradient: gradient * (sign * float(tape.saved(node, name)))
 
 
-def _times_alpha(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    return gradient * float(tape.saved(node, "alpha"))
+def _times_tensor(name: str) -> Reader:
+    """Multiplies by a tensor that the node kept."""
+    return lambda tape, node, gradient: gradient * _kept(tape, node, name)
 
 
-def _times_minus_alpha(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    return gradient * -float(tape.saved(node, "alpha"))
+def _times_normalised(compute: Callable[[Tape, int], Tensor]) -> Reader:
+    """Multiplies by a normalised signal, which is the same in every backward pass and computed in the first."""
 
+    def read(tape: Tape, node: int, gradient: Tensor) -> Tensor:
+        if node not in tape.cache:
+            tape.cache[node] = compute(tape, node)
+        found: Tensor = tape.cache[node]
+        return gradient * found
 
-def _times_other(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    return gradient * _kept(tape, node, "other")
-
-
-def _times_self(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    return gradient * _kept(tape, node, "self")
-
-
-def _over_other(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    return gradient / _kept(tape, node, "other")
-
-
-def _layer_normalised(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    return gradient * _once(tape, node, _layer_normal)
-
-
-def _group_normalised(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    return gradient * _once(tape, node, _group_normal)
-
-
-def _batch_normalised(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    return gradient * _once(tape, node, _batch_normal)
-
-
-def _once(tape: Tape, node: int, compute: Callable[[Tape, int], Tensor]) -> Tensor:
-    """What is the same in every backward pass is computed in the first."""
-    if node not in tape.cache:
-        tape.cache[node] = compute(tape, node)
-    found: Tensor = tape.cache[node]
-    return found
+    return read
 
 
 def _layer_normal(tape: Tape, node: int) -> Tensor:
@@ -86,10 +64,6 @@ def _batch_normal(tape: Tape, node: int) -> Tensor:
     return (value - mean) * rate
 
 
-def _negative_part(tape: Tape, node: int, gradient: Tensor) -> Tensor:
-    return gradient * _kept(tape, node, "self").clamp_max(0)
-
-
 def _kept(tape: Tape, node: int, name: str) -> Tensor:
     value = tape.saved(node, name)
     if value is None:
@@ -99,25 +73,27 @@ def _kept(tape: Tape, node: int, name: str) -> Tensor:
 
 _READERS: dict[tuple[str, int], Reader] = {
     ("AddBackward0", 0): _itself,
-    ("AddBackward0", 1): _times_alpha,
-    ("AddmmBackward0", 0): _times_beta,
-    ("BaddbmmBackward0", 0): _times_beta,
+    ("AddBackward0", 1): _times_number("alpha"),
+    ("AddmmBackward0", 0): _times_number("beta"),
+    ("BaddbmmBackward0", 0): _times_number("beta"),
     ("ConvolutionBackward0", 2): _itself,
-    ("DivBackward0", 0): _over_other,
+    ("DivBackward0", 0): lambda tape, node, gradient: gradient / _kept(tape, node, "other"),
     ("ExpandBackward0", 0): _itself,
     ("LinearBackward0", 2): _itself,
-    ("MulBackward0", 0): _times_other,
-    ("MulBackward0", 1): _times_self,
-    ("NativeBatchNormBackward0", 1): _batch_normalised,
+    ("MulBackward0", 0): _times_tensor("other"),
+    ("MulBackward0", 1): _times_tensor("self"),
+    ("NativeBatchNormBackward0", 1): _times_normalised(_batch_normal),
     ("NativeBatchNormBackward0", 2): _itself,
-    ("NativeGroupNormBackward0", 1): _group_normalised,
+    ("NativeGroupNormBackward0", 1): _times_normalised(_group_normal),
     ("NativeGroupNormBackward0", 2): _itself,
-    ("NativeLayerNormBackward0", 1): _layer_normalised,
+    ("NativeLayerNormBackward0", 1): _times_normalised(_layer_normal),
     ("NativeLayerNormBackward0", 2): _itself,
-    ("PreluKernelBackward0", 1): _negative_part,
+    ("PreluKernelBackward0", 1): lambda tape, node, gradient: (
+        gradient * _kept(tape, node, "self").clamp_max(0)
+    ),
     ("RepeatBackward0", 0): _itself,
     ("SubBackward0", 0): _itself,
-    ("SubBackward0", 1): _times_minus_alpha,
+    ("SubBackward0", 1): _times_number("alpha", -1),
 }
 _ALONG_CHANNELS = ("ConvolutionBackward0", "NativeGroupNormBackward0", "NativeBatchNormBackward0")
 

@@ -97,15 +97,22 @@ def owner(plain: Tensor | None, weighted: Tensor | None, samples: int) -> Owner:
     filled = int(torch.count_nonzero(first))
     if not filled:
         return Silent()
-    if len(first) % samples == 0 and _is_first_axis(first.view(samples, -1), second.view(samples, -1)):
-        return _first_axis(first, filled, samples)
+    if len(first) % samples == 0:  # the common case: samples come first, and their gradients scale exactly
+        rows = first.view(samples, -1) * weights(samples, first)[:, None]
+        if torch.equal(rows, second.view(samples, -1)):
+            return _first_axis(first, filled, samples)
     place = torch.nonzero(first.abs() > _SMALLEST).squeeze(1)
     if not len(place):
         return Silent()
-    sample, belongs = _decoded(second[place].double() / first[place].double(), samples)
-    if not bool(belongs.all()):
+    # The sample whose weight is nearest to the ratio of both gradients, if it is near enough.
+    ratio = second[place].double() / first[place].double()
+    is_power = samples <= _FEW
+    number = torch.log2(ratio.clamp_min(_SMALLEST)) if is_power else (ratio - 1) * samples
+    sample = number.round()
+    near = (number - sample).abs() < (_CLOSE if is_power else _CLOSE_OF_MANY)
+    if not bool((near & (sample >= 0) & (sample < samples)).all()):
         return Shared()
-    return _axis(place, sample, first.numel(), samples)
+    return _axis(place, sample.long(), first.numel(), samples)
 
 
 def _first_axis(gradient: Tensor, filled: int, samples: int) -> SampleAxis:
@@ -116,22 +123,6 @@ def _first_axis(gradient: Tensor, filled: int, samples: int) -> SampleAxis:
     place = torch.nonzero(gradient).squeeze(1)
     fitting = _fitting(place, place.div(after, rounding_mode="floor"), len(gradient), samples)
     return SampleAxis(1, after, certain=len(fitting) == 1)
-
-
-def _is_first_axis(first: Tensor, second: Tensor) -> bool:
-    """The common case: samples come first, and their gradients scale exactly."""
-    return torch.equal(first * weights(len(first), first)[:, None], second)
-
-
-def _decoded(ratio: Tensor, samples: int) -> tuple[Tensor, Tensor]:
-    """The sample whose weight is nearest to a ratio, and whether it is near enough."""
-    if samples <= _FEW:
-        place = torch.log2(ratio.clamp_min(_SMALLEST))
-    else:
-        place = (ratio - 1) * samples
-    sample = place.round()
-    near = _CLOSE if samples <= _FEW else _CLOSE_OF_MANY
-    return sample.long(), ((place - sample).abs() < near) & (sample >= 0) & (sample < samples)
 
 
 def _axis(place: Tensor, sample: Tensor, total: int, samples: int) -> Owner:
@@ -149,7 +140,10 @@ def _axis(place: Tensor, sample: Tensor, total: int, samples: int) -> Owner:
 
 def _fitting(place: Tensor, sample: Tensor, total: int, samples: int) -> list[int]:
     """Lengths after the sample axis, longest first, that put all places with their samples."""
-    lengths = torch.tensor(_divisors_downward(total // samples), device=place.device)
+    each = total // samples
+    small = [d for d in range(1, int(each**0.5) + 1) if each % d == 0]
+    divisors = sorted({*small, *(each // d for d in small)}, reverse=True)
+    lengths = torch.tensor(divisors, device=place.device)
     some = torch.linspace(0, len(place) - 1, min(len(place), _GLANCE), device=place.device).long()
     seen = place[some].div(lengths[:, None], rounding_mode="floor") % samples == sample[some]
     return [
@@ -157,8 +151,3 @@ def _fitting(place: Tensor, sample: Tensor, total: int, samples: int) -> list[in
         for after in lengths[seen.all(1)].tolist()
         if bool((place.div(after, rounding_mode="floor") % samples == sample).all())
     ]
-
-
-def _divisors_downward(number: int) -> list[int]:
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)}, reverse=True)

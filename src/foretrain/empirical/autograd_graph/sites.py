@@ -61,58 +61,45 @@ class ProductSite(ABC):
         return value.detach()
 
 
-class RightFactor(ProductSite):
-    """out = scale * left @ D with D (b, p, q) or (p, q), as in a linear layer."""
+class _MatrixFactor(ProductSite):
+    """A product with a matrix that the node kept as its argument ``other``; ``scaled``: times the node's alpha."""
 
-    inputs_first = True
-    other: ClassVar[str] = "self"
+    other: ClassVar[str]
+    scaled: ClassVar[bool] = False
 
     def inputs(self) -> Tensor:
         """What D multiplies."""
-        left = self._stacked(self.saved(self.other))
-        return self._rows(left) * self.factor() if self.factor() != 1 else self._rows(left)
+        found = self.arranged(self.saved(self.other))
+        factor = float(self.tape.saved(self.use.node, "alpha")) if self.scaled else 1.0
+        return found * factor if factor != 1 else found
 
-    def arranged(self, gradient: Tensor) -> Tensor:
-        """The gradient, position by position."""
-        return self._rows(self._stacked(gradient))
-
-    def factor(self) -> float:
-        """A number that multiplies the product."""
-        return 1.0
-
-    def _rows(self, stack: Tensor) -> Tensor:
-        """(groups, rows, features) to (groups, samples, features, T)."""
+    def _rows(self, stack: Tensor, results: int) -> Tensor:
+        """(groups, rows, features) to (groups, samples, features, T); the product gives ``results`` at every row."""
         groups, rows, features = stack.shape
-        before, after = _positions(self.use.axis, groups, self.shape[-1], rows, self.samples)
+        before, after = _positions(self.use.axis, groups, results, rows, self.samples)
         split = stack.reshape(groups, before, self.samples, after, features)
         return split.permute(0, 2, 4, 1, 3).reshape(groups, self.samples, features, before * after)
 
-    @staticmethod
-    def _stacked(matrix: Tensor) -> Tensor:
-        return matrix if matrix.ndim == 3 else matrix[None]
 
+class RightFactor(_MatrixFactor):
+    """out = scale * left @ D with D (b, p, q) or (p, q), as in a linear layer."""
 
-class LeftFactor(ProductSite):
-    """out = scale * D @ right with D (b, q, p) or (q, p)."""
-
-    other: ClassVar[str] = "mat2"
-
-    def inputs(self) -> Tensor:
-        """What D multiplies."""
-        columns = self._columns(self.saved(self.other))
-        return columns * self.factor() if self.factor() != 1 else columns
+    inputs_first = True
+    other = "self"
 
     def arranged(self, gradient: Tensor) -> Tensor:
         """The gradient, position by position."""
-        return self._columns(gradient)
+        return self._rows(gradient if gradient.ndim == 3 else gradient[None], self.shape[-1])
 
-    def factor(self) -> float:
-        """A number that multiplies the product."""
-        return 1.0
 
-    def _columns(self, matrix: Tensor) -> Tensor:
+class LeftFactor(_MatrixFactor):
+    """out = scale * D @ right with D (b, q, p) or (q, p)."""
+
+    other = "mat2"
+
+    def arranged(self, gradient: Tensor) -> Tensor:
         """(groups, features, columns) to (groups, samples, features, T)."""
-        stack = matrix if matrix.ndim == 3 else matrix[None]
+        stack = gradient if gradient.ndim == 3 else gradient[None]
         groups, features, columns = stack.shape
         before, rest = divmod(self.use.axis.before, groups * self.shape[-2])
         if rest or before * self.samples * self.use.axis.after != columns:
@@ -130,72 +117,49 @@ def _positions(axis: SampleAxis, groups: int, features: int, rows: int, samples:
     return before, after
 
 
-class _AddedProduct(ProductSite):
-    """addmm and baddbmm scale the product by alpha."""
-
-    def factor(self) -> float:
-        return float(self.tape.saved(self.use.node, "alpha"))
-
-
-class AddmmRight(_AddedProduct, RightFactor):
+class AddmmRight(RightFactor):
     """The weight of addmm(bias, input, weight)."""
 
-    other = "mat1"
+    other, scaled = "mat1", True
 
 
-class AddmmLeft(_AddedProduct, LeftFactor):
+class AddmmLeft(LeftFactor):
     """The weight of addmm(bias, weight, input)."""
 
+    scaled = True
 
-class BaddbmmRight(_AddedProduct, RightFactor):
+
+class BaddbmmRight(RightFactor):
     """The weights of baddbmm(bias, input, weights)."""
 
-    other = "batch1"
+    other, scaled = "batch1", True
 
 
-class BaddbmmLeft(_AddedProduct, LeftFactor):
+class BaddbmmLeft(LeftFactor):
     """The weights of baddbmm(bias, weights, input)."""
 
-    other = "batch2"
+    other, scaled = "batch2", True
 
 
-class VectorFactor(ProductSite):
+class VectorFactor(_MatrixFactor):
     """out = left @ D with a vector D (p,): one result at every row."""
 
     inputs_first = True
-
-    def inputs(self) -> Tensor:
-        """What D multiplies."""
-        return self._rows(self.saved("self"))
+    other = "self"
 
     def arranged(self, gradient: Tensor) -> Tensor:
         """The gradient, position by position."""
-        return self._rows(gradient[:, None])
-
-    def _rows(self, matrix: Tensor) -> Tensor:
-        rows, features = matrix.shape
-        before, after = _positions(self.use.axis, 1, 1, rows, self.samples)
-        split = matrix.reshape(before, self.samples, after, features)
-        return split.permute(1, 3, 0, 2).reshape(1, self.samples, features, -1)
+        return self._rows((gradient if gradient.ndim == 2 else gradient[:, None])[None], 1)
 
 
-class LinearWeight(ProductSite):
+class LinearWeight(_MatrixFactor):
     """The weight (q, p) where a device has a product of its own for linear layers: input (..., p)."""
 
-    def inputs(self) -> Tensor:
-        """What D multiplies."""
-        return self._split(self.saved("input"))
+    other = "input"
 
     def arranged(self, gradient: Tensor) -> Tensor:
         """The gradient, position by position."""
-        return self._split(gradient)
-
-    def _split(self, values: Tensor) -> Tensor:
-        features = values.shape[-1]
-        rows = values.numel() // features
-        before, after = _positions(self.use.axis, 1, self.shape[0], rows, self.samples)
-        split = values.reshape(before, self.samples, after, features)
-        return split.permute(1, 3, 0, 2).reshape(1, self.samples, features, -1)
+        return self._rows(gradient.reshape(1, -1, gradient.shape[-1]), self.shape[0])
 
 
 class Convolution(ProductSite):
@@ -208,7 +172,8 @@ class Convolution(ProductSite):
 
     def inputs(self) -> Tensor:
         """What D multiplies."""
-        return self._patches(self.saved("input"))
+        padding = self.tape.saved(self.use.node, "padding")
+        return self._windows(self.saved("input"), [(size, size) for size in padding])
 
     def arranged(self, gradient: Tensor) -> Tensor:
         """The gradient, position by position."""
@@ -218,12 +183,8 @@ class Convolution(ProductSite):
         """(images, channels, *space) to (groups, samples, channels / groups, T)."""
         return self._by_sample(image.reshape(len(image), self.groups, image.shape[1] // self.groups, -1))
 
-    def _patches(self, image: Tensor) -> Tensor:
-        """What the kernel sees at every position: (groups, samples, channels / groups * kernel, T)."""
-        padding = self.tape.saved(self.use.node, "padding")
-        return self._windows(image, [(size, size) for size in padding])
-
     def _windows(self, image: Tensor, around: Sequence[tuple[int, int]]) -> Tensor:
+        """What the kernel sees at every position: (groups, samples, channels / groups * kernel, T)."""
         stride, dilation = (self.tape.saved(self.use.node, name) for name in ("stride", "dilation"))
         sides = [side for pair in reversed(around) for side in pair]
         padded = pad(image, sides) if any(sides) else image.contiguous()
@@ -240,7 +201,8 @@ class Convolution(ProductSite):
                 *(step * s for step, s in zip(steps[2:], stride)),
             ),
         )
-        if _channels_last(padded):  # features last too: both read and written along memory
+        if padded.ndim > 2 and padded.shape[1] > 1 and steps[1] == 1:
+            # Channels come last: with features last too, both are read and written along memory.
             axes = list(range(windows.ndim))
             order = [0, *axes[2 + len(sizes) :], *axes[1 : 2 + len(sizes)]]
             rows = windows.permute(order).reshape(len(image), prod(sizes), self.groups, -1)
@@ -255,10 +217,6 @@ class Convolution(ProductSite):
             raise UnreadableError("the samples are not along the first axis of its convolution")
         split = stack.reshape(before, self.samples, -1, groups, features, positions)
         return split.permute(3, 1, 4, 0, 2, 5).reshape(groups, self.samples, features, -1)
-
-
-def _channels_last(image: Tensor) -> bool:
-    return image.ndim > 2 and image.shape[1] > 1 and image.stride(1) == 1
 
 
 class TransposedConvolution(Convolution):

@@ -176,7 +176,13 @@ class _Climb:
             if kinds == {Silent}:
                 self.silent += results
             elif kinds == {SampleAxis}:
-                self.uses.append((path, _use(self._tape, node, position, owners)))
+                if self._tape.dtype_at((node, 0)).is_complex:
+                    raise _UnreadableUseError("it meets complex numbers")
+                axis = owners.get((node, 0))
+                known = is_product(self._tape, node, position) or is_broadcast(self._tape, node, position)
+                if not known or not isinstance(axis, SampleAxis):
+                    raise _UnreadableUseError(f"it is used by {_kind(self._tape, node)}")
+                self.uses.append((path, Use(node, position, axis)))
             elif kinds == {Shared}:
                 for edge in results:
                     self._rise(_climbed(self._tape, path, position, edge))
@@ -203,36 +209,21 @@ def _kind(tape: Tape, node: int) -> str:
     return tape.names[node].partition("Backward")[0]
 
 
-def _use(tape: Tape, node: int, position: int, owners: Mapping[Edge, Owner]) -> Use:
-    axis = owners.get((node, 0))
-    known = is_product(tape, node, position) or is_broadcast(tape, node, position)
-    if tape.dtype_at((node, 0)).is_complex:
-        raise _UnreadableUseError("it meets complex numbers")
-    if not known or not isinstance(axis, SampleAxis):
-        raise _UnreadableUseError(f"it is used by {_kind(tape, node)}")
-    return Use(node, position, axis)
-
-
 def _climbed(tape: Tape, path: _Path, position: int, edge: Edge) -> _Path:
     node, slot = edge
     name = _kind(tape, node)
     if path.scale is None:
         return _Path(edge, (), None)
-    step = (name, position, slot, _plain_attributes(tape, node))
+    # Sizes, dimensions and positions say what a rearrangement does.
+    function = tape.nodes[node]
+    kept = [(own, getattr(function, own)) for own in dir(type(function)) if own.startswith("_saved_")]
+    step = (name, position, slot, tuple(pair for pair in kept if not isinstance(pair[1], Tensor)))
     if name in _REARRANGING:
         return _Path(edge, (*path.steps, step), path.scale)
     factor = _number(tape, node, name, position)
     if factor is None:
         return _Path(edge, (), None)
     return _Path(edge, (*path.steps, (*step, factor)), path.scale * factor)
-
-
-def _plain_attributes(tape: Tape, node: int) -> tuple[Any, ...]:
-    """Sizes, dimensions and positions that say what a rearrangement does."""
-    function = tape.nodes[node]
-    names = [name for name in dir(type(function)) if name.startswith("_saved_")]
-    values = [(name, getattr(function, name)) for name in names]
-    return tuple((name, value) for name, value in values if not isinstance(value, Tensor))
 
 
 def _number(tape: Tape, node: int, name: str, position: int) -> float | None:
@@ -265,15 +256,12 @@ def _blocks(members: Mapping[str, Sequence[Any]], sources: Mapping[Any, Source])
             for other in joining:
                 names.append(other)
                 found |= dict.fromkeys(left.pop(other))
-        blocks += _parted(tuple(sorted(names)), list(found), sources)
+        own = [sources[key] for key in found]
+        pieces = len(names) == 1 and len(found) > 1 and _are_pieces(list(found), sources)
+        blocks += [
+            Block(tuple(sorted(names)), part) for part in ([[one] for one in own] if pieces else [own])
+        ]
     return sorted(blocks, key=lambda block: block.parameters)
-
-
-def _parted(names: tuple[str, ...], keys: Sequence[Any], sources: Mapping[Any, Source]) -> list[Block]:
-    """One block, or one for each source if they are different pieces of the same parameter."""
-    if len(names) == 1 and len(keys) > 1 and _are_pieces(keys, sources):
-        return [Block(names, [sources[key]]) for key in keys]
-    return [Block(names, [sources[key] for key in keys])]
 
 
 def _are_pieces(keys: Sequence[Any], sources: Mapping[Any, Source]) -> bool:

@@ -194,6 +194,12 @@ def read(outputs: Tensor, parameters: Mapping[str, Tensor]) -> Tape:
     return Tape(outputs, nodes, inputs, leaves)
 
 
+def fixed_normal(like: Tensor) -> Tensor:
+    """Normal numbers of a tensor's shape, always the same, that leave everybody else's random numbers alone."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+
 class Probe:
     """Gradients at any edges for two mixes of outputs: plain, and with sample n weighted by w_n."""
 

@@ -175,11 +175,6 @@ class NTKOperator(AnyKernel):
         vector, _ = self._vector(v, self.first)
         return float(self._squared_lengths(vector[None])[0])
 
-    def require_symmetric(self, what: str) -> None:
-        """Refuse what only a kernel of samples with themselves has."""
-        if not self.symmetric:
-            raise InputError(f"a {what} needs the kernel of x with itself: leave `x2` out.")
-
     def answer(self) -> Answer:
         """Its sizes and how products are taken; none is taken now, and ``to_dataset`` writes the kernel out."""
         rows, columns = self.samples

@@ -25,7 +25,10 @@ class Crew:
         self.count = max(1, engines.capacity(engine, workers))
         self._memory = None if memory is None else _checked_bytes(memory)
         if workers is None and engine in (None, "local"):
-            self._leave_out_processes()
+            # As many workers as the memory has room for; one needs no process of its own.
+            while self.count > 1 and self.room <= 0:
+                self.count -= 1
+                self.workers = self.count
 
     @property
     def in_this_process(self) -> bool:
@@ -45,12 +48,6 @@ class Crew:
     def _each(self) -> float:
         """Bytes that each worker may take in all."""
         return _MEMORY_SHARE * available_bytes() / self.count if self._memory is None else self._memory
-
-    def _leave_out_processes(self) -> None:
-        """As many workers as the memory has room for; one needs no process of its own."""
-        while self.count > 1 and self.room <= 0:
-            self.count -= 1
-            self.workers = self.count
 
     def require_processes(self) -> None:
         """Refuse processes that have no memory left once they have started."""

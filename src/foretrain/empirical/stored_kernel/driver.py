@@ -36,7 +36,7 @@ from foretrain.empirical.stored_kernel.place import create_in_place, local_folde
 from foretrain.empirical.stored_kernel.skeleton import is_whole, mend
 from foretrain.empirical.stored_kernel.tasks import Outcome, Task, work
 from foretrain.empirical.stored_kernel.witness import Witness, witness
-from foretrain.empirical.tangent_kernel.engine import Engine, Factors
+from foretrain.empirical.tangent_kernel.engine import Engine
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.support import engines
 from foretrain.support.errors import (
@@ -87,42 +87,26 @@ def run(
     else:
         _refuse_another(Folder(path), prepared, print_of, side, threads)
     folder = Folder(path)
-    if not _is_finished(folder):
+    tiles = folder.layout.grid.tiles
+    has_all = len(folder.recorded()) == len(tiles) and is_whole(path, folder.layout)
+    if not has_all or folder.damaged(tiles):
         with folder.locked(), clear_errors(path):
             _mend(folder)
-            if len(folder.recorded()) < len(folder.layout.grid.tiles):
+            if len(folder.recorded()) < len(tiles):
                 require_disk(path, folder.layout, len(folder.recorded()))
                 _Driver(folder, prepared, by, needs, crew).finish()
     return StoredKernel(path)
 
 
-def _is_finished(folder: Folder) -> bool:
-    """All tiles are there with their checksums, and so are Zarr's own files."""
-    tiles = folder.layout.grid.tiles
-    return (
-        len(folder.recorded()) == len(tiles)
-        and is_whole(folder.path, folder.layout)
-        and not folder.damaged(tiles)
-    )
-
-
 def _needs(tangents: Engine, first: Batch) -> Needs:
     """Bytes per sample as a small chunk shows them, and per pair of samples."""
     few = first.pick([k % first.count for k in range(_TRIAL_SAMPLES)])
-    factors = _factors(tangents, few)
+    factors = tangents.until_settled(lambda: tangents.chunk(few))
     held = sum(factor.bytes for own in factors.values() for factor in own.values()) / _TRIAL_SAMPLES
     width = 1 if tangents.job.trace else len(tangents.outputs)
     entry = len(set(tangents.labels.values())) * width**2 * tangents.dtype.itemsize
     passes = tangents.memory.passes + max(0.0, tangents.memory.factors - held)
     return Needs(held, passes, entry)
-
-
-def _factors(tangents: Engine, batch: Batch) -> Factors:
-    while True:
-        try:
-            return tangents.chunk(batch)
-        except GraphChangedError as change:
-            tangents.look_again(change)
 
 
 def _layout(
@@ -168,13 +152,8 @@ def _refuse_another(
     folder: Folder, prepared: Prepared, print_of: dict[str, str], side: int | None, threads: int | None
 ) -> None:
     """Refuse to go on with a store that was made for something else."""
-    refuse_other(folder.layout, print_of, folder.path)
-    _refuse_other_cut(folder, side, threads)
-    refuse_other_function(folder.layout, _witness(prepared, folder.layout.threads), folder.path)
-
-
-def _refuse_other_cut(folder: Folder, side: int | None, threads: int | None) -> None:
     layout = folder.layout
+    refuse_other(layout, print_of, folder.path)
     if side is not None and layout.grid.sides != tuple(min(side, count) for count in layout.grid.samples):
         raise FileError(
             f"{folder.path} has tiles of {layout.grid.sides[0]} x {layout.grid.sides[1]} samples, which stays so: "
@@ -185,6 +164,7 @@ def _refuse_other_cut(folder: Folder, side: int | None, threads: int | None) -> 
             f"{folder.path} is computed with {layout.threads} threads per worker, which stays so: "
             "leave `threads=` out, or pass `overwrite=True`."
         )
+    refuse_other_function(layout, _witness(prepared, layout.threads), folder.path)
 
 
 def _mend(folder: Folder) -> None:
@@ -248,15 +228,15 @@ class _Driver:
         outcomes: list[Outcome] = []
         with _begun(self._folder) as run:
             jobs = list(self._tasks(run, self._crew.tasks(parts)))
+            crew = self._crew
             try:
                 with Watch(self._folder, estimate):
-                    outcomes.extend(self._results(jobs))
+                    outcomes.extend(
+                        engines.run(work, jobs, engine=crew.engine, workers=crew.workers, ordered=False)
+                    )
             except EngineError as error:
                 return error, outcomes
         return None, outcomes
-
-    def _results(self, jobs: list[Task]) -> Iterable[Outcome]:
-        return engines.run(work, jobs, engine=self._crew.engine, workers=self._crew.workers, ordered=False)
 
     def _tasks(self, run: Run, count: int) -> Iterator[Task]:
         here = self._crew.in_this_process or (self._crew.is_local and count == 1)

@@ -54,21 +54,16 @@ class Estimate:
 
     def remaining(self) -> float | None:
         """Seconds that all workers together still need; None before the first tile."""
-        rates = self._rates()
-        if rates is None:
+        found = {kind: self._seconds[kind] / pairs for kind, pairs in self._pairs.items() if pairs}
+        if not found:
             return None
+        # Seconds per pair of samples, on the diagonal and beside it.
+        beside = found.get(False, found.get(True, 0.0) / _DIAGONAL)
+        rates = {False: beside, True: found.get(True, beside * _DIAGONAL)}
         tiles = sum(rates[kind] * pairs for kind, pairs in self._pairs_left.items())
         per_sample = self._sample_seconds / self._samples if self._samples else 0.0
         chunks = per_sample * max(0.0, self.samples - self._samples) if self._left else 0.0
         return (tiles + chunks) / max(self.workers, len(self._seen))
-
-    def _rates(self) -> dict[bool, float] | None:
-        """Seconds per pair of samples, on the diagonal and beside it."""
-        found = {kind: self._seconds[kind] / pairs for kind, pairs in self._pairs.items() if pairs}
-        if not found:
-            return None
-        beside = found.get(False, found.get(True, 0.0) / _DIAGONAL)
-        return {False: beside, True: found.get(True, beside * _DIAGONAL)}
 
     def _on_diagonal(self, tile: Tile) -> bool:
         return self.grid.symmetric and tile[0] == tile[1]

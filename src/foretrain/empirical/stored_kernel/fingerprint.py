@@ -41,10 +41,13 @@ def fingerprint(tangents: Engine, first: Batch, second: Batch | None, by: str | 
         f"{list(tangents.outputs)} {tangents.job.trace} {by} {first.axis} {tangents.dtype}",
         f"{_name(model.output) if callable(model.output) else _text(model.output)}",
         *(f"{name} {tangents.rates[name]!r}" for name in tangents.parameters),
-        *_modes(model.function),
     ]
+    description = ""
+    if isinstance(model.function, nn.Module):
+        options += [f"{name} {module.training}" for name, module in model.function.named_modules()]
+        description = _text(model.function)
     return {
-        "model": _digest([_name(model.function), _description(model.function)]),
+        "model": _digest([_name(model.function), description]),
         "parameters": _digest(_state(model.function, model.given_parameters)),
         "data": _digest([*_of_batch(first), *(["itself"] if second is None else _of_batch(second))]),
         "options": _digest(options),
@@ -92,15 +95,6 @@ def _name(thing: Any) -> str:
 
 def _text(thing: Any) -> str:
     return _PASSING.sub("", repr(thing))
-
-
-def _description(model: Any) -> str:
-    return _text(model) if isinstance(model, nn.Module) else ""
-
-
-def _modes(model: Any) -> Iterator[str]:
-    if isinstance(model, nn.Module):
-        yield from (f"{name} {module.training}" for name, module in model.named_modules())
 
 
 def _state(model: Any, given: Any) -> Iterator[str | Tensor]:

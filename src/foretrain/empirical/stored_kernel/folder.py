@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,12 +104,16 @@ class Folder:
 
     def recorded(self) -> set[Tile]:
         """Tiles that have a record."""
-        wanted = set(self.layout.grid.tiles)
         try:
-            found = {_tile(name) for name in os.listdir(self.path / RECORDS)}
+            names = os.listdir(self.path / RECORDS)
         except FileNotFoundError:
             return set()
-        return {tile for tile in found if tile in wanted}
+        return {self._tiles[name] for name in names if name in self._tiles}
+
+    @cached_property
+    def _tiles(self) -> dict[str, Tile]:
+        """All tiles, by the names of their records."""
+        return {self.record_path(tile).name: tile for tile in self.layout.grid.tiles}
 
     def record_path(self, tile: Tile) -> Path:
         """The file whose presence says that a tile is finished."""
@@ -181,7 +185,18 @@ class Folder:
     def locked(self) -> Iterator[None]:
         """Only one run writes to a store; the system takes the lock back however a run ends."""
         with clear_errors(self.path), (self.path / _LOCK).open("ab") as file:
-            _lock(file, self.path)
+            try:
+                is_ours = lock(file)
+            except OSError as error:
+                # Where the file system knows no locks, two runs at once still end in valid tiles: the later goes on.
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+                    raise
+                is_ours = True
+            if not is_ours:
+                raise FileError(
+                    f"another run is writing to {self.path} right now: wait for it to end, or choose another "
+                    "`store=`."
+                )
             yield
 
     def begin(self) -> Run:
@@ -306,37 +321,11 @@ def _has_checksum(path: Path, expected: int) -> bool:
     found = path.stat()
     mark = hash((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, expected))
     if mark not in _intact:
-        if _checksum(path) != expected:
+        checksum = 0
+        with path.open("rb", buffering=0) as file:
+            while block := file.read(1 << 22):
+                checksum = zlib.crc32(block, checksum)
+        if checksum != expected:
             return False
         _intact.add(mark)
     return True
-
-
-def _checksum(path: Path) -> int:
-    found = 0
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(1 << 22):
-            found = zlib.crc32(block, found)
-    return found
-
-
-def _tile(name: str) -> Tile | None:
-    """The tile whose record has that name."""
-    first, _, second = name.removesuffix(".json").partition("-")
-    return (
-        (int(first), int(second)) if name.endswith(".json") and first.isdigit() and second.isdigit() else None
-    )
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    """Where the file system knows no locks, two runs at once still end in valid tiles: the later one goes on."""
-    try:
-        is_ours = lock(file)
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
-            raise
-        return
-    if not is_ours:
-        raise FileError(
-            f"another run is writing to {path} right now: wait for it to end, or choose another `store=`."
-        )

@@ -25,28 +25,6 @@ _BLOCK = 1 << 24
 
 
 @dataclass(frozen=True)
-class Rate:
-    """The learning rate of a parameter by its name."""
-
-    of: Mapping[str, float]
-
-    def __call__(self, name: str, value: Tensor) -> float:
-        """As ``prepare`` asks for it."""
-        return self.of[name]
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Whether a parameter counts, by its name."""
-
-    names: frozenset[str]
-
-    def __call__(self, name: str, value: Tensor) -> bool:
-        """As ``prepare`` asks for it."""
-        return name in self.names
-
-
-@dataclass(frozen=True)
 class Job:
     """All that ``prepare`` takes, and how large a strip of the kernel may be."""
 
@@ -92,8 +70,8 @@ class Job:
             self.second,
             "trace" if self.trace else self.outputs,
             output=self.output,
-            parameters=Chosen(self.names) if self.given is None else self.given,
-            rates=Rate(self.rates),
+            parameters=(lambda name, _: name in self.names) if self.given is None else self.given,
+            rates=lambda name, _: self.rates[name],
             by="parameter" if self.by == "parameter" else "layer",
             batch_axis=self.first.axis,
         )
@@ -106,13 +84,8 @@ class Job:
         return tangents, first, second
 
 
-def _compact(job: Job) -> Job:
+def _compact(batch: Batch) -> Batch:
     """Samples that are a small part of a larger tensor are copied: with a tensor, all of its memory is sent."""
-    second = None if job.second is None else _compact_batch(job.second)
-    return replace(job, first=_compact_batch(job.first), second=second)
-
-
-def _compact_batch(batch: Batch) -> Batch:
     tensors = [leaf for leaf in leaves(batch.arguments) if isinstance(leaf, Tensor)]
     parts = any(value.untyped_storage().nbytes() > 2 * value.nbytes for value in tensors)
     return batch.pick(range(batch.count)) if parts else batch
@@ -120,8 +93,10 @@ def _compact_batch(batch: Batch) -> Batch:
 
 def send(job: Job, run: Run) -> str:
     """Write the job where workers find it; gives the digest by which they know that it is the right one."""
+    second = None if job.second is None else _compact(job.second)
+    job = replace(job, first=_compact(job.first), second=second)
     try:
-        torch.save(_compact(job), run.place / _FILE, pickle_module=import_module("cloudpickle"))
+        torch.save(job, run.place / _FILE, pickle_module=import_module("cloudpickle"))
     except OSError:
         raise
     except Exception as error:  # models can refuse to be pickled in any way

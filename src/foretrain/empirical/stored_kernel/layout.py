@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class Layout:
             "fingerprint": dict(self.fingerprint),
             "model": self.model,
             "routes": dict(self.routes),
-            "witness": self.witness.to_json(),
+            "witness": asdict(self.witness),
         }
 
     @staticmethod

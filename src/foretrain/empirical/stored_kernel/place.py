@@ -30,7 +30,9 @@ def local_folder(store: str | Path) -> Path:
         path = Path(store).expanduser().absolute()
         path = path.resolve() if path.is_symlink() else path
         restore(path)
-        taken = path.exists() and not is_stored_kernel(path) and not _is_free(path)
+        # An empty folder may be used; the one that this process is in would be lost to it.
+        free = path.is_dir() and not any(path.iterdir()) and not path.samefile(os.curdir)
+        taken = path.exists() and not is_stored_kernel(path) and not free
     except (OSError, ValueError, RuntimeError) as error:  # names that the system does not take
         reason = getattr(error, "strerror", None) or error
         raise FileError(f"`store=`{str(store)!r} cannot be used ({reason}): choose another name.") from error
@@ -39,11 +41,6 @@ def local_folder(store: str | Path) -> Path:
         inside = f", such as {path / 'kernel.zarr'}" if other else ""
         raise FileError(f"{path} exists and is no stored kernel: choose another `store=`{inside}.")
     return path
-
-
-def _is_free(path: Path) -> bool:
-    """An empty folder may be used; the one that this process is in would be lost to it."""
-    return path.is_dir() and not any(path.iterdir()) and not path.samefile(os.curdir)
 
 
 def create_in_place(path: Path, layout: Layout) -> None:

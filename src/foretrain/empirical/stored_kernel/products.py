@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -38,26 +38,31 @@ class Piece:
     mirrored: bool
 
 
-def multiply(kernel: StoredKernel, columns: Any) -> Array:
-    """K V; each tile of a symmetric kernel is read once for both its places."""
-    given, flat = _columns(columns, kernel.matrix_shape[1])
-    found = _zeros(kernel.matrix_shape[0], given)
+def multiply(kernel: StoredKernel, columns: Any, *, transposed: bool = False) -> Array:
+    """K V or K^T V; each tile of a symmetric kernel is read once for both its places."""
+    transposed = transposed and not kernel.symmetric
+    rows, entries = kernel.matrix_shape[::-1] if transposed else kernel.matrix_shape
+    given = np.asarray(columns, dtype=np.float64)
+    if given.ndim not in (1, 2) or len(given) != entries:
+        raise InputError(
+            f"the columns have shape {given.shape}, but they must be ({entries}, many) or one vector ({entries},)."
+        )
+    beside = np.ascontiguousarray(given.reshape(entries, -1))
+    many = beside.shape[1]
+    require_memory(
+        2 * 8.0 * rows * many, f"a product with {many} columns of {rows} entries", "pass fewer columns"
+    )
+    found = np.zeros((rows, many))
     for piece in pieces(kernel):
-        found[piece.rows] += piece.values @ given[piece.columns]
-        if piece.mirrored:
-            found[piece.columns] += piece.values.T @ given[piece.rows]
-    return _finite(found, flat)
-
-
-def multiply_transposed(kernel: StoredKernel, columns: Any) -> Array:
-    """K^T V."""
-    if kernel.symmetric:
-        return multiply(kernel, columns)
-    given, flat = _columns(columns, kernel.matrix_shape[0])
-    found = _zeros(kernel.matrix_shape[1], given)
-    for piece in pieces(kernel):
-        found[piece.columns] += piece.values.T @ given[piece.rows]
-    return _finite(found, flat)
+        if not transposed:
+            found[piece.rows] += piece.values @ beside[piece.columns]
+        if transposed or piece.mirrored:
+            found[piece.columns] += piece.values.T @ beside[piece.rows]
+    if not np.isfinite(found).all():
+        raise InputError(
+            "the kernel or the columns have entries that are not finite: mend the model or its inputs first."
+        )
+    return found[:, 0] if given.ndim == 1 else found
 
 
 def measured_norms(kernel: StoredKernel) -> tuple[float, float]:
@@ -86,41 +91,24 @@ def read_tile(kernel: StoredKernel, tile: Tile) -> Array:
 def pieces(kernel: StoredKernel) -> Iterator[Piece]:
     """The kernel in parts that fit the memory; a piece's values are overwritten when the next ones are asked for."""
     kernel.require_finished("a product")
-    height = _rows_together(kernel)
-    jobs = _jobs(kernel, height)
+    row = kernel.files.row_bytes + 8 * kernel.files.side[1] * kernel.width**2
+    room = min(_PIECE_BYTES, _SHARE * available_bytes())
+    height = int(max(1, min(room / row, kernel.files.side[0])))  # rows of samples in a piece
+    jobs: list[tuple[Tile, slice]] = []
+    for tile in kernel.grid.tiles:
+        rows = kernel.grid.shape(tile)[0]
+        jobs += [(tile, slice(start, min(start + height, rows))) for start in range(0, rows, height)]
     buffers = [_Buffer(kernel, height) for _ in range(min(_AHEAD + 1, len(jobs)))]
     with Progress("reading tiles", total=len(jobs)) as bar, ThreadPoolExecutor(_READERS) as pool:
         waiting: deque[Future[Piece]] = deque()
         for number, job in enumerate(jobs):
-            waiting.append(pool.submit(buffers[number % len(buffers)].piece, job))
+            waiting.append(pool.submit(buffers[number % len(buffers)].piece, *job))
             if len(waiting) > _AHEAD:
                 yield waiting.popleft().result()
                 bar.advance()
         while waiting:
             yield waiting.popleft().result()
             bar.advance()
-
-
-@dataclass(frozen=True)
-class _Job:
-    tile: Tile
-    rows: slice  # of the tile
-
-
-def _jobs(kernel: StoredKernel, height: int) -> Sequence[_Job]:
-    return [
-        _Job(tile, slice(start, min(start + height, rows)))
-        for tile in kernel.grid.tiles
-        for rows in kernel.grid.shape(tile)[:1]
-        for start in range(0, rows, height)
-    ]
-
-
-def _rows_together(kernel: StoredKernel) -> int:
-    """Rows of samples in a piece."""
-    row = kernel.files.row_bytes + 8 * kernel.files.side[1] * kernel.width**2
-    room = min(_PIECE_BYTES, _SHARE * available_bytes())
-    return int(max(1, min(room / row, kernel.files.side[0])))
 
 
 class _Buffer:
@@ -131,16 +119,14 @@ class _Buffer:
         self._raw = np.empty(height * kernel.files.row_bytes, np.uint8)
         self._matrix = np.empty(height * kernel.width * kernel.files.side[1] * kernel.width)
 
-    def piece(self, job: _Job) -> Piece:
-        kernel, (i, j) = self._kernel, job.tile
-        if (
-            job.rows.start == 0
-        ):  # pieces come in their order, so that none is used before its tile was checked
+    def piece(self, tile: Tile, rows: slice) -> Piece:
+        kernel, (i, j) = self._kernel, tile
+        if rows.start == 0:  # pieces come in their order, so that none is used before its tile was checked
             kernel.require_intact(i, j)
         start, columns = kernel.grid.chunk(0, i).start, kernel.grid.chunk(1, j)
         return Piece(
-            self.fill(job.tile, job.rows, len(columns)),
-            slice((start + job.rows.start) * kernel.width, (start + job.rows.stop) * kernel.width),
+            self.fill(tile, rows, len(columns)),
+            slice((start + rows.start) * kernel.width, (start + rows.stop) * kernel.width),
             slice(columns.start * kernel.width, columns.stop * kernel.width),
             mirrored=kernel.symmetric and i != j,
         )
@@ -156,29 +142,3 @@ class _Buffer:
             source = torch.from_numpy(found.astype(found.dtype.newbyteorder("="), copy=False))
             target.copy_(source) if number == 0 else target.add_(source)
         return matrix.reshape(count * width, columns * width)
-
-
-def _columns(given: Any, rows: int) -> tuple[Array, bool]:
-    """Columns (rows, many), and whether they came as one vector."""
-    found = np.asarray(given, dtype=np.float64)
-    if found.ndim not in (1, 2) or len(found) != rows:
-        raise InputError(
-            f"the columns have shape {found.shape}, but they must be ({rows}, many) or one vector ({rows},)."
-        )
-    return np.ascontiguousarray(found.reshape(rows, -1)), found.ndim == 1
-
-
-def _zeros(rows: int, given: Array) -> Array:
-    many = given.shape[1]
-    require_memory(
-        2 * 8.0 * rows * many, f"a product with {many} columns of {rows} entries", "pass fewer columns"
-    )
-    return np.zeros((rows, many))
-
-
-def _finite(found: Array, flat: bool) -> Array:
-    if not np.isfinite(found).all():
-        raise InputError(
-            "the kernel or the columns have entries that are not finite: mend the model or its inputs first."
-        )
-    return found[:, 0] if flat else found

@@ -166,9 +166,9 @@ class StoredKernel(AnyKernel):
 
     def rmatmat(self, columns: Any) -> NDArray[np.float64]:
         """K^T V for V (N*C, many) or a vector (N*C,), in one reading of the store."""
-        from foretrain.empirical.stored_kernel.products import multiply_transposed
+        from foretrain.empirical.stored_kernel.products import multiply
 
-        return multiply_transposed(self, columns)
+        return multiply(self, columns, transposed=True)
 
     def __matmul__(self, columns: Any) -> NDArray[np.float64]:
         return self.matmat(columns)
@@ -243,11 +243,6 @@ class StoredKernel(AnyKernel):
                 total[layer] = total.get(layer, 0.0) + float(part)
         whole = self.norms[0]
         return {layer: part / whole for layer, part in total.items()} if whole > 0 else {}
-
-    def require_symmetric(self, what: str) -> None:
-        """Refuse what only a kernel of samples with themselves has."""
-        if not self.symmetric:
-            raise InputError(f"a {what} needs the kernel of x with itself: leave `x2` out.")
 
     def require_finished(self, what: str) -> None:
         """Refuse a store of which tiles are missing."""

@@ -151,7 +151,7 @@ class Worker:
         return found if len(found) >= fewest else []
 
     def _take(self, strip: Strip, columns: Iterable[int], done: set[Tile]) -> None:
-        self._chunks.keep(strip.rows)
+        self._chunks.rows = strip.rows
         for column in columns:
             tiles = [tile for tile in strip.tiles(self._grid, column) if tile not in done]
             if tiles and self._run.claim(f"{strip.number}-{column}"):
@@ -163,29 +163,29 @@ class Worker:
         on_diagonal = self._grid.symmetric and tile[0] == tile[1]
         left = right if on_diagonal else self._chunks.of(0, tile[0])
         self._run.require_going_on()
-        found = self._on_diagonal(left, tile) if on_diagonal else self._beside(left, right, tile)
-        images = [self._image(found.values, self._grid.shape(tile))]
-        if self._grid.symmetric and not on_diagonal:
-            images.append(self._image(found.values.mT, self._grid.shape(tile)[::-1]))
-        note: dict[str, Any] = {"crc": self._run.write(tile, images), "squares": found.squares}
+        layers: dict[str, float] = {}
         if on_diagonal:
-            note |= {"diagonal": sum(found.layers.values()), "layers": found.layers}
-        self._run.finish(tile, note | self._costs())
-
-    def _costs(self) -> dict[str, Any]:
-        """All time since the last tile was finished: that of the model's passes, and the rest."""
+            values, layers = self._on_diagonal(left, tile)
+        else:
+            values = self._beside(left, right, tile)
+        images = [self._image(values, self._grid.shape(tile))]
+        if self._grid.symmetric and not on_diagonal:
+            images.append(self._image(values.mT, self._grid.shape(tile)[::-1]))
+        # The sum of squares of the kernel, all contributions together.
+        total = values[0] if len(values) == 1 else values.sum(0)
+        squares = float(torch.linalg.vector_norm(total, dtype=torch.float64)) ** 2
+        note: dict[str, Any] = {"crc": self._run.write(tile, images), "squares": squares}
+        if on_diagonal:
+            note |= {"diagonal": sum(layers.values()), "layers": layers}
+        # All time since the last tile was finished: that of the model's passes, and the rest.
         now = time.perf_counter()
         samples, chunk_seconds = self._chunks.spent()
-        seconds, self._last = now - self._last - chunk_seconds, now
-        return {
-            "seconds": seconds,
-            "chunk_seconds": chunk_seconds,
-            "chunk_samples": samples,
-            "worker": self._name,
-        }
+        note |= {"seconds": now - self._last - chunk_seconds, "chunk_seconds": chunk_seconds}
+        self._last = now
+        self._run.finish(tile, note | {"chunk_samples": samples, "worker": self._name})
 
-    def _on_diagonal(self, factors: Factors, tile: Tile) -> _Found:
-        """One label after the other, because the trace of each is noted."""
+    def _on_diagonal(self, factors: Factors, tile: Tile) -> tuple[Tensor, dict[str, float]]:
+        """A tile (labels, rows, columns) and every layer's part of its trace, one label after the other."""
         rows = self._layout.width
         values = self._zeros(len(factors) if self._layout.labels is not None else 1, tile)
         layers: dict[str, float] = {}
@@ -196,9 +196,9 @@ class Worker:
             layers[layer] = layers.get(layer, 0.0) + float(part.diagonal().sum(dtype=torch.float64))
             if self._layout.labels is None:
                 values[0] += part
-        return _Found(values, layers)
+        return values, layers
 
-    def _beside(self, left: Factors, right: Factors, tile: Tile) -> _Found:
+    def _beside(self, left: Factors, right: Factors, tile: Tile) -> Tensor:
         groups = list(zip(left.values(), right.values()))
         if self._layout.labels is None:
             groups = [(_merged(left), _merged(right))]
@@ -206,7 +206,7 @@ class Worker:
         for part, (mine, theirs) in zip(values, groups):
             both = [key for key in mine if key in theirs]  # no gradient on one side means no product
             add_products(part, [mine[key] for key in both], [theirs[key] for key in both], self._layout.width)
-        return _Found(values, {})
+        return values
 
     def _zeros(self, labels: int, tile: Tile) -> Tensor:
         first, second = (side * self._layout.width for side in self._grid.shape(tile))
@@ -221,20 +221,6 @@ class Worker:
         return array
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A tile (labels, rows, columns), and on the diagonal every layer's part of its trace."""
-
-    values: Tensor
-    layers: dict[str, float]
-
-    @property
-    def squares(self) -> float:
-        """The sum of squares of the kernel, all contributions together."""
-        total = self.values[0] if len(self.values) == 1 else self.values.sum(0)
-        return float(torch.linalg.vector_norm(total, dtype=torch.float64)) ** 2
-
-
 class Chunks:
     """Factors of chunks: those of a strip's rows are kept while its columns pass, others as long as there is room."""
 
@@ -243,21 +229,24 @@ class Chunks:
         self._sides = sides
         self._kept: dict[tuple[int, int], Factors] = {}
         self._bytes: dict[tuple[int, int], int] = {}
-        self._rows = range(0)
+        self.rows = range(0)  # whose factors are used again and again
         self._samples, self._seconds = 0, 0.0
-
-    def keep(self, rows: range) -> None:
-        """From now on, the factors of these rows are used again and again."""
-        self._rows = rows
 
     def of(self, axis: int, number: int) -> Factors:
         """The factors of a chunk."""
         key = (0 if self._grid.symmetric else axis), number
-        if key not in self._kept:
-            found = self._computed(*key)
-            if not self._kept_with(key, found):
-                return found
-        return self._kept[key]
+        if key in self._kept:
+            return self._kept[key]
+        found = self._computed(*key)
+        size = sum(factor.bytes for factors in found.values() for factor in factors.values())
+        # Chunks that are no rows of the strip make room.
+        others = [kept for kept in self._kept if kept[0] == 1 or kept[1] not in self.rows]
+        while others and sum(self._bytes.values()) + size > self._room:
+            oldest = others.pop(0)
+            del self._kept[oldest], self._bytes[oldest]
+        if sum(self._bytes.values()) + size <= self._room:
+            self._kept[key], self._bytes[key] = found, size
+        return found
 
     def spent(self) -> tuple[int, float]:
         """Samples that went through the model since this was asked the last time, and seconds for them."""
@@ -275,18 +264,6 @@ class Chunks:
         self._samples += len(samples)
         self._seconds += time.perf_counter() - start
         return found
-
-    def _kept_with(self, key: tuple[int, int], found: Factors) -> bool:
-        """Whether there is room; chunks that are no rows of the strip make some."""
-        size = sum(factor.bytes for factors in found.values() for factor in factors.values())
-        others = [kept for kept in self._kept if kept[0] == 1 or kept[1] not in self._rows]
-        while others and sum(self._bytes.values()) + size > self._room:
-            oldest = others.pop(0)
-            del self._kept[oldest], self._bytes[oldest]
-        if sum(self._bytes.values()) + size > self._room:
-            return False
-        self._kept[key], self._bytes[key] = found, size
-        return True
 
 
 def _merged(factors: Factors) -> dict[Key, Factor]:

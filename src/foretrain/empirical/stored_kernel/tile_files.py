@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +73,7 @@ class TileFiles:
 def files_of(path: Path, *, labelled: bool) -> TileFiles:
     """How the entries of a store lie in files, as Zarr's own description says it."""
     folder = path / ARRAY
-    with _readable(path):
+    try:
         said = json.loads((folder / ".zarray").read_text(encoding="utf-8"))
         if said.get("compressor") is not None or said.get("filters") or said["order"] != "C":
             raise FileError(
@@ -89,12 +87,6 @@ def files_of(path: Path, *, labelled: bool) -> TileFiles:
             said.get("dimension_separator", "."),
             labelled,
         )
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, FileError | InputError):
             raise

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import hypot, inf, isfinite
 from typing import Any
 
@@ -41,10 +41,6 @@ class Witness:
             and _distance(self.gradients, other.gradients, self.gradients) <= self.tolerance
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """As it is kept in the store."""
-        return asdict(self)
-
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> Witness:
         """As it was when the store was created."""
@@ -57,18 +53,15 @@ def witness(tangents: Engine, first: Batch, second: Batch | None) -> Witness:
     outputs: list[float] = []
     sizes: list[float] = []
     gradients: list[float] = []
-    for group in (group for side in (first, second) if side is not None for group in _groups(side)):
-        values, norms, gradient = _measured(tangents, group)
-        outputs += values
-        sizes += norms
-        gradients.append(gradient)
+    for side in [first] if second is None else [first, second]:
+        # Of few samples, some are taken more than once.
+        chosen = [(side.count - 1) * k // (_SAMPLES - 1) for k in range(_SAMPLES)]
+        for start in range(0, _SAMPLES, _TOGETHER):
+            values, norms, gradient = _measured(tangents, side.pick(chosen[start : start + _TOGETHER]))
+            outputs += values
+            sizes += norms
+            gradients.append(gradient)
     return Witness(_finite(outputs), _finite(sizes), _finite(gradients), _tolerance(tangents))
-
-
-def _groups(side: Batch) -> Iterator[Batch]:
-    """Of few samples, some are taken more than once."""
-    chosen = [(side.count - 1) * k // (_SAMPLES - 1) for k in range(_SAMPLES)]
-    yield from (side.pick(chosen[start : start + _TOGETHER]) for start in range(0, _SAMPLES, _TOGETHER))
 
 
 def _measured(tangents: Engine, group: Batch) -> tuple[list[float], list[float], float]:
@@ -80,17 +73,13 @@ def _measured(tangents: Engine, group: Batch) -> tuple[list[float], list[float],
     outputs = tangents.model(group)[:, list(tangents.outputs)].double()
     weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weighed = (outputs * weights.to(outputs.device)).sum(1)
-    gradient = _gradient_norm(weighed.sum(), parameters)
+    gradient = 0.0
+    if weighed.requires_grad:
+        found = torch.autograd.grad(weighed.sum(), parameters, allow_unused=True)
+        gradient = _norm([own for own in found if own is not None])
     rounding = gradient * _norm(parameters)
     sizes = [_norm([own]) + rounding for own in outputs]
     return [float(value) for value in weighed.detach()], sizes, gradient
-
-
-def _gradient_norm(value: Tensor, parameters: Sequence[Tensor]) -> float:
-    if not value.requires_grad:
-        return 0.0
-    found = torch.autograd.grad(value, parameters, allow_unused=True)
-    return _norm([gradient for gradient in found if gradient is not None])
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:

@@ -225,7 +225,8 @@ def backward_passes(
     for number, gradients in enumerate(tape.gradients_of_many(edges, cotangents)):
         for taker in takers:
             taker.take(number, [gradients[place[edge]] for edge in taker.edges])
-        heard |= {edge for edge in silent if _arrives(gradients[place[edge]])}
+        arrived = ((edge, gradients[place[edge]]) for edge in silent)
+        heard |= {edge for edge, gradient in arrived if gradient is not None and bool(gradient.any())}
     return heard
 
 
@@ -234,7 +235,3 @@ def _unit(outputs: Tensor, output: int) -> Tensor:
     cotangent = torch.zeros_like(outputs)
     cotangent[:, output] = 1
     return cotangent
-
-
-def _arrives(gradient: Tensor | None) -> bool:
-    return gradient is not None and bool(gradient.any())

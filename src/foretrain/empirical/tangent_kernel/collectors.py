@@ -237,13 +237,9 @@ def gradient_collectors(
         else:
             sums.append(use)
     found: list[GradientCollector] = [
-        FormedGradients(tape, _with_uses(source, uses), samples, outputs, dtype, with_bias)
+        FormedGradients(tape, replace(source, uses=uses), samples, outputs, dtype, with_bias)
         for uses in products.values()
     ]
     if sums:
-        found.append(Sums(tape, _with_uses(source, sums), samples, outputs, dtype))
+        found.append(Sums(tape, replace(source, uses=sums), samples, outputs, dtype))
     return found
-
-
-def _with_uses(source: Source, uses: list[Use]) -> Source:
-    return replace(source, uses=uses)

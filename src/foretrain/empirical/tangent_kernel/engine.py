@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import sqrt
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from foretrain.empirical.autograd_graph.sites import UnreadableError
-from foretrain.empirical.autograd_graph.tape import Probe, Tape, read
+from foretrain.empirical.autograd_graph.tape import Probe, Tape, fixed_normal, read
 from foretrain.empirical.models.batches import Batch
 from foretrain.empirical.models.model import Model
 from foretrain.empirical.models.refusals import (
@@ -28,6 +30,7 @@ from foretrain.empirical.tangent_kernel.routes import Job, Route
 from foretrain.support.collection import without_collection
 from foretrain.support.progress import track
 
+Computed = TypeVar("Computed")
 Factors = dict[str, dict[Key, Factor]]  # by label, then by the parameters that they stand for
 
 PROBE_SAMPLES = 3
@@ -60,7 +63,9 @@ class Engine:
     ) -> None:
         self.model, self.parameters, self.rates = model, parameters, rates
         self.job, self.outputs, self.labels = job, outputs, labels
-        self.dtype = _common_dtype(parameters.values())
+        # The widest precision of the parameters, single at least: sums of many products need it.
+        dtypes = (value.dtype for value in parameters.values())
+        self.dtype = reduce(torch.promote_types, dtypes, torch.float32)
         self.routes: dict[str, Route] = {}
         self.memory = Bytes(0, 0)
         self._planner = Planner(parameters, rates, labels, job, self.dtype)
@@ -80,7 +85,12 @@ class Engine:
         refuse_checkpoints(tape)
         refuse_false_gradients(tape)
         refuse_not_finite(tape.outputs)
-        self._refuse_mixing(batch, tape.outputs)
+        # Fewer samples in another order must have the same outputs.
+        order = [2, 1]
+        again = self.model(batch.pick(order))
+        if not close(tape.outputs[order], again):
+            refuse_random(tape.outputs, self.model(batch))
+            refuse_coupling(tape.outputs[order], again)
         self._few = batch
         self._begin(tape)
 
@@ -103,6 +113,14 @@ class Engine:
         self._plans.clear()
         self._begin(self._read(self.model(self._few)))
 
+    def until_settled(self, compute: Callable[[], Computed]) -> Computed:
+        """What is computed once all chunks go together: every time they do not, a parameter is put aside."""
+        while True:
+            try:
+                return compute()
+            except GraphChangedError as change:
+                self.look_again(change)
+
     def _begin(self, tape: Tape) -> None:
         assert self._few is not None
         plan = replace(self._planner.plan(self._probe(tape, self._few)), trusted=True)
@@ -115,7 +133,7 @@ class Engine:
         return read(outputs, self.model.parameters)
 
     def _probe(self, tape: Tape, batch: Batch) -> Probe:
-        return Probe(tape, _random(tape.outputs), lambda: self._moved(batch))
+        return Probe(tape, fixed_normal(tape.outputs), lambda: self._moved(batch))
 
     def _moved(self, batch: Batch) -> Tape | None:
         """The graph of the same samples with all parameters moved a little."""
@@ -123,14 +141,6 @@ class Engine:
             torch.manual_seed(0)
             moved = self.model.moved()
         return None if moved is None else read(moved(batch), moved.parameters)
-
-    def _refuse_mixing(self, batch: Batch, outputs: Tensor) -> None:
-        """Fewer samples in another order must have the same outputs."""
-        order = [2, 1]
-        again = self.model(batch.pick(order))
-        if not close(outputs[order], again):
-            refuse_random(outputs, self.model(batch))
-            refuse_coupling(outputs[order], again)
 
     @without_collection()
     def chunk(self, batch: Batch) -> Factors:
@@ -148,19 +158,19 @@ class Engine:
                 captures = self._captured(tape, plan, run)
             except UnreadableError as reason:
                 raise GraphChangedError from reason
-            self._note(plan)
+            for name, route in routes(plan, self._planner.distrusted).items():
+                if self.routes.get(name, route).way == "unused":  # the first samples did not use it
+                    self.routes[name] = route
         for capture in captures:
             for key, factor in capture.factors(self.job.trace, self.job.is_large).items():
                 found[self.labels[key[0]]][key] = factor
         del captures, tape
-        self._add_by_sample(found, run, list(plan.structure.unreadable))
+        chosen = {name: self.parameters[name] for name in plan.structure.unreadable}
+        rows = 1 if self.job.trace else len(self.outputs)
+        for name, values in sample_gradients(self.model, run, chosen, self.outputs, self.rates).items():
+            shaped = values.reshape(run.count * rows, -1).to(self.dtype)
+            found[self.labels[name]][name,] = Gradients(shaped, rows)
         return {label: self._joined(label, factors, run.count) for label, factors in found.items()}
-
-    def _note(self, plan: Plan) -> None:
-        """Say how parameters are treated that the first samples did not use."""
-        for name, route in routes(plan, self._planner.distrusted).items():
-            if self.routes.get(name, route).way == "unused":
-                self.routes[name] = route
 
     def _captured(self, tape: Tape, plan: Plan, batch: Batch) -> list[BlockCapture]:
         """All backward passes of a chunk; where the plan could be wrong for these samples, it is checked first."""
@@ -210,15 +220,6 @@ class Engine:
         kept = {key: factor for key, factor in factors.items() if key not in small}
         return kept | {names: Gradients(torch.cat(parts, 1), rows)}
 
-    def _add_by_sample(self, found: Factors, batch: Batch, names: Sequence[str]) -> None:
-        """Factors of parameters whose gradients are formed sample by sample."""
-        chosen = {name: self.parameters[name] for name in names}
-        gradients = sample_gradients(self.model, batch, chosen, self.outputs, self.rates)
-        rows = 1 if self.job.trace else len(self.outputs)
-        for name, values in gradients.items():
-            shaped = values.reshape(batch.count * rows, -1).to(self.dtype)
-            found[self.labels[name]][name,] = Gradients(shaped, rows)
-
     def _bytes(self, plan: Plan) -> Bytes:
         outputs = len(self.outputs)
         entries = 0.0
@@ -243,20 +244,6 @@ def probe(batch: Batch) -> Batch:
     return batch.pick([last * i // (PROBE_SAMPLES - 1) for i in range(PROBE_SAMPLES)])
 
 
-def _common_dtype(parameters: Iterable[Tensor]) -> torch.dtype:
-    """The widest precision of the parameters, single at least: sums of many products need it."""
-    found = torch.float32
-    for value in parameters:
-        found = torch.promote_types(found, value.dtype)
-    return found
-
-
-def _random(like: Tensor) -> Tensor:
-    """Normal numbers that leave the random numbers of everybody else alone."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
-
-
 def _gains_from_channels_last(tape: Tape) -> bool:
     """Convolutions of images in single precision on a CPU go backward several times as fast that way."""
     found = [node for node, name in enumerate(tape.names) if name == "ConvolutionBackward0"]
@@ -276,8 +263,8 @@ def _confirm(tape: Tape, captures: Iterable[BlockCapture]) -> None:
     uses = [use for capture in captures for source in capture.share.block.sources for use in source.uses]
     edges = list(dict.fromkeys((use.node, 0) for use in uses))
     axes = {(use.node, 0): use.axis for use in uses}
-    cotangent = _random(tape.outputs)
-    weights = 1 + torch.sigmoid(_random(tape.outputs[:, :1]))
+    cotangent = fixed_normal(tape.outputs)
+    weights = 1 + torch.sigmoid(fixed_normal(tape.outputs[:, :1]))
     plain, weighted = tape.gradients(edges, cotangent), tape.gradients(edges, cotangent * weights)
     for edge, first, second in zip(edges, plain, weighted):
         if first is None or second is None:

@@ -23,7 +23,6 @@ from foretrain.empirical.models.parameters import (
 from foretrain.empirical.models.refusals import refuse_ill_defined, refused_checkpoints
 from foretrain.empirical.tangent_kernel.assembly import Samples, assemble
 from foretrain.empirical.tangent_kernel.engine import Engine, probe
-from foretrain.empirical.tangent_kernel.planning import GraphChangedError
 from foretrain.empirical.tangent_kernel.result import TangentKernel
 from foretrain.empirical.tangent_kernel.routes import Job
 from foretrain.support.errors import InputError, unknown_name
@@ -140,7 +139,7 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
                 memory=memory,
                 overwrite=overwrite,
             )
-        values, working = _assembled(tangents, Samples(first, second, size))
+        values, working = tangents.until_settled(lambda: assemble(tangents, Samples(first, second, size)))
     labels = tuple(dict.fromkeys(tangents.labels.values())) if by is not None else None
     return TangentKernel(
         values=values if by is not None else values[0],
@@ -152,15 +151,6 @@ def ntk(  # type: ignore[misc]  # the overloads leave the other options to this 
         symmetric=second is None,
         working_bytes=working,
     )
-
-
-def _assembled(engine: Engine, samples: Samples) -> tuple[Tensor, float]:
-    """The kernel, once all chunks go together: every time they do not, a parameter is put aside."""
-    while True:
-        try:
-            return assemble(engine, samples)
-        except GraphChangedError as change:
-            engine.look_again(change)
 
 
 def prepare(

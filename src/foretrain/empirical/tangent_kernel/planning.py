@@ -71,7 +71,10 @@ class Planner:
         structure.unreadable |= dict.fromkeys(self.distrusted & probe.tape.leaves.keys(), _CHANGES)
         sites: dict[Place, Site] = {}
         candidates: list[list[Share]] = []
-        for names, blocks in _by_parameters(structure.blocks).items():
+        by_parameters: dict[tuple[str, ...], list[Block]] = {}
+        for block in structure.blocks:
+            by_parameters.setdefault(block.parameters, []).append(block)
+        for names, blocks in by_parameters.items():
             try:
                 candidates.append(self._shares(blocks, probe, sites))
             except UnreadableError as reason:
@@ -212,7 +215,12 @@ def routes(plan: Plan, distrusted: Set[str]) -> dict[str, Route]:
     found: dict[str, Route] = {}
     for share in plan.shares:
         uses = sum(len(source.uses) for source in share.block.sources)
-        route = Route(share.way, _note(uses, plan.sites.get(share.place)))
+        note = "" if uses == 1 else f"{uses} uses"
+        if (site := plan.sites.get(share.place)) is not None:
+            groups = "" if site.groups == 1 else f" in {site.groups} groups"
+            where = f"{site.p} x {site.q}{groups}, {site.positions} position{'s' * (site.positions > 1)}"
+            note = f"{where} in {note}" if note else where
+        route = Route(share.way, note)
         found |= dict.fromkeys(share.block.parameters, route)
         if share.bias is not None:
             found[share.bias] = Route(share.way, f"with {share.block.parameters[0]}")
@@ -222,20 +230,4 @@ def routes(plan: Plan, distrusted: Set[str]) -> dict[str, Route]:
         found[name] = Route("unused", "no gradient arrives where it is used")
     for name in distrusted:
         found[name] = Route("per sample", plan.structure.unreadable.get(name, _CHANGES))
-    return found
-
-
-def _note(uses: int, site: Site | None) -> str:
-    times = "" if uses == 1 else f"{uses} uses"
-    if site is None:
-        return times
-    groups = "" if site.groups == 1 else f" in {site.groups} groups"
-    where = f"{site.p} x {site.q}{groups}, {site.positions} position{'s' * (site.positions > 1)}"
-    return f"{where} in {times}" if times else where
-
-
-def _by_parameters(blocks: Sequence[Block]) -> dict[tuple[str, ...], list[Block]]:
-    found: dict[tuple[str, ...], list[Block]] = {}
-    for block in blocks:
-        found.setdefault(block.parameters, []).append(block)
     return found
