@@ -19,7 +19,6 @@ from torch import Tensor
 
 from foretrain.empirical.global_ntk.dynamics import places_of
 from foretrain.empirical.target_modes import target_modes
-from foretrain.operators import Space
 from foretrain.operators.flat_blocks import random_signs
 from foretrain.support.answers import (
     BLUE,
@@ -120,8 +119,15 @@ def alignment(
 ) -> StateAlignment:
     """Modes of a target (batch, time, outputs) under NTK_S and under the proxy V V* (x) I."""
     places = places_of(kernel.domain, "alignment with a target")
-    matrix = _as_matrix(target, places, kernel)
-    found = target_modes(matrix.double().cpu().numpy(), modes)
+    values = torch.as_tensor(np.asarray(target) if not isinstance(target, Tensor) else target.detach())
+    if tuple(values.shape[: len(places.shape)]) != places.shape:
+        raise InputError(
+            f"the target has shape {tuple(values.shape)}, but it must begin with {places.describe()}: one value or "
+            "vector for every place of the states."
+        )
+    if not bool(torch.isfinite(values).all()):
+        raise InputError("the target has entries that are nan or infinite: remove or replace them first.")
+    found = target_modes(values.reshape(places.size, -1).double().cpu().numpy(), modes)
     vectors = torch.from_numpy(found.left).to(kernel.dynamics.values)
     if readout is None:
         quotient, cosine, error = _temporal(kernel, vectors, accuracy, seed)
@@ -131,18 +137,6 @@ def alignment(
     mean = trace.value / kernel.size
     error = np.hypot(error, quotient * trace.standard_error / trace.value)  # both are relative to the mean
     return StateAlignment(found.values, quotient / mean, cosine, *_proxy(kernel, vectors), error / mean)
-
-
-def _as_matrix(target: Any, places: Space, kernel: GlobalNTK) -> Tensor:
-    values = torch.as_tensor(np.asarray(target) if not isinstance(target, Tensor) else target.detach())
-    if tuple(values.shape[: len(places.shape)]) != places.shape:
-        raise InputError(
-            f"the target has shape {tuple(values.shape)}, but it must begin with {places.describe()}: one value or "
-            "vector for every place of the states."
-        )
-    if not bool(torch.isfinite(values).all()):
-        raise InputError("the target has entries that are nan or infinite: remove or replace them first.")
-    return values.reshape(places.size, -1).to(kernel.device)
 
 
 def _temporal(kernel: GlobalNTK, modes: Tensor, accuracy: float, seed: Seed) -> tuple[Array, Array, Array]:

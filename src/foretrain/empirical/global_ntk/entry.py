@@ -64,7 +64,10 @@ def global_ntk(
     >>> kernel.temporal().domain.describe()
     '(batch 3, time 4)'
     """
-    _check_states(states)
+    if states is not None and not isinstance(states, str | Mapping | Sequence):
+        raise InputError(
+            f"`states=`{states!r} names no state: give names such as 'hidden', paths of modules, or {{name: path}}."
+        )
     if isinstance(x, nn.utils.rnn.PackedSequence):
         raise InputError(
             "x is a packed sequence, whose samples have different steps: pad it, and pass the tensor."
@@ -79,7 +82,7 @@ def global_ntk(
                 "with `equilibrium=`."
             )
         module = getattr(model, "_orig_mod", model)
-        recurrent = _recurrent_modules(module)
+        recurrent = {name: part for name, part in module.named_modules() if isinstance(part, nn.RNNBase)}
         if recurrent and _are_recurrent_states(states, module):
             given = as_batch(x, batch_axis, shared).arguments
             return _of_recurrent(module, recurrent, given, states, parameters)
@@ -89,17 +92,6 @@ def global_ntk(
             module, x, "" if states is None else states, parameters, batch_axis=batch_axis, shared=shared
         )
         return GlobalNTK(graph)
-
-
-def _check_states(states: Any) -> None:
-    if states is not None and not isinstance(states, str | Mapping | Sequence):
-        raise InputError(
-            f"`states=`{states!r} names no state: give names such as 'hidden', paths of modules, or {{name: path}}."
-        )
-
-
-def _recurrent_modules(model: nn.Module) -> dict[str, nn.RNNBase]:
-    return {name: part for name, part in model.named_modules() if isinstance(part, nn.RNNBase)}
 
 
 def _are_recurrent_states(states: Any, model: nn.Module) -> bool:
@@ -136,19 +128,16 @@ def _of_recurrent(
             "its own with `parameters=`."
         )
     dynamics = RecurrentDynamics(module, given, start, own, prefix)
-    return GlobalNTK(dynamics, _members(dynamics, states), side_by_side=states is None)
-
-
-def _members(dynamics: RecurrentDynamics, states: Any) -> Sequence[str] | None:
-    if not isinstance(dynamics.space, SumSpace):
-        if states is not None and [states] != ["hidden"] and list(states) != ["hidden"]:
-            raise InputError(
-                f"this recurrent layer has one state, 'hidden', not {states!r}: leave `states=` out."
-            )
-        return None
-    if states is None:
-        return dynamics.returned
-    return [states] if isinstance(states, str) else list(states)
+    if isinstance(dynamics.space, SumSpace):
+        members = [states] if isinstance(states, str) else states
+        return GlobalNTK(
+            dynamics, dynamics.returned if states is None else members, side_by_side=states is None
+        )
+    if states is not None and [states] != ["hidden"] and list(states) != ["hidden"]:
+        raise InputError(
+            f"this recurrent layer has one state, 'hidden', not {states!r}: leave `states=` out."
+        )
+    return GlobalNTK(dynamics)
 
 
 def _given(

@@ -66,18 +66,24 @@ class GlobalNTK(Operator):
     @cached_property
     def P(self) -> Operator:
         """(D_h F)^-1: what a change added to the states does to all of them (6)."""
-        return self._made(self.dynamics.propagate, self.dynamics.propagate_adjoint)
+        own = self.dynamics
+        return self._operator(own.space, own.propagate, own.propagate_adjoint)
 
     @cached_property
     def K(self) -> Operator:
         """D_theta f D_theta f*: what the parameters do to each state alone (6)."""
-        return self._made(self.dynamics.local_product, None)
+        return self._operator(self.dynamics.space, self.dynamics.local_product, None)
 
     @cached_property
     def J(self) -> Operator:
         """dh/dtheta, from the direct sum of the parameters to the full state."""
         shapes = {name: tuple(value.shape) for name, value in self.dynamics.parameters.items()}
-        source = SumSpace({name: _parameter_space(shape) for name, shape in shapes.items()})
+        source = SumSpace(
+            {
+                name: Space(*((f"axis_{i}", size) for i, size in enumerate(shape)))
+                for name, shape in shapes.items()
+            }
+        )
 
         @_differentiating
         def push(flat: Tensor) -> Tensor:
@@ -239,7 +245,9 @@ class GlobalNTK(Operator):
         """The chosen states among the full state, zeros elsewhere."""
         if self._columns is None:
             return flat
-        flat = self._apart(flat)
+        if self._joined:  # units side by side go apart, one member after the other
+            members = self.domain.unflatten_block(flat).chunk(len(self._columns), -1)
+            flat = torch.cat([part.flatten(1) for part in members], 1)
         whole = flat.new_zeros(len(flat), self.dynamics.space.size)
         start = 0
         for columns in self._columns:
@@ -253,28 +261,16 @@ class GlobalNTK(Operator):
             return whole
         parts = [whole[:, columns] for columns in self._columns]
         if self._joined:
-            return torch.cat([part.view(*self._member_shape(part)) for part in parts], -1).flatten(1)
+            *places, units = self.domain.plain("units side by side").shape
+            shape = (len(whole), *places, units // len(parts))
+            return torch.cat([part.view(shape) for part in parts], -1).flatten(1)
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-    def _apart(self, flat: Tensor) -> Tensor:
-        """Units side by side as one member after the other."""
-        if not self._joined:
-            return flat
-        block = self.domain.unflatten_block(flat)
-        return torch.cat([part.flatten(1) for part in block.chunk(len(self._columns or ()), -1)], 1)
-
-    def _member_shape(self, flat: Tensor) -> tuple[int, ...]:
-        *places, units = self.domain.plain("units side by side").shape
-        return (len(flat), *places, units // len(self._columns or ()))
-
-    def _made(self, apply: Flat, adjoint: Flat | None) -> Operator:
-        """An operator on the full state; positive if it has no other adjoint."""
-        return self._operator(self.dynamics.space, apply, adjoint)
 
     def _term(self, product: Flat) -> Operator:
         return self._operator(self.domain, lambda flat: self._kept(product(self._embedded(flat))), None)
 
     def _operator(self, space: VectorSpace, apply: Flat, adjoint: Flat | None) -> Operator:
+        """An operator on the space; positive if it has no other adjoint."""
         return from_functions(
             space,
             space,
@@ -325,7 +321,3 @@ def _side_by_side(space: SumSpace) -> Space:
         raise InputError(f"the members of {space.describe()} have different axes: they stay a direct sum.")
     *places, (name, units) = first.axes
     return Space(*places, (name, units * len(space.members)))
-
-
-def _parameter_space(shape: tuple[int, ...]) -> Space:
-    return Space(*((f"axis_{i}", size) for i, size in enumerate(shape)))

@@ -60,7 +60,11 @@ def rank_bounds(kernel: GlobalNTK, err: Any, tolerance: float) -> RankBounds:
     """All ranks by dense decompositions of the reduced kernels: for states that are not too many."""
     places = places_of(kernel.domain, "a bound on ranks").size
     units = kernel.size // places
-    _require_decompositions(kernel, places, units)
+    require_memory(
+        8 * 4 * (places**2 + units**2) + 8 * places * units * 16,
+        f"the ranks of kernels of {places} and {units} rows",
+        "use fewer samples or steps, or effective_rank() of kernel.temporal() instead",
+    )
     err = kernel._flat_vector(err, kernel.domain)
     change = kernel.apply(err)
     temporal = _eigenvalues(kernel.temporal(method="exact").dense())
@@ -70,7 +74,10 @@ def rank_bounds(kernel: GlobalNTK, err: Any, tolerance: float) -> RankBounds:
         rows: Tensor | None = kernel.site_rows()
     except NotSupportedError:
         rows = None
-    floor = tolerance * largest * _decrease(err, change, largest)
+    # E = <err, NTK_S err>, or what rounding leaves of it where the kernel does not see err.
+    rounding = torch.finfo(err.dtype).eps * largest * float((err.double() ** 2).sum())
+    decrease = max(float((err.double() * change.double()).sum()), rounding)
+    floor = tolerance * largest * decrease
     return RankBounds(
         change=int((_singular_values(change.view(places, units)) ** 2 > floor).sum()),
         temporal=_count(temporal, tolerance),
@@ -80,12 +87,6 @@ def rank_bounds(kernel: GlobalNTK, err: Any, tolerance: float) -> RankBounds:
         separable=rows is not None and _is_separable(kernel, rows, units),
         tolerance=tolerance,
     )
-
-
-def _decrease(err: Tensor, change: Tensor, largest: float) -> float:
-    """E = <err, NTK_S err>, or what rounding leaves of it where the kernel does not see err."""
-    rounding = torch.finfo(err.dtype).eps * largest * float((err.double() ** 2).sum())
-    return max(float((err.double() * change.double()).sum()), rounding)
 
 
 def _eigenvalues(kernel: Tensor) -> Tensor:
@@ -127,11 +128,3 @@ def _acts_alike(images: Tensor, expected: Tensor) -> bool:
     wanted[0, :, 0] = expected
     wanted[1, :, -1] = expected
     return float((images - wanted).abs().max()) <= 1e-6 * float(images.abs().max())
-
-
-def _require_decompositions(kernel: GlobalNTK, places: int, units: int) -> None:
-    require_memory(
-        8 * 4 * (places**2 + units**2) + 8 * places * units * 16,
-        f"the ranks of kernels of {places} and {units} rows",
-        "use fewer samples or steps, or effective_rank() of kernel.temporal() instead",
-    )

@@ -66,36 +66,24 @@ def find_readout(model: nn.Module, x: Any, kernel: GlobalNTK) -> Readout | None:
     if not isinstance(states, Tensor) or not isinstance(kernel.domain, Space):
         return None
     with torch.no_grad():
-        outputs = _first_tensor(call_with(model, x))
-    if outputs is None:
+        outputs = call_with(model, x)
+    outputs = outputs[0] if isinstance(outputs, tuple | list) and outputs else outputs
+    if not isinstance(outputs, Tensor):
         return None
     if outputs.shape == states.shape and close(outputs, states):
         return Readout("", torch.eye(states.shape[-1]).to(states), None, last=False)
     has_time = "time" in kernel.domain.names[:-1]
-    fitting = [
-        Readout(name, layer.weight.detach(), _detached(layer.bias), last)
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) and layer.in_features == states.shape[-1]
-        for last in ((False, True) if has_time else (False,))
-    ]
-    found = [readout for readout in fitting if _gives(readout, states, outputs)]
+    found = []
+    for name, layer in model.named_modules():
+        if not isinstance(layer, nn.Linear) or layer.in_features != states.shape[-1]:
+            continue
+        bias: Tensor | None = layer.bias
+        for last in (False, True) if has_time else (False,):
+            readout = Readout(name, layer.weight.detach(), None if bias is None else bias.detach(), last)
+            mine = readout.outputs(states)[:, -1] if last else readout.outputs(states)
+            if mine.shape == outputs.shape and close(outputs, mine):
+                found.append(readout)
     return found[0] if len(found) == 1 else None
-
-
-def _gives(readout: Readout, states: Tensor, outputs: Tensor) -> bool:
-    mine = readout.outputs(states)
-    mine = mine[:, -1] if readout.last else mine
-    return mine.shape == outputs.shape and close(outputs, mine)
-
-
-def _detached(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach()
-
-
-def _first_tensor(found: Any) -> Tensor | None:
-    if isinstance(found, tuple | list) and found:
-        found = found[0]
-    return found if isinstance(found, Tensor) else None
 
 
 def placed_target(y: Any, places: Space, readout: Readout | None) -> Tensor:

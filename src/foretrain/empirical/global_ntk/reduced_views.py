@@ -71,7 +71,8 @@ def reduced_view(kernel: GlobalNTK, kind: Kind, *, accuracy: float = 0.02, seed:
     """
     if kind not in ("temporal", "spatial"):
         raise unknown_name("reduced view", str(kind), ("temporal", "spatial"))
-    cut = _Cut.of(kernel, kind)
+    space = kernel.domain.plain("a reduced view")
+    cut = _Cut(space.shape, space.position(feature_axis(space)), kind == "temporal")
     item = torch.finfo(kernel.dtype).bits // 8
     require_memory(
         cut.kept**2 * (8 + item) + _FIRST * kernel.size * item,
@@ -80,7 +81,10 @@ def reduced_view(kernel: GlobalNTK, kind: Kind, *, accuracy: float = 0.02, seed:
     )
     target = Target.of(accuracy, min(_MOST, int(_SHARE * available_bytes() / (kernel.size * item)) or 1))
     if kernel.size <= _EXACT_SIZE:
-        return _exact(_written_out(kernel, cut), kernel.size, seed)
+        # Both indices as (kept, traced), and equal traced ones summed.
+        rows = cut.sheets(kernel.dense().double())  # (size, kept, traced)
+        both = cut.sheets(rows.flatten(1).t()).view(cut.kept, cut.traced, cut.kept, cut.traced)
+        return _exact(torch.einsum("atbt->ab", both) / cut.traced, kernel.size, seed)
     count = sum(value.numel() for value in kernel.dynamics.parameters.values())
     if count <= _EXACT_PARAMETERS and 2.0 * count * cut.kept**2 * cut.traced <= _EXACT_FLOPS:
         return _exact(_one_by_one(kernel, cut, count), count, seed)
@@ -94,11 +98,6 @@ class _Cut:
     shape: tuple[int, ...]
     axis: int  # of the units
     is_temporal: bool
-
-    @classmethod
-    def of(cls, kernel: GlobalNTK, kind: Kind) -> _Cut:
-        space = kernel.domain.plain("a reduced view")
-        return cls(space.shape, space.position(feature_axis(space)), kind == "temporal")
 
     @property
     def units(self) -> int:
@@ -121,13 +120,6 @@ class _Cut:
         found = flat.reshape(len(flat), *self.shape).movedim(1 + self.axis, -1)
         found = found.reshape(len(flat), self.places, self.units)
         return found if self.is_temporal else found.transpose(1, 2)
-
-
-def _written_out(kernel: GlobalNTK, cut: _Cut) -> Tensor:
-    """Both indices as (kept, traced), and equal traced ones summed."""
-    rows = cut.sheets(kernel.dense().double())  # (size, kept, traced)
-    both = cut.sheets(rows.flatten(1).t()).view(cut.kept, cut.traced, cut.kept, cut.traced)
-    return torch.einsum("atbt->ab", both) / cut.traced
 
 
 def _one_by_one(kernel: GlobalNTK, cut: _Cut, count: int) -> Tensor:
@@ -159,9 +151,13 @@ def _sampled(kernel: GlobalNTK, cut: _Cut, target: Target, seed: Seed) -> Reduce
         while True:
             bar.advance(wanted - len(pairs))
             while (missing := wanted - len(pairs)) > 0:
-                pairs.add(
-                    _pushed(kernel, cut, _directions(kernel, min(missing, kernel.best_block), generator))
-                )
+                count = min(missing, kernel.best_block)
+                directions = {
+                    name: torch.randn(count, *value.shape, generator=generator, dtype=kernel.dtype)
+                    for name, value in kernel.dynamics.parameters.items()
+                }
+                on_device = {name: value.to(kernel.device) for name, value in directions.items()}
+                pairs.add(_pushed(kernel, cut, on_device))
             rank = pairs.rank(seed)
             if target.reached(rank.value, rank.standard_error) or wanted >= target.products:
                 break
@@ -174,13 +170,6 @@ def _sampled(kernel: GlobalNTK, cut: _Cut, target: Target, seed: Seed) -> Reduce
             "choose a larger `accuracy`.",
         )
     return ReducedView(pairs.mean, rank, pairs.relative_error, wanted)
-
-
-def _directions(kernel: GlobalNTK, count: int, generator: torch.Generator) -> Values:
-    return {
-        name: torch.randn(count, *value.shape, generator=generator, dtype=kernel.dtype).to(kernel.device)
-        for name, value in kernel.dynamics.parameters.items()
-    }
 
 
 def _pushed(kernel: GlobalNTK, cut: _Cut, directions: Values) -> Tensor:

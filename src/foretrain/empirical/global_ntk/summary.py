@@ -314,8 +314,7 @@ def _view(
     temporal, spatial = _advanced(bar, view("temporal")), _advanced(bar, view("spatial"))
     values, vectors = _leading(temporal.matrix, max(asked.modes, _SPECTRUM))
     core, likeness = _advanced(bar, _core(kernel, asked.accuracy, asked.seed))
-    target = _target(y, places, readout, name, notes)
-    alignment, decrease = _advanced(bar, _towards(kernel, target, readout, asked))
+    alignment, decrease = _advanced(bar, _towards(kernel, y, places, readout, name, asked, notes))
     return View(
         name=name,
         axes=dict(zip(space.names, space.shape, strict=True)),
@@ -328,7 +327,7 @@ def _view(
         core_cosine=likeness,
         alignment=alignment,
         loss_decrease=decrease,
-        readout=None if readout is None or target is None else repr(readout),
+        readout=None if readout is None or alignment is None else repr(readout),
     )
 
 
@@ -353,26 +352,28 @@ def _core(kernel: GlobalNTK, accuracy: float, seed: Seed) -> tuple[Array, Estima
     return shares, kernel.cosine(core, accuracy=accuracy, seed=seed)
 
 
-def _target(y: Any, places: Space, readout: Readout | None, name: str, notes: list[str]) -> Tensor | None:
-    """y at the places of the states, or a note that says why not: the kernel is worth its summary without."""
+def _towards(
+    kernel: GlobalNTK,
+    y: Any,
+    places: Space,
+    readout: Readout | None,
+    name: str,
+    asked: _Asked,
+    notes: list[str],
+) -> tuple[StateAlignment | None, LossDecrease | None]:
+    """The alignment with a target and, where a readout says it, how fast half the sum of squares to it falls.
+
+    Or a note that says why there is none: the kernel is worth its summary without.
+    """
     if y is None:
-        return None
+        return None, None
     try:
-        found = placed_target(y, places, readout)
+        target = placed_target(y, places, readout)
     except InputError as error:
         notes.append(f"No alignment of {name} with the target: {error}")
-        return None
-    if not bool(found.any()):
+        return None, None
+    if not bool(target.any()):
         notes.append(f"No alignment of {name} with the target: it is zero everywhere.")
-        return None
-    return found
-
-
-def _towards(
-    kernel: GlobalNTK, target: Tensor | None, readout: Readout | None, asked: _Asked
-) -> tuple[StateAlignment | None, LossDecrease | None]:
-    """The alignment with a target and, where a readout says it, how fast half the sum of squares to it falls."""
-    if target is None:
         return None, None
     options = {"modes": _TARGET_MODES, "accuracy": asked.accuracy, "seed": asked.seed}
     if readout is None:

@@ -6,6 +6,7 @@ One pass with all states as nodes of the graph gives P and J, another one that i
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -77,10 +78,10 @@ class GraphDynamics(Dynamics):
         self._batch = as_batch(x, batch_axis, shared)
         self._hooked = HookedModel(model, everything, named_states(model, states))
         found = self._first_pass()
-        self._calls = [len(kept) for kept in found]
         self._states = [state for kept in found for state in kept]
         self.layouts = self._layouts(model, found)
-        self.space = self._space()
+        named = {state.name: part.space for state, part in zip(self._hooked.states, self.layouts)}
+        self.space: VectorSpace = self.layouts[0].space if len(self.layouts) == 1 else SumSpace(named)
         self.values = self.from_ends([state.detach()[None] for state in self._states])[0]
         refuse_not_finite(self.values)
         refuse_random(self.values, self._values_of(self._hooked.run(self._batch, untouched, False)))
@@ -205,24 +206,15 @@ class GraphDynamics(Dynamics):
         count, usual = self._batch.count, self._batch.axis
         shapes = [[state.shape for state in kept] for kept in found]
         unclear = any(is_ambiguous(its[0], count) for its in shapes)
-        grown = self._shapes_of_one_more() if unclear else [None] * len(shapes)
+        grown: Sequence[torch.Size | None] = [None] * len(shapes)
+        if unclear:  # which axis grows with one more sample says it, if the model takes that
+            more: Batch = self._batch.pick([*range(count), 0])
+            with suppress(Exception):  # whatever a model made for one number of samples says to another
+                grown = [kept[0].shape for kept in self._hooked.run(more, untouched, False)]
         return [
             layout(state, model, its, axis_of_samples(its[0], more, count, usual))
             for state, its, more in zip(self._hooked.states, shapes, grown)
         ]
-
-    def _shapes_of_one_more(self) -> Sequence[torch.Size | None]:
-        """Shapes of the states with one more sample; None if the model does not take it."""
-        more: Batch = self._batch.pick([*range(self._batch.count), 0])
-        try:
-            return [kept[0].shape for kept in self._hooked.run(more, untouched, False)]
-        except Exception:  # whatever a model made for one number of samples says to another
-            return [None] * len(self._calls)
-
-    def _space(self) -> VectorSpace:
-        if len(self.layouts) == 1:
-            return self.layouts[0].space
-        return SumSpace({state.name: part.space for state, part in zip(self._hooked.states, self.layouts)})
 
     def _values_of(self, found: Sequence[Sequence[Tensor]]) -> Tensor:
         return self.from_ends([state.detach()[None] for kept in found for state in kept])[0]

@@ -48,7 +48,8 @@ class HookedModel:
     ) -> None:
         self.states = states
         self._module = module
-        self._model = Model(module, parameters, output=_ignored)
+        # What the model returns does not matter: its states do.
+        self._model = Model(module, parameters, output=lambda _: torch.zeros(1, 1, requires_grad=True))
 
     def use_plain_layers(self) -> None:
         """No fused recurrent kernels from now on: they hide products and have first derivatives alone."""
@@ -76,11 +77,6 @@ class HookedModel:
                     "state: name the module around it."
                 )
         return found
-
-
-def _ignored(result: Any) -> Tensor:
-    """What the model returns does not matter: its states do."""
-    return torch.zeros(1, 1, requires_grad=True)
 
 
 def _hook(
@@ -128,16 +124,13 @@ def _entry(result: Any, state: StateName) -> Any:
     try:
         if isinstance(entry, str) and not isinstance(result, Mapping):
             return getattr(result, entry)
-        return next(iter(result.values())) if _takes_first(result, state.entry) else result[entry]
+        takes_first = isinstance(result, Mapping) and state.entry is None
+        return next(iter(result.values())) if takes_first else result[entry]
     except (AttributeError, KeyError, IndexError, TypeError, StopIteration):
         raise InputError(
             f"{state.path!r} returns a {type(result).__name__} that has no entry {entry!r}: choose another one "
             "with (path, entry)."
         ) from None
-
-
-def _takes_first(result: Any, entry: int | str | None) -> bool:
-    return isinstance(result, Mapping) and entry is None
 
 
 def _with_entry(result: Any, entry: int | str | None, value: Tensor) -> Any:

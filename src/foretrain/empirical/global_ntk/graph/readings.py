@@ -158,16 +158,13 @@ class Reading:
         """What the parameter multiplies, (samples, positions of all uses, columns)."""
         found = [reader.inputs() for reader in self.readers]
         if isinstance(self.readers[0], Table):
-            return self._looked_up(torch.cat(found, -1))
+            # A column for every row of a table that occurs, one where it is looked up.
+            looked_up = torch.cat(found, -1)
+            distinct, place = torch.unique(looked_up, return_inverse=True)
+            columns = self.readers[0].tape.outputs.new_zeros(*looked_up.shape, len(distinct))
+            return columns.scatter_(-1, place[..., None], self.scale)
         rows = torch.cat([values[group] for values in found], -1).transpose(1, 2)
         return rows * self.scale if self.scale != 1 else rows
-
-    def _looked_up(self, rows: Tensor) -> Tensor:
-        """A column for every row of a table that occurs, one where it is looked up."""
-        like = self.readers[0].tape.outputs
-        distinct, place = torch.unique(rows, return_inverse=True)
-        found = like.new_zeros(*rows.shape, len(distinct))
-        return found.scatter_(-1, place[..., None], self.scale)
 
 
 def _arranged(reader: ProductSite, block: Tensor) -> Tensor:

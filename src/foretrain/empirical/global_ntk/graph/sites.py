@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from foretrain.empirical.autograd_graph.sites import UnreadableError
-from foretrain.empirical.autograd_graph.tape import Edge, Probe, Tape
+from foretrain.empirical.autograd_graph.tape import Edge, Probe, Tape, fixed_normal
 from foretrain.empirical.global_ntk.dynamics import Site
 from foretrain.empirical.global_ntk.graph.passes import Carrier
 from foretrain.empirical.global_ntk.graph.readings import Reading, readings
@@ -116,21 +116,18 @@ def find_sites(dynamics: Rooted) -> list[GraphSite]:
     found: list[Reading] = []
     for tape in (dynamics.tape_by_sample, dynamics.tape):
         if tape is not None and left:
-            confirmed = _confirmed(tape, left, _state_edges(tape, dynamics))
+            place = {node: number for number, node in enumerate(tape.nodes)}
+            states = frozenset((place[end.grad_fn], 0) for end in dynamics.ends if end.grad_fn in place)
+            confirmed = _confirmed(tape, left, states)
             found += confirmed
             for reading in confirmed:
                 left.pop(reading.parameter, None)
     return _sites(dynamics, found)
 
 
-def _state_edges(tape: Tape, dynamics: Rooted) -> frozenset[Edge]:
-    place = {node: number for number, node in enumerate(tape.nodes)}
-    return frozenset((place[state.grad_fn], 0) for state in dynamics.ends if state.grad_fn in place)
-
-
 def _confirmed(tape: Tape, parameters: Mapping[str, Tensor], states: Set[Edge]) -> list[Reading]:
     """Readings that give the lengths of the gradients of their parameters."""
-    cotangent = _random(tape.outputs)
+    cotangent = fixed_normal(tape.outputs)
     probe = Probe(tape, cotangent)
     known = readings(tape, parameters, probe, states)
     found = [reading for reading in known if reading.groups <= _MOST_GROUPS]
@@ -172,20 +169,13 @@ def _sites(dynamics: Rooted, found: Sequence[Reading]) -> list[GraphSite]:
     for reading in sorted(found, key=lambda one: (one.is_bias, order.index(one.parameter))):
         together.setdefault(reading.key, []).append(reading)
     groups = {f"site {i}": parts for i, parts in enumerate(together.values())}
-    starts = {name: _edges(parts[0]) for name, parts in groups.items()}
+    starts = {}
+    for name, (first, *_) in groups.items():
+        nodes = first.readers[0].tape.nodes
+        starts[name] = [GradientEdge(nodes[node], slot) for node, slot in first.edges]
     carrier = Carrier(dynamics.ends, starts, {name: parts[0].shapes for name, parts in groups.items()})
     return [
         GraphSite(dynamics, carrier, name, parts, group)
         for name, parts in groups.items()
         for group in range(parts[0].groups)
     ]
-
-
-def _edges(reading: Reading) -> list[GradientEdge]:
-    nodes = reading.readers[0].tape.nodes
-    return [GradientEdge(nodes[node], slot) for node, slot in reading.edges]
-
-
-def _random(like: Tensor) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)

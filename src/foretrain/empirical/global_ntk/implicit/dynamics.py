@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretrain.empirical.autograd_graph.tape import Tape, read
+from foretrain.empirical.autograd_graph.tape import Tape, fixed_normal, read
 from foretrain.empirical.global_ntk.dynamics import Dynamics, Site, Values
 from foretrain.empirical.global_ntk.graph.sites import find_sites
 from foretrain.empirical.global_ntk.graph.states import axes_of_sample
@@ -73,7 +73,7 @@ class ImplicitDynamics(Dynamics):
 
     def propagate_adjoint(self, vectors: Tensor) -> Tensor:
         """P* v by solving with its adjoint."""
-        return self._inverse.solve_adjoint(vectors)
+        return self._inverse.solve(vectors, adjoint=True)
 
     def local_push(self, tangents: Values) -> Tensor:
         """-D_theta F t."""
@@ -133,9 +133,7 @@ class ImplicitDynamics(Dynamics):
 
     def _refuse_unsolved(self, tolerance: float) -> None:
         """A Newton step from a solution is nothing beside the solution; a second vector shows that P exists."""
-        generator = torch.Generator().manual_seed(0)
-        any_vector = torch.randn(len(self.values), generator=generator, dtype=torch.float64).to(self.values)
-        step = self.propagate(torch.stack([self._linear.residual, any_vector]))[0]
+        step = self.propagate(torch.stack([self._linear.residual, fixed_normal(self.values)]))[0]
         length = torch.linalg.vector_norm(self.values).clamp_min(torch.finfo(self.dtype).tiny)
         distance = float(torch.linalg.vector_norm(step) / length)
         if not distance <= tolerance:

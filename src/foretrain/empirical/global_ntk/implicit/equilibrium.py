@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretrain.empirical.autograd_graph.tape import fixed_normal
 from foretrain.empirical.global_ntk.implicit.constraint import Constraint, LinearisedConstraint, as_state
 from foretrain.empirical.global_ntk.implicit.linear import Solver, inverse
 from foretrain.support.errors import AccuracyWarning, InputError
@@ -68,11 +69,9 @@ def _residuals(linear: LinearisedConstraint) -> Tensor:
 
 def _size(linear: LinearisedConstraint) -> Tensor:
     """The size of D_h F of every sample, with the sign of its trace: steps go down, whichever sign F was given."""
-    generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(linear.residual.shape, generator=generator, dtype=torch.float64).to(linear.residual)
+    vector = fixed_normal(linear.residual)
     carried = linear.jacobian_adjoint(vector[None]).view(linear.shape[0], -1)
-    ahead = (carried * vector.view_as(carried)).sum(1)
-    lengths = torch.linalg.vector_norm(carried, dim=1) / torch.linalg.vector_norm(
-        vector.view_as(carried), dim=1
-    )
+    given = vector.view_as(carried)
+    ahead = (carried * given).sum(1)
+    lengths = torch.linalg.vector_norm(carried, dim=1) / torch.linalg.vector_norm(given, dim=1)
     return torch.where(ahead < 0, -lengths, lengths)

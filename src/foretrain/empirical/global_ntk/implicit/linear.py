@@ -35,12 +35,8 @@ class Inverse(ABC):
     """Solves with D_h F and with its adjoint, for blocks (k, size)."""
 
     @abstractmethod
-    def solve(self, block: Tensor) -> Tensor:
-        """(D_h F)^-1 q."""
-
-    @abstractmethod
-    def solve_adjoint(self, block: Tensor) -> Tensor:
-        """(D_h F)^-* v."""
+    def solve(self, block: Tensor, adjoint: bool = False) -> Tensor:
+        """(D_h F)^-1 q, or (D_h F)^-* v."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -93,15 +89,8 @@ class Factored(Inverse):
             )
         return found
 
-    def solve(self, block: Tensor) -> Tensor:
-        """By the factors."""
-        return self._solve(block, adjoint=False)
-
-    def solve_adjoint(self, block: Tensor) -> Tensor:
-        """By the same factors, transposed."""
-        return self._solve(block, adjoint=True)
-
-    def _solve(self, block: Tensor, adjoint: bool) -> Tensor:
+    def solve(self, block: Tensor, adjoint: bool = False) -> Tensor:
+        """By the factors, or the same ones transposed."""
         columns = block.reshape(len(block), self._systems, -1).permute(1, 2, 0).contiguous()
         found: Tensor = torch.linalg.lu_solve(self._factors, self._pivots, columns, adjoint=adjoint)
         return found.permute(2, 0, 1).reshape(len(block), -1)
@@ -134,15 +123,10 @@ class Krylov(Inverse):
         self._linear, self._systems = linear, systems
         self.tolerance = _TOLERANCE.get(linear.end.dtype, _TOLERANCE_HALF)
 
-    def solve(self, block: Tensor) -> Tensor:
-        """From products D_h F q."""
-        return self._solve(self._linear.jacobian, block)
+    def solve(self, block: Tensor, adjoint: bool = False) -> Tensor:
+        """From products D_h F q, or D_h F* v."""
+        product = self._linear.jacobian_adjoint if adjoint else self._linear.jacobian
 
-    def solve_adjoint(self, block: Tensor) -> Tensor:
-        """From products D_h F* v."""
-        return self._solve(self._linear.jacobian_adjoint, block)
-
-    def _solve(self, product: Callable[[Tensor], Tensor], block: Tensor) -> Tensor:
         def apply(vectors: Tensor) -> Tensor:
             return product(vectors.reshape(len(block), -1)).reshape(vectors.shape)
 

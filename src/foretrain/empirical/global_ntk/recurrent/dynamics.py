@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,13 @@ class RecurrentDynamics(Dynamics):
             )
         named = {prefix + name: value for name, value in module.named_parameters()}
         self.parameters = named if parameters is None else parameters
-        _refuse_parametrised(module, self.parameters)
+        own = {id(value) for name, value in module.named_parameters() if "." not in name}
+        for name, value in self.parameters.items():
+            if id(value) not in own:  # weights that are computed from others: orthogonal, normalised
+                raise NotSupportedError(
+                    f"the weights of {type(module).__name__} are computed from {name!r}: put the module into "
+                    "nn.Sequential and name it as a state, `states='0'`."
+                )
         self.samples, self.steps, _ = x.shape
         self.units = module.hidden_size
         with torch.no_grad():
@@ -157,7 +163,15 @@ class RecurrentDynamics(Dynamics):
         """
         used = Counter(name for layer in self.layers for name in layer.weights.values())
         tied = {name for name, count in used.items() if count > 1}
-        return [site for layer in self.layers for site in sites_of(self, layer, tied)]
+        found = []
+        for layer in self.layers:
+            cell = layer.sweeps.cell
+            apart: list[tuple[str, ...]] = [("weight_hh", "bias_hh"), ("weight_ih", "bias_ih")]
+            own = {kind for kind, name in layer.weights.items() if name not in tied}
+            for kinds in [WEIGHTS] if cell.slots == cell.gates else apart:
+                if own & {*kinds}:
+                    found.append(LayerSite(self, layer, [kind for kind in kinds if kind in own]))
+        return found
 
     def _swept(
         self, blocks: list[list[Tensor]], tangents: Values, rooms: Sequence[Tensor] | None = None
@@ -191,13 +205,13 @@ class RecurrentDynamics(Dynamics):
             layer = self.layers[number]
             found[number] = layer.sweeps.back(blocks[number], None if rooms is None else rooms[number])
             if layer.number:
-                self._hand_down(layer, layer.back_to_inputs(found[number]), blocks)
+                lower = [
+                    (i, other) for i, other in enumerate(self.layers) if other.number == layer.number - 1
+                ]
+                inputs = layer.in_order(layer.back_to_inputs(found[number]))
+                for part, (i, other) in zip(torch.split(inputs, self.units, -1), lower):
+                    blocks[i][0] += other.in_order(part)
         return [found[number] for number in range(len(self.layers))]
-
-    def _hand_down(self, layer: Layer, inputs: Tensor, blocks: list[list[Tensor]]) -> None:
-        lower = [(i, other) for i, other in enumerate(self.layers) if other.number == layer.number - 1]
-        for part, (i, other) in zip(torch.split(layer.in_order(inputs), self.units, -1), lower):
-            blocks[i][0] += other.in_order(part)
 
     def parts(self, flat: Tensor) -> list[list[Tensor]]:
         """Copies of every layer's states as (steps, samples, vectors, units), in its own order of time."""
@@ -232,8 +246,10 @@ class RecurrentDynamics(Dynamics):
 
     def _check(self, module: nn.RNNBase, x: Tensor, start: Sequence[Tensor] | None) -> None:
         """What was computed here must be what the module computes."""
+        given = x.detach() if module.batch_first else x.detach().transpose(0, 1)
+        first = () if start is None else (tuple(start) if isinstance(module, nn.LSTM) else start[0],)
         with torch.no_grad():
-            found, _ = module(*_as_taken(module, x.detach(), start))
+            found, _ = module(given, *first)
         expected = found if module.batch_first else found.transpose(0, 1)
         members = list(self.members)
         parts = self.values.view(len(members), self.samples, self.steps, self.units)
@@ -248,25 +264,6 @@ class RecurrentDynamics(Dynamics):
 def _add(total: Values, more: Values) -> None:
     for name, part in more.items():
         add_gradient(total, name, part)
-
-
-def _refuse_parametrised(module: nn.RNNBase, parameters: Mapping[str, Tensor]) -> None:
-    """Weights that are computed from others (orthogonal, normalised) are not the module's own."""
-    own = {id(value) for name, value in module.named_parameters() if "." not in name}
-    for name, value in parameters.items():
-        if id(value) not in own:
-            raise NotSupportedError(
-                f"the weights of {type(module).__name__} are computed from {name!r}: put the module into "
-                "nn.Sequential and name it as a state, `states='0'`."
-            )
-
-
-def _as_taken(module: nn.RNNBase, x: Tensor, start: Sequence[Tensor] | None) -> tuple[object, ...]:
-    """Arguments as the module takes them."""
-    given = x if module.batch_first else x.transpose(0, 1)
-    if start is None:
-        return (given,)
-    return given, (tuple(start) if isinstance(module, nn.LSTM) else start[0])
 
 
 def as_samples_first(module: nn.RNNBase, x: object) -> Tensor:
@@ -285,10 +282,8 @@ class LayerSite(Site):
 
     def __init__(self, dynamics: RecurrentDynamics, layer: Layer, kinds: Sequence[str]) -> None:
         self._dynamics, self._layer = dynamics, layer
-        self.parameters = tuple(
-            layer.weights[kind] for kind in WEIGHTS if kind in kinds and kind in layer.weights
-        )
         self._kinds = tuple(kind for kind in WEIGHTS if kind in kinds and kind in layer.weights)
+        self.parameters = tuple(layer.weights[kind] for kind in self._kinds)
         units, gates = layer.sweeps.units, layer.sweeps.cell.gates
         self.space = Space.of(batch=dynamics.samples, time=dynamics.steps, feature=gates * units)
         of_inputs = not any(kind.endswith("hh") for kind in self._kinds)
@@ -330,14 +325,3 @@ class LayerSite(Site):
         parts = [layer.in_order(found)[..., slots] for _, slots in self._columns]
         block = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return block.permute(2, 1, 0, 3).reshape(len(vectors), -1)
-
-
-def sites_of(dynamics: RecurrentDynamics, layer: Layer, tied: Set[str]) -> list[Site]:
-    """One for each product that the states' changes must be told apart for."""
-    if layer.sweeps.cell.slots == layer.sweeps.cell.gates:
-        groups: list[tuple[str, ...]] = [WEIGHTS]
-    else:
-        groups = [("weight_hh", "bias_hh"), ("weight_ih", "bias_ih")]
-    own = [kind for kind, name in layer.weights.items() if name not in tied]
-    counted = [tuple(kind for kind in kinds if kind in own) for kinds in groups]
-    return [LayerSite(dynamics, layer, kinds) for kinds in counted if kinds]

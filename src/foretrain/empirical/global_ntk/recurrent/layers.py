@@ -85,21 +85,18 @@ class Layer:
         if name := self.weights.get(f"bias_{side}"):
             add_gradient(found, name, gradient[..., -1])
 
-    def _no_change(self, kind: str, side: str, tangents: Values) -> Tensor:
-        count = len(next(iter(tangents.values())))
-        rows = self.sweeps.cell.gates * self.sweeps.units
-        width = (self.rows if side == "hh" else self.given_rows).shape[1] if kind == "weight" else 1
-        return self.rows.new_zeros(1, 1, 1).expand(count, rows, width)
-
     def _put_together(self, tangents: Values, side: str) -> Tensor | None:
         """The inverse: (vectors, gates * units, columns); None if nothing changes."""
         names = [self.weights.get(f"{kind}_{side}") for kind in ("weight", "bias")]
         if not any(name in tangents for name in names):
             return None
+        count, rows = len(next(iter(tangents.values()))), self.sweeps.cell.gates * self.sweeps.units
+        widths = (self.rows if side == "hh" else self.given_rows).shape[1], 1
         parts = []
-        for kind, name in zip(("weight", "bias"), names):
+        for name, width in zip(names, widths):
             if name is not None:
-                part = tangents.get(name, self._no_change(kind, side, tangents))
+                unchanged = self.rows.new_zeros(1, 1, 1).expand(count, rows, width)
+                part = tangents.get(name, unchanged)
                 parts.append(part if part.ndim == 3 else part[..., None])
         return torch.cat(parts, -1)
 
