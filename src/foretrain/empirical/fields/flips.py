@@ -26,7 +26,10 @@ def crossed_kink(chain: Chain, number: int, old: Tensor, new: Tensor) -> Tensor:
     for _ in range(_HALVINGS):
         if not bool((way.change > _JUMP * size).any()):
             break
-        way = way.half_with_larger_change(chain, number)
+        middle = (way.low + way.high) / 2
+        slope = chain.derivative(number, middle)[1]
+        first = _Way(way.low, middle, way.slope_low, slope)
+        way = _Way(middle, way.high, slope, way.slope_high).where_larger(first)
     return way.change > _JUMP * size
 
 
@@ -42,12 +45,6 @@ class _Way:
     @property
     def change(self) -> Tensor:
         return (self.slope_high - self.slope_low).abs()
-
-    def half_with_larger_change(self, chain: Chain, number: int) -> _Way:
-        middle = (self.low + self.high) / 2
-        slope = chain.derivative(number, middle)[1]
-        first = _Way(self.low, middle, self.slope_low, slope)
-        return _Way(middle, self.high, slope, self.slope_high).where_larger(first)
 
     def where_larger(self, other: _Way) -> _Way:
         """Per unit the one of two intervals over which the slope changes more; this one on a tie."""

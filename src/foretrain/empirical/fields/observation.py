@@ -37,7 +37,12 @@ def observe(
 
     modes = whole_number("modes", modes)
     residual = state.residual(y)
-    followed = _followed(state, inputs)
+    numbers = [int(number) for number in (range(min(4, state.chain.inputs)) if inputs is None else inputs)]
+    if not numbers or not all(0 <= number < state.chain.inputs for number in numbers):
+        raise InputError(
+            f"`inputs` is {inputs!r}: give numbers of inputs from 0 to {state.chain.inputs - 1}."
+        )
+    followed = torch.tensor(numbers, device=state.chain.x.device)
     variables = {
         "loss": ((), float(loss_scale * (residual**2).sum())),
         **_of_kernels(state, residual, modes),
@@ -92,7 +97,10 @@ def _of_kernels(state: FieldState, residual: Tensor, modes: int) -> Variables:
 
 def _of_weights(state: FieldState, modes: int) -> Variables:
     found = [_numpy(spectra.weight_eigenvalues(layer.weight)) for layer in state.chain.layers]
-    tails = [_tail(values) for values in found]
+    tails = []
+    for values in found:
+        fit = heavy_tail(values) if (values > 0).sum() >= _SMALLEST_SPECTRUM else None
+        tails.append((np.nan, np.nan) if fit is None else (fit.exponent, fit.standard_error))
     return {
         "weight_eigenvalue": (("layer", "rank"), np.stack([_cut(one, modes) for one in found])),
         "weight_participation": (("layer",), np.array([spectra.effective_rank(one) for one in found])),
@@ -114,23 +122,6 @@ def _of_metrics(state: FieldState, residual: Tensor, followed: Tensor, modes: in
         "metric_eigenvalue": (("metric_layer", "followed", "rank"), values),
         "metric_alignment": (("metric_layer", "followed"), alignment),
     }
-
-
-def _tail(values: Array) -> tuple[float, float]:
-    if (values > 0).sum() < _SMALLEST_SPECTRUM:
-        return float("nan"), float("nan")
-    fit = heavy_tail(values)
-    return fit.exponent, fit.standard_error
-
-
-def _followed(state: FieldState, inputs: Sequence[int] | None) -> Tensor:
-    chosen = range(min(4, state.chain.inputs)) if inputs is None else inputs
-    numbers = [int(number) for number in chosen]
-    if not numbers or not all(0 <= number < state.chain.inputs for number in numbers):
-        raise InputError(
-            f"`inputs` is {inputs!r}: give numbers of inputs from 0 to {state.chain.inputs - 1}."
-        )
-    return torch.tensor(numbers, device=state.chain.x.device)
 
 
 def _cut(values: Array, modes: int) -> Array:

@@ -135,7 +135,7 @@ def weight_free(
     trained = len(x)
     everything = torch.as_tensor(x) if unseen is None else joined(x, unseen)
     state = find_state(model, everything, readout)
-    head = _head(state)
+    matrix, offset, trains_matrix, trains_offset = _head(state)
     chain = state.chain
     below = chain.u(0)
     gram = chain.layer(1).driven_by(below @ below[:trained].T)
@@ -147,12 +147,12 @@ def weight_free(
         gram=gram,
         field=chain.v(1) if evolve == "preactivation" else chain.u(1),
         activation=lambda v: chain.derivative(1, v),
-        readout=head.matrix,
-        offset=head.offset,
+        readout=matrix,
+        offset=offset,
         targets=check_targets(y, state.outputs[:trained]),
         evolve=evolve,
-        trains_readout=head.trains_matrix,
-        trains_offset=head.trains_offset,
+        trains_readout=trains_matrix,
+        trains_offset=trains_offset,
     )
 
 
@@ -238,20 +238,12 @@ def _follow(times: list[int], look: Callable[[], None], advance: Callable[[], ob
             advance()
 
 
-@dataclass(frozen=True, eq=False)
-class _Head:
-    matrix: Tensor
-    offset: Tensor
-    trains_matrix: bool
-    trains_offset: bool
-
-
-def _head(state: FieldState) -> _Head:
-    """What reads the hidden layer: a fixed readout, or the second linear layer."""
+def _head(state: FieldState) -> tuple[Tensor, Tensor, bool, bool]:
+    """What reads the hidden layer, a fixed readout or the second linear layer: matrix, offset, and which learn."""
     chain, readout = state.chain, state.readout
     if chain.depth == 1:
         fixed = readout.scale * readout.matrix
-        return _Head(fixed, fixed.new_zeros(len(fixed)), False, False)
+        return fixed, fixed.new_zeros(len(fixed)), False, False
     if chain.depth > 2:
         raise NotSupportedError(
             f"the model has {chain.depth} layers: only one hidden layer closes on its own fields; follow deeper ones "
@@ -264,7 +256,7 @@ def _head(state: FieldState) -> _Head:
         )
     last = chain.layer(2)
     zero = last.weight.new_zeros(len(last.weight))
-    return _Head(last.weight, zero if last.bias is None else last.bias, last.trains_weight, last.trains_bias)
+    return last.weight, zero if last.bias is None else last.bias, last.trains_weight, last.trains_bias
 
 
 def _trajectory(times: list[int], outputs: list[Tensor], targets: Tensor, loss_scale: float) -> xr.Dataset:

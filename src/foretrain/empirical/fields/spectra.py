@@ -31,8 +31,7 @@ def metric_eigenvalues(chain: Chain, number: int, inputs: Tensor) -> Tensor:
     require_memory(
         2 * len(inputs) * weight.numel() * 8, f"metrics of {len(inputs)} inputs", "ask for fewer inputs"
     )
-    seen = chain.a(number + 1)[inputs][:, :, None] * weight
-    return _squared_singular_values(seen)
+    return weight_eigenvalues(chain.a(number + 1)[inputs][:, :, None] * weight)
 
 
 def metric_alignment(chain: Chain, number: int, inputs: Tensor, gradients: Tensor) -> Tensor:
@@ -46,8 +45,9 @@ def metric_alignment(chain: Chain, number: int, inputs: Tensor, gradients: Tenso
 
 
 def weight_eigenvalues(weight: Tensor) -> Tensor:
-    """Squared singular values of W: the eigenvalues of W^T W that are not zero by its shape alone."""
-    return _squared_singular_values(weight)
+    """Squared singular values of W, or of each of many: the eigenvalues of W^T W not zero by its shape alone."""
+    values: Tensor = torch.linalg.svdvals(_precise(weight))
+    return values**2
 
 
 def effective_rank(eigenvalues: ArrayLike) -> float:
@@ -76,11 +76,6 @@ def entropy_rank(eigenvalues: ArrayLike) -> float:
         return float("nan")
     shares = values[values > 0] / values.sum()
     return float(np.exp(-np.sum(shares * np.log(shares))))
-
-
-def _squared_singular_values(matrix: Tensor) -> Tensor:
-    values: Tensor = torch.linalg.svdvals(_precise(matrix))
-    return values**2
 
 
 def _spectrum(eigenvalues: ArrayLike) -> Array:

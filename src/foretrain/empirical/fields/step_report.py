@@ -99,7 +99,9 @@ class StepReport(Result):
 
 def step_report(state: FieldState, lr: float | Sequence[float], y: Tensor, loss_scale: float) -> StepReport:
     """Take a real step for every lr, and hold residuals, activations and conjugate fields against the prediction."""
-    rates = _rates(lr)
+    rates = [float(rate) for rate in np.atleast_1d(np.asarray(lr, dtype=np.float64))]
+    if not rates or not all(np.isfinite(rate) and rate > 0 for rate in rates):
+        raise InputError(f"`lr` is {lr!r}: give one positive learning rate or several.")
     state.chain.check_unchanged()
     targets = check_targets(y, state.outputs)
     found = [_one(state, rate, targets, loss_scale) for rate in track(rates, "real steps")]
@@ -128,7 +130,8 @@ def _one(state: FieldState, lr: float, y: Tensor, loss_scale: float) -> _Step:
     real = _minus(fields_by_name(state, after.chain.activations, after.conjugates), old)
     kept = frozen_fields(state, after.chain)
     frozen = _minus(fields_by_name(state, kept.activations, kept.conjugates), old)
-    predicted = _predicted(FirstOrderStep(state, state.outputs - y, lr, loss_scale))
+    first_order = FirstOrderStep(state, state.outputs - y, lr, loss_scale)
+    predicted = fields_by_name(state, first_order.activation_changes, first_order.conjugate_changes())
     error = _minus(real, predicted)
     resolution = torch.finfo(y.dtype).eps
     by_measure = {
@@ -153,10 +156,6 @@ def fields_by_name(state: FieldState, activations: Sequence[Tensor], conjugates:
     return found | {f"b_{number}": values for number, values in enumerate(conjugates[:-1])}
 
 
-def _predicted(step: FirstOrderStep) -> Change:
-    return fields_by_name(step.state, step.activation_changes, step.conjugate_changes())
-
-
 def _minus(first: Change, second: Change) -> Change:
     return {name: values - second[name] for name, values in first.items()}
 
@@ -165,13 +164,6 @@ def _norms(values: Tensor) -> list[float]:
     if values.numel() == 0:
         return [float("nan")] * 2
     return [float((values**2).mean().sqrt()), float(values.abs().max())]
-
-
-def _rates(lr: float | Sequence[float]) -> list[float]:
-    rates = [float(rate) for rate in np.atleast_1d(np.asarray(lr, dtype=np.float64))]
-    if not rates or not all(np.isfinite(rate) and rate > 0 for rate in rates):
-        raise InputError(f"`lr` is {lr!r}: give one positive learning rate or several.")
-    return rates
 
 
 def _dataset(state: FieldState, rates: list[float], found: list[_Step], loss_scale: float) -> xr.Dataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from foretrain.empirical.fields.state import check_rate
 from foretrain.empirical.imbalance.identity import PairState, pair_states
 from foretrain.empirical.imbalance.pairs import Loss, Network, Pair, find_pairs, network
 from foretrain.empirical.imbalance.result import Imbalance
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 
@@ -108,13 +110,11 @@ def _descended(
     with torch.no_grad():
         for name, gradient in states[0].gradients.items():
             found.parameters[name].sub_(lr * given[name] * gradient)
-    after = [_moved_delta(state, found.parameters, given) for state in states]
+        after = [replace(state, values=found.parameters).delta(given) for state in states]
     return {"before": before, "delta": after, "first_order": first, "second_order": second}
 
 
 def _over_steps(rows: Sequence[Mapping[str, list[float]]], names: list[str], lr: float) -> xr.Dataset:
-    import xarray as xr
-
     start = np.array(rows[0]["before"])
     delta = np.vstack([start, [row["delta"] for row in rows]])
     sums = {
@@ -124,11 +124,8 @@ def _over_steps(rows: Sequence[Mapping[str, list[float]]], names: list[str], lr:
     change = delta - start
     difference = change - sums["first_order"] - sums["second_order"]
     variables = {"delta": delta, "change": change, **sums, "difference": difference}
-    return xr.Dataset(
-        {name: (("step", "pair"), values) for name, values in variables.items()},
-        coords={"step": np.arange(len(delta)), "pair": names},
-        attrs={"lr": lr},
-    )
+    by_pair = {name: ("step pair", values) for name, values in variables.items()}
+    return labelled(by_pair, {"lr": lr}, step=np.arange(len(delta)), pair=names)
 
 
 def _chosen(
@@ -162,14 +159,6 @@ def _rates(
             if site.bias is not None and site.bias not in given:
                 known[site.bias] = known[site.weight]
     return known
-
-
-def _moved_delta(state: PairState, parameters: Mapping[str, Tensor], rates: Mapping[str, float]) -> float:
-    """Δ of the weights as they are now."""
-    return sum(
-        sign * float(parameters[name].detach().double().square().sum()) / rates[name]
-        for name, sign in state.parts
-    )
 
 
 def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:

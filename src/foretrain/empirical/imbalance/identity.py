@@ -119,39 +119,32 @@ def pair_states(found: Network, pairs: Sequence[Pair]) -> list[PairState]:
         loss, [*signals, *trained.values()], retain_graph=True, allow_unused=True, materialize_grads=True
     )
     gradients = dict(zip(trained, received[len(pairs) :]))
-    return [
-        _state(found, pair, sites[pair.lower], sites[pair.upper], p, gradients)
-        for pair, p in zip(pairs, received)
-    ]
-
-
-def _state(
-    found: Network, pair: Pair, lower: Site, upper: Site, p: Tensor, gradients: Mapping[str, Tensor]
-) -> PairState:
-    shape = lower.value.shape
-    end = upper.signal.reshape(shape)
-    (slope,) = torch.autograd.grad(end.sum(), lower.value, retain_graph=True)
-    z = lower.value.detach()
-    if lower.bias is not None and lower.bias not in gradients:
-        along = [1] * z.ndim
-        along[lower.axis] = -1
-        z = z - found.parameters[lower.bias].detach().reshape(along)
-    return PairState(
-        name=pair.name,
-        lower=_detached(lower),
-        upper=_detached(upper),
-        values={name: value.detach() for name, value in found.parameters.items()},
-        gradients=gradients,
-        z=z,
-        activation=end.detach(),
-        slope=slope.detach(),
-        p=p.detach().reshape(shape),
-    )
-
-
-def _detached(site: Site) -> Site:
-    """Without the graph, which would keep every activation of the model in memory."""
-    return replace(site, signal=site.signal.detach(), value=site.value.detach())
+    states = []
+    for pair, p in zip(pairs, received):
+        lower, upper = sites[pair.lower], sites[pair.upper]
+        end = upper.signal.reshape(lower.value.shape)
+        (slope,) = torch.autograd.grad(end.sum(), lower.value, retain_graph=True)
+        z = lower.value.detach()
+        if lower.bias is not None and lower.bias not in gradients:
+            along = [1] * z.ndim
+            along[lower.axis] = -1
+            z = z - found.parameters[lower.bias].detach().reshape(along)
+        # Without the graph, which would keep every activation of the model in memory.
+        lower, upper = (replace(s, signal=s.signal.detach(), value=s.value.detach()) for s in (lower, upper))
+        states.append(
+            PairState(
+                name=pair.name,
+                lower=lower,
+                upper=upper,
+                values={name: value.detach() for name, value in found.parameters.items()},
+                gradients=gradients,
+                z=z,
+                activation=end.detach(),
+                slope=slope.detach(),
+                p=p.detach().reshape(z.shape),
+            )
+        )
+    return states
 
 
 def _dot(a: Tensor, b: Tensor) -> float:

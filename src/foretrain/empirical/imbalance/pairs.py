@@ -55,18 +55,14 @@ def network(model: Any, x: Any, y: Any, loss: Loss, parameters: Mapping[str, Ten
         raise InputError(
             f"the model is {type(model).__name__}: give a torch module, or a function with `parameters=`."
         )
-    return Network(_with_copied_buffers(model), dict(model.named_parameters()), x, y, loss)
-
-
-def _with_copied_buffers(model: nn.Module) -> Callable[..., Any]:
-    """The model, whose running statistics do not notice that it is called."""
 
     @wraps(model.forward)  # with its signature, by which dicts of arguments are understood
     def call(*args: Any, **named: Any) -> Any:
+        # Running statistics do not notice that the model is called: it has copies of its buffers.
         buffers = {name: value.detach().clone() for name, value in model.named_buffers()}
         return torch.func.functional_call(model, buffers, args, named)
 
-    return call
+    return Network(call, dict(model.named_parameters()), x, y, loss)
 
 
 @dataclass(frozen=True)
@@ -106,10 +102,6 @@ class _Reach:
     leaves: list[list[int]]
     weights: list[set[str]]
 
-    def consumers(self, place: int) -> list[int]:
-        """The ends that depend on the value of a site."""
-        return [end for end, leaves in enumerate(self.leaves) if place in leaves]
-
 
 def _dependence(found: Network, sites: Sequence[Site], loss: Tensor) -> _Reach:
     """Read from the cut graph: autograd knows what an end is made of."""
@@ -145,7 +137,7 @@ def _objection(
             return f"{other.weight} is frozen"
         if any(name in weights for weights in reach.weights for name in (other.weight, other.bias)):
             return f"{other.weight} or its bias is also used outside of its layer"
-    users = reach.consumers(below[0])
+    users = [end for end, leaves in enumerate(reach.leaves) if below[0] in leaves]
     if users != [place]:
         others = ["the loss" if end == len(sites) else uses[end] for end in users if end != place]
         return f"the output of {lower.weight} also goes another way, to {', '.join(others)}"

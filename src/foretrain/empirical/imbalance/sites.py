@@ -96,7 +96,8 @@ class Watch(TorchFunctionMode):
     ) -> dict[str, Any] | None:
         """What is known of the call if it is a site, else None."""
         if func is functional.linear or func in _CONVOLUTIONS:
-            signal, weight, bias, *others = _arguments(args, named)
+            by_name = tuple(named.get(name) for name in ("input", "weight", "bias")[len(args) :])
+            signal, weight, bias, *others = args + by_name
             if id(weight) not in self._names or (bias is not None and id(bias) not in self._names):
                 return None
             groups = named.get("groups", others[3] if len(others) > 3 else 1)
@@ -138,11 +139,3 @@ class Watch(TorchFunctionMode):
             return None
         turned = self._transposed.get(id(values))
         return self._names.get(id(values)) if turned is None else turned[0]
-
-
-def _arguments(args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Input, weight and bias of a linear map or convolution, by position or name, then what else has a position."""
-    given = list(args)
-    for name in ("input", "weight", "bias")[len(given) :]:
-        given.append(named.get(name))
-    return tuple(given)

@@ -39,7 +39,8 @@ def as_targets(y: Any, layout: MatrixLayout) -> Targets:
         )
     if not bool(torch.isfinite(given).all()):
         raise InputError("y has entries that are not finite: leave out samples without a target.")
-    if given.ndim == 1 and not given.is_floating_point() and _has_classes(layout):
+    classes = layout.width if layout.outputs is None else len(layout.outputs)
+    if given.ndim == 1 and not given.is_floating_point() and classes > 1:
         return Targets(_one_hot(given.numpy().astype(np.int64), layout), True)
     columns = prod(given.shape[1:])
     if not layout.trace and columns != layout.width:
@@ -48,10 +49,6 @@ def as_targets(y: Any, layout: MatrixLayout) -> Targets:
             f"({samples}, {layout.width}) numbers, or ({samples},) whole numbers as labels."
         )
     return Targets(given.to(torch.float64).reshape(samples, columns).numpy(), False)
-
-
-def _has_classes(layout: MatrixLayout) -> bool:
-    return layout.width > 1 if layout.outputs is None else len(layout.outputs) > 1
 
 
 def _one_hot(labels: NDArray[np.int64], layout: MatrixLayout) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from foretrain.empirical.kernel_analysis.arguments import checked_probes, plus_minus
 from foretrain.empirical.kernel_analysis.block_lanczos import BlockKrylov
@@ -101,7 +101,7 @@ class SpectralDensity(Result):
 
     def entropy_rank(self, trace: float | None = None) -> KernelEstimate:
         """Exponential of the entropy of eigenvalue / trace; pass the trace where it is known exactly."""
-        logarithms, traces = self._draws(_times_logarithm), self._draws(_not_negative)
+        logarithms, traces = self._draws(_times_logarithm), self._draws(lambda k: np.maximum(k, 0.0))
         if trace is not None:
             traces = np.full_like(traces, trace)
         whole, part = float(traces.mean()), float(logarithms.mean())
@@ -240,7 +240,11 @@ def density_of(krylov: BlockKrylov, layout: MatrixLayout, seed: int) -> Spectral
     start = krylov.first
     weights = (vectors[: len(start)].T @ start) ** 2
     largest = float(values[0])
-    alone = _told_apart(values, residuals, _CONVERGED * largest, len(start))
+    # Those that have converged, and are fewer than a block where they cannot be told from each other: a block of
+    # probes sees at most as many copies of an eigenvalue as it has columns.
+    tolerance = _CONVERGED * largest
+    groups = np.cumsum(np.diff(values, prepend=values[0]) < -tolerance)
+    alone = (residuals <= tolerance) & (np.bincount(groups)[groups] < len(start))
     if krylov.count == layout.size:
         return _all_known(values, layout, krylov.products, seed)
     rounding = layout.resolves(largest)
@@ -254,16 +258,6 @@ def _all_known(values: Array, layout: MatrixLayout, products: int, seed: int) ->
     return SpectralDensity(values, np.zeros(0), np.zeros((0, 0)), layout.size, rounding, products, seed)
 
 
-def _told_apart(values: Array, residuals: Array, tolerance: float, block: int) -> NDArray[np.bool_]:
-    """Which eigenvalues have converged, and are fewer than a block where they cannot be told from each other.
-
-    A block of probes sees at most as many copies of an eigenvalue as it has columns.
-    """
-    groups = np.cumsum(np.diff(values, prepend=values[0]) < -tolerance)
-    copies = np.bincount(groups)[groups]
-    return np.asarray((residuals <= tolerance) & (copies < block))
-
-
 def _times_logarithm(values: Array) -> Array:
     positive = values > 0
     return np.where(positive, values * np.log(np.where(positive, values, 1.0)), 0.0)
@@ -271,7 +265,3 @@ def _times_logarithm(values: Array) -> Array:
 
 def _logarithm(values: Array) -> Array:
     return np.log(np.maximum(values, np.finfo(np.float64).tiny))
-
-
-def _not_negative(values: Array) -> Array:
-    return np.maximum(values, 0.0)

@@ -155,7 +155,17 @@ def regression(
     layout = layout_of(kernel)
     targets = as_targets(y, layout)
     columns = targets.values.shape[1]
-    test_layout = None if test is None else _checked_test(layout_of(test), layout)
+    test_layout = None if test is None else layout_of(test)
+    if test_layout is not None and (
+        (test_layout.samples[1], test_layout.width, test_layout.trace)
+        != (layout.samples[0], layout.width, layout.trace)
+    ):
+        rows, others = test_layout.samples
+        raise InputError(
+            f"test is a kernel of {rows} x {others} samples with {test_layout.width} outputs, but its columns must "
+            f"be the {layout.samples[0]} training samples with {layout.width} outputs, traced like kernel: pass "
+            "ntk(model, x_test, x)."
+        )
     start, test_start = _initial(initial_outputs, layout, test_layout, columns)
     wanted = (targets.values - start).reshape(layout.size, -1)
     job = _Job(ridge, time, tolerance, iterations)
@@ -253,7 +263,12 @@ def _solve_by_products(
         raise InputError(f"`tolerance` is {tolerance}, but it must be between 0 and 1.")
     if job.time is None:
         method = "conjugate gradients"
-        precondition = _preconditioner(apply, job, layout) if stored else None
+        fitting = int(_PRECONDITIONER_SHARE * available_bytes() / (4 * 8.0 * layout.size))
+        rank, precondition = min(_PRECONDITIONED, layout.size // 4, fitting), None
+        if stored and rank >= 1:  # one reading with many columns saves many with one
+            precondition = nystrom_preconditioner(
+                apply, layout.size, rank, job.ridge, layout.precision, seed=0
+            )
         found, count, error = conjugate_gradients(
             lambda v: apply(v) + job.ridge * v, wanted, tolerance, job.iterations, precondition
         )
@@ -275,17 +290,6 @@ def _solve_by_products(
     return _Solution(found, method, None, count, tolerance)
 
 
-def _preconditioner(
-    apply: Callable[[Array], Array], job: _Job, layout: MatrixLayout
-) -> Callable[[Array], Array] | None:
-    """For stored kernels: one reading with many columns saves many with one."""
-    fitting = int(_PRECONDITIONER_SHARE * available_bytes() / (4 * 8.0 * layout.size))
-    rank = min(_PRECONDITIONED, layout.size // 4, fitting)
-    if rank < 1:
-        return None
-    return nystrom_preconditioner(apply, layout.size, rank, job.ridge, layout.precision, seed=0)
-
-
 def _products(kernel: Kernel) -> Callable[[Array], Array]:
     """Products with columns, for kernels of all kinds."""
     scale = _equal_outputs(layout_of(kernel))
@@ -299,16 +303,6 @@ def _products(kernel: Kernel) -> Callable[[Array], Array]:
 def _equal_outputs(layout: MatrixLayout) -> int:
     """How many outputs a trace kernel is the sum of."""
     return len(layout.outputs) if layout.trace and layout.outputs is not None else 1
-
-
-def _checked_test(test: MatrixLayout, train: MatrixLayout) -> MatrixLayout:
-    if test.samples[1] != train.samples[0] or test.width != train.width or test.trace != train.trace:
-        raise InputError(
-            f"test is a kernel of {test.samples[0]} x {test.samples[1]} samples with {test.width} outputs, but its "
-            f"columns must be the {train.samples[0]} training samples with {train.width} outputs, traced like "
-            "kernel: pass ntk(model, x_test, x)."
-        )
-    return test
 
 
 def _initial(given: Any, train: MatrixLayout, test: MatrixLayout | None, columns: int) -> tuple[Array, Array]:

@@ -64,9 +64,9 @@ def lanczos(
         return np.zeros_like(columns), 0, 0.0
     start = columns.reshape(len(columns), -1)
     sizes = np.linalg.norm(start, axis=0)
-    krylov = BlockKrylov(
-        product if columns.ndim == 2 else _by_vector(product), start, iterations * start.shape[1]
-    )
+    one = columns.ndim == 1
+    of_columns = (lambda block: product(block[:, 0])[:, None]) if one else product
+    krylov = BlockKrylov(of_columns, start, iterations * start.shape[1])
     found, error = np.zeros((0, start.shape[1])), np.inf
     with Progress("Lanczos", total=iterations) as bar:
         while krylov.products < iterations and not krylov.exhausted and not krylov.full:
@@ -76,7 +76,8 @@ def lanczos(
             before = np.vstack([found, np.zeros((krylov.count - len(found), start.shape[1]))])
             found = vectors @ (function(values)[:, None] * (vectors[: len(krylov.first)].T @ krylov.first))
             outside = float(np.max(_relative(krylov.outside(found), sizes)))
-            last, error = error, max(_change(found, before), outside)
+            moved, lengths = np.linalg.norm(found - before, axis=0), np.linalg.norm(found, axis=0)
+            last, error = error, max(float(np.max(_relative(moved, lengths))), outside)
             if max(last, error) < tolerance:
                 break
     result = (krylov.basis @ found).reshape(columns.shape)
@@ -114,15 +115,6 @@ def _quotient(above: Array, below: Array) -> Array:
     """Zero where a column is finished, or where rounding made the matrix look negative."""
     positive = below > 0
     return np.where(positive, above / np.where(positive, below, 1.0), 0.0)
-
-
-def _by_vector(product: Product) -> Product:
-    return lambda columns: product(columns[:, 0])[:, None]
-
-
-def _change(found: Array, before: Array) -> float:
-    """The largest relative change of a column."""
-    return float(np.max(_relative(np.linalg.norm(found - before, axis=0), np.linalg.norm(found, axis=0))))
 
 
 def _relative(lengths: Array, sizes: Array) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,14 +27,6 @@ _SMALLEST_RESIDUAL = 1e-4  # of the smallest eigenvalue of a stored kernel with 
 _READINGS = 300
 _PRODUCTS = 1000  # of an operator with a block
 _OPERATOR_BLOCK = 4  # an operator's columns cost one by one, so that depth is better than width
-
-
-@dataclass(frozen=True)
-class Extremes:
-    """The ends of a spectrum."""
-
-    largest: float
-    smallest: float
 
 
 def leading_modes(kernel: ByProducts, count: int, seed: Seed) -> Leading:
@@ -69,7 +60,7 @@ def leading_modes(kernel: ByProducts, count: int, seed: Seed) -> Leading:
     return found
 
 
-def operator_extremes(operator: NTKOperator, seed: Seed) -> Extremes:
+def operator_extremes(operator: NTKOperator, seed: Seed) -> tuple[float, float]:
     """Largest and smallest eigenvalue, by Lanczos.
 
     The smallest comes from the leading mode u of largest - Theta, as u . Theta u, which is never negative.
@@ -81,7 +72,7 @@ def operator_extremes(operator: NTKOperator, seed: Seed) -> Extremes:
     largest, _ = _largest(operator, matrix, seed)
     shift = aslinearoperator(largest * eye_array(operator.shape[0]))
     _, mode = _largest(operator, shift - matrix, seed)
-    return Extremes(largest, operator.quadratic(mode))
+    return largest, operator.quadratic(mode)
 
 
 def _largest(operator: NTKOperator, matrix: Any, seed: Seed) -> tuple[float, Array]:
@@ -102,7 +93,7 @@ def _largest(operator: NTKOperator, matrix: Any, seed: Seed) -> tuple[float, Arr
 
 def stored_extremes(
     kernel: StoredKernel, ridge: float, resolves: Callable[[float], float], seed: Seed
-) -> Extremes:
+) -> tuple[float, float]:
     """Largest and smallest eigenvalue; the smallest until its error with the ridge is below 1e-4, or it is zero.
 
     The smallest is the largest of (largest - K), and at most what is found.
@@ -124,7 +115,7 @@ def stored_extremes(
             f"the smallest eigenvalue was not resolved in {found.products} readings: the condition number is at "
             "least what is given; pass `ridge=` for that of the regularised kernel.",
         )
-    return Extremes(largest, largest - float(found.values[0]))
+    return largest, largest - float(found.values[0])
 
 
 def rest_of_norms(apply: Apply, basis: Array, probes: int, seed: Seed) -> tuple[Array, Array]:

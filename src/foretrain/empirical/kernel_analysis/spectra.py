@@ -171,12 +171,10 @@ def condition_number(kernel: Kernel, ridge: float = 0.0, seed: Seed = 0) -> floa
     layout = layout_of(kernel)
     if isinstance(kernel, StoredKernel):
         kernel.require_symmetric("condition number")
-        ends = stored_extremes(kernel, ridge, layout.resolves, seed)
-        largest, smallest = ends.largest, ends.smallest
+        largest, smallest = stored_extremes(kernel, ridge, layout.resolves, seed)
     elif isinstance(kernel, NTKOperator) and layout.size > 2:
         kernel.require_symmetric("condition number")
-        ends = operator_extremes(kernel, seed)
-        largest, smallest = ends.largest, ends.smallest
+        largest, smallest = operator_extremes(kernel, seed)
     else:
         values = spectrum(kernel, top=layout.size if isinstance(kernel, NTKOperator) else None).eigenvalues
         largest, smallest = float(values[0]), float(values[-1])

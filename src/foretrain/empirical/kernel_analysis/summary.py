@@ -221,6 +221,12 @@ def summarise(
     krylov = _explored(source, number, wanted, ends_early=stored)
     modes = _leading(krylov, wanted)
     density = density_of(krylov, source.layout, number)
+    seconds = float("nan")
+    if isinstance(kernel, StoredKernel):
+        seconds = sum(float(record["seconds"]) for record in kernel.records.values())
+        layer_shares = kernel.layer_shares if layer_shares is None else layer_shares
+    elif layer_shares is None:
+        layer_shares = _normalised(_traces(kernel)) if kernel.by == "layer" else {}
     return KernelSummary(
         samples=source.layout.samples[0],
         outputs=kernel.outputs,
@@ -235,10 +241,10 @@ def summarise(
         eigenvalues=modes.values,
         residuals=modes.residuals,
         density=density,
-        layer_shares=_shares(kernel) if layer_shares is None else layer_shares,
+        layer_shares=layer_shares,
         alignment=None if targets is None else aligned(source, modes, targets),
         readings=(krylov.products + 2 * (targets is not None)) if stored else 0,
-        seconds=_seconds(kernel),
+        seconds=seconds,
         summary_seconds=time.perf_counter() - start,
         path=str(kernel.path) if isinstance(kernel, StoredKernel) else None,
         routes={name: str(route) for name, route in kernel.routes.items()},
@@ -278,15 +284,11 @@ def _explored(source: ExactProducts, seed: int, top: int, *, ends_early: bool) -
             bar.advance()
             if krylov.exhausted:
                 break
-            if ends_early and step >= _FEWEST_STEPS and _leading_residual(krylov, top) <= _RESIDUAL:
-                break
+            if ends_early and step >= _FEWEST_STEPS:
+                values, _, residuals = krylov.eigenpairs()
+                if len(values) >= top and float(residuals[:top].max() / values[0]) <= _RESIDUAL:
+                    break
     return krylov
-
-
-def _leading_residual(krylov: BlockKrylov, top: int) -> float:
-    """In units of the largest eigenvalue."""
-    values, _, residuals = krylov.eigenpairs()
-    return float(residuals[:top].max() / values[0]) if len(values) >= top else np.inf
 
 
 def _leading(krylov: BlockKrylov, top: int) -> Leading:
@@ -294,12 +296,6 @@ def _leading(krylov: BlockKrylov, top: int) -> Leading:
     count = min(top, krylov.count)
     modes = krylov.basis @ vectors[:, :count]
     return Leading(values[:count], modes, residuals[:count], krylov.products, converged=True)
-
-
-def _shares(kernel: StoredKernel | TangentKernel) -> dict[str, float]:
-    if isinstance(kernel, StoredKernel):
-        return kernel.layer_shares
-    return _normalised(_traces(kernel)) if kernel.by == "layer" else {}
 
 
 def _traces(kernel: TangentKernel) -> dict[str, float]:
@@ -314,9 +310,3 @@ def _traces(kernel: TangentKernel) -> dict[str, float]:
 def _normalised(traces: Mapping[str, float]) -> dict[str, float]:
     whole = sum(traces.values())
     return {label: value / whole for label, value in traces.items()} if whole > 0 else {}
-
-
-def _seconds(kernel: StoredKernel | TangentKernel) -> float:
-    if not isinstance(kernel, StoredKernel):
-        return float("nan")
-    return sum(float(record["seconds"]) for record in kernel.records.values())

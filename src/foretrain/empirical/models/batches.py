@@ -39,9 +39,8 @@ class Batch:
                 return value
             if isinstance(samples, slice):
                 part = value[(slice(None),) * self.axis + (samples,)]
-                return (
-                    part.contiguous() if self.axis else part
-                )  # products are built differently on strided parts
+                # Products are built differently on strided parts.
+                return part.contiguous() if self.axis else part
             return value.index_select(self.axis, index.to(value.device))
 
         return Batch(_mapped(cut, self.arguments), len(order), self.holders, self.axis, self.origin)
@@ -85,7 +84,10 @@ def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch
     if not lengths[0]:
         raise InputError("x holds no sample: pass at least one.")
     for value in leaves(arguments):
-        if isinstance(value, Tensor) and value.is_floating_point() and _has_nan_or_infinity(value):
+        real = isinstance(value, Tensor) and value.is_floating_point()
+        if real and bool(
+            (torch.isnan(value) | torch.isposinf(value)).any()
+        ):  # masks are made of minus infinity
             raise InputError("x has entries that are nan or infinite: remove or replace them first.")
     count = lengths[0]
     holders = tuple(
@@ -111,11 +113,6 @@ def _are_shared(arguments: Any, shared: Collection[str | int]) -> list[bool]:
     return [key in shared for key, part in parts for _ in leaves(part)]
 
 
-def _has_nan_or_infinity(value: Tensor) -> bool:
-    """Minus infinity is what masks are made of."""
-    return bool((torch.isnan(value) | torch.isposinf(value)).any())
-
-
 def _usable(value: Any) -> Any:
     """Tensors made in inference mode cannot be kept for a backward pass; copies can."""
     if isinstance(value, Tensor) and value.is_inference():
@@ -126,15 +123,11 @@ def _usable(value: Any) -> Any:
 
 def _everything(loader: Iterable[Any], axis: int) -> Any:
     """All batches of a loader in one."""
-    batches = [_inputs_only(batch) for batch in loader]
+    # TensorDataset and most datasets give (input, target) or (input,) lists; dicts are taken whole.
+    batches = [batch[0] if isinstance(batch, list | tuple) else batch for batch in loader]
     if not batches:
         raise InputError("the loader gives no batch: pass one that holds samples.")
     return _joined(batches, axis)
-
-
-def _inputs_only(batch: Any) -> Any:
-    """TensorDataset and most datasets give (input, target) or (input,) lists; dicts are taken whole."""
-    return batch[0] if isinstance(batch, list | tuple) else batch
 
 
 def _joined(parts: Sequence[Any], axis: int) -> Any:

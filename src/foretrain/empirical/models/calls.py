@@ -26,19 +26,15 @@ def call_with(function: Callable[..., Any], x: Any, first: tuple[Any, ...] = ())
     """
     if isinstance(x, tuple | list):
         return function(*first, *x)
-    if isinstance(x, Mapping) and _takes_keywords(function, first, x):
-        return function(*first, **x)
+    if isinstance(x, Mapping):
+        declared = function.forward if isinstance(function, nn.Module) else function
+        try:
+            inspect.signature(declared).bind(*first, **x)
+        except TypeError:
+            pass  # its entries are no names of arguments: the dict itself is the argument
+        else:
+            return function(*first, **x)
     return function(*first, x)
-
-
-def _takes_keywords(function: Callable[..., Any], first: tuple[Any, ...], x: Mapping[str, Any]) -> bool:
-    """Whether the entries of a dict are names of arguments, or the dict itself is the argument."""
-    declared = function.forward if isinstance(function, nn.Module) else function
-    try:
-        inspect.signature(declared).bind(*first, **x)
-    except TypeError:
-        return False
-    return True
 
 
 def with_values(module: nn.Module, values: Mapping[str, Tensor]) -> Callable[..., Any]:

@@ -22,7 +22,10 @@ Output = Callable[[Any], Tensor] | str | int | None
 def unchanged(model: Any) -> Iterator[None]:
     """Leave a module as it was: some change their buffers, and embeddings their rows. Also in inference mode."""
     with torch.inference_mode(False):
-        buffers = _changeable(model) if isinstance(model, nn.Module) else []
+        buffers: list[Tensor] = []
+        if isinstance(model, nn.Module):
+            embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+            buffers = [*model.buffers(), *(m.weight for m in embeddings if m.max_norm is not None)]
         before = [buffer.detach().clone() for buffer in buffers]
         try:
             yield
@@ -31,11 +34,6 @@ def unchanged(model: Any) -> Iterator[None]:
                 for buffer, value in zip(buffers, before):
                     if not torch.equal(buffer, value):
                         buffer.copy_(value)
-
-
-def _changeable(model: nn.Module) -> list[Tensor]:
-    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-    return [*model.buffers(), *(m.weight for m in embeddings if m.max_norm is not None)]
 
 
 @dataclass
@@ -61,7 +59,9 @@ class Model:
                 warnings.filterwarnings("ignore", message="TF32 acceleration")  # from reading the flags
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            result = self._call(batch.channels_last() if self.channels_last else batch.arguments)
+            arguments = batch.channels_last() if self.channels_last else batch.arguments
+            first = () if self.given_parameters is None else (self.given_parameters,)
+            result = call_with(self.function, arguments, first)
             return _as_matrix(_picked(result, self.output), batch, differentiable)
 
     def moved(self) -> Model | None:
@@ -74,10 +74,6 @@ class Model:
         }
         function = with_values(self.function, values)
         return Model(function, values, self.output, None, self.unfused, self.channels_last)
-
-    def _call(self, arguments: Any) -> Any:
-        first = () if self.given_parameters is None else (self.given_parameters,)
-        return call_with(self.function, arguments, first)
 
 
 def _noise(value: Tensor) -> Tensor:

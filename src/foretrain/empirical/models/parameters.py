@@ -63,18 +63,14 @@ def chosen(all_parameters: Mapping[str, Tensor], choice: Chosen) -> dict[str, Te
     if callable(choice):
         kept = {name: value for name, value in all_parameters.items() if choice(name, value)}
     else:
-        wanted = [choice] if isinstance(choice, str) else list(choice)
+        wanted: list[Any] = [choice] if isinstance(choice, str) else list(choice)
         kept = {}
         for item in wanted:
-            kept |= _matching(all_parameters, item[1] if _is_named(item) else item)
+            named = isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Tensor)
+            kept |= _matching(all_parameters, item[1] if named else item)  # what named_parameters() gives
     if not kept:
         raise InputError("`parameters=` leaves no parameter: name at least one that requires grad.")
     return {name: value for name, value in all_parameters.items() if name in kept}
-
-
-def _is_named(item: Any) -> bool:
-    """What named_parameters() gives."""
-    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Tensor)
 
 
 def _matching(all_parameters: Mapping[str, Tensor], item: str | Tensor) -> dict[str, Tensor]:

@@ -31,7 +31,9 @@ def refuse_ill_defined(model: Any) -> None:
                 f"{called} drops values at random (p = {rate:g}), so that the kernel is not defined: call "
                 "model.eval(), or set p = 0."
             )
-        if module.training and _iterates(module):
+        # Spectral normalisation, as a parametrisation or as the older hook.
+        hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
+        if module.training and (type(module).__name__ == "_SpectralNorm" or "SpectralNorm" in hooks):
             raise NotSupportedError(
                 f"{called} goes on with its power iteration in every pass, so that the kernel is not defined: call "
                 "model.eval()."
@@ -41,12 +43,6 @@ def refuse_ill_defined(model: Any) -> None:
                 f"{called} normalises with the statistics of the batch, so that samples depend on each other: "
                 "call model.eval() (with track_running_stats on), or use another normalisation."
             )
-
-
-def _iterates(module: nn.Module) -> bool:
-    """Spectral normalisation, as a parametrisation or as the older hook."""
-    hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
-    return type(module).__name__ == "_SpectralNorm" or "SpectralNorm" in hooks
 
 
 def _dropout_rate(module: nn.Module) -> float:
