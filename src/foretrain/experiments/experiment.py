@@ -1,7 +1,8 @@
 """What an experiment is: its scale, the rows of its table, its result, and its entry in the table of experiments.
 
 Its function takes a plan, which holds all that depends on the scale, and a seed. The module of the function has the
-plans of both scales, ``PLANS = plans(quick=Plan(..), paper=Plan(..))``; any other plan of their type can be run too.
+plans of both scales, ``PLANS = plans(quick=Plan(..), paper=Plan(..))``, or a table of these by function where it has
+several experiments; any other plan of their type can be run too.
 """
 
 from __future__ import annotations
@@ -139,8 +140,9 @@ class Experiment:
     @property
     def plans(self) -> Mapping[str, Any]:
         """What is done at each scale: two plans of one type, a frozen dataclass."""
-        module, _ = self.address.split(":")
-        return cast("Mapping[str, Any]", import_module(module).PLANS)
+        module, function = self.address.split(":")
+        found = cast("Mapping[str, Any]", import_module(module).PLANS)
+        return cast("Mapping[str, Any]", found.get(function, found))
 
     def run(
         self,

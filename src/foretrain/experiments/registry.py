@@ -74,21 +74,21 @@ _TABLE: tuple[Experiment, ...] = (
         "Deep linear four-point vertex against depth over width",
         "(3.28) and (3.56)",
         8,
-        "deep_linear.vertex",
+        "deep_linear",
     ),
     _book(
         "deep-linear-scaling",
         "Deep linear moments at fixed depth over width, growing width",
         "section 3.4, (3.55)",
         7,
-        "deep_linear.scaling",
+        "deep_linear",
     ),
     _book(
         "log-variance",
         "Log-normal law of the deep linear output variance",
         "section 3.4, from (3.47) and (3.55)",
         6,
-        "deep_linear.log_variance",
+        "deep_linear",
     ),
     _book(
         "layer-statistics",
@@ -160,6 +160,7 @@ _TABLE: tuple[Experiment, ...] = (
         "Mean, shift and fluctuations of the tangent kernel of random networks, and their depth laws",
         "chapters 8 and 9",
         65,
+        "tensor_statistics",
     ),
     _book(
         "exploding-gradients",
@@ -199,6 +200,7 @@ _TABLE: tuple[Experiment, ...] = (
         "Differentials of the tangent kernel of random networks, and their growth with depth",
         "sections 11.2, 11.3 and ∞.1",
         45,
+        "tensor_statistics",
     ),
     _book("quadratic-models", "Quadratic models: closed form against training", "(11.105)-(11.142)", 5),
     _book(

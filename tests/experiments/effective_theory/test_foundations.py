@@ -10,7 +10,8 @@ import xarray as xr
 
 from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments import Result, get
-from foretrain.experiments.effective_theory.deep_linear import networks, scaling, vertex
+from foretrain.experiments.effective_theory import deep_linear
+from foretrain.experiments.effective_theory.deep_linear import Network
 from foretrain.experiments.effective_theory.metric_fluctuations import Plan as MetricPlan
 from foretrain.experiments.effective_theory.metric_fluctuations import _exact
 from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
@@ -19,9 +20,9 @@ from foretrain.support.answers import BLUE, Figure
 from foretrain.theory.architecture import MLP
 
 TINY: dict[str, Any] = {
-    "deep-linear-vertex": networks.Plan((networks.Network(10, 6, 400), networks.Network(20, 11, 300))),
-    "deep-linear-scaling": scaling.Plan(0.2, {10: 300, 20: 200}),
-    "log-variance": networks.Plan((networks.Network(10, 5, 200), networks.Network(8, 8, 300))),
+    "deep-linear-vertex": deep_linear.Plan((Network(10, 6, 400), Network(20, 11, 300))),
+    "deep-linear-scaling": deep_linear.ScalingPlan(0.2, {10: 300, 20: 200}),
+    "log-variance": deep_linear.Plan((Network(10, 5, 200), Network(8, 8, 300))),
     "metric-fluctuations": MetricPlan(("tanh", "relu"), (3,), 400),
 }
 SAMPLED = tuple(TINY)
@@ -70,9 +71,9 @@ def test_sampled_experiments_are_reproducible_and_labelled(name: str) -> None:
 
 def test_a_wrong_theory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five per cent on the vertex must turn the verdict."""
-    exact = vertex.vertex
-    monkeypatch.setattr(vertex, "vertex", lambda width, layers: 1.05 * exact(width, layers))
-    plan = networks.Plan((networks.Network(10, 6, 60_000),))
+    exact = deep_linear.vertex
+    monkeypatch.setattr(deep_linear, "vertex", lambda width, layers: 1.05 * exact(width, layers))
+    plan = deep_linear.Plan((Network(10, 6, 60_000),))
     assert not get("deep-linear-vertex").run("quick", 0, plan=plan).agrees
 
 

@@ -15,7 +15,6 @@ from foretrain.compare.initial import compare_initial
 from foretrain.experiments import Result, get
 from foretrain.experiments.effective_theory import (
     nearly_gaussian,
-    ntk_statistics,
     six_point_vertex,
     tensor_statistics,
 )
@@ -83,7 +82,7 @@ def test_wrong_tensors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_depth_law_is_noticed() -> None:
-    deep = tensor_statistics.ratios(ntk_statistics.ntk_laws, ("tanh",), 400)
+    deep = tensor_statistics.ratios(tensor_statistics.ntk_laws, ("tanh",), 400)
     assert all(row.agrees for row in tensor_statistics.law_rows(deep))
     wrong = deep.assign(coefficient=1.1 * deep.coefficient)
     assert not any(row.agrees for row in tensor_statistics.law_rows(wrong))

@@ -8,22 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretrain.compare.plateau.prediction import step_text
-from foretrain.support.answers import (
-    BLUE,
-    FAINT,
-    INK,
-    ORANGE,
-    Answer,
-    Code,
-    Column,
-    Figure,
-    Panel,
-    Part,
-    Table,
-    log,
-    names_axis,
-    picked,
-)
+from foretrain.support.answers import Answer, Code, Column, Figure, Panel, Part, Table, picked
+from foretrain.support.answers.figure import BLUE, FAINT, INK, ORANGE, log, names_axis
 
 if TYPE_CHECKING:
     import xarray

@@ -16,7 +16,7 @@ from foretrain.experiments.effective_theory.depth_laws import leading_coefficien
 from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.experiments.judgements import agreement_rows, computed_row, limit_row
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import BLUE, INK, ORANGE, PALETTE, Axis, Figure, log
+from foretrain.support.answers import BLUE, INK, ORANGE, PALETTE, Axis, Figure, labelled, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
@@ -85,20 +85,18 @@ def _curves(depth: int) -> xarray.Dataset:
         for name, first in track(starts, "angle recursions")
     ]
     shape = (len(_ACTIVATIONS), len(_FIRST))
-    return xarray.Dataset(
+    return labelled(
         {
-            "psi": (("activation", "first", "layer"), np.reshape([each.psi for each in found], (*shape, -1))),
+            "psi": ("activation first layer", np.reshape([each.psi for each in found], (*shape, -1))),
             "crossover_depth": (
-                ("activation", "first"),
+                "activation first",
                 np.reshape([each.attrs["crossover_depth"] for each in found], shape),
             ),
         },
-        coords={
-            "activation": list(_ACTIVATIONS),
-            "first": list(_FIRST),
-            "layer": chosen,
-            "rho": ("activation", [each.attrs["rho"] for each in found[:: len(_FIRST)]]),
-        },
+        activation=list(_ACTIVATIONS),
+        first=list(_FIRST),
+        layer=chosen,
+        rho=("activation", [each.attrs["rho"] for each in found[:: len(_FIRST)]]),
     )
 
 

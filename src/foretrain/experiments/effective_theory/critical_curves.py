@@ -16,7 +16,7 @@ import xarray
 from foretrain.activations import activation
 from foretrain.experiments.judgements import computed_row
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import INK, Axis, Figure
+from foretrain.support.answers import INK, Axis, Figure, labelled
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.criticality import criticality
 from foretrain.theory.criticality.fixed_points import fixed_points
@@ -145,9 +145,7 @@ def _ratio(name: str, K: FloatArray) -> FloatArray:
 
 def _ratios(names: tuple[str, ...], K: FloatArray) -> xarray.Dataset:
     values = np.stack([_ratio(name, K) for name in names])
-    return xarray.Dataset(
-        {"ratio": (("activation", "kernel"), values)}, coords={"activation": list(names), "kernel": K}
-    )
+    return labelled({"ratio": ("activation kernel", values)}, activation=list(names), kernel=K)
 
 
 def _rows(name: str, published: dict[float, float]) -> list[Row]:

@@ -20,17 +20,11 @@ from foretrain.compare.judging.ladder import extrapolation_weights
 from foretrain.experiments.judgements import limit_row, measured_row
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import FAINT, INK, PALETTE, Axis, Figure, Panel
+from foretrain.support.answers import FAINT, INK, PALETTE, Axis, Figure, Panel, labelled
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
-from foretrain.theory.prediction.bayes import (
-    FiniteBayesPrediction,
-    book_posterior_mean,
-    finite_bayes_prediction,
-    importance_posterior,
-    representation_shift,
-)
+from foretrain.theory.prediction import bayes
 
 # The first kernel of the example is [[1, .5, -.3], [.5, .8, .2], [-.3, .2, 1.2]]; the third input is not observed.
 _FIRST = np.array([[1.0, 0.5, -0.3], [0.5, 0.8, 0.2], [-0.3, 0.2, 1.2]])
@@ -105,7 +99,7 @@ def finite_width_posterior(plan: Plan, seed: int, parts: Parts) -> Result:
 def _measure(case: Case, multiple: int, draws: int, seed: int) -> xarray.Dataset:
     """n times what finite width changes, by importance weights."""
     mlp = case.mlp.replace(width=[multiple * width for width in case.mlp.hidden_widths])
-    posterior = importance_posterior(mlp, *_DATA, draws=draws, noise=case.noise, seed=seed)
+    posterior = bayes.importance_posterior(mlp, *_DATA, draws=draws, noise=case.noise, seed=seed)
     infinite = _theory(mlp, case.noise)
     n = mlp.hidden_widths[-1]
     start = np.zeros(len(QUANTITIES))
@@ -120,8 +114,8 @@ def _measure(case: Case, multiple: int, draws: int, seed: int) -> xarray.Dataset
     )
 
 
-def _theory(mlp: MLP, noise: float) -> FiniteBayesPrediction:
-    return finite_bayes_prediction(mlp, *_DATA, noise=noise)
+def _theory(mlp: MLP, noise: float) -> bayes.FiniteBayesPrediction:
+    return bayes.finite_bayes_prediction(mlp, *_DATA, noise=noise)
 
 
 def _entry(values: xarray.DataArray | None) -> float:
@@ -143,7 +137,7 @@ def _metrics(metric: xarray.DataArray) -> list[float]:
 def _coefficients(case: Case) -> FloatArray:
     """n times the order 1/n of everything."""
     theory = _theory(case.mlp, case.noise)
-    moved = representation_shift(case.mlp, *_DATA, noise=case.noise)["metric"]
+    moved = bayes.representation_shift(case.mlp, *_DATA, noise=case.noise)["metric"]
     assert theory.wiring is not None
     n, wiring = case.mlp.hidden_widths[-1], theory.wiring.values[0, :, 0]
     shift = [
@@ -165,24 +159,22 @@ def _dataset(measured: Sequence[xarray.Dataset], scales: tuple[int, ...]) -> xar
     inverse = 1 / np.array(scales, dtype=float)
     weights = np.stack([extrapolation_weights(inverse, own) for own in error])
     narrow = CASES[0].mlp
-    book = book_posterior_mean(narrow, *_DATA)
+    book = bayes.book_posterior_mean(narrow, *_DATA)
     shift = narrow.hidden_widths[-1] * (book - _theory(narrow, 0.0).infinite_mean)
-    return xarray.Dataset(
+    return labelled(
         {
-            "measured": (("case", "scale", "quantity"), value),
-            "standard_error": (("case", "scale", "quantity"), error),
-            "effective_draws": (("case", "scale"), effective),
-            "limit": (("case", "quantity"), (weights * value).sum(axis=1)),
-            "limit_error": (("case", "quantity"), np.sqrt((weights**2 * error**2).sum(axis=1))),
-            "theory": (("case", "quantity"), np.stack([_coefficients(case) for case in CASES])),
+            "measured": ("case scale quantity", value),
+            "standard_error": ("case scale quantity", error),
+            "effective_draws": ("case scale", effective),
+            "limit": ("case quantity", (weights * value).sum(axis=1)),
+            "limit_error": ("case quantity", np.sqrt((weights**2 * error**2).sum(axis=1))),
+            "theory": ("case quantity", np.stack([_coefficients(case) for case in CASES])),
             "book_mean": ("output", shift.values[0]),
         },
-        coords={
-            "case": [case.label for case in CASES],
-            "scale": list(scales),
-            "quantity": list(QUANTITIES),
-            "width": ("scale", [multiple * narrow.hidden_widths[-1] for multiple in scales]),
-        },
+        case=[case.label for case in CASES],
+        scale=list(scales),
+        quantity=list(QUANTITIES),
+        width=("scale", [multiple * narrow.hidden_widths[-1] for multiple in scales]),
     )
 
 

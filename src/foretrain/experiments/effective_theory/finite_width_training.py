@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xarray
 
-from foretrain.experiments.effective_theory.finite_width_rows import (
-    INTERACTION,
-    case_of,
-    entries_of,
-    kernel_deviation,
-    table,
-    variance_scores,
-    verdict,
-)
+from foretrain.experiments.effective_theory import finite_width_rows
+from foretrain.experiments.effective_theory.finite_width_rows import case_of, entries_of, table, verdict
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, plans
 from foretrain.support.answers import BLUE, FAINT, GREEN, INK, PALETTE, RED, Axis, Figure, log
@@ -246,7 +239,7 @@ def _add_interaction(figure: Figure, title: str, cases: Sequence[xarray.Dataset]
     y = Axis("n × interaction,  n E[z(T) − z^F]", room=0.3)
     panel = figure.panel(title, x, y, legend="upper center", legend_columns=2)
     for every in cases:
-        own, label = every.sel(entry=INTERACTION), every["case"].item()
+        own, label = every.sel(entry=finite_width_rows.INTERACTION), every["case"].item()
         color = _COLORS[label]
         inverse, limit = 1 / own["width"].values.astype(float), own["limit"].item()
         value, error = own["measured"].values, own["measured_error"].values
@@ -290,7 +283,7 @@ def _add_variance(figure: Figure, data: xarray.Dataset) -> None:
     panel = figure.panel(title, x, y, legend="upper center", legend_columns=2)
     panel.region(low=-2, high=2)
     panel.level(y=0, width=0.8)
-    scores = variance_scores(data)
+    scores = finite_width_rows.variance_scores(data)
     for place, ((case, score), color) in enumerate(zip(scores.items(), (*PALETTE, INK))):
         places = score["width"] * (1.0 + 0.035 * (place - len(scores) / 2))
         for column, name in enumerate(score["entry"].values):
@@ -307,7 +300,7 @@ def _add_kernel(figure: Figure, data: xarray.Dataset, cases: Mapping[str, xarray
     for (case, color), marker in zip(_COLORS.items(), "oosoosos"):
         if case not in cases:
             continue
-        size, noise = kernel_deviation(cases[case])
+        size, noise = finite_width_rows.kernel_deviation(cases[case])
         seen = size > noise  # less is noise alone, which has no place on this axis
         widths = cases[case]["width"].values[seen]
         panel.curve(widths, size[seen], f"{marker}-", case, color, error=noise[seen], width=1, size=4.5)

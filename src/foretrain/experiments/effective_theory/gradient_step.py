@@ -19,7 +19,7 @@ from foretrain.compare.judging.agreement import judge
 from foretrain.experiments.effective_theory.width_limits import draw_limit, limits_of_batches
 from foretrain.experiments.judgements import computed_row, judgement_rows, limit_row
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import INK, PALETTE, Axis, Figure, log
+from foretrain.support.answers import INK, PALETTE, Axis, Figure, labelled, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
@@ -95,20 +95,18 @@ def _one_network(seed: Seed) -> xarray.Dataset:
     )
     losses = np.array([_losses(step, error) for step in steps]) / float((error**2).sum() / 2)
     changes = [float((step.outputs_after - step.outputs_before).abs().max()) for step in steps]
-    return xarray.Dataset(
+    return labelled(
         {
-            "output_error": (("step_size", "order"), outputs),
-            "kernel_error": (("step_size", "kernel_order"), kernels),
-            "loss": (("step_size", "curve"), losses),
+            "output_error": ("step_size order", outputs),
+            "kernel_error": ("step_size kernel_order", kernels),
+            "loss": ("step_size curve", losses),
             "change": ("step_size", changes),
         },
-        coords={
-            "step_size": _SIZES,
-            "order": [1, 2, 3],
-            "kernel_order": [1, 2],
-            "curve": ["real", "first order", "second order"],
-        },
-        attrs={"unit_of_eta": unit},
+        {"unit_of_eta": unit},
+        step_size=_SIZES,
+        order=[1, 2, 3],
+        kernel_order=[1, 2],
+        curve=["real", "first order", "second order"],
     )
 
 

@@ -19,7 +19,7 @@ from foretrain.compare.judging.agreement import largest_score_allowed
 from foretrain.experiments.effective_theory.width_limits import infinite_width
 from foretrain.experiments.judgements import computed_row, limit_row
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import BLUE, ORANGE, RED, Axis, Figure, log
+from foretrain.support.answers import BLUE, ORANGE, RED, Axis, Figure, labelled, log
 from foretrain.support.progress import track
 from foretrain.support.seeds import generator, integer, spawn, with_seeds
 from foretrain.theory.architecture import MLP, FloatArray
@@ -208,22 +208,20 @@ def _dataset(
     dims = ("activation", "share_rule", "layer", "group")
     theory, measured, error = map(table, zip(*shares, strict=True))
     loss, kernel_loss = map(table, zip(*losses, strict=True))
-    return xr.Dataset(
+    return labelled(
         {
             "theory": (dims, theory),
             "measured": (dims, measured),
             "standard_error": (dims, error),
-            "loss": (("activation", "rule", "network", "step"), loss),
-            "kernel_loss": (("activation", "rule", "step"), kernel_loss),
+            "loss": ("activation rule network step", loss),
+            "kernel_loss": ("activation rule step", kernel_loss),
         },
-        coords={
-            "activation": list(_ACTIVATIONS),
-            "share_rule": list(_SHARE_RULES),
-            "rule": list(_RULES),
-            "group": list(_GROUPS),
-            "layer": np.arange(1, _DEPTH + 1),
-        },
-        attrs={"widths": list(plan.widths), "train_width": plan.train_width},
+        {"widths": list(plan.widths), "train_width": plan.train_width},
+        activation=list(_ACTIVATIONS),
+        share_rule=list(_SHARE_RULES),
+        rule=list(_RULES),
+        group=list(_GROUPS),
+        layer=np.arange(1, _DEPTH + 1),
     )
 
 

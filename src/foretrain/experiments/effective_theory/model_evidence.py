@@ -20,13 +20,7 @@ from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.ensembles import Ensemble
-from foretrain.theory.prediction.bayes import (
-    bayes_prediction,
-    best_point,
-    evidence_scan,
-    finite_bayes_prediction,
-    log_evidence,
-)
+from foretrain.theory.prediction import bayes
 
 _DIGITS = 6e-7
 _DEPTHS = (5, 20, 50)
@@ -86,13 +80,13 @@ def model_evidence(plan: Plan, seed: int) -> Result:
 
 def _single(name: str, C_W: tuple[float, ...] | FloatArray) -> xr.DataArray:
     """Log evidence of one input by depth and C_W."""
-    found = evidence_scan(MLP(name, 2, 1), [[1.0]], [1.0], C_W=C_W, depth=_DEPTHS)
+    found = bayes.evidence_scan(MLP(name, 2, 1), [[1.0]], [1.0], C_W=C_W, depth=_DEPTHS)
     return found["log_evidence"].isel(C_b=0, drop=True)
 
 
 def _pair(targets: tuple[float, float], C_W: tuple[float, ...] | FloatArray) -> xr.Dataset:
     """Log evidence of two similar inputs by C_W, as it is and with the best output scale."""
-    return evidence_scan(MLP("tanh", _PAIR_DEPTH, 1, C_b=_PAIR_BIAS), _PAIR, list(targets), C_W=C_W)
+    return bayes.evidence_scan(MLP("tanh", _PAIR_DEPTH, 1, C_b=_PAIR_BIAS), _PAIR, list(targets), C_W=C_W)
 
 
 def _scans(points: int) -> list[xr.Dataset]:
@@ -139,7 +133,7 @@ def _best_rows(data: xr.Dataset) -> list[Row]:
     """Where the evidence is largest."""
     relu = float(data.relu.sel(depth=50).idxmax("relu_C_W"))
     tanh = float(data.tanh.sel(depth=50).idxmax("tanh_C_W"))
-    similar = best_point(_pair(_SIMILAR, np.linspace(1.2, 3.0, 91)), by="profiled_log_evidence").C_W
+    similar = bayes.best_point(_pair(_SIMILAR, np.linspace(1.2, 3.0, 91)), by="profiled_log_evidence").C_W
     rises = bool((data.dissimilar.diff("pair_C_W") > 0).all())
     note = "depth leaves only the critical value"
     return [
@@ -198,13 +192,13 @@ def _weighted(draws: int, seed: Seed) -> xr.Dataset:
 def _theories() -> dict[str, list[float]]:
     """Noise on the diagonal, to order 1/n; and in the variance of the last bias, at infinite width."""
     mlp, train, tests = _network(), _X[:2], _X[2:]
-    finite = finite_bayes_prediction(mlp, train, _Y, tests, noise=_NOISE)
+    finite = bayes.finite_bayes_prediction(mlp, train, _Y, tests, noise=_NOISE)
     shifted = mlp.replace(C_b=[*mlp.C_b[:-1], mlp.C_b[-1] + _NOISE])
-    shared = bayes_prediction(shifted, train, _Y, tests)
+    shared = bayes.bayes_prediction(shifted, train, _Y, tests)
     return {
         "diagonal": [finite.log_evidence, float(finite.mean.values[0, 0])],
         "infinite": [finite.infinite_log_evidence, float(finite.infinite_mean.values[0, 0])],
-        "footnote": [log_evidence(shifted, train, _Y), float(shared.mean.values[0, 0])],
+        "footnote": [bayes.log_evidence(shifted, train, _Y), float(shared.mean.values[0, 0])],
     }
 
 

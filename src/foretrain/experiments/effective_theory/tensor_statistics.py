@@ -1,8 +1,13 @@
-"""Tensors of random networks against their recursions, and their ratios against depth: what two experiments share.
+"""Tensors of random networks against their recursions, and their ratios against depth (chapters 8, 9, 11, ∞.1).
 
-A measurement is a :func:`foretrain.compare.initial.entry.compare_initial` per activation. The ratios of one input are
-carried to great depth by the recursions; their growth per layer, fitted with the corrections log(l)/l and 1/l, is put
-beside the law of the universality class.
+``ntk_statistics``   Theta, H1, D, F, A and B of two inputs, and the ratios (9.23)-(9.25) of one
+``dntk_statistics``  P and Q of the dNTK and R, S, T, U of the ddNTKs, and the ratios (11.62), (∞.21); of activations
+                     whose slope jumps the ddNTKs are left out
+
+Critical networks of three widths are extrapolated to infinite width by
+:func:`foretrain.compare.initial.entry.compare_initial`, one activation at a time. The ratios of one input are carried
+to great depth by the recursions; their growth per layer, fitted with the corrections log(l)/l and 1/l, is put beside
+the law of the universality class.
 """
 
 from __future__ import annotations
@@ -21,11 +26,12 @@ from foretrain.compare.initial import compare_initial
 from foretrain.compare.judging.agreement import Judgement, judge
 from foretrain.experiments.effective_theory.depth_laws import leading_coefficient
 from foretrain.experiments.judgements import add_scores, computed_row, judgement_rows
-from foretrain.experiments.registry import Result, Row
+from foretrain.experiments.registry import Result, Row, plans
 from foretrain.support.answers import FAINT, INK, PALETTE, Figure, log, names_axis
 from foretrain.support.progress import track
 from foretrain.support.seeds import with_seeds
 from foretrain.theory.architecture import MLP
+from foretrain.theory.asymptotics import dntk_laws, ntk_laws
 from foretrain.theory.learning_rates import recommended
 
 Laws = Callable[[MLP, Any], xr.Dataset]
@@ -45,6 +51,32 @@ class Plan:
     width: int
     draws: int
     depth: int  # of the ratios
+
+
+_NTK = ("Theta", "H1", "D", "F", "A", "B")
+_DNTK, _BOTH = ("P", "Q"), ("P", "Q", "R", "S", "T", "U")
+PLANS = {
+    "ntk_statistics": plans(
+        quick=Plan(dict.fromkeys(("relu", "tanh", "gelu"), _NTK), 4, 32, 7_000, 3_000),
+        paper=Plan(dict.fromkeys(("relu", "tanh", "sin", "gelu", "swish"), _NTK), 5, 48, 60_000, 10_000),
+    ),
+    "dntk_statistics": plans(
+        quick=Plan({"relu": _DNTK, "tanh": _BOTH, "gelu": _BOTH}, 3, 32, 3_000, 3_000),
+        paper=Plan({"relu": _DNTK, **dict.fromkeys(("tanh", "sin", "gelu"), _BOTH)}, 4, 48, 20_000, 10_000),
+    ),
+}
+
+
+def ntk_statistics(plan: Plan, seed: int) -> Result:
+    """Theta, H1, D, F, A, B against random networks, and depth laws of their ratios."""
+    title = "The tangent kernel of random networks: mean, shift, fluctuations, and their growth with depth"
+    return _statistics("Θ, H1, D, F, A and B", title, plan, seed, ntk_laws, ("linear", "relu", "tanh", "sin"))
+
+
+def dntk_statistics(plan: Plan, seed: int) -> Result:
+    """P, Q and R to U against random networks, and depth laws of their ratios."""
+    title = "Differentials of the tangent kernel: random networks, and growth with depth"
+    return _statistics("P, Q and R to U", title, plan, seed, dntk_laws, ("relu", "linear", "tanh", "sin"))
 
 
 def measure(plan: Plan, seed: int) -> dict[str, Comparison]:
@@ -144,7 +176,7 @@ def law_rows(data: xr.Dataset) -> list[Row]:
     return rows
 
 
-def statistics(
+def _statistics(
     subject: str, title: str, plan: Plan, seed: int, law: Laws, activations: Sequence[str]
 ) -> Result:
     """Entries of random networks, and ratios against depth for other activations."""

@@ -17,18 +17,12 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from foretrain.compare.trained.pictures import (
-    POSITIONS,
-    add_bands,
-    add_outputs,
-    add_sizes,
-    means_of,
-    positions,
-)
+from foretrain.compare.trained import pictures
+from foretrain.compare.trained.pictures import add_bands, add_outputs, add_sizes, means_of, positions
 from foretrain.experiments.judgements import measured_row, power_row
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import INK, PALETTE, SKY, Figure
+from foretrain.support.answers import INK, PALETTE, SKY, Figure, labelled
 from foretrain.support.loading.digits import handwritten_digits
 from foretrain.support.seeds import Seed, generator, spawn
 from foretrain.theory.architecture import MLP, FloatArray
@@ -135,9 +129,8 @@ def _networks(task: Task, width: int, draws: int, training: Any, seed: Seed) -> 
     mlp = task.mlp.replace(width=width)
     found = train_ensemble(mlp, task.X_train, task.X_test, training, draws, seed=seed)
     ends = found.end[:, len(task.X_train) :, 0]
-    return xr.Dataset(
-        {"output": (("network", "test"), ends), "target": (("test",), task.Y_test[:, 0])},
-        attrs={"width": width},
+    return labelled(
+        {"output": ("network test", ends), "target": ("test", task.Y_test[:, 0])}, {"width": width}
     )
 
 
@@ -187,7 +180,7 @@ def _dataset(
     for task in tasks:
         name = task.name
         added: dict[str, Any] = {f"network_{key}": value for key, value in shown[name].items()}
-        for key, values in zip(POSITIONS, task.positions or ()):
+        for key, values in zip(pictures.POSITIONS, task.positions or ()):
             added[key] = (key.removeprefix("position_"), values)
         whole = found[name].to_dataset().assign(added)
         whole = whole.assign_attrs(shown_width=shown[name].attrs["width"])

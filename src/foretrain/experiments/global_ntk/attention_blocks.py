@@ -18,6 +18,7 @@ import numpy as np
 import xarray
 
 from foretrain.experiments.parts import Parts
+from foretrain.support.answers import labelled
 from foretrain.support.progress import track
 from foretrain.support.seeds import integer, spawn
 from foretrain.theory.architecture import FloatArray
@@ -273,9 +274,7 @@ def trained(cells: Mapping[str, Cell], course: Course, seed: int, parts: Parts) 
 def _runs(cell: Cell, course: Course, seed: int) -> xarray.Dataset:
     sources = track(spawn(seed, course.draws), f"training with {cell.name}")
     losses, fresh = zip(*(_run(cell, course.steps, own) for own in sources), strict=True)
-    return xarray.Dataset(
-        {"loss": (("draw", "step"), np.stack(losses)), "fresh_loss": ("draw", np.array(fresh))}
-    )
+    return labelled({"loss": ("draw step", np.stack(losses)), "fresh_loss": ("draw", np.array(fresh))})
 
 
 def _run(cell: Cell, steps: int, seed: Seed) -> tuple[FloatArray, float]:

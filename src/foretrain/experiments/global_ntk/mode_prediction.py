@@ -23,18 +23,8 @@ import xarray
 
 from foretrain.experiments.parts import Parts
 from foretrain.experiments.registry import Result, Row, plans
-from foretrain.support.answers import (
-    BLUE,
-    FAINT,
-    GREEN,
-    INK,
-    ORANGE,
-    PURPLE,
-    Axis,
-    Figure,
-    names_axis,
-    shades,
-)
+from foretrain.support import answers
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, Axis, Figure, names_axis
 from foretrain.support.seeds import generator, spawn
 from foretrain.theory.architecture import FloatArray
 
@@ -305,7 +295,7 @@ def _draw_scatter(figure: Figure, data: xarray.Dataset, title: str) -> None:
     panel.note(0.02, 0.55, "foretold, not learned", FAINT)
     panel.note(0.53, 0.04, "learned, not foretold", FAINT)
     panel.curve([0, 1.1], [0, 1.1], color=FAINT, width=1)
-    colors = shades(data.sizes["level"])
+    colors = answers.shades(data.sizes["level"])
     for cell, marker in zip(data.cell.values, "o^"):
         at = data.sel(cell=cell).sel(progress=0.5, method="nearest")
         for level, color in enumerate(colors):
@@ -357,7 +347,7 @@ def _draw_courses(figure: Figure, data: xarray.Dataset, name: str) -> None:
     title, y = f"{name}: mode 2, one network per gain, and budgets", Axis("share left", low=0)
     panel = figure.panel(title, "step", y, legend_columns=4)
     steps = float(data.steps.max()) * data.progress
-    for level, color in enumerate(shades(data.sizes["level"])):
+    for level, color in enumerate(answers.shades(data.sizes["level"])):
         if level not in (0, 2, 3, 4):
             continue
         one = data.isel(level=level, draw=0).sel(mode=2)

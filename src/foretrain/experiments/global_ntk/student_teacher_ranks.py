@@ -18,19 +18,8 @@ import xarray
 
 from foretrain.experiments.global_ntk.student_teacher_trends import gain_sweep, input_sweep, table, verdict
 from foretrain.experiments.registry import Result, plans
-from foretrain.support.answers import (
-    BLUE,
-    FAINT,
-    GREEN,
-    INK,
-    ORANGE,
-    PURPLE,
-    Axis,
-    Figure,
-    Panel,
-    log,
-    shades,
-)
+from foretrain.support import answers
+from foretrain.support.answers import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, Axis, Figure, Panel, log
 from foretrain.support.errors import AccuracyWarning
 from foretrain.support.progress import track
 from foretrain.support.seeds import generator, integer, spawn
@@ -339,6 +328,6 @@ def _draw_losses(figure: Figure, title: str, sweep: xarray.Dataset, axis: str, n
     panel = figure.panel(title, "step", log("mean squared error"), legend_columns=2)
     width = max(1, sweep.sizes["step"] // 60)
     losses = sweep.loss.coarsen(step=width, boundary="trim").mean().median("seed")
-    for value, color in zip(sweep[axis].values, shades(sweep.sizes[axis])):
+    for value, color in zip(sweep[axis].values, answers.shades(sweep.sizes[axis])):
         curve = losses.sel({axis: value})
         panel.curve(width * np.arange(curve.size), curve, "-", name.format(value), color)

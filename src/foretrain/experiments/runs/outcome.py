@@ -11,18 +11,8 @@ import numpy as np
 
 from foretrain.experiments.experiment import Scale
 from foretrain.experiments.runs.record import Record
-from foretrain.support.answers import (
-    FAINT,
-    GREEN,
-    ORANGE,
-    RED,
-    Answer,
-    Figure,
-    Part,
-    Result,
-    Table,
-    names_axis,
-)
+from foretrain.support import answers
+from foretrain.support.answers import FAINT, GREEN, ORANGE, RED, Answer, Figure, Part, Result, Table
 
 if TYPE_CHECKING:
     import xarray
@@ -85,7 +75,9 @@ class Run(Result):
         """Tested rows of every experiment by how they ended, and how long it took."""
         count = len(self.records)
         figure = Figure("Experiments", columns=2, size=(13, 1.9 + 0.26 * count))
-        names = names_axis([record.name for record in self.records], low=-0.5, high=count - 0.5, reverse=True)
+        names = answers.names_axis(
+            [record.name for record in self.records], low=-0.5, high=count - 0.5, reverse=True
+        )
         counts = figure.panel(x="tested rows", y=names, legend="right")
         base = np.zeros(count)
         explained = [record.explained for record in self.records]

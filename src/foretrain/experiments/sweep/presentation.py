@@ -13,19 +13,8 @@ from numpy.typing import NDArray
 
 from foretrain.experiments.sweep.answers import ERROR, REPEAT, STATUS
 from foretrain.experiments.sweep.parameters import SEED
-from foretrain.support.answers import (
-    FAINT,
-    INK,
-    PALETTE,
-    Answer,
-    Axis,
-    Figure,
-    Panel,
-    Part,
-    Table,
-    names_axis,
-    scale_for,
-)
+from foretrain.support import answers
+from foretrain.support.answers import FAINT, INK, PALETTE, Answer, Axis, Figure, Part, Table, scale_for
 from foretrain.support.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -183,7 +172,9 @@ def _add_lines(
 ) -> None:
     """One for each value of the shorter axis, or a choice of them; bars are standard errors."""
     x, family = axes[-1], axes[0] if len(axes) == 2 else None
-    panel: Panel = figure.panel(x=_axis(array[x]), y=Axis(fill(name, 44), scale_for(array.values, _WIDE)))
+    panel: answers.Panel = figure.panel(
+        x=_axis(array[x]), y=Axis(fill(name, 44), scale_for(array.values, _WIDE))
+    )
     values = [None] if family is None else _choice(array[family].values.tolist())
     places = array[x].values if _is_numeric(array[x]) else np.arange(array[x].size)
     for value in values:
@@ -233,7 +224,7 @@ def _axis(coordinate: xarray.DataArray) -> Axis:
     meaning = coordinate.attrs.get("long_name")
     text = fill(f"{coordinate.name}: {meaning}" if meaning else str(coordinate.name), 44)
     if not _is_numeric(coordinate):
-        return names_axis([_short(value) for value in coordinate.values.tolist()], text)
+        return answers.names_axis([_short(value) for value in coordinate.values.tolist()], text)
     return Axis(text, "log" if _is_geometric(coordinate.values) else "linear")
 
 

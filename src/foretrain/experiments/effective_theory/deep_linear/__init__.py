@@ -1,1 +1,0 @@
-"""Chapter 3: deep linear networks, exact in width."""
