@@ -65,6 +65,7 @@ _SYMBOLS = {
 }
 _SEQUENTIAL = "Cividis"
 _LINEAR_PART = 0.3  # decades that the linear part of a bent axis takes on either side of 0
+_SILENT = {"showlegend": False, "hoverinfo": "skip"}  # neither in the legend nor under the pointer
 _FEW, _LONG = 12, 18  # names under an axis, and letters of one
 _MOST_COLUMNS = 12  # curves in the table of numbers
 
@@ -218,93 +219,61 @@ def _curve(mark: Curve, color: str, panel: Panel) -> list[dict[str, Any]]:
     traces: list[dict[str, Any]] = []
     if mark.band is not None:
         for values, fill in ((mark.band[0], None), (mark.band[1], "tonexty")):
-            edge: dict[str, Any] = {
-                "type": "scatter",
-                "mode": "lines",
-                "x": mark.x,
-                "y": values,
-                "hoverinfo": "skip",
-            }
-            edge |= {"line": {"width": 0, "color": color}, "showlegend": False, "legendgroup": name}
+            edge: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": mark.x, "y": values}
+            edge |= {"line": {"width": 0, "color": color}, "legendgroup": name, **_SILENT}
             edge |= {"fill": fill, "fillcolor": _faint(color, 0.2 * mark.alpha)} if fill else {}
             traces.append(edge)
-    mode = (
-        "+".join(filter(None, ["lines" if mark.dash else "", "markers" if mark.marker else ""])) or "markers"
-    )
+    mode = {(True, True): "lines+markers", (True, False): "lines"}.get((bool(mark.dash), bool(mark.marker)))
     symbol = _SYMBOLS.get(mark.marker, "circle")
     if mark.hollow and not symbol.endswith("open"):
         symbol += "-open"
     size = 4 if mark.marker == "." else 1.4 * mark.size
-    trace = {"type": "scatter", "mode": mode, "name": name, "x": mark.x, "y": mark.y, "opacity": mark.alpha}
-    shape = "hv" if mark.steps else "linear"
-    trace["line"] = {
-        "color": color,
-        "width": 1.3 * mark.width,
-        "dash": _DASHES.get(mark.dash, "solid"),
-        "shape": shape,
+    trace = {
+        "type": "scatter",
+        "mode": mode or "markers",
+        "name": name,
+        "x": mark.x,
+        "y": mark.y,
+        "opacity": mark.alpha,
     }
+    trace["line"] = _stroke(mark, color) | {"shape": "hv" if mark.steps else "linear"}
     trace["marker"] = {"symbol": symbol, "size": size, "color": color, "line": {"color": color, "width": 1.5}}
     if not len(mark.x):  # only for the legend
         trace |= {"x": [None], "y": [None]}
     for key, lengths in (("error_y", mark.error), ("error_x", mark.x_error)):
         if lengths is not None:
-            bars: dict[str, Any] = {"type": "data", "thickness": 1.2, "width": 3, "color": color}
-            bars |= (
-                {"array": lengths} if lengths.ndim == 1 else {"array": lengths[1], "arrayminus": lengths[0]}
-            )
-            trace[key] = bars
+            ends = dict(zip(("arrayminus", "array"), lengths)) if lengths.ndim == 2 else {"array": lengths}
+            trace[key] = {"type": "data", "thickness": 1.2, "width": 3, "color": color, **ends}
     place = "" if _shares_places(panel) else "%{x:.4g}: "
     if isinstance(panel.x.ticks, Mapping):
         place = "%{text}: "
         trace["text"] = [html_math(str(_name_at(x, panel.x, mark))) for x in mark.x.tolist()]
-    trace |= {
-        "showlegend": shown,
-        "hovertemplate": f"{place}%{{y:.4g}}" + ("" if shown else "<extra></extra>"),
-    }
-    return [*traces, trace]
+    trace["hovertemplate"] = f"{place}%{{y:.4g}}" + ("" if shown else "<extra></extra>")
+    return [*traces, trace | {"showlegend": shown}]
 
 
 def _bars(mark: Bars, color: Any) -> dict[str, Any]:
     tone = _named(color) if isinstance(color, str) else [_named(one) for one in color]
     along, across = ("y", "x") if mark.horizontal else ("x", "y")
-    trace: dict[str, Any] = {
-        "type": "bar",
-        "orientation": "h" if mark.horizontal else "v",
-        "width": mark.width,
-    }
+    orientation = "h" if mark.horizontal else "v"
+    trace: dict[str, Any] = {"type": "bar", "orientation": orientation, "width": mark.width}
     trace |= {along: mark.places, across: mark.values, "base": np.broadcast_to(mark.base, mark.values.shape)}
     trace |= {"name": html_math(mark.label), "showlegend": bool(mark.label), "opacity": mark.alpha}
     trace |= {"marker": {"color": tone}, "hovertemplate": f"%{{{across}:.4g}}"}
     if mark.texts:
-        trace |= {
-            "text": [html_math(text) for text in mark.texts],
-            "textposition": "outside",
-            "cliponaxis": False,
-        }
+        words = [html_math(text) for text in mark.texts]
+        trace |= {"text": words, "textposition": "outside", "cliponaxis": False}
     if mark.error is not None:
-        trace[f"error_{across}"] = {
-            "type": "data",
-            "array": mark.error,
-            "color": "var(--ink)",
-            "thickness": 1.2,
-        }
+        error = {"type": "data", "array": mark.error, "color": "var(--ink)", "thickness": 1.2}
+        trace[f"error_{across}"] = error
     return trace
 
 
 def _heat_map(mark: HeatMap) -> dict[str, Any]:
     values = np.log10(np.where(mark.values > 0, mark.values, np.nan)) if mark.logarithmic else mark.values
-    low, high = (
-        math.log10(end) if mark.logarithmic and end is not None and end > 0 else end
-        for end in (mark.low, mark.high)
-    )
-    trace: dict[str, Any] = {
-        "type": "heatmap",
-        "x": mark.x,
-        "y": mark.y,
-        "z": values,
-        "zmin": low,
-        "zmax": high,
-    }
+    scale = "log" if mark.logarithmic else "linear"
+    trace: dict[str, Any] = {"type": "heatmap", "x": mark.x, "y": mark.y, "z": values}
+    trace |= {"zmin": _log_end(mark.low, scale), "zmax": _log_end(mark.high, scale)}
     trace |= {"colorscale": _SEQUENTIAL, "showscale": bool(mark.label)}
     if mark.diverging and mark.low is not None and mark.high is not None:
         part = (mark.middle - mark.low) / (mark.high - mark.low)
@@ -330,17 +299,9 @@ def _cell_texts(mark: HeatMap) -> list[dict[str, Any]]:
 
 
 def _contour(mark: Contours, level: float) -> dict[str, Any]:
-    line = {"color": _named(mark.color), "width": 1.3 * mark.width, "dash": _DASHES[mark.dash]}
     contours = {"start": level, "end": level, "size": 1, "coloring": "none", "showlabels": False}
-    trace = {
-        "type": "contour",
-        "x": mark.x,
-        "y": mark.y,
-        "z": mark.values,
-        "line": line,
-        "contours": contours,
-    }
-    return trace | {"showscale": False, "showlegend": False, "hoverinfo": "skip"}
+    trace = {"type": "contour", "x": mark.x, "y": mark.y, "z": mark.values, "contours": contours}
+    return trace | {"line": _stroke(mark, _named(mark.color)), "showscale": False, **_SILENT}
 
 
 def _contour_texts(mark: Contours, panel: Panel) -> list[dict[str, Any]]:
@@ -413,16 +374,12 @@ def _add_region(mark: Region, color: str, traces: list[Any], layout: dict[str, A
     x0, x1 = mark.x if mark.x is not None else (0, 1)
     y0, y1 = (mark.low, mark.high) if mark.low is not None else (0, 1)
     shape |= {"x0": x0, "x1": x1, "y0": y0, "y1": y1}
-    shape |= {
-        "xref": "x" if mark.x is not None else "paper",
-        "yref": "y" if mark.low is not None else "paper",
-    }
-    layout["shapes"].append(shape)
+    references = {"xref": "paper" if mark.x is None else "x", "yref": "paper" if mark.low is None else "y"}
+    layout["shapes"].append(shape | references)
 
 
 def _level(mark: Level, panel: Panel) -> dict[str, Any]:
-    line = {"color": _named(mark.color), "width": 1.3 * mark.width, "dash": _DASHES[mark.dash]}
-    shape: dict[str, Any] = {"type": "line", "line": line}
+    shape: dict[str, Any] = {"type": "line", "line": _stroke(mark, _named(mark.color))}
     name = html_math(mark.label)
     if mark.y is None:
         shape |= {"yref": "paper", "y0": 0, "y1": 1, "x0": mark.x, "x1": mark.x}
@@ -461,11 +418,8 @@ def _note(mark: Note, panel: Panel) -> dict[str, Any]:
         y = math.log10(y) if panel.y.scale == "log" and y > 0 else y
     anchor = {None: "middle", True: "bottom", False: "top"}[mark.above]
     reference: dict[str, Any] = {"xref": "paper", "yref": "paper"} if mark.fraction else {}
-    text: dict[str, Any] = {
-        "text": html_math(mark.text),
-        "font": {"size": 12, "color": _named(mark.color)},
-        "showarrow": False,
-    }
+    font = {"size": 12, "color": _named(mark.color)}
+    text: dict[str, Any] = {"text": html_math(mark.text), "font": font, "showarrow": False}
     return {"x": x, "y": y, "xanchor": mark.align, "yanchor": anchor, **text, **reference}
 
 
@@ -475,10 +429,8 @@ def _axis(axis: Axis, panel: Panel, which: str) -> dict[str, Any]:
     if isinstance(axis.ticks, Mapping):
         step = -(-len(axis.ticks) // (_FEW if which == "x" else 40))
         shown = list(axis.ticks.items())[::step]
-        made |= {
-            "tickvals": [place for place, _ in shown],
-            "ticktext": [_short_name(text) for _, text in shown],
-        }
+        made["tickvals"] = [place for place, _ in shown]
+        made["ticktext"] = [_short_name(text) for _, text in shown]
     elif axis.ticks is not None:
         made["tickvals"] = list(axis.ticks)
     elif axis.whole:
@@ -508,6 +460,10 @@ def _log_end(end: float | None, scale: str) -> float | None:
 def _short_name(name: str) -> str:
     short = name if len(name) <= _LONG or "$" in name else f"{name[: _LONG // 2]}…{name[-_LONG // 2 + 1 :]}"
     return html_math(short)
+
+
+def _stroke(mark: Curve | Contours | Level, color: str) -> dict[str, Any]:
+    return {"color": color, "width": 1.3 * mark.width, "dash": _DASHES.get(mark.dash, "solid")}
 
 
 def _named(color: str) -> str:
