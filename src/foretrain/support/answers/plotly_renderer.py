@@ -305,15 +305,16 @@ def _contour(mark: Contours, level: float) -> dict[str, Any]:
 
 
 def _contour_texts(mark: Contours, panel: Panel) -> list[dict[str, Any]]:
-    """The words of every level where it crosses the middle one of the rows, or else of the columns, that it meets."""
+    """The words of every level where it crosses a row of the grid, or else a column, the next level further along."""
     x, y, z = (np.asarray(values, dtype=float) for values in (mark.x, mark.y, mark.values))
     notes = []
-    for level, text in zip(mark.levels, mark.texts):
+    for number, (level, text) in enumerate(zip(mark.levels, mark.texts), start=1):
         for along, across, values in ((x, y, z), (y, x, z.T)):
             side = np.sign(values - level)  # nan where nothing is known
             rows, columns = np.nonzero(side[:, :-1] * side[:, 1:] < 0)
             if len(rows):
-                row, start = rows[len(rows) // 2], columns[len(rows) // 2]
+                middle = len(rows) * number // (len(mark.texts) + 1)
+                row, start = rows[middle], columns[middle]
                 share = (level - values[row, start]) / (values[row, start + 1] - values[row, start])
                 spot = (along[start] + share * (along[start + 1] - along[start]), across[row])
                 place = spot if values is z else spot[::-1]
