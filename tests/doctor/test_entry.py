@@ -17,7 +17,7 @@ from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.entry import chosen_checks, examine, make_setup
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case
-from foretrain.doctor.trials.learned import sparing
+from foretrain.doctor.trials.proof import sparing
 from foretrain.support.errors import ForetrainError, InputError, NotSupportedError
 
 X = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))

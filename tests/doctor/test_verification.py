@@ -16,8 +16,7 @@ from foretrain.doctor.finding import Finding, Severity, Treatment
 from foretrain.doctor.setup import Setup
 from foretrain.doctor.setup.recipe import descent
 from foretrain.doctor.treatment import Plan, Step
-from foretrain.doctor.trials.units import Units, units_between
-from foretrain.doctor.verification import Curve, Verification, verify
+from foretrain.doctor.verification import Curve, Units, Verification, units_between, verify
 from foretrain.support.errors import InputError, NotSupportedError
 
 

@@ -55,13 +55,8 @@ class Diagnosis(Result):
 
     def by_severity(self) -> tuple[tuple[str, Finding], ...]:
         """The same, each with the name of its check."""
-        told = [
-            (check.name, finding)
-            for check in CHECKS
-            if check.name in self.examinations
-            for finding in self.examinations[check.name].findings
-        ]
-        return tuple(sorted(told, key=lambda pair: pair[1].severity))
+        pairs = [(name, finding) for name, one in self._checks() for finding in one.findings]
+        return tuple(sorted(pairs, key=lambda pair: pair[1].severity))
 
     @property
     def healthy(self) -> bool:
@@ -105,8 +100,9 @@ class Diagnosis(Result):
             steps = self._plan.steps
             alone = not steps or steps[0].check == check or check in {step.check for step in steps}
             return None if alone or self._plan.persists(check) else steps[0].check
+        order = [known.name for known in CHECKS]
         for other, earlier in self.complaints():
-            before = _place(other) < _place(check) and earlier.severity <= finding.severity
+            before = order.index(other) < order.index(check) and earlier.severity <= finding.severity
             if before and earlier.treatment is not None:
                 return other
         return None
@@ -237,7 +233,3 @@ class Diagnosis(Result):
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _place(name: str) -> int:
-    return next(place for place, check in enumerate(CHECKS) if check.name == name)

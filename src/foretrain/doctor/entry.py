@@ -16,14 +16,18 @@ from foretrain.doctor.checks import CHECKS, Check
 from foretrain.doctor.diagnosis import Diagnosis
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.setup.intake import fitted_task, gathered, private_copy, samples_first
-from foretrain.doctor.setup.output_choice import Output
+from foretrain.doctor.setup.intake import (
+    Output,
+    fitted_task,
+    gathered,
+    private_copy,
+    samples_first,
+    summed_over_steps,
+)
 from foretrain.doctor.setup.recipe import Recipe, descent, recipe_of
-from foretrain.doctor.setup.step_sum import summed_over_steps
-from foretrain.doctor.setup.threads import suited_threads
-from foretrain.doctor.trials.best_rate import with_chosen_rate
-from foretrain.doctor.trials.learned import sparing
-from foretrain.doctor.trials.proof import proved
+from foretrain.doctor.setup.work import suited_threads
+from foretrain.doctor.trials.proof import proved, sparing
+from foretrain.doctor.trials.stability import with_chosen_rate
 from foretrain.doctor.trials.trial import shortened_trials
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import ForetrainError, InputError, unknown_name

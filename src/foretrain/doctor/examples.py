@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from foretrain.doctor.entry import make_setup
 from foretrain.doctor.setup import Setup
-from foretrain.support.loading.digits import handwritten_digits
+from foretrain.support.loading.data import handwritten_digits
 from foretrain.support.seeds import Seed, integer, spawn
 from foretrain.training.tasks.memory_pro import MemoryPro
 from foretrain.training.tasks.recurrent import Recurrent
@@ -28,7 +28,8 @@ def examples(seed: Seed = 0) -> list[tuple[str, Setup]]:
 
 def digits_network(seed: Seed = 0) -> Setup:
     """A ReLU network with torch's own initialisation, C_W = 1/3: too small for so many layers."""
-    x, y = _digits()
+    found = handwritten_digits()
+    x = torch.as_tensor(found.images / 16.0, dtype=torch.float32)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer(seed))
         layers: list[nn.Module] = [nn.Linear(x.shape[1], _WIDTH), nn.ReLU()]
@@ -36,6 +37,7 @@ def digits_network(seed: Seed = 0) -> Setup:
             layers += [nn.Linear(_WIDTH, _WIDTH), nn.ReLU()]
         network = nn.Sequential(*layers, nn.Linear(_WIDTH, 10))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    y = torch.as_tensor(found.labels)
     return make_setup(network, x, y, optimizer=optimizer, batch_size=128, seed=seed)
 
 
@@ -46,8 +48,3 @@ def memory_network(seed: Seed = 0) -> Setup:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     x, y = _PERIODS.inputs(angles), _PERIODS.targets(angles)
     return make_setup(network, x, y, loss="mse", optimizer=optimizer, seed=seed)
-
-
-def _digits() -> tuple[Tensor, Tensor]:
-    found = handwritten_digits()
-    return torch.as_tensor(found.images / 16.0, dtype=torch.float32), torch.as_tensor(found.labels)

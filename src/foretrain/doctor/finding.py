@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foretrain.support.answers import Answer, Code, Facts, Part, Result, labelled
 
@@ -83,28 +83,21 @@ class Finding(Result):
         parts: list[Part] = [Facts({name: text for name, text in texts.items() if text})]
         if self.code and code and cause is None:
             parts.append(Code(self.code, "The advice as code", brief=True))
-        return Answer(
-            self.title if self.title.endswith((".", "!", "?")) else f"{self.title}.",
-            parts,
-            data=lambda: labelled(self.numbers),
-            record=self._record(),
-            title=check,
-            tone=self.severity.word,
-            folded=self.severity > Severity.WARNING,
-        )
-
-    def _record(self) -> dict[str, Any]:
-        return {
+        record = vars(self) | {
             "severity": self.severity.word,
-            "title": self.title,
-            "evidence": self.evidence,
-            "source": self.source,
-            "advice": self.advice,
-            "code": self.code,
             "treatment": None if self.treatment is None else self.treatment.name,
             "numbers": {name: finite(value) for name, value in self.numbers.items()},
             "where": list(self.where),
         }
+        return Answer(
+            self.title if self.title.endswith((".", "!", "?")) else f"{self.title}.",
+            parts,
+            data=lambda: labelled(self.numbers),
+            record=record,
+            title=check,
+            tone=self.severity.word,
+            folded=self.severity > Severity.WARNING,
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from foretrain.doctor.checks import CHECKS, Check, Stage
+from foretrain.doctor.checks import CHECKS, Stage
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.trials.best_rate import with_chosen_rate
+from foretrain.doctor.trials.stability import with_chosen_rate
 from foretrain.support.answers import Answer, Code, Part, Result, labelled
 from foretrain.support.progress import track
 
@@ -109,20 +109,16 @@ def make_plan(diagnosis: Diagnosis) -> Plan:
             continue
         if check.name not in seen:
             seen[check.name] = examined(case, check)
-        found = _treatments(check, seen[check.name])
+        found = [
+            Step(check.name, finding, finding.treatment)
+            for finding in seen[check.name].findings
+            if finding.treatment is not None and finding.severity <= Severity.WARNING
+        ]
         if not found:
             continue
         for step in found:
             setup = step.treatment.apply(setup)
-            steps.append(step)
+        steps += found
         setup = with_chosen_rate(setup)
         case, seen = Case(setup), {}
     return Plan(diagnosis.setup, tuple(steps), setup, tuple(diagnosis.examinations), seen)
-
-
-def _treatments(check: Check, seen: Examination) -> list[Step]:
-    return [
-        Step(check.name, finding, finding.treatment)
-        for finding in seen.findings
-        if finding.treatment is not None and finding.severity <= Severity.WARNING
-    ]

@@ -15,18 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from foretrain.compare.task import Task
 from foretrain.doctor.finding import finite
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.setup.threads import suited_threads
-from foretrain.doctor.setup.work import STEP_PASSES, affordable_samples
+from foretrain.doctor.setup.work import STEP_PASSES, affordable_samples, suited_threads
 from foretrain.doctor.treatment import Plan
 from foretrain.doctor.trials.held_out import divided
 from foretrain.doctor.trials.trial import descend
-from foretrain.doctor.trials.units import Units, units_between
 from foretrain.empirical.models.model import unchanged
 from foretrain.support.answers import GREEN, ORANGE, Answer, Axis, Figure, Result, scale_for
 from foretrain.support.arguments import whole_number
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, integer, spawn, torch_generator
 
@@ -41,6 +40,7 @@ _SPEED = 1e10  # multiplications in a second
 _LEAST_STEPS = 50  # that should fit into the time, with fewer samples in each if need be
 _RECORD_WORK = 1e12  # multiplications of all records of one network
 _DIFFERENCE = 1.1  # factors of the loss below this one are called no difference
+_EXACT = 1e-3  # of the targets' size: how well scale and shift must explain the change, in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,3 +323,35 @@ def _at_rest(model: nn.Module, samples: int) -> Iterator[nn.Module]:
     with unchanged(model):
         yield model
     model.train()
+
+
+@dataclass(frozen=True)
+class Units:
+    """Takes treated values back: values * scale + shift for each output."""
+
+    scale: Tensor | float = 1.0
+    shift: Tensor | float = 0.0
+
+    def back(self, values: Tensor) -> Tensor:
+        """In the units of the given targets; labels and values that were not treated stay as they are."""
+        untouched = isinstance(self.scale, float) and self.scale == 1.0
+        return values if untouched else values * self.scale + self.shift
+
+
+def units_between(treated: Task, given: Task) -> Units:
+    """From the two targets of the same samples."""
+    if treated.y is given.y or not given.y.is_floating_point() or torch.equal(treated.y, given.y):
+        return Units()
+    ours, theirs = treated.y.double(), given.y.double()
+    mean_ours, mean_theirs = ours.mean(0, keepdim=True), theirs.mean(0, keepdim=True)
+    spread = (ours - mean_ours).square().mean(0, keepdim=True)
+    shared = ((ours - mean_ours) * (theirs - mean_theirs)).mean(0, keepdim=True)
+    scale = torch.where(spread > 0, shared / spread.clamp_min(1e-300), torch.ones_like(spread))
+    shift = mean_theirs - scale * mean_ours
+    missed = (ours * scale + shift - theirs).abs().max()
+    if missed > _EXACT * theirs.abs().max():
+        raise NotSupportedError(
+            "the targets were changed by more than scale and shift, so losses before and after cannot be compared: "
+            "leave out that treatment."
+        )
+    return Units(scale.to(given.y), shift.to(given.y))

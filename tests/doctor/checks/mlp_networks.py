@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from foretrain.doctor.entry import make_setup
 from foretrain.doctor.finding import Examination, Finding
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.trials.best_rate import with_chosen_rate
+from foretrain.doctor.trials.stability import with_chosen_rate
 
 
 class Sine(nn.Module):

@@ -19,7 +19,7 @@ from foretrain.doctor.data.targets import output_bias
 from foretrain.doctor.entry import make_setup
 from foretrain.doctor.finding import Severity
 from foretrain.doctor.setup import Case
-from foretrain.doctor.trials.best_rate import with_chosen_rate
+from foretrain.doctor.trials.stability import with_chosen_rate
 from foretrain.doctor.trials.trial import trial
 from foretrain.support.errors import NotSupportedError
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from foretrain.doctor.entry import make_setup
-from foretrain.doctor.setup.threads import suited_threads
-from foretrain.doctor.setup.work import Work, count_work
+from foretrain.doctor.setup.work import Work, count_work, suited_threads
 
 
 @pytest.fixture

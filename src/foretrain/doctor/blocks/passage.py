@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def blocks_of(model: nn.Module, x: Tensor) -> list[Block]:
     handles = [
         part.register_forward_hook(note(name), with_kwargs=True)
         for name, part in parts.items()
-        if any(True for _ in part.parameters()) and not _only_normalises(part)
+        if any(True for _ in part.parameters()) and (list(part.children()) or not has_normalisation(part))
     ]
     try:
         with torch.enable_grad():
@@ -114,13 +115,20 @@ def passage(model: nn.Module, x: Tensor, seed: Seed) -> Passage:
     if given.is_floating_point():
         given.requires_grad_()
     blocks = blocks_of(without_in_place(model), given)
-    signals = [
-        (one.name, _after(one, later)) for one, later in zip(blocks, [*blocks[1:], None]) if later is not None
-    ]
-    known = [(name, signal) for name, signal in signals if signal is not None and signal.requires_grad]
+    known = list[tuple[str, Tensor]]()
+    for block, later in pairwise(blocks):
+        output, entering = block.output, later.given
+        passes = output is None or (entering is not None and entering.numel() == output.numel())
+        signal = entering if passes else output
+        if signal is not None and signal.requires_grad:
+            known.append((block.name, signal))
     if not known:
         return Passage((), *(np.empty(0) for _ in range(4)))
-    gradients = _gradients([signal for _, signal in known], seed)
+    # Of one random direction at the last signal, scaled to norm one.
+    last = known[-1][1]
+    probe = torch.randn(last.shape, generator=torch_generator(seed)).to(last)
+    signals = [signal for _, signal in known]
+    gradients = torch.autograd.grad(last, signals, probe / probe.norm(), allow_unused=True)
     kept = [
         (name, signal, gradient) for (name, signal), gradient in zip(known, gradients) if gradient is not None
     ]
@@ -144,17 +152,6 @@ def _parts(name: str, module: nn.Module, *, root: bool) -> Iterator[tuple[str, n
         yield from _parts(f"{name}.{own}" if name else own, child, root=root and len(children) == 1)
 
 
-def _only_normalises(part: nn.Module) -> bool:
-    return not list(part.children()) and has_normalisation(part)
-
-
-def _after(block: Block, later: Block) -> Tensor | None:
-    output, given = block.output, later.given
-    if output is None or (given is not None and given.numel() == output.numel()):
-        return given
-    return output
-
-
 def _tensor(values: Any) -> Tensor | None:
     """The first floating-point tensor of what a module takes or returns."""
     if isinstance(values, Tensor):
@@ -164,13 +161,6 @@ def _tensor(values: Any) -> Tensor | None:
     if isinstance(values, tuple | list):
         return next((found for found in map(_tensor, values) if found is not None), None)
     return None
-
-
-def _gradients(signals: list[Tensor], seed: Seed) -> tuple[Tensor | None, ...]:
-    """Of one random direction at the last signal, scaled to norm one."""
-    last = signals[-1]
-    probe = torch.randn(last.shape, generator=torch_generator(seed)).to(last)
-    return torch.autograd.grad(last, signals, probe / probe.norm(), allow_unused=True)
 
 
 def _distance(signal: Tensor) -> float:

@@ -12,7 +12,6 @@ Measurements (dimension layer 1..L):
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +19,10 @@ from numpy.typing import NDArray
 from foretrain.doctor.finding import Examination, Finding, Severity
 from foretrain.doctor.mlp.chain import MlpChain, chain_of
 from foretrain.doctor.setup import Case
+from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.theory.flow import flow
 from foretrain.theory.residual_networks import optimal_aspect_ratio, optimal_skip
-
-if TYPE_CHECKING:
-    import xarray
 
 Array = NDArray[np.float64]
 
@@ -47,18 +44,29 @@ def check(case: Case) -> Examination:
     fluctuation = _fluctuation(chain)
     scatter = float(fluctuation.max())
     sums = np.concatenate([[0.0], np.cumsum([1 / width for width in chain.widths[1:-1]])])
-    worst = max(scatter, float(sums[-1]))
+    inverse, best = float(sums[-1]), _best(chain)
+    worst = max(scatter, inverse)
     severity = Severity.WARNING if worst > _WARNING else Severity.NOTE if worst > _NOTE else Severity.GOOD
     finding = Finding(
         severity,
-        _title(severity, scatter, float(sums[-1])),
-        _evidence(chain, fluctuation, float(sums[-1])),
+        _title(severity, scatter, inverse),
+        _evidence(chain, fluctuation, inverse, best),
         _SOURCE,
         "" if severity == Severity.GOOD else _advice(chain, worst),
         numbers={"fluctuation": scatter, "depth_to_width": chain.mlp.depth_to_width},
         where=chain.names if severity < Severity.GOOD else (),
     )
-    return Examination((finding,), _dataset(chain, fluctuation, sums))
+    data = labelled(
+        {"fluctuation": ("layer", fluctuation), "inverse_widths": ("layer", sums)},
+        {
+            "depth_to_width": chain.mlp.depth_to_width,
+            "best_depth_to_width": float("nan") if best is None else best,
+            "units": "none",
+        },
+        ["layer"],
+        name=("layer", list(chain.names)),
+    )
+    return Examination((finding,), data)
 
 
 def _fluctuation(chain: MlpChain) -> Array:
@@ -92,14 +100,15 @@ def _title(severity: Severity, scatter: float, inverse: float) -> str:
     return f"The network is wide enough for its depth: {what} {np.sqrt(scatter):.0%}."
 
 
-def _evidence(chain: MlpChain, fluctuation: Array, inverse: float) -> str:
+def _evidence(chain: MlpChain, fluctuation: Array, inverse: float, best: float | None) -> str:
     place = int(np.argmax(fluctuation))
     where = "the output" if place == len(fluctuation) - 1 else f"layer {place + 1}"
-    best = _best(chain)
+    low, high = min(chain.widths[1:-1]), max(chain.widths[1:-1])
+    widths = str(low) if low == high else f"{low} to {high}"
     optimum = "" if best is None else f"; perturbation theory for all outputs together ends near {best:.2g}"
     return (
         f"V / (n K^2) = {fluctuation[place]:.3g} at {where}, predicted for {chain.depth} layers with widths "
-        f"{_widths(chain)} at the measured C_b and C_W. Depth over width is {chain.mlp.depth_to_width:.3g} "
+        f"{widths} at the measured C_b and C_W. Depth over width is {chain.mlp.depth_to_width:.3g} "
         f"(sum of 1/n {inverse:.3g}){optimum}."
     )
 
@@ -123,23 +132,3 @@ def _advice(chain: MlpChain, worst: float) -> str:
         return f"{words}."
     skip = f"z -> {gamma:.3g} z + W s(z) + b, with C_W multiplied by {1 - gamma**2:.2g}"
     return f"{words}; or add skip connections {skip}."
-
-
-def _widths(chain: MlpChain) -> str:
-    low, high = min(chain.widths[1:-1]), max(chain.widths[1:-1])
-    return str(low) if low == high else f"{low} to {high}"
-
-
-def _dataset(chain: MlpChain, fluctuation: Array, sums: Array) -> xarray.Dataset:
-    import xarray
-
-    best = _best(chain)
-    return xarray.Dataset(
-        {"fluctuation": ("layer", fluctuation), "inverse_widths": ("layer", sums)},
-        {"layer": np.arange(1, chain.depth + 1), "name": ("layer", list(chain.names))},
-        {
-            "depth_to_width": chain.mlp.depth_to_width,
-            "best_depth_to_width": float("nan") if best is None else best,
-            "units": "none",
-        },
-    )

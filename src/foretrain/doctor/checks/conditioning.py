@@ -13,7 +13,6 @@ eigenvalue), ``half_steps`` and ``ninety_steps``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,18 +36,6 @@ _ALL = 0.995
 _ONE_DIRECTION = 0.9  # of the trace
 
 
-@dataclass(frozen=True)
-class _Spectrum:
-    """Numbers of one kernel; steps are at the recommended rate."""
-
-    condition_number: float
-    effective_rank: float
-    entropy_rank: float
-    top_share: float
-    half_steps: float
-    ninety_steps: float
-
-
 def check(case: Case) -> Examination:
     """Eigenvalues, how the error lies in them, and what that costs."""
     standard = reference(case)
@@ -57,46 +44,36 @@ def check(case: Case) -> Examination:
     if not values[0] > 0:
         raise NotSupportedError("the kernel of the outputs is zero: no parameter moves any output.")
     speed = standard.recipe.rate / edge(standard).recommended  # steps at the recommended rate, per given step
-    forecast = _forecast(kernel)
-    found = _measured(kernel, forecast, speed)
-    left = np.nan if forecast is None else float(np.interp(_MANY / speed, forecast.steps, forecast.left))
-    return Examination((_judged(case, kernel, found, left),), _data(kernel, found, forecast, speed))
-
-
-def _forecast(kernel: OutputKernel) -> Forecast | None:
     try:
-        return kernel.forecast
+        forecast = kernel.forecast
+        left = float(np.interp(_MANY / speed, forecast.steps, forecast.left))
+        times = [forecast.steps_until(share) * speed for share in (0.5, 0.1)]
     except NotSupportedError:  # a loss without curvature: the spectrum is known, its times are not
-        return None
-
-
-def _measured(kernel: OutputKernel, forecast: Forecast | None, speed: float) -> _Spectrum:
-    values = kernel.decomposed[0]
+        forecast, left, times = None, np.nan, [np.nan, np.nan]
     rounding = len(values) * np.finfo(np.float32).eps * values[0]
-    times = (
-        [np.nan, np.nan] if forecast is None else [forecast.steps_until(left) * speed for left in (0.5, 0.1)]
-    )
-    return _Spectrum(
-        float(values[0] / values[-1]) if values[-1] > rounding else float("inf"),
-        effective_rank(values),
-        entropy_rank(values),
-        float(values[0] / values.sum()),
-        *times,
-    )
+    numbers = {
+        "condition_number": float(values[0] / values[-1]) if values[-1] > rounding else float("inf"),
+        "effective_rank": effective_rank(values),
+        "entropy_rank": entropy_rank(values),
+        "top_share": float(values[0] / values.sum()),
+        "half_steps": times[0],
+        "ninety_steps": times[1],
+    }
+    return Examination((_judged(case, kernel, numbers, left),), _data(kernel, numbers, forecast, speed))
 
 
-def _judged(case: Case, kernel: OutputKernel, found: _Spectrum, left: float) -> Finding:
-    size = len(kernel.matrix)
+def _judged(case: Case, kernel: OutputKernel, numbers: dict[str, float], left: float) -> Finding:
+    top, rank = numbers["top_share"], numbers["effective_rank"]
     best = edge(reference(case)).best[1]
     evidence = (
-        f"Over {len(kernel.task.x)} samples the largest of {size} eigenvalues has {found.top_share:.0%} of the trace "
-        f"and the effective rank is {found.effective_rank:.3g}; {kernel.energies[0]:.1%} of the error lies along the "
-        f"largest. If the kernel stayed, half of the error would be gone after {_steps(found.half_steps)} at the "
-        f"recommended rate, and nine tenths after {_steps(found.ninety_steps)}."
+        f"Over {len(kernel.task.x)} samples the largest of {len(kernel.matrix)} eigenvalues has {top:.0%} of the "
+        f"trace and the effective rank is {rank:.3g}; {kernel.energies[0]:.1%} of the error lies along the "
+        f"largest. If the kernel stayed, half of the error would be gone after {_steps(numbers['half_steps'])} at "
+        f"the recommended rate, and nine tenths after {_steps(numbers['ninety_steps'])}."
     )
     severity, advice = Severity.GOOD, ""
     share = f"{left:.0%}" if left < _ALL else "all"  # slopes of other losses than mean squares may even grow
-    title = f"About {found.effective_rank:.2g} directions share the learning, and the error is within their reach."
+    title = f"About {rank:.2g} directions share the learning, and the error is within their reach."
     if left > _STUCK and best.drop < _NO_PROGRESS * abs(best.start):
         severity = Severity.WARNING
         title = (
@@ -111,9 +88,9 @@ def _judged(case: Case, kernel: OutputKernel, found: _Spectrum, left: float) -> 
             f"The kernel at hand learns slowly: {share} of the error would be left after 10,000 good steps."
         )
         advice = "Count on the kernel to grow; momentum or Adam shorten the way along flat directions."
-    elif found.top_share > _ONE_DIRECTION:
-        title = f"One direction has {found.top_share:.0%} of the kernel, but the error is within reach of the others."
-    return Finding(severity, title, evidence, _SOURCE, advice, numbers=vars(found) | {"left": left})
+    elif top > _ONE_DIRECTION:
+        title = f"One direction has {top:.0%} of the kernel, but the error is within reach of the others."
+    return Finding(severity, title, evidence, _SOURCE, advice, numbers=numbers | {"left": left})
 
 
 def _steps(count: float) -> str:
@@ -122,14 +99,16 @@ def _steps(count: float) -> str:
     return f"{counted(max(count, 1))} steps"
 
 
-def _data(kernel: OutputKernel, found: _Spectrum, forecast: Forecast | None, speed: float) -> xarray.Dataset:
+def _data(
+    kernel: OutputKernel, numbers: dict[str, float], forecast: Forecast | None, speed: float
+) -> xarray.Dataset:
     import xarray
 
     data = xarray.Dataset(
         {
             "eigenvalue": ("mode", kernel.decomposed[0], {"units": "1/step"}),
             "energy": ("mode", kernel.energies, {"units": "share"}),
-            **vars(found),
+            **numbers,
         },
         {"mode": np.arange(1, len(kernel.matrix) + 1)},
         {"samples": len(kernel.task.x)},

@@ -12,7 +12,6 @@ Measurements (dimension layer, those that another layer follows):
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -20,10 +19,8 @@ from torch import Tensor, nn
 from foretrain.doctor.blocks.unit_responses import Response, responses, units_last
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, dictionary_code
 from foretrain.doctor.setup import Case, Setup
+from foretrain.support.answers import labelled
 from foretrain.support.errors import NotSupportedError
-
-if TYPE_CHECKING:
-    import xarray
 
 _SAMPLES = 256
 _FIXED_ON = 512  # samples that a treatment looks at
@@ -48,7 +45,16 @@ def check(case: Case) -> Examination:
     if not found:
         raise NotSupportedError("no two layers of the model follow one another with an activation between.")
     faults = [one for one in (_dead(case, found), _saturated(case, found)) if one is not None]
-    return Examination(tuple(faults) or (_good(found),), _dataset(found))
+    data = {
+        "units": ("layer", [len(one.silent) for one in found]),
+        "dead": ("layer", [_share(one.silent) for one in found]),
+        "always_on": ("layer", [_share(one.always_on) for one in found]),
+        "closed": ("layer", [one.closed for one in found]),
+    }
+    notes = {"units": "shares of one; units: a number"}
+    return Examination(
+        tuple(faults) or (_good(found),), labelled(data, notes, layer=[one.name for one in found])
+    )
 
 
 def _share(units: Tensor) -> float:
@@ -137,24 +143,21 @@ def _treatment(name: str, layers: Mapping[str, list[int]], mend: _Mend) -> Treat
         training = model.training
         model.eval()
         for layer, units in layers.items():
-            module = model.get_submodule(layer)
-            mend(module, units, _output(model, module, x))
+            module, held = model.get_submodule(layer), list[Tensor]()
+            handle = module.register_forward_hook(
+                lambda part, given, out, held=held: held.append(out.clone())
+            )
+            try:
+                model(x)
+            finally:
+                handle.remove()
+            mend(module, units, units_last(module, held[0]))
         model.train(training)
 
     def apply(setup: Setup) -> Setup:
         return setup.with_weights(lambda model: change(model, setup.task.x[:_FIXED_ON]))
 
     return Treatment(name, apply) if layers else None
-
-
-def _output(model: nn.Module, module: nn.Module, x: Tensor) -> Tensor:
-    held: list[Tensor] = []
-    handle = module.register_forward_hook(lambda part, given, output: held.append(output.clone()))
-    try:
-        model(x)
-    finally:
-        handle.remove()
-    return units_last(module, held[0])
 
 
 def _shift(module: nn.Module, units: list[int], v: Tensor) -> None:
@@ -174,14 +177,11 @@ _SHRINK_LINES = [
 ]
 
 
-def _span(units: list[int]) -> str:
-    """Units in a row as a range."""
-    whole = len(units) > 2 and units == list(range(units[0], units[-1] + 1))
-    return f"range({units[0]}, {units[-1] + 1})" if whole else f"{units}"
-
-
 def _code(layers: Mapping[str, list[int]], lines: list[str]) -> str:
-    rows = [f"{name!r}: {_span(units)}" for name, units in layers.items()]
+    rows = []
+    for name, units in layers.items():
+        in_a_row = len(units) > 2 and units == list(range(units[0], units[-1] + 1))
+        rows.append(f"{name!r}: {f'range({units[0]}, {units[-1] + 1})' if in_a_row else units}")
     return "\n".join(
         [
             *dictionary_code("layers", rows, "layer: units"),
@@ -199,20 +199,4 @@ def _code(layers: Mapping[str, list[int]], lines: list[str]) -> str:
             *lines,
             "model.train(training)",
         ]
-    )
-
-
-def _dataset(found: list[Response]) -> xarray.Dataset:
-    import xarray
-
-    variables: dict[str, Any] = {
-        "units": [len(one.silent) for one in found],
-        "dead": [_share(one.silent) for one in found],
-        "always_on": [_share(one.always_on) for one in found],
-        "closed": [one.closed for one in found],
-    }
-    return xarray.Dataset(
-        {name: ("layer", np.array(values)) for name, values in variables.items()},
-        {"layer": [one.name for one in found]},
-        {"units": "shares of one; units: a number"},
     )

@@ -20,8 +20,6 @@ much better.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,15 +29,11 @@ from foretrain.doctor.blocks.passage import Passage, passage, without_in_place
 from foretrain.doctor.blocks.unit_scales import unit_factors
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, scaling_code
 from foretrain.doctor.mlp.chain import chain_of
-from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.trials.best_rate import LEARNED, at_its_best, speed_up
-from foretrain.doctor.trials.constant import constant_loss
-from foretrain.doctor.trials.stability import edge
-from foretrain.doctor.trials.trial import Trial, trial
+from foretrain.doctor.setup import Case
+from foretrain.doctor.trials.stability import LEARNED, at_its_best, edge, speed_up
+from foretrain.doctor.trials.trial import constant_loss, trial
+from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError, NotSupportedError
-
-if TYPE_CHECKING:
-    import xarray
 
 Array = NDArray[np.float64]
 
@@ -63,12 +57,17 @@ _SOURCE = "Roberts & Yaida (9.92), (9.93), appendix B; Mishkin & Matas 2015"
 
 def check(case: Case) -> Examination:
     """Accumulated forward and backward gains."""
-    if _is_mlp(case):
+    try:
+        is_mlp = chain_of(case).whole
+    except ForetrainError:
+        is_mlp = False
+    if is_mlp:
         raise NotSupportedError(
             "the model is an MLP, which the check of its initialisation follows by layer."
         )
+    x = case.chosen(_SAMPLES).x
     try:
-        found = passage(case.model, case.chosen(_SAMPLES).x, case.setup.seed)
+        found = passage(case.model, x, case.setup.seed)
     except RuntimeError as error:
         raise NotSupportedError(
             "gradients cannot be followed through this model, as where it overwrites tensors in place."
@@ -76,16 +75,32 @@ def check(case: Case) -> Examination:
     if len(found.names) < 2:
         raise NotSupportedError("the model has too few blocks in a row for gains to add up.")
     normalised = has_normalisation(case.model)
-    severity, branches = _severity(found, normalised), _branches(case)
+    severity, branches = _severity(found, normalised), branches_of(without_in_place(case.model), x)
     if severity == Severity.GOOD:
-        drowning = _drowned(case, branches)
-        return Examination((drowning or _good(found),), _dataset(found, branches))
-    factors = {} if normalised else unit_factors(case.model, case.chosen(_SAMPLES).x)
-    return Examination((_fault(found, severity, factors),), _dataset(found, branches))
-
-
-def _branches(case: Case) -> list[Branch]:
-    return branches_of(without_in_place(case.model), case.chosen(_SAMPLES).x)
+        finding = _drowned(case, branches) or Finding(
+            severity,
+            f"Differences between samples keep {found.distance_ratio:.2g} and gradients {found.gradient_ratio:.2g} "
+            f"of their size through {len(found.names)} blocks.",
+            _evidence(found),
+            _SOURCE,
+            numbers=_numbers(found),
+        )
+    else:
+        finding = _fault(found, severity, {} if normalised else unit_factors(case.model, x))
+    backward = _gains(found.gradient[::-1])[::-1][:-1]
+    data = {
+        "size": ("block", found.size),
+        "distance": ("block", found.distance),
+        "alikeness": ("block", found.alikeness),
+        "gradient": ("block", found.gradient),
+        "forward_gain": ("block", _gains(found.distance)),
+        "backward_gain": ("block", np.concatenate([[1.0], backward])),
+    }
+    places = {"block": list(found.names)}
+    if branches:
+        data["branch_ratio"] = ("branch", np.array([one.ratio for one in branches]))
+        places["branch"] = [one.weights[0] for one in branches]
+    return Examination((finding,), labelled(data, {"samples": _SAMPLES, "units": "none"}, **places))
 
 
 def _drowned(case: Case, branches: list[Branch]) -> Finding | None:
@@ -95,7 +110,8 @@ def _drowned(case: Case, branches: list[Branch]) -> Finding | None:
         return None
     factors = shrinking_factors(without_in_place(case.model), case.chosen(_SAMPLES).x)
     shrunk = case.setup.rescaled(factors)
-    if not _short(shrunk).end < _short(case.setup).end:  # the long trainings cost much more
+    short = [edge(Case(one)).best[1] if one.recipe.is_descent else trial(one) for one in (case.setup, shrunk)]
+    if not short[1].end < short[0].end:  # the long trainings cost much more
         return None
     given, better = at_its_best(case.setup), at_its_best(shrunk)
     worse = better.end < given.end / _LESS and speed_up(given, better) >= _SOONER
@@ -117,17 +133,6 @@ def _drowned(case: Case, branches: list[Branch]) -> Finding | None:
     )
 
 
-def _short(setup: Setup) -> Trial:
-    return edge(Case(setup)).best[1] if setup.recipe.is_descent else trial(setup)
-
-
-def _is_mlp(case: Case) -> bool:
-    try:
-        return chain_of(case).whole
-    except ForetrainError:
-        return False
-
-
 def _fall(found: Passage) -> float:
     return float(np.sqrt(found.distance_ratio * found.gradient_ratio))
 
@@ -136,22 +141,14 @@ def _growth(found: Passage) -> float:
     return max(found.distance_ratio, found.gradient_ratio)
 
 
-def _collapsed(found: Passage) -> bool:
-    spread = found.spread
-    return bool(spread[-1] < _COLLAPSE_WARNING and spread[0] > _COLLAPSE_BY * spread[-1])
-
-
 def _severity(found: Passage, normalised: bool) -> Severity:
     fall, growth = _fall(found), _growth(found)
-    if not np.isfinite(fall):
+    if not np.isfinite(fall) or (not normalised and (fall < _FALL_CRITICAL or growth > _GROWTH_CRITICAL)):
         return Severity.CRITICAL
-    if normalised:
-        troubled = growth > _NORMALISED_WARNING or fall < _FALL_WARNING or _collapsed(found)
-        return Severity.WARNING if troubled else Severity.GOOD
-    if fall < _FALL_CRITICAL or growth > _GROWTH_CRITICAL:
-        return Severity.CRITICAL
-    troubled = fall < _FALL_WARNING or growth > _GROWTH_WARNING or _collapsed(found)
-    return Severity.WARNING if troubled else Severity.GOOD
+    spread = found.spread
+    collapsed = spread[-1] < _COLLAPSE_WARNING and spread[0] > _COLLAPSE_BY * spread[-1]
+    too_large = growth > (_NORMALISED_WARNING if normalised else _GROWTH_WARNING)
+    return Severity.WARNING if fall < _FALL_WARNING or too_large or collapsed else Severity.GOOD
 
 
 def _evidence(found: Passage) -> str:
@@ -171,17 +168,6 @@ def _numbers(found: Passage) -> dict[str, float]:
         "alikeness": float(found.alikeness[-1]),
         "blocks": float(len(found.names)),
     }
-
-
-def _good(found: Passage) -> Finding:
-    return Finding(
-        Severity.GOOD,
-        f"Differences between samples keep {found.distance_ratio:.2g} and gradients {found.gradient_ratio:.2g} of "
-        f"their size through {len(found.names)} blocks.",
-        _evidence(found),
-        _SOURCE,
-        numbers=_numbers(found),
-    )
 
 
 def _fault(found: Passage, severity: Severity, factors: dict[str, float]) -> Finding:
@@ -220,26 +206,3 @@ def _gains(values: Array) -> Array:
     """Each value over the one before."""
     before = np.concatenate([values[:1], values[:-1]])
     return np.asarray(values / np.where(before > 0, before, 1))
-
-
-def _dataset(found: Passage, branches: list[Branch]) -> xarray.Dataset:
-    import xarray
-
-    backward = np.append(_gains(found.gradient[::-1])[::-1][:-1], 1.0)
-    variables = {
-        "size": found.size,
-        "distance": found.distance,
-        "alikeness": found.alikeness,
-        "gradient": found.gradient,
-        "forward_gain": _gains(found.distance),
-        "backward_gain": np.concatenate([[1.0], backward[:-1]]),
-    }
-    data = xarray.Dataset(
-        {name: ("block", values) for name, values in variables.items()},
-        {"block": list(found.names)},
-        {"samples": _SAMPLES, "units": "none"},
-    )
-    if branches:
-        data["branch_ratio"] = ("branch", [one.ratio for one in branches])
-        data = data.assign_coords(branch=[one.weights[0] for one in branches])
-    return data

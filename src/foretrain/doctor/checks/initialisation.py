@@ -25,7 +25,8 @@ from foretrain.doctor.mlp.critical_scales import LayerPlan, Wanted, carry_out, c
 from foretrain.doctor.mlp.signals import INPUTS, Kernels, Signals, measure, predict
 from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.trials.held_out import FEWEST, HeldOut, held_out
-from foretrain.doctor.trials.learned import has_learned
+from foretrain.doctor.trials.proof import has_learned
+from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -58,21 +59,16 @@ def check(case: Case) -> Examination:
             "the model has a single linear layer, whose initialisation no depth can amplify."
         )
     measured = measure(chain, case.setup.seed)
-    predicted = _prediction(chain)
+    try:
+        predicted = predict(chain.mlp, chain.inputs[:INPUTS])
+    except (ForetrainError, ArithmeticError, ValueError):
+        predicted = None  # no rule of the theory for the activation, or kernels leave the range of numbers
     wanted = find_wanted(chain, case.setup.fresh)
     findings = [_signals_finding(case, chain, measured, predicted, wanted)]
     outputs = _outputs_finding(case, chain, wanted)
     if outputs is not None and findings[0].severity > Severity.WARNING:
         findings.append(outputs)
     return Examination(tuple(findings), _dataset(chain, measured, predicted, wanted))
-
-
-def _prediction(chain: MlpChain) -> Kernels | None:
-    """None where the theory has no rule for the activation, or kernels leave the range of numbers."""
-    try:
-        return predict(chain.mlp, chain.inputs[:INPUTS])
-    except (ForetrainError, ArithmeticError, ValueError):
-        return None
 
 
 def _signals_finding(
@@ -91,12 +87,22 @@ def _signals_finding(
         "layers": float(chain.depth),
     }
     evidence = _evidence(chain, measured, predicted, wanted)
-    tried = _tried(case, growth, wanted)
+    tried = _held_out(case, growth, wanted)
     if tried is not None:
-        severity = _severity_by(tried, severity, growth)
-        evidence += _told(*tried)
-        if _by_heart(tried):
-            numbers |= {"held_out_loss": tried[0].unseen, "held_out_loss_treated": tried[1].unseen}
+        given, treated = tried
+        by_heart = treated.unseen < _UNSEEN * given.unseen
+        if growth <= _GROWTH_CRITICAL and severity != Severity.CRITICAL:
+            if growth > _GROWTH_WARNING:
+                harm = by_heart or not treated.trained > _SLOWER * given.trained
+                severity = Severity.WARNING if harm else Severity.NOTE
+            elif treated.unseen < _UNSEEN_BELOW * given.unseen:
+                severity = Severity.WARNING
+        evidence += (
+            f" In a short training the loss on {given.samples} samples held out reached {given.unseen:.3g} (on the "
+            f"others {given.trained:.3g}), and with critical weights {treated.unseen:.3g} ({treated.trained:.3g})."
+        )
+        if by_heart:
+            numbers |= {"held_out_loss": given.unseen, "held_out_loss_treated": treated.unseen}
     if severity > Severity.WARNING:
         return Finding(severity, _calm_title(chain, measured), evidence, _SOURCE, numbers=numbers)
     return Finding(
@@ -112,33 +118,12 @@ def _signals_finding(
     )
 
 
-def _tried(case: Case, growth: float, wanted: Wanted) -> tuple[HeldOut, HeldOut] | None:
+def _held_out(case: Case, growth: float, wanted: Wanted) -> tuple[HeldOut, HeldOut] | None:
     """As given and at critical weights; None where signals do not grow, or nothing can be held out."""
     setup, treatment = case.setup, _treatment("", wanted.layers)
     if growth < _GROWTH_TRIED or not setup.fresh or treatment is None or len(case.task.x) < FEWEST:
         return None
     return held_out(setup), held_out(treatment.apply(setup))
-
-
-def _by_heart(tried: tuple[HeldOut, HeldOut]) -> bool:
-    return tried[1].unseen < _UNSEEN * tried[0].unseen
-
-
-def _severity_by(tried: tuple[HeldOut, HeldOut], severity: Severity, growth: float) -> Severity:
-    given, treated = tried
-    if growth > _GROWTH_CRITICAL or severity == Severity.CRITICAL:
-        return severity
-    if growth > _GROWTH_WARNING:
-        harm = _by_heart(tried) or not treated.trained > _SLOWER * given.trained
-        return Severity.WARNING if harm else Severity.NOTE
-    return Severity.WARNING if treated.unseen < _UNSEEN_BELOW * given.unseen else severity
-
-
-def _told(given: HeldOut, treated: HeldOut) -> str:
-    return (
-        f" In a short training the loss on {given.samples} samples held out reached {given.unseen:.3g} (on the "
-        f"others {given.trained:.3g}), and with critical weights {treated.unseen:.3g} ({treated.trained:.3g})."
-    )
 
 
 def _severity(fall: float, growth: float) -> Severity:
@@ -248,35 +233,29 @@ def _span(values: np.ndarray[Any, Any]) -> str:
 
 
 def _dataset(chain: MlpChain, measured: Signals, predicted: Kernels | None, wanted: Wanted) -> xarray.Dataset:
-    import xarray
-
     plans = {plan.name: plan for plan in wanted.layers}
     goals = [plans.get(name) for name in chain.names]
+    kernels = chain.kernels[:, :INPUTS]
     variables: dict[str, Any] = {
         "C_b": ("layer", chain.C_b),
         "C_W": ("layer", chain.C_W),
         "C_b_wanted": ("layer", [np.nan if goal is None or goal.C_b is None else goal.C_b for goal in goals]),
         "C_W_wanted": ("layer", [np.nan if goal is None else goal.C_W for goal in goals]),
-        "K_measured": (("layer", "input"), chain.kernels[:, :INPUTS]),
+        "K_measured": ("layer input", kernels),
         "distance_measured": ("hidden", measured.distance),
         "gradient_measured": ("hidden", measured.gradient),
     }
     if predicted is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
-            z = (chain.kernels[:, :INPUTS] - predicted.K) / predicted.deviation
+            z = (kernels - predicted.K) / predicted.deviation
         variables |= {
-            "K_theory": (("layer", "input"), predicted.K),
-            "K_deviation": (("layer", "input"), predicted.deviation),
-            "K_z": (("layer", "input"), z),
+            "K_theory": ("layer input", predicted.K),
+            "K_deviation": ("layer input", predicted.deviation),
+            "K_z": ("layer input", z),
             "chi_parallel": ("layer", predicted.chi_parallel.mean(1)),
             "chi_perpendicular": ("layer", predicted.chi_perpendicular.mean(1)),
             "distance_theory": ("hidden", predicted.signals.distance),
             "gradient_theory": ("hidden", predicted.signals.gradient),
         }
-    coordinates = {
-        "layer": np.arange(1, chain.depth + 1),
-        "name": ("layer", list(chain.names)),
-        "hidden": np.arange(1, chain.depth),
-    }
-    attributes = {"activation": chain.activation.label, "samples": len(chain.inputs), "units": "none"}
-    return xarray.Dataset(variables, coordinates, attributes)
+    notes = {"activation": chain.activation.label, "samples": len(chain.inputs), "units": "none"}
+    return labelled(variables, notes, ["layer", "hidden"], name=("layer", list(chain.names)))

@@ -32,10 +32,8 @@ from foretrain.doctor.data.features import (
 from foretrain.doctor.data.targets import conflict_findings, label_findings, target_findings
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment
 from foretrain.doctor.setup import Case, Setup
-from foretrain.doctor.trials.best_rate import FASTER, LEARNED, at_its_best, speed_up
-from foretrain.doctor.trials.constant import constant_loss
-from foretrain.doctor.trials.stability import edge, rate_code
-from foretrain.doctor.trials.trial import Trial
+from foretrain.doctor.trials.stability import FASTER, LEARNED, at_its_best, edge, rate_code, speed_up
+from foretrain.doctor.trials.trial import Trial, constant_loss
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -50,14 +48,26 @@ _MOST_CLASSES = 1000
 
 def check(case: Case) -> Examination:
     """Look at inputs, then at targets."""
-    if _all_alike(case.task.x) and not _all_alike(case.task.y):
-        return Examination((_nothing_varies(case),), None)
-    if not case.task.x.is_floating_point():
+    x, y = case.task.x, case.task.y
+    if _all_alike(x) and not _all_alike(y):
+        finding = Finding(
+            Severity.CRITICAL,
+            "All samples have the same input: nothing can be learned but the average of the targets.",
+            f"No number in x differs among {len(x)} samples, while y does; the same input gives the same "
+            "output, whatever the weights are.",
+            "measured",
+            "Look at how x is loaded and prepared: a wrong column, a fill value or a scale that rounds all to one "
+            "number makes inputs constant.",
+        )
+        return Examination((finding,))
+    if not x.is_floating_point():
         raise NotSupportedError("the inputs are whole numbers (tokens): they have no scale.")
-    x = case.task.x
     if len(x) < 2:
         raise NotSupportedError("one sample has no distribution: give at least two.")
-    features = measure(x, _wanted(case), feature_axis(case.setup.model, x))
+    # Targets as numbers, (samples, any); labels as one number for each class.
+    if not y.is_floating_point() and int(y.max()) < _MOST_CLASSES:
+        y = nn.functional.one_hot(y.clamp(min=0))
+    features = measure(x, y.detach().reshape(len(y), -1), feature_axis(case.setup.model, x))
     found, tried = _inputs(case, features)
     findings = [found, *target_findings(case), *label_findings(case), *conflict_findings(case)]
     if len(findings) > 1 and found.severity is Severity.GOOD and findings[1].severity <= Severity.WARNING:
@@ -72,87 +82,71 @@ def _all_alike(values: Tensor) -> bool:
     return len(some) > 1 and bool(((some - some[:1]).abs() <= CONSTANT * size).all())
 
 
-def _nothing_varies(case: Case) -> Finding:
-    return Finding(
-        Severity.CRITICAL,
-        "All samples have the same input: nothing can be learned but the average of the targets.",
-        f"No number in x differs among {len(case.task.x)} samples, while y does; the same input gives the same "
-        "output, whatever the weights are.",
-        "measured",
-        "Look at how x is loaded and prepared: a wrong column, a fill value or a scale that rounds all to one "
-        "number makes inputs constant.",
-    )
-
-
-def _wanted(case: Case) -> Tensor:
-    """Targets as numbers, (samples, any); labels as one number for each class."""
-    y = case.task.y
-    if not y.is_floating_point() and int(y.max()) < _MOST_CLASSES:
-        y = nn.functional.one_hot(y.clamp(min=0))
-    return y.detach().reshape(len(y), -1)
-
-
 def _inputs(case: Case, features: Features) -> tuple[Finding, dict[str, Trial]]:
-    told = _told(features)
+    count = len(features.mean)
+    constant = f", {int(features.constant.sum())} of them constant" if features.constant.any() else ""
+    evidence = (
+        f"{count} feature{'s' if count > 1 else ''}{constant}: deviations within a factor of "
+        f"{features.spread:,.3g}, mean {features.offset:.2g} of the variation, size {features.size:.3g}; a linear "
+        f"readout of them needs {features.steps:,.2g} steps, of standardised ones {features.standard_steps:,.2g}."
+    )
+    title = "Inputs are on a scale that suits learning."
+    fine = Finding(Severity.GOOD, title, evidence, SOURCE, numbers=_numbers(features))
     uneven = features.steps > _SUSPECT * features.standard_steps
     far = not 1 / _FAR < features.size < _FAR
     if not (uneven or far) or features.constant.all() or not case.setup.fresh:
-        return _fine(features, told), {}
+        return fine, {}
     even = case.setup.with_inputs(standardised(case.task.x, features.axis))
     given, better = at_its_best(case.setup), at_its_best(even)
     tried = {"as given": given, "standardised": better}
-    faster = speed_up(given, better)
-    told += (
-        f" In {given.steps} steps at its best rate the loss went from {given.start:.3g} to {given.end:.3g}; with "
-        f"standardised inputs from {better.start:.3g} to {better.end:.3g}."
+    suspect = replace(
+        fine,
+        title=_title(features),
+        evidence=f"{evidence} In {given.steps} steps at its best rate the loss went from {given.start:.3g} to "
+        f"{given.end:.3g}; with standardised inputs from {better.start:.3g} to {better.end:.3g}.",
     )
-    worse = faster >= FASTER or (_extreme(features) and better.end < given.end / 2)
-    if not worse or given.end < LEARNED * constant_loss(case):
-        return _harmless(features, told), tried
-    severity = Severity.CRITICAL if faster >= _HOPELESS else Severity.WARNING
-    return _faulted(case, features, Finding(severity, _title(features), told, SOURCE), even), tried
+    faster = speed_up(given, better)
+    extreme = (
+        features.steps > _EXTREME * features.standard_steps or not 1 / _EXTREME < features.size < _EXTREME
+    )
+    worse = faster >= FASTER or (extreme and better.end < given.end / 2)
+    if worse and not given.end < LEARNED * constant_loss(case):
+        severity = Severity.CRITICAL if faster >= _HOPELESS else Severity.WARNING
+        return _faulted(case, features, replace(suspect, severity=severity), even), tried
+    if not extreme:
+        return replace(suspect, title=fine.title), tried
+    # It trains as well as it would without: worth a note where it is extreme.
+    note = replace(
+        suspect,
+        severity=Severity.NOTE,
+        title=suspect.title.replace(", which holds learning back", ", though it learns the given samples"),
+        advice="Standardise the inputs, or compare the two on samples that were not trained on.",
+    )
+    return note, tried
 
 
 def _faulted(case: Case, features: Features, finding: Finding, even: Setup) -> Finding:
     """With advice, code and treatment: another scale of the inputs asks for another rate of descent."""
-    code = standardising_code(case.task.x, features.axis)
-    factor = 1.0
+    code, suited, factor = standardising_code(case.task.x, features.axis), "", 1.0
     if case.recipe.is_descent and not case.recipe.chosen:
         factor = float(f"{edge(Case(even)).recommended / case.recipe.rate:.3g}")
         code += f"\n{rate_code(factor)}"
+    if factor != 1:
+        suited = f"; the learning rate that suits them is {case.recipe.rate * factor:.2g}"
 
     def treat(setup: Setup) -> Setup:
         scaled = setup.with_inputs(standardised(setup.task.x, features.axis))
         return scaled.with_recipe(setup.recipe.scaled(factor)) if factor != 1 else scaled
 
+    sizes = np.sqrt(features.mean**2 + features.deviation**2)
+    largest = np.argsort(sizes)[::-1][:3] if len(sizes) > 1 else ()
     return replace(
         finding,
         advice="Standardise the inputs, feature by feature, and use the same numbers for data that come later"
-        + (
-            f"; the learning rate that suits them is {case.recipe.rate * factor:.2g}." if factor != 1 else "."
-        ),
+        f"{suited}.",
         code=code,
         treatment=Treatment("standardise x", treat),
-        numbers=_numbers(features),
-        where=_where(features),
-    )
-
-
-def _extreme(features: Features) -> bool:
-    return features.steps > _EXTREME * features.standard_steps or not 1 / _EXTREME < features.size < _EXTREME
-
-
-def _harmless(features: Features, told: str) -> Finding:
-    """Suspect, but it trains as well as it would without: worth a note where it is extreme."""
-    if not _extreme(features):
-        return _fine(features, told)
-    return Finding(
-        Severity.NOTE,
-        _title(features).replace(", which holds learning back", ", though it learns the given samples"),
-        told,
-        SOURCE,
-        "Standardise the inputs, or compare the two on samples that were not trained on.",
-        numbers=_numbers(features),
+        where=tuple(f"feature {place}" for place in largest),
     )
 
 
@@ -164,35 +158,9 @@ def _title(features: Features) -> str:
     return f"Inputs have size {features.size:.3g} instead of about 1, which holds learning back."
 
 
-def _told(features: Features) -> str:
-    count = len(features.mean)
-    constant = f", {int(features.constant.sum())} of them constant" if features.constant.any() else ""
-    return (
-        f"{count} feature{'s' if count > 1 else ''}{constant}: deviations within a factor of "
-        f"{features.spread:,.3g}, mean {features.offset:.2g} of the variation, size {features.size:.3g}; a linear "
-        f"readout of them needs {features.steps:,.2g} steps, of standardised ones {features.standard_steps:,.2g}."
-    )
-
-
-def _fine(features: Features, told: str) -> Finding:
-    return Finding(
-        Severity.GOOD, "Inputs are on a scale that suits learning.", told, SOURCE, numbers=_numbers(features)
-    )
-
-
-def _where(features: Features) -> tuple[str, ...]:
-    sizes = np.sqrt(features.mean**2 + features.deviation**2)
-    return tuple(f"feature {place}" for place in np.argsort(sizes)[::-1][:3]) if len(sizes) > 1 else ()
-
-
 def _numbers(features: Features) -> dict[str, float]:
-    return {
-        "spread": features.spread,
-        "offset": features.offset,
-        "size": features.size,
-        "steps": features.steps,
-        "standard_steps": features.standard_steps,
-    }
+    names = ("spread", "offset", "size", "steps", "standard_steps")
+    return {name: getattr(features, name) for name in names}
 
 
 def _data(features: Features, tried: dict[str, Trial]) -> xarray.Dataset:

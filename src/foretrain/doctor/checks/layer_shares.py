@@ -12,7 +12,6 @@ Data: ``share`` (parameter), at the given rates, adding up to 1; ``share_at_equa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +22,9 @@ from foretrain.doctor.setup import Case
 from foretrain.doctor.trials.stability import edge
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
 from foretrain.empirical.tangent_kernel import ntk
+from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError, NotSupportedError
 from foretrain.theory.ntk_shares import contributions, diagonal
-
-if TYPE_CHECKING:
-    import xarray
 
 Array = NDArray[np.float64]
 
@@ -65,6 +62,11 @@ class _Shares:
         return _relative((self.traces * self.rates)[self.is_weight])
 
     @property
+    def numbers(self) -> dict[str, float]:
+        """The extremes of these."""
+        return {"smallest": float(self.relative.min()), "largest": float(self.relative.max())}
+
+    @property
     def natural(self) -> Array:
         """The same at equal rates."""
         return _relative(self.traces[self.is_weight])
@@ -84,7 +86,15 @@ def check(case: Case) -> Examination:
     """Shares of all weight matrices against equal ones."""
     seen = _measured(case)
     finding = _by_rates(case, seen) if case.recipe.is_adaptive else _by_shares(case, seen)
-    return Examination((finding,), _dataset(case, seen))
+    data = {
+        "share": ("parameter", seen.shares),
+        "share_at_equal_rates": ("parameter", _normed(seen.traces)),
+        "kind": ("parameter", np.where(seen.is_weight, "weight", "other")),
+        "relative": ("layer", seen.relative),
+        "theory_share": ("layer", _by_theory(case, seen)),
+    }
+    places = {"parameter": list(seen.names), "layer": list(seen.weights)}
+    return Examination((finding,), labelled(data, {"samples": seen.samples}, **places))
 
 
 def _measured(case: Case) -> _Shares:
@@ -152,15 +162,25 @@ def _by_shares(case: Case, seen: _Shares) -> Finding:
 def _starved(
     title: str, evidence: str, factors: dict[str, float], seen: _Shares, low: NDArray[np.bool_]
 ) -> Finding:
+    code = [
+        *dictionary_code("factors", (f"{name!r}: {factor!r}" for name, factor in factors.items())),
+        "names = {id(p): name for name, p in model.named_parameters()}",
+        "groups = [",
+        '    {**group, "params": [p], "lr": group["lr"] * factors.get(names[id(p)], 1.0)}',
+        "    for group in optimizer.param_groups",
+        '    for p in group["params"]',
+        "]",
+        "optimizer = type(optimizer)(groups)",
+    ]
     return Finding(
         Severity.WARNING,
         title,
         evidence,
         _SOURCE,
         "Give these weight matrices learning rates at which all layers change the outputs at one order.",
-        _code(factors),
+        "\n".join(code),
         Treatment("rates by layer", lambda setup: setup.with_recipe(setup.recipe.scaled(factors))),
-        {"smallest": float(seen.relative.min()), "largest": float(seen.relative.max())},
+        seen.numbers,
         tuple(name for name, small in zip(seen.weights, low) if small),
     )
 
@@ -195,7 +215,7 @@ def _equalising(seen: _Shares) -> dict[str, float]:
 def _fair(seen: _Shares, prefix: str = "") -> Finding:
     relative = seen.relative
     count, largest = len(relative), float(relative.max() / len(relative))
-    numbers = {"smallest": float(relative.min()), "largest": float(relative.max())}
+    numbers = seen.numbers
     evidence = f"{prefix}Of the change of the outputs in a step, on {seen.samples} samples, {_told(seen)}."
     if seen.is_silent.any():
         silent = tuple(name for name, quiet in zip(seen.weights, seen.is_silent) if quiet)
@@ -218,38 +238,6 @@ def _told(seen: _Shares) -> str:
         f"{seen.weights[most]} makes {weights[most]:.2g}, {seen.weights[least]} {weights[least]:.1g}, and biases and "
         f"other vectors {1 - weights.sum():.2g}"
     )
-
-
-def _code(factors: dict[str, float]) -> str:
-    return "\n".join(
-        [
-            *dictionary_code("factors", (f"{name!r}: {factor!r}" for name, factor in factors.items())),
-            "names = {id(p): name for name, p in model.named_parameters()}",
-            "groups = [",
-            '    {**group, "params": [p], "lr": group["lr"] * factors.get(names[id(p)], 1.0)}',
-            "    for group in optimizer.param_groups",
-            '    for p in group["params"]',
-            "]",
-            "optimizer = type(optimizer)(groups)",
-        ]
-    )
-
-
-def _dataset(case: Case, seen: _Shares) -> xarray.Dataset:
-    import xarray
-
-    kinds = np.where(seen.is_weight, "weight", "other")
-    variables: dict[str, Any] = {
-        "share": ("parameter", seen.shares),
-        "share_at_equal_rates": ("parameter", _normed(seen.traces)),
-        "kind": ("parameter", kinds),
-        "relative": ("layer", seen.relative),
-    }
-    theory = _by_theory(case, seen)
-    if theory is not None:
-        variables["theory_share"] = ("layer", theory)
-    coordinates = {"parameter": list(seen.names), "layer": list(seen.weights)}
-    return xarray.Dataset(variables, coordinates, {"samples": seen.samples})
 
 
 def _by_theory(case: Case, seen: _Shares) -> Array | None:

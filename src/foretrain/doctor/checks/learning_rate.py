@@ -21,9 +21,8 @@ import numpy as np
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
 from foretrain.doctor.kernels.output_kernel import output_kernel
 from foretrain.doctor.setup import Case
-from foretrain.doctor.trials.constant import constant_loss
 from foretrain.doctor.trials.stability import Edge, edge, rate_code
-from foretrain.doctor.trials.trial import LONG, Trial, best_of, trial
+from foretrain.doctor.trials.trial import LONG, Trial, best_of, constant_loss, trial
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -68,10 +67,23 @@ def _descent(case: Case, found: Edge) -> Examination:
         and given.drop < _HARDLY * best.drop
         and best.drop > 0
     ):
-        half = _half_time(case, given)
+        try:  # by linearised descent; where there is no kernel, by the slope of the trial
+            half = output_kernel(case).forecast.steps_until(0.5)
+        except NotSupportedError:
+            half = given.steps * given.start / (2 * given.drop) if given.drop > 0 else float("inf")
         finding = _below(case, found, given, best, half)
     elif found.ratio > 1:
-        finding = _lucky(found, given)
+        finding = Finding(
+            Severity.NOTE,
+            f"The learning rate {found.rate:.3g} is {found.ratio:.3g} times the largest stable one, and yet it "
+            "works.",
+            f"Rate x curvature is {found.product:.3g}, the limit {found.limit:.3g}, but in {given.steps} steps the "
+            f"loss went from {given.start:.3g} to {given.end:.3g}: training moves to places where the loss is "
+            "flatter.",
+            "Lewkowycz et al. (2020); Cohen et al. (2021), section 3",
+            "Watch the first hundred steps; if the loss jumps, lower the rate.",
+            numbers=_numbers(found),
+        )
     else:
         finding = _good(found, given, f"The learning rate {found.rate:.3g} is stable and large enough.")
     rates = [(found.rate, given)] if same else [(found.rate, given), (best_rate, best)]
@@ -84,14 +96,11 @@ def _too_large(case: Case, given: Trial, best: Trial, found: Edge) -> bool:
     if _climbs(given):
         return True
     less = given.drop < _MUCH_LESS * best.drop or (found.ratio > _FAR_ABOVE and given.drop < best.drop)
-    return less and not _catches_up(case, found)
-
-
-def _catches_up(case: Case, found: Edge) -> bool:
-    """Whether a longer training ends lower at the given rate: rectifiers may leap to where the loss is flat."""
-    setup = case.setup
-    better = setup.with_recipe(setup.recipe.scaled(found.recommended / found.rate))
-    return trial(setup, LONG).end < trial(better, LONG).end
+    if not less:
+        return False
+    # A longer training may end lower at the given rate: rectifiers may leap to where the loss is flat.
+    better = case.setup.with_recipe(case.recipe.scaled(found.recommended / found.rate))
+    return not trial(case.setup, LONG).end < trial(better, LONG).end
 
 
 def _climbs(given: Trial) -> bool:
@@ -120,46 +129,28 @@ def _above(case: Case, found: Edge, given: Trial, best: Trial) -> Finding:
 
 
 def _below(case: Case, found: Edge, given: Trial, best: Trial, half: float) -> Finding:
-    evidence = (
+    finding = Finding(
+        Severity.GOOD,
+        f"The learning rate {found.rate:.3g} is stable, with room above it.",
         f"Half of the error is gone after about {counted(half)} steps at this rate; in {given.steps} steps the loss "
         f"went from {given.start:.4g} to {given.end:.4g}, and at rate {found.recommended:.3g} to {best.end:.4g} "
-        f"(stable up to {found.largest_rate:.3g})."
-    )
-    if half < _SLOW or _learns(case, best):
-        return Finding(
-            Severity.GOOD,
-            f"The learning rate {found.rate:.3g} is stable, with room above it.",
-            evidence,
-            _SOURCE,
-            numbers=_numbers(found) | {"half_time": half},
-        )
-    finding = Finding(
-        Severity.CRITICAL if half > _HOPELESS else Severity.WARNING,
-        f"The learning rate {found.rate:.3g} is {found.recommended / found.rate:,.3g} times smaller than it could "
-        "be.",
-        evidence,
+        f"(stable up to {found.largest_rate:.3g}).",
         _SOURCE,
         numbers=_numbers(found) | {"half_time": half},
     )
-    return _treated(finding, case, found.recommended / found.rate)
-
-
-def _learns(case: Case, best: Trial) -> bool:
-    """Whether a real training at the given rate gets on; kernels grow, so that forecasts may be too slow."""
+    if half < _SLOW:
+        return finding
+    # Kernels grow, so that forecasts may be too slow: a real training at the given rate may get on.
     longer = trial(case.setup, LONG)
-    return longer.drop > _LEARNS * (longer.start - min(best.end, longer.end))
-
-
-def _lucky(found: Edge, given: Trial) -> Finding:
-    return Finding(
-        Severity.NOTE,
-        f"The learning rate {found.rate:.3g} is {found.ratio:.3g} times the largest stable one, and yet it works.",
-        f"Rate x curvature is {found.product:.3g}, the limit {found.limit:.3g}, but in {given.steps} steps the "
-        f"loss went from {given.start:.3g} to {given.end:.3g}: training moves to places where the loss is flatter.",
-        "Lewkowycz et al. (2020); Cohen et al. (2021), section 3",
-        "Watch the first hundred steps; if the loss jumps, lower the rate.",
-        numbers=_numbers(found),
+    if longer.drop > _LEARNS * (longer.start - min(best.end, longer.end)):
+        return finding
+    factor = found.recommended / found.rate
+    finding = replace(
+        finding,
+        severity=Severity.CRITICAL if half > _HOPELESS else Severity.WARNING,
+        title=f"The learning rate {found.rate:.3g} is {factor:,.3g} times smaller than it could be.",
     )
+    return _treated(finding, case, factor)
 
 
 def _good(found: Edge, given: Trial, title: str) -> Finding:
@@ -178,14 +169,6 @@ def _good(found: Edge, given: Trial, title: str) -> Finding:
     )
 
 
-def _half_time(case: Case, given: Trial) -> float:
-    """By linearised descent; where there is no kernel, by the slope of the trial."""
-    try:
-        return output_kernel(case).forecast.steps_until(0.5)
-    except NotSupportedError:
-        return given.steps * given.start / (2 * given.drop) if given.drop > 0 else float("inf")
-
-
 def _other(case: Case) -> Examination:
     """No theory bounds the rate: try the given one, smaller ones, and larger ones where it hardly moves."""
     found, recipe, setup = edge(case), case.recipe, case.setup
@@ -198,28 +181,26 @@ def _other(case: Case) -> Examination:
             factor, best, given = _LARGER[place], larger, trial(setup, larger.steps)
     wrong = (factor < 1 and (_climbs(given) or given.drop < _MUCH_LESS * best.drop)) or factor > 1
     wrong = wrong and not _is_done(case, given)
-    name, evidence = (
-        recipe.kind.__name__,
-        f"In {given.steps} steps the loss went from {given.start:.4g} to {_told(given.end)}",
-    )
+    name = recipe.kind.__name__
+    evidence = f"In {given.steps} steps the loss went from {given.start:.4g} to {_told(given.end)}"
     rates = [(recipe.rate, given)] + ([] if factor == 1 else [(recipe.rate * factor, best)])
-    if not wrong:
-        finding = Finding(
-            Severity.GOOD,
-            f"{name} lowers the loss at its rate {recipe.rate:.3g}.",
-            f"{evidence}. No edge of stability is told: {found.reason}.",
-            _OTHER_SOURCE,
-            numbers={"rate": recipe.rate},
-        )
-        return Examination((finding,), _data(found, recipe.rate * factor, rates, np.nan))
     finding = Finding(
-        Severity.CRITICAL if factor < 1 and _climbs(given) else Severity.WARNING,
-        f"The learning rate {recipe.rate:.3g} of {name} is too {'large' if factor < 1 else 'small'}.",
-        f"{evidence}, and at rate {recipe.rate * factor:.3g} to {best.end:.4g}.",
+        Severity.GOOD,
+        f"{name} lowers the loss at its rate {recipe.rate:.3g}.",
+        f"{evidence}. No edge of stability is told: {found.reason}.",
         _OTHER_SOURCE,
-        numbers={"rate": recipe.rate, "recommended": recipe.rate * factor},
+        numbers={"rate": recipe.rate},
     )
-    return Examination((_treated(finding, case, factor),), _data(found, recipe.rate * factor, rates, np.nan))
+    if wrong:
+        finding = replace(
+            finding,
+            severity=Severity.CRITICAL if factor < 1 and _climbs(given) else Severity.WARNING,
+            title=f"The learning rate {recipe.rate:.3g} of {name} is too {'large' if factor < 1 else 'small'}.",
+            evidence=f"{evidence}, and at rate {recipe.rate * factor:.3g} to {best.end:.4g}.",
+            numbers={"rate": recipe.rate, "recommended": recipe.rate * factor},
+        )
+        finding = _treated(finding, case, factor)
+    return Examination((finding,), _data(found, recipe.rate * factor, rates, np.nan))
 
 
 def _treated(finding: Finding, case: Case, factor: float) -> Finding:

@@ -12,6 +12,7 @@ output, or those of the inputs) where the modes can be looked at, with ``picture
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,10 +22,10 @@ from numpy.typing import NDArray
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
 from foretrain.doctor.kernels.mode_forecast import ModeForecast, forecast_modes, pictures
 from foretrain.doctor.kernels.output_kernel import output_kernel, reference
-from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.setup import Case
 from foretrain.doctor.setup.recipe import Group, Recipe, descent
 from foretrain.doctor.trials.stability import edge
-from foretrain.doctor.trials.trial import Trial, trial
+from foretrain.doctor.trials.trial import trial
 
 if TYPE_CHECKING:
     import xarray
@@ -73,14 +74,13 @@ def _told(case: Case, standard: Case, found: ModeForecast, samples: int) -> Find
         f"{int(slow.sum())} of {count} target mode{'s' if count > 1 else ''} ({share:.0%} of the target) would need "
         f"more than {_BUDGET:,} steps to halve."
     )
-    better = _better_optimizer(standard, found) if case.recipe.is_descent else None
-    if better is not None:
-        return _with_optimizer(
-            case, better, Finding(Severity.WARNING, title, evidence, _SOURCE, numbers=numbers)
-        )
-    evidence += " A kernel that grows while the network learns makes this faster."
-    advice = "Give it that many steps, or momentum or Adam, which are faster along flat directions."
-    return Finding(Severity.NOTE, title, evidence, _SOURCE, advice, numbers=numbers)
+    finding = Finding(Severity.WARNING, title, evidence, _SOURCE, numbers=numbers)
+    return _with_optimizer(case, standard, found, finding) or replace(
+        finding,
+        severity=Severity.NOTE,
+        evidence=f"{evidence} A kernel that grows while the network learns makes this faster.",
+        advice="Give it that many steps, or momentum or Adam, which are faster along flat directions.",
+    )
 
 
 def _mode(place: int, found: ModeForecast) -> str:
@@ -96,46 +96,27 @@ def _steps(count: float) -> str:
     return f"{count:,.2g} steps" if count < 10 else f"{counted(count)} steps"
 
 
-class _Better:
-    """Another optimizer that was tried, beside descent at its best."""
-
-    def __init__(self, name: str, code: str, recipe: Recipe, descending: Trial, found: Trial) -> None:
-        self.name, self.code, self.recipe = name, code, recipe
-        self.descending, self.found = descending, found
-
-
-def _better_optimizer(standard: Case, found: ModeForecast) -> _Better | None:
-    """Adam or momentum, if descent at its best rate is slow by forecast and by trial, and the other is not."""
-    best = edge(standard).recommended
-    factor = best / standard.recipe.rate
-    if float(found.shares[_slow(found, factor)].sum()) < _MOST:
+def _with_optimizer(case: Case, standard: Case, found: ModeForecast, finding: Finding) -> Finding | None:
+    """With Adam, if descent at its best rate is slow by forecast and by trial, and Adam is not; else None."""
+    if not case.recipe.is_descent:
         return None
-    setup, descending = standard.setup, edge(standard).best[1]
+    best, descending = edge(standard).best
+    if float(found.shares[_slow(found, best / standard.recipe.rate)].sum()) < _MOST:
+        return None
     if abs(descending.drop) > _STUCK * abs(descending.start):
         return None
+    setup = standard.setup
     adam = Recipe(torch.optim.Adam, (Group(descent(setup.model, 1.0).groups[0].names, {"lr": 1e-3}),))
     tried = trial(setup.with_recipe(adam), descending.steps)
     if tried.drop < _MOVES * abs(tried.start):
         return None
-    code = "optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.001)"
-    return _Better("Adam", code, adam, descending, tried)
-
-
-def _with_optimizer(case: Case, better: _Better, finding: Finding) -> Finding:
-    def treat(setup: Setup) -> Setup:
-        return setup.with_recipe(better.recipe)
-
-    return Finding(
-        finding.severity,
-        finding.title,
-        f"{finding.evidence} In {better.found.steps} steps {better.name} took the loss from "
-        f"{better.found.start:.3g} to {better.found.end:.3g}, descent at its best rate to "
-        f"{better.descending.end:.3g}.",
-        finding.source,
-        f"Train with {better.name}: it is faster along flat directions.",
-        better.code,
-        Treatment(f"{better.name} instead of descent", treat),
-        finding.numbers,
+    return replace(
+        finding,
+        evidence=f"{finding.evidence} In {tried.steps} steps Adam took the loss from {tried.start:.3g} to "
+        f"{tried.end:.3g}, descent at its best rate to {descending.end:.3g}.",
+        advice="Train with Adam: it is faster along flat directions.",
+        code="optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.001)",
+        treatment=Treatment("Adam instead of descent", lambda setup: setup.with_recipe(adam)),
     )
 
 

@@ -78,7 +78,15 @@ class _Wait:
 
 def check(case: Case) -> Examination:
     """Follow the flow from the weights as they are, and from natural scales if some layers are small."""
-    _refuse(case.model)
+    if any(isinstance(module, nn.RNNBase) for module in case.model.modules()):
+        raise NotSupportedError(
+            "how long a recurrent network waits depends on its memory, not on the scale of its layers: see the "
+            'check "states".'
+        )
+    if has_normalisation(case.model):
+        raise NotSupportedError(
+            "normalisation layers undo the scale of the weights before them: it tells nothing about a plateau."
+        )
     task = case.chosen(_SAMPLES)
     layers = read_layers(case.model, task.x)
     small = find_bottleneck(layers)
@@ -92,18 +100,6 @@ def check(case: Case) -> Examination:
     given = _followed(case, task, level, _EVALUATIONS if counts else _FIRST_EVALUATIONS)
     found = _judged(case, small, given, after, level)
     return Examination((found,), _dataset(case, task, layers, factors, given, after, level))
-
-
-def _refuse(model: nn.Module) -> None:
-    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-        raise NotSupportedError(
-            "how long a recurrent network waits depends on its memory, not on the scale of its layers: see the "
-            'check "states".'
-        )
-    if has_normalisation(model):
-        raise NotSupportedError(
-            "normalisation layers undo the scale of the weights before them: it tells nothing about a plateau."
-        )
 
 
 def _followed(case: Case, task: Task, level: float, evaluations: int) -> _Wait:
@@ -130,7 +126,8 @@ def _flow(case: Case, task: Task, below: float, evaluations: int) -> tuple[Array
             task.y,
             task.loss,
             max_time=1e9,
-            stop=lambda _, loss: _above(below, loss),
+            # Zero within a hundredth, so that the crossing is not looked for in vain digits.
+            stop=lambda _, loss: 0.0 if abs(loss - below) < 0.01 * below else loss - below,
             rates={name: rate / largest for name, rate in rates.items()},
             rtol=_RELATIVE,
             atol=_ABSOLUTE,
@@ -158,11 +155,6 @@ def _stands_still(flow: xarray.Dataset, below: float) -> bool:
     return (loss - below) > _OUT_OF_REACH * time * abs(rate)
 
 
-def _above(level: float, loss: float) -> float:
-    """How far above a level; zero within a hundredth, so that the crossing is not looked for in vain digits."""
-    return 0.0 if abs(loss - level) < 0.01 * level else loss - level
-
-
 def _stable_rate(case: Case) -> float:
     """Half the largest stable rate of plain descent; infinite where nothing bounds it."""
     found = edge(Case(case.setup.with_recipe(descent(case.setup.model, 1.0))))
@@ -185,16 +177,22 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
         "epsilon": small.epsilon,
     }
     if after is None or not small.count:
-        title = _without_small_layers(given)
+        title = "No layer is small: if the loss waits, the scale of the weights is not why."
+        if given.length == 0:
+            title = "No plateau: the loss is below the level of the saddle already."
+        elif given.left:
+            title = f"No layer is small, and learning begins within {counted(given.length)} steps."
         return Finding(Severity.GOOD, title, _course(case, given, level) + ".", _SOURCE, numbers=numbers)
     if small.epsilon < _TINY:  # rates that tiny layers stand are too large once they have grown
         given = given.at(min(given.rate, after.rate))
     else:  # a wait because of a small rate is not because of the layers
         given, after = given.at(given.stable), after.at(after.stable)
-    wait = max(given.length, 0.0 if given.left else _by_law(small) * after.length)
+    # How much longer small layers wait by the law alone, for flows that were not followed to their end.
+    longer = float(small.epsilon ** -ScalingLaw(small.count, small.epsilon, math.nan, True).exponent)
+    wait = max(given.length, 0.0 if given.left else longer * after.length)
     gain = wait / max(after.length, 1.0)
     numbers |= {"rescaled_steps": after.length, "predicted_steps": wait, "gain": gain}
-    law = "" if given.left else f", for which the law says {_by_law(small):.2g} times longer than without"
+    law = "" if given.left else f", for which the law says {longer:.2g} times longer than without"
     evidence = (
         f"{_course(case, given, level)}; {small.count} weight matrices sit at {small.epsilon:.2g} of their natural "
         f"scale{law}. Rescaled, it {'leaves' if after.left else 'has not left'} after {counted(after.length)} steps."
@@ -209,7 +207,25 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
     if case.recipe.is_adaptive and small.epsilon > _TINY:
         title = f"Plain descent would wait for {counted(wait)} steps here; {case.recipe.kind.__name__} waits less."
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers)
-    return _waiting(case, small, given, numbers, evidence)
+    # What is not followed to its end is told as such: measured, a lower bound, or extrapolated.
+    amount, extrapolated = counted(wait), not given.left and wait > given.length
+    about = "" if amount.startswith("more") else "about " if given.left or extrapolated else "more than "
+    how = " (extrapolated by the law of small layers)" if extrapolated else ""
+    adaptive = case.recipe.is_adaptive
+    factors = {name: float(f"{factor:.4g}") for name, factor in factors_to_natural(small).items()}
+    return Finding(
+        Severity.CRITICAL if wait >= _HOPELESS and not adaptive else Severity.WARNING,
+        f"The loss will wait on a plateau for {about}{amount} steps{how}{' by plain descent' if adaptive else ''}: "
+        f"{small.count} layers are at {small.epsilon:.2g} of their natural scale.",
+        evidence,
+        _SOURCE,
+        "Multiply the small weights so that they reach their natural scale: the wait becomes "
+        f"{counted(gain)} times shorter.",
+        scaling_code(factors),
+        Treatment("rescale small layers", lambda setup: setup.rescaled(factors)),
+        numbers,
+        tuple(factors),
+    )
 
 
 def _course(case: Case, given: _Wait, level: float) -> str:
@@ -219,48 +235,6 @@ def _course(case: Case, given: _Wait, level: float) -> str:
         f"The loss of the saddle is {level:.3g}; by its own gradient flow on {min(_SAMPLES, len(case.task.x))} "
         f"samples the network {waits}"
     )
-
-
-def _waiting(
-    case: Case, small: Bottleneck, given: _Wait, numbers: dict[str, float], evidence: str
-) -> Finding:
-    factors = {name: float(f"{factor:.4g}") for name, factor in factors_to_natural(small).items()}
-    adaptive, wait = case.recipe.is_adaptive, numbers["predicted_steps"]
-    return Finding(
-        Severity.CRITICAL if wait >= _HOPELESS and not adaptive else Severity.WARNING,
-        f"The loss will wait on a plateau for {_amount(given, wait)}{' by plain descent' if adaptive else ''}: "
-        f"{small.count} layers are at {small.epsilon:.2g} of their natural scale.",
-        evidence,
-        _SOURCE,
-        f"Multiply the small weights so that they reach their natural scale: the wait becomes "
-        f"{counted(numbers['gain'])} times shorter.",
-        scaling_code(factors),
-        Treatment("rescale small layers", lambda setup: setup.rescaled(factors)),
-        numbers,
-        tuple(factors),
-    )
-
-
-def _amount(given: _Wait, wait: float) -> str:
-    """Measured, a lower bound, or extrapolated: what is not followed to its end is told as such."""
-    amount, extrapolated = counted(wait), not given.left and wait > given.length
-    about = "about" if given.left or extrapolated else "more than"
-    told = amount if amount.startswith("more") else f"{about} {amount}"
-    return f"{told} steps{' (extrapolated by the law of small layers)' if extrapolated else ''}"
-
-
-def _without_small_layers(given: _Wait) -> str:
-    if given.length == 0:
-        return "No plateau: the loss is below the level of the saddle already."
-    if given.left:
-        return f"No layer is small, and learning begins within {counted(given.length)} steps."
-    return "No layer is small: if the loss waits, the scale of the weights is not why."
-
-
-def _by_law(small: Bottleneck) -> float:
-    """How much longer small layers wait, by the law alone; for flows that were not followed to their end."""
-    law = ScalingLaw(small.count, small.epsilon, math.nan, True)
-    return float(small.epsilon**-law.exponent)
 
 
 def _dataset(

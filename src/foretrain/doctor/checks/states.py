@@ -12,6 +12,7 @@ Attributes: ``retention``, ``lag``, ``temporal_rank``, ``spatial_rank``, ``core_
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -19,7 +20,6 @@ from torch import nn
 from foretrain.compare.task import Task
 from foretrain.doctor.finding import Examination, Finding, Severity, Treatment, counted
 from foretrain.doctor.recurrence.longer_memory import (
-    Change,
     adaptive,
     adaptive_code,
     adaptive_rate,
@@ -29,7 +29,7 @@ from foretrain.doctor.recurrence.longer_memory import (
 )
 from foretrain.doctor.recurrence.memory import Memory, Pass, measure_memory, recurrent_layers, run
 from foretrain.doctor.recurrence.state_kernel import Modes, Ranks, measure_modes, measure_ranks
-from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.setup import Case
 from foretrain.support.errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -49,46 +49,33 @@ _GATES = (
 def check(case: Case) -> Examination:
     """Memory of the target, ranks of the state kernel, and half-times of the target's modes."""
     layers = recurrent_layers(case.model)
+    if not layers and any(isinstance(module, nn.MultiheadAttention) for module in case.model.modules()):
+        raise NotSupportedError(
+            "attention sees all steps of a sequence at once, so that no state has to last until it is asked for."
+        )
     if not layers:
-        raise NotSupportedError(_without_recurrence(case.model))
+        raise NotSupportedError(
+            "the model has no recurrent layer of torch, so that it has no states over time."
+        )
     task = case.chosen(_SAMPLES)
     seen = run(case.model, task.x)
     ranks, modes = measure_ranks(case, seen), measure_modes(case, seen)
+    memory, numbers = None, dict[str, float]()
     try:
         memory = measure_memory(seen, task)
     except NotSupportedError as error:
-        return Examination((_unjudged(str(error), ranks, modes),), _dataset(seen, None, ranks, modes))
-    if memory.retention >= (_FAINT_FOR_ADAPTIVE if case.recipe.is_adaptive else _FAINT):
-        findings = [_remembers(memory, ranks, modes)]
+        title = "Nothing speaks against the memory of the states."
+        evidence = f"{str(error)[:1].upper()}{str(error)[1:]}"
     else:
-        findings = _forgets(case, task, seen, memory, ranks, modes)
-    return Examination(tuple(findings), _dataset(seen, memory, ranks, modes))
-
-
-def _without_recurrence(model: nn.Module) -> str:
-    if any(isinstance(module, nn.MultiheadAttention) for module in model.modules()):
-        return "attention sees all steps of a sequence at once, so that no state has to last until it is asked for."
-    return "the model has no recurrent layer of torch, so that it has no states over time."
-
-
-def _remembers(memory: Memory, ranks: Ranks, modes: Modes) -> Finding:
-    return Finding(
-        Severity.GOOD,
-        f"The states still tell {memory.retention:.0%} of what they knew about the target when it is asked for.",
-        f"{_told(memory)} {ranks.sentence} {modes.sentence}".strip(),
-        _SOURCE,
-        numbers={"retention": memory.retention, "lag": memory.lag, **ranks.numbers},
-    )
-
-
-def _unjudged(reason: str, ranks: Ranks, modes: Modes) -> Finding:
-    return Finding(
-        Severity.GOOD,
-        "Nothing speaks against the memory of the states.",
-        f"{reason[:1].upper()}{reason[1:]} {ranks.sentence} {modes.sentence}".strip(),
-        _SOURCE,
-        numbers=ranks.numbers,
-    )
+        if memory.retention < (_FAINT_FOR_ADAPTIVE if case.recipe.is_adaptive else _FAINT):
+            findings = _forgets(case, task, seen, memory, ranks, modes)
+            return Examination(tuple(findings), _dataset(seen, memory, ranks, modes))
+        evidence, numbers = _told(memory), {"retention": memory.retention, "lag": memory.lag}
+        share = f"{memory.retention:.0%} of what they knew about the target"
+        title = f"The states still tell {share} when it is asked for."
+    evidence = f"{evidence} {ranks.sentence} {modes.sentence}".strip()
+    finding = Finding(Severity.GOOD, title, evidence, _SOURCE, numbers={**numbers, **ranks.numbers})
+    return Examination((finding,), _dataset(seen, memory, ranks, modes))
 
 
 def _told(memory: Memory) -> str:
@@ -103,53 +90,42 @@ def _told(memory: Memory) -> str:
 
 def _forgets(case: Case, task: Task, seen: Pass, memory: Memory, ranks: Ranks, modes: Modes) -> list[Finding]:
     names = tuple(recurrent_layers(case.model))
-    change, after = _best_change(case.setup, task, seen, memory, names)
+    change, after = None, _BETTER * memory.retention
+    for candidate in changes_for(seen.module, case.setup.fresh):  # the one after which states retain most
+        trial = Case(changed(case.setup, candidate, names, seen.steps))
+        kept = measure_memory(run(trial.model, task.x), task).retention
+        if kept > after:
+            change, after = candidate, kept
     reach = memory.reach[memory.best]
-    evidence = (
-        f"{_told(memory)} What is read then tells samples apart by {memory.retention:.2g} of that, and gradients "
-        f"that reach step {memory.best} have {reach:.2g} of their size. {ranks.sentence}"
-    )
-    numbers = {"retention": memory.retention, "lag": memory.lag, "reach": float(reach), **ranks.numbers}
     found = Finding(
         Severity.CRITICAL if memory.retention < _FORGOTTEN else Severity.WARNING,
         f"When the target is asked for, the states hold only {100 * memory.retention:.2g} % of what they knew of it.",
-        evidence,
+        f"{_told(memory)} What is read then tells samples apart by {memory.retention:.2g} of that, and gradients "
+        f"that reach step {memory.best} have {reach:.2g} of their size. {ranks.sentence}",
         _GATES,
-        "Choose a recurrent layer with gates and biases, or shorten the delay."
-        if change is None
-        else change.advice,
-        "" if change is None else change_code(change, names, seen.steps),
-        None if change is None else Treatment(change.name, lambda s: changed(s, change, names, seen.steps)),
-        numbers | ({} if change is None else {"retention_after": after}),
-        names,
+        "Choose a recurrent layer with gates and biases, or shorten the delay.",
+        numbers={"retention": memory.retention, "lag": memory.lag, "reach": float(reach), **ranks.numbers},
+        where=names,
     )
+    if change is not None:
+        chosen = change
+        found = replace(
+            found,
+            advice=chosen.advice,
+            code=change_code(chosen, names, seen.steps),
+            treatment=Treatment(chosen.name, lambda setup: changed(setup, chosen, names, seen.steps)),
+            numbers={**found.numbers, "retention_after": after},
+        )
     return [found] if case.recipe.is_adaptive else [found, _slow(seen, modes)]
 
 
-def _best_change(
-    setup: Setup, task: Task, seen: Pass, memory: Memory, names: tuple[str, ...]
-) -> tuple[Change | None, float]:
-    """The change after which the states, measured again, retain most."""
-    best: tuple[Change | None, float] = (None, _BETTER * memory.retention)
-    for change in changes_for(seen.module, setup.fresh):
-        trial = Case(changed(setup, change, names, seen.steps))
-        kept = measure_memory(run(trial.model, task.x), task).retention
-        if kept > best[1]:
-            best = (change, kept)
-    return best
-
-
 def _slow(seen: Pass, modes: Modes) -> Finding:
-    rate = adaptive_rate(seen.module)
-    slowest = modes.slowest
-    told = (
-        f" {counted(slowest)} steps to halve the slowest mode of the target"
-        if math.isfinite(slowest)
-        else " very long"
-    )
+    rate, slowest, needs = adaptive_rate(seen.module), modes.slowest, "very long"
+    if math.isfinite(slowest):
+        needs = f"{counted(slowest)} steps to halve the slowest mode of the target"
     return Finding(
         Severity.WARNING,
-        f"Plain descent would need{told}, because gradients through the delay are small.",
+        f"Plain descent would need {needs}, because gradients through the delay are small.",
         modes.sentence
         or "Gradients from the time of the answer shrink on their way back to what has to be remembered.",
         "Hazelden et al., Cor. 2 (rate of a mode = its Rayleigh quotient), figure 4",

@@ -8,9 +8,8 @@ from torch import nn
 from foretrain.doctor.data.features import SOURCE, UNEVEN, standardised, standardising_code
 from foretrain.doctor.finding import Finding, Severity, Treatment
 from foretrain.doctor.setup import Case
-from foretrain.doctor.trials.best_rate import FASTER, LEARNED, at_its_best, speed_up
-from foretrain.doctor.trials.constant import constant_loss, is_regression
-from foretrain.doctor.trials.trial import Trial
+from foretrain.doctor.trials.stability import FASTER, LEARNED, at_its_best, speed_up
+from foretrain.doctor.trials.trial import Trial, constant_loss, is_regression
 
 _MOST_DUPLICATES = 0.01  # share of samples that stand beside an equal input with another target
 _RARE = 1 / 50  # of the commonest class
@@ -23,23 +22,21 @@ def target_findings(case: Case) -> list[Finding]:
     y = case.task.y.double()
     mean, deviation = y.mean(0), float((y - y.mean(0)).square().mean().sqrt())
     if deviation == 0:
-        return [_same_targets()]
+        return [
+            Finding(
+                Severity.NOTE,
+                "All targets are the same: a constant output solves the task.",
+                "The standard deviation of y is zero.",
+                "measured",
+                "Look whether y is what it should be.",
+            )
+        ]
     offset = float(mean.square().mean().sqrt()) / deviation
     if offset > UNEVEN / 2:
         return _offset(case, offset, deviation)
     if not 1 / UNEVEN < deviation < UNEVEN:
         return _scale(case, deviation)
     return []
-
-
-def _same_targets() -> Finding:
-    return Finding(
-        Severity.NOTE,
-        "All targets are the same: a constant output solves the task.",
-        "The standard deviation of y is zero.",
-        "measured",
-        "Look whether y is what it should be.",
-    )
 
 
 def _offset(case: Case, offset: float, deviation: float) -> list[Finding]:
@@ -134,12 +131,9 @@ def label_findings(case: Case) -> list[Finding]:
     present = counts[counts > 0]
     if len(present) > 1 and float(present.min()) >= _RARE * float(present.max()):
         return []
+    title = f"The rarest class is {float(present.max() / present.min()):,.3g} times rarer than the commonest."
     if len(present) < 2:
         title = "All labels are the same: a constant output solves the task."
-    else:
-        title = (
-            f"The rarest class is {float(present.max() / present.min()):,.3g} times rarer than the commonest."
-        )
     return [
         Finding(
             Severity.NOTE,

@@ -26,7 +26,7 @@ from foretrain.compare.task import Task
 from foretrain.doctor.kernels.tangent import Tangent
 from foretrain.doctor.setup import Case
 from foretrain.doctor.setup.recipe import Recipe
-from foretrain.doctor.setup.threads import suited_threads
+from foretrain.doctor.setup.work import suited_threads
 from foretrain.doctor.trials.trial import descend
 from foretrain.support.answers import BLUE, ORANGE, Answer, Axis, Figure, Result, log, scale_for
 from foretrain.support.answers.formulas import number_text

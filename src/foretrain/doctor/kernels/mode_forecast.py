@@ -68,15 +68,11 @@ def _target(kernel: OutputKernel) -> tuple[Array, bool]:
     y, outputs = kernel.task.y, kernel.outputs
     if y.is_floating_point() and tuple(y.shape) == outputs.shape:
         return _rows(y.detach().double().cpu().numpy()), False
-    if _labelled(kernel.task, outputs):
+    whole = not y.is_floating_point() and outputs.ndim > 1
+    if whole and tuple(y.shape) == (outputs.shape[0], *outputs.shape[2:]):
         counted = nn.functional.one_hot(y.clamp(min=0), outputs.shape[1]) * (y >= 0)[..., None]
         return counted.double().cpu().numpy().reshape(-1, outputs.shape[1]), True
     return _places(-kernel.slope, kernel, False), False
-
-
-def _labelled(task: Task, outputs: Array) -> bool:
-    whole = not task.y.is_floating_point() and outputs.ndim > 1
-    return whole and tuple(task.y.shape) == (outputs.shape[0], *outputs.shape[2:])
 
 
 def _residual(kernel: OutputKernel, places: Array, classes: bool) -> Array:

@@ -20,7 +20,7 @@ from scipy.linalg import lu_factor, lu_solve
 
 from foretrain.compare.task import Task
 from foretrain.doctor.setup import Case
-from foretrain.doctor.setup.memo import once
+from foretrain.doctor.setup.case import once
 from foretrain.doctor.setup.recipe import descent
 from foretrain.doctor.trials.stability import edge, loss_curvature
 from foretrain.empirical.kernel_operator.passes import differentiable_kernels
@@ -102,7 +102,8 @@ class OutputKernel:
     def forecast(self) -> Forecast:
         """Descent as it would go if the kernel stayed as it is."""
         curvature = loss_matrix(self.task, self.outputs)
-        fastest = _fastest(self.matrix, curvature)
+        root, _ = _roots(curvature)
+        fastest = float(np.linalg.eigvalsh(root @ self.matrix @ root)[-1])  # eigenvalue of Theta H
         if not fastest > 0:
             raise NotSupportedError(
                 "the loss has no curvature here: linearised descent has no times of its own."
@@ -230,12 +231,6 @@ def _like(task: Task, outputs: Array) -> torch.Tensor:
     """In double precision where the loss takes it: floating targets must agree with outputs in precision."""
     kind = task.y.dtype if task.y.is_floating_point() else torch.float64
     return torch.as_tensor(outputs).to(task.x.device, kind)
-
-
-def _fastest(matrix: Array, curvature: Array) -> float:
-    """The largest eigenvalue of Theta H."""
-    root, _ = _roots(curvature)
-    return float(np.linalg.eigvalsh(root @ matrix @ root)[-1])
 
 
 def _roots(matrix: Array) -> tuple[Array, Array]:

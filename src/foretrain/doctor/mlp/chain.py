@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.doctor.setup import Case
-from foretrain.doctor.setup.memo import once
+from foretrain.doctor.setup.case import once
 from foretrain.empirical.fields.chain import Chain
 from foretrain.empirical.fields.recognition import find_chain
 from foretrain.support.errors import ForetrainError, NotSupportedError
@@ -120,7 +120,8 @@ def chain_of(case: Case) -> MlpChain:
     """The MLP that the model is, or the MLP that it ends with; NotSupportedError says why there is none."""
     model = copy.deepcopy(case.model)
     x = case.chosen(_SAMPLES).x
-    owned = _linear_parameters(model)
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    owned = {id(p) for module in layers for p in (module.weight, module.bias) if p is not None}
     whole = all(id(p) in owned for p in model.parameters() if p.requires_grad)
     for parameter in model.parameters():
         if id(parameter) not in owned:
@@ -140,7 +141,7 @@ def chain_of(case: Case) -> MlpChain:
             "the linear layers do not simply follow one another (normalisation, skip connections, sequences or "
             "shared layers lie between), so the theory of MLPs does not apply."
         ) from error
-    names = tuple(_own_name(layer.name) for layer in fields.layers)
+    names = tuple(layer.name.removeprefix("model").removeprefix(".") for layer in fields.layers)
     return MlpChain(fields, names, _common_activation(fields, called), whole)
 
 
@@ -161,15 +162,6 @@ class _UpToLast(nn.Module):
         finally:
             keep.remove()
         return held[-1]
-
-
-def _own_name(name: str) -> str:
-    return name.removeprefix("model").removeprefix(".")
-
-
-def _linear_parameters(model: nn.Module) -> set[int]:
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    return {id(p) for module in linears for p in (module.weight, module.bias) if p is not None}
 
 
 def _called_leaves(model: nn.Module, x: Tensor) -> list[nn.Module]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from foretrain.activations import Activation
 from foretrain.doctor.finding import dictionary_code
@@ -54,7 +54,14 @@ class Wanted:
 def find_wanted(chain: MlpChain, fresh: bool) -> Wanted:
     """From the first layer, whose kernel the data set, to the last one, which gives outputs of order one."""
     act = chain.activation
-    found = _criticality(act)
+    try:
+        found = criticality(act)
+    except (
+        ForetrainError,
+        ArithmeticError,
+        ValueError,
+    ):  # a function of the user's own that no rule resolves
+        found = None
     point = None if found is None else found.point
     centred = point is None and chain.has_bias
     C_b = point.C_b if point is not None and chain.has_bias else 0.0
@@ -81,17 +88,6 @@ def _short(number: float) -> float:
     return float(f"{number:.6g}")
 
 
-def _criticality(spec: object) -> Criticality | None:
-    try:
-        return criticality(spec)
-    except (
-        ForetrainError,
-        ArithmeticError,
-        ValueError,
-    ):  # a function of the user's own that no rule resolves
-        return None
-
-
 def _moments(act: Activation, K: float) -> tuple[float, float, float]:
     """<s>, <s^2> and <s'^2> at variance K."""
     z = np.sqrt(K) * _NODES
@@ -115,20 +111,24 @@ def carry_out(model: nn.Module, plans: tuple[LayerPlan, ...]) -> None:
             continue
         if plan.C_b is None:
             bias.mul_(factor)
+        elif plan.C_b:
+            bias.copy_(torch.randn(len(weight), generator=source).to(weight).mul(plan.C_b**0.5))
         else:
-            bias.copy_(_fresh_bias(plan, weight, source))
-
-
-def _fresh_bias(plan: LayerPlan, weight: Tensor, source: torch.Generator) -> Tensor:
-    if plan.C_b:
-        drawn = torch.randn(len(weight), generator=source).to(weight)
-        return drawn.mul(plan.C_b**0.5)
-    return weight.sum(1).mul(-plan.centre)
+            bias.copy_(weight.sum(1).mul(-plan.centre))
 
 
 def code_for(chain: MlpChain, plans: tuple[LayerPlan, ...]) -> str:
     """The same in Python, without this package."""
-    rows = [_row(names, plan) for names, plan in _runs(plans)]
+    runs: list[tuple[list[str], LayerPlan]] = []  # neighbours that are treated alike, together
+    for plan in plans:
+        if runs and replace(runs[-1][1], name=plan.name) == plan:
+            runs[-1][0].append(plan.name)
+        else:
+            runs.append(([plan.name], plan))
+    rows = []
+    for names, plan in runs:
+        values = (plan.C_W, plan.C_b or 0.0, plan.centre)
+        rows.append(f"{names[0]!r}: {values}" if len(names) == 1 else f"**dict.fromkeys({names}, {values})")
     layers = dict(zip(chain.names, chain.fields.layers))
     draws = any(plan.C_b for plan in plans) or any(not layers[plan.name].weight.any() for plan in plans)
     lines = [
@@ -150,22 +150,6 @@ def code_for(chain: MlpChain, plans: tuple[LayerPlan, ...]) -> str:
         *_bias_lines(chain, plans),
     ]
     return "\n".join(lines)
-
-
-def _runs(plans: tuple[LayerPlan, ...]) -> list[tuple[list[str], LayerPlan]]:
-    """Neighbours that are treated alike, together."""
-    runs: list[tuple[list[str], LayerPlan]] = []
-    for plan in plans:
-        if runs and replace(runs[-1][1], name=plan.name) == plan:
-            runs[-1][0].append(plan.name)
-        else:
-            runs.append(([plan.name], plan))
-    return runs
-
-
-def _row(names: list[str], plan: LayerPlan) -> str:
-    values = (plan.C_W, plan.C_b or 0.0, plan.centre)
-    return f"{names[0]!r}: {values}" if len(names) == 1 else f"**dict.fromkeys({names}, {values})"
 
 
 def _bias_lines(chain: MlpChain, plans: tuple[LayerPlan, ...]) -> list[str]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from foretrain.compare.task import Task
-from foretrain.doctor.setup.output_choice import without_choice
+from foretrain.doctor.setup.intake import without_choice
 from foretrain.doctor.setup.recipe import Recipe
 from foretrain.support.seeds import Seed, torch_generator
 
 _CALIBRATION = 1024  # samples that set the statistics of batch normalisation
 _NORMALISERS = nn.modules.batchnorm._BatchNorm
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +95,22 @@ class Case:
     @cached_property
     def model(self) -> nn.Module:
         """The measured copy."""
-        model = copy.deepcopy(self.setup.model)
-        unseen = [m for m in model.modules() if isinstance(m, _NORMALISERS) and _has_seen_nothing(m)]
+        model = copy.deepcopy(self.setup.model).eval()
+        normalisers = [module for module in model.modules() if isinstance(module, _NORMALISERS)]
+        counts = [getattr(module, "num_batches_tracked", None) for module in normalisers]
+        unseen = [
+            (module, module.momentum)
+            for module, count in zip(normalisers, counts)
+            if count is not None and int(count) == 0
+        ]
         if unseen:
-            _calibrate(model, unseen, self.chosen(_CALIBRATION).x)
+            for module, _ in unseen:
+                module.train()
+                module.momentum = 1.0
+            with torch.no_grad():
+                model(self.chosen(_CALIBRATION).x)
+            for module, momentum in unseen:
+                module.momentum = momentum
         return model.eval()
 
     @cached_property
@@ -124,18 +137,16 @@ class Case:
         return self.chosen(max(2, min(256, entries // max(1, self.outputs_per_sample))))
 
 
-def _has_seen_nothing(module: nn.Module) -> bool:
-    counted = getattr(module, "num_batches_tracked", None)
-    return counted is not None and int(counted) == 0
+def once(measure: Callable[[Case], Found]) -> Callable[[Case], Found]:
+    """A measurement that several checks ask for is made once for each case, and forgotten with it."""
+    key = f"measured {measure.__module__}.{measure.__qualname__}"
 
+    @wraps(measure)
+    def remembered(case: Case) -> Found:
+        kept = vars(case)
+        if key not in kept:
+            kept[key] = measure(case)
+        found: Found = kept[key]
+        return found
 
-def _calibrate(model: nn.Module, normalisers: Sequence[_NORMALISERS], x: Tensor) -> None:
-    model.eval()
-    momenta = [module.momentum for module in normalisers]
-    for module in normalisers:
-        module.train()
-        module.momentum = 1.0
-    with torch.no_grad():
-        model(x)
-    for module, momentum in zip(normalisers, momenta):
-        module.momentum = momentum
+    return remembered

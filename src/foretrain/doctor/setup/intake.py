@@ -1,20 +1,25 @@
-"""What the user brings, checked: a private copy of the model, and data that it takes. Refusals are one sentence."""
+"""What the user brings, checked: a private copy of the model, and data that it takes. Refusals are one sentence.
+
+Which tensor of a model's result counts is a hook on the private copy, so that calling the copy returns a tensor.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from foretrain.compare.task import Loss, Task, paired_samples, prepare, sample_tensor
-from foretrain.doctor.setup.output_choice import Output, OutputChoice, choose_output
+from foretrain.compare.task import Loss, Task, paired_samples, prepare, sample_tensor, squared_error
+from foretrain.empirical.models.model import entry_of
 from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, torch_generator
 
+Output = str | int | None
+_USUAL_NAME = "logits"
 _MOST_SAMPLES = 4096  # enough for every statistic that is measured, and for a short training
 _MOST_NUMBERS = 2**22  # in all inputs together, so that activations of all samples fit into memory
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
@@ -226,3 +231,72 @@ def _classes_last(outputs: Tensor, y: Tensor) -> bool:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+@dataclass(frozen=True)
+class OutputChoice:
+    """A forward hook: the entry that was asked for, or the first tensor; with the classes on axis 1 if told so."""
+
+    output: Output = None
+    classes_last: bool = False
+
+    def __call__(self, module: nn.Module, arguments: Any, result: Any) -> Tensor:
+        """What the hooked model returns instead."""
+        found = _first_tensor(result) if self.output is None else entry_of(result, self.output)
+        if not isinstance(found, Tensor):
+            raise InputError(
+                f"the model returns a {type(result).__name__} in which no tensor was found: "
+                "say with `output=` which entry is meant, or wrap the model so that it returns a tensor."
+            )
+        return found.movedim(-1, 1) if self.classes_last else found
+
+
+def choose_output(model: nn.Module, choice: OutputChoice) -> None:
+    """Let this model return the chosen tensor from now on; an earlier choice is replaced."""
+    _remove_choice(model)
+    model.register_forward_hook(choice)
+
+
+def without_choice(model: nn.Module) -> nn.Module:
+    """A copy that returns what the user's model returns."""
+    bare = copy.deepcopy(model)
+    _remove_choice(bare)
+    return bare
+
+
+def _remove_choice(model: nn.Module) -> None:
+    for key, hook in list(model._forward_hooks.items()):
+        if isinstance(hook, OutputChoice):
+            del model._forward_hooks[key]
+
+
+def _first_tensor(result: Any) -> Any:
+    """The first tensor, looking into tuples, lists and mappings; what is called "logits" comes before others."""
+    if isinstance(result, Mapping):
+        if isinstance(result.get(_USUAL_NAME), Tensor):
+            return result[_USUAL_NAME]
+        entries = list(result.values())
+    elif isinstance(result, list | tuple):
+        entries = list(result)
+    else:
+        return result
+    found = (_first_tensor(entry) for entry in entries)
+    return next((tensor for tensor in found if isinstance(tensor, Tensor)), None)
+
+
+@dataclass(frozen=True)
+class StepSum:
+    """The checks look at some of the samples: what a step sums over is as many times larger."""
+
+    samples: int  # in a step
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Of any samples, as if there were as many as in a step."""
+        return squared_error(outputs, targets) * (self.samples / len(outputs))
+
+
+def summed_over_steps(task: Task, samples: int) -> Task:
+    """With a loss that has the size of a step's on any part of the data; means have it already."""
+    if task.loss is not squared_error:
+        return task
+    return replace(task, loss=StepSum(samples), loss_name=f"{task.loss_name} in a step")

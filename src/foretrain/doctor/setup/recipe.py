@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,11 +78,17 @@ class Recipe:
 
     def scaled(self, factors: float | Mapping[str, float]) -> Recipe:
         """With all rates multiplied by one factor, or the rates of named parameters by their own."""
-        if not isinstance(factors, Mapping):
-            return replace(
-                self, groups=tuple(_with_rate(group, group.rate * factors) for group in self.groups)
-            )
-        return replace(self, groups=tuple(_split(self.groups, factors)))
+        groups = list[Group]()
+        for group in self.groups:
+            by_factor: dict[float, list[str]] = {}
+            for name in group.names:
+                factor = factors.get(name, 1.0) if isinstance(factors, Mapping) else factors
+                by_factor.setdefault(factor, []).append(name)
+            groups += [
+                Group(tuple(names), {**group.options, "lr": group.rate * factor})
+                for factor, names in by_factor.items()
+            ]
+        return replace(self, groups=tuple(groups))
 
     def __str__(self) -> str:
         rates = sorted({group.rate for group in self.groups})
@@ -109,8 +115,15 @@ def recipe_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recipe:
             raise InputError(
                 "the optimizer trains parameters that are not the model's: make it from model.parameters()."
             )
-        options = {key: _number(value) for key, value in given.items() if key != "params"}
-        _check_rate(options.get("lr"))
+        options = {key: value for key, value in given.items() if key != "params"}
+        for key, value in options.items():
+            if isinstance(value, torch.Tensor) and value.numel() == 1:
+                options[key] = value.item()
+        rate = options.get("lr")
+        if not isinstance(rate, int | float | np.number) or not 0 <= rate < math.inf:
+            raise InputError(
+                f"the optimizer's learning rate is {rate!r}: give one that is finite and not negative."
+            )
         if known:
             groups.append(Group(known, options))
     if not groups:
@@ -123,28 +136,3 @@ def recipe_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recipe:
             "(as after a warm-up)."
         )
     return Recipe(type(optimizer), tuple(groups))
-
-
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
-
-
-def _check_rate(rate: Any) -> None:
-    if not isinstance(rate, int | float | np.number) or not 0 <= rate < math.inf:
-        raise InputError(
-            f"the optimizer's learning rate is {rate!r}: give one that is finite and not negative."
-        )
-
-
-def _with_rate(group: Group, rate: float) -> Group:
-    return Group(group.names, {**group.options, "lr": rate})
-
-
-def _split(groups: Iterable[Group], factors: Mapping[str, float]) -> Iterable[Group]:
-    """Every group in parts of one factor each."""
-    for group in groups:
-        by_factor: dict[float, list[str]] = {}
-        for name in group.names:
-            by_factor.setdefault(factors.get(name, 1.0), []).append(name)
-        for factor, names in by_factor.items():
-            yield Group(tuple(names), {**group.options, "lr": group.rate * factor})

@@ -2,11 +2,16 @@
 
 Counted and not timed, so that the same model is looked at in the same way on every machine, and treated networks in
 the same way as the given one. A core makes about 10^10 multiplications in a second.
+
+Layers of a few hundred units are done before a second thread has begun, and on a machine with other work threads
+then wait for each other: a step of a small network takes up to fifty times longer with two threads than with one.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +22,10 @@ from foretrain.doctor.setup.case import Setup
 
 STEP_PASSES = 3  # passes forwards that one step of training is worth
 _FEWEST = 16  # samples
+_WORTH = (
+    1e8  # multiplications of one layer in a step, from which on threads pay: some milliseconds of one core
+)
+_STEP_SAMPLES = 128  # in a step, where all data are taken
 
 
 @dataclass(frozen=True)
@@ -67,3 +76,21 @@ def _steps(given: tuple[Any, ...], x: Tensor) -> int:
     """Samples times steps in time of what a recurrent layer is given."""
     values = given[0] if given else x
     return values.numel() // values.shape[-1] if isinstance(values, Tensor) else len(x)
+
+
+@contextmanager
+def suited_threads(setup: Setup) -> Iterator[None]:
+    """One thread for torch and numpy inside, unless a layer is large enough to be shared; afterwards as before."""
+    samples = min(setup.batch_size or _STEP_SAMPLES, len(setup.task.x))
+    if samples * work_of(setup).largest >= _WORTH:
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)

@@ -10,6 +10,7 @@ stands in the place of the curvature.
 
 The curvature changes while a network learns, and small initial weights let it grow at once. So the recommended rate
 starts from half the largest stable one and is lowered where a short real training ends clearly better for it.
+Trainings that weigh two networks, or two kinds of data, against each other are each at the rate that suits it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from torch import Tensor
 from foretrain.compare.plateau.rates import Descent
 from foretrain.compare.task import Task
 from foretrain.doctor.kernels.tangent import Tangent
-from foretrain.doctor.setup import Case
+from foretrain.doctor.setup import Case, Setup
 from foretrain.doctor.setup.recipe import Recipe
-from foretrain.doctor.setup.work import affordable_samples
-from foretrain.doctor.trials.trial import Trial, best_of
+from foretrain.doctor.setup.work import affordable_samples, suited_threads
+from foretrain.doctor.trials.trial import Trial, best_of, trial
 from foretrain.support.seeds import torch_generator
 
 _SHARE = 0.5  # of the largest stable rate: there one step takes the steepest direction to its minimum
@@ -41,6 +42,10 @@ _ACCURACY = 0.005  # of the top eigenvalue, relative
 _MOST_PRODUCTS = 100
 _PASSES = 200.0  # forwards, that some thirty products are worth
 _WORK = 2e12  # multiplications: a minute or two of one core
+FASTER = 10.0  # times fewer steps for the same loss: "much slower than it could be"
+LEARNED = 0.1  # of the loss of the best constant: a training that ends below has nothing to complain of
+_WEIGHED_STEPS = 200
+_WEIGHED_SAMPLES = 1024  # so few that they are learned by heart would hide an uneven scale
 
 
 @dataclass(frozen=True)
@@ -98,10 +103,21 @@ def edge(case: Case) -> Edge:
     """Of descent with the rates that are used, by Lanczos with products of the Jacobian: no matrix is formed."""
     recipe = case.recipe
     if not recipe.is_descent:
-        return Edge(np.nan, np.nan, recipe.rate, _no_edge(recipe.kind.__name__), case=case)
+        reason = (
+            f"{recipe.kind.__name__} rescales every gradient by its own history, which a fresh optimizer does not "
+            "have, so that no eigenvalue of the present network bounds its rate"
+        )
+        return Edge(np.nan, np.nan, recipe.rate, reason, case=case)
     key = ("edge", _proportions(recipe))
     if key not in case.setup.known:
-        case.setup.known[key] = _measured(case)
+        nesterov = bool(recipe.groups[0].options.get("nesterov", False))
+        limit = Descent(recipe.rates, recipe.momentum, nesterov).largest_stable
+        batches = list(_batches(case))
+        tops, products = zip(*(_top(case, task) for task in batches))
+        values = np.array(tops)
+        product = float(np.sum(values**2) / np.sum(values)) if values.any() else 0.0
+        samples = sum(len(task.x) for task in batches)
+        case.setup.known[key] = Edge(product, limit, recipe.rate, "", sum(products), samples)
     found: Edge = case.setup.known[key]
     return replace(found, product=found.product * recipe.rate / found.rate, rate=recipe.rate, case=case)
 
@@ -113,27 +129,40 @@ def _proportions(recipe: Recipe) -> tuple[Any, ...]:
     return recipe.kind, recipe.is_descent, recipe.momentum, nesterov, rates
 
 
-def _measured(case: Case) -> Edge:
-    recipe = case.recipe
-    nesterov = bool(recipe.groups[0].options.get("nesterov", False))
-    limit = Descent(recipe.rates, recipe.momentum, nesterov).largest_stable
-    found = [_top(case, task) for task in _batches(case)]
-    tops = np.array([top for top, _ in found])
-    product = float(np.sum(tops**2) / np.sum(tops)) if tops.any() else 0.0
-    samples = sum(len(task.x) for task in _batches(case))
-    return Edge(product, limit, recipe.rate, "", sum(count for _, count in found), samples)
+def as_given(setup: Setup) -> Trial:
+    """A training at the rate that is used."""
+    return trial(setup, _WEIGHED_STEPS, _WEIGHED_SAMPLES)
+
+
+def at_its_best(setup: Setup) -> Trial:
+    """A training at the recommended rate; other optimizers adapt by themselves."""
+    if not setup.recipe.is_descent:
+        return as_given(setup)
+    factor = edge(Case(setup)).recommended / setup.recipe.rate
+    return as_given(setup.with_recipe(setup.recipe.scaled(factor)))
+
+
+def with_chosen_rate(setup: Setup) -> Setup:
+    """With descent at the recommended rate, where the doctor chooses it; ratios of rates stay as they are."""
+    if not (setup.recipe.chosen and setup.recipe.is_descent):
+        return setup
+    with suited_threads(setup):
+        rate = edge(Case(setup)).recommended
+    # Where no weight moves any output there is no edge, and any rate does as little.
+    factor = rate / setup.recipe.rate if 0 < rate < math.inf else 1.0
+    return setup.with_recipe(setup.recipe.scaled(factor))
+
+
+def speed_up(given: Trial, better: Trial) -> float:
+    """How many times fewer steps the better one needs for the same loss."""
+    if not better.end < given.end:
+        return 1.0
+    return given.steps / max(1, better.steps_to(given.end))
 
 
 def rate_code(factor: float) -> str:
     """Python that multiplies all learning rates."""
     return f'for group in optimizer.param_groups:\n    group["lr"] *= {factor:g}'
-
-
-def _no_edge(name: str) -> str:
-    return (
-        f"{name} rescales every gradient by its own history, which a fresh optimizer does not have, so that no "
-        "eigenvalue of the present network bounds its rate"
-    )
 
 
 def _batches(case: Case) -> Iterator[Task]:

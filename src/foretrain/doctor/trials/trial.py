@@ -1,4 +1,4 @@
-"""A short real training, by which a check weighs two ways against each other."""
+"""A short real training, by which a check weighs two ways against each other, and the loss of a constant."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import nn
 
 from foretrain.compare.task import Task
 from foretrain.doctor.setup import Case, Setup
+from foretrain.doctor.setup.intake import StepSum
 from foretrain.doctor.setup.work import STEP_PASSES, affordable_samples, work_of
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import integer, torch_generator
@@ -28,6 +29,7 @@ _END = 10  # steps over which the loss at the end is averaged
 _ALIKE = 0.05  # of the loss at the end: what is nearer is decided by rounding, and so by the processor
 _WORK = 5e11  # multiplications of one trial: ten to fifty seconds of one core
 _FEWEST_STEPS = 20
+_CONSTANT_ON = 256  # samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,3 +176,22 @@ def _first_best(trainings: Sequence[_Training], steps: int, first: int = 0) -> t
     enough = best.end + _ALIKE * abs(best.end)
     place = next(number for number, one in enumerate(trials) if one.end <= enough)
     return first + place, trials[place]
+
+
+def constant_loss(case: Case) -> float:
+    """A scale for what has been learned: of the mean target for squares, of zero outputs for other losses."""
+    task = case.chosen(_CONSTANT_ON)
+    with torch.no_grad():
+        outputs = case.model(task.x)
+    if is_regression(case):
+        return float(task.loss(task.y.mean(0, keepdim=True).expand_as(outputs), task.y))
+    return float(task.loss(torch.zeros_like(outputs), task.y))
+
+
+def is_regression(case: Case) -> bool:
+    """Whether squares of as many targets as outputs are learned."""
+    y = case.task.y
+    with torch.no_grad():
+        same = y.is_floating_point() and y.shape[1:] == case.model(case.task.x[:1]).shape[1:]
+    loss = case.task.loss
+    return same and (loss is nn.functional.mse_loss or isinstance(loss, nn.MSELoss | StepSum))
