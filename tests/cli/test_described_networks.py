@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 import foretrain as ft
-from foretrain.cli.networks import activation_of, network_of, widths_of
-from foretrain.cli.options import names_in, numbers_in, predicted_loss, spelt, whole_numbers_in
+from foretrain.cli.options import (
+    activation_of,
+    names_in,
+    network_of,
+    numbers_in,
+    predicted_loss,
+    spelt,
+    whole_numbers_in,
+    widths_of,
+)
 from foretrain.support.errors import InputError
 
 TANH = ft.activation("tanh")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretrain.cli.escape.model import answer_for_model
+from foretrain.cli.escape import answer_for_model
 from foretrain.cli.main import main
 from foretrain.support.answers.folder import write_folder
 from foretrain.support.answers.text import plain

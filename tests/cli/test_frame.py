@@ -48,8 +48,8 @@ def double(
     return Answer("The answer", [table, *([draw] if picture else [])], DATA, record, number != 17)
 
 
-DOUBLE = Command(double, examples=("foretrain double 2", "foretrain double 3 --json"), saves=True, draws=True)
-BARE = Command(double, examples=("foretrain double 2",))
+DOUBLE = Command(double, examples=("foretrain double 2", "foretrain double 3 --json"))
+BARE = Command(double, examples=("foretrain double 2",), saves=False, draws=False)
 
 
 def run(*arguments: object, command: Command = DOUBLE) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from foretrain.cli.frame import Command
-from foretrain.cli.networks import Settings, activation_of
+from foretrain.cli.options import Settings, activation_of
 from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
@@ -59,6 +59,4 @@ COMMAND = Command(
         "foretrain activation leaky_relu --set slope=0.2 --plot leaky.png",
         "foretrain activation act.py:mine --variance 1 --variance 10 --json",
     ),
-    saves=True,
-    draws=True,
 )

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from foretrain.cli.frame import Command, Seed
-from foretrain.cli.networks import ActivationName, Settings, activation_of
-from foretrain.cli.options import DataFile, Samples, inputs_in, spelt
+from foretrain.cli.options import ActivationName, DataFile, Samples, Settings, activation_of, inputs_in, spelt
 from foretrain.support.answers import Answer
 
 
@@ -60,6 +59,4 @@ COMMAND = Command(
         "foretrain advise relu --width 512 --depth 40 --n-out 10 --gamma 0.98",
         "foretrain advise tanh --width 64 --data data.npz --loss mse --json",
     ),
-    saves=True,
-    draws=True,
 )

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from foretrain.cli.frame import Command, Seed
-from foretrain.cli.networks import (
+from foretrain.cli.options import (
     BiasVariance,
+    DataFile,
     Depth,
+    Samples,
     SkipConnection,
     WeightVariance,
     Width,
     activation_of,
-    network_of,
-)
-from foretrain.cli.options import (
-    DataFile,
-    Samples,
     inputs_in,
     names_in,
+    network_of,
     numbers_in,
     predicted_loss,
     spelt,
@@ -146,7 +144,18 @@ def compare(
     given = {name: value for name, value in (training | common).items() if value is not None}
     if trained:
         task = _training_data(data)
-        networks, given = _prepared(networks, task, given)
+        if "loss" in given:
+            given["loss"] = predicted_loss(given["loss"])
+        for name in _INFINITE_ONLY if given.get("regime") == "finite" else ():
+            if name in given:
+                raise InputError(
+                    f"--{name} is for infinite width: leave it out with --regime finite, which is about the end of "
+                    "training on squared errors."
+                )
+        # One output for each column of the targets, or for the cross-entropy of numbered classes one for each class.
+        numbered = given.get("loss") == "cross_entropy" and task.y.shape[1] == 1
+        outputs = max(2, int(task.y.max()) + 1) if numbered else task.y.shape[1]
+        networks = [mlp.replace(n_out=outputs) for mlp in networks]
         return _compared(networks, task, {"trained": True, **given}, seed)
     if inputs is not None and data is not None:
         raise InputError("--inputs counts built-in ones and --data brings others: leave one out.")
@@ -176,19 +185,6 @@ def _refuse_misplaced(trained: bool, training: Mapping[str, Any], initial: Mappi
             raise InputError(f"--{name} is for {kind}: {advice} --trained.")
 
 
-def _prepared(
-    networks: Sequence[MLP], task: TrainingData, options: Mapping[str, Any]
-) -> tuple[list[MLP], dict[str, Any]]:
-    """Networks with as many outputs as the targets need, and the options of training as ``ft.compare`` takes them."""
-    given: dict[str, Any] = dict(options)
-    if "loss" in given:
-        given["loss"] = predicted_loss(given["loss"])
-    if given.get("regime") == "finite":
-        _refuse_infinite_only(given)
-    outputs = _outputs(task.y, given.get("loss"))
-    return [mlp.replace(n_out=outputs) for mlp in networks], given
-
-
 def _training_data(path: Path | None) -> TrainingData:
     """Of a data file with x, y and x_test, or the built-in example."""
     import numpy as np
@@ -205,22 +201,6 @@ def _training_data(path: Path | None) -> TrainingData:
     return TrainingData(x, y.reshape(len(y), -1), x_test)
 
 
-def _outputs(y: NDArray[Any], loss: str | None) -> int:
-    """One for each column of the targets, or for the cross-entropy of numbered classes one for each class."""
-    if loss == "cross_entropy" and y.shape[1] == 1:
-        return max(2, int(y.max()) + 1)
-    return int(y.shape[1])
-
-
-def _refuse_infinite_only(options: Mapping[str, Any]) -> None:
-    for name in _INFINITE_ONLY:
-        if name in options:
-            raise InputError(
-                f"--{name} is for infinite width: leave it out with --regime finite, which is about the end of "
-                "training on squared errors."
-            )
-
-
 COMMAND = Command(
     compare,
     examples=(
@@ -233,6 +213,4 @@ COMMAND = Command(
         "foretrain compare gelu --trained --data data.npz --time 200 --draws 200 --json",
         "foretrain compare relu --c-b 0.1 --c-w 1.8 --data data.npz --method conditional --save results",
     ),
-    saves=True,
-    draws=True,
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from foretrain.cli.frame import Command
-from foretrain.cli.networks import ActivationName, Settings, SkipConnection, Width, activation_of, widths_of
+from foretrain.cli.options import ActivationName, Settings, SkipConnection, Width, activation_of, widths_of
 from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError
 
@@ -64,7 +64,5 @@ COMMAND = Command(
         "foretrain critical tanh --gamma 0.6 --depth 12 --width 256 --tuned",
         "foretrain critical act.py:mine --plot phases.png --c-b-range 0 1 --c-w-range 0 4",
     ),
-    saves=True,
-    draws=True,
     aliases={"c_b": "--c-b-range", "c_w": "--c-w-range"},
 )

@@ -100,6 +100,4 @@ COMMAND = Command(
         "foretrain doctor model.py:make data.npz --checks initialisation,learning_rate --lr 0.1 --json",
         "foretrain doctor model.py:make data.npz --checkpoint weights.pt --save diagnosis --plot diagnosis.png",
     ),
-    saves=True,
-    draws=True,
 )

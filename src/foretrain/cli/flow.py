@@ -11,18 +11,21 @@ import typer
 from numpy.typing import NDArray
 
 from foretrain.cli.frame import Command
-from foretrain.cli.networks import (
+from foretrain.cli.options import (
     ActivationName,
     BiasVariance,
+    DataFile,
     Depth,
+    Samples,
     Settings,
     SkipConnection,
     WeightVariance,
     Width,
     activation_of,
+    names_in,
     network_of,
+    spelt,
 )
-from foretrain.cli.options import DataFile, Samples, names_in, spelt
 from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError
 
@@ -180,7 +183,5 @@ COMMAND = Command(
         "foretrain flow gelu --depth 10 --width 64 --data data.npz --quadruples '0,1,0,1' --json",
         "foretrain flow tanh --depth 20 --width 100 --inputs 1 --observables K,Theta,P,Q,R,S,T,U",
     ),
-    saves=True,
-    draws=True,
     aliases={"x": "--inputs"},
 )

@@ -12,9 +12,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -25,9 +25,6 @@ from foretrain.support.answers.text import show
 from foretrain.support.errors import ForetrainError, ForetrainWarning, InputError, on_the_command_line
 from foretrain.support.json_text import json_text
 
-if TYPE_CHECKING:
-    pass
-
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same numbers.")]
 
 
@@ -37,39 +34,30 @@ class Command:
 
     function: Callable[..., answers.Answer | answers.Result]
     examples: tuple[str, ...]
-    saves: bool = False
-    draws: bool = False
-    aliases: Mapping[str, str] = field(
-        default_factory=dict
-    )  # options by the names of other parameters in Python
+    saves: bool = True
+    draws: bool = True
+    aliases: Mapping[str, str] = field(default_factory=dict)  # options by names of other parameters in Python
 
 
 @dataclass(frozen=True)
 class _Options:
     """The options that the frame adds to a command; the names are those of the parameters."""
 
-    json: bool = False
-    save: Path | None = None
-    overwrite: bool = False
-    plot: Path | None = None
-    debug: bool = False
-
-
-_DECLARATIONS: dict[str, Any] = {
-    "json": Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")],
-    "save": Annotated[
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False
+    save: Annotated[
         Path | None,
         typer.Option(
             "--save", metavar="FOLDER", help="Write data (Zarr), answer and picture to this folder."
         ),
-    ],
-    "overwrite": Annotated[bool, typer.Option("--overwrite", help="Let --save replace an earlier answer.")],
-    "plot": Annotated[
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Let --save replace an earlier answer.")] = (
+        False
+    )
+    plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw the picture to this file: .png, .pdf or .svg."),
-    ],
-    "debug": Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")],
-}
+    ] = None
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
 
 
 def run(name: str, command: Command, arguments: Sequence[str]) -> int:
@@ -125,16 +113,8 @@ def _with_options(command: Command, spelling: Mapping[str, str]) -> Callable[...
     offered = {"json", "debug"}
     offered |= {"save", "overwrite"} if command.saves else set()
     offered |= {"plot"} if command.draws else set()
-    added = [
-        inspect.Parameter(
-            item.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=item.default,
-            annotation=_DECLARATIONS[item.name],
-        )
-        for item in fields(_Options)
-        if item.name in offered
-    ]
+    all_added = inspect.signature(_Options, eval_str=True).parameters.values()
+    added = [item.replace(kind=item.KEYWORD_ONLY) for item in all_added if item.name in offered]
 
     def entry(**values: Any) -> int:
         options = _Options(**{name: values.pop(name) for name in offered})

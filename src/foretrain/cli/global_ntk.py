@@ -134,6 +134,4 @@ COMMAND = Command(
         "foretrain global model.py:make data.npz --states hidden,cell --samples 8",
         'foretrain global model.py:make data.npz --parameters "cell.weight_ih*" --accuracy 0.01 --save answer',
     ),
-    saves=True,
-    draws=True,
 )

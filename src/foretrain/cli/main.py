@@ -1,7 +1,6 @@
 """The command ``foretrain``: finds the command that is asked for and imports nothing but that one.
 
-A room adds a command with a file of this package, or a package in it, that defines ``COMMAND``, and a line of the
-table below.
+A room adds a command with a file of this package that defines ``COMMAND``, and a line of the table below.
 """
 
 from __future__ import annotations

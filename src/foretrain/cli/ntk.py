@@ -203,7 +203,5 @@ COMMAND = Command(
         "foretrain ntk model.py:make data.npz -o kernel.zarr --trace --workers 8",
         "foretrain ntk model.py:make data.npz -o kernel.zarr --engine dask://scheduler:8786 --ridge 0.01 --test",
     ),
-    saves=True,
-    draws=True,
     aliases={"overwrite": "--anew", "store": "-o"},
 )

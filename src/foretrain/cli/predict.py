@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from foretrain.cli.frame import Command, Seed
-from foretrain.cli.networks import (
+from foretrain.cli.options import (
     ActivationName,
     BiasVariance,
     Depth,
@@ -19,8 +19,8 @@ from foretrain.cli.networks import (
     Width,
     activation_of,
     network_of,
+    spelt,
 )
-from foretrain.cli.options import spelt
 from foretrain.cli.prediction_task import task_from
 from foretrain.support.answers import Answer, Part
 
@@ -157,6 +157,4 @@ COMMAND = Command(
         "foretrain predict tanh --depth 2 --width 50 --regime finite --plot finite.png",
         "foretrain predict gelu --data data.npz --one-hot --plot predicted.png",
     ),
-    saves=True,
-    draws=True,
 )

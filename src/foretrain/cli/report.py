@@ -51,7 +51,12 @@ def report(
     """
     from foretrain.report.page import Patient, example_patients, write_page
 
-    _refuse(page, overwrite)
+    # What cannot be written is refused before the work.
+    if page.is_dir():
+        raise InputError(f"{page} is a folder: give --output the name of a file.")
+    refuse_unwritable(page)
+    if page.exists() and not overwrite:
+        raise InputError(f"{page} already exists: give --output another name, or add --overwrite.")
     bound = steps if verify else 0
     training: dict[str, Any] = {
         "loss": loss,
@@ -61,7 +66,13 @@ def report(
         "checkpoint": checkpoint,
     }
     if example:
-        _refuse_of_own(model, [*training.values(), momentum or None])
+        if model is not None:
+            raise InputError("--example is of two built-in networks: leave out the model and the data.")
+        if any(value is not None for value in (*training.values(), momentum or None)):
+            raise InputError(
+                "--example is of two built-in networks with optimizers of their own: leave out --loss, --optimizer, "
+                "--lr, --momentum, --batch-size and --checkpoint."
+            )
         patients: list[Patient] = example_patients(bound, seed)
         title = title or "Two built-in networks"
     elif model is None or data is None:
@@ -90,26 +101,6 @@ def _answer(page: Path, patients: Sequence[Patient], size: int) -> Answer:
     return Answer("", texts, record={"page": str(page), "bytes": size, "networks": networks})
 
 
-def _refuse_of_own(model: str | None, training: Sequence[object]) -> None:
-    """The built-in networks bring their data, loss and optimizer."""
-    if model is not None:
-        raise InputError("--example is of two built-in networks: leave out the model and the data.")
-    if any(value is not None for value in training):
-        raise InputError(
-            "--example is of two built-in networks with optimizers of their own: leave out --loss, --optimizer, "
-            "--lr, --momentum, --batch-size and --checkpoint."
-        )
-
-
-def _refuse(page: Path, overwrite: bool) -> None:
-    """What cannot be written is refused before the work."""
-    if page.is_dir():
-        raise InputError(f"{page} is a folder: give --output the name of a file.")
-    refuse_unwritable(page)
-    if page.exists() and not overwrite:
-        raise InputError(f"{page} already exists: give --output another name, or add --overwrite.")
-
-
 COMMAND = Command(
     report,
     examples=(
@@ -118,4 +109,6 @@ COMMAND = Command(
         "foretrain report model.py:make data.npz --optimizer adam --lr 0.001 --batch-size 64 --steps 400",
         "foretrain report model.py:make data.npz --no-verify --overwrite",
     ),
+    saves=False,
+    draws=False,
 )

@@ -57,7 +57,10 @@ def reproduce(
     chosen = registry.names() if run_all else tuple(dict.fromkeys(names or ()))
     experiments = [registry.get(name) for name in chosen]
     if not experiments:
-        _refuse_without_experiments(paper_scale=paper_scale, keep=keep, workers=workers)
+        options = {"--paper-scale": paper_scale, "--keep": keep is not None, "--workers": workers is not None}
+        useless = " and ".join(name for name, is_given in options.items() if is_given)
+        if useless:
+            raise InputError(f"there is nothing to run with {useless}: name experiments, or add --all.")
         return _list()
     if keep is not None:
         refuse_unwritable(keep.expanduser())
@@ -88,29 +91,20 @@ def _several(names: Sequence[str], scale: Scale, seed: int, keep: Path | None, w
     return replace(answer, parts=parts, record={**answer.document(), "page": str(page)})
 
 
-def _refuse_without_experiments(*, paper_scale: bool, keep: Path | None, workers: int | None) -> None:
-    given = {"--paper-scale": paper_scale, "--keep": keep is not None, "--workers": workers is not None}
-    told = " and ".join(name for name, is_given in given.items() if is_given)
-    if told:
-        raise InputError(f"there is nothing to run with {told}: name experiments, or add --all.")
+def _say(sentence: str) -> None:
+    print(f"foretrain: {sentence}", file=sys.stderr, flush=True)
 
 
 def _list() -> Answer:
     entries = [registry.get(name) for name in registry.names()]
     facts = ("name", "title", "source", "seconds", "resumable")
     record = [{key: getattr(entry, key) for key in facts} for entry in entries]
-    rows = [(entry.name, entry.title, entry.source, _about(entry.seconds)) for entry in entries]
+    rows = []
+    for entry in entries:
+        about = f"{entry.seconds:.0f} s" if entry.seconds < 60 else f"{entry.seconds / 60:.0f} min"
+        rows.append((entry.name, entry.title, entry.source, about))
     table = Table(("name", "what it shows", "source", "takes about"), rows)
     return Answer("", [table], record={"experiments": record})
-
-
-def _say(sentence: str) -> None:
-    print(f"foretrain: {sentence}", file=sys.stderr, flush=True)
-
-
-def _about(seconds: float) -> str:
-    """The time at quick scale, roughly."""
-    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
 
 
 COMMAND = Command(
@@ -121,6 +115,4 @@ COMMAND = Command(
         "foretrain reproduce metric-fluctuations --paper-scale --save results",
         "foretrain reproduce --all --keep report",
     ),
-    saves=True,
-    draws=True,
 )

@@ -130,6 +130,4 @@ COMMAND = Command(
         "foretrain sweep --example --dry-run",
         "foretrain sweep mine.toml -o mine.sweep --engine dask://192.168.0.7:8786 --plot mine.png",
     ),
-    saves=True,
-    draws=True,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrain.cli.frame import Command, Seed
-from foretrain.cli.networks import Settings, activation_of
-from foretrain.cli.options import Loss, names_in, numbers_in, whole_numbers_in
+from foretrain.cli.model_inputs import as_inputs, check_takes, model_from
+from foretrain.cli.options import Loss, Settings, activation_of, names_in, numbers_in, whole_numbers_in
 from foretrain.support.answers import Answer, Figure, Part, Table
 from foretrain.support.errors import InputError
 
@@ -99,8 +100,6 @@ def escape(
     if model is not None:
         if name is not None or any(option is not None for option in described):
             raise InputError("--model brings its own network: leave the activation and its scales out.")
-        from foretrain.cli.escape.model import answer_for_model
-
         given: dict[str, Any] = {key: value for key, value in trained.items() if value is not None}
         return answer_for_model(model, data, lr, threshold=threshold, seed=seed, **given)
     if name is None:
@@ -110,11 +109,18 @@ def escape(
             "--data, --loss, --batch-size, --share, --train-steps and --runs go with --model: add it."
         )
     from foretrain.saddle import classify
+    from foretrain.saddle.escape.entry import METHODS
 
     found = classify(activation_of(name, settings))
     if lr is not None and not 0 < lr < math.inf:
         raise InputError(f"--lr is {lr}: give a positive learning rate.")
-    chosen = _methods(methods, found)
+    # The first correction exists inside the four classes only.
+    asked = {str(method) for method in METHODS if method != "corrected" or found.letter != "outside"}
+    if methods is not None:
+        asked = {*names_in("--methods", methods)}
+        if not asked <= {*METHODS}:
+            raise InputError(f"--methods is {methods!r}: choose from {', '.join(METHODS)}.")
+    chosen = [method for method in METHODS if method in asked]
     task = {
         "width": 64 if width is None else width,
         "beta": 1.0 if beta is None else beta,
@@ -133,18 +139,6 @@ def escape(
         "others": 1.0 if others is None else others,
     }
     return _many_networks(found, grid, chosen, task, lr)
-
-
-def _methods(text: str | None, found: SaddleClass) -> list[Method]:
-    """The methods asked for, or all; the first correction exists inside the four classes only."""
-    from foretrain.saddle.escape.entry import METHODS
-
-    if text is not None:
-        asked = set(names_in("--methods", text))
-        if not asked <= set(METHODS):
-            raise InputError(f"--methods is {text!r}: choose from {', '.join(METHODS)}.")
-        return [method for method in METHODS if method in asked]
-    return [method for method in METHODS if method != "corrected" or found.letter != "outside"]
 
 
 def _one_network(
@@ -228,6 +222,56 @@ def _answer(
     )
 
 
+def answer_for_model(
+    model: str,
+    data: Path | None,
+    lr: float | None,
+    *,
+    batch: int | None = None,
+    loss: str | None = None,
+    threshold: float | None = None,
+    share: float = 0.5,
+    train_steps: int = 20_000,
+    runs: int = 2,
+    seed: int = 0,
+) -> Answer:
+    """Predict the plateau of ``model.py:make`` on its data, advise, and train the given and the rescaled network.
+
+    ``train_steps`` bounds real descent; 0: predict only.
+    """
+    from foretrain.compare.plateau import plateau
+    from foretrain.support.loading import load_data
+
+    if data is None:
+        raise InputError(
+            "--model needs --data FILE.npz with x and y: the plateau depends on what is learned."
+        )
+    if lr is None:
+        raise InputError("--model needs --lr, the learning rate: the plateau is told in steps.")
+    if train_steps < 0:
+        raise InputError(f"--train-steps is {train_steps}: give 0 (do not train) or more.")
+    if runs < 1:
+        raise InputError(f"--runs is {runs}: give 1 or more.")
+    if threshold is not None and not threshold > 0:
+        raise InputError(f"--threshold is {threshold:g}: give a positive loss, which training can reach.")
+    samples, network = load_data(data), model_from(model, seed)
+    x = as_inputs(samples.x, network)
+    check_takes(network, x[:2])
+    found = plateau(
+        network,
+        x,
+        samples.y,
+        lr=lr,
+        loss=loss,
+        batch_size=batch,
+        threshold=threshold,
+        share=share,
+    )
+    trained = found.verify(runs=runs, max_steps=train_steps, seed=seed) if train_steps else None
+    answer = (trained or found).answer()
+    return replace(answer, record={**(answer.record or {}), "learning_rate": lr, "seed": seed})
+
+
 COMMAND = Command(
     escape,
     examples=(
@@ -236,6 +280,4 @@ COMMAND = Command(
         "foretrain escape tanh --scales 0.03,0.05,0.07,0.09 --save plateau",
         "foretrain escape --model model.py:make --data data.npz --lr 0.05 --batch-size 64 --plot plateau.png",
     ),
-    saves=True,
-    draws=True,
 )
