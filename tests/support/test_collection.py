@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from foretrain.support.collection import without_collection
+from foretrain.support.memory import without_collection
 
 
 def test_off_inside_and_on_again_after_an_error():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from foretrain.support.errors import InputError, NotEnoughMemoryError
@@ -64,6 +66,21 @@ def parse_bytes(text: str, origin: str) -> int:
     prefix = match["prefix"].lower()
     unit = _BINARY_UNITS[prefix] if match["binary"] else _UNITS[prefix]
     return int(float(match["number"]) * unit)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Without Python's search for reference cycles inside, as it was before afterwards. Also decorates functions.
+
+    For when many small objects are made: a search takes long with torch.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _control_group_headrooms(

@@ -9,7 +9,7 @@ import torch
 from foretrain.experiments import Result, Scale
 from foretrain.experiments.saddle_escape import trajectory as experiment
 from foretrain.training.gradient_flow import Problem, gaussian_sample, scaled_he
-from foretrain.training.gradient_flow.passes import mean_losses
+from foretrain.training.gradient_flow.networks import mean_losses
 
 TINY = experiment.Plan(8, 4, 4096, experiment.Descent(8, 4, 4.0, 64, 100, 8))
 

@@ -29,7 +29,7 @@ from foretrain.training.gradient_flow import (
     snapshots,
     trajectory,
 )
-from foretrain.training.gradient_flow.passes import loss_and_gradients
+from foretrain.training.gradient_flow.networks import loss_and_gradients
 
 BETAS = (1.0, 0.4)
 

@@ -26,7 +26,7 @@ from foretrain.training.gradient_flow import (
     trajectory,
 )
 from foretrain.training.gradient_flow.integration import population_field
-from foretrain.training.gradient_flow.passes import loss_and_gradients
+from foretrain.training.gradient_flow.networks import loss_and_gradients
 
 FINE = Integration(rtol=1e-9)
 

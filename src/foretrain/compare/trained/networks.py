@@ -21,7 +21,7 @@ from foretrain.compare.ensembles import Parameters, draw_parameters
 from foretrain.compare.torch_activation import torch_activation
 from foretrain.support.seeds import spawn_some
 from foretrain.theory.architecture import MLP, FloatArray
-from foretrain.training.gradient_flow.nonlinearity import Nonlinearity
+from foretrain.training.gradient_flow.problem import Nonlinearity
 
 SignalAndSlope = Callable[[Tensor], tuple[Tensor, Tensor]]
 

@@ -27,7 +27,7 @@ from foretrain.empirical.tangent_kernel.capture import BlockCapture, Key, backwa
 from foretrain.empirical.tangent_kernel.factors import Factor, Gradients
 from foretrain.empirical.tangent_kernel.planning import GraphChangedError, Plan, Planner, routes
 from foretrain.empirical.tangent_kernel.routes import Job, Route
-from foretrain.support.collection import without_collection
+from foretrain.support.memory import without_collection
 from foretrain.support.progress import track
 
 Computed = TypeVar("Computed")

@@ -1,4 +1,4 @@
-"""Training data in npz files: ``x``, ``y`` and optionally ``x_test``, ``y_test``."""
+"""Training data in npz files, ``x``, ``y`` and optionally ``x_test``, ``y_test``; and handwritten digits."""
 
 from __future__ import annotations
 
@@ -6,30 +6,19 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from foretrain.support.errors import FileError, ForetrainError, InputError
+from foretrain.support.errors import FileError, ForetrainError, InputError, NotSupportedError
 from foretrain.support.memory import require_memory
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _NAMES = ("x", "y", "x_test", "y_test")
-
-
-@dataclass(frozen=True, repr=False)
-class Data:
-    """Inputs and targets, samples first; test inputs may come without targets (to be predicted)."""
-
-    x: Array
-    y: Array
-    x_test: Array | None = None
-    y_test: Array | None = None
-
-    def __repr__(self) -> str:
-        return _shapes(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,13 +31,15 @@ class Samples:
     y_test: Array | None = None
 
     def __repr__(self) -> str:
-        return _shapes(self)
+        arrays = ((name, array) for name, array in vars(self).items() if array is not None)
+        return f"{type(self).__name__}({', '.join(f'{name} {array.shape}' for name, array in arrays)})"
 
 
-def _shapes(held: Data | Samples) -> str:
-    """Names and shapes of what there is."""
-    arrays = ((name, array) for name, array in vars(held).items() if array is not None)
-    return f"{type(held).__name__}({', '.join(f'{name} {array.shape}' for name, array in arrays)})"
+@dataclass(frozen=True, repr=False)
+class Data(Samples):
+    """Inputs and targets, samples first; test inputs may come without targets (to be predicted)."""
+
+    y: Array
 
 
 def load_inputs(path: str | Path) -> Array:
@@ -162,3 +153,22 @@ def _check_pairs(source: Path, arrays: Mapping[str, Array]) -> None:
                 f"in {source} a sample of {test} has shape {arrays[test].shape[1:]} but one of {training} "
                 f"{arrays[training].shape[1:]}: give both the same shape."
             )
+
+
+class Digits(NamedTuple):
+    """1797 images of 8 x 8 pixels (image, pixel) with values from 0 to 16, and the digits they show."""
+
+    images: NDArray[np.float64]
+    labels: NDArray[np.int64]
+
+
+def handwritten_digits() -> Digits:
+    """The handwritten digits of scikit-learn, all of them; it is asked for only here."""
+    try:
+        source = import_module("sklearn.datasets")
+    except ImportError as error:
+        raise NotSupportedError(
+            "this needs the handwritten digits of scikit-learn: install it with `pip install scikit-learn`."
+        ) from error
+    images, labels = source.load_digits(return_X_y=True)
+    return Digits(np.asarray(images, dtype=np.float64), np.asarray(labels, dtype=np.int64))

@@ -14,7 +14,13 @@ descent takes hundreds of thousands of steps. Many networks flow at once, each b
 ``gradient_flow``       the flow of any torch model on its own data, until a time or an event
 """
 
-from foretrain.training.gradient_flow.escape import escape
+from foretrain.training.gradient_flow.escape import (
+    EscapeObservable,
+    alignment_observable,
+    amplitude_observable,
+    escape,
+    loss_observable,
+)
 from foretrain.training.gradient_flow.integration import Integration
 from foretrain.training.gradient_flow.model_flow import ModelFlow, gradient_flow
 from foretrain.training.gradient_flow.networks import (
@@ -24,12 +30,6 @@ from foretrain.training.gradient_flow.networks import (
     given_networks,
     joined,
     scaled_he,
-)
-from foretrain.training.gradient_flow.observables import (
-    EscapeObservable,
-    alignment_observable,
-    amplitude_observable,
-    loss_observable,
 )
 from foretrain.training.gradient_flow.problem import Problem
 from foretrain.training.gradient_flow.samples import Sample, gaussian_sample, given_sample, hermite_sample

@@ -13,8 +13,7 @@ from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
 from foretrain.training.gradient_flow.flows import Flows, method_named
 from foretrain.training.gradient_flow.methods import Evaluation, Field, State, Tolerance
-from foretrain.training.gradient_flow.networks import Networks
-from foretrain.training.gradient_flow.passes import bytes_per_network, loss_and_gradients
+from foretrain.training.gradient_flow.networks import Networks, bytes_per_network, loss_and_gradients
 from foretrain.training.gradient_flow.problem import Metric, Problem
 from foretrain.training.gradient_flow.samples import Sample, gaussian_sample
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from foretrain.support.errors import InputError
-from foretrain.training.gradient_flow.networks import Networks, Weights
-from foretrain.training.gradient_flow.passes import forward
+from foretrain.training.gradient_flow.networks import Networks, Weights, forward
 from foretrain.training.gradient_flow.problem import Metric, Problem
 from foretrain.training.gradient_flow.samples import Sample, gaussian_sample
 from foretrain.training.gradient_flow.snapshots import Snapshots, operator_norms

@@ -22,8 +22,7 @@ from foretrain.training.gradient_flow.integration import (
     population_field,
     prepared_sample,
 )
-from foretrain.training.gradient_flow.networks import Networks, Weights, amplitudes
-from foretrain.training.gradient_flow.passes import mean_losses
+from foretrain.training.gradient_flow.networks import Networks, Weights, amplitudes, mean_losses
 from foretrain.training.gradient_flow.problem import Metric, Problem
 from foretrain.training.gradient_flow.samples import Sample
 

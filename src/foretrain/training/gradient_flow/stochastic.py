@@ -16,8 +16,12 @@ from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, spawn, torch_generator
 from foretrain.training.gradient_flow.integration import Integration, prepared_sample
 from foretrain.training.gradient_flow.methods import State, picked
-from foretrain.training.gradient_flow.networks import Networks
-from foretrain.training.gradient_flow.passes import bytes_per_network, loss_and_gradients, mean_losses
+from foretrain.training.gradient_flow.networks import (
+    Networks,
+    bytes_per_network,
+    loss_and_gradients,
+    mean_losses,
+)
 from foretrain.training.gradient_flow.problem import Metric, Problem
 from foretrain.training.gradient_flow.samples import Sample
 

@@ -6,8 +6,13 @@
 """
 
 from foretrain.empirical.imbalance import observe_imbalance
-from foretrain.training.observables.global_state import core_cosine, global_ntk_rank, mode_alignment
-from foretrain.training.observables.kernels import fields, ntk_shares
+from foretrain.training.observables.kernels import (
+    core_cosine,
+    fields,
+    global_ntk_rank,
+    mode_alignment,
+    ntk_shares,
+)
 from foretrain.training.observables.progress import gradient_norm, learning_rate, loss, weight_spectra
 from foretrain.training.observables.registry import Observable, names, register
 

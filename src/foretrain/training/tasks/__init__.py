@@ -5,8 +5,7 @@
 ``GaussianSequences``   random sequences for attention; ``AttentionBlock`` with or without ``FourierFeatures``
 """
 
-from foretrain.training.tasks.attention import AttentionBlock, FourierFeatures, GlobalState
-from foretrain.training.tasks.gaussian_sequences import GaussianSequences
+from foretrain.training.tasks.attention import AttentionBlock, FourierFeatures, GaussianSequences, GlobalState
 from foretrain.training.tasks.memory_pro import MemoryPro
 from foretrain.training.tasks.recurrent import Recurrent, xavier
 from foretrain.training.tasks.student_teacher import StudentTeacher
