@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from foretrain.empirical.global_ntk import global_ntk
 from foretrain.empirical.global_ntk.readout import find_readout
 from foretrain.empirical.kernel_analysis.block_lanczos import BlockKrylov
-from foretrain.empirical.kernel_operator import NTKOperator, ntk_operator
+from foretrain.empirical.kernel_operator import ntk_operator
 from foretrain.empirical.target_modes import TargetModes, target_modes
 from foretrain.support.answers import Answer, Figure, Result, Table, labelled, log, picked
 from foretrain.support.errors import InputError, NotSupportedError, unknown_name
@@ -170,8 +170,15 @@ def predict_modes(
     task = _Task(misfit, target, np.array(budgets), shrink, tolerance)
     course = _course(kernel.linear_operator().matmat, task)
     initial = target.shares(misfit)
-    by_parameter = _by_parameter(kernel, target)
+    squares: dict[str, list[float]] = {}  # |J* m|^2 of every mode, parameter by parameter
+    for vector in target.vectors:
+        for name, gradient in kernel.gradient(vector).items():
+            squares.setdefault(name, []).append(float(gradient.double().square().sum()))
+    by_parameter = {name: np.array(parts) for name, parts in squares.items()}
     rates = shrink * _summed(by_parameter)
+    proxy = proxy_product(model, x, target.matrix.shape)
+    unknown = np.full((len(target.values), len(budgets)), np.nan)  # where the model has no core V V* (x) R R*
+    proxy_flow = unknown if proxy is None else _course(proxy, task).flow
     with np.errstate(divide="ignore"):  # a mode that no parameter reaches never halves
         half_time = np.log(2) / rates
     return ModePrediction(
@@ -183,7 +190,7 @@ def predict_modes(
             "linearised": course.descent,
             "flow": course.flow,
             "rayleigh": initial[:, None] * np.exp(-np.outer(rates, task.budgets)),
-            "proxy": _proxy_flow(model, x, task),
+            "proxy": proxy_flow,
         },
         by_parameter=by_parameter,
         half_time=half_time,
@@ -266,25 +273,8 @@ def _change(found: Array, before: Array) -> float:
     return float(np.max(moved, initial=0.0))
 
 
-def _by_parameter(kernel: NTKOperator, target: TargetModes) -> Mapping[str, Array]:
-    """|J* m|^2 of every mode, parameter by parameter."""
-    found: dict[str, list[float]] = {}
-    for vector in target.vectors:
-        for name, gradient in kernel.gradient(vector).items():
-            found.setdefault(name, []).append(float(gradient.double().square().sum()))
-    return {name: np.array(parts) for name, parts in found.items()}
-
-
 def _summed(parts: Mapping[str, Array]) -> Array:
     return np.asarray(np.sum(list(parts.values()), axis=0))
-
-
-def _proxy_flow(model: nn.Module, x: Any, task: _Task) -> Array:
-    """By flow under V V* (x) R R* and the readout's own term; nan where the model has no such core."""
-    product = proxy_product(model, x, task.target.matrix.shape)
-    if product is None:
-        return np.full((len(task.target.values), len(task.budgets)), np.nan)
-    return _course(product, task).flow
 
 
 def proxy_product(model: nn.Module, x: Any, shape: tuple[int, int]) -> Product | None:

@@ -247,7 +247,11 @@ class NetworkPoints:
     def _hessian_product(self, weights: Array, along: Values) -> Values:
         """Σ_α c_α d²z_α/dθdθ v."""
         vector = torch.as_tensor(weights).reshape(self.batch.count, self.wires).to(self._like)
-        return hessian_product(self.linear, self.batch, vector, along)
+        with differentiable_often(), torch.enable_grad():
+            total = (self.linear.rows(self.batch) * vector).sum()
+            steps = {name: value[None] for name, value in along.items()}
+            found = curvature_along(total, self.linear.parameters, steps)
+        return {name: value[0].detach() for name, value in found.items()}
 
 
 def _numpy(values: Tensor) -> Array:
@@ -304,13 +308,3 @@ def right_way(linear: Linearised, batch: Batch) -> Way:
         "second derivatives of this network, by several ways of torch, are missing or disagree: an operation of it "
         "cannot be differentiated twice; write it with plain torch operations."
     )
-
-
-def hessian_product(linear: Linearised, batch: Batch, weights: Tensor, along: Values) -> Values:
-    """Σ_α c_α d²z_α/dθdθ v, for weights (samples, outputs)."""
-    with differentiable_often(), torch.enable_grad():
-        total = (linear.rows(batch) * weights).sum()
-        found = curvature_along(
-            total, linear.parameters, {name: value[None] for name, value in along.items()}
-        )
-    return {name: value[0].detach() for name, value in found.items()}

@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,7 +113,12 @@ def tune_block(
     >>> out = lambda z: 0.9 * z + tuned.xi * branch(z)
     """
     _check_gamma(gamma)
-    _check_signal(z)
+    if not isinstance(z, torch.Tensor) or not z.is_floating_point():
+        raise InputError("z must be a torch tensor of real numbers: what enters the block, batch first.")
+    if z.numel() == 0 or not torch.isfinite(z).all() or not z.any():
+        raise InputError(
+            "z is empty, zero or not finite: give signals such as the block sees in the network."
+        )
     if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 2:
         raise InputError(f"`draws` is {draws!r}: give 2 or more, so that there is a standard error.")
     make = _maker(block)
@@ -137,9 +141,19 @@ def tune_block(
 
 def _moments(make: Factory, z: torch.Tensor, seed: Seed) -> tuple[float, float]:
     """G_RR and G_Rz of one draw of the parameters."""
-    with _own_randomness(z.device, seed), torch.no_grad():
+    # Initialisation and dropout draw from torch's global state; here from ``seed``, and the state is put back, that
+    # of all devices of the kind, because torch.manual_seed seeds them all.
+    kind = "cuda" if z.device.type == "cpu" else z.device.type
+    devices = range(torch.get_device_module(kind).device_count())
+    with torch.random.fork_rng(devices, device_type=kind), torch.no_grad():
+        torch.manual_seed(integer(seed))
         module = make()
-        _check_fits(module, z)
+        for name, own in module.named_parameters():
+            if own.is_floating_point() and (own.dtype, own.device) != (z.dtype, z.device):
+                raise InputError(
+                    f"z is {z.dtype} on {z.device}, but parameter {name} of the block is {own.dtype} on "
+                    f"{own.device}: convert one of them."
+                )
         # A copy, because modules that work in place would change z.
         with explained(z, module.parameters(), "z"):
             out = module(z.detach().clone())
@@ -156,42 +170,41 @@ def _jackknife(moments: Array, G_zz: float, gamma: float) -> float:
     return float(np.sqrt((count - 1) * scales.var()))
 
 
-@contextmanager
-def _own_randomness(device: torch.device, seed: Seed) -> Iterator[None]:
-    """Initialisation and dropout draw from torch's global state; here from ``seed``, and the state is put back."""
-    kind = "cuda" if device.type == "cpu" else device.type
-    # All devices of the kind, because torch.manual_seed seeds them all.
-    devices = range(torch.get_device_module(kind).device_count())
-    with torch.random.fork_rng(devices, device_type=kind):
-        torch.manual_seed(integer(seed))
-        yield
-
-
 def _maker(block: nn.Module | Factory) -> Factory:
     """A function that gives the block with freshly drawn parameters."""
-    if isinstance(block, nn.Module):
-        _refuse_what_cannot_be_redrawn(block)
-        return lambda: _redrawn(block)
     if not callable(block):
         raise InputError(f"the block is {block!r}: give a torch module or a function that makes one.")
 
-    def make() -> nn.Module:
-        module = block()
-        if not isinstance(module, nn.Module):
-            raise InputError(f"the function gave {type(module).__name__}: it must return a torch module.")
+    if not isinstance(block, nn.Module):
+
+        def make() -> nn.Module:
+            module = block()
+            if not isinstance(module, nn.Module):
+                raise InputError(f"the function gave {type(module).__name__}: it must return a torch module.")
+            return module
+
+        return make
+    missing = [
+        f"{name or 'the block itself'} ({type(part).__name__})"
+        for name, part in _drawn(block)
+        if _reset_of(part) is None
+    ]
+    if missing:
+        raise NotSupportedError(
+            f"{', '.join(missing)} holds parameters but has no reset_parameters(): pass a function that makes a "
+            "freshly initialised block, such as tune_block(lambda: MyBlock(64), z, gamma)."
+        )
+
+    def redraw() -> nn.Module:
+        module = copy.deepcopy(block)
+        # Children first: what a parent's own reset says about them is the last word.
+        for part in reversed([part for _, part in _drawn(module)]):
+            reset = _reset_of(part)
+            if reset is not None:
+                reset()
         return module
 
-    return make
-
-
-def _redrawn(block: nn.Module) -> nn.Module:
-    module = copy.deepcopy(block)
-    # Children first: what a parent's own reset says about them is the last word.
-    for part in reversed([part for _, part in _drawn(module)]):
-        reset = _reset_of(part)
-        if reset is not None:
-            reset()
-    return module
+    return redraw
 
 
 def _drawn(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -209,43 +222,12 @@ def _reset_of(part: nn.Module) -> Callable[[], object] | None:
     return None
 
 
-def _refuse_what_cannot_be_redrawn(block: nn.Module) -> None:
-    missing = [
-        f"{name or 'the block itself'} ({type(part).__name__})"
-        for name, part in _drawn(block)
-        if _reset_of(part) is None
-    ]
-    if missing:
-        raise NotSupportedError(
-            f"{', '.join(missing)} holds parameters but has no reset_parameters(): pass a function that makes a "
-            "freshly initialised block, such as tune_block(lambda: MyBlock(64), z, gamma)."
-        )
-
-
 def _check_gamma(gamma: float) -> float:
     if not -1 < gamma < 1:
         raise InputError(
             f"`gamma` is {gamma!r}: give a number between -1 and 1; at 1 no xi keeps the signal."
         )
     return float(gamma)
-
-
-def _check_signal(z: torch.Tensor) -> None:
-    if not isinstance(z, torch.Tensor) or not z.is_floating_point():
-        raise InputError("z must be a torch tensor of real numbers: what enters the block, batch first.")
-    if z.numel() == 0 or not torch.isfinite(z).all() or not z.any():
-        raise InputError(
-            "z is empty, zero or not finite: give signals such as the block sees in the network."
-        )
-
-
-def _check_fits(module: nn.Module, z: torch.Tensor) -> None:
-    for name, parameter in module.named_parameters():
-        if parameter.is_floating_point() and (parameter.dtype, parameter.device) != (z.dtype, z.device):
-            raise InputError(
-                f"z is {z.dtype} on {z.device}, but parameter {name} of the block is {parameter.dtype} on "
-                f"{parameter.device}: convert one of them."
-            )
 
 
 def _check_output(out: object, z: torch.Tensor) -> None:

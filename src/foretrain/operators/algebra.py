@@ -155,7 +155,8 @@ def compose(*operators: Operator) -> Operator:
     first, last = operators[0], operators[-1]
     factor, parts = 1.0, list[Operator]()
     for operator in operators:
-        outer, inner = _without_factor(operator)
+        terms = _terms(operator)
+        outer, inner = terms[0] if len(terms) == 1 else (1.0, operator)
         factor *= outer
         parts += inner.factors if isinstance(inner, Composition) else [inner]
     if any(isinstance(part, Zero) for part in parts):
@@ -261,11 +262,6 @@ def _adjoint_closed(terms: Sequence[Term]) -> bool:
         return False
     adjoints = [(factor, term.adjoint()) for factor, term in terms]
     return Counter((c, id(term)) for c, term in adjoints) == Counter((c, id(term)) for c, term in terms)
-
-
-def _without_factor(operator: Operator) -> Term:
-    terms = _terms(operator)
-    return terms[0] if len(terms) == 1 else (1.0, operator)
 
 
 def _terms(operator: Operator) -> Sequence[Term]:

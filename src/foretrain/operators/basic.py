@@ -95,7 +95,13 @@ class DenseMatrix(Operator):
             )
         matrix = matrix.detach()
         if (symmetric or positive) and target == domain:
-            matrix = _mean_with_transpose(matrix)
+            allowed = _ROUNDING * torch.finfo(matrix.dtype).eps * matrix.abs().max()
+            if bool((matrix - matrix.T).abs().max() > allowed):
+                raise InputError(
+                    "a matrix declared symmetric or positive must equal its transpose: symmetrise it with "
+                    "(M + M.T) / 2."
+                )
+            matrix = (matrix + matrix.T) / 2
         super().__init__(
             domain,
             target,
@@ -272,13 +278,3 @@ def from_scipy(
         positive=positive,
         best_block=_CHEAP_BLOCK,
     )
-
-
-def _mean_with_transpose(matrix: Tensor) -> Tensor:
-    """(M + M^T) / 2 for a matrix that misses its transpose by rounding at most."""
-    allowed = _ROUNDING * torch.finfo(matrix.dtype).eps * matrix.abs().max()
-    if bool((matrix - matrix.T).abs().max() > allowed):
-        raise InputError(
-            "a matrix declared symmetric or positive must equal its transpose: symmetrise it with (M + M.T) / 2."
-        )
-    return (matrix + matrix.T) / 2

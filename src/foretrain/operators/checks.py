@@ -58,11 +58,6 @@ def check(operator: Operator, *, tolerance: float | None = None, seed: Seed = 0)
         else None,
         negativity=_negative_share(operator, inside) if operator.positive else None,
     )
-    _raise_first_failure(found, allowed)
-    return found
-
-
-def _raise_first_failure(found: OperatorCheck, allowed: float) -> None:
     failures = {
         "batching": "a product changes with the vectors beside it in a block: the function must treat rows alone",
         "linearity": "the operator is not linear: A(au + bv) differs from a Au + b Av",
@@ -74,6 +69,7 @@ def _raise_first_failure(found: OperatorCheck, allowed: float) -> None:
         value = getattr(found, name)
         if value is not None and not value <= allowed:
             raise InputError(f"{sentence} (relative size {value:.2g}, allowed {allowed:.2g}).")
+    return found
 
 
 def _distance(found: Tensor, expected: Tensor) -> float:

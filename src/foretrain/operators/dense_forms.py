@@ -10,7 +10,7 @@ from torch import Tensor
 
 from foretrain.operators.flat_blocks import basis_rows
 from foretrain.operators.operator import Operator
-from foretrain.operators.spaces import Space, SumSpace, VectorSpace
+from foretrain.operators.spaces import Space, SumSpace
 from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 
@@ -24,7 +24,14 @@ def dense(operator: Operator) -> Tensor:
     rows, columns = operator.shape
     by_rows = rows < columns and operator.has_adjoint
     count = rows if by_rows else columns
-    _require_room(operator, count)
+    block = min(operator.best_block, count) * (rows + columns)
+    available = torch.cuda.mem_get_info(operator.device)[0] if operator.device.type == "cuda" else None
+    require_memory(
+        (rows * columns + block) * torch.finfo(operator.dtype).bits // 8,
+        f"the dense form of {rows} × {columns} numbers",
+        "use products, partial traces or top_modes, or restrict the operator first",
+        available=available,
+    )
     matrix = torch.empty(rows, columns, dtype=operator.dtype, device=operator.device)
     starts = range(0, count, operator.best_block)
     for start in track(starts, "products for the dense form"):
@@ -48,13 +55,14 @@ def to_xarray(operator: Operator) -> xarray.DataArray:
     coordinates: dict[str, Any] = {}
     shape: list[int] = []
     for space in (operator.codomain, operator.domain):
-        names, sizes = _dims(space)
+        axes = space.axes if isinstance(space, Space) else [("entry", space.size)]
+        names = [name for name, _ in axes]
         fresh = [_fresh_name(name, [*dims, *names[:i]]) for i, name in enumerate(names)]
         if isinstance(space, SumSpace):
             members = np.repeat(space.names, [member.size for member in space.members.values()])
             coordinates[_fresh_name("member", [*coordinates])] = (fresh[0], members)
         dims += fresh
-        shape += sizes
+        shape += [size for _, size in axes]
     values = dense(operator).cpu().numpy().reshape(shape)
     return xarray.DataArray(values, dims=dims, coords=coordinates)
 
@@ -81,25 +89,6 @@ def linear_operator(operator: Operator) -> scipy.sparse.linalg.LinearOperator:
         rmatmat=backward,
         dtype=np.dtype(kind),
     )
-
-
-def _require_room(operator: Operator, products: int) -> None:
-    rows, columns = operator.shape
-    block = min(operator.best_block, products) * (rows + columns)
-    needed = (rows * columns + block) * torch.finfo(operator.dtype).bits // 8
-    available = torch.cuda.mem_get_info(operator.device)[0] if operator.device.type == "cuda" else None
-    require_memory(
-        needed,
-        f"the dense form of {rows} × {columns} numbers",
-        "use products, partial traces or top_modes, or restrict the operator first",
-        available=available,
-    )
-
-
-def _dims(space: VectorSpace) -> tuple[list[str], list[int]]:
-    if isinstance(space, Space):
-        return list(space.names), list(space.shape)
-    return ["entry"], [space.size]
 
 
 def _fresh_name(name: str, taken: list[str]) -> str:

@@ -56,9 +56,6 @@ class LinearMap(Result):
         self.symmetric = symmetric or positive
         self.best_block = best_block
         self.flops = 2.0 * self.domain.size * self.codomain.size
-        self._check_declarations()
-
-    def _check_declarations(self) -> None:
         if self.dtype not in _DTYPES:
             raise NotSupportedError(
                 f"an operator in {self.dtype} is not offered: use torch.float64 or torch.float32."
@@ -133,30 +130,25 @@ class LinearMap(Result):
                 f"a flat block of {source.describe()} has shape (k, {source.size}), "
                 f"but this one has shape {tuple(flat.shape)}."
             )
-        self._check_kind(flat)
+        if flat.dtype != self.dtype or flat.device != self.device:
+            raise InputError(
+                f"the operator works in {self.dtype} on {self.device}, but the vector is {flat.dtype} on "
+                f"{flat.device}: convert it with tensor_like(operator, vector)."
+            )
         if not flat.shape[0]:
             return flat.new_empty(0, target.size)
         products = []
         for part in torch.split(flat.detach(), self.best_block):
-            product = function(part)
-            self._check_product(product, (part.shape[0], target.size))
+            product: Any = function(part)
+            shape = part.shape[0], target.size
+            found = (tuple(product.shape), product.dtype) if isinstance(product, Tensor) else type(product)
+            if found != (shape, self.dtype):
+                raise InputError(
+                    f"the function behind this {type(self).__name__} must return a tensor of shape {shape} and "
+                    f"{self.dtype}, but it returned {found}: k flat vectors go in, k flat vectors come out."
+                )
             products.append(product.detach())
         return products[0] if len(products) == 1 else torch.cat(products)
-
-    def _check_kind(self, tensor: Tensor) -> None:
-        if tensor.dtype != self.dtype or tensor.device != self.device:
-            raise InputError(
-                f"the operator works in {self.dtype} on {self.device}, but the vector is {tensor.dtype} on "
-                f"{tensor.device}: convert it with tensor_like(operator, vector)."
-            )
-
-    def _check_product(self, product: Any, shape: tuple[int, int]) -> None:
-        found = (tuple(product.shape), product.dtype) if isinstance(product, Tensor) else type(product)
-        if found != (shape, self.dtype):
-            raise InputError(
-                f"the function behind this {type(self).__name__} must return a tensor of shape {shape} and "
-                f"{self.dtype}, but it returned {found}: k flat vectors go in, k flat vectors come out."
-            )
 
     def _flat_vector(self, vector: Vector, space: VectorSpace) -> Tensor:
         return space.flatten(adopt(self, vector, space))

@@ -70,18 +70,14 @@ def _indices(source: VectorSpace, target: VectorSpace) -> Tensor:
         if set(source.axes) == set(target.axes):
             order = [source.position(name) for name in target.names]
             return torch.arange(source.size).reshape(source.shape).permute(order).reshape(-1)
-        _check_common_axes(source, target)
+        # Reading the flat form anew must not move an axis that both spaces have.
+        for name in set(source.names) & set(target.names):
+            if (source[name], _stride(source, name)) != (target[name], _stride(target, name)):
+                raise InputError(
+                    f"{source.describe()} cannot be read as {target.describe()}: axis {name!r} would not stay the "
+                    "same axis; bring the axes into the same order first."
+                )
     return torch.arange(source.size)
-
-
-def _check_common_axes(source: Space, target: Space) -> None:
-    """Reading the flat form anew must not move an axis that both spaces have."""
-    for name in set(source.names) & set(target.names):
-        if (source[name], _stride(source, name)) != (target[name], _stride(target, name)):
-            raise InputError(
-                f"{source.describe()} cannot be read as {target.describe()}: axis {name!r} would not stay the "
-                "same axis; bring the axes into the same order first."
-            )
 
 
 def _stride(space: Space, name: str) -> int:

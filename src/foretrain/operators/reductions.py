@@ -240,7 +240,8 @@ def partial_trace(
         raise InputError(f"`accuracy` is {accuracy!r}, but it is a positive relative error such as 0.01.")
     if set(names) == set(operator.domain.plain("a partial trace").names):
         return _full_trace(operator, normalize, method, accuracy, probes, seed)
-    if method == "exact" or (method == "auto" and probes is None and _small(operator, names)):
+    small = _traced_dimension(operator, names) <= _ALWAYS_EXACT_TRACED or operator.size <= _ALWAYS_EXACT_SIZE
+    if method == "exact" or (method == "auto" and probes is None and small):
         return PartialTrace(operator, names, normalize=normalize)
     count = probes if probes is not None else _probes_needed(operator, names, accuracy, seed)
     if count is not None:
@@ -293,10 +294,6 @@ def _probes_needed(operator: Operator, over: tuple[str, ...], accuracy: float, s
             return count
         count = max(count + 1, ceil(min(1.1 * count * (error / accuracy) ** 2, 2.0**62)))
     return None
-
-
-def _small(operator: Operator, over: tuple[str, ...]) -> bool:
-    return _traced_dimension(operator, over) <= _ALWAYS_EXACT_TRACED or operator.size <= _ALWAYS_EXACT_SIZE
 
 
 def _checked_axes(operator: Operator, over: str | Iterable[str]) -> tuple[str, ...]:

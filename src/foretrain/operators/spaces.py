@@ -137,9 +137,10 @@ class Space(VectorSpace):
         tensor = _as_tensor(vector, self)
         if tuple(tensor.shape) in (self.shape, (self.size,)):
             return tensor.reshape(1, self.size)
+        is_block = tensor.ndim and tuple(tensor.shape[1:]) in (self.shape, (self.size,))
         raise InputError(
-            f"a vector of {self.describe()} has shape {self.shape} or, flat, ({self.size},), "
-            f"but this one has shape {tuple(tensor.shape)}{self._block_hint(tensor)}."
+            f"a vector of {self.describe()} has shape {self.shape} or, flat, ({self.size},), but this one has shape "
+            f"{tuple(tensor.shape)}{': use matmat for a block of vectors' if is_block else ''}."
         )
 
     def flatten_block(self, block: Vector) -> Tensor:
@@ -160,10 +161,6 @@ class Space(VectorSpace):
     def describe(self) -> str:
         """The axes with their sizes."""
         return f"({', '.join(f'{name} {size}' for name, size in self.axes)})"
-
-    def _block_hint(self, tensor: Tensor) -> str:
-        is_block = tensor.ndim and tuple(tensor.shape[1:]) in (self.shape, (self.size,))
-        return ": use matmat for a block of vectors" if is_block else ""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Space) and self.axes == other.axes

@@ -128,7 +128,8 @@ def _selection(space: Space, indices: Indices, **kind: Any) -> Operator:
     for position, (name, size) in enumerate(space.axes):
         kept = _kept_indices(name, size, indices[name]) if name in indices else torch.arange(size)
         grid = grid.index_select(position, kept)
-        if not _is_number(indices.get(name)):
+        index = indices.get(name, slice(None))
+        if isinstance(index, slice) or np.ndim(index):  # a number drops its axis
             axes.append((name, len(kept)))
     if tuple(axes) == space.axes and torch.equal(grid.reshape(-1), torch.arange(space.size)):
         return Identity(space, **kind)
@@ -144,7 +145,11 @@ def _kept_indices(name: str, size: int, index: Any) -> Tensor:
             raise InputError(
                 f"{name}={index!r} does not choose indices: give a number, a slice, a list of numbers or a mask."
             )
-        kept = _from_mask(name, size, given) if given.dtype.kind == "b" else given.astype(np.int64)
+        if given.dtype.kind == "b" and len(given) != size:
+            raise InputError(
+                f"the mask for axis {name!r} has length {len(given)}, but the axis has size {size}."
+            )
+        kept = np.flatnonzero(given) if given.dtype.kind == "b" else given.astype(np.int64)
     if not len(kept):
         raise InputError(f"{name}={index!r} keeps no index of the axis: keep at least one.")
     if kept.min() < -size or kept.max() >= size:
@@ -153,13 +158,3 @@ def _kept_indices(name: str, size: int, index: Any) -> Tensor:
     if len(np.unique(kept)) < len(kept):
         raise InputError(f"{name}={index!r} keeps an index twice: keep each index at most once.")
     return torch.as_tensor(kept)
-
-
-def _from_mask(name: str, size: int, mask: Any) -> Any:
-    if len(mask) != size:
-        raise InputError(f"the mask for axis {name!r} has length {len(mask)}, but the axis has size {size}.")
-    return np.flatnonzero(mask)
-
-
-def _is_number(index: Any) -> bool:
-    return index is not None and not isinstance(index, slice) and np.ndim(index) == 0

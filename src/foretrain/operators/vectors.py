@@ -65,7 +65,13 @@ def _convert(
             )
         return {name: _convert(space[name], part, dtype, device) for name, part in value.items()}
     if _is_labelled(value):
-        value = _in_axis_order(space, value)
+        plain = space.plain("a labelled array")
+        if set(value.dims) != set(plain.names):
+            raise InputError(
+                f"the labelled array has the dims {tuple(value.dims)}, but the space has the axes {plain.names}: "
+                "rename or select dims until they agree."
+            )
+        value = value.transpose(*plain.names).values
     tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(_numbers(value))
     if tensor.is_complex():
         raise NotSupportedError("complex vectors are not offered: give real and imaginary part separately.")
@@ -85,13 +91,3 @@ def _is_labelled(value: Any) -> bool:
     """Whether a value is an xarray array; it cannot be one unless xarray has been imported."""
     xarray = sys.modules.get("xarray")
     return xarray is not None and isinstance(value, xarray.DataArray)
-
-
-def _in_axis_order(space: VectorSpace, value: Any) -> Any:
-    plain = space.plain("a labelled array")
-    if set(value.dims) != set(plain.names):
-        raise InputError(
-            f"the labelled array has the dims {tuple(value.dims)}, but the space has the axes {plain.names}: "
-            "rename or select dims until they agree."
-        )
-    return value.transpose(*plain.names).values

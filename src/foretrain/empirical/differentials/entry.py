@@ -8,22 +8,27 @@ from operator import index
 from typing import Any, TypedDict, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretrain.empirical.differentials.autodiff import BACKWARD, Directions, derivative, gradients_of_changes
-from foretrain.empirical.differentials.chain_route import ROUTE, as_stack
-from foretrain.empirical.differentials.layered import Stack
+from foretrain.empirical.differentials.layered import Rates as LayerRates
+from foretrain.empirical.differentials.layered import Stack, with_derivatives
 from foretrain.empirical.differentials.layered_tensors import LayeredDifferentials
 from foretrain.empirical.differentials.result import Differential, SecondDifferentials, by_index
+from foretrain.empirical.fields.chain import Chain
+from foretrain.empirical.fields.recognition import find_chain
 from foretrain.empirical.kernel_operator.passes import Linearised
 from foretrain.empirical.models.batches import as_batch
 from foretrain.empirical.models.model import Output, unchanged
 from foretrain.empirical.models.parameters import Rates
 from foretrain.empirical.tangent_kernel.entry import prepare
-from foretrain.support.errors import InputError, unknown_name
-from foretrain.support.memory import require_memory
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
+from foretrain.support.memory import available_bytes, require_memory
 
 _WAY_OUT = "name fewer `samples=` or `outputs=`"
+_LAYERED = "layer by layer"  # the route of chains
+_COPIES = 8  # of the changes of fields of all layers
+_SHARE = 0.4  # of the available memory
 
 
 class Options(TypedDict, total=False):
@@ -96,7 +101,7 @@ class Preparation:
         """dH."""
         self._require(3, self.directions.legs)
         if self.stack is not None:
-            return self._labelled("dntk", LayeredDifferentials(self.stack).first()[0], ROUTE)
+            return self._labelled("dntk", LayeredDifferentials(self.stack).first()[0], _LAYERED)
         return self._labelled("dntk", *derivative(self.directions, 2))
 
     def ddntk(self) -> SecondDifferentials:
@@ -107,7 +112,7 @@ class Preparation:
             layered = LayeredDifferentials(self.stack)
             third, second = layered.third()[0], layered.second()[0]
             return SecondDifferentials(
-                self._labelled("dd_I", third, ROUTE), self._labelled("dd_II", second, ROUTE)
+                self._labelled("dd_I", third, _LAYERED), self._labelled("dd_II", second, _LAYERED)
             )
         first = self._labelled("dd_I", *derivative(self.directions, 3))
         changes = gradients_of_changes(self.directions)
@@ -121,7 +126,7 @@ class Preparation:
     def _labelled(self, name: str, joint: Tensor, route: str) -> Differential:
         """From one axis of legs for every index; those of a stack have the output first."""
         samples, outputs = len(self.samples), tuple(self.directions.linear.outputs)
-        if route == ROUTE:
+        if route == _LAYERED:
             split = joint.view((len(outputs), samples) * joint.ndim)
             places = [axis for i in range(joint.ndim) for axis in (2 * i + 1, 2 * i)]
             joint = split.permute(places).reshape(joint.shape)
@@ -159,8 +164,48 @@ def prepared(model: Any, x: Any, **options: Unpack[Options]) -> Preparation:
     linear = Linearised(replace(engine.model, channels_last=False), engine.parameters, engine.outputs)
     directions = Directions(linear, batch, engine.rates, engine.memory.passes)
     notes = kink_notes(linear.rows(batch.pick([0])))
-    stack = as_stack(getattr(model, "_orig_mod", model), directions)
+    stack = _as_stack(getattr(model, "_orig_mod", model), directions)
     return Preparation(directions, stack, tuple(chosen), notes)
+
+
+def _as_stack(model: Any, directions: Directions) -> Stack | None:
+    """A chain of linear layers and elementwise activations, found out by running it, as a stack of one network.
+
+    None if it is no chain that ends in a linear layer, or its fields do not fit, or an output is named twice: to a
+    stack all outputs have weights of their own.
+    """
+    x = directions.batch.arguments
+    if not isinstance(model, nn.Module) or not isinstance(x, Tensor) or x.ndim != 2 or directions.batch.axis:
+        return None
+    outputs = directions.linear.outputs
+    if directions.linear.model.output is not None or len(set(outputs)) < len(outputs):
+        return None
+    try:
+        chain = find_chain(model, x)
+        plain = chain.depth > 1 and torch.equal(chain.u(chain.depth), chain.v(chain.depth))
+        needed = _COPIES * chain.x.element_size() * directions.legs**2 * sum(chain.widths[1:-1])
+        if not plain or needed >= _SHARE * available_bytes():
+            return None
+        derivatives = [_derivatives(chain, number) for number in range(1, chain.depth)]
+    except (InputError, NotSupportedError, RuntimeError):
+        return None
+    last = chain.layer(chain.depth).weight[list(outputs)]
+    known = {id(value): directions.rates[name] for name, value in directions.linear.parameters.items()}
+    return Stack(
+        signals=[chain.u(number)[None] for number in range(chain.depth)],
+        derivatives=derivatives,
+        weights=[*(chain.layer(number).weight[None] for number in range(2, chain.depth)), last[None]],
+        rates=[
+            LayerRates(known.get(id(layer.module.weight), 0.0), known.get(id(layer.module.bias), 0.0))
+            for layer in chain.layers
+        ],
+    )
+
+
+def _derivatives(chain: Chain, number: int) -> tuple[Tensor, Tensor, Tensor]:
+    """σ', σ'', σ''' at the preactivations of a layer, as one network."""
+    _, one, two, three = with_derivatives(lambda v: chain.activate(number, v), chain.v(number))
+    return one[None], two[None], three[None]
 
 
 def _chosen_samples(samples: Sequence[int] | None, count: int) -> list[int]:

@@ -129,7 +129,8 @@ class _Step:
         """q_ac;x = δ_{i_a i_c} c σ_c σ'_x + W σ'' 𝓗_xc, at x of the sample of a: (networks, a, c, x)."""
         legs, samples = self.same.shape[-1], self.samples
         at_sample = _at_equal_samples(torch.ones_like(self.push[:, ::samples, ::samples]), samples)
-        signal = _spread(self.signal, legs)[:, None]  # σ_jc at every x = (j, δ)
+        # σ_jc of gradients c at every x = (j, δ)
+        signal = self.signal.repeat(1, legs // samples, 1).repeat_interleave(samples, dim=2)[:, None]
         own = (
             self.rates.weight * self.same[..., None] * (at_sample * self.slope[:, None])[:, :, None] * signal
         )
@@ -149,12 +150,6 @@ def _first_layer(stack: Stack) -> LayerDifferentials:
 def _legs(values: Tensor) -> Tensor:
     """(networks, samples, n) as (networks, legs)."""
     return values.mT.flatten(1)
-
-
-def _spread(signal: Tensor, legs: int) -> Tensor:
-    """σ_jc of gradients c at legs x = (j, any sample): (networks, legs c, legs x)."""
-    samples = signal.shape[1]
-    return signal.repeat(1, legs // samples, 1).repeat_interleave(samples, dim=2)
 
 
 def _at_equal_samples(weight: Tensor, samples: int) -> Tensor:

@@ -58,7 +58,8 @@ def stack_of_models(models: Sequence[Any], x: Any, **options: Unpack[Options]) -
                 "linear layer and names no output twice: use dntk and ddntk for each model."
             )
         stacks.append(stack)
-    if len({_shape(stack) for stack in stacks}) != 1:
+    shapes = {(*(tuple(weight.shape) for weight in stack.weights), *stack.rates) for stack in stacks}
+    if len(shapes) != 1:
         raise InputError("models must be a list of networks with equal layers and equal learning rates.")
     return Stack(
         signals=[torch.cat(values) for values in zip(*(stack.signals for stack in stacks))],
@@ -69,10 +70,6 @@ def stack_of_models(models: Sequence[Any], x: Any, **options: Unpack[Options]) -
         weights=[torch.cat(values) for values in zip(*(stack.weights for stack in stacks))],
         rates=stacks[0].rates,
     )
-
-
-def _shape(stack: Stack) -> tuple[Any, ...]:
-    return (*(tuple(weight.shape) for weight in stack.weights), *stack.rates)
 
 
 def _check(weights: Sequence[Tensor], biases: Sequence[Tensor] | None, x: Tensor, rates: Any) -> None:

@@ -67,8 +67,9 @@ def rank_bounds(kernel: GlobalNTK, err: Any, tolerance: float) -> RankBounds:
     )
     err = kernel._flat_vector(err, kernel.domain)
     change = kernel.apply(err)
-    temporal = _eigenvalues(kernel.temporal(method="exact").dense())
-    spatial = _eigenvalues(kernel.spatial(method="exact").dense())
+    # In double precision, because ranks need it.
+    reduced = kernel.temporal(method="exact"), kernel.spatial(method="exact")
+    temporal, spatial = (torch.linalg.eigvalsh(view.dense().double()) for view in reduced)
     largest = max(float(temporal.max()) * units, float(spatial.max()) * places)
     try:
         rows: Tensor | None = kernel.site_rows()
@@ -79,25 +80,14 @@ def rank_bounds(kernel: GlobalNTK, err: Any, tolerance: float) -> RankBounds:
     decrease = max(float((err.double() * change.double()).sum()), rounding)
     floor = tolerance * largest * decrease
     return RankBounds(
-        change=int((_singular_values(change.view(places, units)) ** 2 > floor).sum()),
+        change=int((torch.linalg.svdvals(change.view(places, units).double()) ** 2 > floor).sum()),
         temporal=_count(temporal, tolerance),
         spatial=_count(spatial, tolerance),
-        sites=None if rows is None else _count(_singular_values(rows), tolerance),
+        sites=None if rows is None else _count(torch.linalg.svdvals(rows.double()), tolerance),
         columns=None if rows is None else rows.shape[1],
         separable=rows is not None and _is_separable(kernel, rows, units),
         tolerance=tolerance,
     )
-
-
-def _eigenvalues(kernel: Tensor) -> Tensor:
-    """In double precision, because ranks need it."""
-    found: Tensor = torch.linalg.eigvalsh(kernel.double())
-    return found
-
-
-def _singular_values(matrix: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.svdvals(matrix.double())
-    return found
 
 
 def _count(values: Tensor, tolerance: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -141,12 +142,8 @@ class NTKOperator(AnyKernel):
         """The same for scipy: flat float64 vectors, columns side by side; products have the model's precision."""
         from scipy.sparse.linalg import LinearOperator
 
-        def forward(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            return self._numpy(vectors, self._columns, self.first)
-
-        def backward(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            return self._numpy(vectors, self.first, self._columns)
-
+        forward = partial(self._numpy, source=self._columns, target=self.first)
+        backward = partial(self._numpy, source=self.first, target=self._columns)
         return LinearOperator(
             self.shape,
             matvec=forward,

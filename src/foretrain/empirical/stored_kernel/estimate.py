@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from threading import Event, Thread
 from types import TracebackType
 from typing import Any, Self
@@ -37,14 +38,14 @@ class Estimate:
     def __post_init__(self) -> None:
         self._left = set(self.tiles)
         for tile in self._left:
-            self._pairs_left[self._on_diagonal(tile)] += self._size(tile)
+            self._pairs_left[self.grid.on_diagonal(tile)] += prod(self.grid.shape(tile))
 
     def add(self, tile: Tile, record: Mapping[str, Any]) -> None:
         """A tile is finished."""
         if tile not in self._left:
             return
         self._left.remove(tile)
-        kind, size = self._on_diagonal(tile), self._size(tile)
+        kind, size = self.grid.on_diagonal(tile), prod(self.grid.shape(tile))
         self._pairs[kind] += size
         self._pairs_left[kind] -= size
         self._seconds[kind] += record["seconds"]
@@ -64,13 +65,6 @@ class Estimate:
         per_sample = self._sample_seconds / self._samples if self._samples else 0.0
         chunks = per_sample * max(0.0, self.samples - self._samples) if self._left else 0.0
         return (tiles + chunks) / max(self.workers, len(self._seen))
-
-    def _on_diagonal(self, tile: Tile) -> bool:
-        return self.grid.symmetric and tile[0] == tile[1]
-
-    def _size(self, tile: Tile) -> float:
-        first, second = self.grid.shape(tile)
-        return float(first * second)
 
 
 def samples_to_run(grid: Grid, cut: Iterable[Strip], missing: set[Tile], workers: int) -> float:

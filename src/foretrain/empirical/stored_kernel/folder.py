@@ -121,7 +121,7 @@ class Folder:
 
     def record(self, tile: Tile) -> dict[str, Any]:
         """What was noted of a tile when it was finished."""
-        needed = _NOTED | (_NOTED_ON_DIAGONAL if self._on_diagonal(tile) else set())
+        needed = _NOTED | (_NOTED_ON_DIAGONAL if self.layout.grid.on_diagonal(tile) else set())
         try:
             found = json.loads(self.record_path(tile).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -163,7 +163,7 @@ class Folder:
 
     def files(self, tile: Tile) -> list[Path]:
         """The file of a tile, and that of its mirror image."""
-        mirror = self.layout.grid.symmetric and not self._on_diagonal(tile)
+        mirror = self.layout.grid.symmetric and tile[0] != tile[1]
         return [self.file(tile), *([self.file((tile[1], tile[0]))] if mirror else [])]
 
     def file(self, tile: Tile) -> Path:
@@ -205,9 +205,6 @@ class Folder:
         run = Run(self, uuid.uuid4().hex)
         run.claims.mkdir(parents=True)
         return run
-
-    def _on_diagonal(self, tile: Tile) -> bool:
-        return self.layout.grid.symmetric and tile[0] == tile[1]
 
     def _is_intact(self, tile: Tile) -> bool:
         try:

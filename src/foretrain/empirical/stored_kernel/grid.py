@@ -57,6 +57,10 @@ class Grid:
         """Samples of a tile along both sides."""
         return len(self.chunk(0, tile[0])), len(self.chunk(1, tile[1]))
 
+    def on_diagonal(self, tile: Tile) -> bool:
+        """Whether a tile holds the kernel of some samples with themselves."""
+        return self.symmetric and tile[0] == tile[1]
+
     def first_column(self, row: int) -> int:
         """The first tile of a row that is computed."""
         return row if self.symmetric else 0

@@ -160,7 +160,7 @@ class Worker:
                     self._finish(tile, right)
 
     def _finish(self, tile: Tile, right: Factors) -> None:
-        on_diagonal = self._grid.symmetric and tile[0] == tile[1]
+        on_diagonal = self._grid.on_diagonal(tile)
         left = right if on_diagonal else self._chunks.of(0, tile[0])
         self._run.require_going_on()
         layers: dict[str, float] = {}

@@ -39,19 +39,10 @@ class _Products(Collector):
         self.inputs = together.to(dtype) if together.is_floating_point() else together
         self.dtype = dtype
         self.positions = [values.shape[-1] for values in found]
-
-    @property
-    def is_table(self) -> bool:
-        """Whether the source is a table of vectors that are looked up."""
-        return isinstance(self._sites[0], Table)
-
-    @property
-    def site(self) -> Site:
-        """Sizes, for the choice of a way."""
-        if self.is_table:
-            return Site(1, self.shape[0], self.shape[1], sum(self.positions), is_table=True)
-        groups, _, p, positions = self.inputs.shape
-        return Site(groups, p, prod(self.shape) // (groups * p), positions)
+        self.is_table = isinstance(self._sites[0], Table)  # of vectors that are looked up
+        groups, p = (1, self.shape[0]) if self.is_table else (self.inputs.shape[0], self.inputs.shape[2])
+        q = prod(self.shape) // (groups * p)
+        self.site = Site(groups, p, q, sum(self.positions), self.is_table)  # sizes, for the choice of a way
 
     def _filled(self, found: Sequence[Tensor | None]) -> list[Tensor]:
         """Zeros where no gradient arrives."""
@@ -137,20 +128,11 @@ class FormedGradients(_Products, GradientCollector):
     ) -> None:
         super().__init__(tape, source, samples, outputs, dtype)
         if not self.is_table:
-            self.inputs = self.inputs.transpose(
-                2, 3
-            ).contiguous()  # (groups, samples, T, p): products run faster
+            # (groups, samples, T, p): products run faster.
+            self.inputs = self.inputs.transpose(2, 3).contiguous()
         self._with_bias = with_bias
         self._values: Tensor | None = None
         self.bias: Tensor | None = None
-
-    @property
-    def site(self) -> Site:
-        """Sizes, for the choice of a way."""
-        if self.is_table:
-            return super().site
-        groups, _, positions, p = self.inputs.shape
-        return Site(groups, p, prod(self.shape) // (groups * p), positions)
 
     def take(self, output: int, gradients: Sequence[Tensor | None]) -> None:
         """Form the gradients of an output."""

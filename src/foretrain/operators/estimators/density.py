@@ -84,14 +84,22 @@ def spectral_density(
     """
     counted = Counted(op)
     base, price = (counted, 1) if op.symmetric else (squared(counted), 2)
-    depth = _checked_depth(depth, counted.size)
+    if isinstance(depth, bool) or depth != int(depth) or depth < 1:
+        raise InputError(f"`depth` is {depth!r}, but it is a number of Lanczos steps from 1 on.")
+    depth = min(int(depth), counted.size)
     probes = 16 if products is None else int(products) // (depth * price)
     if probes < _LEAST_PROBES:
         raise InputError(
             f"`products` is {products}, but {_LEAST_PROBES} probes of {depth} steps take "
             f"{_LEAST_PROBES * depth * price}: raise `products=` or lower `depth=`."
         )
-    nodes, weights = _quadratures(base, Source(op, seed), probes, depth)
+    base.require_vectors(5 * base.block, "Lanczos steps")
+    source = Source(op, seed)
+    found = [
+        lanczos(base.apply, source.sphere(min(base.block, probes - start)), depth).quadrature(depth)
+        for start in track(range(0, probes, base.block), "Lanczos probes")
+    ]
+    nodes, weights = (np.concatenate([pair[part] for pair in found]) for part in range(2))
     if not op.symmetric:
         nodes = np.sqrt(np.maximum(nodes, 0.0))
     nodes = nodes * counted.unit
@@ -101,17 +109,11 @@ def spectral_density(
     places = _places(points, seen, width)
     distances = (nodes[:, None, :] - places[:, None]) / width
     bumps = np.exp(-np.square(distances) / 2) / np.sqrt(2 * np.pi)
-    density, error = (found / width for found in _mean_and_errors((weights[:, None, :] * bumps).sum(2)))
+    density, error = (curve / width for curve in _mean_and_errors((weights[:, None, :] * bumps).sum(2)))
     above, above_error = _mean_and_errors(counted.size * (weights[:, None, :] * ndtr(distances)).sum(2))
     return SpectralDensity(
         places, density, error, above, above_error, width, counted.size, probes, counted.products, seed
     )
-
-
-def _checked_depth(depth: int, size: int) -> int:
-    if isinstance(depth, bool) or depth != int(depth) or depth < 1:
-        raise InputError(f"`depth` is {depth!r}, but it is a number of Lanczos steps from 1 on.")
-    return min(int(depth), size)
 
 
 def _places(points: int | ArrayLike, seen: Array, width: float) -> Array:
@@ -123,17 +125,6 @@ def _places(points: int | ArrayLike, seen: Array, width: float) -> Array:
     if places.ndim != 1 or not len(places) or not np.isfinite(places).all():
         raise InputError("`points` must be a number of points, or finite places in one list.")
     return places
-
-
-def _quadratures(base: Counted, source: Source, probes: int, depth: int) -> tuple[Array, Array]:
-    base.require_vectors(5 * base.block, "Lanczos steps")
-    starts = range(0, probes, base.block)
-    found = [
-        lanczos(base.apply, source.sphere(min(base.block, probes - start)), depth).quadrature(depth)
-        for start in track(starts, "Lanczos probes")
-    ]
-    nodes, weights = (np.concatenate([pair[part] for pair in found]) for part in range(2))
-    return nodes, weights
 
 
 def _mean_and_errors(values: Array) -> tuple[Array, Array]:

@@ -89,7 +89,7 @@ def inner(
     products, one with each operator.
     """
     target, pair = Target.of(accuracy, products), _Pair(a, b, seed, up_to_exact=products is None)
-    found = _paired(pair, _inner_of, _inner_statistic, "inner product", target, products, seed)
+    found = _paired(pair, lambda sums: sums[2], _inner_statistic, "inner product", target, products, seed)
     return found.times(pair.unit)
 
 
@@ -123,8 +123,7 @@ def _paired(
             return target.warn_unless_reached(found, what, scale)
         except ExactIsCheaperError:
             pass
-    sums = pair.all_directions()
-    return exact(float(plain(sums)[0]), pair.products, seed)
+    return exact(float(plain(pair.all_directions())[0]), pair.products, seed)
 
 
 def _grown(pair: _Pair, statistic: Statistic, target: Target) -> tuple[float, float, float]:
@@ -160,11 +159,6 @@ class _Pair:
         self.samples: Array = np.zeros((3, 0))
 
     @property
-    def size(self) -> int:
-        """The dimension that probes come from."""
-        return self._first.size
-
-    @property
     def unit(self) -> float:
         """Of the inner product."""
         return self._first.unit * self._second.unit
@@ -178,7 +172,8 @@ class _Pair:
         """Draw more probes."""
         while self.samples.shape[1] < count:
             probes = self._source.sphere(min(self.block, count - self.samples.shape[1]))
-            self.samples = np.concatenate([self.samples, self._see(probes)], axis=1)
+            fresh = self._seen(self._first.apply(probes), self._second.apply(probes))
+            self.samples = np.concatenate([self.samples, fresh], axis=1)
 
     def all_directions(self) -> Array:
         """The sums of what the unit vectors see, (3, 1), which are exact."""
@@ -187,9 +182,6 @@ class _Pair:
         for (_, first), (_, second) in zip(*both, strict=True):
             total += self._seen(first, second).sum(axis=1, keepdims=True)
         return total
-
-    def _see(self, probes: Tensor) -> Array:
-        return self._seen(self._first.apply(probes), self._second.apply(probes))
 
     def _seen(self, first: Tensor, second: Tensor) -> Array:
         seen = [dots(first, first), dots(second, second), dots(first, second)]
@@ -210,10 +202,6 @@ def _cosine_statistic(samples: Array) -> tuple[float, float, float]:
         return full, math.inf, 1.0
     value, error = jackknife(_cosine_of(totals - samples), full)
     return min(max(value, -1.0), 1.0), error, 1.0
-
-
-def _inner_of(sums: Array) -> Array:
-    return np.asarray(sums[2])
 
 
 def _cosine_of(sums: Array) -> Array:

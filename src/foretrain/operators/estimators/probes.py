@@ -7,7 +7,7 @@ dtype. Inner products are summed in double precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
@@ -93,12 +93,6 @@ class OperatorLike(Protocol):
         ...
 
 
-def _finite(products: Tensor) -> Tensor:
-    if not bool(torch.isfinite(products).all()):
-        raise InputError("the operator's products are nan or infinite: mend what it is made of first.")
-    return products
-
-
 class ExactIsCheaperError(Exception):
     """Raised in place of products with which an estimate would have taken as many as the exact answer does."""
 
@@ -140,20 +134,25 @@ class Counted:
 
     def apply(self, flat: Tensor) -> Tensor:
         """Products with (k, size)."""
-        self._count(flat)
-        return self._in_units(_finite(self.operator.apply(flat).detach()))
+        return self._product(self.operator.apply, flat)
 
     def apply_adjoint(self, flat: Tensor) -> Tensor:
         """Products of the adjoint with (k, codomain size)."""
-        self._count(flat)
-        return self._in_units(_finite(self.operator.apply_adjoint(flat).detach()))
+        return self._product(self.operator.apply_adjoint, flat)
 
     @property
     def unit(self) -> float:
         """What products are divided by."""
         return 2.0 ** (self._exponent or 0)
 
-    def _in_units(self, images: Tensor) -> Tensor:
+    def _product(self, function: Callable[[Tensor], Tensor], flat: Tensor) -> Tensor:
+        """Counted, finite, and in units."""
+        if self.products + len(flat) > self.before_exact:
+            raise ExactIsCheaperError
+        self.products += len(flat)
+        images = function(flat).detach()
+        if not bool(torch.isfinite(images).all()):
+            raise InputError("the operator's products are nan or infinite: mend what it is made of first.")
         if self._exponent is None and len(images) and bool(images.any()):
             exponent = math.frexp(float(images.abs().max()))[1]
             self._exponent = exponent if abs(exponent) > _MODERATE else 0
@@ -161,11 +160,6 @@ class Counted:
             return images
         half = self._exponent // 2  # the whole power may be none of the dtype's normal numbers
         return images * 2.0**-half * 2.0 ** (half - self._exponent)
-
-    def _count(self, flat: Tensor) -> None:
-        if self.products + len(flat) > self.before_exact:
-            raise ExactIsCheaperError
-        self.products += len(flat)
 
     def unit_products(self, block: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """Products with all unit vectors, block by block; these are the exact answer, and have no limit."""

@@ -77,15 +77,26 @@ class RangeSketch:
         if len(self._basis_images) < len(self._basis):
             fresh = self.counted.apply(self._basis[len(self._basis_images) :])
             self._basis_images = torch.cat([self._basis_images, fresh])
-        tests = _TraceTests(
-            size=self.counted.size,
-            forms=self.forms().numpy(),
-            images=_numpy(gram(self._basis, self._images)),
-            probes=_numpy(gram(self._basis, self._probes)),
-            compressed=_numpy(gram(self._basis, self._basis_images)),
-            pulled=_numpy(gram(self._basis_images, self._probes)),
+        # In coordinates of the basis; columns of images, probes and pulled belong to probes.
+        size, all_forms = self.counted.size, self.forms().numpy()
+        all_images, all_probes, all_compressed = (
+            _numpy(gram(self._basis, rows)) for rows in (self._images, self._probes, self._basis_images)
         )
-        return blended(tests.mean_and_spread, self.probes)
+        all_pulled = _numpy(gram(self._basis_images, self._probes))
+
+        def tested(use: NDArray[np.intp]) -> tuple[float, float]:
+            """Mean and spread of the tests of some probes against the products of the same."""
+            rotation, images, only = _own_basis(all_images[:, use])
+            compressed = rotation.T @ all_compressed @ rotation
+            probes, pulled = rotation.T @ all_probes[:, use], rotation.T @ all_pulled[:, use]
+            inside = probes - only * (only * probes).sum(0)
+            forms = all_forms[use] - ((pulled + images) * inside).sum(0)
+            forms += (inside * (compressed @ inside)).sum(0)
+            free = np.maximum(size - np.square(inside).sum(0), 1e-300)
+            forms *= (size - len(use) + 1) / free
+            return mean_and_error(np.trace(compressed) - (only * (compressed @ only)).sum(0) + forms)
+
+        return blended(tested, self.probes)
 
     def squared_norm(self) -> tuple[float, float]:
         """|A|² (Frobenius) and its standard error."""
@@ -93,11 +104,17 @@ class RangeSketch:
         if len(self._basis_adjoints) < len(self._basis):
             fresh = self.counted.apply_adjoint(self._basis[len(self._basis_adjoints) :])
             self._basis_adjoints = torch.cat([self._basis_adjoints, fresh])
-        tests = _NormTests(
-            images=_numpy(gram(self._basis, self._images)),
-            squares=_numpy(gram(self._basis_adjoints, self._basis_adjoints)),
-        )
-        return blended(tests.mean_and_spread, self.probes)
+        all_images = _numpy(gram(self._basis, self._images))
+        all_squares = _numpy(gram(self._basis_adjoints, self._basis_adjoints))
+
+        def tested(use: NDArray[np.intp]) -> tuple[float, float]:
+            """Mean and spread of the tests of some probes against the products of the same."""
+            rotation, images, only = _own_basis(all_images[:, use])
+            squares = rotation.T @ all_squares @ rotation
+            outside = np.square((only * images).sum(0))
+            return mean_and_error(np.trace(squares) - (only * (squares @ only)).sum(0) + outside)
+
+        return blended(tested, self.probes)
 
     def _grow_basis(self) -> None:
         fresh = self._images[len(self._basis) :]
@@ -155,43 +172,6 @@ def grow_tested(
             if counted.up_to_exact and needed > _HOPELESS * counted.size:
                 raise ExactIsCheaperError
             wanted = target.next_count(wanted, value, error, counted.block)
-
-
-class _TraceTests:
-    """The numbers of XTrace in coordinates of the basis: columns of images, probes and pulled belong to probes."""
-
-    def __init__(
-        self, size: int, forms: Array, images: Array, probes: Array, compressed: Array, pulled: Array
-    ) -> None:
-        self._size = size
-        self._forms, self._images, self._probes = forms, images, probes
-        self._compressed, self._pulled = compressed, pulled
-
-    def mean_and_spread(self, use: NDArray[np.intp]) -> tuple[float, float]:
-        """Of the tests of some probes against the products of the same."""
-        rotation, images, only = _own_basis(self._images[:, use])
-        compressed = rotation.T @ self._compressed @ rotation
-        probes, pulled = rotation.T @ self._probes[:, use], rotation.T @ self._pulled[:, use]
-        inside = probes - only * (only * probes).sum(0)
-        forms = self._forms[use] - ((pulled + images) * inside).sum(0)
-        forms += (inside * (compressed @ inside)).sum(0)
-        free = np.maximum(self._size - np.square(inside).sum(0), 1e-300)
-        forms *= (self._size - len(use) + 1) / free
-        return mean_and_error(np.trace(compressed) - (only * (compressed @ only)).sum(0) + forms)
-
-
-class _NormTests:
-    """The numbers of the Frobenius norm in coordinates of the basis."""
-
-    def __init__(self, images: Array, squares: Array) -> None:
-        self._images, self._squares = images, squares
-
-    def mean_and_spread(self, use: NDArray[np.intp]) -> tuple[float, float]:
-        """Of the tests of some probes against the products of the same."""
-        rotation, images, only = _own_basis(self._images[:, use])
-        squares = rotation.T @ self._squares @ rotation
-        outside = np.square((only * images).sum(0))
-        return mean_and_error(np.trace(squares) - (only * (squares @ only)).sum(0) + outside)
 
 
 def _own_basis(images: Array) -> tuple[Array, Array, Array]:

@@ -73,7 +73,12 @@ def _exact(counted: Counted, function: RankFunction, seed: Seed) -> Estimate:
     if _needs_moments_alone(counted.operator, function):
         first, second = exact_moments(counted)
         return exact(first**2 / second if second else 0.0, counted.products, seed)
-    measure = _all_values(counted)
+    matrix = dense(counted).cpu().numpy()
+    if counted.operator.symmetric:
+        values = np.sort(np.abs(np.linalg.eigvalsh(matrix)))[::-1]
+    else:
+        values = np.linalg.svd(matrix, compute_uv=False)
+    measure = Measure(values, np.ones(len(values)), resolved=len(values))
     value, _ = function.stated(measure, function.smooth(measure), 0.0)
     return exact(value, counted.products, seed)
 
@@ -111,12 +116,3 @@ def _function(kind: str, share: float | None) -> RankFunction:
 def _participation(first: Array, second: Array) -> Array:
     """Zero for the operator that is zero."""
     return np.divide(first**2, second, out=np.zeros_like(first), where=second > 0)
-
-
-def _all_values(counted: Counted) -> Measure:
-    matrix = dense(counted).cpu().numpy()
-    if counted.operator.symmetric:
-        values = np.sort(np.abs(np.linalg.eigvalsh(matrix)))[::-1]
-    else:
-        values = np.linalg.svd(matrix, compute_uv=False)
-    return Measure(values, np.ones(len(values)), resolved=len(values))

@@ -86,7 +86,7 @@ def measured(
             if target.reached(value, total) or left < seen.price:
                 return function.stated(full, value, total), total
             if missed > _MISSED * target.accuracy * abs(value) and seen.may_deepen(left):
-                seen.deepen()
+                seen.start_over(2 * seen.depth)
             else:
                 grown = target.next_count(seen.probes, value, total, counted.block)
                 wanted = min(grown, seen.probes + left // seen.price)
@@ -191,9 +191,10 @@ class _Seen:
         self._source = Source(operator, probe_seed)
         self._find_modes(Source(operator, krylov_seed), products // (4 * self.factor))
         affordable = (products - counted.products) // (2 * _FIRST_PROBES * self.factor)
-        self._start_over(min(max(min(_DEPTH, affordable), _LEAST_DEPTH), self.free))
+        self.start_over(min(max(min(_DEPTH, affordable), _LEAST_DEPTH), self.free))
 
-    def _start_over(self, depth: int) -> None:
+    def start_over(self, depth: int) -> None:
+        """Begin with another depth: the chains of the probes were not kept."""
         self.depth = depth
         self.price = depth * self.factor
         self._followed: list[Tridiagonal] = []
@@ -224,21 +225,16 @@ class _Seen:
         """Follow more probes to depth."""
         while self.probes < count:
             probes = self._source.sphere(min(self.base.block, count - self.probes))
-            self._followed.append(lanczos(self._outside_apply, self._outside(probes), self.depth))
+            self._followed.append(
+                lanczos(lambda rows: self._outside(self.base.apply(rows)), self._outside(probes), self.depth)
+            )
 
     def may_deepen(self, left: int) -> bool:
         """Whether as many probes as now could be followed twice as deep."""
         return 2 * self.depth <= min(_DEEPEST, self.free) and 2 * self.price * self.probes <= left
 
-    def deepen(self) -> None:
-        """Begin again with twice the depth: the chains of the probes were not kept."""
-        self._start_over(2 * self.depth)
-
     def _outside(self, rows: Tensor) -> Tensor:
         return rows - combine(gram(rows, self._modes), self._modes)
-
-    def _outside_apply(self, rows: Tensor) -> Tensor:
-        return self._outside(self.base.apply(rows))
 
     def measure(self, use: NDArray[np.intp], depth: int) -> Measure:
         """Singular values of A with counts, by some of the probes and so many of their steps."""

@@ -71,14 +71,16 @@ def trace(
     if method == "auto":
         return target.warn_unless_reached(_automatic(op, products, target, seed), "trace")
     if method == "exact":
-        return _at_any_cost(op, seed)
+        known = op.trace_by_structure(math.inf)
+        return _by_unit_vectors(Counted(op.same_spectrum()), seed) if known is None else exact(*known, seed)
     if method not in _METHODS:
         raise unknown_name("method", method, ["auto", "exact", *_METHODS])
     if method == "xnystrace" and not op.positive:
         raise InputError("xnystrace needs an operator declared positive: use `method='xtrace'`.")
     target.require(_LEAST.get(method, 2), f"method={method!r}")
-    found = _in_units(_METHODS[method], Counted(op), target, seed)
-    return target.warn_unless_reached(found, "trace")
+    counted = Counted(op)
+    found = _METHODS[method](counted, target, seed)
+    return target.warn_unless_reached(found.times(counted.unit), "trace")
 
 
 def _automatic(op: OperatorLike, products: int | None, target: Target, seed: Seed) -> Estimate:
@@ -89,19 +91,10 @@ def _automatic(op: OperatorLike, products: int | None, target: Target, seed: See
     if is_affordable([smaller], products):
         return _by_unit_vectors(Counted(smaller), seed)
     try:
-        return _in_units(_xnystrace if op.positive else _unstructured, counted, target, seed)
+        found = (_xnystrace if op.positive else _unstructured)(counted, target, seed)
+        return found.times(counted.unit)
     except ExactIsCheaperError:
         return _by_unit_vectors(counted, seed)
-
-
-def _at_any_cost(op: OperatorLike, seed: Seed) -> Estimate:
-    known = op.trace_by_structure(math.inf)
-    return _by_unit_vectors(Counted(op.same_spectrum()), seed) if known is None else exact(*known, seed)
-
-
-def _in_units(algorithm: Algorithm, counted: Counted, target: Target, seed: Seed) -> Estimate:
-    found = algorithm(counted, target, seed)
-    return found.times(counted.unit)
 
 
 def _by_unit_vectors(counted: Counted, seed: Seed) -> Estimate:
@@ -116,18 +109,14 @@ def _hutchinson(counted: Counted, target: Target, seed: Seed) -> Estimate:
     wanted = min(whole_blocks(_FIRST_PROBES, counted.block), target.products)
     with Progress("trace probes") as bar:
         while True:
-            for count in _blocks(wanted - len(values), counted.block):
-                probes = source.signs(count)
+            while len(values) < wanted:
+                probes = source.signs(min(counted.block, wanted - len(values)))
                 values = torch.cat([values, dots(probes, counted.apply(probes)).cpu()])
-                bar.advance(count)
+                bar.advance(len(probes))
             value, error = mean_and_error(values)
             if target.reached(value, error) or len(values) >= target.products:
                 return Estimate(value, error, counted.products, seed, "hutchinson")
             wanted = min(target.next_count(len(values), value, error, counted.block), target.products)
-
-
-def _blocks(total: int, block: int) -> list[int]:
-    return [min(block, total - start) for start in range(0, total, block)]
 
 
 def _hutch_plus_plus(counted: Counted, target: Target, seed: Seed) -> Estimate:

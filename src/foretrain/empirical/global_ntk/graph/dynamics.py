@@ -146,19 +146,19 @@ class GraphDynamics(Dynamics):
 
     def push(self, tangents: Values) -> Tensor:
         """J t along the graph of all states, without stops at them."""
-        return self.from_ends(self._through.forth("parameters", self._listed(tangents)))
+        return self.from_ends(self._through.forth("parameters", [tangents[name] for name in self.parameters]))
 
     def pull(self, vectors: Tensor) -> Values:
         """J* v by the same graph."""
-        return self._named(self._through.back("parameters", self.to_ends(vectors)))
+        return dict(zip(self.parameters, self._through.back("parameters", self.to_ends(vectors))))
 
     def local_push(self, tangents: Values) -> Tensor:
         """D_theta f t along the graph that is cut at the states."""
-        return self.from_ends(self._local.forth("parameters", self._listed(tangents)))
+        return self.from_ends(self._local.forth("parameters", [tangents[name] for name in self.parameters]))
 
     def local_pull(self, vectors: Tensor) -> Values:
         """The adjoint by the same graph."""
-        return self._named(self._local.back("parameters", self.to_ends(vectors)))
+        return dict(zip(self.parameters, self._local.back("parameters", self.to_ends(vectors))))
 
     def sites(self) -> Sequence[Site]:
         """Of the weights and biases that count; those that feed the same sum are one."""
@@ -218,12 +218,6 @@ class GraphDynamics(Dynamics):
 
     def _values_of(self, found: Sequence[Sequence[Tensor]]) -> Tensor:
         return self.from_ends([state.detach()[None] for kept in found for state in kept])[0]
-
-    def _listed(self, tangents: Values) -> list[Tensor]:
-        return [tangents[name] for name in self.parameters]
-
-    def _named(self, gradients: Sequence[Tensor]) -> Values:
-        return dict(zip(self.parameters, gradients))
 
 
 def _tape_of(found: Sequence[Sequence[Tensor]], parameters: Any) -> Tape:

@@ -104,19 +104,16 @@ class LinearisedConstraint:
 
     def jacobian(self, changes: Tensor) -> Tensor:
         """D_h F q."""
-        (found,) = self.carrier.forth("state", [self._shaped(changes)])
-        return found.flatten(1) + self._shifted(changes)
+        return self._carried(self.carrier.forth, changes)
 
     def jacobian_adjoint(self, vectors: Tensor) -> Tensor:
         """D_h F* v."""
-        (found,) = self.carrier.back("state", [self._shaped(vectors)])
-        return found.flatten(1) + self._shifted(vectors)
+        return self._carried(self.carrier.back, vectors)
 
-    def _shifted(self, block: Tensor) -> Tensor:
-        return (block.view(len(block), len(self.shift), -1) * self.shift[:, None]).flatten(1)
-
-    def _shaped(self, block: Tensor) -> Tensor:
-        return block.reshape(len(block), *self.shape)
+    def _carried(self, way: Callable[[str, list[Tensor]], list[Tensor]], block: Tensor) -> Tensor:
+        (found,) = way("state", [block.reshape(len(block), *self.shape)])
+        shifted = block.view(len(block), len(self.shift), -1) * self.shift[:, None]
+        return found.flatten(1) + shifted.flatten(1)
 
     def couples_samples(self) -> bool:
         """Whether D_h F has entries between samples: v weighted by sample then gives more than weighted gradients."""

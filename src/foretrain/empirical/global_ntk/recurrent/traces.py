@@ -35,11 +35,14 @@ def parameter_traces(
     truncated = 1.0 if _is_stacked(dynamics) else 0.5
     if max(uses.values()) > 1 or truncated * vectors * dynamics.flops / 2 > most_flops:
         return None
+    columns = sum(layer.sweeps.cell.slots for layer in dynamics.layers) * dynamics.units
+    each = dynamics.values.element_size() * dynamics.steps * dynamics.samples * columns
+    together = max(1, min(dynamics.units, int(_BLOCK_BYTES / each)))
     total = dict.fromkeys(dynamics.parameters, 0.0)
     for layer, place in (dynamics.members[name] for name in members):
         number = dynamics.layers.index(layer)
         for step in track(range(dynamics.steps), "sweeps back from the states of every step"):
-            for units in torch.split(torch.arange(dynamics.units), _block(dynamics)):
+            for units in torch.split(torch.arange(dynamics.units), together):
                 for other, sensitivities in _swept_back(dynamics, number, place, step, units):
                     _add_squares(total, other, sensitivities)
     return total, vectors
@@ -90,9 +93,3 @@ def _pairs_of_steps(part: Tensor) -> Tensor:
     steps, samples = part.shape[:2]
     by_sample = part.permute(1, 0, 2, 3).reshape(samples, steps, -1)
     return torch.bmm(by_sample, by_sample.mT)
-
-
-def _block(dynamics: RecurrentDynamics) -> int:
-    columns = sum(layer.sweeps.cell.slots for layer in dynamics.layers) * dynamics.units
-    each = dynamics.values.element_size() * dynamics.steps * dynamics.samples * columns
-    return max(1, min(dynamics.units, int(_BLOCK_BYTES / each)))
