@@ -153,7 +153,8 @@ def paired_samples(x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 def sample_tensor(values: Any, name: str) -> Tensor:
     """Real numbers with one entry for each sample along the first axis, without their history."""
-    if isinstance(values, dict) or (isinstance(values, tuple) and any(map(_is_array, values))):
+    inside = values if isinstance(values, tuple) else ()
+    if isinstance(values, dict) or any(isinstance(value, Tensor | np.ndarray) for value in inside):
         raise NotSupportedError(
             f"`{name}` is a {type(values).__name__}: give one tensor, and wrap the model so that it takes it apart."
         )
@@ -166,10 +167,6 @@ def sample_tensor(values: Any, name: str) -> Tensor:
             f"`{name}` is a {type(values).__name__}: give an array of real numbers with one entry for each sample."
         )
     return found.detach()
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, Tensor | np.ndarray)
 
 
 def _refuse_broadcasting(loss: Loss, model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
@@ -197,13 +194,8 @@ def _adds_up(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
         whole, first, second = (
             float(loss(outputs[part], targets[part])) for part in (slice(0, 2), slice(0, 1), slice(1, 2))
         )
-    except (
-        RuntimeError,
-        ValueError,
-        IndexError,
-        TypeError,
-    ):  # what the loss cannot take is told with all data
-        return False
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return False  # what the loss cannot take is told with all data
     return any(math.isclose(whole, share * (first + second), rel_tol=1e-5) for share in (0.5, 1.0))
 
 

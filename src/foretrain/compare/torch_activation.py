@@ -20,16 +20,11 @@ def torch_activation(act: Activation) -> TensorFunction:
     """The torch function of an activation; what came from torch is given back, a module as a frozen copy."""
     if act.identity[0] == "callable":
         origin = getattr(getattr(act.identity[1], "subject", None), "function", None)
-        return _from_numpy(act) if origin is None else _frozen(origin)
+        if isinstance(origin, nn.Module):  # its parameters are part of the function, not of what is trained
+            return copy.deepcopy(origin).requires_grad_(False)
+        return _from_numpy(act) if origin is None else cast("TensorFunction", origin)
     build = _NATIVE.get(act.name)
     return _from_numpy(act) if build is None else build(act.parameters)
-
-
-def _frozen(origin: Any) -> TensorFunction:
-    """A module's own parameters are part of the function, not of the network that is trained."""
-    if isinstance(origin, nn.Module):
-        return copy.deepcopy(origin).requires_grad_(False)
-    return cast("TensorFunction", origin)
 
 
 def _from_numpy(act: Activation) -> TensorFunction:

@@ -37,9 +37,7 @@ class Parts:
         self._lock: _Lock | None = None
         if self._folder is not None:
             _refuse_foreign(self._folder)
-            self._lock = _lock_of(
-                self._folder
-            )  # first: of two processes that find a new folder one may claim it
+            self._lock = _lock_of(self._folder)  # first: of two that find a new folder one may claim it
             _claim(self._folder, {"version": __version__, **(identity or {})})
 
     def get(self, name: str, compute: Callable[[], xarray.Dataset]) -> xarray.Dataset:

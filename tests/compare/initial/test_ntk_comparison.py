@@ -17,7 +17,7 @@ from foretrain.compare.initial import compare_initial
 from foretrain.compare.initial.measurement import tangent_batch_values
 from foretrain.compare.initial.observables import TANGENT, entries_of
 from foretrain.compare.initial.tangent_kernels import TangentState, bytes_per_network, tangent_states
-from foretrain.compare.initial.tangent_statistics import TangentReaders, collect_tangents
+from foretrain.compare.initial.tangent_statistics import collect_tangents, tangent_readers
 from foretrain.compare.judging.entries import Entry
 from foretrain.compare.judging.ladder import default_scales
 from foretrain.support.errors import InputError, NotSupportedError
@@ -97,7 +97,7 @@ def test_statistics_by_brute_force_over_ordered_indices() -> None:
     layer, n = SMALL.layers[3], 8
     ensemble = Ensemble(SMALL, X, 1, 40, "weights", 2)
     K, Theta = theory(SMALL)
-    readers = TangentReaders(SMALL, K, Theta)
+    readers = tangent_readers(SMALL, K, Theta)
     statistics = collect_tangents(ensemble, K, Theta)
     H, G, F, B = [], [], [], []
     for number in range(ensemble.batches):
@@ -114,7 +114,7 @@ def test_statistics_by_brute_force_over_ordered_indices() -> None:
         **{name: getattr(statistics, name).mean(axis=0)[None] for name in vars(statistics)},
     )
     for name, expected in (("F", np.mean(F, axis=0)), ("B", np.mean(B, axis=0))):
-        np.testing.assert_allclose(readers.named(name)(means)[0, 2], expected, rtol=1e-9)
+        np.testing.assert_allclose(readers[name](means)[0, 2], expected, rtol=1e-9)
     entries = [Entry(name, 4, index) for name in "DA" for index in itertools.product((0, 1), repeat=4)]
     found = tangent_batch_values(SMALL, K, Theta, statistics, entries).estimate
     for entry, value in zip(entries, found, strict=True):

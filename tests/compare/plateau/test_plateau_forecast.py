@@ -58,7 +58,7 @@ def test_crossings_lie_on_straight_lines() -> None:
 
 
 def test_rate_times_curvature_is_exact_for_linear_regression() -> None:
-    x = torch.randn(40, 5, dtype=torch.float64)
+    x = torch.randn(40, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     model = nn.Linear(5, 1, bias=False).double()
     task = prepare(model, x, x[:, 0], None)
     exact = 0.3 * 2 * float(torch.linalg.eigvalsh(x.T @ x / 40)[-1])

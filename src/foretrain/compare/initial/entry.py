@@ -81,7 +81,13 @@ def compare_initial(
     ladder = plan(mlp, len(inputs), draws, multipliers, method, names)
     ladder.warn_if_too_deep()
     predicted = theory(mlp, inputs, names)
-    entries = _entries(mlp, names, len(inputs), estimator)
+    # All but those of the vertex in layers of one neuron, if two of them would have to be read.
+    entries = [
+        entry
+        for name in names
+        for entry in entries_of(name, mlp, len(inputs))
+        if not (estimator == "neurons" and name == "V" and mlp.widths[entry.layer] < 2)
+    ]
     if observables is not None:
         refuse_empty(mlp, names, entries)
     return Comparison(
@@ -94,16 +100,6 @@ def compare_initial(
         _units(predicted, names, entries),
         _measured(ladder, inputs, names, predicted, estimator, entries, seed),
     )
-
-
-def _entries(mlp: MLP, names: Sequence[str], inputs: int, estimator: str) -> list[Entry]:
-    """All but those of the vertex in layers of one neuron, if two of them would have to be read."""
-    return [
-        entry
-        for name in names
-        for entry in entries_of(name, mlp, inputs)
-        if not (estimator == "neurons" and name == "V" and mlp.widths[entry.layer] < 2)
-    ]
 
 
 def _units(predicted: dict[str, FloatArray], names: Sequence[str], entries: Sequence[Entry]) -> FloatArray:

@@ -16,7 +16,7 @@ from foretrain.compare.initial.differentials import differential_batch_values
 from foretrain.compare.initial.observables import DIFFERENTIAL, TANGENT
 from foretrain.compare.initial.preactivation_statistics import Statistics, collect
 from foretrain.compare.initial.tangent_kernels import bytes_per_network as tangent_bytes
-from foretrain.compare.initial.tangent_statistics import TangentReaders, TangentStatistics, collect_tangents
+from foretrain.compare.initial.tangent_statistics import TangentStatistics, collect_tangents, tangent_readers
 from foretrain.compare.judging.entries import BatchValues, Entry
 from foretrain.theory.architecture import MLP, FloatArray
 from foretrain.theory.flow import flow
@@ -103,9 +103,7 @@ def tangent_batch_values(
     mlp: MLP, K: FloatArray, Theta: FloatArray, statistics: TangentStatistics, entries: list[Entry]
 ) -> BatchValues:
     """Of entries of the NTK's statistics; K and Theta are the theory's."""
-    named = TangentReaders(mlp, K, Theta).named
-    readers = {name: named(name) for name in {entry.observable for entry in entries}}
-    return _pseudo_values(statistics, readers, entries, first_layer=2)
+    return _pseudo_values(statistics, tangent_readers(mlp, K, Theta), entries, first_layer=2)
 
 
 Means = TypeVar("Means", Statistics, TangentStatistics)
@@ -117,9 +115,11 @@ def _pseudo_values(
     entries: list[Entry],
     first_layer: int,
 ) -> BatchValues:
+    names = {entry.observable for entry in entries}
+
     def function(columns: dict[str, FloatArray]) -> FloatArray:
         means = type(statistics)(**columns)
-        return _columns({name: reader(means) for name, reader in readers.items()}, entries, first_layer)
+        return _columns({name: readers[name](means) for name in names}, entries, first_layer)
 
     return BatchValues.jackknife(function, vars(statistics))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations_with_replacement, product
 
 from foretrain.compare.initial.preactivation_statistics import ESTIMATORS
@@ -48,21 +48,18 @@ def entries_of(observable: str, mlp: MLP, inputs: int) -> list[Entry]:
     elif observable == "three_point":
         indices = [(a, *pair) for a in range(inputs) for pair in pairs]
     elif observable in SYMMETRIES:
-        indices = list(_independent(observable, inputs))
+        group = generated_group(SYMMETRIES[observable])
+        indices = [
+            index
+            for index in product(range(inputs), repeat=4)
+            if all(index <= tuple(index[place] for place in order) for order in group)
+        ]
     else:
         indices = list(pairs)
     layers = [layer.number for layer in mlp.layers[2 if observable in ("G1", "H1") else 1 :]]
     if observable == "three_point":
         layers = [layer.number for layer in mlp.layers if layer.gamma]
     return [Entry(observable, layer, index) for layer in layers for index in indices]
-
-
-def _independent(observable: str, inputs: int) -> Iterator[tuple[int, ...]]:
-    """Indices of a four-index tensor, the first of those that its symmetries exchange."""
-    group = generated_group(SYMMETRIES[observable])
-    for index in product(range(inputs), repeat=4):
-        if all(index <= tuple(index[place] for place in order) for order in group):
-            yield index
 
 
 _MOST_INPUTS = 4

@@ -30,12 +30,11 @@ def single_means(activation: Activation, variance: FloatArray) -> FloatArray:
     square = factor(activation) * factor(activation)
     if activation.closed_form is not None or not variance.all():
         return np.asarray(expectation([square], variance.reshape(-1, 1, 1)).value).reshape(variance.shape)
-    table = _Interpolation.of(
-        variance,
-        lambda nodes: np.asarray(expectation([square], nodes[:, None, None], tolerance=_TOLERANCE).value)[
-            None
-        ],
-    )
+
+    def means(nodes: FloatArray) -> FloatArray:
+        return np.asarray(expectation([square], nodes[:, None, None], tolerance=_TOLERANCE).value)[None]
+
+    table = _Interpolation.of(variance, means)
     return np.asarray(table(variance.ravel())[0].reshape(variance.shape))
 
 
@@ -44,7 +43,8 @@ def pair_means(
 ) -> FloatArray:
     """<σ_a σ_b> for covariances [[first, cross], [cross, second]], vectors of equal length."""
     if activation.closed_form is not None or not (first.all() and second.all()):
-        return np.asarray(expectation([activation, activation], _stack(first, second, cross)).value)
+        covariance = np.stack([first, cross, cross, second], axis=-1).reshape(-1, 2, 2)
+        return np.asarray(expectation([activation, activation], covariance).value)
     rho = np.clip(cross / np.sqrt(first * second), -1.0, 1.0)
     both = np.concatenate([first, second])
     terms = _terms(activation, float(both.max()), float(np.abs(rho).max()))
@@ -57,10 +57,6 @@ def pair_means(
         part = slice(start, start + _TOGETHER)
         found[part] = _horner(table(first[part]) * table(second[part]), rho[part])
     return found
-
-
-def _stack(first: FloatArray, second: FloatArray, cross: FloatArray) -> FloatArray:
-    return np.stack([np.stack([first, cross], axis=-1), np.stack([cross, second], axis=-1)], axis=-2)
 
 
 def _coefficients(activation: Activation, variance: FloatArray, terms: int) -> Series:

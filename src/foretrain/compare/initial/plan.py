@@ -28,8 +28,13 @@ def plan(
     carried = tangent or bool({*names} & {*DIFFERENTIAL})
     narrow = tangent and not {*names} & {*DIFFERENTIAL}
     rungs = rungs_of(mlp, scales, _TANGENT_WIDTH_OVER_DEPTH if narrow else WIDTH_OVER_DEPTH)
-    _check_method(method, draws, carried)
-    for chosen in _allowed_methods(method, carried):
+    if method not in ("auto", *METHODS):
+        raise unknown_name("sampling method", str(method), ("auto", *METHODS))
+    if carried and method == "conditional":
+        raise NotSupportedError("the NTK is carried by weights: use `method='weights'`.")
+    whole_number("draws", draws, least=10 * _FEWEST_BATCHES)
+    allowed = (method,) if method != "auto" else ("weights",) if carried else METHODS
+    for chosen in allowed:
         numbers = [_numbers_per_draw(network, inputs, chosen) for network in rungs.networks]
         costs = np.array(numbers, dtype=float)
         if tangent:  # products of matrices n × n take the time
@@ -39,20 +44,6 @@ def plan(
             break
     batches = max(_FEWEST_BATCHES, min(_BATCHES, min(shares) // 4))
     return Ladder(*rungs, rounded_up(shares, batches), chosen, batches)
-
-
-def _check_method(method: str, draws: object, carried: bool) -> None:
-    if method not in ("auto", *METHODS):
-        raise unknown_name("sampling method", str(method), ("auto", *METHODS))
-    if carried and method == "conditional":
-        raise NotSupportedError("the NTK is carried by weights: use `method='weights'`.")
-    whole_number("draws", draws, least=10 * _FEWEST_BATCHES)
-
-
-def _allowed_methods(method: str, carried: bool) -> tuple[str, ...]:
-    if method != "auto":
-        return (method,)
-    return ("weights",) if carried else METHODS
 
 
 def _numbers_per_draw(mlp: MLP, inputs: int, method: str) -> int:

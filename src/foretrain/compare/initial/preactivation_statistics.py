@@ -34,7 +34,7 @@ class Statistics:
     triple: FloatArray  # (batches, layers, inputs, pairs): z_ia (X_jA − K_A), averaged over i ≠ j
     fourth: FloatArray  # (batches, layers, inputs): z_a⁴, averaged over neurons; estimator "neurons" only
     remainder: (
-        FloatArray  # (batches, layers, pairs): F(Ĝ) − F(K) − M (Ĝ − K); only asked for in plain networks
+        FloatArray  # (batches, layers, pairs): F(Ĝ) − F(K) − M (Ĝ − K); of plain networks, if asked for
     )
 
 
@@ -46,34 +46,22 @@ def collect(ensemble: Ensemble, K: FloatArray, estimator: str, with_remainder: b
     kept += ensemble.batches * depth * (2 * size + size**2 + pairs.size * (size + 1))
     require_memory(8 * kept, f"the metrics of {ensemble.draws} networks", "use fewer draws or inputs")
     found = ensemble.each_batch(lambda number: _one_batch(ensemble, K, estimator, number))
-    mean, product, triple, fourth = (np.stack([getattr(batch, name) for batch in found]) for name in _MEANS)
+    metrics, *means = zip(*found, strict=True)
+    mean, product, triple, fourth = map(np.stack, means)
     remainder = np.zeros_like(mean)
     if with_remainder:
-        metrics = np.stack([batch.metrics for batch in found])
-        remainder[:, 1:] = _remainders(ensemble.mlp, K, metrics, pairs)
+        remainder[:, 1:] = _remainders(ensemble.mlp, K, np.stack(metrics), pairs)
     return Statistics(mean, product, triple, fourth, remainder)
 
 
-_MEANS = ("mean", "product", "triple", "fourth")
-
-
-@dataclass(frozen=True)
-class _Batch:
-    mean: FloatArray  # (layers, pairs)
-    product: FloatArray  # (layers, pairs, pairs)
-    triple: FloatArray  # (layers, inputs, pairs)
-    fourth: FloatArray  # (layers, inputs)
-    metrics: FloatArray  # (draws, layers, pairs): Ĝ of every network
-
-
-def _one_batch(ensemble: Ensemble, K: FloatArray, estimator: str, number: int) -> _Batch:
+def _one_batch(ensemble: Ensemble, K: FloatArray, estimator: str, number: int) -> list[FloatArray]:
+    """Ĝ of every network (draws, layers, pairs), then the first four means of ``Statistics`` in their order."""
     with torch.no_grad():
         reader = _Reader(torch.from_numpy(K), estimator)
         chunks = [[reader.read(state) for state in states] for states in ensemble.batch(number)]
     by_layer = [[torch.cat(parts).numpy() for parts in zip(*layer)] for layer in zip(*chunks)]
     metrics, *columns = (np.stack(parts, axis=1) for parts in zip(*by_layer))
-    shift, product, triple, fourth = (column.mean(axis=0) for column in columns)
-    return _Batch(shift, product, triple, fourth, metrics)
+    return [metrics, *(column.mean(axis=0) for column in columns)]
 
 
 class _Reader:

@@ -72,7 +72,11 @@ def _next_state(
     state: LayerState, z: Tensor, kernel: Tensor, function: TensorFunction, pairs: Pairs
 ) -> TangentState:
     layer, width = state.layer, z.shape[1]
-    signal, slope = _signal_and_slope(function, z)
+    with torch.enable_grad():
+        leaf = z.detach().requires_grad_(True)
+        signal = function(leaf)
+        (slope,) = torch.autograd.grad(signal.sum(), leaf)
+    signal = signal.detach()
     first, second = torch.from_numpy(pairs.first), torch.from_numpy(pairs.second)
     R = slope[..., first][..., None] * kernel * slope.mT[:, None, second]
     bracket = layer.lambda_b + layer.lambda_W / width * (signal.mT @ signal)[:, first, second]
@@ -91,14 +95,6 @@ def _next_state(
         _mean_diagonal(kernel),
         None if state.normals is None else _next_kernel(layer, state.normals, R, bracket),
     )
-
-
-def _signal_and_slope(function: TensorFunction, z: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.enable_grad():
-        leaf = z.detach().requires_grad_(True)
-        signal = function(leaf)
-        (slope,) = torch.autograd.grad(signal.sum(), leaf)
-    return signal.detach(), slope
 
 
 def _mean_diagonal(kernel: Tensor) -> Tensor:

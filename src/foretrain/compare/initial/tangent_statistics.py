@@ -12,7 +12,7 @@ respect to K and Θ of the layer before, what is linear in the fluctuations canc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -85,90 +85,60 @@ def _sums(state: TangentState, K: Tensor, Theta: Tensor) -> tuple[FloatArray, ..
     return tuple(tensor.numpy() for tensor in found)
 
 
-class TangentReaders:
-    """Theta, H1, D, F, A, B at layers 2..L as functions of means (any leading axis)."""
+def tangent_readers(
+    mlp: MLP, K: FloatArray, Theta: FloatArray
+) -> dict[str, Callable[[TangentStatistics], FloatArray]]:
+    """Theta, H1, D, F, A, B at layers 2..L as functions of means: (…, layers, inputs, …), F and B stored as 1324."""
+    pairs, shift = Pairs(K.shape[-1]), _MeanShift(mlp, K, Theta)
+    number, fan_in = pairs.number, np.array(mlp.hidden_widths, dtype=float)[:, None, None]
+    one, three, two, four = np.indices((pairs.size,) * 4)
 
-    def __init__(self, mlp: MLP, K: FloatArray, Theta: FloatArray) -> None:
-        self._pairs = Pairs(K.shape[-1])
-        self._Theta = Theta[1:]
-        self._fan_in = np.array(mlp.hidden_widths, dtype=float)
-        self._shift = _MeanShift(mlp, K, Theta)
-
-    def named(self, observable: str) -> Callable[[TangentStatistics], FloatArray]:
-        """The reader of one observable: (…, layers, inputs, …), F and B stored as 1324."""
-        readers = {
-            "Theta": self._mean,
-            "H1": self._correction,
-            "D": self._mixed,
-            "F": self._cross,
-            "A": self._variance,
-            "B": self._cross_variance,
-        }
-        return readers[observable]
-
-    def _mean(self, means: TangentStatistics) -> FloatArray:
-        return np.asarray(self._Theta + self._shift(means)[..., self._pairs.number])
-
-    def _correction(self, means: TangentStatistics) -> FloatArray:
-        return np.asarray(self._fan_in[:, None, None] * self._shift(means)[..., self._pairs.number])
-
-    def _mixed(self, means: TangentStatistics) -> FloatArray:
-        return self._on_pairs(means.mixed - means.metric[..., :, None] * means.mean[..., None, :])
-
-    def _variance(self, means: TangentStatistics) -> FloatArray:
-        return self._on_pairs(means.variance - means.mean[..., :, None] * means.mean[..., None, :])
-
-    def _on_pairs(self, covariance: FloatArray) -> FloatArray:
-        number = self._pairs.number
-        scaled = self._fan_in[:, None, None] * covariance
+    def covariance(products: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
+        scaled = fan_in * (products - first[..., :, None] * second[..., None, :])
         return np.asarray(scaled[..., number[:, :, None, None], number[None, None]])
 
-    def _cross(self, means: TangentStatistics) -> FloatArray:
+    def cross(means: TangentStatistics) -> FloatArray:
         """F_1324 = F_2413, of which the one with its NTK pair in order was measured."""
-        one, three, two, four = np.indices((self._pairs.size,) * 4)
         reversed_pair = three > four
         left, right = np.where(reversed_pair, two, one), np.where(reversed_pair, one, two)
-        return np.asarray(means.cross[..., left, self._pairs.number[three, four], right])
+        return np.asarray(means.cross[..., left, number[three, four], right])
 
-    def _cross_variance(self, means: TangentStatistics) -> FloatArray:
-        one, three, two, four = np.indices((self._pairs.size,) * 4)
-        place = (..., self._pairs.number[one, two], self._pairs.number[three, four])
-        alike = (one <= two) == (three <= four)
-        return np.where(alike, means.aligned[place], means.crossed[place])
+    def cross_variance(means: TangentStatistics) -> FloatArray:
+        place = (..., number[one, two], number[three, four])
+        return np.where((one <= two) == (three <= four), means.aligned[place], means.crossed[place])
+
+    return {
+        "Theta": lambda means: np.asarray(Theta[1:] + shift(means)[..., number]),
+        "H1": lambda means: np.asarray(fan_in * shift(means)[..., number]),
+        "D": lambda means: covariance(means.mixed, means.metric, means.mean),
+        "F": cross,
+        "A": lambda means: covariance(means.variance, means.mean, means.mean),
+        "B": cross_variance,
+    }
 
 
 class _MeanShift:
     """E[Ô − Θ] of layers 2..L by the rearrangement of this file's head."""
 
     def __init__(self, mlp: MLP, K: FloatArray, Theta: FloatArray) -> None:
-        self._steps = list(_linear_steps(mlp, K, Theta))
+        pairs = Pairs(K.shape[-1])
+        # By layer C_W, d<σσ>/dK, dΘ'/dK and dΘ'/dΘ = C_W <σ'σ'>, (pairs,).
+        self._steps: list[tuple[float, Response, Response, FloatArray]] = []
+        for layer, kernel, tangent in zip(mlp.layers[1:], K, Theta):
+            old = TangentExpectations(mlp.activation, kernel, tangent)
+            response = old.tangent_response(Step(layer.C_W, lambda_W=layer.lambda_W))
+            growth = layer.C_W * pairs.vector(old.of(1, 1))
+            self._steps.append((layer.C_W, old.response, response, growth))
 
     def __call__(self, means: TangentStatistics) -> FloatArray:
         """(…, layers, pairs); layer 1 does not fluctuate, so that nothing is carried into layer 2."""
         found = np.zeros_like(means.mean)
         metric = mean = np.zeros_like(means.mean[..., 0, :])
-        for layer, step in enumerate(self._steps):
+        for layer, (C_W, kernel, tangent, growth) in enumerate(self._steps):
             # What was measured of the layer before is replaced by what is known of its expectation.
             metric = metric - means.before_metric[..., layer, :]
             mean = mean - means.before_mean[..., layer, :]
-            carried = (step.tangent @ metric.T).T + step.growth * mean
-            metric = means.metric[..., layer, :] + step.C_W * (step.kernel @ metric.T).T
+            carried = (tangent @ metric.T).T + growth * mean
+            metric = means.metric[..., layer, :] + C_W * (kernel @ metric.T).T
             mean = found[..., layer, :] = means.mean[..., layer, :] + carried
         return found
-
-
-@dataclass(frozen=True)
-class _LinearStep:
-    C_W: float
-    kernel: Response  # d<σσ>/dK
-    tangent: Response  # dΘ'/dK
-    growth: FloatArray  # dΘ'/dΘ = C_W <σ'σ'>, (pairs,)
-
-
-def _linear_steps(mlp: MLP, K: FloatArray, Theta: FloatArray) -> Iterator[_LinearStep]:
-    pairs = Pairs(K.shape[-1])
-    for layer, kernel, tangent in zip(mlp.layers[1:], K, Theta):
-        old = TangentExpectations(mlp.activation, kernel, tangent)
-        step = Step(layer.C_W, lambda_W=layer.lambda_W)
-        growth = layer.C_W * pairs.vector(old.of(1, 1))
-        yield _LinearStep(layer.C_W, old.response, old.tangent_response(step), growth)

@@ -45,10 +45,13 @@ def check_scales(
         raise InputError(
             "depth 1 has no hidden layer, so nothing depends on the width: give depth 2 or more."
         )
-    if scales is None:
-        chosen = default_scales(mlp, width_over_depth)
-    else:
-        chosen = _sorted_numbers(scales)
+    try:
+        given = default_scales(mlp, width_over_depth) if scales is None else scales
+        chosen = tuple(sorted(np.asarray(given, dtype=np.float64).reshape(-1).tolist()))
+    except (TypeError, ValueError):
+        raise InputError(
+            f"`scales` are {scales!r}: give at least {TERMS} different positive multipliers."
+        ) from None
     if len(set(chosen)) < TERMS or chosen[0] <= 0 or not np.isfinite(chosen).all():
         raise InputError(
             f"`scales` are {list(chosen)}: give at least {TERMS} different positive multipliers."
@@ -71,15 +74,6 @@ def check_scales(
             "neuron or more."
         )
     return chosen
-
-
-def _sorted_numbers(scales: object) -> tuple[float, ...]:
-    try:
-        return tuple(sorted(np.asarray(scales, dtype=np.float64).reshape(-1).tolist()))
-    except (TypeError, ValueError):
-        raise InputError(
-            f"`scales` are {scales!r}: give at least {TERMS} different positive multipliers."
-        ) from None
 
 
 def scaled(mlp: MLP, scale: float) -> MLP:

@@ -57,7 +57,10 @@ def plateau(
     _check(model, max_steps)
     descent = descent_of(model, lr, optimizer)
     task = prepare(model, x, y, loss)
-    _check_batch(batch_size, len(task.x))
+    if batch_size is not None and whole_number("batch_size", batch_size) > len(task.x):
+        raise InputError(
+            f"`batch_size` is {batch_size}: give a whole number from 1 to {len(task.x)}, all samples."
+        )
     layers = read_layers(model, task.x)
     found = find_bottleneck(layers)
     level = plateau_level(model, task)
@@ -105,13 +108,6 @@ def _law(
         smaller = forecast(halves, task, descent, given.level, given.threshold, longest)
         ratio = smaller.escape / given.escape if math.isfinite(smaller.escape) else math.nan
     return ScalingLaw(found.count, found.epsilon, ratio, chain)
-
-
-def _check_batch(batch_size: int | None, samples: int) -> None:
-    if batch_size is not None and whole_number("batch_size", batch_size) > samples:
-        raise InputError(
-            f"`batch_size` is {batch_size}: give a whole number from 1 to {samples}, all samples."
-        )
 
 
 def _check(model: nn.Module, max_steps: float) -> None:

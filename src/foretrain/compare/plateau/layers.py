@@ -20,10 +20,7 @@ SMALL = 0.5  # a network whose smallest layer is above this share of its natural
 _NODES = 64
 _PROBES = 16  # samples that tell whether a network is a chain
 
-_FED_BY_ACTIVATION = (
-    nn.Linear,
-    nn.modules.conv._ConvNd,
-)  # fan-in layers; others (recurrent, attention): gain 1
+_FED_BY_ACTIVATION = (nn.Linear, nn.modules.conv._ConvNd)  # others (recurrent, attention) have gain 1
 _NORMALISERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
@@ -146,17 +143,14 @@ def _activations_before(model: nn.Module, x: Tensor) -> dict[str, tuple[float, s
         model(x[:2])
     for name, module, given, output in calls:
         if isinstance(module, _FED_BY_ACTIVATION):
-            found[name] = (1.0, "none") if last is None else _gain(between, given is last)
+            if last is None or (between is None and given is last):
+                found[name] = (1.0, "none")
+            else:
+                found[name] = (HE_GAIN, "a function") if between is None else _gain(between)
             last, between = output, None
         elif _is_pointwise(module):
             between = module
     return found
-
-
-def _gain(between: nn.Module | None, directly: bool) -> tuple[float, str]:
-    if between is not None:
-        return _unit_gain(between), type(between).__name__
-    return (1.0, "none") if directly else (HE_GAIN, "a function")
 
 
 @contextmanager
@@ -189,11 +183,11 @@ def _is_pointwise(module: nn.Module) -> bool:
     return isinstance(whole, Tensor) and whole.shape == z.shape and torch.equal(whole[:, 2:5], part)
 
 
-def _unit_gain(module: nn.Module) -> float:
-    """E[σ'(z)²]^(-1/2) over a standard normal z."""
+def _gain(module: nn.Module) -> tuple[float, str]:
+    """E[σ'(z)²]^(-1/2) over a standard normal z, and the name of σ."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     z = torch.tensor(nodes, dtype=torch.float32).reshape(1, -1).requires_grad_()
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(module(z).sum(), z)
     square = float(np.sum(weights * slope.double().numpy().ravel() ** 2) / np.sum(weights))
-    return square**-0.5 if square > 0 else 1.0
+    return square**-0.5 if square > 0 else 1.0, type(module).__name__

@@ -42,9 +42,8 @@ class Plateau(Result):
     law: ScalingLaw | None
     factors: dict[str, float]
     rescaled_forecast: Forecast | None
-    theory_scales: (
-        LayerScales | None
-    )  # X_l of Rawal & DeWeese; None unless linear layers of one width in a row
+    # X_l of Rawal & DeWeese; None unless linear layers of one width in a row.
+    theory_scales: LayerScales | None
 
     @property
     def code(self) -> str:
@@ -54,11 +53,8 @@ class Plateau(Result):
     @property
     def speedup(self) -> float:
         """Predicted escape step over the one after rescaling (nan where there is no advice)."""
-        return (
-            math.nan
-            if self.rescaled_forecast is None
-            else self.forecast.escape / self.rescaled_forecast.escape
-        )
+        after = self.rescaled_forecast
+        return math.nan if after is None else self.forecast.escape / after.escape
 
     def rescaled_model(self) -> nn.Module:
         """A copy of the network with the advice applied."""

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from foretrain.compare.trained.networks import Networks, draw_networks, group_size, groups_of
-from foretrain.compare.trained.training import Course, Training, train
+from foretrain.compare.trained.training import Training, train
 from foretrain.support.answers import Answer, Result, fields_answer
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError, unknown_name
@@ -200,28 +200,22 @@ class _Work:
             found = self._before(networks, offsets)
             X = self.inputs[: len(self.training.targets)]
             course = train(networks, X, self.training, offsets)
-            self._require_end(course)
-            found |= {"end": self._outputs(networks), "steps": course.steps, "diverged": course.diverged}
+            late = int((~course.ended & ~course.diverged).sum())
+            if late:
+                raise InputError(
+                    f"{late} of {len(course.ended)} networks have not reached the end of training in "
+                    f"{self.training.most_steps:,} steps: give a `time`, since the prediction holds at any, or fewer "
+                    "or more different training inputs."
+                )
+            end = networks.forward(networks.entry(self.inputs)).output.mT.numpy()
+            found |= {"end": end, "steps": course.steps, "diverged": course.diverged}
             if "kernel_after" in self.keep:
                 found["kernel_after"] = networks.kernel(self.inputs).numpy()
         return found
 
-    def _require_end(self, course: Course) -> None:
-        late = int((~course.ended & ~course.diverged).sum())
-        if late:
-            raise InputError(
-                f"{late} of {len(course.ended)} networks have not reached the end of training in "
-                f"{self.training.most_steps:,} steps: give a `time`, since the prediction holds at any, or fewer "
-                "or more different training inputs."
-            )
-
     def _drawn(self, numbers: range) -> tuple[Networks, Tensor | None]:
         networks = draw_networks(self.mlp, numbers, self.seeds[0], mirrored=self.mirrored)
         return networks, self._offsets(numbers)
-
-    def _outputs(self, networks: Networks) -> FloatArray:
-        z: FloatArray = networks.forward(networks.entry(self.inputs)).output.mT.numpy()
-        return z
 
     def _offsets(self, numbers: range) -> Tensor | None:
         """Noise of the targets, (networks, outputs, A); of opposite sign in mirrored networks."""

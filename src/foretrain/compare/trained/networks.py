@@ -104,7 +104,9 @@ class Networks:
         """
         trace = self.forward(self.entry(X))
         outputs = self.mlp.n_out
-        fields = [self.sensitivities(trace, one) for one in _unit_errors(trace.output)]
+        # For each output an error factor that is one there and zero in the others.
+        units = torch.eye(outputs, dtype=torch.float64)[:, None, :, None].expand(-1, *trace.output.shape)
+        fields = [self.sensitivities(trace, unit.contiguous()) for unit in units]
         size = (len(self), outputs, outputs, len(X), len(X))
         found = torch.zeros(size, dtype=torch.float64)
         for place, layer in enumerate(reversed(self.mlp.layers)):
@@ -115,12 +117,6 @@ class Networks:
         for i, j in combinations(range(outputs), 2):
             found[:, j, i] = found[:, i, j].mT
         return found
-
-
-def _unit_errors(output: Tensor) -> list[Tensor]:
-    """For each output an error factor that is one there and zero in the others."""
-    units = torch.eye(output.shape[1], dtype=torch.float64)
-    return [unit[None, :, None].expand_as(output).contiguous() for unit in units]
 
 
 def signal_and_slope(mlp: MLP) -> SignalAndSlope:
@@ -135,18 +131,10 @@ def _tanh(z: Tensor) -> tuple[Tensor, Tensor]:
     return signal, 1 - signal * signal
 
 
-def _relu(z: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.relu(z), (z > 0).to(z.dtype)
-
-
-def _erf(z: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.erf(z), torch.exp(-z * z).mul_(2 / np.pi**0.5)
-
-
 _OWN_SLOPES: dict[str, SignalAndSlope] = {
     "tanh": _tanh,
-    "erf": _erf,
-    "relu": _relu,
+    "erf": lambda z: (torch.erf(z), torch.exp(-z * z).mul_(2 / np.pi**0.5)),
+    "relu": lambda z: (torch.relu(z), (z > 0).to(z.dtype)),
     "sin": lambda z: (torch.sin(z), torch.cos(z)),
 }
 
@@ -185,13 +173,8 @@ def draw_networks(
     biases = [torch.cat([part.biases[layer] for part in parts])[kept] for layer in range(mlp.depth)]
     if mirrored:
         odd = numbers.start % 2
-        weights, biases = (
-            [_doubled(each)[odd : odd + len(numbers)] for each in s] for s in (weights, biases)
-        )
+        pairs = slice(odd, odd + len(numbers))
+        weights, biases = ([each.repeat_interleave(2, dim=0)[pairs] for each in s] for s in (weights, biases))
         signs = torch.tensor([1.0 - 2.0 * (number % 2) for number in numbers], dtype=torch.float64)
         weights[-1], biases[-1] = (signs[:, None, None] * each[-1] for each in (weights, biases))
     return Networks(Parameters(mlp, tuple(weights), tuple(biases)))
-
-
-def _doubled(values: Tensor) -> Tensor:
-    return values.repeat_interleave(2, dim=0)

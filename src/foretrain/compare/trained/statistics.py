@@ -48,8 +48,13 @@ def measure(
         steps += float(found.steps.sum()) / draws
     columns = Columns.joined(parts).by_batch(batches)
     if goal.has_free_end:
-        chunks = _chunks(goal, UNTRAINED * draws)
-        more = [_of_untrained(goal.law, _drawn(goal, mlp, part, second), entries) for part in chunks]
+        options: dict[str, Any] = {"seed": second, "mirrored": True, "keep": ("free", "metric")}
+        more = []
+        for numbers in _chunks(goal, UNTRAINED * draws):
+            drawn = draw_ensemble(mlp, goal.X_train, goal.X_test, goal.training, numbers, **options)
+            assert drawn.free is not None
+            whole = _less_mean(goal.law, drawn.free, entries)  # f, and with the next line f − l
+            more.append(whole.plus(_noise(goal.law, drawn, entries), -1.0))
         columns = columns.plus(Columns.joined(more).by_batch(batches))
     return pseudo_values(goal.law, columns, entries), steps
 
@@ -83,23 +88,12 @@ def _trained(goal: Goal, mlp: MLP, numbers: range, seed: Seed) -> TrainedEnsembl
     return found
 
 
-def _drawn(goal: Goal, mlp: MLP, numbers: range, seed: Seed) -> InitialEnsemble:
-    options: dict[str, Any] = {"seed": seed, "mirrored": True, "keep": ("free", "metric")}
-    return draw_ensemble(mlp, goal.X_train, goal.X_test, goal.training, numbers, **options)
-
-
 def _of_trained(law: Law, found: TrainedEnsemble, entries: Entries) -> Columns:
     """e − f of trained networks; e − l where training is not linear with a fixed kernel; e where no l is known."""
     whole = _less_mean(law, found.end, entries)
     if found.free is not None:
         return whole.plus(_less_mean(law, found.free, entries), -1.0)
     return whole if law.weights is None else whole.plus(_noise(law, found, entries), -1.0)
-
-
-def _of_untrained(law: Law, found: InitialEnsemble, entries: Entries) -> Columns:
-    """f − l of networks that are not trained."""
-    assert found.free is not None
-    return _less_mean(law, found.free, entries).plus(_noise(law, found, entries), -1.0)
 
 
 def _less_mean(law: Law, outputs: FloatArray, entries: Entries) -> Columns:

@@ -23,12 +23,8 @@ Algorithm = Literal["gradient_descent", "flow"]
 TOLERANCE = 1e-8  # of the largest error factor, relative to its start: training has then ended
 MOST_STEPS = 200_000
 _RUNAWAY = 1e3  # times the error at the start
-_RUNGE_KUTTA = (
-    (1 / 6, 0.5),
-    (1 / 3, 0.5),
-    (1 / 3, 1.0),
-    (1 / 6, None),
-)  # weight of a slope, and how far it leads
+# Weight of a slope, and how far it leads.
+_RUNGE_KUTTA = ((1 / 6, 0.5), (1 / 3, 0.5), (1 / 3, 1.0), (1 / 6, None))
 
 
 @dataclass(frozen=True, eq=False)

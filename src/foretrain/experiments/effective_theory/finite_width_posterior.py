@@ -244,9 +244,7 @@ def _figure(data: xarray.Dataset) -> Figure:
             panel = figure.panel(f"{case}: {name}", x, y, legend="upper center", legend_columns=2)
             for (quantity, label), color in zip(quantities.items(), PALETTE, strict=False):
                 _draw_quantity(panel, own.sel(quantity=quantity), label, color)
-            if (
-                name == "shift of hidden layers"
-            ):  # what layer 2 would do at 1/n^2, from its narrowest network on
+            if name == "shift of hidden layers":  # layer 2, were it at 1/n^2 from its narrowest network on
                 line = [0, own.measured.sel(quantity=_FOOTNOTE).values[0]]
                 panel.curve([0, max(ticks)], line, "--", "1/n² (footnote 35)", FAINT, width=1.2)
             panel.curve([], [], "*", "theory at 1/n → 0", INK, hollow=True, size=11)

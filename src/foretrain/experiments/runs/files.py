@@ -29,8 +29,7 @@ def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -
 
 def write_result(folder: Path, experiment: Experiment, scale: Scale, seed: int, result: Result) -> None:
     """Write data, answer and picture, in place of earlier ones."""
-    from foretrain.support.answers.folder import (
-        write_folder,  # numpy, which the list of experiments does without
-    )
+    # With numpy, which the list of experiments does without.
+    from foretrain.support.answers.folder import write_folder
 
     write_folder(folder, answer_of(experiment, scale, seed, result), overwrite=True)

@@ -189,14 +189,10 @@ class _Checker:
             return File.model_validate(tomllib.loads(self._text))
         except ValidationError as error:
             found = error.errors(include_url=False)
-            first = next(
-                (item for item in found if item["type"] == "extra_forbidden"), found[0]
-            )  # most likely a slip
+            slips = [item for item in found if item["type"] == "extra_forbidden"]
+            first = (slips or found)[0]
             raise self._refusal(_place(first["loc"]), _words(first)) from None
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # the parser's own, and those of endless numbers and nesting
+        except (ValueError, RecursionError) as error:  # the parser's own, and of endless numbers and nesting
             place = _LINE.search(str(error))
             line = int(place["line"]) if place and place["line"] else len(self._text.splitlines()) or 1
             raise self._at(

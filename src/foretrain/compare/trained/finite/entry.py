@@ -111,7 +111,9 @@ def compare_trained_finite(
     (True, ['ntk_variance', 'interaction', 'mean', 'ntk_change'])
     """
     check_network(mlp)
-    _check(learner, algorithm, eta, noise)
+    check_learner(learner, noise)
+    if learner == "bayes" and (eta is not None or algorithm != "gradient_descent"):
+        raise InputError("inference has neither an algorithm nor a rate: leave `algorithm` and `eta` out.")
     mlp = mlp.with_inputs(mlp.check_inputs(X_train))
     ladder = _HABITS[learner].ladder(mlp, scales_of_widths(mlp, widths, scales), draws)
     ladder.warn_if_too_deep()
@@ -131,12 +133,6 @@ def compare_trained_finite(
         learner=learner,
         steps=steps,
     )
-
-
-def _check(learner: Learner, algorithm: FiniteAlgorithm, eta: float | None, noise: float) -> None:
-    check_learner(learner, noise)
-    if learner == "bayes" and (eta is not None or algorithm != "gradient_descent"):
-        raise InputError("inference has neither an algorithm nor a rate: leave `algorithm` and `eta` out.")
 
 
 def _measure(

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from foretrain.compare.judging.entries import BatchValues
-from foretrain.compare.trained.ensemble import InitialEnsemble, TrainedEnsemble
+from foretrain.compare.trained.ensemble import TrainedEnsemble
 from foretrain.compare.trained.finite.entries import values_at
 from foretrain.compare.trained.finite.goal import FiniteGoal
 from foretrain.support.errors import InputError
@@ -36,14 +36,20 @@ def measure_trained(
     parts, steps = [], 0.0
     for numbers in _chunks(goal, draws):
         trained = goal.train(mlp, numbers, first)
-        _require_end(trained)
+        lost = int(trained.diverged.sum())
+        if lost:
+            raise InputError(
+                f"{lost} of {trained.draws:,} networks of width {mlp.widths[-2]} did not come to an end of training, "
+                "so that their mean says nothing: give wider networks, smaller targets or a smaller `eta`."
+            )
         parts.append(_changes(trained))
         steps += float(trained.steps.sum()) / draws
     columns = _by_batch(parts, batches)
-    curved = [
-        {"ntk_variance": _curved(goal, goal.draw(mlp, numbers, second))}
-        for numbers in _chunks(goal, UNTRAINED * draws)
-    ]
+    curved = []
+    for numbers in _chunks(goal, UNTRAINED * draws):
+        drawn = goal.draw(mlp, numbers, second)
+        assert drawn.free is not None
+        curved.append({"ntk_variance": drawn.free[:, drawn.trained_inputs :] - goal.linearised(drawn)})
     columns |= _by_batch(curved, batches)
     known = goal.scaled_terms["ntk_mean"] / mlp.widths[-2]
     columns["mean"] = known + columns["interaction"] + columns["ntk_variance"]
@@ -60,20 +66,6 @@ def _changes(found: TrainedEnsemble) -> dict[str, FloatArray]:
         "interaction": (found.end - found.free)[:, found.trained_inputs :],
         "ntk_change": (found.kernel_after - found.kernel_before).transpose(0, 3, 4, 1, 2),
     }
-
-
-def _curved(goal: FiniteGoal, found: InitialEnsemble) -> FloatArray:
-    assert found.free is not None
-    return np.asarray(found.free[:, found.trained_inputs :] - goal.linearised(found))
-
-
-def _require_end(found: TrainedEnsemble) -> None:
-    lost = int(found.diverged.sum())
-    if lost:
-        raise InputError(
-            f"{lost} of {found.draws:,} networks of width {found.mlp.widths[-2]} did not come to an end of training, "
-            "so that their mean says nothing: give wider networks, smaller targets or a smaller `eta`."
-        )
 
 
 def _chunks(goal: FiniteGoal, draws: int) -> Iterator[range]:

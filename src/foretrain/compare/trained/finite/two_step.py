@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from foretrain.compare.trained.ensemble import TrainedEnsemble, draw_ensemble
-from foretrain.compare.trained.networks import Networks, Trace, draw_networks, group_size, groups_of
+from foretrain.compare.trained.networks import Networks, draw_networks, group_size, groups_of
 from foretrain.compare.trained.training import Training
 from foretrain.support.seeds import Seed, spawn
 from foretrain.support.threads import torch_over_cores
@@ -65,12 +64,9 @@ def leap_and_step(networks: Networks, X: FloatArray, targets: FloatArray) -> Non
         trace = networks.forward(entry)
         error = trace.output - y
         coefficients = torch.linalg.lu_solve(*factor, error.reshape(len(networks), legs, 1))
-        _move(networks, trace, coefficients.reshape(error.shape))
-
-
-def _move(networks: Networks, trace: Trace, coefficients: Tensor) -> None:
-    for layer, field in zip(reversed(networks.mlp.layers), networks.sensitivities(trace, coefficients)):
-        place = layer.number - 1
-        signal = trace.signals[place]
-        networks.weights[place].baddbmm_(field, signal.mT, alpha=-layer.lambda_W / signal.shape[1])
-        networks.biases[place].sub_(field.sum(dim=2, keepdim=True), alpha=layer.lambda_b)
+        fields = networks.sensitivities(trace, coefficients.reshape(error.shape))
+        for layer, field in zip(reversed(networks.mlp.layers), fields):
+            place = layer.number - 1
+            signal = trace.signals[place]
+            networks.weights[place].baddbmm_(field, signal.mT, alpha=-layer.lambda_W / signal.shape[1])
+            networks.biases[place].sub_(field.sum(dim=2, keepdim=True), alpha=layer.lambda_b)
