@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
 Method = Literal["auto", "exact", "stochastic"]
 
-_ALWAYS_EXACT_TRACED = (
-    256  # traced dimensions up to this, and operators up to the size below, are never sampled
-)
+# Traced dimensions up to this, and operators up to the size below, are never sampled.
+_ALWAYS_EXACT_TRACED = 256
 _ALWAYS_EXACT_SIZE = 4096
 _PILOT_PROBES = 16
 _TEST_VECTORS = 4

@@ -12,9 +12,8 @@ from foretrain.empirical.autograd_graph.ownership import SampleAxis
 from foretrain.empirical.autograd_graph.sites import UnreadableError, Use
 from foretrain.empirical.autograd_graph.tape import Tape
 
-Reader = Callable[
-    [Tape, int, Tensor], Tensor
-]  # (tape, node, gradient at its result) -> gradient before the sum
+# (tape, node, gradient at its result) -> gradient before the sum.
+Reader = Callable[[Tape, int, Tensor], Tensor]
 
 
 def _itself(tape: Tape, node: int, gradient: Tensor) -> Tensor:

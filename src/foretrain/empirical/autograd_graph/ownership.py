@@ -13,9 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_CLOSE = (
-    1e-3  # powers of two scale floating-point numbers exactly; this leaves room for sums in another order
-)
+# Powers of two scale floating-point numbers exactly; this leaves room for sums in another order.
+_CLOSE = 1e-3
 _CLOSE_OF_MANY = 0.1  # of the distance between the weights of neighbouring samples
 _FEW = 8
 _GLANCE = 64  # places that rule out most axes

@@ -127,9 +127,8 @@ class LayeredDifferentials(Result):
         size, samples = self._directions, self.stack.samples
         _, bend, third = level.derivatives
         change, networks = level.change, len(level.change)
-        pairs = (change[:, :, :, None] * change[:, :, None]).flatten(
-            2, 3
-        )  # ż_c ż_d, (networks, samples, c d, n)
+        # ż_c ż_d, (networks, samples, c d, n).
+        pairs = (change[:, :, :, None] * change[:, :, None]).flatten(2, 3)
         outputs = size // samples
         backward = level.backward[:, :size].view(networks, outputs, samples, -1).transpose(1, 2)
         backward_change = level.backward_change[:, :size].view(networks, outputs, samples, size, -1)

@@ -29,6 +29,12 @@ class Layer:
         v = u @ self.weight.T
         return v if self.bias is None else v + self.bias
 
+    @property
+    def learns(self) -> str:
+        """Which of its parameters learn, in words."""
+        parts = [("weight", self.trains_weight), ("bias", self.trains_bias)]
+        return ", ".join(name for name, trains in parts if trains) or "frozen"
+
     def driven_by(self, overlap: Tensor) -> Tensor:
         """What multiplies S in the kernel of this layer: Q for trained weights, 1 for a trained bias (172)."""
         return self.trains_weight * overlap + float(self.trains_bias)

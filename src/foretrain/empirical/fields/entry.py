@@ -15,7 +15,6 @@ from foretrain.empirical.fields import spectra, transport
 from foretrain.empirical.fields.first_order import FirstOrderStep
 from foretrain.empirical.fields.heavy_tails import HeavyTail, heavy_tail
 from foretrain.empirical.fields.observation import observe
-from foretrain.empirical.fields.presentation import describe
 from foretrain.empirical.fields.recognition import find_chain
 from foretrain.empirical.fields.state import (
     OUTPUTS,
@@ -30,7 +29,8 @@ from foretrain.empirical.fields.state import (
     labelled,
 )
 from foretrain.empirical.fields.step_report import StepReport, step_report
-from foretrain.support.answers import Answer, Result
+from foretrain.support.answers import Answer, Axis, Figure, Result, dataset_table
+from foretrain.support.answers import labelled as labelled_dataset
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -93,7 +93,52 @@ class Fields(Result):
 
     def answer(self) -> Answer:
         """The layers with their share of the kernel, and what to ask next."""
-        return describe(self)
+        state, chain = self.state, self.state.chain
+        traces = state.kernel_traces()
+        total = float(traces.sum())
+        data = labelled_dataset(
+            {
+                "weights": ("layer", [layer.name for layer in chain.layers]),
+                "learns": ("layer", [layer.learns for layer in chain.layers]),
+                "trace_share": ("layer", traces / total if total > 0 else np.full(chain.depth, np.nan)),
+                "mean_slope": ("layer", [float(chain.a(n).mean()) for n in range(1, chain.depth + 1)]),
+            },
+            counted=["layer"],
+        )
+        factor = "" if self.readout_scale == 1 else f"{self.readout_scale**2:g} times "
+        raw = f"raw: K is {factor}the sum over layers of Q * S"
+        statement = (
+            f"Fields of {chain.inputs} inputs in {' -> '.join(map(str, chain.widths))}, read out as "
+            f"{state.readout.label}: {_closure(state)}."
+        )
+        more = (
+            f"inner products {'divided by the width' if self.normalized else raw}\n"
+            "of inputs: overlap(l) conjugate(l) masked_conjugate(l) correlator(l) coactivation(l) kernel "
+            "kernel_by_layer\n"
+            "of pairs: projector metric pullback transport apply_transport(l, vectors, first, second)\n"
+            "of a step: first_order(lr, y) step_report(lr, y); spectra: kernel_spectrum metric_spectrum(l) "
+            "weight_spectrum(l) tail(l)"
+        )
+        names = {"weights": "weights", "learns": "learns"}
+        names |= {"trace_share": "share of tr K", "mean_slope": "mean slope"}
+        return Answer(statement, [dataset_table(data, "layer", names), more, self._coactivation_figure], data)
+
+    def _coactivation_figure(self) -> Figure:
+        """A^l of all pairs of inputs, one panel for each layer: the mean over units of the product of slopes."""
+        # A last layer without activation has slope 1 everywhere.
+        plain = self.depth > 1 and self.state.has_plain_output
+        layers = range(1, self.depth + (not plain))
+        units = [1 if self.normalized else self.widths[layer] for layer in layers]
+        means = [self.coactivation(layer).values / unit for layer, unit in zip(layers, units)]
+        top = float(np.abs(means).max()) or 1.0
+        signed = bool(np.min(means) < 0)
+        figure = Figure("Co-activation of inputs", columns=min(4, len(layers)))
+        for layer, matrix in zip(layers, means):
+            upright = Axis("input" if layer == 1 else "", whole=True, reverse=True)
+            panel = figure.panel(f"layer {layer}", Axis("input", whole=True), upright, equal=True)
+            label = "mean product of slopes" if layer == layers[-1] else ""
+            panel.heat_map(matrix, label=label, diverging=signed, low=-top if signed else 0.0, high=top)
+        return figure
 
     @property
     def outputs(self) -> xr.DataArray:
@@ -333,6 +378,18 @@ class Fields(Result):
         if given.shape != shape:
             raise InputError(f"the array has shape {tuple(given.shape)}: give {shape}.")
         return given
+
+
+def _closure(state: FieldState) -> str:
+    """Which fields evolve without the weights."""
+    if state.chain.depth == 1:
+        return "training closes on v_1: simulate(model, x, y, steps, lr) needs no weights (47)"
+    if state.chain.depth == 2:
+        closes = "training closes on v_1 and b_1: simulate(model, x, y, steps, lr) needs no weights"
+        return (
+            closes if state.has_plain_output else "training needs {u_1, u_2, b_1} and the forward transport"
+        )
+    return "training needs G and the pullback hierarchy; the fields alone do not close"
 
 
 def _is_single(inputs: Inputs) -> bool:

@@ -24,7 +24,7 @@ from foretrain.empirical.kernel_analysis.matrices import (
     products_of,
     square,
 )
-from foretrain.empirical.kernel_operator.estimate import KernelEstimate, standard_error, stated_seed
+from foretrain.empirical.kernel_operator.operator import KernelEstimate, standard_error, stated_seed
 from foretrain.support.answers import (
     BLUE,
     INK,
@@ -106,9 +106,8 @@ class SpectralDensity(Result):
             traces = np.full_like(traces, trace)
         whole, part = float(traces.mean()), float(logarithms.mean())
         value = float(np.exp(np.log(whole) - part / whole))
-        entropies = (
-            traces * (1 / whole + part / whole**2) - logarithms / whole
-        )  # up to a constant, to first order
+        # Up to a constant, to first order.
+        entropies = traces * (1 / whole + part / whole**2) - logarithms / whole
         return KernelEstimate(value, value * self._estimate(entropies).standard_error, self.probes, self.seed)
 
     def edges(self) -> Array:

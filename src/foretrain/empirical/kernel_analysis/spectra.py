@@ -36,7 +36,7 @@ from foretrain.empirical.kernel_analysis.modes import (
     stored_extremes,
 )
 from foretrain.empirical.kernel_operator import NTKOperator
-from foretrain.empirical.kernel_operator.estimate import standard_error
+from foretrain.empirical.kernel_operator.operator import standard_error
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.operators.estimators.modes import spectrum_figure
 from foretrain.support.answers import Answer, Result, Table, labelled, picked

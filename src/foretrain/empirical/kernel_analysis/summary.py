@@ -22,7 +22,7 @@ from foretrain.empirical.kernel_analysis.density import SpectralDensity, density
 from foretrain.empirical.kernel_analysis.matrices import Array, ExactProducts, exact_products
 from foretrain.empirical.kernel_analysis.target_alignment import KernelAlignment, aligned
 from foretrain.empirical.kernel_operator import NTKOperator
-from foretrain.empirical.kernel_operator.estimate import KernelEstimate, stated_seed
+from foretrain.empirical.kernel_operator.operator import KernelEstimate, stated_seed
 from foretrain.empirical.models.batches import as_batch
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.empirical.tangent_kernel.entry import ntk

@@ -39,7 +39,7 @@ from foretrain.empirical.kernel_analysis.modes import (
     rest_of_norms,
 )
 from foretrain.empirical.kernel_operator import NTKOperator
-from foretrain.empirical.kernel_operator.estimate import standard_error
+from foretrain.empirical.kernel_operator.operator import standard_error
 from foretrain.empirical.stored_kernel.reading import StoredKernel
 from foretrain.support.answers import (
     INK,

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from foretrain.empirical.any_kernel import AnyKernel
-from foretrain.empirical.kernel_operator.estimate import KernelEstimate, estimate, stated_seed
 from foretrain.empirical.kernel_operator.passes import Linearised, Values, Ways
 from foretrain.empirical.models.batches import Batch
-from foretrain.support.answers import Answer, labelled
+from foretrain.support.answers import Answer, Result, labelled
 from foretrain.support.errors import InputError
 from foretrain.support.memory import available_bytes, require_memory
 from foretrain.support.progress import track
-from foretrain.support.seeds import Seed, torch_generator
+from foretrain.support.seeds import Seed, integer, torch_generator
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -29,6 +29,30 @@ _SHARE = 0.4  # of the available memory that the passes may take
 _LARGEST_WORKING = 2e9  # bytes; more would not be faster
 _MOST_TOGETHER = 64  # vectors in one pass
 _PASSES_HELD = 2.0  # a forward pass with tangents, or a backward pass with its graph, in units of a plain one
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class KernelEstimate(Result):
+    """A mean over random probes with its standard error: a number, or one entry per (sample, output).
+
+    Without probes it is exact.
+    """
+
+    value: Any
+    standard_error: Any
+    probes: int
+    seed: int
+
+    def answer(self) -> Answer:
+        """The number with its error, or how many there are and between which ends they lie."""
+        value, error = np.asarray(self.value, dtype=float), np.asarray(self.standard_error, dtype=float)
+        drawn = f"{self.probes} random-sign probes, seed {self.seed}" if self.probes else "exact"
+        said = f"{float(value):.6g} ± {float(error):.2g}" if value.ndim == 0 else f"shape {value.shape}"
+        if value.size > 1:
+            said += f", from {value.min():.6g} to {value.max():.6g}, errors up to {error.max():.2g}"
+        axes = ("sample", "output")[: value.ndim]
+        data = labelled({"value": (axes, value), "value_error": (axes, error)})
+        return Answer(f"KernelEstimate({said}; {drawn})", data=data, record=vars(self))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -304,3 +328,21 @@ def as_tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
     return torch.as_tensor(np.require(values, requirements=["C", "W"]))
+
+
+def estimate(draws: NDArray[Any], seed: int) -> KernelEstimate:
+    """Mean of independent draws along the first axis, and its standard error."""
+    mean, error = draws.mean(0), standard_error(draws)
+    if mean.ndim == 0:
+        return KernelEstimate(float(mean), float(error), len(draws), seed)
+    return KernelEstimate(mean, error, len(draws), seed)
+
+
+def standard_error(draws: NDArray[Any]) -> Any:
+    """Of the mean of independent draws along the first axis."""
+    return np.std(draws, axis=0, ddof=1) / np.sqrt(len(draws))
+
+
+def stated_seed(seed: Seed) -> int:
+    """A number that gives the same probes again: the seed itself, or one that is drawn from it."""
+    return int(seed) if isinstance(seed, int | np.integer) else integer(seed)

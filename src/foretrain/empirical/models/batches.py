@@ -85,9 +85,8 @@ def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch
         raise InputError("x holds no sample: pass at least one.")
     for value in leaves(arguments):
         real = isinstance(value, Tensor) and value.is_floating_point()
-        if real and bool(
-            (torch.isnan(value) | torch.isposinf(value)).any()
-        ):  # masks are made of minus infinity
+        # Minus infinity is what masks are made of.
+        if real and bool((torch.isnan(value) | torch.isposinf(value)).any()):
             raise InputError("x has entries that are nan or infinite: remove or replace them first.")
     count = lengths[0]
     holders = tuple(

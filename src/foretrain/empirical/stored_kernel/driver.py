@@ -261,9 +261,8 @@ class _Driver:
             new = change.unreadable - aside["unreadable"] | change.by_gradient - aside["by_gradient"]
             aside["unreadable"] |= change.unreadable if new else everything
             aside["by_gradient"] |= change.by_gradient
-        if (
-            aside == before
-        ):  # what a worker met does not show here: all parameters go the way that suits any graph
+        # What a worker met does not show here: all parameters go the way that suits any graph.
+        if aside == before:
             aside["unreadable"] = everything
         if aside == before:
             raise NotSupportedError(

@@ -33,9 +33,8 @@ from foretrain.support.progress import track
 from foretrain.support.store import RECORDS, TILES
 
 _LOCK = ".lock"
-_ASIDE = (
-    ".aside.json"  # parameters that all workers must treat in another way, because some samples ask for it
-)
+# Parameters that all workers must treat in another way, because some samples ask for it.
+_ASIDE = ".aside.json"
 _READERS = 2  # threads that verify checksums
 _NOTED = {"crc", "squares", "seconds"}  # in every record
 _NOTED_ON_DIAGONAL = {"diagonal", "layers"}

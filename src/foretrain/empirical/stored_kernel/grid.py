@@ -10,9 +10,8 @@ Tile = tuple[int, int]
 
 _LARGEST_TILE = 32e6  # bytes; larger files are not read or written faster
 _LARGEST_SIDE = 1024  # samples; products are not faster on more
-_FEWEST_CHUNKS = (
-    8  # along a side, so that there are tiles for several workers and little is lost when one dies
-)
+# Chunks along a side, so that there are tiles for several workers and little is lost when one dies.
+_FEWEST_CHUNKS = 8
 _SMALLEST_SIDE = 64  # samples that are not cut further for that
 _CHUNK_SHARE = 0.15  # of a worker's memory, for one chunk on its way through the model
 _TILE_SHARE = 0.25  # of it, for the tile, its mirror image and what their products hold

@@ -77,9 +77,8 @@ class Job:
         )
         if any(self.aside.values()):
             tangents.look_again(GraphChangedError(**self.aside))
-        if (
-            second is not None
-        ):  # a plan of its own, from samples that do not depend on which chunk comes first
+        # A plan of its own, from samples that do not depend on which chunk comes first.
+        if second is not None:
             tangents.chunk(probe(second))
         return tangents, first, second
 

@@ -103,9 +103,8 @@ def _take_all(run: Run, task: Task, name: str) -> None:
 def threads(count: int) -> Iterator[None]:
     """The same number of threads everywhere: sums over several depend on how many there are."""
     before = torch.get_num_threads()
-    torch.set_num_threads(
-        count
-    )  # for the calling thread alone: workers of one process do not disturb each other
+    # For the calling thread alone: workers of one process do not disturb each other.
+    torch.set_num_threads(count)
     try:
         yield
     finally:

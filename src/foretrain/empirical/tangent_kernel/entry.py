@@ -167,9 +167,8 @@ def prepare(
     shared: Collection[str | int] = (),
 ) -> tuple[Engine, Batch, Batch | None]:
     """Check everything that was given, and look at the model with a few samples."""
-    model = getattr(
-        model, "_orig_mod", model
-    )  # what torch.compile was given: the compiled graph hides parameters
+    # What torch.compile was given: the compiled graph hides parameters.
+    model = getattr(model, "_orig_mod", model)
     first = as_batch(x, batch_axis, shared)
     second = None if x2 is None else as_batch(x2, batch_axis, shared)
     refuse_ill_defined(model)

@@ -17,10 +17,8 @@ from foretrain.empirical.tangent_kernel.routes import Job, Route, Site, Way, che
 
 Place = tuple[str, int | None]  # a parameter, and which part of it
 
-_AGREES = {
-    torch.float64: 1e-8,
-    torch.float32: 2e-3,
-}  # of a block's Gram with the gradient's length, on few samples
+# Relative agreement of a block's Gram with the gradient's length, on few samples.
+_AGREES = {torch.float64: 1e-8, torch.float32: 2e-3}
 _LINEAR = (("AddmmBackward0", 2), ("MmBackward0", 1))
 _CHANGES = "the graph changes with the samples"
 

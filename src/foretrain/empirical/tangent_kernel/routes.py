@@ -76,9 +76,8 @@ def costs(job: Job, site: Site) -> dict[Way, float]:
     activity = t * t * (1 if site.is_table else p)
     if t == 1 and not site.is_table:
         rows = 1 if job.trace else c * c
-        gram = job.pairs * (
-            2 * g * (p + across * q) + _FLOPS_PER_ENTRY / 10 * rows
-        )  # tiles stay in the cache
+        # Tiles stay in the cache.
+        gram = job.pairs * (2 * g * (p + across * q) + _FLOPS_PER_ENTRY / 10 * rows)
         return {"gram": gram, "gradient": gradient}
     second = t * c * q if job.trace else t * c * c * q
     pairs = _PAIRING * job.pairs * 2 * g * (activity + t * t * c * q + second)

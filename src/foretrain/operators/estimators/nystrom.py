@@ -31,9 +31,8 @@ Functional: TypeAlias = Callable[[Array, Array], Array]  # of (tr A, tr A²), en
 
 _SHIFT = 300.0  # times the rounding: the multiple of 1 that keeps the small Gram matrix positive
 _FLOOR = 3000.0  # times the rounding: relative errors below are those of the small inverse
-_LEAST_ROUNDING = (
-    3e-11  # so that the shift is near the root of double precision, where its inverse loses least
-)
+# So that the shift is near the root of double precision, where its inverse loses least.
+_LEAST_ROUNDING = 3e-11
 _AMPLIFIED = 3.0  # times the rounding of the terms of tr A that cancel: the error they leave, measured
 
 

@@ -18,9 +18,8 @@ from foretrain.support.memory import require_memory
 from foretrain.support.progress import track
 from foretrain.support.seeds import Seed, torch_generator
 
-_MODERATE = (
-    16  # powers of 2 of the largest product whose squares, also those of A* A, are safe in every dtype
-)
+# Powers of 2 of the largest product whose squares, also those of A* A, are safe in every dtype.
+_MODERATE = 16
 _CHUNK = 8192  # entries summed in the operator's own precision before the sum goes on in double precision
 
 

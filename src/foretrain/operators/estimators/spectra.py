@@ -43,16 +43,14 @@ _LEAST_DEPTH = 8
 _DEEPEST = 160
 _LEAST_PRODUCTS = 100  # for some modes, and the first probes to the least depth
 _FIRST_PROBES = 8
-_FEWEST_FOR_MOMENTS = (
-    16  # products of B: from fewer, the moments are not known better than the probes see them
-)
+# Products of B: from fewer, the moments are not known better than the probes see them.
+_FEWEST_FOR_MOMENTS = 16
 _STEP = 1e-3  # relative, for slopes; not more than half of what is outside the modes
 _NOISE = 10.0  # times the rounding, relative to the largest value of B: what products make of zero
 _ROUNDING = 10.0  # times the dtype's rounding: relative errors of resolved modes alone are not below
 _MOST_UNDERSTATED = 4.0  # times: beyond it, rounding makes the difference
-_PART_OF_DEPTH = (
-    0.4  # of the largest change since half of the depth: what is left falls with its square, or oscillates
-)
+# Part of the largest change since half of the depth: what is left falls with its square, or oscillates.
+_PART_OF_DEPTH = 0.4
 _PART_OF_MOMENTS = 0.7  # of the accuracy, that the error of the moments may take
 
 
@@ -129,9 +127,8 @@ def _estimate(
     shallower = [max(1, seen.depth * eighths // 8) for eighths in range(4, 8)]
     changes = [function.smooth(calibrated(everyone, depth)) - function.smooth(full) for depth in shallower]
     slopes = _slopes(seen, function, full)
-    few = (seen.probes - 1) / max(
-        seen.probes - 3, 1
-    )  # the variance of Student's t: so few probes, so uncertain a spread
+    # The variance of Student's t: so few probes, so uncertain a spread.
+    few = (seen.probes - 1) / max(seen.probes - 3, 1)
     error = math.sqrt(few * (understated * error) ** 2 + max(float(slopes @ spread @ slopes), 0.0))
     return full, value, error, _PART_OF_DEPTH * float(np.abs(changes).max())
 

@@ -180,9 +180,8 @@ def _minimal_residual(
         sine = torch.where(long > 0, column[:, used] / long, 0)
         turns.append((cosine, sine))
         triangle[:, : used - 1, used - 1] = column[:, : used - 1]
-        triangle[:, used - 1, used - 1] = torch.where(
-            long > 0, long, 1
-        )  # a space that is exhausted adds nothing
+        # A space that is exhausted adds nothing.
+        triangle[:, used - 1, used - 1] = torch.where(long > 0, long, 1)
         target[:, used - 1], target[:, used] = _turned(cosine, sine, target[:, used - 1], target[:, used])
         if bool((target[:, used].abs() <= limit).all()):
             break

@@ -24,9 +24,8 @@ class Layer:
     number: int
     reverse: bool
     names: tuple[str, ...]  # of its states
-    weights: Mapping[
-        str, str
-    ]  # weight_hh, ...: the model's name, for those that count; tied ones have the same
+    # weight_hh, ...: the model's name, for those that count; tied ones have the same.
+    weights: Mapping[str, str]
     rows: Tensor  # of the hidden product, (steps * samples, units)
     given_rows: Tensor  # of the inputs' product
 
