@@ -176,12 +176,9 @@ class Convolution(ProductSite):
         return self._windows(self.saved("input"), [(size, size) for size in padding])
 
     def arranged(self, gradient: Tensor) -> Tensor:
-        """The gradient, position by position."""
-        return self._channels(gradient)
-
-    def _channels(self, image: Tensor) -> Tensor:
         """(images, channels, *space) to (groups, samples, channels / groups, T)."""
-        return self._by_sample(image.reshape(len(image), self.groups, image.shape[1] // self.groups, -1))
+        channels = gradient.shape[1] // self.groups
+        return self._by_sample(gradient.reshape(len(gradient), self.groups, channels, -1))
 
     def _windows(self, image: Tensor, around: Sequence[tuple[int, int]]) -> Tensor:
         """What the kernel sees at every position: (groups, samples, channels / groups * kernel, T)."""
@@ -226,7 +223,7 @@ class TransposedConvolution(Convolution):
 
     def inputs(self) -> Tensor:
         """What D multiplies."""
-        return self._channels(self.saved("input"))
+        return super().arranged(self.saved("input"))
 
     def arranged(self, gradient: Tensor) -> Tensor:
         """Padding cut the result on both sides, output padding made it longer at the end: both are undone."""

@@ -116,9 +116,8 @@ def _only_tensor(result: Any) -> Tensor:
     if len(tensors) == 1:
         return next(iter(tensors.values()))
     raise InputError(
-        f"the model returns {_described(result)}: `say with output= which tensor is meant, "
-        "by name, position, or a function of the result|wrap it in a function of your file so that it "
-        "returns one tensor`."
+        f"the model returns {_described(result)}: `say with output= which tensor is meant, by name, position, "
+        "or a function of the result|wrap it in a function of your file so that it returns one tensor`."
     )
 
 

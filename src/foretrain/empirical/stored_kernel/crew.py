@@ -64,9 +64,8 @@ class Crew:
         require_memory(
             needs.working(side) + needs.factors * side,
             f"a worker with tiles of {grid.sides[0]} x {grid.sides[1]} samples",
-            "use fewer workers, or a new store with a smaller `batch_size=`, `outputs='trace'|--trace` "
-            "or a list of fewer "
-            "outputs",
+            "use fewer workers, or a new store with a smaller `batch_size=`, `outputs='trace'|--trace` or a "
+            "list of fewer outputs",
             share=1.0,
             available=int(self.room),
         )

@@ -133,8 +133,7 @@ class Folder:
         """What to say of a tile that cannot be used."""
         return FileError(
             f"tile {tile[0]}-{tile[1]} of {self.path} is damaged or lost: run the same `ntk(..., "
-            "store=)|command` again, "
-            "which computes it anew."
+            "store=)|command` again, which computes it anew."
         )
 
     def require_intact(self, place: Tile) -> None:

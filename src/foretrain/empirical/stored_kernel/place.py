@@ -97,8 +97,7 @@ def require_disk(path: Path, layout: Layout, finished: int) -> None:
     free = shutil.disk_usage(existing).free
     if needed > _FREE_SHARE * free:
         raise FileError(
-            f"the kernel of {grid.samples[0]} x {grid.samples[1]} samples needs {human_bytes(needed)} of disk, but "
-            f"{existing} has {human_bytes(free)} free: make room, choose another `store=`, or ask for "
-            "`outputs='trace'|--trace`, "
-            "fewer samples or a model in float32."
+            f"the kernel of {grid.samples[0]} x {grid.samples[1]} samples needs {human_bytes(needed)} of "
+            f"disk, but {existing} has {human_bytes(free)} free: make room, choose another `store=`, or ask "
+            "for `outputs='trace'|--trace`, fewer samples or a model in float32."
         )

@@ -60,8 +60,7 @@ class TileFiles:
         if found != len(buffer):
             raise FileError(
                 f"{path} is damaged or lost (tile {tile[0]}-{tile[1]}): run the same `ntk(..., "
-                "store=)|command` again, which "
-                "computes what is missing."
+                "store=)|command` again, which computes what is missing."
             )
         return buffer.view(self.dtype).reshape(count, self.side[1], self.width, self.width)
 
@@ -91,7 +90,6 @@ def files_of(path: Path, *, labelled: bool) -> TileFiles:
         if isinstance(error, FileError | InputError):
             raise
         raise FileError(
-            f"{path} is damaged ({type(error).__name__}: {error}): run the same `ntk(..., "
-            "store=)|command` again, which "
-            "mends it."
+            f"{path} is damaged ({type(error).__name__}: {error}): run the same `ntk(..., store=)|command` "
+            "again, which mends it."
         ) from error
