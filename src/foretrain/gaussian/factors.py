@@ -249,17 +249,13 @@ def values_of(factors: Sequence[Factor], z: Array) -> Array:
     points, result = z.reshape(-1), np.empty((len(factors), z.size))
     for start in range(0, z.size, _POINTS_AT_ONCE):
         part = slice(start, start + _POINTS_AT_ONCE)
-        _fill_values(factors, points[part], result[:, part])
+        found: dict[tuple[Activation, int], NDArray[Any]] = {}
+        for row, f in zip(result[:, part], factors, strict=True):
+            for t in f.terms:
+                if (t.activation, t.order) not in found:
+                    found[t.activation, t.order] = t.activation.derivative(points[part], t.order)
+            row[...] = f._product(points[part], [found[t.activation, t.order] for t in f.terms])
     return result.reshape(len(factors), *z.shape)
-
-
-def _fill_values(factors: Sequence[Factor], z: Array, result: Array) -> None:
-    found: dict[tuple[Activation, int], NDArray[Any]] = {}
-    for row, f in zip(result, factors, strict=True):
-        for t in f.terms:
-            if (t.activation, t.order) not in found:
-                found[t.activation, t.order] = t.activation.derivative(z, t.order)
-        row[...] = f._product(z, [found[t.activation, t.order] for t in f.terms])
 
 
 def _power(value: NDArray[Any], power: int) -> NDArray[Any]:

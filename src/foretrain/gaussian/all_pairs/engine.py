@@ -249,7 +249,8 @@ class AllPairs:
         limit = 1 - max(_PARALLEL, 8 * float(np.finfo(rho.dtype).eps))
         if self.one_set:
             # The diagonal is filled apart; a value like its neighbours' keeps the range of correlations narrow.
-            np.fill_diagonal(rho, _neighbours(rho))
+            inputs = np.arange(len(rho))
+            np.fill_diagonal(rho, rho[inputs, (inputs + 1) % len(rho)] if len(rho) > 1 else 0.0)
         largest = max(float(rho.max(initial=0.0)), -float(rho.min(initial=0.0)))
         if largest <= limit:
             return rho, largest, (np.empty(0, np.intp), np.empty(0, np.intp))
@@ -307,12 +308,6 @@ class AllPairs:
             diagonal = np.arange(len(self.K))
             i, j = np.concatenate([diagonal, i]), np.concatenate([diagonal, j])
         return Patch(i, j, *self._exactly(f, g, i, j), "one-input rules")
-
-
-def _neighbours(rho: NDArray[Any]) -> NDArray[Any]:
-    """For each input its correlation with another one (0 if it is alone)."""
-    size = len(rho)
-    return rho[np.arange(size), (np.arange(size) + 1) % size] if size > 1 else np.zeros(1)
 
 
 def _all_indices(rows: int, columns: int) -> tuple[Indices, Indices]:

@@ -51,13 +51,10 @@ class Axis(NamedTuple):
 
     def pair_weights(self, correlation: Array) -> Array:
         """Weights (B, m, m) of two variables on this axis, for correlations in [0, 1]."""
-        if self.step:
-            return self._densities(correlation)
-        polynomials = _hermite_polynomials(self.points) * self.weights
-        powers = correlation[:, None] ** np.arange(len(self.points))
-        return np.asarray((polynomials.T * powers[:, None, :]) @ polynomials)
-
-    def _densities(self, correlation: Array) -> Array:
+        if not self.step:
+            polynomials = _hermite_polynomials(self.points) * self.weights
+            powers = correlation[:, None] ** np.arange(len(self.points))
+            return np.asarray((polynomials.T * powers[:, None, :]) @ polynomials)
         one = correlation >= 1
         rest = np.where(one, 1.0, 1 - correlation**2)[:, None, None]
         x, y = self.points[:, None], self.points
@@ -179,11 +176,6 @@ class _Layout:
             self.correlation = np.abs(along) / np.where(self.inner[:, 1] != 0, np.abs(self.inner[:, 1]), 1.0)
 
     @cached_property
-    def is_even(self) -> bool:
-        """Whether nothing changes when all variables change sign (odd products, which vanish, aside)."""
-        return not self.mean.any() and all(f.parity for options in self.kinds for f in options)
-
-    @cached_property
     def first_rungs(self) -> Indices:
         """(B, axes): the first rung of the ladder that should reach the tolerance (0 where nothing varies)."""
         strips = np.array([min(f.strip for f in options) for options in self.kinds])
@@ -224,7 +216,12 @@ class _Layout:
 
         def one(task: tuple[Indices, list[Axis]]) -> None:
             part, axes = task
-            table = self._choices(items[part], axes)
+            is_pair = self.inner.shape[1] == 2
+            weights = axes[-1].pair_weights(self.correlation[items[part]]) if is_pair else axes[-1].weights
+            slabs = self._slabs(axes, len(part))
+            total = np.sum([self._slab(items[part], slab, weights) for slab in slabs], axis=0)
+            # Expectations (B, k_1, ..., k_n) for every choice of one factor at every input.
+            table = total.T.reshape(len(part), *(len(options) for options in self.kinds))
             result[part] = table[(np.arange(len(part))[:, None], *np.moveaxis(which[part], 2, 0))]
 
         over_cores(one, list(self._tasks(rungs)), uses_blas=True)
@@ -233,20 +230,17 @@ class _Layout:
     def _tasks(self, rungs: Indices) -> Iterator[tuple[Indices, list[Axis]]]:
         """Places of items on the same grid, as many as stay in the cache, and its axes."""
         sizes = self.points(rungs)
-        for places, row in _alike(rungs):
+        # Nothing changes when all variables change sign (odd products, which vanish, aside).
+        is_even = not self.mean.any() and all(f.parity for options in self.kinds for f in options)
+        distinct, where = np.unique(rungs, axis=0, return_inverse=True)
+        for number, row in enumerate(distinct):
+            places = np.flatnonzero(where.ravel() == number)
             axes = [_axis(int(rung), self.tolerance) for rung in row]
-            if self.outer and self.is_even:
+            if self.outer and is_even:
                 axes[0] = axes[0].half()
             together = max(1, _CHUNK // int(sizes[places[0]]))
             for part in np.array_split(places, -(-len(places) // together)):
                 yield part, axes
-
-    def _choices(self, items: Indices, axes: list[Axis]) -> Array:
-        """Expectations (B, k_1, ..., k_n) for every choice of one factor at every input."""
-        is_pair = self.inner.shape[1] == 2
-        weights = axes[-1].pair_weights(self.correlation[items]) if is_pair else axes[-1].weights
-        total = np.sum([self._slab(items, slab, weights) for slab in self._slabs(axes, len(items))], axis=0)
-        return np.asarray(total.T.reshape(len(items), *(len(options) for options in self.kinds)))
 
     def _slabs(self, axes: list[Axis], count: int) -> list[list[Axis]]:
         """The grid cut along its first axis into pieces that stay in the cache."""
@@ -293,10 +287,3 @@ class _Layout:
 def _first(flags: NDArray[np.bool_]) -> Indices:
     """The place of the first True of every row, the number of columns if there is none."""
     return np.asarray(np.where(flags.any(axis=1), flags.argmax(axis=1), flags.shape[1]))
-
-
-def _alike(rows: Indices) -> Iterator[tuple[Indices, Indices]]:
-    """Places of equal rows, with that row."""
-    distinct, where = np.unique(rows, axis=0, return_inverse=True)
-    for number, row in enumerate(distinct):
-        yield np.flatnonzero(where.ravel() == number), row

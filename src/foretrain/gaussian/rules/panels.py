@@ -116,7 +116,12 @@ def nested_expectation(
     """
     value, error = np.zeros(len(lower)), np.zeros(len(lower))
     few = nodes_for(tolerance)
-    for group in _similar(lower):
+    # Items whose entries have the same binary exponents: one panel layout serves a group.
+    exponents = np.frexp(lower)[1] * (lower != 0)
+    groups: dict[bytes, list[int]] = {}
+    for i, row in enumerate(exponents):
+        groups.setdefault(row.tobytes(), []).append(i)
+    for group in map(np.array, groups.values()):
         rule = partial(_Nested, tuple(factors), lower[group], whole=whole)
         items, last = np.arange(len(group)), np.inf
         radius = min(_first_radius(factors, lower[group], mean[group], tolerance), most_radius - _RIND)
@@ -146,15 +151,6 @@ def _first_radius(factors: Sequence[Piecewise], lower: Array, mean: Array, toler
             envelope = np.minimum(envelope * np.maximum(size, size[::-1]), 1e300)
     inside = np.abs(x[envelope > 1e-3 * tolerance * envelope.max()])
     return max(nested_radius(tolerance), float(inside.max(initial=0.0)) - 1.0)
-
-
-def _similar(lower: Array) -> list[NDArray[np.intp]]:
-    """Groups of items whose entries have the same binary exponents: one panel layout serves a group."""
-    exponents = np.frexp(lower)[1] * (lower != 0)
-    groups: dict[bytes, list[int]] = {}
-    for i, row in enumerate(exponents):
-        groups.setdefault(row.tobytes(), []).append(i)
-    return [np.array(members) for members in groups.values()]
 
 
 @dataclass(frozen=True)
@@ -216,13 +212,11 @@ class _Nested:
         breaks += [
             np.clip(x[:, None], -self.radius, self.radius) for x in self._crossings(item, partial, level)
         ]
-        base = regular_edges(distance, self.radius, self._most_panels())
+        # Panels for each variable that keep the whole rule within its budget of points.
+        most = int(_MOST_POINTS ** (1 / self.lower.shape[2]) / self.nodes)
+        base = regular_edges(distance, self.radius, most)
         columns = [np.broadcast_to(base, (len(item), len(base))), *breaks]
         return np.sort(np.concatenate(columns, axis=1), axis=1)
-
-    def _most_panels(self) -> int:
-        """Panels for each variable that keep the whole rule within its budget of points."""
-        return int(_MOST_POINTS ** (1 / self.lower.shape[2]) / self.nodes)
 
     def _crossings(self, item: NDArray[np.intp], partial: Array, level: int) -> list[Array]:
         """Where kinks of two inputs, both completed by the next variable, meet: a kink of this variable."""

@@ -10,11 +10,10 @@
 ``exact_linear_ntk``   the tangent kernel of a linear network, exact in width
 """
 
-from foretrain.theory.asymptotics.dntk_laws import dntk_laws
+from foretrain.theory.asymptotics.dntk_laws import dimensionless_ratios, dntk_laws
 from foretrain.theory.asymptotics.entry import asymptotics
 from foretrain.theory.asymptotics.linear_ntk import exact_linear_ntk, linear_dntk
 from foretrain.theory.asymptotics.ntk_laws import ntk_laws
-from foretrain.theory.asymptotics.ratios import dimensionless_ratios
 from foretrain.theory.asymptotics.scale_invariant import exact_fluctuation, linear_vertex, vertex_constant
 
 __all__ = [

@@ -1,4 +1,5 @@
-"""Laws in depth for the dNTK and the ddNTKs, beside the exact recursion (sections 11.3, ∞.1).
+"""Laws in depth for the dNTK and the ddNTKs, beside the exact recursion (sections 11.3, ∞.1), and dimensionless
+ratios of all finite-width tensors against depth, of any network: how large its 1/n effects are.
 
 Scale-invariant networks at criticality have closed forms at leading order in 1/n that are exact in depth: P = 0 and
 Q, and of linear ones S and T. Networks at K* = 0 have the leading power of the layer, with relative corrections of
@@ -7,15 +8,20 @@ order log l / l; the book states R, S, T, U for odd activations, and the other l
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import labelled
+from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
+from foretrain.theory.arguments import one_input
 from foretrain.theory.asymptotics.laws import Law, LawSet
-from foretrain.theory.asymptotics.ntk_laws import Measure, checked_input, law_dataset, laws_of
+from foretrain.theory.asymptotics.ntk_laws import NTK_MEASURES, Measure, checked_input, law_dataset, laws_of
+from foretrain.theory.flow import flow
 from foretrain.theory.recursions.kinks import slope_jumps
 
 if TYPE_CHECKING:
@@ -63,6 +69,38 @@ def dntk_laws(mlp: MLP, x: ArrayLike) -> xr.Dataset:
     named = {key: value for key, value in base.constants.items() if "/" not in key}
     found = replace(base, laws=kept, constants=named | constants)
     return law_dataset(mlp, vector, found, DNTK_MEASURES, "(11.62), (∞.21), (∞.22)")
+
+
+def dimensionless_ratios(mlp: MLP, x: ArrayLike, target_square: float = 0.0) -> xr.Dataset:
+    """V/(nK^2), A/(nTheta^2), .., RK/(nTheta^3), .. of one input at every layer (11.62), (∞.21), (∞.22), (∞.170).
+
+    These include the 1/n, with the width before each layer, and hold for any hyperparameters and widths, critical or
+    not. Where they are not small, neither is what the expansion in 1/n leaves out. R to U are absent where the slope
+    of the activation jumps.
+
+    Parameters
+    ----------
+    target_square
+        The mean over outputs of y^2, for targets that are not as small as the outputs: R to U then have K + this.
+
+    Examples
+    --------
+    >>> found = dimensionless_ratios(MLP("linear", depth=10, width=100, lambda_b=0.1, lambda_W=0.1), [1.0])
+    >>> found["SK/(nTheta^3)"].values[-1].round(8)  # 3.3 / (100 * 2^3)
+    np.float64(0.004125)
+    """
+    vector = one_input(x)
+    if not (math.isfinite(target_square) and target_square >= 0):
+        raise InputError(f"target_square is {target_square!r}: give a mean square, zero or more.")
+    absent = set("RSTU") if slope_jumps(mlp.activation) else set()
+    measures = {k: m for k, m in (NTK_MEASURES | DNTK_MEASURES).items() if m.tensor not in absent}
+    tensors = flow(mlp, vector[None], ["K", "Theta", *(measure.tensor for measure in measures.values())])
+    values = {name: tensor.values.reshape(mlp.depth) for name, tensor in tensors.items()}
+    seen = values | {"K": values["K"] + target_square}
+    before = np.array([1, *mlp.hidden_widths], dtype=np.float64)  # at layer 1 all tensors vanish
+    ratios = {k: m.of(seen if m.tensor in "RSTU" else values, before) for k, m in measures.items()}
+    named = {name: ("layer", ratio) for name, ratio in ratios.items()}
+    return labelled(named, {"network": repr(mlp)}, counted=("layer",))
 
 
 def _scale_invariant(mlp: MLP, base: LawSet) -> tuple[dict[str, Law], dict[str, float]]:

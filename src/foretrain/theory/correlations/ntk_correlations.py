@@ -31,7 +31,7 @@ from foretrain.theory.correlations.entries import (
     whole_numbers,
     with_fan_in,
 )
-from foretrain.theory.correlations.observable_means import observable_means
+from foretrain.theory.correlations.observable_derivatives import observable_means
 from foretrain.theory.flow import flow
 
 if TYPE_CHECKING:

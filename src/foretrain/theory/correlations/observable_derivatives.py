@@ -6,21 +6,23 @@ By parts (8.56), in independent directions u of K = L L^T with z = L u: <dO/du_p
 * smooth functions of up to six directions: the trapezoidal rule inside a ball, refined until nothing changes,
 * functions with declared kinks, up to three directions: panels that end at the kinks,
 * everything else: scrambled Sobol points, with a standard error.
+
+Of products of factors they follow from Price's theorem instead.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrain.gaussian import expectation_of
-from foretrain.gaussian.observables import Function, checked_function, directions, kink_locations
+from foretrain.gaussian import Factor, covariance_gradient, expectation, expectation_of
+from foretrain.gaussian.observables import Function, checked_function, directions, factors_of, kink_locations
+from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 from foretrain.support.seeds import generator, spawn
 
@@ -36,14 +38,8 @@ _MOST_POINTS = (100_000, 1_000_000, 3_000_000, 12_000_000, 45_000_000, 45_000_00
 _CONVERGED = (1e-9, 1e-9, 1e-8, 1e-8, 1e-7, 1e-7)  # change of the moments at which refinement stops
 _MARGIN = 3.0  # of what is still to come over the last change, where convergence is slow
 _INNER = 3  # directions of the lattice that are held in memory at once
-_SHIFTS = (
-    0.137,
-    0.291,
-    0.413,
-    0.071,
-    0.359,
-    0.223,
-)  # off the symmetric places, where odd errors cancel unseen
+# Off the symmetric places, where odd errors cancel unseen.
+_SHIFTS = (0.137, 0.291, 0.413, 0.071, 0.359, 0.223)
 _REPLICATES, _MOST_SOBOL = 16, 2**17
 
 
@@ -55,6 +51,101 @@ class Derivatives(NamedTuple):
     bend: Array
     error: float
     size: float
+
+
+class ObservableMeans(NamedTuple):
+    """<dO / du_{m; p}> and <d^2 O / du_{m; p} du_{n; q}> of neurons m, n in coordinates u = back z.
+
+    Each is known to within ``error``.
+    """
+
+    backs: tuple[Array, ...]  # of each neuron (coordinates, inputs)
+    slopes: tuple[Array, ...]
+    bends: dict[tuple[int, int], Array]
+    error: float
+    is_accurate: bool
+
+    def slope_along(self, neuron: int, vector: Array) -> tuple[float, float]:
+        """The sum of a neuron's slopes with a vector (inputs,), and its error."""
+        own = self.backs[neuron] @ vector
+        return float(self.slopes[neuron] @ own), self.error * float(np.abs(own).sum())
+
+    def bend_along(self, m: int, n: int, tensor: Array) -> tuple[float, float]:
+        """The sum of bends with a tensor (inputs, inputs), and its error."""
+        own = self.backs[m] @ tensor @ self.backs[n].T
+        return float(np.sum(self.bends[m, n] * own)), self.error * float(np.abs(own).sum())
+
+
+class OneNeuron(NamedTuple):
+    """Derivatives of a function of one neuron in coordinates u = back z."""
+
+    back: Array
+    found: Derivatives
+
+
+def observable_means(observable: Any, K: Array, neurons: int, kinks: Sequence[Any]) -> ObservableMeans:
+    """Of a function of one neuron; of a tuple of two such, multiplied; or of a function of two neurons."""
+    if neurons == 1:
+        back, found = one_neuron(observable, K, kinks)
+        return ObservableMeans(
+            (back,), (found.slope,), {(0, 0): found.bend}, found.error, _is_accurate(found)
+        )
+    if isinstance(observable, tuple) and len(observable) == 2:
+        return _of_product(*(one_neuron(each, K, kinks) for each in observable))
+    if not callable(observable):
+        raise InputError("an observable of two neurons is a tuple of two functions, or a function of both.")
+    back, found = directions(K).back, derivatives_of(observable, K, 2, kinks)
+    parts = slice(None, len(back)), slice(len(back), None)
+    return ObservableMeans(
+        (back, back),
+        (found.slope[parts[0]], found.slope[parts[1]]),
+        {(m, n): found.bend[parts[m], parts[n]] for m, n in np.ndindex(2, 2)},
+        found.error,
+        _is_accurate(found),
+    )
+
+
+def _of_product(first: OneNeuron, second: OneNeuron) -> ObservableMeans:
+    """Of a product of functions of one neuron each."""
+    f, g = first.found, second.found
+    crossed = np.outer(f.slope, g.slope)
+    return ObservableMeans(
+        (first.back, second.back),
+        (f.slope * g.mean, g.slope * f.mean),
+        {(0, 0): f.bend * g.mean, (1, 1): g.bend * f.mean, (0, 1): crossed, (1, 0): crossed.T},
+        f.error * g.size + g.error * f.size,  # no moment of a function exceeds its size much
+        _is_accurate(f) and _is_accurate(g),
+    )
+
+
+def _is_accurate(found: Derivatives) -> bool:
+    """Whether the integrals reached their goal."""
+    return found.error <= GOAL * found.size
+
+
+def one_neuron(function: Any, K: Array, kinks: Sequence[Any]) -> OneNeuron:
+    """Derivatives of factors, one per input, by Price's theorem; of a callable by integration."""
+    factors = factors_of(function, len(K))
+    if factors is None:
+        return OneNeuron(directions(K).back, derivatives_of(function, K, 1, kinks))
+    return OneNeuron(np.eye(len(K)), _by_derivatives(factors, K))
+
+
+def _by_derivatives(factors: list[Factor], K: Array) -> Derivatives:
+    """Price's derivatives of a product, among the inputs whose factors are not constant."""
+    moving = [place for place, f in enumerate(factors) if not f.is_constant] or [0]
+    constants = [f.polynomial[0] for place, f in enumerate(factors) if place not in moving]
+    own, block = [factors[place] for place in moving], K[np.ix_(moving, moving)]
+    own[0] = own[0] * float(np.prod(constants))
+    slope, bend = np.zeros(len(K)), np.zeros(K.shape)
+    for place, f in enumerate(own):
+        changed = [[*own[:place], part, *own[place + 1 :]] for part in f.derivative()]
+        slope[moving[place]] = sum(float(expectation(each, block)) for each in changed)
+    gradient = np.asarray(covariance_gradient(own, block).value)
+    bend[np.ix_(moving, moving)] = (1 + np.eye(len(moving))) * gradient
+    mean = float(expectation(own, block))
+    size = max(abs(mean), float(np.abs(slope).max()), float(np.abs(bend).max()))
+    return Derivatives(mean, slope, bend, 0.0, size)
 
 
 def derivatives_of(
@@ -136,14 +227,10 @@ def _by_lattice(call: Function, size: int) -> Derivatives:
             break
         else:
             step, before = step * _FINER, moments
-        if np.isfinite(change) and _point_count(size, step, radius) > most:
+        cells = math.pi ** (size / 2) / math.gamma(size / 2 + 1) * (radius / step) ** size  # in the ball
+        if np.isfinite(change) and cells > most:
             break
     return _derivatives(moments, _MARGIN * change + cut, scale)
-
-
-def _point_count(size: int, step: float, radius: float) -> float:
-    """Volume of the ball over that of a cell."""
-    return float(math.pi ** (size / 2) / math.gamma(size / 2 + 1) * (radius / step) ** size)
 
 
 def _on_lattice(call: Function, size: int, step: float, radius: float) -> tuple[_Sums, float]:
@@ -177,28 +264,17 @@ def _lattice_blocks(size: int, step: float, radius: float) -> Iterator[tuple[Arr
 def _by_panels(call: Function, K: Array, back: Array, kinks: list[tuple[float, ...]]) -> Derivatives:
     """One expectation for each moment, because the panels depend on what they integrate."""
 
-    def expected(weight: Function) -> tuple[float, float]:
-        found = expectation_of(lambda z: call(z) * weight(z @ back.T), K, kinks=kinks)
+    def expected(*places: int) -> tuple[float, float]:
+        """Of O times 1, u_p or u_p u_q - 1_pq, whichever has these places."""
+        equal = float(len(places) == 2 and places[0] == places[1])
+        found = expectation_of(
+            lambda z: call(z) * ((z @ back.T)[:, list(places)].prod(axis=1) - equal), K, kinks=kinks
+        )
         return float(found.value), float(found.error)
 
-    count = len(back)
-    weights: list[Function] = [_one, *(partial(_component, p=p) for p in range(count))]
-    weights += [partial(_second, p=p, q=q) for p in range(count) for q in range(count)]
-    found = np.array([expected(weight) for weight in weights])
+    found = np.array([expected(*p) for order in range(3) for p in product(range(len(back)), repeat=order)])
     square = float(expectation_of(lambda z: call(z) ** 2, K, kinks=kinks))
     return _derivatives(found[:, 0], float(found[:, 1].max()), math.sqrt(max(square, 0.0)) or 1.0)
-
-
-def _one(u: Array) -> Array:
-    return np.ones(len(u))
-
-
-def _component(u: Array, p: int) -> Array:
-    return u[:, p]
-
-
-def _second(u: Array, p: int, q: int) -> Array:
-    return np.asarray(u[:, p] * u[:, q] - float(p == q))
 
 
 def _by_sampling(call: Function, size: int) -> Derivatives:

@@ -5,9 +5,9 @@ from 1 to L. The law of layer 1 is Gaussian, so widths n_1 .. n_(l-1) enter at l
 fluctuation of a whole layer feels its own width n_l.
 """
 
-from foretrain.theory.linear.density import density
 from foretrain.theory.linear.law import (
     absolute_moment,
+    density,
     log_variance_statistics,
     sample_preactivations,
     sample_variances,

@@ -1,15 +1,21 @@
-"""The law of the output: z_i = sqrt(R) g_i, where R is G_2 times a product of chi-squares, one per hidden layer."""
+"""The law of the output: z_i = sqrt(R) g_i, where R is G_2 times a product of chi-squares, one per hidden layer.
+
+The density of a neuron is the inverse Mellin transform of E|z|^(s-1). Integer moments do not determine it beyond
+layer 2 (they grow too fast), but complex ones do. The contour passes through the saddle point, where the integrand
+does not oscillate, so that far tails keep their relative precision.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from foretrain.support.errors import InputError
+from foretrain.support.errors import InputError, NotSupportedError
 from foretrain.support.seeds import Seed, generator
 from foretrain.theory.linear.moments import log_flow
 from foretrain.theory.linear.network import DeepLinear, by_layer, check_mean_square, layer_index
@@ -17,7 +23,14 @@ from foretrain.theory.linear.network import DeepLinear, by_layer, check_mean_squ
 if TYPE_CHECKING:
     import xarray as xr
 
+Array = NDArray[np.float64]
+
 _LARGE = 40.0  # from here on the Stirling series below is exact to rounding
+_BLOCK = 64  # nodes of the contour at a time
+_MOST_BLOCKS = 400
+_NEAR_POLE = 0.25
+_LEFT_OF_POLE = -0.5
+_DIGITS = 2 * math.pi / 38  # step over distance to a singularity for 16 digits: exp(-38)
 
 
 def absolute_moment(network: DeepLinear, G0: float, s: float) -> xr.DataArray:
@@ -41,7 +54,9 @@ def log_variance_statistics(network: DeepLinear, G0: float) -> xr.Dataset:
         raise InputError("log R needs a non-zero input: G0 is 0.")
     half = np.array([0.0, *network.widths[:-1]]) / 2
     shifts, spreads = np.zeros(network.depth), np.zeros(network.depth)
-    shifts[1:] = _digamma_minus_log(half[1:])
+    a = half[1:]
+    series = -1 / (2 * a) - (1 / 12 - (1 / 120 - 1 / (252 * a**2)) / a**2) / a**2
+    shifts[1:] = np.where(a < _LARGE, special.digamma(a) - np.log(a), series)
     spreads[1:] = special.polygamma(1, half[1:])
     mean = log_flow(network, G0, 1)[:, 0] + np.cumsum(shifts)
     return xr.Dataset(
@@ -52,7 +67,7 @@ def log_variance_statistics(network: DeepLinear, G0: float) -> xr.Dataset:
     )
 
 
-def sample_variances(network: DeepLinear, draws: int, G0: float, seed: Seed = 0) -> NDArray[np.float64]:
+def sample_variances(network: DeepLinear, draws: int, G0: float, seed: Seed = 0) -> Array:
     """Exact draws of R, the variance of a neuron given all layers below: shape (draws, L), biases included.
 
     One chi-square per layer and draw, whatever the width.
@@ -69,7 +84,7 @@ def sample_variances(network: DeepLinear, draws: int, G0: float, seed: Seed = 0)
 
 def sample_preactivations(
     network: DeepLinear, draws: int, G0: float, layer: int, neurons: int = 1, seed: Seed = 0
-) -> NDArray[np.float64]:
+) -> Array:
     """Exact draws of some neurons of one layer, shape (draws, neurons)."""
     place = layer_index(network, layer)
     if not 1 <= neurons <= network.widths[place]:
@@ -85,17 +100,13 @@ def log_chi_square_moment(n: int, s: Any) -> Any:
     """log E[(chi2_n / n)^s] = log of (n/2)^-s Gamma(n/2 + s) / Gamma(n/2), for real or complex s, at any width."""
     a = n / 2
     if a < _LARGE:
-        value = special.loggamma(a + s) - special.gammaln(a) - s * math.log(a)
+        return special.loggamma(a + s) - special.gammaln(a) - s * math.log(a)
+    x = s / a
+    if np.iscomplexobj(x):  # where numpy's log1p loses digits
+        log1p = 0.5 * np.log1p(2 * x.real + np.abs(x) ** 2) + 1j * np.arctan2(x.imag, 1 + x.real)
     else:
-        value = (a + s - 0.5) * _log1p(s / a) - s + _stirling(a + s) - _stirling(a)
-    return value
-
-
-def _log1p(x: Any) -> Any:
-    """log(1 + x) for small complex x, where numpy's loses digits."""
-    if not np.iscomplexobj(x):
-        return np.log1p(x)
-    return 0.5 * np.log1p(2 * x.real + np.abs(x) ** 2) + 1j * np.arctan2(x.imag, 1 + x.real)
+        log1p = np.log1p(x)
+    return (a + s - 0.5) * log1p - s + _stirling(a + s) - _stirling(a)
 
 
 def _stirling(x: Any) -> Any:
@@ -104,6 +115,92 @@ def _stirling(x: Any) -> Any:
     return (1 / 12 - (1 / 360 - (1 / 1260 - 1 / (1680 * square)) / square) / square) / x
 
 
-def _digamma_minus_log(a: NDArray[np.float64]) -> NDArray[np.float64]:
-    series = -1 / (2 * a) - (1 / 12 - (1 / 120 - 1 / (252 * a**2)) / a**2) / a**2
-    return np.asarray(np.where(a < _LARGE, special.digamma(a) - np.log(a), series))
+def density(network: DeepLinear, z: ArrayLike, G0: float, layer: int) -> Array:
+    """p(z) of one neuron of a layer; infinite at z = 0 where a layer below has a single neuron."""
+    place = layer_index(network, layer)
+    if any(network.biases[1 : place + 1]):
+        raise NotSupportedError(
+            "the density is known only without biases after layer 1: set C_b = 0 there, or sample."
+        )
+    log_two_point = float(log_flow(network, G0, 1)[place, 0])
+    if not math.isfinite(log_two_point):
+        raise InputError("z is 0 with certainty, so it has no density: G0 or a C_W is 0.")
+    size = np.abs(np.asarray(z, dtype=np.float64))
+    if not np.isfinite(size).all():
+        raise InputError("the points z must be finite numbers.")
+    scaled = size.ravel() / math.exp(log_two_point / 2)
+    law = _Law(network.widths[:place])
+    return np.asarray(law.density(scaled).reshape(size.shape) / math.exp(log_two_point / 2))[()]
+
+
+class _Law:
+    """|z| at G_2 = 1, with hidden widths given: everything through the transform E|z|^(s-1)."""
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        found, counts = np.unique(np.array(widths, dtype=int), return_counts=True)
+        self._widths = [(int(n), int(count)) for n, count in zip(found, counts)]
+        self._narrowest = int(found[0]) if len(found) else None
+
+    def density(self, z: Array) -> Array:
+        """p(z) for z >= 0."""
+        if self._narrowest is None:
+            return np.asarray(np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi))
+        result = np.full(len(z), self._at_zero())
+        log_z = np.log(np.where(z > 0, z, 1.0))
+        saddle = self._saddle(log_z)
+        pole = (saddle < _NEAR_POLE) & (self._narrowest > 1) & (z > 0)
+        plain = (z > 0) & ~pole
+        result[plain] = self._contour(log_z[plain], np.maximum(saddle[plain], _NEAR_POLE / 8))
+        # Small z: the pole at s = 0 gives p(0), and the contour to its left the rest.
+        result[pole] += self._contour(log_z[pole], np.full(int(pole.sum()), _LEFT_OF_POLE))
+        return result
+
+    def _at_zero(self) -> float:
+        if self._narrowest == 1:
+            return math.inf
+        factors = sum(count * float(log_chi_square_moment(n, -0.5)) for n, count in self._widths)
+        return math.exp(factors) / math.sqrt(2 * math.pi)
+
+    def _slope(self, c: Array) -> Array:
+        """d/dc log E|z|^(c-1)."""
+        total = math.log(2) / 2 + special.digamma(c / 2) / 2
+        for n, count in self._widths:
+            total = total + count / 2 * (special.digamma((n + c - 1) / 2) - math.log(n / 2))
+        return np.asarray(total)
+
+    def _saddle(self, log_z: Array) -> Array:
+        """The real s > 0 where E|z|^(s-1) z^-s is least, by bisection in log s."""
+        low, high = np.full(len(log_z), -12.0), np.full(len(log_z), 40.0)
+        for _ in range(50):
+            middle = (low + high) / 2
+            below = self._slope(np.exp(middle)) < log_z
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return np.asarray(np.exp((low + high) / 2))
+
+    def _step(self, c: Array) -> Array:
+        """Fine enough for the width of the saddle and for the nearest pole."""
+        curvature = special.polygamma(1, np.abs(c) / 2) / 4
+        for n, count in self._widths:
+            curvature = curvature + count / 4 * special.polygamma(1, (n + np.maximum(c, 0) - 1) / 2)
+        distance = np.where(c > 0, c, -_LEFT_OF_POLE)
+        return np.asarray(np.minimum(0.5 / np.sqrt(curvature), _DIGITS * distance))
+
+    def _contour(self, log_z: Array, c: Array) -> Array:
+        """(1 / 4 pi) int dt E|z|^(c+it-1) z^-(c+it) by the trapezoid rule on log E|z|^(s-1)."""
+        step = self._step(c)
+        total, largest = np.zeros(len(c)), np.zeros(len(c))
+        for block in range(_MOST_BLOCKS):
+            nodes = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
+            s = c[:, None] + 1j * step[:, None] * nodes
+            transform = (s - 1) / 2 * math.log(2) + special.loggamma(s / 2) - math.log(math.pi) / 2
+            for n, count in self._widths:
+                transform = transform + count * log_chi_square_moment(n, (s - 1) / 2)
+            terms = np.exp(transform - s * log_z[:, None])
+            total += (np.where(nodes == 0, 1.0, 2.0) * terms.real).sum(axis=1)
+            size = np.abs(terms[:, -1])
+            largest = np.maximum(largest, np.abs(terms).max(axis=1))
+            if np.all(size <= 1e-18 * largest):
+                return total * step / (4 * math.pi)
+        raise NotSupportedError(
+            "the contour integral did not settle: z is too close to 0; use the value at 0."
+        )

@@ -9,7 +9,6 @@ activation is smooth on each of four sectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
@@ -111,21 +110,16 @@ class PairState:
 
     def changed(self, change: Array) -> PairState:
         """The same in other coordinates (Q, 2, 2)."""
-        twice, turned = _on_products(change), change.transpose(0, 2, 1)
+        (p, q), (r, s) = change[:, 0].T, change[:, 1].T
+        rows = [[p * p, 2 * p * q, q * q], [p * r, p * s + q * r, q * s], [r * r, 2 * r * s, s * s]]
+        twice = np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)  # on the products 00, 01, 11
         return PairState(
             (twice @ self.metric[:, :, None])[:, :, 0],
             twice @ self.vertex @ twice.transpose(0, 2, 1),
             (twice @ self.mixed[:, :, None])[:, :, 0],
-            change @ self.cross @ turned,
+            change @ self.cross @ change.transpose(0, 2, 1),
             self.correction,
         )
-
-
-def _on_products(change: Array) -> Array:
-    """A change of coordinates (Q, 2, 2) on the products 00, 01, 11: (Q, 3, 3)."""
-    (p, q), (r, s) = change[:, 0].T, change[:, 1].T
-    rows = [[p * p, 2 * p * q, q * q], [p * r, p * s + q * r, q * s], [r * r, 2 * r * s, s * s]]
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
 class NearlyParallelPairs:
@@ -206,10 +200,13 @@ class _PairMoments:
 
     def next(self, state: PairState, Theta: Array, step: Step) -> PairState:
         """(4.115), (4.119), (8.77), (8.79) and H1 as in pair_blocks, in these variables."""
-        means, covariance = self.hermite[:, :, 0], self.products - _outer(self.hermite[:, :, 0])
+        means = self.hermite[:, :, 0]
+        covariance = self.products - means[:, :, None] * means[:, None, :]
         response = self.hermite[:, :, 1:4] * np.array([0.5, 1.0, 0.5])
         shift = self._shift(state, response)
-        values, slopes = self._product_of_inputs(), np.array([0.0, 0.0, 0.0, 1.0])
+        first, slope, second = self.basis.first, self.basis.slope, self.basis.second
+        nothing, slopes = np.zeros_like(first), np.array([0.0, 0.0, 0.0, 1.0])
+        values = np.stack([slope * first**2, first * second, nothing, nothing], axis=1)  # s_a s_b
         Omega = step.lambda_W * values + step.C_W * Theta[:, None] * slopes
         growth = step.C_W * means[:, 3]
         M, M_slopes = response[:, :3], response[:, 3]
@@ -221,8 +218,11 @@ class _PairMoments:
         both = self.products[:, :3, 3][:, [[0, 1], [1, 2]]] * Theta[:, None, None]
         correction = (Omega * shift).sum(axis=1) + growth * state.correction
         correction += step.C_W * ((M_slopes * D).sum(axis=1) + _paired(M_slopes, F))
+        # A constant in every metric entry of the inputs, on the products of the next basis.
+        vector = Basis.of_inputs(len(self.left)).to(self.basis).sum(axis=2)
+        ones = np.stack([vector[:, 0] ** 2, vector[:, 0] * vector[:, 1], vector[:, 1] ** 2], axis=1)
         return PairState(
-            step.ratio * step.C_W * shift[:, :3] + step.C_b_1 * self._ones() + step.C_W_1 * means[:, :3],
+            step.ratio * step.C_W * shift[:, :3] + step.C_b_1 * ones + step.C_W_1 * means[:, :3],
             step.C_W**2 * (covariance[:, :3, :3] + step.ratio * M @ V @ M.transpose(0, 2, 1)),
             step.C_W * mixed,
             step.C_W**2 * (both + step.ratio * self.left @ F @ self.right.transpose(0, 2, 1)),
@@ -237,21 +237,6 @@ class _PairMoments:
         )
         by_metric = (response @ state.metric[:, :, None])[:, :, 0]
         return np.asarray(by_metric + (self.hermite[:, :, 4:] @ fourth[:, :, None])[:, :, 0] / 8)
-
-    def _product_of_inputs(self) -> Array:
-        """Coefficients (Q, 4) of s_a s_b."""
-        first, slope, second = self.basis.first, self.basis.slope, self.basis.second
-        nothing = np.zeros_like(first)
-        return np.stack([slope * first**2, first * second, nothing, nothing], axis=1)
-
-    def _ones(self) -> Array:
-        """A constant in every metric entry of the inputs, on the products of the next basis: (Q, 3)."""
-        vector = Basis.of_inputs(len(self.left)).to(self.basis).sum(axis=2)
-        return np.stack([vector[:, 0] ** 2, vector[:, 0] * vector[:, 1], vector[:, 1] ** 2], axis=1)
-
-
-def _outer(v: Array) -> Array:
-    return np.asarray(v[:, :, None] * v[:, None, :])
 
 
 def _paired(response: Array, F: Array) -> Array:
@@ -280,7 +265,10 @@ def _moments(activation: Activation, basis: Basis) -> _PairMoments:
     left, right = (
         np.stack([p[0] * slope * weight, p[1] * slope * weight], axis=1) @ to_u for slope in slopes
     )
-    hermite = weighted @ np.stack(list(_hermites(*u)), axis=2)
+    # 1, then the Hermite polynomials of degree two and of degree four.
+    (x, y), (x_2, y_2) = u, u**2 - 1
+    of_degree_4 = [x**4 - 6 * x_2 - 3, (x_2 - 2) * x * y, x_2 * y_2, x * y * (y_2 - 2), y**4 - 6 * y_2 - 3]
+    hermite = weighted @ np.stack([np.ones_like(x), x_2, x * y, y_2, *of_degree_4], axis=2)
     return _PairMoments(following, hermite, weighted @ f.transpose(0, 2, 1), left, right)
 
 
@@ -293,14 +281,6 @@ def _next_variables(s_a: Array, s_b: Array, weight: Array) -> tuple[Basis, tuple
     second[second <= _NOTHING * np.sqrt((weight * s_b**2).sum(axis=1))] = 0.0
     size = np.where(second > 0, second, np.inf)
     return Basis(first, slope, second), (s_a / first[:, None], rest / size[:, None])
-
-
-def _hermites(u: Array, v: Array) -> Iterator[Array]:
-    """1, then the Hermite polynomials of degree two and of degree four."""
-    u_2, v_2 = u**2 - 1, v**2 - 1
-    yield np.ones_like(u)
-    yield from (u_2, u * v, v_2)
-    yield from (u**4 - 6 * u_2 - 3, (u_2 - 2) * u * v, u_2 * v_2, u * v * (v_2 - 2), v**4 - 6 * v_2 - 3)
 
 
 @dataclass(frozen=True)

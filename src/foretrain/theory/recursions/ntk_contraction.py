@@ -70,30 +70,27 @@ class CrossSource(Protocol):
         """What is added, (Q,)."""
 
 
-class CrossPullBack:
-    """F'_1324 = C_W^2 [<s_1 s_2 s'_3 s'_4> Theta_34 + r <d(s_1 s'_3)> <d(s_2 s'_4)> F] (8.79)."""
+class _CrossTerm:
+    """The first term of F' or B', which a layer adds by itself."""
 
     def __init__(self, source: CrossSource) -> None:
         self._source = source
 
     def source(self, layer: TangentExpectations, step: Step, left: Array, right: Array) -> Estimates:
-        """The first term."""
+        """C_W^2 times what the source computes."""
         return self._source(layer, step.C_W * left, step.C_W * right)
+
+
+class CrossPullBack(_CrossTerm):
+    """F'_1324 = C_W^2 [<s_1 s_2 s'_3 s'_4> Theta_34 + r <d(s_1 s'_3)> <d(s_2 s'_4)> F] (8.79)."""
 
     def pull(self, layer: TangentExpectations, step: Step, forms: Array) -> Array:
         """The transposed mixed response."""
         return step.C_W * layer.mixed_response.pull_back(forms)
 
 
-class CrossVariancePullBack:
+class CrossVariancePullBack(_CrossTerm):
     """B'_1324 = C_W^2 [<s'_1 s'_2 s'_3 s'_4> Theta_12 Theta_34 + r <s'_1 s'_3> <s'_2 s'_4> B] (8.89)."""
-
-    def __init__(self, source: CrossSource) -> None:
-        self._source = source
-
-    def source(self, layer: TangentExpectations, step: Step, left: Array, right: Array) -> Estimates:
-        """The first term."""
-        return self._source(layer, step.C_W * left, step.C_W * right)
 
     def pull(self, layer: TangentExpectations, step: Step, forms: Array) -> Array:
         """Multiplies by C_W <s' s'>."""
@@ -160,10 +157,7 @@ class SampledCrossVariance:
         def products(z: Array) -> Iterator[Array]:
             slope = derivative(layer.activation, z, 1)
             for X, Y in zip(left, right, strict=True):
-                yield np.array([_trace(layer.Theta, u[:, None] * X * u, u[:, None] * Y * u) for u in slope])
+                scaled = ((u[:, None] * X * u, u[:, None] * Y * u) for u in slope)
+                yield np.array([np.vdot(layer.Theta @ x @ layer.Theta, y) for x, y in scaled])
 
         return self._samples.means(layer.K, len(left), products)
-
-
-def _trace(Theta: Array, X: Array, Y: Array) -> float:
-    return float(np.vdot(Theta @ X @ Theta, Y))

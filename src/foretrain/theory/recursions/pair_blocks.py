@@ -118,22 +118,23 @@ class TangentCorrection:
 
     def step(self, old: TangentExpectations, step: Step) -> None:
         """First H1, D and F with what the old layer holds, then G1 and V."""
-        near = self._nearly_parallel(old)
+        a, b = self._pairs.first, self._pairs.second
+        near = np.zeros(len(a), dtype=bool)
+        if is_covered(old.activation):
+            # Pairs with a kink that the inputs' own basis cannot resolve, in this layer or after the activation.
+            near |= nearly_parallel(old.activation, old.K, a, b)
+            near |= nearly_parallel(old.activation, old.of(0, 0), a, b)
         where, sharp = self._near.step(old, step, self._state(), near)
         correction, moments = self._next_correction(old, step, near), self._moments(old)
         correction[where] = sharp
-        self._mixed, self._cross = self._next_mixed(old, step, moments), self._next_cross(old, step, moments)
+        mixed = self._next_mixed(old, step, moments)
+        # F' = C_W^2 [<s_i s_j s'_a s'_b> Theta_ab + r <d(s_i s'_a)> <d(s_j s'_b)> F] (8.79).
+        source = moments[:, [[1, 2], [0, 1]]] * old.Theta[a, b][:, None, None]
+        left, right = old.mixed_response.blocks(b, a), old.mixed_response.blocks(a, b)
+        cross = step.C_W**2 * (source + step.ratio * left @ self._cross @ right.transpose(0, 2, 1))
+        self._mixed, self._cross = mixed, cross
         self._correction = correction
         self._metric.step(old, step)
-
-    def _nearly_parallel(self, old: TangentExpectations) -> Mask:
-        """Pairs with a kink that the inputs' own basis cannot resolve, in this layer or after the activation."""
-        a, b = self._pairs.first, self._pairs.second
-        if not is_covered(old.activation):
-            return np.zeros(len(a), dtype=bool)
-        return np.asarray(
-            nearly_parallel(old.activation, old.K, a, b) | nearly_parallel(old.activation, old.of(0, 0), a, b)
-        )
 
     def _state(self) -> PairState:
         """All pairs in the basis of their inputs."""
@@ -155,18 +156,13 @@ class TangentCorrection:
         from_mixed = first * self._mixed[:, 0] + cross * self._mixed[:, 1] + second * self._mixed[:, 2]
         F = self._cross
         from_cross = 2 * first * F[:, 1, 0] + cross * (F[:, 1, 1] + F[:, 0, 0]) + 2 * second * F[:, 0, 1]
-        inner = Theta * self._slope_shift(old, near) + slopes * self._correction + from_mixed + from_cross
-        grown += step.ratio * (step.lambda_W * self._value_shift(old) + step.C_W * inner)
+        # n times the shifts of <s_a s_b> and of <s'_a s'_b> from their values at the kernel.
+        G1, V = self._metric.correction, self._metric.blocks
+        of_values = old.response @ G1 + curvature(old, V)
+        of_slopes = old.response_of(1) @ G1 + _slope_curvature(old, V, near)
+        inner = Theta * of_slopes + slopes * self._correction + from_mixed + from_cross
+        grown += step.ratio * (step.lambda_W * of_values + step.C_W * inner)
         return grown
-
-    def _value_shift(self, old: TangentExpectations) -> Array:
-        """n times the shift of <s_a s_b> from its value at the kernel."""
-        return np.asarray(old.response @ self._metric.correction + curvature(old, self._metric.blocks))
-
-    def _slope_shift(self, old: TangentExpectations, near: Mask) -> Array:
-        """The same of <s'_a s'_b>."""
-        bent = _slope_curvature(old, self._metric.blocks, near)
-        return np.asarray(old.response_of(1) @ self._metric.correction + bent)
 
     def _moments(self, old: TangentExpectations) -> Array:
         """<s_i s_j s'_a s'_b> for ij = aa, ab, bb: (P, 3)."""
@@ -184,21 +180,13 @@ class TangentCorrection:
         source = step.lambda_W * self._metric.source(old)[:, 1]
         source += weight[:, None] * (moments - means * slopes[:, None])
         M_Omega = np.stack(old.tangent_rows(a, b, step), axis=1)
-        inner = (self._metric.blocks @ M_Omega[:, :, None])[:, :, 0] + step.C_W * slopes[
-            :, None
-        ] * self._mixed
+        inner = (self._metric.blocks @ M_Omega[:, :, None])[:, :, 0]
+        inner += step.C_W * slopes[:, None] * self._mixed
         grown = (response_blocks(old, a, b) @ inner[:, :, None])[:, :, 0]
         mixed = np.asarray(step.C_W * (source + step.ratio * grown))
         # The entries of one input are one: kept apart, their rounding would grow.
         mixed[a == b] = mixed[a == b, :1]
         return mixed
-
-    def _next_cross(self, old: TangentExpectations, step: Step, moments: Array) -> Array:
-        """F' = C_W^2 [<s_i s_j s'_a s'_b> Theta_ab + r <d(s_i s'_a)> <d(s_j s'_b)> F] (8.79)."""
-        a, b = self._pairs.first, self._pairs.second
-        source = moments[:, [[1, 2], [0, 1]]] * old.Theta[a, b][:, None, None]
-        left, right = old.mixed_response.blocks(b, a), old.mixed_response.blocks(a, b)
-        return np.asarray(step.C_W**2 * (source + step.ratio * left @ self._cross @ right.transpose(0, 2, 1)))
 
 
 def _slope_curvature(layer: TangentExpectations, blocks: Array, near: Mask) -> Array:

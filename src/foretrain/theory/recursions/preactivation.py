@@ -103,32 +103,19 @@ class PairExpectations:
         products = [[factor(self.activation, k) for k in (i, i, j, j)] for i, j in missing]
         requests = [(factors, quadruples) for factors in products]
         found = products_at(requests, self.K, tolerance=self.product_tolerance)
+        alone = pairs.number.diagonal()
         for (first, second), factors, result in zip(missing, products, found, strict=True):
             value = np.asarray(result.value)
-            self._sharpen(value, pairs, factors)
+            # Entries of one input alone are one-dimensional integrals: to all digits what one input would give.
+            product = factors[0] * factors[1] * factors[2] * factors[3]
+            variance, tolerance = self.K.diagonal()[:, None, None], min(self.tolerance, _ONE_DIMENSION)
+            value[alone, alone] = expectation([product], variance, tolerance=tolerance).value
             self._fourfold[first, second], self._fourfold[second, first] = value, value.T
 
     @property
     def product_tolerance(self) -> float | None:
         """For products of four: what is asked for, or where kinks would make that slow the default."""
         return self.tolerance if self.activation.is_smooth else None
-
-    def _sharpen(self, value: Array, pairs: Pairs, factors: list[Factor]) -> None:
-        """Entries of one input alone are one-dimensional integrals: to all digits what one input would give."""
-        alone = pairs.number.diagonal()
-        product = factors[0] * factors[1] * factors[2] * factors[3]
-        variance = self.K.diagonal()[:, None, None]
-        exact = expectation([product], variance, tolerance=min(self.tolerance, _ONE_DIMENSION))
-        value[alone, alone] = np.asarray(exact.value)
-
-    def _refuse_vanished(self) -> None:
-        """Delta functions of tiny variances leave the range of floats."""
-        variance = self.K.diagonal()
-        if (variance[variance > 0] < _VANISHED).any():
-            raise InputError(
-                f"a kernel fell below {_VANISHED:g}, where fluctuations of an activation with kinks cannot be "
-                "resolved: choose a larger C_W or fewer layers, or ask for K alone."
-            )
 
     @property
     def response(self) -> Response:
@@ -153,7 +140,12 @@ class PairExpectations:
         bend, cross = self.of(2 + order, order), self.of(1 + order, 1 + order)
         first, middle, second = 0.5 * bend[a, b], cross[a, b], 0.5 * bend[b, a]
         if not self.activation.is_smooth:
-            self._refuse_vanished()
+            variance = self.K.diagonal()
+            if (variance[variance > 0] < _VANISHED).any():  # delta functions leave the range of floats
+                raise InputError(
+                    f"a kernel fell below {_VANISHED:g}, where fluctuations of an activation with kinks cannot be "
+                    "resolved: choose a larger C_W or fewer layers, or ask for K alone."
+                )
             tied = are_tied(self.K, a, b, _ALONG_A_LINE[order])
             line = Line(self.activation, self.K, a[tied], b[tied], order)
             first[tied] = np.where(line.pivot_is_first, line.slope(), 0.0)
@@ -247,13 +239,20 @@ def curvature(layer: PairExpectations, blocks: Array, order: int = 0) -> Array:
     pairs = layer.response.pairs
     a, b = pairs.first, pairs.second
     smooth = layer.activation.is_smooth
-    same = _are_copies(layer.K, a, b) if smooth else _are_one_line(layer.K, a, b, order)
+    if smooth:  # pairs of one and the same input, or of copies, whose F depends on a single variance
+        sizes = layer.K[a, a] + layer.K[b, b]
+        same = (sizes - 2 * layer.K[a, b] <= 1e-14 * sizes) | (a == b)
+    else:
+        same = _are_one_line(layer.K, a, b, order)
     apart = ~same
     result = np.zeros(len(pairs))
     if apart.any():
         result[apart] = curvature_apart(layer, a[apart], b[apart], blocks[apart], order)
     if smooth:
-        bend = second_derivative(layer.activation, layer.K[a, a][same], order)
+        # d^2<s^2>/dK^2 = <d^4 s^2> / 4
+        s, variance = [factor(layer.activation, order + k) for k in range(5)], layer.K[a, a][same, None, None]
+        parts = ((2, s[0] * s[4]), (8, s[1] * s[3]), (6, s[2] * s[2]))
+        bend = np.asarray(sum(0.25 * weight * expectation([f], variance).value for weight, f in parts))
         result[same] = 0.5 * bend * blocks[same, 0, 0]
     else:
         line = Line(layer.activation, layer.K, a[same], b[same], order)
@@ -285,17 +284,3 @@ def curvature_apart(layer: PairExpectations, a: Indices, b: Indices, v: Array, o
         + four[b, a] * v[:, 2, 2]
     )
     return np.asarray(total / 8)
-
-
-def _are_copies(K: Array, a: Indices, b: Indices) -> NDArray[np.bool_]:
-    """Pairs of one and the same input, or of copies, whose F depends on a single variance."""
-    gap = K[a, a] + K[b, b] - 2 * K[a, b]
-    return np.asarray((gap <= 1e-14 * (K[a, a] + K[b, b])) | (a == b))
-
-
-def second_derivative(activation: Activation, K: Array, order: int = 0) -> Array:
-    """d^2<s^2>/dK^2 = <d^4 s^2> / 4 for a smooth activation, s = sigma^(order)."""
-    s = [factor(activation, order + k) for k in range(5)]
-    parts = ((2, s[0] * s[4]), (8, s[1] * s[3]), (6, s[2] * s[2]))
-    variance = K[:, None, None]
-    return np.asarray(sum(0.25 * weight * expectation([f], variance).value for weight, f in parts))

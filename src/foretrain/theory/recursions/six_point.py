@@ -78,42 +78,23 @@ def metric_cumulants(mlp: MLP, first_kernel: float) -> Array:
             "use six_point_flow for the leading order."
         )
     (K,) = _check_diagonal(first_kernel)
-    single = np.array([_even_moment(slopes, order) for order in (2, 4, 6)])
+    # <s^2>, <s^4>, <s^6> for a standard normal variable.
+    one, two, three = (
+        moment * (slopes[0] ** order + slopes[1] ** order) / 2
+        for order, moment in ((2, 1.0), (4, 3.0), (6, 15.0))
+    )
     moments = np.array([K, K**2, K**3])
     found = np.zeros((mlp.depth, 2))
     for index, layer in enumerate(mlp.layers[1:], start=1):
-        width = mlp.hidden_widths[index - 1]
-        moments = _shifted(
-            layer.C_b, layer.C_W ** np.array([1, 2, 3]) * moments * _mean_moments(single, width)
-        )
-        found[index] = width, width**2
-        found[index] *= _central(moments)
+        n, c = mlp.hidden_widths[index - 1], layer.C_b
+        second = ((n - 1) * one**2 + two) / n
+        third = ((n - 1) * (n - 2) * one**3 + 3 * (n - 1) * one * two + three) / n**2
+        w = np.array([one, second, third])  # moments of the mean over n neurons
+        a, b, d = layer.C_W ** np.array([1, 2, 3]) * moments * w
+        a, b, d = c + a, c**2 + 2 * c * a + b, c**3 + 3 * c**2 * a + 3 * c * b + d  # of G' = C_b + C_W G w
+        moments = np.array([a, b, d])
+        found[index] = n * (b - a**2), n**2 * (d - 3 * a * b + 2 * a**3)
     return found
-
-
-def _even_moment(slopes: tuple[float, float], order: int) -> float:
-    """<s^order> for a standard normal variable, order 2, 4 or 6."""
-    return {2: 1.0, 4: 3.0, 6: 15.0}[order] * (slopes[0] ** order + slopes[1] ** order) / 2
-
-
-def _mean_moments(single: Array, n: int) -> Array:
-    """First three moments of the mean of n independent variables from those of one."""
-    one, two, three = single
-    second = ((n - 1) * one**2 + two) / n
-    third = ((n - 1) * (n - 2) * one**3 + 3 * (n - 1) * one * two + three) / n**2
-    return np.array([one, second, third])
-
-
-def _shifted(c: float, moments: Array) -> Array:
-    """First three moments of c + x from those of x."""
-    one, two, three = moments
-    return np.array([c + one, c**2 + 2 * c * one + two, c**3 + 3 * c**2 * one + 3 * c * two + three])
-
-
-def _central(moments: Array) -> Array:
-    """Second and third cumulant."""
-    one, two, three = moments
-    return np.array([two - one**2, three - 3 * one * two + 2 * one**3])
 
 
 def _check_diagonal(values: ArrayLike) -> Array:
@@ -163,18 +144,16 @@ def _by_quadrature(activation: Activation, K: Array) -> Array:
     at = KernelFunctions(activation).at(K)
     g, fourth = at.square, at.fourth
     sixth = _mean(factor(activation) ** 6, K)
-    second_slope = _fourth_slope(activation, K) - 2 * g * at.square_slope
-    third = sixth - 3 * fourth * g + 2 * g**3
-    return np.stack([at.square_slope, at.square_bend, fourth - g**2, second_slope, third])
-
-
-def _fourth_slope(activation: Activation, K: Array) -> Array:
-    """d<s^4>/dK = <6 s^2 s'^2 + 2 s^3 s''>, or 2 <z s^3 s'> / K, which kinks allow."""
+    # d<s^4>/dK = <6 s^2 s'^2 + 2 s^3 s''>, or 2 <z s^3 s'> / K, which kinks allow.
     s, slope = factor(activation), factor(activation, 1)
     if activation.is_smooth:
-        return 6 * _mean(s**2 * slope**2, K) + 2 * _mean(s**3 * factor(activation, 2), K)
-    safe = np.maximum(K, 1e-30)
-    return 2 * _mean(z * s**3 * slope.pointwise(), safe) / safe
+        fourth_slope = 6 * _mean(s**2 * slope**2, K) + 2 * _mean(s**3 * factor(activation, 2), K)
+    else:
+        safe = np.maximum(K, 1e-30)
+        fourth_slope = 2 * _mean(z * s**3 * slope.pointwise(), safe) / safe
+    second_slope = fourth_slope - 2 * g * at.square_slope
+    third = sixth - 3 * fourth * g + 2 * g**3
+    return np.stack([at.square_slope, at.square_bend, fourth - g**2, second_slope, third])
 
 
 def _mean(f: Factor, K: Array) -> Array:

@@ -10,7 +10,6 @@ Q). The book prints one part of it (∞.167).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,14 +58,24 @@ def covariance_parts(store: Store, targets: Array, plan: Plan) -> dict[str, Arra
     project, one = projection(store), np.eye(targets.shape[1])
     samples = np.concatenate([store.train, store.test])
     metric = flow(store.mlp, samples, ["G1"], tolerance=store.tolerance)["G1"].values[-1]
+    values, vectors = store.modes.values, store.modes.vectors
+    # -E[z_x H_ya z_b]_c Theta^ab: -(D_xbya + n_L F_xyba + F_xaby) Theta^ab for equal outputs.
+    inverse = (vectors / values) @ vectors.T
+    joined = tensors["D", MIDDLE] + len(one) * tensors["F", FIRST] + tensors["F", LAST]
+    ntk_and_output = -np.einsum("xyab,ab,ij->xyij", joined, inverse, one, optimize=True)
+    # E[dH_axb z_y] Z_A E[eps_a eps_b]: Q_abxy for equal outputs, Q_axby straight, P_axby crossed.
+    errors = pairs_of_errors(store, targets, plan.course().projectors.A)
+    dntk_between = _joined(tensors["Q", (2, 3)], tensors["Q", (1, 3)], tensors["P", (1, 3)], errors)
+    # E[H_xa H_yb]_c Theta^-1 Theta^-1 E[eps eps]: B_xyab for equal outputs, A_(xa)(yb) straight, B_xbay crossed.
+    errors = pairs_of_errors(store, targets, 1 / np.multiply.outer(values, values))
+    crossed = tensors["B", LAST].swapaxes(2, 3)
     across = {
-        "ntk_and_output": _ntk_and_output(tensors, store, len(one)),
-        "dntk_and_output": dntk_in_front(tensors, store, targets, plan)
-        + _dntk_between(tensors, store, targets, plan),
+        "ntk_and_output": ntk_and_output,
+        "dntk_and_output": dntk_in_front(tensors, store, targets, plan) + dntk_between,
     }
     raw = {
         "metric": np.einsum("xy,ij->xyij", metric, one),
-        "ntk_variance": _ntk_variance(tensors, store, targets),
+        "ntk_variance": _joined(tensors["B", FIRST], tensors["A", MIDDLE], crossed, errors),
         **{name: part + part.transpose(1, 0, 3, 2) for name, part in across.items()},
     }
     found = {
@@ -101,27 +110,6 @@ def dntk_in_front(tensors: Pairs, store: Store, targets: Array, plan: Plan) -> A
     errors = pairs_of_errors(store, targets, plan.course().projectors.B)
     P, Q = tensors["P", LAST], tensors["Q", LAST]
     return _joined(P, Q, Q.swapaxes(2, 3), errors)
-
-
-def _dntk_between(tensors: Pairs, store: Store, targets: Array, plan: Plan) -> Array:
-    """E[dH_axb z_y] Z_A E[eps_a eps_b]: Q_abxy for equal outputs, Q_axby straight, P_axby crossed."""
-    errors = pairs_of_errors(store, targets, plan.course().projectors.A)
-    return _joined(tensors["Q", (2, 3)], tensors["Q", (1, 3)], tensors["P", (1, 3)], errors)
-
-
-def _ntk_variance(tensors: Pairs, store: Store, targets: Array) -> Array:
-    """E[H_xa H_yb]_c Theta^-1 Theta^-1 E[eps eps]: B_xyab for equal outputs, A_(xa)(yb) straight, B_xbay crossed."""
-    values = store.modes.values
-    errors = pairs_of_errors(store, targets, 1 / np.multiply.outer(values, values))
-    return _joined(tensors["B", FIRST], tensors["A", MIDDLE], tensors["B", LAST].swapaxes(2, 3), errors)
-
-
-def _ntk_and_output(tensors: Pairs, store: Store, outputs: int) -> Array:
-    """-E[z_x H_ya z_b]_c Theta^ab: -(D_xbya + n_L F_xyba + F_xaby) Theta^ab for equal outputs."""
-    modes = store.modes
-    inverse = (modes.vectors / modes.values) @ modes.vectors.T
-    joined = tensors["D", MIDDLE] + outputs * tensors["F", FIRST] + tensors["F", LAST]
-    return np.asarray(-np.einsum("xyab,ab,ij->xyij", joined, inverse, np.eye(outputs), optimize=True))
 
 
 def _mean_response(store: Store, targets: Array, plan: Plan) -> Array:
@@ -177,7 +165,13 @@ class Changes:
                 "the change of the tangent kernel is known for gradient_descent, flow and two_step only, not for "
                 "projectors in general: choose one of these."
             )
-        half = self._first_differential() + self._second_differentials()
+        tensors, outputs = self.store.pairs(_PAIRS), self.targets.shape[1]
+        # The first differential: -(P_xy12 + n_L Q_xy12 + Q_x1y2) f^12 for equal outputs.
+        basis = self.store.modes.vectors
+        inverse = (basis * self.plan.course().mean) @ basis.T
+        joined = tensors["P", FIRST] + outputs * tensors["Q", FIRST] + tensors["Q", MIDDLE]
+        first = -np.einsum("xyab,ab,ik->xyik", joined, inverse, np.eye(outputs), optimize=True)
+        half = first + self._second_differentials(tensors)
         whole = half + half.transpose(1, 0, 3, 2)
         dims = ("sample_1", "sample_2", "output_1", "output_2")
         meaning = "mean change of the tangent kernel by training, with its 1/n; training samples first"
@@ -189,29 +183,10 @@ class Changes:
         """All of order 1/n in the covariance at the end of training."""
         return labelled_parts(covariance_parts(self.store, self.targets, self.plan))
 
-    @cached_property
-    def _tensors(self) -> Pairs:
-        return self.store.pairs(_PAIRS)
-
-    @cached_property
-    def _errors_A(self) -> Array:
-        return pairs_of_errors(self.store, self.targets, self.plan.course().projectors.A)
-
-    @cached_property
-    def _errors_B(self) -> Array:
-        return pairs_of_errors(self.store, self.targets, self.plan.course().projectors.B)
-
-    def _first_differential(self) -> Array:
-        """-(P_xy12 + n_L Q_xy12 + Q_x1y2) f^12 for equal outputs."""
-        T, basis, outputs = self._tensors, self.store.modes.vectors, self.targets.shape[1]
-        inverse = (basis * self.plan.course().mean) @ basis.T
-        joined = T["P", FIRST] + outputs * T["Q", FIRST] + T["Q", MIDDLE]
-        return np.asarray(-np.einsum("xyab,ab,ik->xyik", joined, inverse, np.eye(outputs), optimize=True))
-
-    def _second_differentials(self) -> Array:
+    def _second_differentials(self, T: Pairs) -> Array:
         """(R + S)_xy12, T_xy21 for equal outputs, (R + T)_x12y, S_x1y2 straight, (R + U)_x2y1, U_x21y crossed."""
-        T, one = self._tensors, np.eye(self.targets.shape[1])
-        A, B = self._errors_A, self._errors_B
+        projectors, one = self.plan.course().projectors, np.eye(self.targets.shape[1])
+        A, B = (pairs_of_errors(self.store, self.targets, each) for each in (projectors.A, projectors.B))
         same = np.einsum("xyab,jjab->xy", T["R", FIRST] + T["S", FIRST], B, optimize=True)
         same += np.einsum("xyba,jjab->xy", T["T", FIRST], A, optimize=True)
         straight = np.einsum("xyab,ikab->xyik", T["R", LAST] + T["T", LAST], B, optimize=True)
