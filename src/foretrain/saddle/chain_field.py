@@ -37,19 +37,18 @@ def gaussian_rule(act: Activation, refinement: int) -> GaussianRule:
     With kinks: Gauss-Legendre panels that end at the kinks of the teacher and at 0.
     """
     radius = 9.5 + 2.0 * refinement
-    points, weights = _panels(act, radius, refinement) if act.kinks else _midpoints(act, radius, refinement)
+    if act.kinks:
+        points, weights = _panels(act, radius, refinement)
+    else:
+        step = min(_COARSEST_STEP, 2 * math.pi * act.strip / _DIGITS) / 2**refinement
+        count = math.ceil(radius / step)
+        points, weights = step * (np.arange(count) + 0.5), np.full(count, step)
     weights = weights * np.exp(-0.5 * points**2) / math.sqrt(2 * math.pi)
     if act.parity != "odd":
         points, weights = np.concatenate([-points[::-1], points]), np.concatenate([weights[::-1], weights])
     else:
         weights = 2 * weights
     return GaussianRule(points, weights)
-
-
-def _midpoints(act: Activation, radius: float, refinement: int) -> tuple[Array, Array]:
-    step = min(_COARSEST_STEP, 2 * math.pi * act.strip / _DIGITS) / 2**refinement
-    count = math.ceil(radius / step)
-    return step * (np.arange(count) + 0.5), np.full(count, step)
 
 
 def _panels(act: Activation, radius: float, refinement: int) -> tuple[Array, Array]:
@@ -106,7 +105,12 @@ class ChainField:
         outputs[..., 0, :] = points
         for layer in range(layers - 1):
             inputs[..., layer, :] = X[..., layer, None] * outputs[..., layer, :]
-            self._check_growth(inputs[..., layer, :])
+            if not np.abs(inputs[..., layer, :]).max() < _LARGEST_INPUT:
+                raise NotSupportedError(
+                    f"the Gaussian averages of the flow of {self.activation.label} overflow: through so many layers "
+                    "a growing polynomial is dominated by inputs that never occur; use a bounded activation or less "
+                    "depth."
+                )
             outputs[..., layer + 1, :] = self.activation.value(inputs[..., layer, :])
         slopes = self._slopes(inputs)
         above = np.empty_like(outputs)
@@ -148,13 +152,6 @@ class ChainField:
         """sigma' at the inputs; a user's function is differentiated much faster at more than 256 points."""
         copies = 1 + _FEW // inputs.size if self.activation.strip_is_measured else 1
         return np.asarray(self.activation.derivative(np.broadcast_to(inputs, (copies, *inputs.shape)), 1)[0])
-
-    def _check_growth(self, inputs: Array) -> None:
-        if not np.abs(inputs).max() < _LARGEST_INPUT:
-            raise NotSupportedError(
-                f"the Gaussian averages of the flow of {self.activation.label} overflow: through so many layers a "
-                "growing polynomial is dominated by inputs that never occur; use a bounded activation or less depth."
-            )
 
     def _correlate(self, error: Array, slopes: Array) -> Array:
         return np.asarray((slopes * error[..., None, :]) @ self.rule.weights)

@@ -59,9 +59,12 @@ class SaddleClass(Result):
         """h alpha^(L-1) of (7); with different slopes on the two sides of 0, the sum over both signs of g."""
         if self.slopes[0] == self.slopes[1]:
             return self.h * self.alpha ** (depth - 1)
-        return sum(
-            moment * self._passed_on(sign, depth - 1) for sign, moment in zip((-1.0, 1.0), self.one_sided)
-        )
+        total = 0.0
+        for signal, moment in zip((-1.0, 1.0), self.one_sided):
+            for _ in range(depth - 1):  # what becomes of a small signal of this sign
+                signal *= self.slopes[int(signal > 0)]
+            total += moment * signal
+        return total
 
     @property
     def centring_note(self) -> str:
@@ -73,12 +76,6 @@ class SaddleClass(Result):
             "for the centred σ - σ(0); a network with σ as it is given follows method='reduced', whose time may be "
             "quite different"
         )
-
-    def _passed_on(self, value: float, layers: int) -> float:
-        """What becomes of a small signal of this sign after so many activations."""
-        for _ in range(layers):
-            value *= self.slopes[int(value > 0)]
-        return value
 
     def answer(self) -> Answer:
         """The class, why, and its numbers."""
@@ -195,30 +192,27 @@ def _shape(act: Activation, a_0: float) -> _Shape:
         return _Shape("A", None, 0.0, "is scale-invariant, so that φ = 0 almost everywhere")
     if any(kink.location == 0.0 for kink in act.kinks):
         return _Shape("outside", None, math.nan, "has a kink at 0 and no Taylor series there")
-    q, a_q = _first_power(act)
-    if q is None:
-        if _is_line(act, a_0):
+    q, a_q, slope = None, 0.0, float(act.derivative(0.0, 1))
+    # Coefficients of rounding size, in units of the largest scale of the series, are none.
+    series = act.taylor(act.max_order, series=True)
+    size = max(abs(float(series[1])), float(np.abs(act.value(_PROBES[:20])).max()), 1e-300)
+    powers = [p for p in range(2, len(series)) if abs(float(series[p])) > _NEGLIGIBLE * size]
+    if powers:
+        q, a_q = powers[0], float(series[powers[0]])
+    else:
+        points = np.concatenate([-_PROBES, _PROBES])
+        if np.allclose(act.value(points), a_0 + slope * points, rtol=1e-12, atol=1e-12 * abs(a_0)):
             return _Shape("A", None, 0.0, "is linear, φ = 0")
         q, a_q = _higher_power(act, a_0) if _is_odd(act, a_0) else (None, 0.0)
     if q is None:
         return _Shape("outside", None, 0.0, f"is linear near 0 to order {act.max_order} but not everywhere")
-    if float(act.derivative(0.0, 1)) == 0.0:
+    if slope == 0.0:
         return _Shape("outside", q, a_q, "has no slope at 0")
     if q == 2:
         return _Shape("C", q, a_q, "has a quadratic term")
     if q % 2 and _is_odd(act, a_0):
         return _Shape("B", q, a_q, f"is odd with the first nonlinear power {q}")
     return _Shape("outside", q, a_q, f"has the first nonlinear power {q} and is not odd")
-
-
-def _first_power(act: Activation) -> tuple[int | None, float]:
-    """q and a_q; coefficients of rounding size, in units of the largest scale of the series, are none."""
-    series = act.taylor(act.max_order, series=True)
-    size = max(abs(float(series[1])), float(np.abs(act.value(_PROBES[:20])).max()), 1e-300)
-    for power in range(2, len(series)):
-        if abs(float(series[power])) > _NEGLIGIBLE * size:
-            return power, float(series[power])
-    return None, 0.0
 
 
 def _higher_power(act: Activation, a_0: float) -> tuple[int | None, float]:
@@ -236,12 +230,6 @@ def _higher_power(act: Activation, a_0: float) -> tuple[int | None, float]:
     scaled = points[:, None] ** powers / points[:, None] ** q
     found, *_ = np.linalg.lstsq(scaled, value / points**q, rcond=1e-15)
     return q, float(found[1])
-
-
-def _is_line(act: Activation, a_0: float) -> bool:
-    points = np.concatenate([-_PROBES, _PROBES])
-    expected = a_0 + float(act.derivative(0.0, 1)) * points
-    return bool(np.allclose(act.value(points), expected, rtol=1e-12, atol=1e-12 * abs(a_0)))
 
 
 def _is_odd(act: Activation, a_0: float) -> bool:

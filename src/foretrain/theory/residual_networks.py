@@ -83,7 +83,8 @@ def optimal_skip(activation: Any, r: float, *, n_out: int, method: str = "comple
     if point.kind == "K*=0":
         return float((1 - 1.5 * target) ** 0.25)
     if way == "book" or _excess(point) == 0:
-        return math.sqrt(1 - _book_distance(point, target))
+        # 1 - gamma^2 from (B.29), a quadratic equation: written so that equal slopes of 4 are no special case.
+        return math.sqrt(1 - target / (2 + math.sqrt(4 + (_source(point) - 4) * target)))
 
     def surplus(depth: float) -> float:
         return _rate(point, -math.expm1(-depth), way) - target
@@ -133,11 +134,6 @@ def _rate(point: CriticalPoint, gamma: float, method: str) -> float:
     if method == "book" or _excess(point) == 0:
         return book
     return book + 2 * distance**2 * _excess(point) * memory_sum(gamma)
-
-
-def _book_distance(point: CriticalPoint, target: float) -> float:
-    """1 - gamma^2 from (B.29), a quadratic equation: written so that equal slopes of 4 are no special case."""
-    return target / (2 + math.sqrt(4 + (_source(point) - 4) * target))
 
 
 def _source(point: CriticalPoint) -> float:

@@ -33,12 +33,6 @@ _CACHED = 300_000
 _EXPONENT = 1.6
 
 
-def quantised(step: Array) -> Array:
-    """The largest steps of a geometric ladder that are not above ``step`` (so that lattices are reused)."""
-    rungs = np.ceil(np.log(LARGEST_STEP / np.minimum(step, LARGEST_STEP)) / math.log(_LADDER) - 1e-9)
-    return np.asarray(LARGEST_STEP / _LADDER**rungs)
-
-
 class Lattice(NamedTuple):
     """One rectangular copy inside a ball; the rind, where what the ball leaves out would begin, comes first."""
 
@@ -90,16 +84,14 @@ def _signs(index: NDArray[np.intp]) -> list[Array]:
     return [1.0 - 2.0 * (index[:, list(c)].sum(axis=1) % 2) for c in chosen]
 
 
-def first_radius(tolerance: float) -> float:
-    """Where the Gaussian has fallen well below the tolerance."""
-    return math.ceil(4 * (math.sqrt(2 * math.log(1 / tolerance)) + 1.4)) / 4
-
-
 def first_steps(distance: Array, tolerance: float) -> Array:
     """Steps (B, r) that should do when, along each variable, the nearest singularity lies at ``distance``."""
     gain = 2.0 if distance.shape[-1] == 1 else 1.25
     digits = math.log(1 / tolerance) + 2 + np.minimum(distance, 2.0) ** 2 / 2
-    return quantised(gain * 2 * math.pi * distance / digits)
+    step = gain * 2 * math.pi * distance / digits
+    # The largest steps of a geometric ladder that are not above these, so that lattices are reused.
+    rungs = np.ceil(np.log(LARGEST_STEP / np.minimum(step, LARGEST_STEP)) / math.log(_LADDER) - 1e-9)
+    return np.asarray(LARGEST_STEP / _LADDER**rungs)
 
 
 def lattice_expectation(
@@ -129,7 +121,9 @@ def lattice_expectation(
     """
     count, dimension = steps.shape
     finer = 0.5 if dimension == 1 else 0.72
-    radius = np.full(count, min(first_radius(tolerance), most_radius))
+    # The ball ends at first where the Gaussian has fallen well below the tolerance.
+    first_radius = math.ceil(4 * (math.sqrt(2 * math.log(1 / tolerance)) + 1.4)) / 4
+    radius = np.full(count, min(first_radius, most_radius))
     crowd = (2 * point_count(steps, radius) / _MAX_POINTS[dimension]) ** (1 / dimension)
     step = steps * np.maximum(crowd, 1.0)[:, None]
     value, error = np.zeros(count), np.full(count, np.inf)
@@ -181,12 +175,8 @@ def _evaluate(
                 sums[copy, part] += terms @ weights[span]
                 edge = slice(0, max(0, rind - begin))
                 cut[part] += np.abs(terms[:, edge]) @ weights[span][edge, 0]
-    return sums[:, :, 0].mean(axis=0), _aliasing(sums, scales), cut
-
-
-def _aliasing(sums: Array, scales: Array) -> Array:
-    """Error of the mean, from the probes at half of each alias: nearly their squares, with a margin on both."""
+    # Error of the mean, from the probes at half of each alias: nearly their squares, with a margin on both.
     probes = np.abs(sums[:, :, 1:]).sum(axis=0) / 2
     half = np.maximum(np.abs(sums[0, :, 0] - sums[1, :, 0]) / 2, probes.max(axis=1, initial=0.0)) / scales
     small = np.minimum(half, 1.0) ** _EXPONENT
-    return np.asarray(scales * (6 * np.where(half < 1, small, half) + 1e-15))
+    return sums[:, :, 0].mean(axis=0), scales * (6 * np.where(half < 1, small, half) + 1e-15), cut

@@ -154,19 +154,14 @@ def leading_term(act: Activation, coefficients: dict[str, float]) -> LeadingTerm
     tolerance = 1e-7 if act.strip_is_measured else 1e-12
     for k in range(1, _HIGHEST + 1):
         try:
-            terms = _expansion_terms(act, k)
+            series = act.taylor(2 * k + 1, series=True)
         except NotSupportedError:
             return None
+        # They add up to a_k = (2k+1)!! [z^(2k+2)] sigma^2 / sigma_1^2.
+        terms = math.prod(range(1, 2 * k + 2, 2)) * (series[1:] * series[:0:-1] / series[1] ** 2)
         if abs(terms.sum()) > tolerance * np.abs(terms).sum():
             return LeadingTerm(k, float(terms.sum()))
     return None
-
-
-def _expansion_terms(act: Activation, k: int) -> Array:
-    """What adds up to a_k = (2k+1)!! [z^(2k+2)] sigma^2 / sigma_1^2."""
-    series = act.taylor(2 * k + 1, series=True)
-    products = series[1:] * series[:0:-1] / series[1] ** 2
-    return np.asarray(math.prod(range(1, 2 * k + 2, 2)) * products)
 
 
 def fine_tuned_laws(
@@ -179,7 +174,13 @@ def fine_tuned_laws(
     constants = {"k": k, "a": a, "crossover_depth": -1 / (k * a * start.K00**k)}
     laws = {"K": Law(K, "(-k a l)^(-1/k)", "derived", rest)}
     if start.K1:
-        constants["delta_parallel"] = _parallel_constant(act, leading, a, common, start)
+        # The limit of dK_[1] / ((-k a)^(1/k) K)^(1+k), a power series in K or, with k = 1/2, in its root.
+        flow = propagate(common.network(act, FIT_DEPTH), start).isel(layer=slice(0, -1))
+        deep, part = (
+            flow["K00"].values,
+            flow["K1"].values / ((-k * a) ** (1 / k) * flow["K00"].values) ** (1 + k),
+        )
+        constants["delta_parallel"] = extrapolated(deep ** min(k, 1.0), part)
         values = constants["delta_parallel"] * layer ** (-(1 + k) / k)
         laws["K1"] = Law(values, "delta_parallel l^(-(1+k)/k)", "derived", rest)
     if not common.gamma:
@@ -187,13 +188,3 @@ def fine_tuned_laws(
         laws["fluctuation"] = Law(2 * layer / 3, "2 l / (3 n)", "derived", rest)
     statement = f"critical at K* = 0, leading term a K^{1 + k:g}: K falls as l^(-{1 / k:.3g})"
     return LawSet("K*=0, fine-tuned", statement, laws, constants)
-
-
-def _parallel_constant(
-    act: Activation, leading: LeadingTerm, a: float, common: Uniform, start: Nearby
-) -> float:
-    """The limit of dK_[1] / ((-k a)^(1/k) K)^(1+k), a power series in K or, with k = 1/2, in its root."""
-    k = leading.power
-    flow = propagate(common.network(act, FIT_DEPTH), start).isel(layer=slice(0, -1))
-    K, K1 = flow["K00"].values, flow["K1"].values
-    return extrapolated(K ** min(k, 1.0), K1 / ((-k * a) ** (1 / k) * K) ** (1 + k))

@@ -114,7 +114,12 @@ def flows_to(activation: Any, C_b: float, C_W: float, K1: Any, gamma: float = 0.
     if not (np.isfinite(start).all() and (start >= 0).all()):
         raise InputError("kernel values must be finite and not negative.")
     if act.slopes is not None:
-        end = _straight_ends(act.slopes, C_b, C_W, gamma, start)
+        chi = _straight_growth(act.slopes, C_W, gamma)
+        end = np.where((start > 0) | (C_b > 0), np.inf, 0.0)
+        if abs(chi - 1) < ONE and C_b == 0:
+            end = start
+        elif chi < 1 - ONE:
+            end = np.full(start.shape, C_b / (1 - chi))
     else:
         landscape = Landscape(act, C_b, C_W, gamma)
         end = np.array([landscape.end(float(K)) for K in start.ravel()]).reshape(start.shape)
@@ -160,21 +165,18 @@ def scan(act: Activation) -> Scan:
     # Small kernels leave only rounding of the curvature, whose changes of sign mean nothing.
     curved = np.abs(means.bend) > 1e-7 * np.abs(kernels * means.square_slope)
     turns = np.flatnonzero((means.bend[1:] * means.bend[:-1] < 0) & curved[1:] & curved[:-1])
-    inflections = (
-        tuple(np.sqrt(kernels[turns] * kernels[turns + 1]).tolist())  # to a few percent is enough there
-        if is_measured(act)
-        else _inflections(functions, [(float(kernels[i]), float(kernels[i + 1])) for i in turns])
-    )
-    return Scan(functions, kernels, means.square, means.square_slope, means.slope_square, inflections)
-
-
-def _inflections(functions: KernelFunctions, cells: list[tuple[float, float]]) -> tuple[float, ...]:
-    """The kernels in these cells where g'' changes sign."""
 
     def bend(K: float) -> float:
         return float(functions.fast(K)[2])
 
-    return tuple(float(brentq(bend, a, b)) for a, b in cells if bend(a) * bend(b) < 0)
+    if is_measured(act):
+        inflections = np.sqrt(
+            kernels[turns] * kernels[turns + 1]
+        ).tolist()  # to a few percent is enough there
+    else:
+        cells = [(float(kernels[i]), float(kernels[i + 1])) for i in turns]
+        inflections = [float(brentq(bend, a, b)) for a, b in cells if bend(a) * bend(b) < 0]
+    return Scan(functions, kernels, means.square, means.square_slope, means.slope_square, tuple(inflections))
 
 
 class Landscape:
@@ -187,14 +189,15 @@ class Landscape:
     @cached_property
     def points(self) -> tuple[FixedPoint, ...]:
         """All fixed points, ascending."""
-        roots = [0.0] if self._zero_is_fixed else []
+        at_zero = self._C_b + self._C_W * float(self._scan.functions.at(0.0).square)
+        roots = [0.0] if at_zero == 0 else []
         roots += self._positive_roots()
         return tuple(self._point(root, roots) for root in roots)
 
     def end(self, start: float) -> float:
         """Where the flow from a kernel value ends; nan in a cycle."""
         K = start
-        if not self._is_monotonic:
+        if (self._C_W * self._scan.square_slope + self._gamma**2 < 0).any():
             # A map that turns around can jump over fixed points: only the first steps need to be followed.
             for _ in range(_BURN_IN):
                 K += self._gap(K)
@@ -223,14 +226,6 @@ class Landscape:
         gap = self._C_b + self._C_W * self._scan.square - (1 - self._gamma**2) * self._scan.kernels
         size = self._C_b + self._C_W * self._scan.square + self._scan.kernels
         return np.asarray(np.where(np.abs(gap) > _SCAN_DIGITS * size, gap, 0.0))
-
-    @property
-    def _is_monotonic(self) -> bool:
-        return bool((self._C_W * self._scan.square_slope + self._gamma**2 >= 0).all())
-
-    @property
-    def _zero_is_fixed(self) -> bool:
-        return self._C_b + self._C_W * float(self._scan.functions.at(0.0).square) == 0
 
     def _positive_roots(self) -> list[float]:
         """Roots between neighbouring kernels whose gap is clearly not zero."""
@@ -313,15 +308,6 @@ def _straight(slopes: tuple[float, float], C_b: float, C_W: float, gamma: float)
 
 def _straight_growth(slopes: tuple[float, float], C_W: float, gamma: float) -> float:
     return gamma**2 + C_W * (slopes[0] ** 2 + slopes[1] ** 2) / 2
-
-
-def _straight_ends(slopes: tuple[float, float], C_b: float, C_W: float, gamma: float, start: Array) -> Array:
-    chi = _straight_growth(slopes, C_W, gamma)
-    if abs(chi - 1) < ONE and C_b == 0:
-        return start
-    if chi < 1 - ONE:
-        return np.full(start.shape, C_b / (1 - chi))
-    return np.where((start > 0) | (C_b > 0), np.inf, 0.0)
 
 
 _NEAREST = 1e-6  # to 1: the gap there is about -(chi_perp - 1)(1 - c), and has to be seen above rounding

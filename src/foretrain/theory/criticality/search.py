@@ -18,7 +18,7 @@ from foretrain.activations import activation as find_activation
 from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
 from foretrain.theory.criticality.result import Criticality, CriticalPoint
-from foretrain.theory.criticality.small_kernel import Sides, SmallKernel, expand, sides
+from foretrain.theory.criticality.small_kernel import SmallKernel, expand, sides
 from foretrain.theory.kernel_functions import KernelFunctions, is_measured
 from foretrain.theory.kernel_functions.functions import coarse_means
 
@@ -90,7 +90,9 @@ def criticality(activation: Any, gamma: float = 0.0) -> Criticality:
     if act.slopes is not None and any(act.slopes):
         return Criticality(act, _scale_invariant(act.slopes, share), (), "", float(gamma))
     functions = KernelFunctions(act)
-    roots = [point for point in (_at_zero(functions, share), *_positive_roots(functions, share)) if point]
+    at_zero = _at_zero(functions, share)
+    roots = [at_zero] if at_zero else []
+    roots += [_half_stable(functions, K, share) for K in _equal_susceptibilities(act)]
     allowed = [p for p in roots if p.C_b >= -1e-12]
     chosen = [p for p in allowed if p.kind == "K*=0" and p.stability == "stable"]
     chosen += [p for p in allowed if p.kind == "half-stable"]
@@ -154,8 +156,18 @@ def _at_zero(functions: KernelFunctions, share: float) -> CriticalPoint | None:
             return None
         return CriticalPoint(0.0, -C_W * float(found.right[0]) ** 2, C_W, "K*=0", "needs a negative C_b")
     small = expand(found)
-    decisive = small.leading or _excess_at_small_kernels(functions, 1 / found.slope_square)
+    decisive = small.leading
+    if not decisive:  # linear around 0: C_W g / K - 1 at the smallest kernel where it shows
+        kernels = _SCANNED[_SCANNED <= 1]
+        excess = 1 / found.slope_square * functions.at(kernels).square / kernels - 1
+        decisive = float(next(iter(excess[np.abs(excess) > _EQUAL]), 0.0))
+    # Where s^2 is even near 0, odd moments of a neuron, which a skip connection makes, do not count.
+    even = abs(found.left[1]) == abs(found.right[1])
+    corrections = {}
     growth = _vertex_growth(found.vertex_source, share)
+    if (even or share == 1) and math.isfinite(small.order):
+        # The C_W_1 whose C_W_1 g cancels C_W g'' V / 2 = -(1 + p) growth K / 6 at large depth (5.141), (5.142).
+        corrections = {"C_b_1": 0.0, "C_W_1": (1 + small.order) * growth / 6 / found.slope_square}
     return CriticalPoint(
         0.0,
         0.0,
@@ -164,21 +176,8 @@ def _at_zero(functions: KernelFunctions, share: float) -> CriticalPoint | None:
         "stable" if decisive < 0 else "unstable",
         small.named(share) | {"nu": growth / 3},
         _exponents_at_zero(small),
-        _corrections_at_zero(small, found, growth) if _even_at_zero(found) or share == 1 else {},
+        corrections,
     )
-
-
-def _even_at_zero(found: Sides) -> bool:
-    """Whether s^2 is even near 0: odd moments of a neuron, which a skip connection makes, then do not count."""
-    return bool(abs(found.left[1]) == abs(found.right[1]))
-
-
-def _excess_at_small_kernels(functions: KernelFunctions, C_W: float) -> float:
-    """C_W g / K - 1 at the smallest kernel where it shows, for activations that are linear around 0."""
-    kernels = _SCANNED[_SCANNED <= 1]
-    excess = C_W * functions.at(kernels).square / kernels - 1
-    visible = excess[np.abs(excess) > _EQUAL]
-    return float(visible[0]) if len(visible) else 0.0
 
 
 def _exponents_at_zero(small: SmallKernel) -> dict[str, float]:
@@ -194,17 +193,6 @@ def _exponents_at_zero(small: SmallKernel) -> dict[str, float]:
     if math.isfinite(small.order):
         exponents["p_1_tuned"] = (1 + small.next_order) * inverse - 1
     return exponents
-
-
-def _corrections_at_zero(small: SmallKernel, found: Sides, growth: float) -> dict[str, float]:
-    """The C_W_1 whose C_W_1 g cancels C_W g'' V / 2 = -(1 + p) growth K / 6 at large depth (5.141), (5.142)."""
-    if math.isinf(small.order):
-        return {}
-    return {"C_b_1": 0.0, "C_W_1": (1 + small.order) * growth / 6 / found.slope_square}
-
-
-def _positive_roots(functions: KernelFunctions, share: float) -> list[CriticalPoint]:
-    return [_half_stable(functions, K, share) for K in _equal_susceptibilities(functions.activation)]
 
 
 @lru_cache(maxsize=64)

@@ -28,7 +28,10 @@ def prediction_answer(found: PredictedOutputs) -> Answer:
     """Mean and spread of the outputs on test inputs, and the loss where their targets are known."""
     data = found.to_dataset()
     tests, outputs = found.mean.shape
-    loss, accuracy = _loss(found, data), _accuracy(data)
+    loss, accuracy = _loss(found, data), None
+    if "y_test" in data and "probabilities" in data:
+        likely = data["probabilities"].values.argmax(axis=1)
+        accuracy = float((likely == data["y_test"].values).mean())
     terms = getattr(found, "terms", {})
     parts: list[Part] = [_table(data)]
     if found.jitter:
@@ -79,13 +82,6 @@ def _loss(found: PredictedOutputs, data: xr.Dataset) -> ExpectedLoss | None:
         classes = np.arange(found.mean.shape[1])
         return expected_loss(found.without_shift(), (targets[:, None] == classes) * 1.0, CROSS_ENTROPY)
     return expected_loss(found, targets)
-
-
-def _accuracy(data: xr.Dataset) -> float | None:
-    """Share of test inputs whose most probable class is the given one; None where there are no classes."""
-    if "y_test" not in data or "probabilities" not in data:
-        return None
-    return float((data["probabilities"].values.argmax(axis=1) == data["y_test"].values).mean())
 
 
 def _table(data: xr.Dataset) -> Table:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from foretrain.theory.recursions.legs import BentExpectations, Legs
 from foretrain.theory.recursions.ntk import TangentExpectations
 from foretrain.theory.recursions.pairs import Pairs
-from foretrain.theory.recursions.preactivation import Response, Step, next_vertex
+from foretrain.theory.recursions.preactivation import Step, next_vertex
 from foretrain.theory.recursions.rules import RULES, closure, names_of, products_of
 
 Array = NDArray[np.float64]
@@ -51,20 +51,17 @@ class FullTensors:
 
     def step(self, old: BentExpectations, step: Step) -> None:
         """All tensors of the next layer from those of the old one."""
-        rules = {"V": self._vertex, "D": self._mixed, "A": self._variance}
-        self._find_products(old)
-        on_pairs = {name: rules[name](old, step) for name in self._on_pairs}
-        self._ruled = self._next_ruled(old, step)
-        self._on_pairs = on_pairs
-
-    def _find_products(self, old: BentExpectations) -> None:
-        """All products of four at once: on pairs of pairs if all are <s s t t>, else for all inputs."""
+        # All products of four at once: on pairs of pairs if all are <s s t t>, else for all inputs.
         on_pairs: set[tuple[int, int]] = set().union(*(PRODUCTS_ON_PAIRS[name] for name in self._on_pairs))
         ruled = products_of(list(self._ruled))
         of_pairs = {(low, high) for high, second, low, last in ruled if high == second and low == last}
         if len(of_pairs) < len(ruled):
             old.find_tables(sorted(ruled | {(high, high, low, low) for low, high in on_pairs}))
         old.find_fourfold(sorted(on_pairs | of_pairs))
+        rules = {"V": self._vertex, "D": self._mixed, "A": self._variance}
+        following = {name: rules[name](old, step) for name in self._on_pairs}
+        self._ruled = self._next_ruled(old, step)
+        self._on_pairs = following
 
     def _next_ruled(self, old: BentExpectations, step: Step) -> dict[str, Array]:
         inputs = np.arange(self._pairs.size)
@@ -99,7 +96,7 @@ class FullTensors:
     def _mixed(self, old: TangentExpectations, step: Step) -> Array:
         """D' = C_W Cov(s s, Omega) + r C_W [M V M_Omega^T + C_W (M D) <s' s'>] (8.77), M = dF/dK."""
         M, M_Omega = old.response, old.tangent_response(step)
-        grown = _between(M, self._on_pairs["V"], M_Omega) + (M @ self._on_pairs["D"]) * self._growth(
+        grown = (M_Omega @ (M @ self._on_pairs["V"]).T).T + (M @ self._on_pairs["D"]) * self._growth(
             old, step
         )
         return np.asarray(step.C_W * (value_covariance(old, step) + step.ratio * grown))
@@ -113,26 +110,17 @@ class FullTensors:
         mixed = (M_Omega @ self._on_pairs["D"]) * growth
         own = growth[:, None] * self._on_pairs["A"] * growth
         grown = M_Omega.sandwich(self._on_pairs["V"]) + own + mixed + mixed.T
-        return np.asarray(tangent_covariance(old, step) + step.ratio * grown)
+        weight = step.C_W * old.response.pairs.vector(old.Theta)
+        slopes = step.lambda_W * old.covariance(1, 0) + old.covariance(1, 1) * weight
+        source = step.lambda_W * value_covariance(old, step) + weight[:, None] * slopes  # Cov(Omega, Omega)
+        return np.asarray(source + step.ratio * grown)
 
     def _growth(self, old: TangentExpectations, step: Step) -> Array:
         """C_W <s' s'> on pairs."""
         return step.C_W * self._pairs.vector(old.of(1, 1))
 
 
-def _between(left: Response, V: Array, right: Response) -> Array:
-    """M V N^T for two responses."""
-    return np.asarray((right @ (left @ V).T).T)
-
-
 def value_covariance(old: TangentExpectations, step: Step) -> Array:
     """Cov(s_1 s_2, Omega_34) on pairs of pairs."""
     weight = step.C_W * old.response.pairs.vector(old.Theta)
     return np.asarray(step.lambda_W * old.covariance(0, 0) + old.covariance(0, 1) * weight)
-
-
-def tangent_covariance(old: TangentExpectations, step: Step) -> Array:
-    """Cov(Omega_12, Omega_34) on pairs of pairs."""
-    weight = step.C_W * old.response.pairs.vector(old.Theta)
-    slopes = step.lambda_W * old.covariance(1, 0) + old.covariance(1, 1) * weight
-    return np.asarray(step.lambda_W * value_covariance(old, step) + weight[:, None] * slopes)

@@ -140,21 +140,18 @@ class _Past:
 
     def noise_covariance(self, expectations: PairExpectations) -> Array:
         """n Cov(dQ, e) = sum_m X^(l-1) ... X^(m+1) C_W c_2(m, l) on pairs (P, P), rows dQ."""
-        self._forget(expectations.K)
+        # Drop the oldest layers while their largest correlation with the present one is below ``FORGOTTEN``.
+        present = np.maximum(np.diagonal(expectations.K), np.finfo(np.float64).tiny)
+        memory = np.cumprod([visited.X.gamma for visited in reversed(self._visited)])[::-1]
+        spread = np.array([np.sqrt(np.diagonal(visited.K) / present).max() for visited in self._visited])
+        remembered = np.flatnonzero(np.abs(memory) * spread >= FORGOTTEN)
+        self._visited = self._visited[remembered[0] :] if remembered.size else []
         total = np.zeros((len(self._pairs), len(self._pairs)))
         if not self._visited:
             return total
         for visited, covariance in zip(self._visited, self._covariances(expectations), strict=True):
             total = visited.X @ total + visited.X.C_W * covariance
         return total
-
-    def _forget(self, K: Array) -> None:
-        """Drop the oldest layers while their largest correlation with the present one is below ``FORGOTTEN``."""
-        present = np.maximum(np.diagonal(K), np.finfo(np.float64).tiny)
-        memory = np.cumprod([visited.X.gamma for visited in reversed(self._visited)])[::-1]
-        spread = np.array([np.sqrt(np.diagonal(visited.K) / present).max() for visited in self._visited])
-        remembered = np.flatnonzero(np.abs(memory) * spread >= FORGOTTEN)
-        self._visited = self._visited[remembered[0] :] if remembered.size else []
 
     def _covariances(self, expectations: PairExpectations) -> Array:
         """c_2(m, l) = Cov(s_a s_b at m, s_c s_d at l) for every remembered m: (layers, P, P)."""

@@ -147,7 +147,9 @@ def propagate(network: Layered, start: Nearby | Sequence[float]) -> xr.Dataset:
     """
     functions = shared_functions(network.activation)
     kinks = _slope_jumps(network.activation)
-    state = _check_start(start)
+    state = Nearby(*(float(value) for value in start))
+    if not all(map(math.isfinite, state)) or state.K00 < 0 or state.K2 < 0:
+        raise InputError(f"the start {state} needs finite numbers with K00 >= 0 and K2 >= 0.")
     states, factors = [state], []
     for layer in track(network.layers[1:], "layers"):
         state, used = _step(functions, kinks, state, layer)
@@ -156,13 +158,6 @@ def propagate(network: Layered, start: Nearby | Sequence[float]) -> xr.Dataset:
     # There is no step after the last layer.
     factors.append((math.nan,) * 3)
     return _dataset(network.activation, np.array(states), np.array(factors))
-
-
-def _check_start(start: Nearby | Sequence[float]) -> Nearby:
-    state = Nearby(*(float(value) for value in start))
-    if not all(map(math.isfinite, state)) or state.K00 < 0 or state.K2 < 0:
-        raise InputError(f"the start {state} needs finite numbers with K00 >= 0 and K2 >= 0.")
-    return state
 
 
 def _slope_jumps(act: Activation) -> list[tuple[float, float]]:
@@ -205,17 +200,14 @@ def _straddling(kinks: list[tuple[float, float]], at: Nearby) -> float:
     total = 0.0
     for place, jump in kinks:
         density = math.exp(-(place**2) / (2 * at.K00)) / math.sqrt(2 * math.pi * at.K00)
-        total += jump**2 * density * _absolute_cube(at.K1 * place / at.K00, spread) / 24
+        mean = at.K1 * place / at.K00
+        cube = abs(mean) ** 3
+        if spread:
+            t = mean / spread
+            peak = math.sqrt(2 / math.pi) * (2 + t * t) * math.exp(-t * t / 2)
+            cube = spread**3 * (peak + (t**3 + 3 * t) * math.erf(t / math.sqrt(2)))
+        total += jump**2 * density * cube / 24
     return total
-
-
-def _absolute_cube(mean: float, spread: float) -> float:
-    """<|v|^3> for v normal."""
-    if spread == 0:
-        return abs(mean) ** 3
-    t = mean / spread
-    peak = math.sqrt(2 / math.pi) * (2 + t * t) * math.exp(-t * t / 2)
-    return spread**3 * (peak + (t**3 + 3 * t) * math.erf(t / math.sqrt(2)))
 
 
 def _dataset(act: Activation, states: Array, factors: Array) -> xr.Dataset:

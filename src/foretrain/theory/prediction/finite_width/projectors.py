@@ -51,7 +51,8 @@ class Clock:
         ``output`` is the rate at which the output that is looked at returns to its target: zero for a test output.
         """
         if self.time is None:
-            return self._endless(output, *rates)
+            product = np.prod(np.broadcast_arrays(*rates), axis=0)
+            return np.zeros_like(product) if output else np.asarray(1 / product)
         knots = np.broadcast_arrays(np.float64(output), *rates)
         generator = np.zeros((*knots[0].shape, len(knots), len(knots)))
         for place, knot in enumerate(knots):
@@ -71,10 +72,6 @@ class Clock:
         for rate in rates[:-1]:
             found = found * self.left(rate)
         return found
-
-    def _endless(self, output: float, *rates: Array) -> Array:
-        product = np.prod(np.broadcast_arrays(*rates), axis=0)
-        return np.zeros_like(product) if output else np.asarray(1 / product)
 
 
 Array = NDArray[np.float64]
@@ -147,19 +144,6 @@ def _of_descent(clock: Clock, values: Array, output: float) -> Projectors:
     )
 
 
-def two_step_projectors(values: Array) -> Projectors:
-    """A giant leap and a small step (∞.148)."""
-    pairs = 1 / np.multiply.outer(values, values)
-    triples = np.multiply.outer(pairs, 1 / values)
-    none = np.zeros_like(triples)
-    return Projectors(np.zeros_like(pairs), pairs / 2, none, -triples / 6, none, none)
-
-
-def course_to_the_end(projectors: Projectors, values: Array) -> Course:
-    """Any algorithm that ends without training error: what does not depend on it, and its projectors (∞.141)."""
-    return Course(1 / values, -1 / np.multiply.outer(values, values), projectors)
-
-
 def given_projectors(algorithm: Any, values: Array) -> Projectors:
     """Projectors that a user supplies, as arrays or as a function of the eigenvalues, checked."""
     found = algorithm(values) if callable(algorithm) else algorithm
@@ -209,7 +193,8 @@ class Plan:
         if self.clock is not None:
             return course_of(self.clock, self.values, output)
         assert self.projectors is not None
-        return course_to_the_end(self.projectors, self.values)
+        # Any algorithm that ends without training error: what does not depend on it, and its projectors (∞.141).
+        return Course(1 / self.values, -1 / np.multiply.outer(self.values, self.values), self.projectors)
 
 
 def plan_of(algorithm: Any, eta: float | None, time: float | None, values: Array) -> Plan:
@@ -230,7 +215,11 @@ def plan_of(algorithm: Any, eta: float | None, time: float | None, values: Array
     if eta is not None or time is not None:
         raise InputError(f"{name} has no rate and is known at its end only: leave `eta` and `time` out.")
     if algorithm == "two_step":
-        leap = two_step_projectors(values)
+        # A giant leap and a small step (∞.148).
+        pairs = 1 / np.multiply.outer(values, values)
+        triples = np.multiply.outer(pairs, 1 / values)
+        none = np.zeros_like(triples)
+        leap = Projectors(np.zeros_like(pairs), pairs / 2, none, -triples / 6, none, none)
         return Plan(f"to the end of {name}", None, None, values, projectors=leap, leaps=True)
     return Plan(f"to the end of {name}", None, None, values, projectors=given_projectors(algorithm, values))
 

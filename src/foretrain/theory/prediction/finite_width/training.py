@@ -23,7 +23,7 @@ from foretrain.theory.prediction.finite_width.sampling import sampled_terms
 from foretrain.theory.prediction.finite_width.store import Store, check_kind
 from foretrain.theory.prediction.finite_width.tensors import require_resources
 from foretrain.theory.prediction.finite_width.weights import on_samples, weights_of
-from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates, Solver, trained_spread
+from foretrain.theory.prediction.infinite_width.gradient_descent import LearningRates, trained_spread
 from foretrain.theory.prediction.kernels import Spread, check_spread
 from foretrain.theory.prediction.result import labelled_mean, labelled_spread
 
@@ -98,7 +98,12 @@ class FiniteWidth(Result):
             require_resources(self.store.mlp, len(self.store.train), len(self.store.test))
         plan = plan_of(algorithm, eta, time, self.store.modes.values)
         check_reach(self.store, self.targets)
-        fit = self._fit(plan)
+        vectors, done = self.store.modes.vectors, plan.course().mean
+
+        def fit(columns: Array) -> Array:
+            """f(Theta_AA) times columns, with what training has made of an error so far."""
+            return np.asarray(vectors @ (done[:, None] * (vectors.T @ columns)))
+
         mean = np.asarray(self.store.kernels.Theta_cross @ fit(self.targets))
         terms, error = self._terms(plan, mean, draws, seed)
         expansion = expansion_of(self.store, self.targets, mean, terms)
@@ -106,11 +111,13 @@ class FiniteWidth(Result):
             trained_spread(self.store.kernels, fit),
             "covariance over initialisations at infinite width (10.41), without corrections of order 1/n",
         )
+        widths = self.store.mlp.hidden_widths
+        networks = f"Networks of width {widths[-1]}" if widths else "Networks without hidden layers"
         return FinitePrediction(
             mean=labelled_mean(mean + sum(terms.values()), "mean output over initialisations, to order 1/n"),
             covariance=covariance,
             variance=variance,
-            statement=f"{self._networks()} {plan.statement}",
+            statement=f"{networks} {plan.statement}",
             infinite_mean=labelled_mean(mean, "mean output at infinite width (10.40)"),
             terms=labelled_terms(terms),
             expansion=expansion,
@@ -120,15 +127,6 @@ class FiniteWidth(Result):
             standard_error=None if error is None else labelled_mean(error, "standard error of the mean"),
             rest=Changes(self.store, self.targets, plan),
         )
-
-    def _fit(self, plan: Plan) -> Solver:
-        """f(Theta_AA) times columns, with what training has made of an error so far."""
-        vectors, done = self.store.modes.vectors, plan.course().mean
-        return lambda columns: np.asarray(vectors @ (done[:, None] * (vectors.T @ columns)))
-
-    def _networks(self) -> str:
-        widths = self.store.mlp.hidden_widths
-        return f"Networks of width {widths[-1]}" if widths else "Networks without hidden layers"
 
     def _terms(
         self, plan: Plan, mean: Array, draws: int | None, seed: Seed
@@ -143,11 +141,14 @@ class FiniteWidth(Result):
             check_integrals(self.store, self.targets, plan, mean, terms)
             return terms, None
         sampled = sampled_terms(self.store, self.targets, plan, draws, seed)
-        terms, error = (
-            {name: part / width for name, part in sampled.terms.items()},
-            sampled.standard_error / width,
-        )
-        check_sampling(error, terms)
+        terms = {name: part / width for name, part in sampled.terms.items()}
+        error = sampled.standard_error / width
+        noise, whole = float(np.abs(error).max()), float(np.abs(sum(terms.values())).max())
+        if noise > whole / 2:
+            warn_user(
+                f"the standard error {noise:.2g} of the sampled correction is not small beside the correction "
+                f"{whole:.2g}: give more `draws=`, or leave `draws` out where training inputs are few."
+            )
         return terms, error
 
 
@@ -260,10 +261,15 @@ def check_reach(store: Store, targets: Array) -> None:
 
 def check_integrals(store: Store, targets: Array, plan: Plan, mean: Array, terms: dict[str, Array]) -> None:
     """Warn where weights are so large, because training inputs are nearly alike, that integrals need more digits."""
-    doubt, total = (
-        _doubt(store, targets, plan) / store.width,
-        sum(np.abs(term).max() for term in terms.values()),
-    )
+    # How much independent errors of all tensor entries, of the size of the tolerance, move the mean.
+    back = float(np.linalg.norm(interpolation(store) @ store.modes.vectors.T, axis=1).max(initial=0))
+    squares = 0.0
+    for weights in weights_of(plan.course(), errors_of(store, targets)).values():
+        for entry, cube in on_samples(weights, store.modes.vectors).items():
+            size = np.abs(store.tests[entry]).max(initial=0) + back * np.abs(store.training[entry]).max()
+            squares += (store.tolerance * size * float(np.sqrt((cube**2).sum(axis=(1, 2, 3))).max())) ** 2
+    doubt = float(np.sqrt(squares)) / store.width
+    total = sum(np.abs(term).max() for term in terms.values())
     if doubt > max(_DOUBTFUL * total, _NEGLIGIBLE * float(np.abs(mean).max())):
         modes = store.modes.values
         warn_user(
@@ -271,24 +277,3 @@ def check_integrals(store: Store, targets: Array, plan: Plan, mean: Array, terms
             f"(condition number of the tangent kernel {modes[-1] / modes[0]:.2g}): leave out training inputs that "
             "are nearly alike, or lower `tolerance=`."
         )
-
-
-def check_sampling(error: Array, terms: dict[str, Array]) -> None:
-    """Warn where sampling has not found the correction."""
-    noise, found = float(np.abs(error).max()), float(np.abs(sum(terms.values())).max())
-    if noise > found / 2:
-        warn_user(
-            f"the standard error {noise:.2g} of the sampled correction is not small beside the correction {found:.2g}"
-            ": give more `draws=`, or leave `draws` out where training inputs are few."
-        )
-
-
-def _doubt(store: Store, targets: Array, plan: Plan) -> float:
-    """n times how much independent errors of all tensor entries, of the size of the tolerance, move the mean."""
-    back = float(np.linalg.norm(interpolation(store) @ store.modes.vectors.T, axis=1).max(initial=0))
-    total = 0.0
-    for weights in weights_of(plan.course(), errors_of(store, targets)).values():
-        for entry, cube in on_samples(weights, store.modes.vectors).items():
-            size = np.abs(store.tests[entry]).max(initial=0) + back * np.abs(store.training[entry]).max()
-            total += (store.tolerance * size * float(np.sqrt((cube**2).sum(axis=(1, 2, 3))).max())) ** 2
-    return float(np.sqrt(total))

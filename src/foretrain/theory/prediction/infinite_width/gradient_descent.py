@@ -132,14 +132,22 @@ class GradientDescent(Result):
 
     def at_step(self, step: int, eta: float | None = None) -> Prediction:
         """After this many steps; the best constant rate by default."""
-        values, eta = self.spectrum[0], self.checked_rate(eta)
-        solver = self._solver(_done_by_steps(values, eta, whole(step)))
+        values, eta, steps = self.spectrum[0], self.checked_rate(eta), whole(step)
+        # [1 - (1 - eta w)^t] / w, without loss of digits at small w.
+        safe = np.where(values > 0, values, 1.0)
+        with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm is used at small w only
+            small = -np.expm1(steps * np.log1p(-eta * safe))
+        done = np.where(eta * safe < 0.5, small, 1 - (1 - eta * safe) ** steps) / safe
+        solver = self._solver(np.where(values > 0, done, eta * steps))
         return self._predict(solver, f"after {steps_in_words(step)} at eta {eta:.6g}", eta, step)
 
     def at_time(self, time: float, eta: float = 1.0) -> Prediction:
         """After a time of gradient flow, of which eta is the speed."""
         eta, time = positive("eta", eta), not_negative("time", time)
-        solver = self._solver(_done_by_flow(self.spectrum[0], eta * time))
+        # [1 - exp(-w t)] / w, without loss of digits at small w.
+        values = self.spectrum[0]
+        safe = np.where(values > 0, values, 1.0)
+        solver = self._solver(np.where(values > 0, -np.expm1(-safe * (eta * time)) / safe, eta * time))
         return self._predict(solver, f"after flow time {time:g} at eta {eta:g}", eta, time)
 
     def after(self, time: float | None, algorithm: InfiniteAlgorithm, eta: float | None = None) -> Prediction:
@@ -266,19 +274,3 @@ def trained_spread(kernels: OutputKernels, solver: Solver) -> Array | None:
         return np.asarray(kernels.K_test - removed)
     covariance = kernels.K_test - kernels.K_cross @ weights - weights.T @ left
     return np.asarray((covariance + covariance.T) / 2)
-
-
-def _done_by_steps(values: Array, eta: float, steps: int) -> Array:
-    """[1 - (1 - eta w)^t] / w, without loss of digits at small w."""
-    safe = np.where(values > 0, values, 1.0)
-    factor = 1 - eta * safe
-    with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm is used at small w only
-        small = -np.expm1(steps * np.log1p(-eta * safe))
-    done = np.where(eta * safe < 0.5, small, 1 - factor**steps) / safe
-    return np.asarray(np.where(values > 0, done, eta * steps))
-
-
-def _done_by_flow(values: Array, time: float) -> Array:
-    """[1 - exp(-w t)] / w, without loss of digits at small w."""
-    safe = np.where(values > 0, values, 1.0)
-    return np.asarray(np.where(values > 0, -np.expm1(-safe * time) / safe, time))

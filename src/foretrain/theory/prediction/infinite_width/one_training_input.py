@@ -208,9 +208,15 @@ def tangent_angles(mlp: MLP, x_train: ArrayLike, x_test: ArrayLike) -> xr.Datase
     overlap = mlp.lambda_b[0] + mlp.lambda_W[0] * (rows @ rows.T) / rows.shape[1]
     states = [np.array([overlap[0, 0], overlap[1, 1], overlap[0, 1]])]
     columns = [angles[name].values for name in ("psi", "K_11", "K_22")]
+    minus, plus = mlp.activation.slopes
+    A_2 = (minus**2 + plus**2) / 2
+    rho = (plus - minus) ** 2 / (2 * math.pi * A_2)
     for place, layer in enumerate(track(mlp.layers[1:], "layers")):
-        signal, slope = _pair_expectations(mlp.activation.slopes, *(float(c[place]) for c in columns))
-        growth = layer.gamma**2 + layer.C_W * slope
+        # <s s> and <s' s'> of (first, first), (second, second) and (first, second) (10.83)-(10.86).
+        angle, K_11, K_22 = (float(column[place]) for column in columns)
+        K_12 = math.sqrt(K_11 * K_22) * (math.cos(angle) + rho * sine_excess(angle))
+        signal = A_2 * np.array([K_11, K_22, K_12])
+        growth = layer.gamma**2 + layer.C_W * (A_2 * np.array([1.0, 1.0, 1 - rho * angle]))
         states.append(layer.lambda_b + layer.lambda_W * signal + growth * states[-1])
     first, second, cross = np.array(states).T
     psi, K_first, K_second = columns
@@ -225,14 +231,3 @@ def tangent_angles(mlp: MLP, x_train: ArrayLike, x_test: ArrayLike) -> xr.Datase
     }
     labelled = {name: ("layer", value, {"meaning": _ANGLE_MEANINGS[name]}) for name, value in found.items()}
     return xr.Dataset(labelled, coords={"layer": np.arange(1, mlp.depth + 1)})
-
-
-def _pair_expectations(
-    slopes: tuple[float, float], psi: float, K_first: float, K_second: float
-) -> tuple[Array, Array]:
-    """<s s> and <s' s'> of (first, first), (second, second) and (first, second) (10.83)-(10.86)."""
-    minus, plus = slopes
-    A_2 = (minus**2 + plus**2) / 2
-    rho = (plus - minus) ** 2 / (2 * math.pi * A_2)
-    cross = math.sqrt(K_first * K_second) * (math.cos(psi) + rho * sine_excess(psi))
-    return A_2 * np.array([K_first, K_second, cross]), A_2 * np.array([1.0, 1.0, 1 - rho * psi])
