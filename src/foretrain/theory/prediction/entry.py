@@ -102,10 +102,10 @@ def predict(
     <BLANKLINE>
     Outputs on test inputs
     <BLANKLINE>
-    test    x      mean  ± spread
-    ----  ---  --------  --------
-       0    2   1.53289  0.724402
-       1  0.5  0.733558  0.361675
+    test    x     mean  ± spread
+    ----  ---  -------  --------
+       0    2  1.53286  0.724187
+       1  0.5  0.73357  0.362094
     >>> ft.predict(mlp, [[1.0], [-1.0]], [1.0, 0.0], [[2.0]], learner="bayes").mean.values.round(6)
     array([[2.]])
     """

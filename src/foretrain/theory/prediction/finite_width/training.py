@@ -192,18 +192,18 @@ def finite_prediction(
     --------
     >>> import foretrain as ft
     >>> mlp = ft.MLP("sin", depth=2, width=100, C_b=0.1, C_W=1.3, lambda_b=0.5)
-    >>> finite_prediction(mlp, [[-0.1, -0.7], [2.1, 0.25]], [-0.3, 1.6], [[-1.2, -0.95]], "two_step")
-    Networks of width 100 to the end of two-step training: mean over networks to order 1/n, by origin
-                              test 0
-      infinite width         -0.5994
-      ntk_mean                     0
-      ntk_variance        -0.0031864
-      dntk                 -0.002313
-      ddntk_1             -0.0025516
-      ddntk_2                      0
-      mean                  -0.60745
-      terms together 0.013 of the mean; about the square of that is left out
-      .covariance: at infinite width; .covariance_correction, .ntk_change: of order 1/n; .expansion
+    >>> found = finite_prediction(mlp, [[-0.1, -0.7], [2.1, 0.25]], [-0.3, 1.6], [[-1.2, -0.95]], "two_step")
+    >>> {name: round(float(term[0, 0]), 6) for name, term in found.terms.items() if term.any()}
+    {'ntk_variance': -0.003186, 'dntk': -0.002313, 'ddntk_1': -0.002552}
+    >>> found
+    Networks of width 100 to the end of two-step training: 1 test input, 1 output.
+    <BLANKLINE>
+    Outputs on test inputs
+    <BLANKLINE>
+    test       mean  infinite width  ± spread
+    ----  ---------  --------------  --------
+       0  -0.607454       -0.599403  0.540624
+    ...
     """
     require_algorithm(algorithm)
     check_network(mlp)
