@@ -15,7 +15,6 @@ from foretrain.theory.advice.result import Advice
 from foretrain.theory.architecture import MLP
 from foretrain.theory.finite_width import LARGE, SMALL
 from foretrain.theory.information import (
-    Estimate,
     complete_information,
     log_normal_law,
     mixture_information,
@@ -62,13 +61,17 @@ def information_curves(advice: Advice, draws: int = 3000, seed: Seed = 0) -> xr.
 
 
 def _drawn(advice: Advice, half: float, draws: int, seed: Seed) -> xr.Dataset:
-    width = _affordable_width(advice, draws)
+    # Depths add up to about half of the number of networks times the deepest.
+    affordable = math.sqrt(2 * _WORK / (_NETWORKS * draws * _REACH * advice.best_ratio))
+    width = max(_NARROWEST, min(advice.width, int(affordable)))
     least = 3 if advice.gamma else 2
     deepest = max(least, round(_REACH * advice.best_ratio * width))
     depths = np.unique(np.linspace(least, deepest, _NETWORKS).round().astype(int))
     x = math.sqrt((advice.first_kernel - advice.network.C_b[0]) / advice.network.C_W[0])
-    tasks = list(zip(depths, spawn(seed, len(depths)), strict=True))
-    values = [_one(advice, int(depth), width, x, half, draws, own) for depth, own in track(tasks, "networks")]
+    act, gamma, values = advice.network.activation, advice.gamma or None, []
+    for depth, own in track(list(zip(depths, spawn(seed, len(depths)), strict=True)), "networks"):
+        mlp = MLP.critical(act, int(depth), width, n_in=1, gamma=gamma)
+        values.append(mixture_information(sampled_law(mlp, [x], draws, seed=own), half, half))
     return labelled(
         {
             "drawn": ("depth", [value.value for value in values]),
@@ -77,17 +80,6 @@ def _drawn(advice: Advice, half: float, draws: int, seed: Seed) -> xr.Dataset:
         {"drawn_width": width, "draws": draws},
         depth=depths,
     )
-
-
-def _one(advice: Advice, depth: int, width: int, x: float, half: float, draws: int, seed: Seed) -> Estimate:
-    mlp = MLP.critical(advice.network.activation, depth, width, n_in=1, gamma=advice.gamma or None)
-    return mixture_information(sampled_law(mlp, [x], draws, seed=seed), half, half)
-
-
-def _affordable_width(advice: Advice, draws: int) -> int:
-    """Depths add up to about half of the number of networks times the deepest."""
-    largest = math.sqrt(2 * _WORK / (_NETWORKS * draws * _REACH * advice.best_ratio))
-    return max(_NARROWEST, min(advice.width, int(largest)))
 
 
 def advice_figure(advice: Advice, seed: Seed = 0, draws: int = 3000) -> Figure:

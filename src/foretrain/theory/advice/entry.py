@@ -69,12 +69,16 @@ def advise(
         raise InputError(f"`gamma` is {gamma!r}: give one number between -1 and 1.")
     skip = float(gamma or 0.0)
     found = criticality(act, skip)
-    point = _point(found)
+    point = found.point
+    assert point is not None  # or the network had been refused
     nu, nu_printed = _growth(act, point, skip)
     start = _first_kernel(plain, point, X)
     depths = perturbative_depths(act, int(width), start, nu, skip)
     half = n_out / 2
     best = turning_point(half, half) / nu
+    complete = None
+    if point.kind != "half-stable":
+        complete = turning_point(half, half, next_coefficient(point.kind)) / nu
     chosen = _chosen_depth(depth, best, width, skip)
     network = _network(act, chosen, plain, width, skip, X)
     return Advice(
@@ -85,7 +89,7 @@ def advise(
         nu=nu,
         nu_printed=nu_printed,
         best_ratio=best,
-        complete_ratio=_complete_ratio(point, half, nu),
+        complete_ratio=complete,
         depths=depths,
         first_kernel=start,
         depth=depth,
@@ -96,22 +100,11 @@ def advise(
     )
 
 
-def _point(found: Criticality) -> CriticalPoint:
-    assert found.point is not None  # or the network had been refused
-    return found.point
-
-
 def _growth(act: Activation, point: CriticalPoint, gamma: float) -> tuple[float, float]:
     """nu of V / (n K^2) = nu L/n, complete and as printed; at a half-stable K* that of a signal at K*."""
     if point.kind == "half-stable":
         return point.coefficients["nu"], point.coefficients["nu"]
     return fluctuation_rate(act, gamma), fluctuation_rate(act, gamma, "book")
-
-
-def _complete_ratio(point: CriticalPoint, half: float, nu: float) -> float | None:
-    if point.kind == "half-stable":
-        return None
-    return turning_point(half, half, next_coefficient(point.kind)) / nu
 
 
 def _first_kernel(plain: MLP, point: CriticalPoint, X: ArrayLike | None) -> float:

@@ -81,19 +81,13 @@ class Advice(Result):
 
     def _remedy(self, size: float) -> str:
         wide = math.ceil(self.width * size / SMALL)
-        words = (
-            f"take width {wide}, or depth {self.depths.small}"
-            if self.depths.small > 1
-            else f"take width {wide}"
-        )
+        words = f"take width {wide}" + (f", or depth {self.depths.small}" if self.depths.small > 1 else "")
         if self.skip and not self.gamma:
-            words += f", or skip connections gamma = {_below_one(self.skip)}, which bring nu L/n to {self._turn:.3g}"
+            turn = self.best_ratio * self.nu  # at the maximum of the truncated information
+            words += (
+                f", or skip connections gamma = {_below_one(self.skip)}, which bring nu L/n to {turn:.3g}"
+            )
         return words
-
-    @property
-    def _turn(self) -> float:
-        """nu L/n at the maximum of the truncated information."""
-        return self.best_ratio * self.nu
 
     @property
     def code(self) -> str:
@@ -120,32 +114,29 @@ class Advice(Result):
 
     def _rows(self) -> list[tuple[str, str, str]]:
         """The numbers: quantity, value, meaning."""
-        found, depths, first, last = (
-            self.criticality,
-            self.depths,
-            self.network.layers[0],
-            self.network.layers[-1],
+        found, depths, layers = self.criticality, self.depths, self.network.layers
+        first, last = layers[0], layers[-1]
+        shown = {"p_0": "p_0", "p_perpendicular": "p_perp", "p_V": "p_V"}
+        named = (
+            f"{short} {found.exponents[key]:.4g}" for key, short in shown.items() if key in found.exponents
         )
         K_star = "any" if found.K_star is None else f"{found.K_star:.8g}"
         share = f" (times {1 - self.gamma**2:.4g} where there is a skip)" if self.gamma else ""
         complete = "not known" if self.complete_ratio is None else f"{self.complete_ratio:.6g}"
         peak = f"L/n where the truncated information peaks (A.73): depth {self.best_depth}"
         inside = f"depths with all ratios below {SMALL:g}; the first above it is {depths.small_criterion}"
+        negative = "depth from which the truncated information is negative"
         edge = f"the same below {LARGE:g}; the first above it is {depths.large_criterion}"
         bias, weight = (f"{one:.4g} to {other:.4g}" for one, other in zip(first[4:6], last[4:6], strict=True))
         rows = [
             ("C_b", f"{found.C_b:.8g}", f"variance of biases{share}"),
             ("C_W", f"{found.C_W:.8g}", f"variance of weights times fan-in{share}"),
             ("K*", K_star, f"fixed point of the kernel, class {found.universality_class}"),
-            ("exponents", self._exponents(), "p of what falls as depth^-p"),
+            ("exponents", ", ".join(named), "p of what falls as depth^-p"),
             ("nu", f"{self.nu:.6g}", "growth of V/(nK^2) with L/n"),
             ("r*", f"{self.best_ratio:.6g}", peak),
             ("r* complete", complete, "the same with all terms of third order"),
-            (
-                "breakdown",
-                str(self.breakdown_depth),
-                "depth from which the truncated information is negative",
-            ),
+            ("breakdown", str(self.breakdown_depth), negative),
             ("inside", self._range(2, depths.small), inside),
             ("edge", self._range(max(2, depths.small + 1), depths.large), edge),
             ("lambda_b", bias, f"rates of biases, layers 1 to {last.number}"),
@@ -162,11 +153,6 @@ class Advice(Result):
     @staticmethod
     def _range(first: int, last: int) -> str:
         return f"{first} to {last}" if last > first else str(first) if last == first else "none"
-
-    def _exponents(self) -> str:
-        named = {"p_0": "p_0", "p_perpendicular": "p_perp", "p_V": "p_V"}
-        found = self.criticality.exponents
-        return ", ".join(f"{short} {found[key]:.4g}" for key, short in named.items() if key in found)
 
     def answer(self, seed: Seed = 0) -> Answer:
         """The verdict, its numbers and code to paste; the picture draws random networks with ``seed``."""

@@ -26,7 +26,6 @@ from foretrain.theory.correlations.entries import (
     inputs_asked,
     neurons_looked_at,
     tensor_entries,
-    warn_of_error,
     whole_numbers,
     with_fan_in,
 )
@@ -70,24 +69,16 @@ def ddntk_mean(
     ``first`` is the third derivative of z_0 along the gradients of z_1, z_2, z_3 (∞.5); ``second`` contracts the
     Hessian of z_1 along the gradient of z_3 with that of z_2 along the gradient of z_4 (∞.7).
     """
-    i, (a, b, c, d), place = four_neurons(neurons), *inputs_and_layer(mlp, X, inputs, layer)
+    i, (a, b, c, d), where = four_neurons(neurons), *inputs_and_layer(mlp, X, inputs, layer)
     if kind not in ("first", "second"):
         raise InputError(f"kind is {kind!r}: give 'first' or 'second'.")
-    if kind == "first":
-        pairings = {
-            "R_0123": ("R", (a, b, c, d)),
-            "R_0231": ("R", (a, c, d, b)),
-            "R_0312": ("R", (a, d, b, c)),
-        }
-    else:
-        pairings = {
-            "S_1234": ("S", (a, b, c, d)),
-            "T_1342": ("T", (a, c, d, b)),
-            "U_1423": ("U", (a, d, b, c)),
-        }
+    names = ("R_0123", "R_0231", "R_0312") if kind == "first" else ("S_1234", "T_1342", "U_1423")
+    places = ((a, b, c, d), (a, c, d, b), (a, d, b, c))
     pairs = (i[0] == i[1] and i[2] == i[3], i[0] == i[2] and i[1] == i[3], i[0] == i[3] and i[1] == i[2])
-    wanted = {name: entry for (name, entry), equal in zip(pairings.items(), pairs, strict=True) if equal}
-    return assembled(mlp, X, wanted, place)
+    wanted = {
+        name: (name[0], place) for name, place, equal in zip(names, places, pairs, strict=True) if equal
+    }
+    return assembled(mlp, X, wanted, where)
 
 
 def observable_dntk(
@@ -123,7 +114,4 @@ def observable_dntk(
             entries = tensor_entries(mlp, data, tensor, [(a, b, c, d) for d in range(len(K))], place)
             terms[name], doubt = means.slope_along(looked.index(moved), entries)
             error += doubt
-    found = with_fan_in(mlp, data, terms, place, error)
-    if found.error and not means.is_accurate:
-        warn_of_error(found)
-    return found
+    return with_fan_in(mlp, data, terms, place, error, accurate=means.is_accurate)

@@ -45,26 +45,28 @@ def assembled(mlp: MLP, X: ArrayLike, wanted: dict[str, tuple[str, Quadruple]], 
 
 
 def with_fan_in(
-    mlp: MLP, X: ArrayLike, terms: dict[str, float], layer: int, error: float = 0.0
+    mlp: MLP, X: ArrayLike, terms: dict[str, float], layer: int, error: float = 0.0, *, accurate: bool = True
 ) -> NTKCorrelation:
-    """With the 1/n of the width before the layer; layer 1, whose tensors are zero, has the data before it."""
+    """With the 1/n of the width before the layer; layer 1, whose tensors are zero, has the data before it.
+
+    Warns of the ``error`` where the integrals of an observable are not as accurate as they should be.
+    """
     fan_in = mlp.with_inputs(mlp.check_inputs(X)).widths[layer - 1]
     parts = {name: value / fan_in for name, value in terms.items()}
-    return NTKCorrelation(sum(parts.values(), 0.0), parts, layer, fan_in, error / fan_in)
+    found = NTKCorrelation(sum(parts.values(), 0.0), parts, layer, fan_in, error / fan_in)
+    if found.error and not accurate:
+        warn_user(
+            f"the correlator {found.value:.6g} is known to within {found.error:.1g} only: give factors or a tuple of "
+            "two functions if the observable is a product, declare its `kinks=`, or leave out inputs it does not "
+            "look at."
+        )
+    return found
 
 
 def tensor_entries(mlp: MLP, X: ArrayLike, tensor: str, places: Sequence[Quadruple], layer: int) -> Array:
     """Entries of one tensor of the flow."""
     found = flow(mlp, X, [tensor], quadruples=np.array(places))
     return np.asarray(found[tensor].sel(layer=layer).values)
-
-
-def warn_of_error(found: NTKCorrelation) -> None:
-    """Say that the integrals of an observable are less accurate than they should be."""
-    warn_user(
-        f"the correlator {found.value:.6g} is known to within {found.error:.1g} only: give factors or a tuple of two "
-        "functions if the observable is a product, declare its `kinks=`, or leave out inputs it does not look at."
-    )
 
 
 def neurons_looked_at(of: Sequence[int]) -> tuple[int, ...]:

@@ -27,7 +27,6 @@ from foretrain.theory.correlations.entries import (
     inputs_asked,
     neurons_looked_at,
     tensor_entries,
-    warn_of_error,
     whole_numbers,
     with_fan_in,
 )
@@ -119,12 +118,8 @@ def observable_ntk(
         F = tensor_entries(mlp, data, "F", [(i, a3, j, a4) for i, j in pairs], place).reshape(K.shape)
         terms["F"] = [means.bend_along(looked.index(i3), looked.index(i4), F)]
     error = sum(each[1] for parts in terms.values() for each in parts)
-    found = with_fan_in(
-        mlp, data, {name: sum(v for v, _ in parts) for name, parts in terms.items()}, place, error
-    )
-    if found.error and not means.is_accurate:
-        warn_of_error(found)
-    return found
+    values = {name: sum(value for value, _ in parts) for name, parts in terms.items()}
+    return with_fan_in(mlp, data, values, place, error, accurate=means.is_accurate)
 
 
 def _paired(i: Quadruple, a: Quadruple, straight: str, crossed: str) -> dict[str, tuple[str, Quadruple]]:

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.gaussian.wick import set_partitions
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError, unknown_name
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed
@@ -59,7 +60,11 @@ def correlator(
     ``inputs`` lists the entries wanted, one row of input numbers each (result dims: layer, entry); None gives
     all (dims: layer, input_1, ...).
     """
-    return _measure(ensemble, neurons, layers, inputs, estimator, _full_terms)
+
+    def terms(pattern: str, entry: Inputs) -> Terms:
+        return {(canonical(_blocks(pattern, entry)),): 1}
+
+    return _measure(ensemble, neurons, layers, inputs, estimator, terms)
 
 
 def connected_correlator(
@@ -118,7 +123,10 @@ def _measure(
     expand: Callable[[str, Inputs], Terms],
 ) -> xarray.Dataset:
     kept = check_layers(ensemble.mlp, layers)
-    _check_pattern(neurons)
+    if not 2 <= len(neurons) <= _LONGEST:
+        raise InputError(
+            f"neurons is {neurons!r}: give 2 to {_LONGEST} letters like '1122', equal for the same neuron."
+        )
     _check_estimator(ensemble, neurons, kept, estimator)
     entries = _entries(neurons, inputs, len(ensemble.X))
     # Entries that differ by a symmetry of the pattern share their polynomial and are computed once.
@@ -155,10 +163,6 @@ def _evaluator(polynomials: list[Terms], moments: list[Moment]) -> Callable[[Flo
     return evaluate
 
 
-def _full_terms(neurons: str, entry: Inputs) -> Terms:
-    return {(canonical(_blocks(neurons, entry)),): 1}
-
-
 def _connected_terms(neurons: str, entry: Inputs, even: bool) -> Terms:
     """Joint cumulant in terms of moments; lower moments that vanish by symmetry are left out.
 
@@ -185,13 +189,6 @@ def _blocks(neurons: str, entry: Inputs) -> list[list[int]]:
     for name, index in zip(neurons, entry, strict=True):
         blocks.setdefault(name, []).append(index)
     return list(blocks.values())
-
-
-def _check_pattern(neurons: str) -> None:
-    if not 2 <= len(neurons) <= _LONGEST:
-        raise InputError(
-            f"neurons is {neurons!r}: give 2 to {_LONGEST} letters like '1122', equal for the same neuron."
-        )
 
 
 def _check_estimator(ensemble: Ensemble, neurons: str, layers: tuple[int, ...], estimator: str) -> None:
@@ -237,20 +234,16 @@ def _dataset(
     labels: dict[str, str | int],
 ) -> xarray.Dataset:
     """Value and standard error by layer, and by input for a full table or by entry for a list of them."""
-    import xarray
-
     legs = [f"input_{leg + 1}" for leg in range(len(entries[0]))]
+    coords: dict[str, Any]
     if shape is None:
         dims = ["layer", "entry"]
         coords = {leg: ("entry", [entry[index] for entry in entries]) for index, leg in enumerate(legs)}
     else:
         dims, coords = ["layer", *legs], {}
         value, error = (array.reshape(len(layers), *shape) for array in (value, error))
-    return xarray.Dataset(
-        {"value": (dims, value), "standard_error": (dims, error)},
-        coords={"layer": list(layers), **coords},
-        attrs=labels,
-    )
+    variables = {"value": (dims, value), "standard_error": (dims, error)}
+    return labelled(variables, labels, layer=list(layers), **coords)
 
 
 _NAMES = ("second_moment", "excess_kurtosis", "neuron_correlation")
@@ -267,31 +260,23 @@ def diagnose(
     without skip connections the average over each layer's own weights is exact; otherwise it runs over the
     layer's neurons, and a layer with one neuron has no correlation (nan).
     """
-    import xarray
-
     exact = law == "gaussian" and not mlp.is_residual
-    ensemble = Ensemble(
-        mlp, X, draws, method="conditional" if law == "gaussian" else "weights", law=law, seed=seed
-    )
+    method = "conditional" if law == "gaussian" else "weights"
+    ensemble = Ensemble(mlp, X, draws, method=method, law=law, seed=seed)
     layers = check_layers(mlp, None)
     estimator = "wick" if exact else "neurons"
-    sums = moment_sums(ensemble, layers, _moments(len(ensemble.X)), estimator)
-    value, error = sums.estimate(_statistics)
+    # For each input: z² of one neuron, z⁴ of one neuron, z² z² of two neurons.
+    moments: list[Moment] = []
+    for a in range(len(ensemble.X)):
+        moments += [((a, a),), ((a,) * 4,), ((a, a), (a, a))]
+    value, error = moment_sums(ensemble, layers, moments, estimator).estimate(_statistics)
     before = np.concatenate([[0.0], np.cumsum([1.0 / n for n in mlp.hidden_widths])])
-    variables: dict[str, tuple[tuple[str, ...], FloatArray]] = {"inverse_width": (("layer",), before)}
+    variables = {"inverse_width": ("layer", before)}
     for index, name in enumerate(_NAMES):
-        variables[name] = (("layer", "input"), value[..., index])
-        variables[f"{name}_standard_error"] = (("layer", "input"), error[..., index])
-    return xarray.Dataset(
-        variables,
-        coords={"layer": list(layers)},
-        attrs={"depth_to_width": mlp.depth_to_width, "estimator": estimator, **ensemble.labels},
-    )
-
-
-def _moments(inputs: int) -> list[Moment]:
-    """For each input: z² of one neuron, z⁴ of one neuron, z² z² of two neurons."""
-    return [moment for a in range(inputs) for moment in (((a, a),), ((a,) * 4,), ((a, a), (a, a)))]
+        variables[name] = ("layer input", value[..., index])
+        variables[f"{name}_standard_error"] = ("layer input", error[..., index])
+    notes = {"depth_to_width": mlp.depth_to_width, "estimator": estimator, **ensemble.labels}
+    return labelled(variables, notes, layer=list(layers))
 
 
 def _statistics(means: FloatArray) -> FloatArray:

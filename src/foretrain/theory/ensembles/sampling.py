@@ -144,22 +144,18 @@ class LayerDraw:
     @cached_property
     def preactivations(self) -> FloatArray:
         """z of shape (draws, n_l, inputs), skip connection included."""
-        fresh = self._from_metric() if self.ensemble.method == "conditional" else self._from_weights()
+        if self.ensemble.method == "conditional":
+            # Layer 1 has one metric for all draws: factor it once.
+            metric = self.metric if len(self.incoming) > 1 else self.metric[:1]
+            normals = self.source.standard_normal((self.count, self.layer.width, metric.shape[-1]))
+            fresh: FloatArray = normals @ np.swapaxes(matrix_root(metric), -1, -2)
+        else:
+            law = weight_law(self.ensemble.law)
+            weights, biases = draw_layer(self.ensemble.mlp, self.layer.number, self.count, law, self.source)
+            fresh = apply_layer(weights, biases, self.incoming)
         if self.layer.gamma and self.previous is not None:
             fresh += self.layer.gamma * self.previous
         return fresh
-
-    def _from_weights(self) -> FloatArray:
-        law = weight_law(self.ensemble.law)
-        weights, biases = draw_layer(self.ensemble.mlp, self.layer.number, self.count, law, self.source)
-        return apply_layer(weights, biases, self.incoming)
-
-    def _from_metric(self) -> FloatArray:
-        # Layer 1 has one metric for all draws: factor it once.
-        metric = self.metric if len(self.incoming) > 1 else self.metric[:1]
-        normals = self.source.standard_normal((self.count, self.layer.width, metric.shape[-1]))
-        values: FloatArray = normals @ np.swapaxes(matrix_root(metric), -1, -2)
-        return values
 
 
 def matrix_root(covariance: FloatArray) -> FloatArray:

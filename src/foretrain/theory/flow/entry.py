@@ -92,28 +92,17 @@ def flow(
         seed=seed,
         tolerance=tolerance,
     )
+    # Where nothing but tensors on quadruples is wanted, only the inputs that these name play a part.
+    chosen = request.quadruples if request.names == request.tensors else None
+    used, places = np.unique(np.arange(len(inputs)) if chosen is None else chosen, return_inverse=True)
     if request.needs_tangent_kernel:
-        used = _used_inputs(request, len(inputs))
         warn_of_kinks(mlp, [number for number in inputs_on_kinks(mlp, inputs) if number in used])
-    if request.needs_no_other_inputs:
-        return _among_chosen(mlp, inputs, request)
-    return _run(mlp, inputs, request)
-
-
-def _used_inputs(request: Request, inputs: int) -> set[int]:
-    if request.quadruples is None or not request.needs_no_other_inputs:
-        return set(range(inputs))
-    return {int(number) for number in np.unique(request.quadruples)}
-
-
-def _among_chosen(mlp: MLP, inputs: Array, request: Request) -> Flow:
-    """The flow of the inputs that quadruples name, under the numbers they have among all inputs."""
-    assert request.quadruples is not None
-    used, places = np.unique(request.quadruples, return_inverse=True)
-    own = replace(request, quadruples=places.reshape(request.quadruples.shape))
+    if chosen is None:
+        return _run(mlp, inputs, request)
+    # They keep the numbers that they have among all inputs.
+    own = replace(request, quadruples=places.reshape(chosen.shape))
     found = _run(mlp, inputs[used] if len(used) else inputs[:1], own)
-    own_legs = legs(request.quadruples)
-    return Flow(mlp, {name: found[name].assign_coords(own_legs) for name in found}, inputs)
+    return Flow(mlp, {name: found[name].assign_coords(legs(chosen)) for name in found}, inputs)
 
 
 def _run(mlp: MLP, inputs: Array, request: Request) -> Flow:

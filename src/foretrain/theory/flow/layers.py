@@ -136,26 +136,22 @@ def residual_inputs(mlp: MLP, K: Array, Theta: Array, request: Request) -> dict[
     names = tuple(name for name in request.names if name not in apart)
     found = _run(mlp, K, names, request) if names else {}
     if "Theta" in request.names:
-        found["Theta"] = _tangent_kernels(mlp, K, Theta, request.tolerance)
+        kernel, kept = K, [Theta]
+        for layer in track(mlp.layers[1:], "layers"):
+            old = PairExpectations(mlp.activation, kernel, request.tolerance)
+            kept.append(next_tangent_kernel(old, kept[-1], layer))
+            kernel = next_kernel(old, layer)
+        found["Theta"] = np.stack(kept)
     if request.quadruples is not None:
         found["V"] = _on_quadruples(mlp, K, request)
     elif "V" in found:
-        found["V"] = _on_all_inputs(found["V"])
+        pairs = Pairs(len(K))
+        found["V"] = np.stack([pairs.tensor(matrix) for matrix in found["V"]])
     return {name: request.labelled(name, found[name]) for name in request.names}
 
 
 def _run(mlp: MLP, K: Array, names: tuple[str, ...], request: Request) -> dict[str, Array]:
     return residual_flow(mlp, K, method=request.method, wanted=names, tolerance=request.tolerance)
-
-
-def _tangent_kernels(mlp: MLP, K: Array, Theta: Array, tolerance: float) -> Array:
-    """Theta at layers 1..L: (L, N, N)."""
-    kept = [Theta]
-    for layer in track(mlp.layers[1:], "layers"):
-        old = PairExpectations(mlp.activation, K, tolerance)
-        kept.append(next_tangent_kernel(old, kept[-1], layer))
-        K = next_kernel(old, layer)
-    return np.stack(kept)
 
 
 def _on_quadruples(mlp: MLP, K: Array, request: Request) -> Array:
@@ -168,9 +164,3 @@ def _on_quadruples(mlp: MLP, K: Array, request: Request) -> Array:
         number = Pairs(len(used)).number
         columns.append(V[:, number[a, b], number[c, d]][:, None])
     return np.concatenate(columns, axis=1)
-
-
-def _on_all_inputs(V: Array) -> Array:
-    """V on pairs of pairs (L, P, P) with four input indices: (L, N, N, N, N)."""
-    pairs = Pairs(round((np.sqrt(8 * V.shape[1] + 1) - 1) / 2))
-    return np.stack([pairs.tensor(matrix) for matrix in V])

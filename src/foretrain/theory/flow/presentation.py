@@ -20,6 +20,7 @@ from foretrain.support.answers import (
     Panel,
     Part,
     Table,
+    labelled,
     scale_for,
 )
 from foretrain.support.errors import AccuracyWarning, InputError, NotSupportedError
@@ -54,7 +55,9 @@ def flow_answer(
     ``origin`` says where the inputs are from; ``asked`` is how many of the last quadruples are shown one by one.
     """
     mlp, summary = found.mlp, found.summary
-    shown = np.array(layers or _some_layers(mlp.depth))
+    every = np.arange(1, mlp.depth + 1)
+    some = every if mlp.depth <= _SHOWN else np.unique(np.geomspace(1, mlp.depth, _SHOWN).round().astype(int))
+    shown = np.array(layers) if layers else some
     others, sizes, verdict = _others(found), _measures(found), _verdict(mlp, summary)
     partial = {name: found[name] for name in found if "quadruple" in found[name].dims}
     single = {
@@ -117,35 +120,29 @@ def layer_summary(found: Flow) -> xr.Dataset:
     asymptotic laws of input 0 as ``..._law`` by layer; the attribute ``statement`` says what holds, or why no law is
     known.
     """
-    import xarray as xr
-
     mlp = found.mlp
-    coordinates = {"layer": np.arange(1, mlp.depth + 1)}
+    layer = np.arange(1, mlp.depth + 1)
     about = {"activation": mlp.activation.label, "statement": "K was not asked for"}
     if "K" not in found:
-        return xr.Dataset(coords=coordinates, attrs=about)
+        return labelled({}, about, layer=layer)
     K, inputs = found["K"].values, len(found.inputs)
     kernel = np.einsum("laa->la", K)
     fan_in = np.array(mlp.widths[:-1], dtype=float)[:, None]
     safe = np.where(kernel > 0, kernel, 1.0)
     size = np.sqrt(safe)
     correlation = np.clip(K / (size[:, :, None] * size[:, None, :]), -1.0, 1.0)
-    each = ("layer", "input")
-    variables: dict[str, Any] = {
-        "kernel": (each, kernel, {"meaning": "K of every input"}),
-        "correlation": (
-            (*each, "other"),
-            correlation,
-            {"meaning": "K of two inputs over the root of the product of their own"},
-        ),
+    meaning = "K of two inputs over the root of the product of their own"
+    variables = {
+        "kernel": ("layer input", kernel, "K of every input"),
+        "correlation": ("layer input other", correlation, meaning),
     }
     alone = _alone(found["V"], inputs) if "V" in found else None
     if alone is not None:
-        variables["fluctuation"] = (each, alone / fan_in / safe**2, {"meaning": "V / (n K^2)"})
+        variables["fluctuation"] = ("layer input", alone / fan_in / safe**2, "V / (n K^2)")
     if "G1" in found:
         shift = np.einsum("laa->la", found["G1"].values) / fan_in
-        variables["correction"] = (each, shift, {"meaning": "G1 / n, n the fan-in"})
-    summary = xr.Dataset(variables, coords={**coordinates, "input": np.arange(inputs)}, attrs=about)
+        variables["correction"] = ("layer input", shift, "G1 / n, n the fan-in")
+    summary = labelled(variables, about, layer=layer, input=np.arange(inputs))
     return _with_laws(summary, mlp, found.inputs[0])
 
 
@@ -216,11 +213,9 @@ def _others(found: Flow) -> dict[str, Array]:
     shown = {"kernel": "K", "fluctuation": "V", "correction": "G1"}
     known = {tensor for name, tensor in shown.items() if name in found.summary}
     return {
-        f"{name} of input 0" if _of_first_input(found[name]) else f"{name}, contracted": _first_entry(
-            found[name]
-        )
-        for name in found
-        if name not in known and ("quadruple" not in found[name].dims or _of_first_input(found[name]))
+        name + (" of input 0" if _of_first_input(tensor) else ", contracted"): _first_entry(tensor)
+        for name, tensor in found.items()
+        if name not in known and ("quadruple" not in tensor.dims or _of_first_input(tensor))
     }
 
 
@@ -256,12 +251,6 @@ def _by_layer(columns: Sequence[tuple[str, Array]] | Mapping[str, Array], shown:
     return Table(("layer", *(heading for heading, _ in pairs)), rows)
 
 
-def _some_layers(depth: int) -> list[int]:
-    if depth <= _SHOWN:
-        return list(range(1, depth + 1))
-    return sorted({round(layer) for layer in np.geomspace(1, depth, _SHOWN)})
-
-
 def _pair_correlations(summary: xr.Dataset) -> Array:
     first, second = np.triu_indices(summary.sizes["input"], 1)
     return np.asarray(summary["correlation"].values[:, first, second])
@@ -282,9 +271,8 @@ def _verdict(mlp: MLP, summary: xr.Dataset) -> str:
 def flow_figure(summary: xr.Dataset, title: str) -> Figure:
     """Kernels of all inputs, their correlations, V / (n K^2), and the first kernel with its 1/n band."""
     inputs = [f"input {number}" for number in summary["input"].values]
-    panels = (
-        1 + (len(inputs) > 1) + ("fluctuation" in summary) + ({"fluctuation", "correction"} <= {*summary})
-    )
+    has_band = {"fluctuation", "correction"} <= {*summary}
+    panels = 1 + (len(inputs) > 1) + ("fluctuation" in summary) + has_band
     columns = 2 if panels == 4 else panels
     figure = Figure(title, columns=columns, size=(5.0 * columns, 3.4 * -(-panels // columns) + 0.4))
     kernels = _panel(figure, summary, "Kernel K of each input", summary["kernel"].values)
@@ -299,7 +287,7 @@ def flow_figure(summary: xr.Dataset, title: str) -> Figure:
             panel.level(1.0, dash=":")
     if "fluctuation" in summary:
         _fluctuations(figure, summary, inputs)
-    if {"fluctuation", "correction"} <= {*summary}:
+    if has_band:
         _first_kernel_band(figure, summary)
     return figure
 

@@ -89,11 +89,6 @@ class Request:
             return result.contracted(name, summed, np.zeros_like(summed), single=self.single_contraction)
         return result.tensor(name, values)
 
-    @property
-    def needs_no_other_inputs(self) -> bool:
-        """Whether only the inputs that the quadruples name play a part."""
-        return self.quadruples is not None and self.names == self.tensors
-
 
 def check_request(
     mlp: MLP,
@@ -122,8 +117,7 @@ def check_request(
         raise unknown_name("method", str(method), get_args(Method))
     if kinks not in get_args(Kinks):
         raise unknown_name("kinks", str(kinks), get_args(Kinks))
-    _check_kind(mlp, names)
-    _check_bends(mlp, names)
+    _check_network(mlp, names)
     matrices, single = (None, False) if contract is None else _check_matrices(contract, inputs)
     return Request(
         activation=mlp.activation,
@@ -154,7 +148,8 @@ def _check_names(observables: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _check_kind(mlp: MLP, names: tuple[str, ...]) -> None:
+def _check_network(mlp: MLP, names: tuple[str, ...]) -> None:
+    """What skip connections and the derivatives of the activation allow, and the division by C_W in (11.52)."""
     missing = [name for name in names if name in _ONLY_PLAIN] if mlp.is_residual else []
     if missing:
         raise NotSupportedError(
@@ -167,10 +162,6 @@ def _check_kind(mlp: MLP, names: tuple[str, ...]) -> None:
             f"{', '.join(infinite)} of {mlp.activation.label} is infinite, since the activation jumps: choose a "
             "continuous one."
         )
-
-
-def _check_bends(mlp: MLP, names: tuple[str, ...]) -> None:
-    """What second derivatives of the activation allow, and the division by C_W in (11.52)."""
     missing = [name for name in names if name in SECOND_DIFFERENTIALS]
     if missing and slope_jumps(mlp.activation):
         raise NotSupportedError(
