@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.answers import Answer, Figure, Result, Table
+from foretrain.support.answers import Answer, Figure, Result, Table, labelled
 from foretrain.support.errors import InputError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -169,15 +169,11 @@ class Activation(Result):
 
     def _curves(self) -> xarray.Dataset:
         """Value and pointwise derivatives, as far as they are drawn."""
-        import xarray
-
         z = np.linspace(-5.0, 5.0, 1001)
         orders = range(min(2, self.max_order) + 1)
-        return xarray.Dataset(
-            {"derivative": (("order", "z"), np.stack([self.derivative(z, order) for order in orders]))},
-            coords={"order": list(orders), "z": z},
-            attrs={"activation": self.label, "formula": self.formula},
-        )
+        values = np.stack([self.derivative(z, order) for order in orders])
+        notes = {"activation": self.label, "formula": self.formula}
+        return labelled({"derivative": ("order z", values)}, notes, order=list(orders), z=z)
 
     def _figure(self) -> Figure:
         curves, figure = self._curves()["derivative"], Figure(self.label, size=(6.0, 4.0))
@@ -213,8 +209,13 @@ def real_array(z: ArrayLike) -> Array:
 def _describe(act: Activation) -> list[tuple[str, str]]:
     lines = [("formula", act.formula), ("parity", act.parity or "neither odd nor even")]
     if act.degree is not None:
-        lines.append(("homogeneous", _describe_degree(act)))
-    lines.append(("kinks", _describe_kinks(act.kinks)))
+        text = f"σ(λz) = λ^{act.degree:g} σ(z) for λ > 0"
+        if act.slopes is not None:
+            text += f"; scale-invariant with slopes (a-, a+) = ({act.slopes[0]:g}, {act.slopes[1]:g})"
+        lines.append(("homogeneous", text))
+    more = f"; and {len(act.kinks) - 4} more" if len(act.kinks) > 4 else ""
+    kinks = "; ".join(_describe_kink(kink) for kink in act.kinks[:4]) + more
+    lines.append(("kinks", kinks or "none (smooth)"))
     if act.strip_is_measured:
         lines.append(("variation", f"over lengths down to about {act.strip:.3g}, besides kinks"))
     elif math.isfinite(act.strip):
@@ -228,20 +229,6 @@ def _describe(act: Activation) -> list[tuple[str, str]]:
         told = f"σ_0..σ_{len(values) - 1} = {numbers}" if values else "not available at this accuracy"
         lines.append(("Taylor", told))
     return lines + [("note", note) for note in act.notes]
-
-
-def _describe_degree(act: Activation) -> str:
-    text = f"σ(λz) = λ^{act.degree:g} σ(z) for λ > 0"
-    if act.slopes is not None:
-        text += f"; scale-invariant with slopes (a-, a+) = ({act.slopes[0]:g}, {act.slopes[1]:g})"
-    return text
-
-
-def _describe_kinks(kinks: tuple[Kink, ...]) -> str:
-    if not kinks:
-        return "none (smooth)"
-    rest = f"; and {len(kinks) - 4} more" if len(kinks) > 4 else ""
-    return "; ".join(_describe_kink(kink) for kink in kinks[:4]) + rest
 
 
 def _describe_kink(kink: Kink) -> str:

@@ -61,14 +61,11 @@ def member(text: str, parameters: Mapping[str, float]) -> Activation:
     name, written = _parse(text)
     known = {_squeeze(alias): key for key, entry in _ENTRIES.items() for alias in (key, *entry.aliases)}
     if _squeeze(name) not in known:
-        raise unknown_name("activation", name, _every_name())
+        every = [alias for key, entry in _ENTRIES.items() for alias in (key, *entry.aliases)]
+        raise unknown_name("activation", name, every)
     key = known[_squeeze(name)]
     given = {**written, **parameters}
     return _ENTRIES[key].build(**_check_parameters(key, _ENTRIES[key], given), **_ENTRIES[key].fixed)
-
-
-def _every_name() -> list[str]:
-    return [name for key, entry in _ENTRIES.items() for name in (key, *entry.aliases)]
 
 
 def _squeeze(name: str) -> str:

@@ -85,13 +85,9 @@ def _from_function(
         from foretrain.activations._torch import from_torch
 
         return from_torch(spec, kinks, name)
-    label = name or _name_of(spec)
-    return from_callable(spec, derivatives, kinks, label, f"the Python callable {label}")
-
-
-def _name_of(spec: Function) -> str:
     inner = spec.func if isinstance(spec, partial) else spec
-    return str(getattr(inner, "__name__", type(inner).__name__))
+    label = name or str(getattr(inner, "__name__", type(inner).__name__))
+    return from_callable(spec, derivatives, kinks, label, f"the Python callable {label}")
 
 
 def _belongs_to_torch(spec: Function) -> bool:

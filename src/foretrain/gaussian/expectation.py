@@ -19,6 +19,7 @@ from foretrain.gaussian.covariance import check_covariance
 from foretrain.gaussian.factors import Factor, as_factor, factor, z
 from foretrain.gaussian.result import Expectation
 from foretrain.gaussian.stack import Stack
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,8 +114,6 @@ def moments(activation: Any, K: ArrayLike, *, tolerance: float | None = None) ->
     >>> float(moments("relu", 1.0).value.sel(moment="square"))
     0.5
     """
-    import xarray as xr
-
     variance = np.atleast_1d(np.asarray(K, dtype=float))
     if variance.ndim != 1:
         raise InputError(f"K must be one variance or a list of them, but has shape {variance.shape}.")
@@ -127,14 +126,15 @@ def moments(activation: Any, K: ArrayLike, *, tolerance: float | None = None) ->
         "radial_derivative": z * s * slope,
     }
     found = [expectation([f], variance[:, None, None], tolerance=tolerance) for f in products.values()]
-    table = xr.Dataset(
+    table = labelled(
         {
-            "value": (("moment", "K"), np.array([e.value for e in found])),
-            "error": (("moment", "K"), np.array([e.error for e in found])),
-            "rule": (("moment",), [e.rule for e in found]),
+            "value": ("moment K", np.array([e.value for e in found])),
+            "error": ("moment K", np.array([e.error for e in found])),
+            "rule": ("moment", [e.rule for e in found]),
         },
-        coords={"moment": list(products), "K": variance},
-        attrs={"activation": s.terms[0].activation.label},
+        {"activation": s.terms[0].activation.label},
+        moment=list(products),
+        K=variance,
     )
     return table.squeeze("K") if np.ndim(K) == 0 else table
 
@@ -163,21 +163,17 @@ def covariance_gradient(
     value, error = np.empty((len(stack.K), n, n)), np.empty((len(stack.K), n, n))
     for i in range(n):
         for j in range(i, n):
-            found, doubt = _sum(stack, _differentiate(parts, i, j))
+            # The products whose sum is d_i d_j of the product.
+            changed: dict[int, list[Factor]] = {k: [f] for k, f in enumerate(parts)}
+            for k in (i, j):
+                changed[k] = [slope for f in changed[k] for slope in f.derivative()]
+            found, doubt = _sum(stack, [list(choice) for choice in product(*changed.values())])
             share = 0.5 if i == j else 1.0
             value[:, i, j] = value[:, j, i] = share * found
             error[:, i, j] = error[:, j, i] = share * doubt
     return Expectation(
         value.reshape(K.shape), error.reshape(K.shape), " and ".join(sorted(stack.rules)) or "symmetry"
     )
-
-
-def _differentiate(factors: list[Factor], i: int, j: int) -> list[list[Factor]]:
-    """The products whose sum is d_i d_j of the product."""
-    changed: dict[int, list[Factor]] = {k: [f] for k, f in enumerate(factors)}
-    for k in (i, j):
-        changed[k] = [slope for f in changed[k] for slope in f.derivative()]
-    return [list(choice) for choice in product(*changed.values())]
 
 
 def _sum(stack: Stack, products: list[list[Factor]]) -> tuple[Any, Any]:

@@ -109,9 +109,14 @@ class Factor:
         return Factor(terms, tuple(float(c) for c in poly.polypow(np.array(self.polynomial), exponent)))
 
     def __repr__(self) -> str:
-        words = [_term_name(term) for term in self.terms]
+        words = []
+        for term in self.terms:
+            primes = "'" * term.order if term.order <= 3 else f"^({term.order})"
+            words.append(term.activation.name + primes + (f"**{term.power}" if term.power > 1 else ""))
         if self.polynomial != (1.0,) or not words:
-            words.insert(0, "(" + _polynomial_name(self.polynomial) + ")")
+            powers = ["", " z", *(f" z^{k}" for k in range(2, len(self.polynomial)))]
+            parts = [f"{c:g}{power}" for c, power in zip(self.polynomial, powers) if c]
+            words.insert(0, "(" + (" + ".join(parts) or "0") + ")")
         return " ".join(words)
 
     def derivative(self) -> tuple[Factor, ...]:
@@ -265,17 +270,6 @@ def _power(value: NDArray[Any], power: int) -> NDArray[Any]:
 def _sorting_key(term: Term) -> tuple[str, str, int, int]:
     parameters = repr(sorted(term.activation.parameters.items()))
     return term.activation.name, parameters, term.order, term.floor
-
-
-def _term_name(term: Term) -> str:
-    primes = "'" * term.order if term.order <= 3 else f"^({term.order})"
-    return term.activation.name + primes + (f"**{term.power}" if term.power > 1 else "")
-
-
-def _polynomial_name(coefficients: tuple[float, ...]) -> str:
-    names = ("", " z")
-    words = [f"{c:g}" + (names[k] if k < 2 else f" z^{k}") for k, c in enumerate(coefficients) if c]
-    return " + ".join(words) or "0"
 
 
 def _jump(term: Term, location: float, order: int) -> float:

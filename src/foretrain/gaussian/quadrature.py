@@ -24,19 +24,13 @@ def sizes_of(f: Factor, variance: Array, mean: Array, tolerance: float) -> Array
     """sqrt(<f^2>) at variances and means of any one shape: errors of products are relative to theirs."""
     pairs = np.stack([variance.ravel(), mean.ravel()], axis=1)
     distinct, where = np.unique(pairs, axis=0, return_inverse=True)
-    square = _second_moment(f, distinct[:, 0], distinct[:, 1], tolerance)
-    return np.asarray(np.sqrt(square)[where.ravel()].reshape(variance.shape))
-
-
-def _second_moment(f: Factor, variance: Array, mean: Array, tolerance: float) -> Array:
-    """<f^2> to a few digits: it only sets the scale."""
-    loose = max(tolerance, 1e-6)
-    squared = f * f
-    moving = variance > TINY
-    value = squared.mean_value(mean)
+    spreads, centres = distinct.T
+    # <f^2> to a few digits: it only sets the scale.
+    loose, squared, moving = max(tolerance, 1e-6), f * f, spreads > TINY
+    square = squared.mean_value(centres)
     if moving.any() and not f.is_constant:
-        value[moving] = line(squared, mean[moving], np.sqrt(variance[moving]), loose)[0]
-    return np.maximum(value, 0.0)
+        square[moving] = line(squared, centres[moving], np.sqrt(spreads[moving]), loose)[0]
+    return np.asarray(np.sqrt(np.maximum(square, 0.0))[where.ravel()].reshape(variance.shape))
 
 
 def line(f: Factor, mean: Array, deviation: Array, tolerance: float) -> tuple[Array, Array]:

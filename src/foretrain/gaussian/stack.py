@@ -58,7 +58,11 @@ class Stack:
     def total(self, factors: list[Factor]) -> tuple[Array, Array]:
         """The expectation including delta functions: pointwise part and singular part of each factor in turn."""
         if any(f.is_infinite for f in factors):
-            return self._infinite(factors)
+            if len(factors) > 1:
+                raise NotSupportedError(
+                    f"{factors} holds the square of a delta function, whose expectation is infinite."
+                )
+            return np.full(len(self.K), np.inf), np.zeros(len(self.K))
         for i, f in enumerate(factors):
             if f.deltas:
                 value, error = self.total([*factors[:i], f.pointwise(), *factors[i + 1 :]])
@@ -67,13 +71,6 @@ class Stack:
                     value, error = value + more, error + doubt
                 return value, error
         return self.regular(factors)
-
-    def _infinite(self, factors: list[Factor]) -> tuple[Array, Array]:
-        if len(factors) > 1:
-            raise NotSupportedError(
-                f"{factors} holds the square of a delta function, whose expectation is infinite."
-            )
-        return np.full(len(self.K), np.inf), np.zeros(len(self.K))
 
     def _with_delta(self, factors: list[Factor], i: int, delta: Delta) -> tuple[Array, Array]:
         """Expectation with factor i replaced by ``delta``; derivatives of delta go by parts to all the rest.

@@ -71,21 +71,20 @@ def reduced_flow(
         if not math.isfinite(last):
             raise InputError(f"X_1 never reaches the threshold {threshold:g}: give `until=` instead.")
         until = last
-    record = _record(until, points) if times is None else _check_times(times)
+    record = _record(until, times, points)
     states, field = with_accuracy(
         ChainField(act, neurons, strength), lambda finer: _states(finer, X, record * unit)
     )
     return _labelled(field, record, states, time)
 
 
-def _record(until: float | None, points: int) -> Array:
-    assert until is not None
-    if points < 2:
-        raise InputError(f"`points` is {points}: give the number of times to record, 2 or more.")
-    return np.linspace(0.0, 0.0 if until == 0.0 else check_positive(until, "until"), points)
-
-
-def _check_times(times: ArrayLike) -> Array:
+def _record(until: float | None, times: ArrayLike | None, points: int) -> Array:
+    """The times given, or so many up to the last one."""
+    if times is None:
+        if points < 2:
+            raise InputError(f"`points` is {points}: give the number of times to record, 2 or more.")
+        assert until is not None
+        return np.linspace(0.0, 0.0 if until == 0.0 else check_positive(until, "until"), points)
     record = np.atleast_1d(np.asarray(times, dtype=float))
     if record.ndim != 1 or not record.size or not np.isfinite(record).all():
         raise InputError("times must be a list of finite numbers.")

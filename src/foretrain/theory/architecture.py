@@ -174,6 +174,7 @@ class MLP(Result):
 
         What is equal in every layer carries over to a new depth; what differs must then be given again.
         """
+        skips = _collapse(self.gamma[1:-1]) if self.is_residual else None
         arguments: dict[str, Any] = {
             "activation": self.activation,
             "depth": self.depth,
@@ -184,7 +185,7 @@ class MLP(Result):
             "C_W": _collapse(self.C_W),
             "lambda_b": _collapse(self.lambda_b),
             "lambda_W": _collapse(self.lambda_W),
-            "gamma": self._gamma_argument(),
+            "gamma": self.gamma if isinstance(skips, tuple) else skips,
         }
         for name in changes:
             if name not in arguments:
@@ -226,12 +227,6 @@ class MLP(Result):
         inputs = self.check_inputs(X)
         kernel: FloatArray = self.C_b[0] + self.C_W[0] * (inputs @ inputs.T) / inputs.shape[1]
         return kernel
-
-    def _gamma_argument(self) -> float | tuple[float, ...] | None:
-        if not self.is_residual:
-            return None
-        inner = _collapse(self.gamma[1:-1])
-        return inner if isinstance(inner, float) else self.gamma
 
     @property
     def headline(self) -> str:

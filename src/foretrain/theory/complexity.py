@@ -85,7 +85,9 @@ def model_complexity(order: int, n_data: int, n_train: int | None = None, n_out:
             f"the order is {order!r}: give 0 for infinite width, 1 for the first correction, ..."
         )
     outputs = whole_number("n_out", n_out)
-    counts = {"y": outputs * trained, **_two_index(int(order), size)}
+    # Kernel and NTK, or at finite width the full metric and the mean NTK: symmetric matrices both.
+    matrices = ("G", "H") if order else ("K", "Theta")
+    counts = {"y": outputs * trained, **dict.fromkeys(matrices, size * (size + 1) // 2)}
     if order:
         counts |= {name: independent_entries(size, SYMMETRIES[name]) for name in SYMMETRIES}
     return ModelComplexity(
@@ -112,12 +114,6 @@ def regime(r: float) -> str:
     if r < 1:
         return "effective theory: weakly interacting neurons, corrections ordered in powers of depth / width"
     return "strongly coupled: corrections of all orders compete, and networks differ wildly from draw to draw"
-
-
-def _two_index(order: int, size: int) -> dict[str, int]:
-    """Kernel and NTK, or at finite width the full metric and the mean NTK: symmetric matrices both."""
-    names = ("K", "Theta") if order == 0 else ("G", "H")
-    return dict.fromkeys(names, size * (size + 1) // 2)
 
 
 def generated_group(generators: tuple[Permutation, ...]) -> set[Permutation]:

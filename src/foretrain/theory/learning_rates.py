@@ -95,7 +95,12 @@ def class_rates(found: Criticality, depth: int, lambda_b: float = 1.0, lambda_W:
     if found.universality_class == "scale-invariant":
         return Rates(np.full(depth, lambda_b / depth), np.full(depth, lambda_W / depth), "lambda / L (9.94)")
     if found.universality_class == "half-stable":
-        weight = lambda_W / (depth * _signal_at_fixed_point(found))
+        point = found.point
+        assert point is not None
+        assert point.K_star is not None
+        # g(K*) from K* (1 - gamma^2) = C_b + C_W g(K*).
+        signal = (point.K_star * (1 - found.gamma**2) - point.C_b) / point.C_W
+        weight = lambda_W / (depth * signal)
         return Rates(
             np.full(depth, lambda_b / depth), np.full(depth, weight), "lambda_b / L, lambda_W / (L g(K*))"
         )
@@ -160,14 +165,6 @@ def _check_overall(lambda_b: float, lambda_W: float) -> None:
     for name, value in (("lambda_b", lambda_b), ("lambda_W", lambda_W)):
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"`{name}` is {value!r}: give one finite number, zero or positive.")
-
-
-def _signal_at_fixed_point(found: Criticality) -> float:
-    """g(K*) from K* (1 - gamma^2) = C_b + C_W g(K*)."""
-    point = found.point
-    assert point is not None
-    assert point.K_star is not None
-    return (point.K_star * (1 - found.gamma**2) - point.C_b) / point.C_W
 
 
 def _is_critical(mlp: MLP, found: Criticality) -> bool:

@@ -36,13 +36,9 @@ _CLEARANCE = 1.6
 _BESIDE_A_KINK = 0.7
 
 
-def _between_nodes() -> Array:
-    """The ends of [-1, 1], and two points between any two nodes, where narrow features could hide."""
-    finer = np.cos(np.pi * (np.arange(3 * _NODES) + 0.5) / (3 * _NODES))
-    return np.concatenate([[-1.0, 1.0], np.delete(finer, np.s_[1::3])])
-
-
-_CHECKS = _between_nodes()
+# The ends of [-1, 1], and two points between any two nodes, where narrow features could hide.
+_FINER = np.cos(np.pi * (np.arange(3 * _NODES) + 0.5) / (3 * _NODES))
+_CHECKS = np.concatenate([[-1.0, 1.0], np.delete(_FINER, np.s_[1::3])])
 _SERIES_AT_CHECKS = np.polynomial.chebyshev.chebvander(_CHECKS, _NODES - 1).T
 
 

@@ -149,7 +149,9 @@ def differentiate_series(series: Series, basis: Basis, x: Array, radius: Array, 
 
 def _differentiate_resolved(series: Series, basis: Basis, x: Array, radius: Array, order: int) -> Derivative:
     terms = series.coefficients.shape[1]
-    kept = _significant(series)
+    # Terms up to the last one that stands out of the noise.
+    above = np.abs(series.coefficients) > 2.0 * series.noise[:, None]
+    kept = np.flip(np.maximum.accumulate(np.flip(above, axis=1), axis=1), axis=1)
     # One term past the last significant one stands for the truncated rest.
     carried = np.maximum(np.sum(kept, axis=1) + 1, order + 1)[:, None] > np.arange(terms)
     coefficients = np.where(kept, series.coefficients, 0.0) / radius[:, None] ** order
@@ -160,9 +162,3 @@ def _differentiate_resolved(series: Series, basis: Basis, x: Array, radius: Arra
     spread = np.sqrt(np.sum(np.where(carried, shapes[0], 0.0) ** 2, axis=1))
     error = 4.0 * series.noise * spread / radius**order
     return Derivative(values[0], error, np.max(np.abs(values), axis=0))
-
-
-def _significant(series: Series) -> NDArray[np.bool_]:
-    """Terms up to the last one that stands out of the noise."""
-    above = np.abs(series.coefficients) > 2.0 * series.noise[:, None]
-    return np.flip(np.maximum.accumulate(np.flip(above, axis=1), axis=1), axis=1)

@@ -168,7 +168,7 @@ class AllPairs:
     def _pair_by_pair(self, f: Factor, g: Factor) -> Expectation:
         """Delta functions and piecewise polynomials have closed forms for stacks of pairs."""
         mirrored = self._symmetric(f, g)
-        rows, columns = np.triu_indices(len(self.K)) if mirrored else _all_indices(*self.K.shape)
+        rows, columns = np.triu_indices(len(self.K)) if mirrored else np.indices(self.K.shape).reshape(2, -1)
         value, error = np.empty_like(self.K), np.empty_like(self.K)
         for part in np.array_split(np.arange(len(rows)), max(1, len(rows) // 200_000)):
             i, j = rows[part], columns[part]
@@ -308,8 +308,3 @@ class AllPairs:
             diagonal = np.arange(len(self.K))
             i, j = np.concatenate([diagonal, i]), np.concatenate([diagonal, j])
         return Patch(i, j, *self._exactly(f, g, i, j), "one-input rules")
-
-
-def _all_indices(rows: int, columns: int) -> tuple[Indices, Indices]:
-    grid = np.indices((rows, columns)).reshape(2, -1)
-    return grid[0], grid[1]

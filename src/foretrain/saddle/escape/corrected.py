@@ -131,10 +131,7 @@ def balanced_expansion(
 
 def printed_lambda(activation: Any) -> float:
     """The paper's lambda (classes B, and D over B) or gamma_C = 6 a_2^2 / (alpha h) (classes C, and D over C)."""
-    return _lambda(classify(activation))
-
-
-def _lambda(found: SaddleClass) -> float:
+    found = classify(activation)
     correction = correction_of(found)
     if found.centred_letter == "C":
         return 6 * found.a_q**2 / (found.alpha * found.h)
@@ -145,6 +142,8 @@ def printed_time(K: float, scales: Array, threshold: float, found: SaddleClass) 
     """int dU / (K U^(L-1) (1 + lambda U^(q-1))) (33), for balanced layers only; infinite where 1 + lambda U^(q-1)
     vanishes before the threshold.
     """
+    from scipy.integrate import quad
+
     if (scales != scales[0]).any():
         raise NotSupportedError(
             "the paper's correction (33) is for balanced layers: give equal scales, or `source='exact'`."
@@ -156,12 +155,7 @@ def printed_time(K: float, scales: Array, threshold: float, found: SaddleClass) 
         return math.inf
     if found.q is None:
         return balanced_time(K, epsilon, layers, threshold)
-    return _integral(_lambda(found), found.q, epsilon, threshold, layers) / K
-
-
-def _integral(strength: float, q: int, epsilon: float, threshold: float, layers: int) -> float:
-    from scipy.integrate import quad
-
+    strength, q = printed_lambda(found.activation), found.q
     if Correction(strength / q, q).stall <= threshold:
         return math.inf
 
@@ -171,13 +165,13 @@ def _integral(strength: float, q: int, epsilon: float, threshold: float, layers:
 
     start = math.log(epsilon / threshold)
     value, _ = quad(integrand, start, 0.0, epsabs=0.0, epsrel=1e-12, limit=500)
-    return float(value * threshold ** (2 - layers))
+    return float(value * threshold ** (2 - layers)) / K
 
 
 def printed_expansion(activation: Any, epsilon: float, depth: int) -> float:
     """K t of (30) for L > q + 1 and of (31) at L = q + 1, with the printed coefficient and the sign of Cor. 17."""
     found, layers, eps = classify(activation), check_depth(depth), check_positive(epsilon, "epsilon")
-    strength = _lambda(found)
+    strength = printed_lambda(activation)
     if layers == 2 or (found.q is not None and layers < found.q + 1):
         raise NotSupportedError(
             f"the printed expansions are for L > 2 and L >= q + 1, but L = {layers}: use balanced_expansion."

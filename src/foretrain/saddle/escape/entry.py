@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from foretrain.saddle.classes import SaddleClass, classify, escape_coupling
+from foretrain.saddle.classes import classify, escape_coupling
 from foretrain.saddle.escape.corrected import corrected_time, correction_of, printed_time
 from foretrain.saddle.escape.reduced import reduced_time
 from foretrain.saddle.escape.transit import transit_time
 from foretrain.saddle.parameters import (
-    Array,
     TimeUnit,
     check_choice,
     check_scales,
@@ -92,14 +91,10 @@ def escape_time(
     if method == "leading":
         return transit_time(K, X, level) / unit
     if method == "reduced":
-        return _exact(found, X, neurons, beta, level, K) / unit
+        expected = transit_time(K, X, level)
+        # Where the leading order never leaves, another activation's offset may still start the flow.
+        estimate = expected if math.isfinite(expected) else 1 / K
+        return reduced_time(found.activation, X, neurons, beta, level, estimate) / unit
     if source == "paper":
         return printed_time(K, X, level, found) / unit
     return corrected_time(K, X, level, correction_of(found)) / unit
-
-
-def _exact(found: SaddleClass, scales: Array, width: int, beta: float, threshold: float, K: float) -> float:
-    expected = transit_time(K, scales, threshold)
-    # Where the leading order never leaves, another activation's offset may still start the flow.
-    estimate = expected if math.isfinite(expected) else 1 / K
-    return reduced_time(found.activation, scales, width, beta, threshold, estimate)

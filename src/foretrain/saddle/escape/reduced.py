@@ -64,7 +64,9 @@ def _in_stages(field: ChainField, scales: Array, threshold: float, estimate: flo
 
     With an offset the last layer fits the mean of the teacher at once, and the others stay on a plateau.
     """
-    end = _escaping_time(field, scales, threshold)
+    # How fast X_1 passes the threshold, if all squares have grown by as much until then.
+    there = np.sqrt(scales**2 + threshold**2 - scales[0] ** 2)
+    end = threshold * field.width / float(np.linalg.norm(field.drive(there)))
     offset = float(field.activation.value(0.0)) != 0.0
     if offset or estimate < _LONG * end or driven_share(field, scales) < _DRIVEN:
         return _arrival(field, scales, threshold, estimate)
@@ -73,12 +75,6 @@ def _in_stages(field: ChainField, scales: Array, threshold: float, estimate: flo
         return plateau.time, plateau.states
     rest, visited = _arrival(field, plateau.states[-1], threshold, end)
     return plateau.time + rest, np.concatenate([plateau.states, visited])
-
-
-def _escaping_time(field: ChainField, scales: Array, threshold: float) -> float:
-    """How fast X_1 passes the threshold, if all squares have grown by as much until then."""
-    there = np.sqrt(scales**2 + threshold**2 - scales[0] ** 2)
-    return threshold * field.width / float(np.linalg.norm(field.drive(there)))
 
 
 def _arrival(field: ChainField, scales: Array, threshold: float, estimate: float) -> tuple[float, Array]:
@@ -147,15 +143,12 @@ def _never_arrives(field: ChainField, state: Array, threshold: float) -> bool:
     distance = float(np.abs(found.x - state).max())
     if not found.success or distance > _NEAR * float(np.abs(state).max()):
         return False
-    away = threshold - float(found.x[0])
-    return away > 10 * distance - 1e-9 * threshold and _is_stable(field, found.x)
-
-
-def _is_stable(field: ChainField, point: Array) -> bool:
-    """Whether all eigenvalues of the Jacobian, minus the Hessian of the loss, are negative or zero."""
-    step = 1e-6 * float(np.abs(point).max())
-    shifts = step * np.eye(len(point))
-    jacobian = (field.rates(point + shifts) - field.rates(point - shifts)) / (2 * step)
+    if threshold - float(found.x[0]) <= 10 * distance - 1e-9 * threshold:
+        return False
+    # Stable where all eigenvalues of the Jacobian, minus the Hessian of the loss, are negative or zero.
+    step = 1e-6 * float(np.abs(found.x).max())
+    shifts = step * np.eye(len(state))
+    jacobian = (field.rates(found.x + shifts) - field.rates(found.x - shifts)) / (2 * step)
     values = np.linalg.eigvalsh((jacobian + jacobian.T) / 2)
     return bool(values.max() <= 1e-6 * np.abs(values).max())
 

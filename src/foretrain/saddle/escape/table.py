@@ -27,8 +27,6 @@ from foretrain.support.progress import track
 if TYPE_CHECKING:
     import xarray as xr
 
-    from foretrain.saddle.escape.entry import Method
-
 
 def escape_times(
     activation: Any,

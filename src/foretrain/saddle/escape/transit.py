@@ -106,7 +106,10 @@ def _relative_time(scales: Array, correction: Correction) -> float:
     first = float(scales[0])
     end = climb.position((1 - first) * (1 + first))
     if correction.kappa == 0:
-        return _on_panels(_regular_edges(climb, end, len(scales)), climb, scales, correction)
+        # Panels as wide as the singularities at Im y = pi/2 and the decay of the integrand allow.
+        start = climb.position(0.0)
+        count = math.ceil((end - start) * max(1.0, len(scales) / 8))
+        return _on_panels(np.linspace(start, end, count + 1), climb, scales, correction)
     edges = _graded_edges(climb, first, end, len(scales), correction)
     time = math.inf
     for _ in range(_HALVINGS):
@@ -130,12 +133,6 @@ def _on_panels(edges: Array, climb: Climb, scales: Array, correction: Correction
     for scale in np.sort(scales[1:]):
         value = value / np.sqrt(scale**2 + others)
     return float((value @ weights) @ widths)
-
-
-def _regular_edges(climb: Climb, end: float, layers: int) -> Array:
-    """Panels as wide as the singularities at Im y = pi/2 and the decay of the integrand allow."""
-    start = climb.position(0.0)
-    return np.linspace(start, end, math.ceil((end - start) * max(1.0, layers / 8)) + 1)
 
 
 def _graded_edges(climb: Climb, first: float, end: float, layers: int, correction: Correction) -> Array:

@@ -123,7 +123,12 @@ def block_escape(
         raise InputError(f"scales have shape {X.shape}: give (layers, modes) or (flows, layers, modes).")
     field = block_field(activation, X.shape[-2], betas, block_width, grid)
     starts = field.layout.from_scales(X if X.ndim == 3 else X[None])
-    watch = watcher(field, observable)
+    check_choice(observable, "observable", list(OBSERVABLES))
+
+    def watch(state: Array) -> Array:
+        """The numbers of the modes whose passing of a threshold is called their escape."""
+        return field.alignments(state) if observable == "alignment" else field.layout.scales(state)[..., 0, :]
+
     levels = np.full(len(field.betas), check_positive(threshold, "threshold"))
     times = np.array(
         [flow_in_matrix_time(field, start, until, watch=watch, levels=levels).crossings for start in starts]
@@ -202,11 +207,3 @@ def flow_in_matrix_time(
         levels=levels,
         tolerance=tolerance,
     )
-
-
-def watcher(field: BlockField, observable: str) -> Watch:
-    """The numbers of the modes whose passing of a threshold is called their escape."""
-    check_choice(observable, "observable", list(OBSERVABLES))
-    if observable == "alignment":
-        return field.alignments
-    return lambda state: field.layout.scales(state)[..., 0, :]

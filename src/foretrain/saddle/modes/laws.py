@@ -244,23 +244,19 @@ class Stage(Result):
         level = check_positive(threshold, "threshold")
         if not 0 <= start <= level:
             raise InputError(f"start is {start:g}: give a number from 0 to the threshold {level:g}.")
-        if self._least(start, level) <= 0:
-            return math.inf
-        split = (self.drive / self.growth) ** (1 / (self.depth - 1))
-        points = [split] if start < split < level else None
-        return float(
-            quad(lambda U: 1 / self.rate(U), start, level, points=points, epsabs=0, epsrel=1e-11, limit=500)[
-                0
-            ]
-        )
-
-    def _least(self, start: float, level: float) -> float:
-        """The smallest rate on the way: at an end, or where damping and growth balance."""
-        power = self.depth - 1
-        places = [start, level]
+        # The rate is smallest at an end, or where damping and growth balance.
+        places, power = [start, level], self.depth - 1
         if power > 1:
             places.append((self.damping / (power * self.growth)) ** (1 / (power - 1)))
-        return min(self.rate(float(np.clip(place, start, level))) for place in places)
+        if min(self.rate(float(np.clip(place, start, level))) for place in places) <= 0:
+            return math.inf
+        split = (self.drive / self.growth) ** (1 / power)
+        points = [split] if start < split < level else None
+
+        def pace(U: float) -> float:
+            return 1 / self.rate(U)
+
+        return float(quad(pace, start, level, points=points, epsabs=0, epsrel=1e-11, limit=500)[0])
 
 
 def stage(activation: Any, depth: int, *, beta: float, rho: float, block_width: int) -> Stage:

@@ -73,19 +73,15 @@ def ntk_laws(mlp: MLP, x: ArrayLike) -> xr.Dataset:
 def checked_input(mlp: MLP, x: ArrayLike) -> Array:
     """The input as a vector, or an error if it or the network has no laws."""
     vector = one_input(x)
-    _require_equal_layers(mlp)
-    if not mlp.check_inputs(vector[None]).any():
-        raise InputError("the input is zero, and with C_b = 0 there is no flow to describe.")
-    return vector
-
-
-def _require_equal_layers(mlp: MLP) -> None:
     if mlp.depth < 2:
         raise InputError("laws in depth need a network of depth 2 or more.")
     if mlp.is_residual or len(set(mlp.hidden_widths)) > 1 or len({*mlp.C_W}) > 1 or any(mlp.C_b):
         raise NotSupportedError(
             "the laws are for plain networks with C_b = 0, one C_W and equal hidden widths: use foretrain.flow."
         )
+    if not mlp.check_inputs(vector[None]).any():
+        raise InputError("the input is zero, and with C_b = 0 there is no flow to describe.")
+    return vector
 
 
 def laws_of(mlp: MLP, vector: Array) -> LawSet:

@@ -126,19 +126,14 @@ class _Differentiated:
             orderings = 24 // math.prod(math.factorial(count) for count in counts.values())
             weight = orderings * float(V[legs]) / 8
             if weight:
-                fourth, doubt = _mean_of_derivative(self.factors, counts, K)
-                value, error = value + weight * fourth, error + abs(weight) * doubt
+                parts = [_derivative(f, counts[i]) for i, f in enumerate(self.factors)]
+                found = [expectation(list(choice), K) for choice in product(*parts)]
+                value += weight * sum(float(part) for part in found)
+                error += abs(weight) * sum(float(part.error) for part in found)
         return Expectation(np.asarray(value), np.asarray(error), slope.rule)
 
     def _block(self, K: Array) -> Array:
         return np.asarray(K[np.ix_(self.places, self.places)])
-
-
-def _mean_of_derivative(factors: list[Factor], orders: Counter[int], K: Array) -> tuple[float, float]:
-    """The expectation of a product, differentiated ``orders[i]`` times with respect to input i."""
-    parts = [_derivative(f, orders[i]) for i, f in enumerate(factors)]
-    found = [expectation(list(choice), K) for choice in product(*parts)]
-    return sum(float(part) for part in found), sum(float(part.error) for part in found)
 
 
 def _derivative(f: Factor, order: int) -> list[Factor]:

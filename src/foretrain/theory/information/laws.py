@@ -52,10 +52,6 @@ class MetricLaw(Result):
         mean = self.weights @ G
         return float(self.weights @ (G / mean - 1) ** 2)
 
-    @property
-    def _log_variance(self) -> float:
-        return float(self.weights @ (self.log_metric - self.weights @ self.log_metric) ** 2)
-
 
 def log_normal_law(log_variance: float) -> MetricLaw:
     """log G ~ N(-y/2, y): deep scale-invariant networks as n and L grow, where y = nu L / n; X = e^y - 1.

@@ -91,16 +91,12 @@ def _entropy(half: Array, weights: Array, m: float, draws: int) -> tuple[float, 
         return value, np.zeros_like(half)
     # A mixture over few draws is narrower than the law: minus half of the variance of the density over itself.
     excess = step * float((second[first > 0] / first[first > 0]).sum()) - 1
-    return value + excess / (2 * draws), _surprise(half, m, t, step, log_first)
-
-
-def _surprise(half: Array, m: float, t: Array, step: float, log_first: Array) -> Array:
-    """-int phi(t - y) log p: a smooth function of y = log(G)/2, through knots."""
-    knots = (
-        np.linspace(half.min(), half.max(), _KNOTS) if np.ptp(half) > 0 else half[:1] + np.array([0, 1e-9])
-    )
-    values = -step * _kernel(t - knots[:, None], m) @ log_first + m * knots
-    return np.asarray(CubicSpline(knots, values)(half))
+    # -int phi(t - y) log p: a smooth function of y = log(G)/2, through knots.
+    knots = half[:1] + np.array([0, 1e-9])
+    if np.ptp(half) > 0:
+        knots = np.linspace(half.min(), half.max(), _KNOTS)
+    surprise = -step * _kernel(t - knots[:, None], m) @ log_first + m * knots
+    return value + excess / (2 * draws), np.asarray(CubicSpline(knots, surprise)(half))
 
 
 def _grid(half: Array, m: float) -> tuple[Array, float]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from foretrain.support.answers import labelled
 from foretrain.support.errors import InputError
 from foretrain.theory.architecture import MLP
 from foretrain.theory.arguments import one_input
@@ -53,32 +54,26 @@ def layer_information(mlp: MLP, x: ArrayLike, m_1: float = 1, m_2: float = 1) ->
     "negative", which no information is: there :func:`mixture_information` is the one to ask. The entropy takes the
     mean ``metric`` K + G1/n, of order 1/n, or K itself with skip connections, where G1 is not known.
     """
-    import xarray as xr
-
     X, metric = relative_variance(mlp, x), _metric(mlp, x)
     turn, m = turning_point(m_1, m_2), neurons(m_1) + neurons(m_2)
     parts = np.searchsorted([turn, 1.5 * turn], X.values, side="right")
     orders = {"leading": 2, "next": 3}
-    with np.errstate(
-        invalid="ignore"
-    ):  # far beyond the expansion K + G1/n may be negative, and there is no entropy
+    # Far beyond the expansion K + G1/n may be negative, and there is no entropy.
+    with np.errstate(invalid="ignore"):
         size = m / 2 * np.log(metric)
-    return xr.Dataset(
+    entropy = [size + entropy_series(m, X.values, order=k) for k in orders.values()]
+    information = [information_series(m_1, m_2, X.values, k) for k in orders.values()]
+    return labelled(
         {
             "relative_variance": X,
             "metric": ("layer", metric),
-            "entropy": (
-                ("order", "layer"),
-                [size + entropy_series(m, X.values, order=k) for k in orders.values()],
-            ),
-            "information": (
-                ("order", "layer"),
-                [information_series(m_1, m_2, X.values, k) for k in orders.values()],
-            ),
+            "entropy": ("order layer", entropy),
+            "information": ("order layer", information),
             "standing": ("layer", np.array(["rising", "past its maximum", "negative"])[parts]),
         },
-        coords={"order": list(orders), "layer": X["layer"]},
-        attrs={"m_1": float(m_1), "m_2": float(m_2), "turning_point": turn, "network": repr(mlp)},
+        {"m_1": float(m_1), "m_2": float(m_2), "turning_point": turn, "network": repr(mlp)},
+        order=list(orders),
+        layer=X["layer"],
     )
 
 

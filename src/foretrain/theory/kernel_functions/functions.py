@@ -92,14 +92,12 @@ class _Tabulated(ABC):
         cell, position = divmod(math.log(K), _CELL)
         coefficients = self._cells.get(int(cell))
         if coefficients is None:
-            coefficients = self._cells[int(cell)] = self._tabulate(int(cell))
+            nodes = np.exp(_CELL * (int(cell) + (1 + _NODES) / 2))
+            with np.errstate(invalid="ignore"):  # infinite <s'^2> of discontinuous activations
+                coefficients = np.stack([_TO_COEFFICIENTS @ values for values in self._exactly(nodes)])
+            self._cells[int(cell)] = coefficients
         angle = math.acos(2 * position / _CELL - 1)
         return np.asarray(coefficients @ np.cos(angle * np.arange(_DEGREE + 1)))
-
-    def _tabulate(self, cell: int) -> Array:
-        K = np.exp(_CELL * (cell + (1 + _NODES) / 2))
-        with np.errstate(invalid="ignore"):  # infinite <s'^2> of discontinuous activations
-            return np.stack([_TO_COEFFICIENTS @ values for values in self._exactly(K)])
 
     def _mean(self, parts: Iterable[tuple[float, Factor]], K: Array) -> Array:
         total = np.zeros(len(K))

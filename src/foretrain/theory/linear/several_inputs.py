@@ -111,7 +111,10 @@ def _first_layer(network: DeepLinear, kernel: Array, points: tuple[int, ...]) ->
 
 def _next_layer(below: Amplitudes, n: int, gain: float, bias: float) -> Amplitudes:
     """Each pair of a pairing carries C_b, or C_W / n times a sum over the neurons below."""
-    passed = {kept: gain ** (len(kept) // 2) * (_loop_weights(len(kept), n) @ A) for kept, A in below.items()}
+    passed = {}
+    for kept, A in below.items():
+        weights = float(n) ** (_loops(len(kept)) - len(kept) // 2)
+        passed[kept] = gain ** (len(kept) // 2) * (weights @ A)
     if len(below) == 1:
         return passed
     return {
@@ -141,7 +144,3 @@ def _pairing_places(points: int) -> dict[Pairing, int]:
 def _loops(points: int) -> NDArray[np.intp]:
     every = pairings(points)
     return np.array([[loop_count(one, two) for two in every] for one in every])
-
-
-def _loop_weights(points: int, n: int) -> Array:
-    return np.asarray(float(n) ** (_loops(points) - points // 2))

@@ -90,21 +90,19 @@ class FinitePrediction(PredictedOutputs):
         return self.rest.covariance_correction()
 
     def _arrays(self) -> dict[str, xr.DataArray | None]:
-        terms = {f"term_{name}": term for name, term in self.terms.items()}
+        # What is computed on demand only, as far as it was: saving must not take hours.
+        known = self.__dict__
         return {
             **super()._arrays(),
             "infinite_mean": self.infinite_mean,
-            **terms,
+            **{f"term_{name}": term for name, term in self.terms.items()},
             "standard_error": self.standard_error,
-            **self._asked_for(),
+            **{
+                f"covariance_correction_{k}": part
+                for k, part in known.get("covariance_correction", {}).items()
+            },
+            "ntk_change": known.get("ntk_change"),
         }
-
-    def _asked_for(self) -> dict[str, xr.DataArray | None]:
-        """What is computed on demand only, as far as it was: saving must not take hours."""
-        known = self.__dict__
-        parts = known["covariance_correction"].items() if "covariance_correction" in known else ()
-        found = {f"covariance_correction_{name}": part for name, part in parts}
-        return found | {"ntk_change": known.get("ntk_change")}
 
     def _numbers(self) -> dict[str, Any]:
         given = {"eta": self.eta, "time": self.time}

@@ -93,22 +93,18 @@ def pair_tensors(
     with Progress("samples", total=N) as bar:
         for number in range(N):
             pair = np.full(len(second), A + number), second + A
-            quadruples = [_at_places(places, pair, (left, right)) for places in kinds]
-            values = flow(
-                mlp, inputs, tuple(wanted), quadruples=np.concatenate(quadruples), tolerance=tolerance
-            )
+            quadruples = []
+            for places in kinds:  # the pair at two places, and two training samples at those that remain
+                remaining = [place for place in range(4) if place not in places]
+                columns = dict(zip((*places, *remaining), (*pair, left, right), strict=True))
+                quadruples.append(np.stack([columns[place] for place in range(4)], axis=1))
+            chosen = np.concatenate(quadruples)
+            values = flow(mlp, inputs, tuple(wanted), quadruples=chosen, tolerance=tolerance)
             for name, places in found:
                 whole = values[name].values[-1].reshape(len(kinds), N, A, A)
                 found[name, places][number] = whole[kinds.index(places)]
             bar.advance()
     return found
-
-
-def _at_places(places: Places, pair: tuple[Indices, Indices], others: tuple[Indices, Indices]) -> Indices:
-    """Quadruples with a pair at two places, and two others at those that remain, in order."""
-    remaining = [place for place in range(4) if place not in places]
-    columns = dict(zip((*places, *remaining), (*pair, *others), strict=True))
-    return np.stack([columns[place] for place in range(4)], axis=1)
 
 
 def require_resources(mlp: MLP, training: int, tests: int) -> None:

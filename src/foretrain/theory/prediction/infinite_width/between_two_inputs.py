@@ -124,17 +124,12 @@ def _expectation(act: Activation, order: int, K: Array) -> Array:
         pair = factor(act, order + 2 * a + b) * factor(act, order + 2 * c + b)
         mean = float(expectation([pair], K[:1, :1], tolerance=1e-13).value)
         weight = 2.0 ** (a + c) * math.prod(math.factorial(k) for k in (a, b, c))
-        total += mean / weight * _monomial([first] * a + [cross] * b + [second] * c)
+        monomial = np.zeros_like(K)
+        monomial[0, 0] = 1.0
+        for series in [first] * a + [cross] * b + [second] * c:
+            monomial = _times(series, monomial)
+        total += mean / weight * monomial
     return total
-
-
-def _monomial(series: list[Array]) -> Array:
-    """The product of some series; 1 for none."""
-    product = np.zeros((_ORDER + 1,) * 2)
-    product[0, 0] = 1.0
-    for one in series:
-        product = _times(one, product)
-    return product
 
 
 class TwoOutputs(NamedTuple):

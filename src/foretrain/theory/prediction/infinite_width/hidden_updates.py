@@ -76,8 +76,10 @@ def hidden_update(
     seen = slice(None, training)
     expectations = PairExpectations(mlp.activation, at["K"][seen, seen])
     output = next_kernel(expectations, last)
-    moments = _squared_error_moments(output, targets)
-    if loss is not SQUARED_ERROR:
+    if loss is SQUARED_ERROR:
+        curvature, products = mlp.n_out * np.eye(training), mlp.n_out * output + targets @ targets.T
+        moments = LossMoments(curvature, products)
+    else:
         moments = sampled_moments(output, targets, loss, draws, seed)
     tangent = at["Theta"][:, seen]
     pulled = (moments.curvature * expectations.of(1, 0)).sum(axis=1)
@@ -104,11 +106,6 @@ def _without_output(mlp: MLP) -> MLP:
         mlp.hidden_widths[-1],
         *(list(values[:-1]) for values in (mlp.C_b, mlp.C_W, mlp.lambda_b, mlp.lambda_W)),
     )
-
-
-def _squared_error_moments(K: Array, targets: Array) -> LossMoments:
-    outputs = targets.shape[1]
-    return LossMoments(outputs * np.eye(len(K)), outputs * K + targets @ targets.T)
 
 
 def sampled_moments(K: Array, targets: Array, loss: Loss, draws: int = 20_000, seed: Seed = 0) -> LossMoments:

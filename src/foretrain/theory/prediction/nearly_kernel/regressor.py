@@ -174,11 +174,9 @@ class NearlyKernelRegressor:
             )
         if self.meta_features is not None:
             raise InputError("meta_features go with features: with kernel, give meta_kernel.")
-        return QuadraticModel.from_kernels(self.kernel, self._scaled_meta_kernel(), self.offset)
-
-    def _scaled_meta_kernel(self) -> Callable[[Any, Any, Any], Array] | None:
         epsilon = finite(self.epsilon)
-        return None if self.meta_kernel is None else partial(_scaled, self.meta_kernel, epsilon)
+        scaled = None if self.meta_kernel is None else partial(_scaled, self.meta_kernel, epsilon)
+        return QuadraticModel.from_kernels(self.kernel, scaled, self.offset)
 
     def _fitted(self) -> Solution | TrainedModel:
         if not hasattr(self, "solution_"):

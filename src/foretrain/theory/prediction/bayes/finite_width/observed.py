@@ -71,19 +71,14 @@ def observe(mlp: MLP, X: ArrayLike, Y: ArrayLike, noise: float, name: str = "X_t
     inputs = mlp.check_inputs(X, name)
     targets, noise = check_targets(Y, len(inputs), mlp.n_out), check_noise(noise)
     found = Observed(mlp, inputs, targets, noise, factorise(kernel(mlp, inputs), noise))
-    _check_size(found)
-    return found
-
-
-def _check_size(data: Observed) -> None:
-    """An error where the fourth powers of targets, which corrections contain, exceed all numbers."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        finite = np.isfinite(np.sum(data.M**2))
+    with np.errstate(over="ignore", invalid="ignore"):  # corrections contain fourth powers of targets
+        finite = np.isfinite(np.sum(found.M**2))
     if not finite:
         raise InputError(
-            f"targets up to {np.abs(data.targets).max():.1g} are too large for a density of finite numbers: rescale "
+            f"targets up to {np.abs(targets).max():.1g} are too large for a density of finite numbers: rescale "
             "them, or leave out training inputs that are nearly alike."
         )
+    return found
 
 
 def check_plain(mlp: MLP) -> None:

@@ -64,7 +64,11 @@ def representation_shift(
     data = observe(mlp, X_train, Y_train, noise)
     extra = data.inputs[:0] if X is None else data.test_inputs(X)
     layers, K = hidden_layers(mlp, np.concatenate([data.inputs, extra]))
-    forces = _forces(data, layers)
+    # M^(l) on pairs of training inputs, at layers 2..L (6.99).
+    forces = [on_pairs(data.M, Pairs(len(data.inputs)))] if layers else []
+    for layer in layers[:0:-1]:
+        back = layer.response(_training_pairs(data, layer)).pull_back(forces[0])
+        forces.insert(0, layer.step.C_W * back)
     covariances = choose_covariances(data, len(extra), "covariance", draws, seed)
     runs = np.stack([_metric_shifts(data, len(K), layers, forces, way) for way in covariances])
     scale = np.array([1.0 / (2 * width) for width in mlp.hidden_widths])[:, None, None]
@@ -76,15 +80,6 @@ def representation_shift(
         np.stack([*(layer.expectations.K for layer in layers[1:]), K]) if layers else np.empty((0, *K.shape))
     )
     return _labelled(mlp, values, errors, kernels, forces).assign_attrs(expansion=expansion)
-
-
-def _forces(data: Observed, layers: Sequence[HiddenLayer]) -> list[Array]:
-    """M^(l) on pairs of training inputs, at layers 2..L (6.99)."""
-    found = [on_pairs(data.M, Pairs(len(data.inputs)))] if layers else []
-    for layer in layers[:0:-1]:
-        back = layer.response(_training_pairs(data, layer)).pull_back(found[0])
-        found.insert(0, layer.step.C_W * back)
-    return found
 
 
 def _training_pairs(data: Observed, layer: HiddenLayer) -> ClosedPairs:

@@ -157,7 +157,9 @@ class _Questions:
         if self._spread == "covariance":
             own, barred = self._legs(V, 2, B, B, whole=3), _barred_pairs
         else:
-            own, barred = self._legs_alone(V), _barred_alone
+            each = [self._legs(V, 2 + k, b, b, whole=1) for k, b in enumerate(B[:, None])]
+            kernel = np.concatenate([legs.kernel for legs in each], axis=1)
+            own, barred = Legs(kernel, np.concatenate([legs.means for legs in each])), _barred_alone
         first, second, third = (legs.kernel.sum(axis=0)[..., None, None] for legs in (known, half, own))
         covariance = barred(first, second, third, phi)[..., 0, 0]
         wiring = barred(known.means, half.means, own.means, phi)
@@ -185,14 +187,6 @@ class _Questions:
         data = self._data
         forms = np.stack([0.5 * data.u @ data.u.T, -0.5 * data.mlp.n_out * data.P])
         return on_pairs(forms, Pairs(len(self._A)))
-
-    def _legs_alone(self, V: Sequence[Array]) -> Legs:
-        """Contractions of every test with itself: (parts, B, 1) and (B, 1, i, j)."""
-        each = [self._legs(V, 2 + k, b, b, whole=1) for k, b in enumerate(self._B[:, None])]
-        return Legs(
-            np.concatenate([legs.kernel for legs in each], axis=1),
-            np.concatenate([legs.means for legs in each]),
-        )
 
 
 def _metric_correction(layers: Sequence[HiddenLayer], size: int) -> Array:

@@ -154,7 +154,10 @@ class SampledCovariance:
     def __call__(self, layer: HiddenLayer, blocks: Sequence[Block]) -> list[Array]:
         """The exact part and the sampled rest, with fresh draws at every call."""
         K = layer.expectations.K
-        total = [_moved(layer, block, _chaos(K, block)) for block in blocks]
+        total = []
+        for block in blocks:  # Cov(z_a z_b, z_c z_d) = K_ac K_bd + K_ad K_bc
+            (a, b), (c, d) = ((pairs.first[:, None], pairs.second[:, None]) for pairs in block)
+            total.append(_moved(layer, block, K[a, c.T] * K[b, d.T] + K[a, d.T] * K[b, c.T]))
         root, used = matrix_root(K), {pairs for block in blocks for pairs in block}
         source = generator(spawn(self._seed, self._calls + 1)[-1])
         self._calls += 1
@@ -174,12 +177,6 @@ def _rest(layer: HiddenLayer, z: Array, pairs: Pairs) -> Array:
     products = (s[:, a] * s[:, b]).T - layer.means(pairs)[:, None]
     chaos = (z[:, a] * z[:, b]).T - pairs.vector(layer.expectations.K)[:, None]
     return np.asarray(products - layer.response(pairs) @ chaos)
-
-
-def _chaos(K: Array, block: Block) -> Array:
-    """Cov(z_a z_b, z_c z_d) = K_ac K_bd + K_ad K_bc."""
-    (a, b), (c, d) = ((pairs.first[:, None], pairs.second[:, None]) for pairs in block)
-    return np.asarray(K[a, c.T] * K[b, d.T] + K[a, d.T] * K[b, c.T])
 
 
 def _quadruples(block: Block) -> Indices:
