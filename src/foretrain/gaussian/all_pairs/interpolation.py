@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from foretrain.gaussian.covariance import difference_of_products
 from foretrain.gaussian.factors import Factor
-from foretrain.gaussian.quadrature import line
+from foretrain.gaussian.quadrature import SmoothedFactor, line
 from foretrain.gaussian.rules.panels import nested_expectation
-from foretrain.gaussian.rules.smoothing import SmoothedFactor
 from foretrain.gaussian.stack import Stack
 from foretrain.support.user_warnings import warn_user
 

@@ -165,7 +165,10 @@ def _notes(
             f"{found.activation.label} is critical at K* = {point.K_star:.6g} only and attracts from one side: nu is "
             "that of signals at K*, and falls to a fifth of it for those that come from far away."
         )
-        notes.append(critical_side(plain, X).sentence if X is not None else _scaling(plain, point))
+        assert point.K_star is not None
+        square = (point.K_star - plain.C_b[0]) / plain.C_W[0]
+        scaling = f"scale inputs to a mean square of {square:.6g} (per component), so that they start at K*."
+        notes.append(scaling if X is None else critical_side(plain, X).sentence)
     if found.gamma and point.kind == "half-stable":
         notes.append("nu with skip connections is the printed kind here, without what neurons remember.")
     if n_out == 1:
@@ -176,9 +179,3 @@ def _notes(
             f"{math.ceil(2 * plain.hidden_widths[0] / best)}."
         )
     return tuple(notes)
-
-
-def _scaling(plain: MLP, point: CriticalPoint) -> str:
-    assert point.K_star is not None
-    square = (point.K_star - plain.C_b[0]) / plain.C_W[0]
-    return f"scale inputs to a mean square of {square:.6g} (per component), so that they start at K*."

@@ -70,8 +70,11 @@ def asymptotics(mlp: MLP, x: ArrayLike, delta_x: ArrayLike | None = None) -> xr.
     found = _laws(mlp.activation, common, start, layer)
     if delta_x is None:
         found = found.without("K1", "K2")
-    exact = _exact(mlp, start, common, found)
-    return _dataset(mlp, exact, found, layer)
+    exact, variables = _exact(mlp, start, common, found), {}
+    for name, law in found.laws.items():
+        dims, rows, about = law.beside(exact[name][: len(layer)], _MEANINGS[name])
+        variables[name] = dims, rows / (mlp.hidden_widths[0] if name == "fluctuation" else 1), about
+    return found.dataset(mlp, variables, found.constants)
 
 
 def _uniform(mlp: MLP) -> Uniform:
@@ -165,30 +168,3 @@ def _exact(mlp: MLP, start: Nearby, common: Uniform, found: LawSet) -> dict[str,
         if "G1_tuned" in found.laws:
             exact["G1_tuned"] = single_input_flow(mlp, start.K00, C_W_1=found.constants["c_W_1"])["G1"]
     return exact
-
-
-def _dataset(mlp: MLP, exact: dict[str, Array], found: LawSet, layer: Array) -> xr.Dataset:
-    import xarray as xr
-
-    variables = {}
-    for name, law in found.laws.items():
-        rows = np.stack([exact[name][: len(layer)], law.values])
-        if name == "fluctuation":
-            rows = rows / mlp.hidden_widths[0]
-        attributes = {
-            "meaning": _MEANINGS[name],
-            "formula": law.formula,
-            "equation": law.equation,
-            "remainder": law.remainder,
-        }
-        variables[name] = (("law", "layer"), rows, attributes)
-    return xr.Dataset(
-        variables,
-        coords={"law": ["exact", "asymptotic"], "layer": layer.astype(int)},
-        attrs={
-            "activation": mlp.activation.label,
-            "universality_class": found.universality_class,
-            "statement": found.statement,
-            **found.constants,
-        },
-    )

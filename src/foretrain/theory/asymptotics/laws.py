@@ -8,7 +8,9 @@ give it to many digits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.polynomial import polynomial
@@ -16,6 +18,9 @@ from numpy.typing import NDArray
 
 from foretrain.activations import Activation
 from foretrain.theory.architecture import MLP
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Array = NDArray[np.float64]
 
@@ -28,6 +33,11 @@ class Law:
     formula: str
     equation: str  # the source's number, or "derived"
     remainder: str
+
+    def beside(self, exact: Array, meaning: str) -> tuple[tuple[str, str], Array, dict[str, str]]:
+        """The exact values and the law as a variable over law and layer, with what is known of it."""
+        about = {"formula": self.formula, "equation": self.equation, "remainder": self.remainder}
+        return ("law", "layer"), np.stack([exact, self.values]), {"meaning": meaning, **about}
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,15 @@ class LawSet:
     def without(self, *names: str) -> LawSet:
         """The same set without some quantities."""
         return replace(self, laws={name: law for name, law in self.laws.items() if name not in names})
+
+    def dataset(self, mlp: MLP, variables: Mapping[str, Any], constants: Mapping[str, float]) -> xr.Dataset:
+        """Variables over law ("exact", "asymptotic") and layer = 1, 2, ... as a dataset that says what holds."""
+        import xarray as xr
+
+        about = {"universality_class": self.universality_class, "statement": self.statement}
+        found = xr.Dataset(variables, attrs={"activation": mlp.activation.label, **about, **constants})
+        layer = np.arange(1, found.sizes["layer"] + 1)
+        return found.assign_coords(law=["exact", "asymptotic"], layer=layer)
 
 
 @dataclass(frozen=True)

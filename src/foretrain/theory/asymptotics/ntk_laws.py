@@ -270,19 +270,9 @@ def law_dataset(
     mlp: MLP, vector: Array, found: LawSet, measures: Mapping[str, Measure], equation: str
 ) -> xr.Dataset:
     """The laws and measures beside the recursion, for one input."""
-    import xarray as xr
-
     tensors = flow(mlp, vector[None], list(found.laws))
     exact = {name: tensors[name].values.reshape(mlp.depth) for name in found.laws}
-    variables = {}
-    for name, law in found.laws.items():
-        attributes = {
-            "meaning": MEANINGS[name],
-            "formula": law.formula,
-            "equation": law.equation,
-            "remainder": law.remainder,
-        }
-        variables[name] = (("law", "layer"), np.stack([exact[name], law.values]), attributes)
+    variables = {name: law.beside(exact[name], MEANINGS[name]) for name, law in found.laws.items()}
     known = {name: law.values for name, law in found.laws.items()}
     for name, measure in measures.items():
         if measure.tensor in known:
@@ -291,13 +281,4 @@ def law_dataset(
             attributes = {"equation": equation, "remainder": found.laws[measure.tensor].remainder}
             variables[name] = (("law", "layer"), rows, attributes)
     constants = {key: value for key, value in found.constants.items() if math.isfinite(value)}
-    return xr.Dataset(
-        variables,
-        coords={"law": ["exact", "asymptotic"], "layer": np.arange(1, mlp.depth + 1)},
-        attrs={
-            "activation": mlp.activation.label,
-            "universality_class": found.universality_class,
-            "statement": found.statement,
-            **constants,
-        },
-    )
+    return found.dataset(mlp, variables, constants)

@@ -42,8 +42,9 @@ def preactivation_dntk(
 
     Examples
     --------
-    >>> preactivation_dntk(MLP("linear", depth=2, width=100), [[1.0]], (0, 0, 1, 1), (0, 0, 0, 0))
-    NTKCorrelation(0.02 from Q_0123: 0.02; layer 2, fan-in 100)
+    >>> found = preactivation_dntk(MLP("linear", depth=2, width=100), [[1.0]], (0, 0, 1, 1), (0, 0, 0, 0))
+    >>> round(found.value, 9), list(found.terms)
+    (0.02, ['Q_0123'])
     """
     i, a, place = four_neurons(neurons), *inputs_and_layer(mlp, X, inputs, layer)
     wanted: dict[str, tuple[str, Quadruple]] = {}

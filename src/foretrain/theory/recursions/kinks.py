@@ -9,7 +9,6 @@ The tangent kernel of an input whose kernel is exactly zero, at a kink, is a con
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -32,7 +31,8 @@ def inputs_on_kinks(mlp: MLP, inputs: FloatArray) -> tuple[int, ...]:
 
     The tangent kernel then takes the limit K -> 0+ of <s' s'>, but networks the slope that they have at 0 itself.
     """
-    if not any(kink.location == 0 and _slope_jumps(kink.jumps) for kink in mlp.activation.kinks):
+    at_zero = [jump for kink in mlp.activation.kinks if kink.location == 0 for jump in kink.jumps[:2]]
+    if not any(jump != 0 for jump in at_zero):  # one that is not known, nan, counts
         return ()
     stays, found = float(mlp.activation(np.zeros(1))[0]) == 0, np.zeros(len(inputs), dtype=np.bool_)
     zero = mlp.C_b[0] + mlp.C_W[0] * (inputs**2).mean(axis=1) == 0
@@ -41,11 +41,6 @@ def inputs_on_kinks(mlp: MLP, inputs: FloatArray) -> tuple[int, ...]:
         fresh = (zero & stays) | (layer.C_W == 0)
         zero = fresh & (zero | (layer.gamma == 0)) & (layer.C_b == 0)
     return tuple(int(number) for number in np.flatnonzero(found))
-
-
-def _slope_jumps(jumps: tuple[float, ...]) -> bool:
-    """Not known counts as jumping."""
-    return any(jump != 0 or math.isnan(jump) for jump in jumps[:2])
 
 
 def warn_of_kinks(mlp: MLP, numbers: Sequence[int], kind: str = "input") -> None:

@@ -93,11 +93,9 @@ def importance_posterior(
     --------
     >>> import foretrain as ft
     >>> net = ft.MLP("tanh", depth=3, width=32, n_out=2, C_b=0.1, C_W=1.5)
-    >>> importance_posterior(net, [[1.0, 0.5]], [[0.5, -0.5]], [[0.0, 1.0]], draws=2000)
-    Posterior of finite networks by importance weights: 1 test input, 2 outputs
-      2,000 networks, as good as 1,987 of the posterior
-      log evidence -1.73329 ± 0.002, means ± 0.002 at most
-      .mean, .covariance, .wiring, .metric: labelled arrays; .standard_error has theirs
+    >>> found = importance_posterior(net, [[1.0, 0.5]], [[0.5, -0.5]], [[0.0, 1.0]], draws=2000)
+    >>> round(found.log_evidence, 5), round(found.effective_draws)
+    (-1.73329, 1987)
     """
     data = observe(mlp, X_train, Y_train, noise)
     tests = data.test_inputs(X_test)
@@ -119,7 +117,12 @@ def importance_posterior(
     found, errors = layout.split(value), layout.split(error)
     found["log_evidence"] = found["log_evidence"] + reference
     effective = ensemble.draws * float(found.pop("share"))
-    _judge(effective, ensemble.draws)
+    advice = "give more draws, wider layers, a noise or fewer training inputs"
+    told = f"{ensemble.draws:,} networks are as good as {max(0.0, effective):.1f} of the posterior"
+    if not effective >= _TOO_FEW:  # nor nan, where weights exceed all numbers
+        raise InputError(f"{told}, because a few have nearly all the weight: {advice}.")
+    if effective < _FEW:
+        warn_user(f"{told}, so that standard errors are rough: {advice}.")
     return _labelled(found, errors, effective, ensemble.draws, data.noise)
 
 
@@ -254,15 +257,6 @@ def _refuse_degenerate(data: Observed) -> None:
             f"networks of width {mlp.hidden_widths[-1]} cannot take the targets of {size} training inputs: give a "
             "noise, fewer training inputs or wider layers."
         )
-
-
-def _judge(effective: float, draws: int) -> None:
-    advice = "give more draws, wider layers, a noise or fewer training inputs"
-    told = f"{draws:,} networks are as good as {max(0.0, effective):.1f} of the posterior"
-    if not effective >= _TOO_FEW:  # nor nan, where weights exceed all numbers
-        raise InputError(f"{told}, because a few have nearly all the weight: {advice}.")
-    if effective < _FEW:
-        warn_user(f"{told}, so that standard errors are rough: {advice}.")
 
 
 def _labelled(
