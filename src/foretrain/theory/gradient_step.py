@@ -142,20 +142,13 @@ def ensemble_step(
     own, kernel = K[:training, :training], Theta[:training, :training]
     loss, loss_variance = _quadratic_form(0.5 * np.eye(training), own, targets)
     fall, fall_variance = _quadratic_form(-eta * kernel, own, targets)
-    is_training = np.arange(len(inputs)) < training
+    changed = eta**2 * Theta[:, :training] @ own @ Theta[:training]
+    is_training, pair = np.arange(len(inputs)) < training, "input_1 input_2"
     return labelled(
         {
             "mean": ("input output", mean, "mean output after the step, mean change (7.20)"),
-            "covariance": (
-                "input_1 input_2",
-                moved @ K @ moved.T,
-                "covariance of each output after the step",
-            ),
-            "change_covariance": (
-                "input_1 input_2",
-                eta**2 * Theta[:, :training] @ own @ Theta[:training],
-                "covariance of the change of each output",
-            ),
+            "covariance": (pair, moved @ K @ moved.T, "covariance of each output after the step"),
+            "change_covariance": (pair, changed, "covariance of the change of each output"),
             "loss": ("", loss, "mean of half the sum of squares before the step"),
             "loss_variance": ("", loss_variance, "its variance over networks"),
             "loss_change": ("", fall, "mean change to first order in eta (7.14)"),
@@ -186,11 +179,9 @@ def _all_inputs(mlp: MLP, X: ArrayLike, X_test: ArrayLike | None) -> Array:
     """Training inputs, then test inputs."""
     check_network(mlp)
     training = mlp.check_inputs(X)
-    return (
-        training
-        if X_test is None
-        else np.concatenate([training, mlp.with_inputs(training).check_inputs(X_test, "X_test")])
-    )
+    if X_test is None:
+        return training
+    return np.concatenate([training, mlp.with_inputs(training).check_inputs(X_test, "X_test")])
 
 
 def _quadratic_form(M: Array, K: Array, Y: Array) -> tuple[float, float]:

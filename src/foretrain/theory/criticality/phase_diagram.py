@@ -150,18 +150,13 @@ def _curved(act: Activation, bias: Array, weight: Array, skip: float, start: flo
         # A map that turns around can jump over fixed points: its first steps are followed.
         for _ in range(_BURN_IN):
             starts = bias + weight * square(_log(starts, found.kernels)) + skip * starts
-    K = np.stack(
-        [
-            _first_root(b, w, skip, k, found, square)
-            for b, w, k in zip(bias[:, 0], weight, starts, strict=True)
-        ]
-    )
+    rows = zip(bias[:, 0], weight, starts, strict=True)
+    K = np.stack([_first_root(b, w, skip, k, found, square) for b, w, k in rows])
     inside, at_zero = np.isfinite(K) & (K > 0), K == 0
     where = _log(np.where(inside, K, 1.0), found.kernels)
     parallel = np.where(inside, slope(where), np.where(at_zero, float(limit.square_slope), np.nan))
-    perpendicular = np.where(
-        inside, slope_square(where), np.where(at_zero, float(limit.slope_square), np.nan)
-    )
+    at_rest = np.where(at_zero, float(limit.slope_square), np.nan)
+    perpendicular = np.where(inside, slope_square(where), at_rest)
     return K, skip + weight * parallel, skip + weight * perpendicular
 
 

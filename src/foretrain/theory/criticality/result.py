@@ -167,8 +167,7 @@ class Criticality(Result):
 
 
 def _facts(point: CriticalPoint) -> dict[str, Any]:
-    known = asdict(point)
-    return {"class" if name == "kind" else name: value for name, value in known.items()}
+    return {"class" if name == "kind" else name: value for name, value in asdict(point).items()}
 
 
 _MEANINGS = {
@@ -256,12 +255,8 @@ def _edges(panel: Panel, diagram: xarray.Dataset) -> None:
     """The lines on which susceptibilities are one, and the critical points."""
     if "scale-invariant" in diagram["critical_kind"].values:
         # Both lines are one: a weight variance, whatever the bias variance.
-        panel.level(
-            x=float(diagram["critical_C_W"][0]),
-            label=r"$\chi_\perp = \chi_\parallel = 1$",
-            color=INK,
-            width=1.6,
-        )
+        label = r"$\chi_\perp = \chi_\parallel = 1$"
+        panel.level(x=float(diagram["critical_C_W"][0]), label=label, color=INK, width=1.6)
     else:
         for line, style, label in (
             ("perpendicular", "-", r"$\chi_\perp = 1$"),

@@ -102,9 +102,8 @@ def _slope(x: Array, y: Array) -> tuple[float, float]:
 
 
 def _groups_fair(bias: GroupScaling, weight: GroupScaling) -> bool:
-    return min(bias.total, weight.total) == 0 or abs(math.log(bias.total / weight.total)) <= math.log(
-        _FAIR_SPREAD
-    )
+    totals = bias.total, weight.total
+    return min(totals) == 0 or abs(math.log(bias.total / weight.total)) <= math.log(_FAIR_SPREAD)
 
 
 def _verdict(bias: GroupScaling, weight: GroupScaling, depth: int) -> str:

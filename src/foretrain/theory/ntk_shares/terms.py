@@ -163,21 +163,16 @@ def gradients(mlp: MLP, X: ArrayLike) -> xr.Dataset:
     found = diagonal(mlp, inputs)
     warn_of_kinks(mlp, inputs_on_kinks(mlp, inputs))
     pad = np.full((1, found.parallel.shape[1]), np.nan)
-    meanings = {
-        "chain": (found.factors.growth, "prod chi_perp to the output (9.93)"),
-        "signal": (found.factors.signals, "mean square of the signal that enters the layer (9.90)"),
-        "kernel": (
-            found.factors.kernels,
-            "variance of a preactivation; of an output in the last layer (9.92)",
-        ),
-        "chi_parallel": (np.concatenate([found.parallel, pad]), "growth of norms to the next layer"),
-        "chi_perpendicular": (
-            np.concatenate([found.perpendicular, pad]),
-            "growth of distances to the next layer",
-        ),
-    }
+    parallel, perpendicular = (np.concatenate([chi, pad]) for chi in (found.parallel, found.perpendicular))
+    where, (kernels, signals, growth) = "layer input", found.factors
     return labelled(
-        {name: ("layer input", values, told) for name, (values, told) in meanings.items()},
+        {
+            "chain": (where, growth, "prod chi_perp to the output (9.93)"),
+            "signal": (where, signals, "mean square of the signal that enters the layer (9.90)"),
+            "kernel": (where, kernels, "variance of a preactivation; of an output in the last layer (9.92)"),
+            "chi_parallel": (where, parallel, "growth of norms to the next layer"),
+            "chi_perpendicular": (where, perpendicular, "growth of distances to the next layer"),
+        },
         {"verdict": _gradient_verdict(found)},
         counted=("layer",),
     )

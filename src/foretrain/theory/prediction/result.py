@@ -75,11 +75,8 @@ class PredictedOutputs(Result):
         given = {"x": X, "x_test": X_test, "y": Y} | ({} if Y_test is None else {"y_test": Y_test})
         found: dict[str, Any] = {}
         for name, values in given.items():
-            rows, second = (
-                ("test" if "test" in name else "train"),
-                ("component" if "x" in name[:1] else "output"),
-            )
-            found[name] = ((rows, second)[: np.ndim(values)], values)
+            dims = "test" if "test" in name else "train", "component" if name[0] == "x" else "output"
+            found[name] = (dims[: np.ndim(values)], values)
         return replace(self, task=xr.Dataset(found, attrs=attributes))
 
     def answer(self) -> Answer:
