@@ -77,9 +77,7 @@ def expectation(
     stack = Stack(K.reshape(-1, len(parts), len(parts)), centre.reshape(-1, len(parts)), tolerance)
     value, error = stack.total(parts)
     stack.warn_if_short(parts, value, error)
-    rule = (
-        "closed form" if stack.rules == {"closed form"} else " and ".join(sorted(stack.rules)) or "symmetry"
-    )
+    rule = " and ".join(sorted(stack.rules)) or "symmetry"
     return Expectation(value.reshape(shape), error.reshape(shape), rule)
 
 

@@ -19,9 +19,8 @@ from foretrain.support.errors import InputError, NotSupportedError
 
 Array = NDArray[np.float64]
 
-_POINTS_AT_ONCE = (
-    15_000  # larger intermediate arrays get fresh pages from the system, which cost more than arithmetic
-)
+# Larger intermediate arrays get fresh pages from the system, which cost more than arithmetic.
+_POINTS_AT_ONCE = 15_000
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,9 @@ def gaussian_moment(K: ArrayLike, powers: Sequence[int], mean: ArrayLike | None 
             f"a moment of order {sum(powers)} exceeds {_LARGEST_ORDER}, the highest that is offered."
         )
     shift = None if mean is None else _mean(mean, covariance)
-    batch = (
-        covariance.shape[:-2]
-        if shift is None
-        else np.broadcast_shapes(covariance.shape[:-2], shift.shape[:-1])
-    )
+    batch = covariance.shape[:-2]
+    if shift is not None:
+        batch = np.broadcast_shapes(batch, shift.shape[:-1])
     if shift is None and sum(powers) % 2:
         return _scalar(np.zeros(batch, dtype=covariance.dtype))
     known: dict[tuple[int, ...], Any] = {(0,) * len(powers): np.ones(batch, dtype=covariance.dtype)}

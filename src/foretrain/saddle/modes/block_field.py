@@ -150,10 +150,8 @@ class BlockField:
         delta, shift, found = way.error, self.block_width * change * self.grid.weights, []
         for layer in range(self.depth - 1, 0, -1):
             found.append(-shift @ way.hidden[layer].mT - delta @ hidden[layer].mT)
-            pulled, moved = (
-                matrices[layer].mT @ delta,
-                moves[layer].mT @ delta + matrices[layer].mT @ shift,
-            )
+            pulled = matrices[layer].mT @ delta
+            moved = moves[layer].mT @ delta + matrices[layer].mT @ shift
             shift = moved * way.slopes[layer - 1] + pulled * bends[layer - 1]
             delta = pulled * way.slopes[layer - 1]
         found.append(-shift @ way.hidden[0].mT)

@@ -59,9 +59,9 @@ def _amplitudes(
 ) -> dict[str, float]:
     """Prefactors of the exponentials, read off the exact flow where the gap is small but well above rounding."""
     parallel, perpendicular = constants["chi_parallel"], constants["chi_perpendicular"]
-    depth = (
-        4 + math.ceil(math.log(1e6) * max(float(correlation_depth(parallel)), 0)) if abs(parallel) < 1 else 4
-    )
+    depth = 4
+    if abs(parallel) < 1:
+        depth += math.ceil(math.log(1e6) * max(float(correlation_depth(parallel)), 0))
     last = propagate(common.network(act, depth), start).isel(layer=depth - 1)
     gap = float(last["K00"]) - K_star
     return {

@@ -176,10 +176,8 @@ def fine_tuned_laws(
     if start.K1:
         # The limit of dK_[1] / ((-k a)^(1/k) K)^(1+k), a power series in K or, with k = 1/2, in its root.
         flow = propagate(common.network(act, FIT_DEPTH), start).isel(layer=slice(0, -1))
-        deep, part = (
-            flow["K00"].values,
-            flow["K1"].values / ((-k * a) ** (1 / k) * flow["K00"].values) ** (1 + k),
-        )
+        deep, K1 = flow["K00"].values, flow["K1"].values
+        part = K1 / ((-k * a) ** (1 / k) * deep) ** (1 + k)
         constants["delta_parallel"] = extrapolated(deep ** min(k, 1.0), part)
         values = constants["delta_parallel"] * layer ** (-(1 + k) / k)
         laws["K1"] = Law(values, "delta_parallel l^(-(1+k)/k)", "derived", rest)

@@ -26,10 +26,8 @@ def neurons(m: object) -> float:
 
 Array = NDArray[np.float64]
 
-_ACCURACY, _DOUBTFUL = (
-    1e-10,
-    0.01,
-)  # of the entries of V as integrals give them, and of the sum of their squares
+# Of the entries of V as integrals give them, and of the sum of their squares.
+_ACCURACY, _DOUBTFUL = 1e-10, 0.01
 _ALIKE = (
     "K is singular to the accuracy of its integrals, since inputs repeat or nearly depend on each other: leave out "
     "those that do."

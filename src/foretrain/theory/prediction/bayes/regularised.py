@@ -154,14 +154,9 @@ def response_law(mlp: MLP, X: ArrayLike, penalties: Sequence[Penalty]) -> xr.Dat
     require_memory(
         8.0 * (3 * mlp.depth + 30) * len(inputs) ** 2, "the law of R", "use fewer inputs or layers"
     )
-    names, kept = (
-        ("K", "S", "Q"),
-        [np.stack(part) for part in zip(*_laws(mlp, inputs, penalties), strict=True)],
-    )
-    dims = ("layer", "input_1", "input_2")
-    return labelled(
-        {name: (dims, values) for name, values in zip(names, kept, strict=True)}, counted=("layer",)
-    )
+    parts = zip(("K", "S", "Q"), zip(*_laws(mlp, inputs, penalties), strict=True), strict=True)
+    named = {name: ("layer input_1 input_2", np.stack(part)) for name, part in parts}
+    return labelled(named, counted=("layer",))
 
 
 def _laws(mlp: MLP, inputs: Array, penalties: Sequence[Penalty]) -> list[tuple[Array, Array, Array]]:

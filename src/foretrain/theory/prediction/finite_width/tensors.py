@@ -32,9 +32,8 @@ ENTRIES: tuple[Entry, ...] = (
 )
 """The places at which the predicted sample occurs in (∞.162)-(∞.165)."""
 
-_BYTES_PER_QUADRUPLE = (
-    15_000  # of what the recursions look up for a quadruple, and the index sets of its products
-)
+# Of what the recursions look up for a quadruple, and the index sets of its products.
+_BYTES_PER_QUADRUPLE = 15_000
 _TOGETHER = 20_000  # quadruples
 _SECONDS_PER_SET = 0.1  # for four different inputs at one layer, by quadrature on one core
 _MOST_SECONDS = 6 * 3600.0

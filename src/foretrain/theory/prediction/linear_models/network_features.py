@@ -62,14 +62,9 @@ class NetworkFeatures(Result):
         z, blocks = forward(self.parameters, inputs), []
         for number, sensitivity in self._sensitivities(z, output):
             layer, signals = mlp.layers[number - 1], _signals(mlp, inputs, z, number)
-            weights = (
-                np.sqrt(layer.lambda_W / signals.shape[1]) * sensitivity[:, :, None] * signals[:, None, :]
-            )
-            blocks.append(
-                np.concatenate(
-                    [np.sqrt(layer.lambda_b) * sensitivity, weights.reshape(len(inputs), -1)], axis=1
-                )
-            )
+            rate_b, rate_W = np.sqrt(layer.lambda_b), np.sqrt(layer.lambda_W / signals.shape[1])
+            weights = rate_W * sensitivity[:, :, None] * signals[:, None, :]
+            blocks.append(np.concatenate([rate_b * sensitivity, weights.reshape(len(inputs), -1)], axis=1))
         return np.concatenate(blocks[::-1], axis=1)
 
     def _sensitivities(self, z: dict[int, Array], output: int) -> Iterator[tuple[int, Array]]:
