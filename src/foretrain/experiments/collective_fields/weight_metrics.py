@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -195,8 +194,11 @@ def _learning(plan: Plan, seed: Seed) -> xarray.Dataset:
     y = 0.5 + 0.4 * torch.sin(2 * x[:, :1])
     largest = float(fields(model, x, readout="mean").kernel_spectrum.sel(part="total").max())
     rate = 0.5 * plan.inputs / largest
-    every, watch = plan.every, partial(_coactivation, plan.hidden)
-    record = record_fields(model, x, y, plan.steps, rate, every=every, readout="mean", watch=watch)
+
+    def watch(now: Fields) -> dict[str, xarray.DataArray]:
+        return {"together": now.coactivation(plan.hidden)}
+
+    record = record_fields(model, x, y, plan.steps, rate, every=plan.every, readout="mean", watch=watch)
     start = np.sort(fields(model, x, readout="mean").weight_spectrum(2).values)[::-1]
     together = record.together.isel(step=[0, -1]).rename(step="end")
     kept = {
@@ -210,10 +212,6 @@ def _learning(plan: Plan, seed: Seed) -> xarray.Dataset:
     }
     p_value = tail_p_value(start, draws=100, seed=integer(third))
     return xarray.Dataset(kept).drop_attrs().assign(first_tail_p_value=p_value)
-
-
-def _coactivation(layer: int, now: Fields) -> dict[str, xarray.DataArray]:
-    return {"together": now.coactivation(layer)}
 
 
 def _learning_rows(data: xarray.Dataset) -> list[Row]:

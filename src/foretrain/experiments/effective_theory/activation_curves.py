@@ -56,20 +56,17 @@ def activation_curves(plan: Plan, seed: int) -> Result:
     curves = np.stack([shape.value(points) for shape in shapes])
     coords = {"activation": list(_CURVES), "z": points}
     data = xarray.Dataset({"value": (("activation", "z"), curves)}, coords=coords)
-    table = (*_derivative_rows(), *_minimum_rows())
+    derivatives = [
+        computed_row(f"{name} σ_{order}", value, here, 1e-12)
+        for name, expected in _DERIVATIVES_AT_ZERO.items()
+        for order, (value, here) in enumerate(zip(expected, activation(name).taylor(3), strict=True))
+    ]
+    table = (*derivatives, *_minimum_rows())
     agree = sum(row.agrees is True for row in table)
     verdict = (
         f"{agree} of {len(table)} derivatives at zero and minima of the activations agree with the source."
     )
     return Result(verdict, table, data, _figure)
-
-
-def _derivative_rows() -> list[Row]:
-    return [
-        computed_row(f"{name} σ_{order}", value, here, 1e-12)
-        for name, expected in _DERIVATIVES_AT_ZERO.items()
-        for order, (value, here) in enumerate(zip(expected, activation(name).taylor(3), strict=True))
-    ]
 
 
 def _minimum_rows() -> list[Row]:

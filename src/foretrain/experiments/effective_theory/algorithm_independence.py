@@ -78,7 +78,10 @@ def algorithm_independence(plan: Plan, seed: int) -> Result:
     """Ends of several algorithms in function space and of real networks, and the posterior by random features."""
     schedules, training, posterior = spawn(seed, 3)
     ends, bayes = _schedule_ends(schedules), _posterior(plan, posterior)
-    data = xarray.merge([ends, _trained_ends(plan, training), _posterior_table(bayes)])
+    numbers = {"": bayes.theory, "_limit": bayes.limit, "_error": bayes.standard_error}
+    beside = xarray.Dataset({f"posterior{name}": ("entry", values) for name, values in numbers.items()})
+    beside = beside.assign_coords(entry=[entry.label for entry in bayes.entries])
+    data = xarray.merge([ends, _trained_ends(plan, training), beside])
     rows = (*_published_rows(), *_schedule_rows(ends), *_distance_rows(data), *_posterior_rows(bayes, data))
     good = all(row.agrees is not False for row in rows)
     furthest = float(data.end_distance.max())
@@ -140,16 +143,12 @@ def _schedule_ends(seed: Seed) -> xarray.Dataset:
 
 
 def _schedule_rows(ends: xarray.Dataset) -> list[Row]:
-    return [
-        computed_row(
-            f"{name}: distance of the end from (10.31)",
-            0.0,
-            ends.end_distance.sel(schedule=name),
-            1e-9,
-            f"training error {float(ends.training_error.sel(schedule=name)):.0e}",
-        )
-        for name in ends.schedule.values
-    ]
+    rows = []
+    for name in ends.schedule.values:
+        own, title = ends.sel(schedule=name), f"{name}: distance of the end from (10.31)"
+        note = f"training error {float(own.training_error):.0e}"
+        rows.append(computed_row(title, 0.0, own.end_distance, 1e-9, note))
+    return rows
 
 
 def _trained_ends(plan: Plan, seed: Seed) -> xarray.Dataset:
@@ -195,14 +194,6 @@ def _posterior(plan: Plan, seed: Seed) -> TrainedComparison:
 
     how: dict[str, Any] = {"learner": "bayes", "widths": plan.bayes_widths, "draws": plan.bayes_draws}
     return compare_trained(_network(plan.bayes_widths[0]), _TRAIN, _Y, _TESTS, seed=seed, **how)
-
-
-def _posterior_table(comparison: TrainedComparison) -> xarray.Dataset:
-    numbers = {"": comparison.theory, "_limit": comparison.limit, "_error": comparison.standard_error}
-    return xarray.Dataset(
-        {f"posterior{name}": ("entry", values) for name, values in numbers.items()},
-        coords={"entry": [entry.label for entry in comparison.entries]},
-    )
 
 
 def _posterior_rows(comparison: TrainedComparison, data: xarray.Dataset) -> list[Row]:

@@ -125,16 +125,10 @@ def _neighbour_rows(name: str) -> list[Row]:
     solutions = [point.K for point in fixed_points(name, found.C_b, found.C_W) if point.K is not None]
     others = [K for K in solutions if abs(K / found.K_star - 1) > 1e-3]
     here = min(others, key=lambda K: abs(K - known), default=float("nan"))
+    title, note = f"{name}: trivial fixed point nearby", "K = C_b + C_W g(K) has no other solution there"
     return [
-        computed_row(f"{name}: trivial fixed point nearby", known, here, 6e-5),
-        computed_row(
-            f"{name}: trivial fixed point nearby, as in the footnote",
-            printed,
-            here,
-            digits,
-            "K = C_b + C_W g(K) has no other solution there",
-            disputed=True,
-        ),
+        computed_row(title, known, here, 6e-5),
+        computed_row(f"{title}, as in the footnote", printed, here, digits, note, disputed=True),
     ]
 
 

@@ -90,7 +90,10 @@ def depth_laws(plan: Plan, seed: int) -> Result:
     rows = (
         *_limit_rows(data),
         *_exponent_rows(plan.depth),
-        *_log_constant_rows(data),
+        *(
+            computed_row(f"{name}: l_0", expected, data.l_0.sel(network=name), digits)
+            for name, (expected, digits) in _LOG_CONSTANTS.items()
+        ),
         *_off_critical_rows(data),
     )
     tested = [row for row in rows if not row.disputed]
@@ -146,13 +149,6 @@ def _exponent_rows(depth: int) -> list[Row]:
             title = f"{name}: exponent of {direction} perturbations"
             rows.append(computed_row(title, expected, leading_coefficient(middle, powers), allowed))
     return rows
-
-
-def _log_constant_rows(data: xarray.Dataset) -> list[Row]:
-    return [
-        computed_row(f"{name}: l_0", expected, data.l_0.sel(network=name), digits)
-        for name, (expected, digits) in _LOG_CONSTANTS.items()
-    ]
 
 
 def _off_critical_rows(data: xarray.Dataset) -> list[Row]:

@@ -8,6 +8,7 @@ tangent kernel of a network of two hundred layers at the rates of the equivalenc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import xarray
@@ -109,17 +110,12 @@ def _measured(case: str, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dat
 
 
 def _gradient_rows(data: xarray.Dataset) -> list[Row]:
-    layers = (1, _DEPTH // 2)
+    layers, rows = (1, _DEPTH // 2), []
     bound = largest_score_allowed(len(_CASES) * len(layers))
-    return [
-        limit_row(
-            f"{case}, C_W = {C_W:g}: mean square of dz/db at layer {layer} of {_DEPTH}",
-            data.sel(case=case, layer=layer),
-            bound,
-        )
-        for case, (_, C_W) in _CASES.items()
-        for layer in layers
-    ]
+    for (case, (_, C_W)), layer in product(_CASES.items(), layers):
+        title = f"{case}, C_W = {C_W:g}: mean square of dz/db at layer {layer} of {_DEPTH}"
+        rows.append(limit_row(title, data.sel(case=case, layer=layer), bound))
+    return rows
 
 
 def _share_rows() -> list[Row]:

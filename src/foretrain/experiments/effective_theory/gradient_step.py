@@ -61,7 +61,12 @@ def gradient_step(plan: Plan, seed: int) -> Result:
     """Orders in eta of one network's step, and the mean first-order step of ensembles."""
     own, others = spawn(seed, 2)
     data = xarray.merge([_one_network(own), _ensembles(plan.draws, others)])
-    rows = (*_order_rows(data), *_ensemble_rows(data))
+    judgement = judge([(data.z.values, data.independent.values)])
+    rows = (
+        *_order_rows(data),
+        *judgement_rows(judgement, "moments of dz/dη"),
+        *(limit_row(str(name), data.sel(moment=name), judgement.bound) for name in data.moment.values),
+    )
     word = "agree" if all(row.agrees is not False for row in rows) else "do NOT all agree"
     largest = data.sel(step_size=1.0)  # of the stable steps
     wrong = float(largest.output_error.sel(order=1) / largest.change)
@@ -183,14 +188,6 @@ def _order_rows(data: xarray.Dataset) -> list[Row]:
         here = np.log2(errors.values[_FIRST + 1] / errors.values[_FIRST])
         rows.append(computed_row(f"power of η in the error of {name}", power, here, 0.1))
     return rows
-
-
-def _ensemble_rows(data: xarray.Dataset) -> list[Row]:
-    judgement = judge([(data.z.values, data.independent.values)])
-    return [
-        *judgement_rows(judgement, "moments of dz/dη"),
-        *(limit_row(str(name), data.sel(moment=name), judgement.bound) for name in data.moment.values),
-    ]
 
 
 def _figure(data: xarray.Dataset) -> Figure:

@@ -34,6 +34,7 @@ from foretrain.theory.residual_networks import fluctuation_rate
 
 _GROUPS = (1, 5)  # neurons on either side
 _SPREADS = np.linspace(0, 0.8, 81)
+_REACHED = (0.15, 0.3, 0.45, 0.6, 0.75)  # nu r of random networks, roughly
 _NETWORKS = {"linear": 24, "relu": 60, "tanh": 24}  # widths
 _TANH_WIDTH = 10
 _TANH = {  # layer: information of 1 and 1, of 5 and 5 neurons, as the reference measured them
@@ -93,7 +94,7 @@ def _wide_networks(draws: int, seed: Seed) -> xr.Dataset:
     tasks = [
         (name, width, depth)
         for name, width in _NETWORKS.items()
-        for depth in _depths(width, fluctuation_rate(name))
+        for depth in sorted({max(2, round(1 + y * width / fluctuation_rate(name))) for y in _REACHED})
     ]
     columns = zip(
         *(_one(*task, draws, own) for task, own in track(with_seeds(tasks, seed), "networks")), strict=True
@@ -109,10 +110,6 @@ def _wide_networks(draws: int, seed: Seed) -> xr.Dataset:
         },
         coords={key: ("network", list(values)) for key, values in labels.items()},
     )
-
-
-def _depths(width: int, nu: float) -> list[int]:
-    return sorted({max(2, round(1 + y * width / nu)) for y in (0.15, 0.3, 0.45, 0.6, 0.75)})
 
 
 def _one(

@@ -150,16 +150,11 @@ def _shares(data: xr.Dataset) -> FloatArray:
 
 
 def _share_rows(data: xr.Dataset) -> list[Row]:
-    rests, shares = list(_ORDERS), _shares(data)
-    return [
-        Row(
-            f"{rests[order]}, as a share of the change, at n = {data.width.values[place]}",
-            "none published",
-            float(shares[place, order]),
-        )
-        for place in (0, -1)
-        for order in (1, 3)
-    ]
+    rests, shares, rows = list(_ORDERS), _shares(data), []
+    for place, order in ((0, 1), (0, 3), (-1, 1), (-1, 3)):
+        title = f"{rests[order]}, as a share of the change, at n = {data.width.values[place]}"
+        rows.append(Row(title, "none published", float(shares[place, order])))
+    return rows
 
 
 def _figure(data: xr.Dataset) -> Figure:

@@ -184,14 +184,6 @@ def _temporal(cell: Cell, seed: Seed) -> dict[str, float]:
     return {"temporal": rank, "modes": int((values.cumsum(0) < _SHARE * values.sum()).sum()) + 1}
 
 
-def _spatial(cell: Cell, seed: Seed) -> dict[str, float]:
-    return {"spatial": _reduced(_kernel(cell, seed), "spatial", seed)[0]}
-
-
-def _total(cell: Cell, seed: Seed) -> dict[str, float]:
-    return {"total": _kernel(cell, seed).effective_rank(accuracy=_ACCURACY, seed=seed).value}
-
-
 def _pairs(cell: Cell, seed: Seed) -> dict[str, float]:
     """The contraction with the vector of ones instead of the partial trace."""
     kernel, found = _kernel(cell, seed), {}
@@ -243,8 +235,10 @@ def _reduced(kernel: GlobalNTK, kind: Literal["temporal", "spatial"], seed: Seed
 
 _QUANTITIES: dict[str, Callable[[Cell, Seed], dict[str, float]]] = {
     "temporal": _temporal,
-    "spatial": _spatial,
-    "total": _total,
+    "spatial": lambda cell, seed: {"spatial": _reduced(_kernel(cell, seed), "spatial", seed)[0]},
+    "total": lambda cell, seed: {
+        "total": _kernel(cell, seed).effective_rank(accuracy=_ACCURACY, seed=seed).value
+    },
     "pairs": _pairs,
     "mlp": _of_mlp,
     "sites": _sites,

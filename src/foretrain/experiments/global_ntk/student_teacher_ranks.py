@@ -102,7 +102,14 @@ class _Point(NamedTuple):
 def student_teacher_ranks(plan: Plan, seed: int, parts: Parts) -> Result:
     """Temporal and spatial ranks against gain and input rank, and who learns."""
     seeds, found = spawn(seed, plan.seeds), []
-    for point in track(_points(plan), "students"):
+    points = [
+        _Point(name, gain, rank, number, gain in sweep.trained_gains and rank in sweep.trained_input_ranks)
+        for name, sweep in plan.sweeps.items()
+        for gain in sweep.gains
+        for rank in sweep.input_ranks
+        for number in range(plan.seeds)
+    ]
+    for point in track(points, "students"):
         part = parts.get(point.name, partial(_part, point, plan, seeds[point.number]))
         labels: dict[str, str | float] = {"trainable": point.trainable, "gain": point.gain}
         labels |= {"input_rank": point.input_rank, "seed": point.number}
@@ -113,16 +120,6 @@ def student_teacher_ranks(plan: Plan, seed: int, parts: Parts) -> Result:
     data.attrs = {"steps": plan.steps, "batch": plan.batch, "measured": plan.measured, "rate": _RATE}
     rows = table(data)
     return Result(verdict(data, rows), rows, data, _draw)
-
-
-def _points(plan: Plan) -> list[_Point]:
-    return [
-        _Point(name, gain, rank, number, gain in sweep.trained_gains and rank in sweep.trained_input_ranks)
-        for name, sweep in plan.sweeps.items()
-        for gain in sweep.gains
-        for rank in sweep.input_ranks
-        for number in range(plan.seeds)
-    ]
 
 
 def _part(point: _Point, plan: Plan, seed: np.random.SeedSequence) -> xarray.Dataset:

@@ -102,7 +102,8 @@ def _left(finished: Sequence[Record], cost: dict[str, float], workers: int, elap
         return ""
     pace = sum(record.seconds for record in timed) / sum(cost[record.name] for record in timed)
     whole = pace * sum(cost.values()) / min(workers, len(cost))
-    return f"; about {_duration(max(whole - elapsed, 1.0))} left"
+    left = max(whole - elapsed, 1.0)
+    return f"; about {f'{left / 60:.0f} min' if left > 90 else f'{left:.0f} s'} left"
 
 
 def _as_they_finish(tasks: Sequence[Task], cost: dict[str, float], workers: int) -> Iterable[Record]:
@@ -111,7 +112,3 @@ def _as_they_finish(tasks: Sequence[Task], cost: dict[str, float], workers: int)
         return map(perform, tasks)
     ordered = sorted(tasks, key=lambda task: -cost[task.name])
     return run_apart(perform, ordered, workers, lambda task, reason: Record(task.name, error=reason))
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"

@@ -174,16 +174,16 @@ def _descents(plan: Plan, seed: Seed) -> xarray.Dataset:
 
     first, second = spawn(seed, 2)
     batches, records = [_samples(plan.samples, second)] * plan.steps, []
+
+    def half_mean_square(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return 0.5 * ((outputs - y) ** 2).mean()
+
     for name in track(_CLASSES, "descents"):
-        records.append(record_imbalance(_network(name, 0.7, first), batches, _mean_square, lr=0.02))
+        records.append(record_imbalance(_network(name, 0.7, first), batches, half_mean_square, lr=0.02))
     dims, values = ("activation", "step", "pair"), ("change", "second_order")
     courses = {name: (dims, np.stack([record[name].values for record in records])) for name in values}
     left = [np.abs(record["difference"].values).max() for record in records]
     return xarray.Dataset({**courses, "left": ("activation", left)}, {"activation": list(_CLASSES)})
-
-
-def _mean_square(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return 0.5 * ((outputs - y) ** 2).mean()
 
 
 def _descent_rows(data: xarray.Dataset) -> list[Row]:

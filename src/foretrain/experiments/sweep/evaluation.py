@@ -70,7 +70,8 @@ def evaluate(task: Task) -> Outcome:
         raise
     except BaseException as error:
         return Outcome(task.key, time.perf_counter() - start, error=_words(error, task.function))
-    heard = dict.fromkeys(_cut(str(item.message)) for item in told if _matters(item))
+    mattering = [item.message for item in told if issubclass(item.category, UserWarning | RuntimeWarning)]
+    heard = dict.fromkeys(_cut(str(message)) for message in mattering)
     seconds = time.perf_counter() - start
     return Outcome(task.key, seconds, entry, body, "", tuple(heard)[:_MOST_WARNINGS], _peak_bytes())
 
@@ -124,10 +125,6 @@ def _heard() -> Iterator[list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         yield told
-
-
-def _matters(item: warnings.WarningMessage) -> bool:
-    return issubclass(item.category, UserWarning | RuntimeWarning)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from foretrain._version import __version__
 from foretrain.experiments.sweep.evaluation import Outcome
@@ -174,12 +174,8 @@ def _covers(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether all values that were asked for still are."""
     values = {name: [value] for name, value in now["fixed"].items()} | now["axes"]
     wanted = {name: [value] for name, value in before["fixed"].items()} | before["axes"]
-    inside = all(name in values and _within(own, values[name]) for name, own in wanted.items())
+    inside = all(name in values and set(own) <= set(values[name]) for name, own in wanted.items())
     return inside and values.keys() == wanted.keys() and (now["repeats"] or 1) >= (before["repeats"] or 1)
-
-
-def _within(few: list[Any], many: list[Any]) -> bool:
-    return set(few) <= set(many)
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -218,22 +214,19 @@ def _refuse_other_files(path: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with _lock_file(path) as handle:
-        if not lock(handle):
-            raise FileError(
-                f"another process is running the sweep in {path}: wait for it to end, or choose another store."
-            )
-        yield
-
-
-def _lock_file(path: Path) -> IO[bytes]:
     try:
         path.mkdir(parents=True, exist_ok=True)
-        return open(path / _LOCK, "ab")
+        file = (path / _LOCK).open("ab")
     except OSError as error:
         raise FileError(
             f"{path} cannot be written ({error.strerror or error}): choose another store."
         ) from error
+    with file:
+        if not lock(file):
+            raise FileError(
+                f"another process is running the sweep in {path}: wait for it to end, or choose another store."
+            )
+        yield
 
 
 _EVERY = 15.0  # seconds between them

@@ -100,11 +100,11 @@ def _all_labels(found: Iterable[tuple[_Place, Variable]]) -> dict[str, dict[Any,
     for _, variable in found:
         for dim, labels in zip(variable.dims, variable.labels):
             known.setdefault(dim, {}).update(dict.fromkeys(labels))
-    return {dim: {label: i for i, label in enumerate(_ordered(list(own)))} for dim, own in known.items()}
-
-
-def _ordered(labels: list[Any]) -> list[Any]:
-    return labels if any(isinstance(label, str) for label in labels) else sorted(labels)
+    places = {}
+    for dim, own in known.items():
+        ordered = list(own) if any(isinstance(label, str) for label in own) else sorted(own)
+        places[dim] = {label: i for i, label in enumerate(ordered)}
+    return places
 
 
 def _stacked(

@@ -175,9 +175,11 @@ def _add_lines(
     panel: answers.Panel = figure.panel(
         x=_axis(array[x]), y=Axis(fill(name, 44), scale_for(array.values, _WIDE))
     )
-    values = [None] if family is None else _choice(array[family].values.tolist())
+    values: list[Any] = [None] if family is None else array[family].values.tolist()
+    # At most as many as there are colours, from the first to the last.
+    chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), _MOST_LINES)).round().astype(int))
     places = array[x].values if _is_numeric(array[x]) else np.arange(array[x].size)
-    for value in values:
+    for value in (values[place] for place in chosen):
         here = {} if value is None else {family: value}
         own = None if errors is None else errors.sel(here).squeeze(drop=True)
         mean, error = _averaged(array.sel(here), x, own)
@@ -185,12 +187,6 @@ def _add_lines(
         panel.curve(places, mean, "o-", label, error=error, size=3.5)
     if (special := array.attrs.get("special")) is not None:
         panel.level(special, color=FAINT, dash=":")
-
-
-def _choice(values: list[Any]) -> list[Any]:
-    """At most as many as there are colours, from the first to the last."""
-    places = np.unique(np.linspace(0, len(values) - 1, min(len(values), _MOST_LINES)).round().astype(int))
-    return [values[place] for place in places]
 
 
 def _averaged(array: xarray.DataArray, x: str, errors: xarray.DataArray | None) -> tuple[Array, Array | None]:

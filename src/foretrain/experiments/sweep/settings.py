@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import Any, NamedTuple
 
 from foretrain.experiments.sweep.parameters import Parameter, Scalar
@@ -48,7 +49,7 @@ class Settings:
         return plan
 
     def _parameter(self, item: _Setting) -> Parameter:
-        values = {scale: _value(plan, item.path) for scale, plan in self._plans.items()}
+        values = {scale: reduce(getattr, item.path, plan) for scale, plan in self._plans.items()}
         single = [one for value in values.values() for one in (value if item.is_list else (value,))]
         kind = float if {type(one) for one in single} == {int, float} else type(single[0])
         told = ", ".join(f"{_told(value)} ({scale})" for scale, value in values.items())
@@ -82,12 +83,6 @@ def _places(plan: Any, before: tuple[str, ...] = ()) -> Iterator[_Setting]:
 
 def _are_scalars(values: tuple[Any, ...]) -> bool:
     return bool(values) and all(type(value) in _SCALARS for value in values)
-
-
-def _value(plan: Any, path: tuple[str, ...]) -> Any:
-    for name in path:
-        plan = getattr(plan, name)
-    return plan
 
 
 def _replaced(plan: Any, path: tuple[str, ...], value: Any) -> Any:
