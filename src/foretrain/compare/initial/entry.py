@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from foretrain.compare.comparison import Comparison
-from foretrain.compare.ensembles import Ensemble
+from foretrain.compare.ensembles import METHODS, Ensemble
 from foretrain.compare.initial.measurement import measure, reader_bytes, theory, unit_of
 from foretrain.compare.initial.observables import (
     DIFFERENTIAL,
@@ -18,12 +19,17 @@ from foretrain.compare.initial.observables import (
     refuse_empty,
     refuse_kinks,
 )
-from foretrain.compare.initial.plan import plan
+from foretrain.compare.judging import ladder as ladders
 from foretrain.compare.judging.entries import BatchValues, Entry
-from foretrain.compare.judging.ladder import Ladder, scales_of_widths
-from foretrain.support.errors import InputError
+from foretrain.support.arguments import whole_number
+from foretrain.support.errors import InputError, NotSupportedError, unknown_name
 from foretrain.support.seeds import Seed, seed_text, spawn
 from foretrain.theory.architecture import MLP, FloatArray, check_network
+
+_BATCHES = 1000
+_FEWEST_BATCHES = 50
+_TANGENT_WIDTH_OVER_DEPTH = 4.0  # carrying NTKs costs n³: as narrow as a quadratic in 1/n can be trusted
+_MOST_NUMBERS = 1e10  # random numbers beyond which weights are not drawn one by one unless asked for
 
 
 def compare_initial(
@@ -77,8 +83,8 @@ def compare_initial(
     names = check_observables(mlp, len(inputs), observables, estimator)
     if {*names} & {*TANGENT, *DIFFERENTIAL}:
         refuse_kinks(mlp, inputs)
-    multipliers = scales_of_widths(mlp, widths, scales)
-    ladder = plan(mlp, len(inputs), draws, multipliers, method, names)
+    multipliers = ladders.scales_of_widths(mlp, widths, scales)
+    ladder = _plan(mlp, len(inputs), draws, multipliers, method, names)
     ladder.warn_if_too_deep()
     predicted = theory(mlp, inputs, names)
     # All but those of the vertex in layers of one neuron, if two of them would have to be read.
@@ -102,6 +108,38 @@ def compare_initial(
     )
 
 
+def _plan(
+    mlp: MLP, inputs: int, draws: int, scales: Sequence[float] | None, method: str, names: Sequence[str]
+) -> ladders.Ladder:
+    """Widths and draws for the observables asked for; NTKs and their differentials are carried by weights."""
+    tangent = bool({*names} & {*TANGENT})
+    carried = tangent or bool({*names} & {*DIFFERENTIAL})
+    narrow = tangent and not {*names} & {*DIFFERENTIAL}
+    rungs = ladders.rungs_of(mlp, scales, _TANGENT_WIDTH_OVER_DEPTH if narrow else ladders.WIDTH_OVER_DEPTH)
+    if method not in ("auto", *METHODS):
+        raise unknown_name("sampling method", str(method), ("auto", *METHODS))
+    if carried and method == "conditional":
+        raise NotSupportedError("the NTK is carried by weights: use `method='weights'`.")
+    whole_number("draws", draws, least=10 * _FEWEST_BATCHES)
+    allowed = (method,) if method != "auto" else ("weights",) if carried else METHODS
+    for chosen in allowed:
+        # Random numbers of one network, up to the last hidden layer.
+        numbers = [
+            inputs * sum(network.hidden_widths)
+            if chosen == "conditional"
+            else sum(n * fan_in for fan_in, n in pairwise(network.widths[:-1]))
+            for network in rungs.networks
+        ]
+        costs = np.array(numbers, dtype=float)
+        if tangent:  # products of matrices n × n take the time
+            costs *= [max(network.hidden_widths) for network in rungs.networks]
+        shares = ladders.share_draws(rungs.inverse, costs, int(draws))
+        if np.dot(numbers, shares) <= _MOST_NUMBERS:
+            break
+    batches = max(_FEWEST_BATCHES, min(_BATCHES, min(shares) // 4))
+    return ladders.Ladder(*rungs, ladders.rounded_up(shares, batches), chosen, batches)
+
+
 def _units(predicted: dict[str, FloatArray], names: Sequence[str], entries: Sequence[Entry]) -> FloatArray:
     """Natural sizes of the entries, not all zero."""
     units = np.array([unit_of(predicted, entry) for entry in entries])
@@ -114,7 +152,7 @@ def _units(predicted: dict[str, FloatArray], names: Sequence[str], entries: Sequ
 
 
 def _measured(
-    ladder: Ladder,
+    ladder: ladders.Ladder,
     inputs: FloatArray,
     names: Sequence[str],
     predicted: dict[str, FloatArray],

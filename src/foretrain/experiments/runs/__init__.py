@@ -7,7 +7,6 @@
 ``one``        one experiment of it: its numbers, its files, or its error
 ``processes``  tasks in processes of their own
 ``record``     how one experiment ended, and the file that keeps it
-``files``      what a finished experiment leaves in its folder
 ``outcome``    all records together: verdict, tables, picture and dataset
 """
 

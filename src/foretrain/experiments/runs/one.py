@@ -1,4 +1,4 @@
-"""One experiment of a run: its numbers and files, or its error, as a record."""
+"""One experiment of a run: its numbers as an answer and in files, or its error, as a record."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foretrain.experiments import registry
-from foretrain.experiments.experiment import Scale
-from foretrain.experiments.runs.files import write_result
+from foretrain.experiments.experiment import Experiment, Result, Scale
 from foretrain.experiments.runs.record import Record, keep_record
+from foretrain.support.answers import Answer
 from foretrain.support.atomic import new_file
 from foretrain.support.errors import FileError, ForetrainError
 
@@ -51,11 +51,29 @@ def _performed(task: Task, start: float, warned: Sequence[warnings.WarningMessag
     seconds = time.perf_counter() - start
     if task.folder is None:
         return Record.of(task.name, result, seconds, _texts(warned))
-    write_result(task.folder, experiment, task.scale, task.seed, result)
+    # With numpy, which the list of experiments does without.
+    from foretrain.support.answers.folder import write_folder
+
+    write_folder(task.folder, answer_of(experiment, task.scale, task.seed, result), overwrite=True)
     record = Record.of(task.name, result, seconds, _texts(warned))
     keep_record(task.folder, record)
     (task.folder / _TRACE).unlink(missing_ok=True)
     return record
+
+
+def answer_of(experiment: Experiment, scale: Scale, seed: int, result: Result) -> Answer:
+    """The answer of a result with title and source, and in its data scale, seed and verdict."""
+    facts = {"name": experiment.name, "title": experiment.title, "source": experiment.source}
+    run = {"scale": str(scale), "seed": seed}
+    answer = result.answer()
+    table, *pictures = answer.parts
+    return replace(
+        answer,
+        statement=experiment.title,
+        parts=[experiment.source, table, result.verdict, *pictures],
+        data=result.data.assign_attrs(facts | run | {"verdict": result.verdict}),
+        record={**facts, **run, **answer.document()},
+    )
 
 
 def _texts(warned: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
