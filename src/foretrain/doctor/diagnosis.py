@@ -141,7 +141,15 @@ class Diagnosis(Result):
         """Headline, what was looked at, a card for every finding from the worst on, and the plan once it is made."""
         plan = self.__dict__.get("_plan")
         treated = {step.check for step in plan.steps} if plan else set()
-        parts: list[Part] = [self._case()]
+        setup = self.setup
+        batch = "all samples" if setup.batch_size is None else f"{setup.batch_size} samples"
+        chosen = " (chosen by the doctor)" if setup.recipe.chosen else ""
+        state = "" if setup.fresh else " Training has begun."
+        case = (
+            f"{type(setup.model).__name__} with {setup.trained_parameters} parameters on {len(setup.task.x)} "
+            f"samples: {setup.task.loss_name}, {setup.recipe}{chosen}, {batch} in a step.{state}"
+        )
+        parts: list[Part] = [" ".join([case, *setup.notes])]
         parts += [
             finding.answer(check, self.cause_of(check, finding), code=check not in treated)
             for check, finding in self.by_severity()
@@ -186,19 +194,6 @@ class Diagnosis(Result):
         return (
             (check.name, self.examinations[check.name]) for check in CHECKS if check.name in self.examinations
         )
-
-    def _case(self) -> str:
-        """What was looked at."""
-        setup = self.setup
-        batch = "all samples" if setup.batch_size is None else f"{setup.batch_size} samples"
-        chosen = " (chosen by the doctor)" if setup.recipe.chosen else ""
-        state = "" if setup.fresh else " Training has begun."
-        network = f"{type(setup.model).__name__} with {setup.trained_parameters} parameters"
-        text = (
-            f"{network} on {len(setup.task.x)} samples: {setup.task.loss_name}, {setup.recipe}{chosen}, {batch} in a "
-            f"step.{state}"
-        )
-        return " ".join([text, *setup.notes])
 
     def _record(self) -> dict[str, Any]:
         setup = self.setup

@@ -120,22 +120,18 @@ def examined(case: Case, check: Check) -> Examination:
     except (ForetrainError, MemoryError) as error:
         return Examination(skipped=str(error))
     except Exception as error:  # one check that fails on an unusual model must not hide what the others found
-        return _failed(check, error)
-
-
-def _failed(check: Check, error: Exception) -> Examination:
-    """Told as a note and as a warning: what was not looked at must not pass for healthy."""
-    first = (str(error).splitlines() or [""])[0]
-    reason = f"This check failed on this model ({type(error).__name__}: {first})"
-    warn_user(f"{check.name}: {reason}.", RuntimeWarning)
-    note = Finding(
-        Severity.NOTE,
-        f"{reason}, so that this question is open.",
-        f"Not answered: {check.question}",
-        "",
-        "Please report it with the model and this message; the other checks are not concerned.",
-    )
-    return Examination((note,), failed=True)
+        # Told as a note and as a warning: what was not looked at must not pass for healthy.
+        first = (str(error).splitlines() or [""])[0]
+        reason = f"This check failed on this model ({type(error).__name__}: {first})"
+        warn_user(f"{check.name}: {reason}.", RuntimeWarning)
+        note = Finding(
+            Severity.NOTE,
+            f"{reason}, so that this question is open.",
+            f"Not answered: {check.question}",
+            "",
+            "Please report it with the model and this message; the other checks are not concerned.",
+        )
+        return Examination((note,), failed=True)
 
 
 def make_setup(
@@ -151,32 +147,32 @@ def make_setup(
     seed: Seed = 0,
 ) -> Setup:
     """Checked and copied: what is trained, and how."""
-    private, number = private_copy(model), _fixed(seed)
+    private, number = private_copy(model), integer(seed)  # also refuses what is no seed
+    if isinstance(seed, int | np.integer):
+        number = int(seed)
     recipe = _recipe(model, optimizer)
     samples = samples_first(private, gathered(x, y, number))
     task = fitted_task(private, samples, named_loss(loss), output)
     asked = samples.in_a_step if batch_size is None else whole_number("batch_size", batch_size)
     task = summed_over_steps(task, min(asked, max(samples.total, len(task.x))))
     size = asked if asked < len(task.x) else None
-    untrained = _is_fresh(model, optimizer) if fresh is None else bool(fresh)
-    setup = Setup(private, task, recipe, size, number, untrained, samples.notes)
+    if fresh is None:
+        stepped = isinstance(optimizer, torch.optim.Optimizer) and len(optimizer.state) > 0
+        counts = [value for name, value in model.named_buffers() if name.endswith("num_batches_tracked")]
+        fresh = not stepped and not any(int(count) > 0 for count in counts)
+    setup = Setup(private, task, recipe, size, number, bool(fresh), samples.notes)
     setup = replace(setup, notes=(*setup.notes, *shortened_trials(setup)))
     if recipe.chosen:
         return with_chosen_rate(setup)
-    _check_builds(recipe, private)
+    try:
+        recipe.build(private)
+    except (TypeError, ValueError, RuntimeError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"the optimizer {recipe.kind.__name__} cannot be made again for a copy of the model ({first}): give "
+            "an optimizer of torch.optim, or the learning rate of plain descent."
+        ) from error
     return setup
-
-
-def _fixed(seed: Seed) -> int:
-    """One number, so that the same samples are drawn every time."""
-    number = integer(seed)  # also refuses what is no seed
-    return int(seed) if isinstance(seed, int | np.integer) else number
-
-
-def _is_fresh(model: nn.Module, optimizer: torch.optim.Optimizer | float | None) -> bool:
-    stepped = isinstance(optimizer, torch.optim.Optimizer) and len(optimizer.state) > 0
-    counts = [value for name, value in model.named_buffers() if name.endswith("num_batches_tracked")]
-    return not stepped and not any(int(count) > 0 for count in counts)
 
 
 def _recipe(model: nn.Module, optimizer: torch.optim.Optimizer | float | None) -> Recipe:
@@ -190,17 +186,6 @@ def _recipe(model: nn.Module, optimizer: torch.optim.Optimizer | float | None) -
     raise InputError(
         f"`optimizer` is {optimizer!r}: give a torch optimizer, or a positive learning rate of plain descent."
     )
-
-
-def _check_builds(recipe: Recipe, model: nn.Module) -> None:
-    try:
-        recipe.build(model)
-    except (TypeError, ValueError, RuntimeError) as error:
-        first = (str(error).splitlines() or [""])[0]
-        raise InputError(
-            f"the optimizer {recipe.kind.__name__} cannot be made again for a copy of the model ({first}): give "
-            "an optimizer of torch.optim, or the learning rate of plain descent."
-        ) from error
 
 
 def chosen_checks(names: Iterable[str] | str | None) -> tuple[Check, ...]:

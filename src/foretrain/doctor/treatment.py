@@ -37,9 +37,8 @@ class Plan(Result):
     steps: tuple[Step, ...]
     treated: Setup
     asked: tuple[str, ...] = ()  # names of the checks that were made
-    seen: Mapping[str, Examination] = field(
-        default_factory=dict
-    )  # what was looked at after the last treatment
+    # What was looked at after the last treatment.
+    seen: Mapping[str, Examination] = field(default_factory=dict)
 
     @cached_property
     def _looked(self) -> tuple[Case, dict[str, Examination]]:

@@ -81,9 +81,8 @@ class Verification(Result):
     curves: Mapping[str, Curve]
     loss_name: str
     samples: int  # over which the loss is recorded
-    stopped: str = (
-        ""  # why training ended before the steps that were asked for, or took fewer samples in each
-    )
+    # Why training ended before the steps that were asked for, or took fewer samples in each.
+    stopped: str = ""
     unseen: bool = False  # whether these samples were held out of the training
 
     @property
@@ -224,22 +223,19 @@ def verify(plan: Plan, steps: int = 200, *, seconds: float = 60.0) -> Verificati
     if plan.steps:
         runs["treated"] = _Run(plan.treated, units, parts)
     with suited_threads(plan.given):
-        size, cut = _batch_size(plan.given, len(runs["given"].task.x), steps, seconds)
+        # As given, or so few samples in a step that some steps of both networks fit into the time.
+        total, cut, size = len(runs["given"].task.x), "", plan.given.batch_size
+        asked = min(size or total, total)
+        passes = 2 * STEP_PASSES * min(steps, _LEAST_STEPS)
+        most = affordable_samples(plan.given, asked, passes, seconds * _SPEED)
+        if most != asked:
+            size = most
+            cut = f"with {size} samples in a step instead of {asked}, because steps of this model are long"
         stopped = _train(list(runs.values()), plan.given, size, steps, seconds)
     curves = {name: run.curve() for name, run in runs.items()}
     count = len(runs["given"].judged)
     told = "; ".join(reason for reason in (cut, stopped) if reason)
     return Verification(plan, curves, plan.given.task.loss_name, count, told, unseen)
-
-
-def _batch_size(given: Setup, total: int, steps: int, seconds: float) -> tuple[int | None, str]:
-    """As given, or so few samples in a step that some steps of both networks fit into the time, and why."""
-    asked = min(given.batch_size or total, total)
-    passes = 2 * STEP_PASSES * min(steps, _LEAST_STEPS)
-    size = affordable_samples(given, asked, passes, seconds * _SPEED)
-    if size == asked:
-        return given.batch_size, ""
-    return size, f"with {size} samples in a step instead of {asked}, because steps of this model are long"
 
 
 def _train(runs: list[_Run], given: Setup, size: int | None, steps: int, seconds: float) -> str:

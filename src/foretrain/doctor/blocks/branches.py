@@ -52,10 +52,8 @@ class Branch:
 def branches_of(model: nn.Module, x: Tensor) -> list[Branch]:
     """In the order of their sums, those whose last weights are trained."""
     watch = _Watch(model)
-    with (
-        torch.enable_grad(),
-        watch,
-    ):  # without gradients some layers of torch take shortcuts that cannot be seen
+    # Without gradients some layers of torch take shortcuts that cannot be seen.
+    with torch.enable_grad(), watch:
         model(x)
     return watch.found
 

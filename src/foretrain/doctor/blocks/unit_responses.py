@@ -123,19 +123,16 @@ def _pair(name: str, module: nn.Module, v: Tensor, u: Tensor) -> Response | None
     if u.numel() == v.numel():
         answers = units_last(module, u.detach().reshape(v.shape))
         steepest = slope.abs().max().clamp_min(_STEEPEST)
-        slopes = units_last(module, slope / steepest) if _elementwise(v, u, slope) else None
+        # Every number of u may depend on its own number of v, as behind an activation and not behind a softmax.
+        probe = torch.randn(u.shape, generator=torch.Generator().manual_seed(0)).to(u)
+        (answer,) = torch.autograd.grad(u, v, probe, retain_graph=True)
+        missed = (answer - slope * probe.reshape(v.shape)).abs().max()
+        elementwise = bool(missed <= _ELEMENTWISE * answer.abs().max().clamp_min(1e-30))
+        slopes = units_last(module, slope / steepest) if elementwise else None
         return Response(name, before, answers, slopes)
     if isinstance(module, _CHANNELS_FIRST) and u.shape[1] == v.shape[1]:
         return Response(name, before, units_last(module, u.detach()), None)
     return None
-
-
-def _elementwise(v: Tensor, u: Tensor, slope: Tensor) -> bool:
-    """Whether every number of u depends on its own number of v, as behind an activation and not behind a softmax."""
-    probe = torch.randn(u.shape, generator=torch.Generator().manual_seed(0)).to(u)
-    (answer,) = torch.autograd.grad(u, v, probe, retain_graph=True)
-    expected = slope * probe.reshape(v.shape)
-    return bool((answer - expected).abs().max() <= _ELEMENTWISE * answer.abs().max().clamp_min(1e-30))
 
 
 def _range(values: Tensor) -> Tensor:

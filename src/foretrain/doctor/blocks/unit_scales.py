@@ -31,22 +31,19 @@ def unit_factors(model: nn.Module, x: Tensor) -> dict[str, float]:
     factors: dict[str, float] = {}
     with torch.no_grad():
         for number, block in enumerate(blocks):
-            weight = _last_weight(block.module)
-            if weight is None or names[id(weight)] in factors:
+            module = block.module
+            weights = [p for p in module.parameters() if p.ndim >= 2 and p.requires_grad]
+            if has_normalisation(module) or any(isinstance(part, _UNTOUCHED) for part in module.modules()):
                 continue
+            if not weights or names[id(weights[-1])] in factors:
+                continue
+            weight = weights[-1]
             factor = _factor(private, x, block, weight, len(blocks))
             if number == len(blocks) - 1:
                 factor = min(factor, 1.0)
             factors[names[id(weight)]] = float(f"{factor:.6g}")
             weight.mul_(factors[names[id(weight)]])
     return factors
-
-
-def _last_weight(module: nn.Module) -> nn.Parameter | None:
-    if has_normalisation(module) or any(isinstance(part, _UNTOUCHED) for part in module.modules()):
-        return None
-    weights = [p for p in module.parameters() if p.ndim >= 2 and p.requires_grad]
-    return weights[-1] if weights else None
 
 
 def _factor(model: nn.Module, x: Tensor, block: Block, weight: Tensor, blocks: int) -> float:

@@ -44,7 +44,11 @@ def check(case: Case) -> Examination:
     fluctuation = _fluctuation(chain)
     scatter = float(fluctuation.max())
     sums = np.concatenate([[0.0], np.cumsum([1 / width for width in chain.widths[1:-1]])])
-    inverse, best = float(sums[-1]), _best(chain)
+    inverse = float(sums[-1])
+    try:
+        best = optimal_aspect_ratio(chain.activation, n_out=chain.widths[-1])
+    except ForetrainError:  # no critical point, or a half-stable one
+        best = None
     worst = max(scatter, inverse)
     severity = Severity.WARNING if worst > _WARNING else Severity.NOTE if worst > _NOTE else Severity.GOOD
     finding = Finding(
@@ -111,13 +115,6 @@ def _evidence(chain: MlpChain, fluctuation: Array, inverse: float, best: float |
         f"{widths} at the measured C_b and C_W. Depth over width is {chain.mlp.depth_to_width:.3g} "
         f"(sum of 1/n {inverse:.3g}){optimum}."
     )
-
-
-def _best(chain: MlpChain) -> float | None:
-    try:
-        return optimal_aspect_ratio(chain.activation, n_out=chain.widths[-1])
-    except ForetrainError:  # no critical point, or a half-stable one
-        return None
 
 
 def _advice(chain: MlpChain, worst: float) -> str:

@@ -52,9 +52,18 @@ def check(case: Case) -> Examination:
         "closed": ("layer", [one.closed for one in found]),
     }
     notes = {"units": "shares of one; units: a number"}
-    return Examination(
-        tuple(faults) or (_good(found),), labelled(data, notes, layer=[one.name for one in found])
-    )
+    if not faults:
+        dead, closed = max(_share(one.silent) for one in found), max(one.closed for one in found)
+        good = Finding(
+            Severity.GOOD,
+            f"Units answer to the data in all {len(found)} layers.",
+            f"At most {dead:.0%} of a layer's units give the same for all samples, about as many as are always on; "
+            f"at most {closed:.0%} of a layer is saturated.",
+            _SOURCE,
+            numbers={"dead": dead, "closed": closed},
+        )
+        faults = [good]
+    return Examination(tuple(faults), labelled(data, notes, layer=[one.name for one in found]))
 
 
 def _share(units: Tensor) -> float:
@@ -113,18 +122,6 @@ def _saturated(case: Case, found: list[Response]) -> Finding | None:
         _treatment("saturated layers rescaled", mendable, _shrink),
         {"closed": worst.closed},
         tuple(layers),
-    )
-
-
-def _good(found: list[Response]) -> Finding:
-    dead, closed = max(_share(one.silent) for one in found), max(one.closed for one in found)
-    return Finding(
-        Severity.GOOD,
-        f"Units answer to the data in all {len(found)} layers.",
-        f"At most {dead:.0%} of a layer's units give the same for all samples, about as many as are always on; at "
-        f"most {closed:.0%} of a layer is saturated.",
-        _SOURCE,
-        numbers={"dead": dead, "closed": closed},
     )
 
 

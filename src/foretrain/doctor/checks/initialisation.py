@@ -40,14 +40,11 @@ _FALL_NOTE = 0.1
 # Growth makes the first layers set the stable learning rate: from a factor of 100 the loss hardly falls. Below, such
 # networks learn the given samples, but by heart; how much that costs is tried on samples held out.
 _GROWTH_TRIED, _GROWTH_WARNING, _GROWTH_CRITICAL = 4.0, 10.0, 100.0
-_UNSEEN, _UNSEEN_BELOW = (
-    0.8,
-    0.7,
-)  # of the loss on samples held out, left by critical weights; for little growth
+# Of the loss on samples held out, left by critical weights; for little growth.
+_UNSEEN, _UNSEEN_BELOW = 0.8, 0.7
 _SLOWER = 0.5  # of the loss on the trained samples, left by critical weights
-_OUTPUT_WARNING = (
-    30.0  # outputs of this size, for inputs of size one, must be unlearned before anything is learned
-)
+# Outputs of this size, for inputs of size one, must be unlearned before anything is learned.
+_OUTPUT_WARNING = 30.0
 _SOURCE = "Roberts & Yaida (5.55), (5.56), (9.93)"
 
 
@@ -78,7 +75,11 @@ def _signals_finding(
     # The milder of both: what only the theory sees is no harm, what only this draw shows is no matter of C_b and C_W.
     fall = max(float(np.sqrt(one.distance_ratio * one.gradient_ratio)) for one in told)
     growth = min(max(one.distance_ratio, one.gradient_ratio) for one in told)
-    severity = _severity(fall, growth)
+    severity = Severity.NOTE if fall < _FALL_NOTE else Severity.GOOD
+    if fall < _FALL_CRITICAL or growth > _GROWTH_CRITICAL:
+        severity = Severity.CRITICAL
+    elif fall < _FALL_WARNING or growth > _GROWTH_WARNING:
+        severity = Severity.WARNING
     numbers = {
         "fall": fall,
         "growth": growth,
@@ -126,14 +127,6 @@ def _held_out(case: Case, growth: float, wanted: Wanted) -> tuple[HeldOut, HeldO
     return held_out(setup), held_out(treatment.apply(setup))
 
 
-def _severity(fall: float, growth: float) -> Severity:
-    if fall < _FALL_CRITICAL or growth > _GROWTH_CRITICAL:
-        return Severity.CRITICAL
-    if fall < _FALL_WARNING or growth > _GROWTH_WARNING:
-        return Severity.WARNING
-    return Severity.NOTE if fall < _FALL_NOTE else Severity.GOOD
-
-
 def _title(chain: MlpChain, measured: Signals, grows: bool) -> str:
     layers = f"the {chain.depth - 1} hidden {chain.activation.label} layers"
     if not measured.distance[-1] > 0:
@@ -167,22 +160,20 @@ def _evidence(chain: MlpChain, measured: Signals, predicted: Kernels | None, wan
         if predicted is None
         else f" (theory: {predicted.signals.distance_ratio:.2g} and {predicted.signals.gradient_ratio:.2g})"
     )
+    label, found = chain.activation.label, wanted.critical
+    if found is None or found.point is None:
+        reason = "" if found is None else f" ({found.reason})"
+        critical = f"{label} has no critical initialisation{reason}"
+    else:
+        where = "at any kernel" if found.K_star is None else f"at K* = {found.K_star:.3g}"
+        critical = f"{label} is critical at C_W = {found.C_W:.4g} and C_b = {found.C_b:.3g}, {where}"
     inner = slice(1, -1) if chain.depth > 2 else slice(None)
     return (
         f"From the first to the last hidden layer the distance between inputs is multiplied by "
         f"{measured.distance_ratio:.2g} and, backwards, a gradient by {measured.gradient_ratio:.2g}{theory}, over "
         f"{len(chain.inputs)} samples. The layers have C_W = {_span(chain.C_W[inner])} and C_b = "
-        f"{_span(chain.C_b[inner])}; {_critical_words(chain, wanted)}."
+        f"{_span(chain.C_b[inner])}; {critical}."
     )
-
-
-def _critical_words(chain: MlpChain, wanted: Wanted) -> str:
-    label, found = chain.activation.label, wanted.critical
-    if found is None or found.point is None:
-        reason = "" if found is None else f" ({found.reason})"
-        return f"{label} has no critical initialisation{reason}"
-    where = "at any kernel" if found.K_star is None else f"at K* = {found.K_star:.3g}"
-    return f"{label} is critical at C_W = {found.C_W:.4g} and C_b = {found.C_b:.3g}, {where}"
 
 
 def _advice(chain: MlpChain, wanted: Wanted) -> str:

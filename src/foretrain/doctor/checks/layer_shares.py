@@ -31,12 +31,10 @@ Array = NDArray[np.float64]
 _SOURCE = "Roberts & Yaida, section 9.4 (equivalence principle) and (9.28)"
 _ENTRIES, _SAMPLES = 512, 48  # samples x outputs that the traces are taken over
 _STARVED = 1e-3  # of an equal share: where a small rate is why
-_VANISHING = (
-    1e-4  # where the network is; usual initialisations of up to eight layers of relu, tanh, gelu stay above
-)
-_DOMINANT = (
-    0.99  # of all weights: one layer learns for all, which is common at the end of networks, and trains
-)
+# Where the network is why; usual initialisations of up to eight layers of relu, tanh, gelu stay above.
+_VANISHING = 1e-4
+# Of all weights: one layer learns for all, which is common at the end of networks, and trains.
+_DOMINANT = 0.99
 _BOUND = 1e4  # of the factors on rates that make shares equal
 _SHARE = 0.5  # of the largest stable rate
 

@@ -207,6 +207,13 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
     if case.recipe.is_adaptive and small.epsilon > _TINY:
         title = f"Plain descent would wait for {counted(wait)} steps here; {case.recipe.kind.__name__} waits less."
         return Finding(Severity.NOTE, title, evidence, _SOURCE, numbers=numbers)
+    return _waiting(case, small, given, numbers, evidence)
+
+
+def _waiting(
+    case: Case, small: Bottleneck, given: _Wait, numbers: dict[str, float], evidence: str
+) -> Finding:
+    wait = numbers["predicted_steps"]
     # What is not followed to its end is told as such: measured, a lower bound, or extrapolated.
     amount, extrapolated = counted(wait), not given.left and wait > given.length
     about = "" if amount.startswith("more") else "about " if given.left or extrapolated else "more than "
@@ -220,7 +227,7 @@ def _judged(case: Case, small: Bottleneck, given: _Wait, after: _Wait | None, le
         evidence,
         _SOURCE,
         "Multiply the small weights so that they reach their natural scale: the wait becomes "
-        f"{counted(gain)} times shorter.",
+        f"{counted(numbers['gain'])} times shorter.",
         scaling_code(factors),
         Treatment("rescale small layers", lambda setup: setup.rescaled(factors)),
         numbers,

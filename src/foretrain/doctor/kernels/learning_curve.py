@@ -143,7 +143,11 @@ def learning_curve(case: Case, steps: int = 200) -> LearningCurve:
                 errors.append(linear.errors(task, case.recipe))
     output_error, wrong, speed = np.array(errors).T
     speed_error = _summed(looks, wrong) / np.maximum(_summed(looks, speed), np.finfo(float).tiny)
-    trusted = _trusted(looks, np.maximum(output_error, speed_error), steps)
+    # The last step that was looked at before an error passes the bound; all of them if it does not.
+    wrong_at = np.flatnonzero(~(np.maximum(output_error, speed_error) <= TRUSTED))
+    trusted = steps
+    if len(wrong_at):
+        trusted = int(looks[wrong_at[0] - 1]) if wrong_at[0] else 0
     return LearningCurve(
         np.arange(steps + 1), predicted, measured, looks, output_error, speed_error, trusted, len(task.x)
     )
@@ -163,14 +167,6 @@ def _losses(model: nn.Module, recipe: Recipe, task: Task, steps: int) -> Iterato
         yield value if np.isfinite(value) else float("inf")
         if np.isfinite(value):
             descend(optimizer, model, task)
-
-
-def _trusted(looks: NDArray[np.int64], error: Array, steps: int) -> int:
-    """The last step that was looked at before the error passes the bound; all of them if it does not."""
-    wrong = np.flatnonzero(~(error <= TRUSTED))
-    if not len(wrong):
-        return steps
-    return int(looks[wrong[0] - 1]) if wrong[0] else 0
 
 
 class _Linearised(nn.Module):

@@ -203,22 +203,20 @@ def _common_activation(fields: Chain, called: list[nn.Module]) -> Activation:
     """The one function between all layers; a chain of a single layer has none, which is linear."""
     if fields.depth == 1:
         return find_activation("linear")
-    pairs = [_values(fields, number) for number in range(1, fields.depth)]
+    # Arguments of order one and what the model's own code makes of them: the signals may be too small to tell.
+    pairs = list[tuple[Array, Array]]()
+    for number in range(1, fields.depth):
+        like = fields.v(number)
+        z = torch.linspace(-_REACH, _REACH, like.numel()).to(like).reshape(like.shape)
+        with torch.no_grad():
+            s = fields.activate(number, z)
+        pairs.append((z.double().cpu().numpy().ravel(), s.double().cpu().numpy().ravel()))
     for candidate in _candidates(*pairs[0], called):
-        if all(_gives(candidate, z, s) for z, s in pairs):
+        if all(_gives(candidate, *pair) for pair in pairs):
             return candidate
     raise NotSupportedError(
         "the functions between the linear layers differ or are not known, so they share no critical initialisation."
     )
-
-
-def _values(fields: Chain, number: int) -> tuple[Array, Array]:
-    """Arguments of order one and what the model's own code makes of them: the signals may be too small to tell."""
-    like = fields.v(number)
-    z = torch.linspace(-_REACH, _REACH, like.numel()).to(like).reshape(like.shape)
-    with torch.no_grad():
-        s = fields.activate(number, z)
-    return z.double().cpu().numpy().ravel(), s.double().cpu().numpy().ravel()
 
 
 def _candidates(z: Array, s: Array, called: list[nn.Module]) -> Iterator[Activation]:

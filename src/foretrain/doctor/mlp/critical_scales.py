@@ -56,12 +56,8 @@ def find_wanted(chain: MlpChain, fresh: bool) -> Wanted:
     act = chain.activation
     try:
         found = criticality(act)
-    except (
-        ForetrainError,
-        ArithmeticError,
-        ValueError,
-    ):  # a function of the user's own that no rule resolves
-        found = None
+    except (ForetrainError, ArithmeticError, ValueError):
+        found = None  # a function of the user's own that no rule resolves
     point = None if found is None else found.point
     centred = point is None and chain.has_bias
     C_b = point.C_b if point is not None and chain.has_bias else 0.0

@@ -64,21 +64,17 @@ def measure(chain: MlpChain, seed: Seed) -> Signals:
     fields = chain.fields
     hidden = [fields.u(number).double() for number in range(1, fields.depth)]
     distances = [2 * float(one.var(0).mean()) if len(one) > 1 else 0.0 for one in hidden]
-    return Signals(np.array(distances), _gradients(chain, seed))
-
-
-def _gradients(chain: MlpChain, seed: Seed) -> Array:
-    fields, source = chain.fields, torch_generator(seed)
     if fields.depth < 2:
-        return np.empty(0)
+        return Signals(np.array(distances), np.empty(0))
     last = fields.u(fields.depth - 1).double()
+    source = torch_generator(seed)
     delta = torch.randn(_PROBES, *last.shape, generator=source, dtype=torch.float64).to(last.device)
     delta /= delta.square().sum(-1).mean().sqrt()
-    found = [1.0]
+    gradients = [1.0]
     for number in range(fields.depth - 1, 1, -1):
         delta = (delta * fields.a(number).double()) @ fields.layer(number).weight.double()
-        found.append(float(delta.square().sum(-1).mean()))
-    return np.array(found[::-1])
+        gradients.append(float(delta.square().sum(-1).mean()))
+    return Signals(np.array(distances), np.array(gradients[::-1]))
 
 
 def predict(mlp: MLP, inputs: Array) -> Kernels:

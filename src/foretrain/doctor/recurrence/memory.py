@@ -108,7 +108,10 @@ def measure_memory(seen: Pass, task: Task) -> Memory:
         raise NotSupportedError(
             "the target is the same for all samples: nothing of the inputs has to be remembered."
         )
-    times = _loud(energy)
+    # Some of the times at which targets differ between samples, evenly.
+    heard = np.flatnonzero(energy > _NEGLIGIBLE * energy.max())
+    places = np.unique(np.linspace(0, len(heard) - 1, min(_TIMES, len(heard))).round().astype(np.intp))
+    times = heard[places]
     held, told = _held(seen, targets, times)
     if not told.any():
         raise NotSupportedError(
@@ -147,13 +150,6 @@ def target_by_step(seen: Pass, task: Task) -> Array:
     if over_time and y.shape[:2] == outputs.shape[:2]:
         return values.flatten(2).numpy() if y.ndim > 2 else values[..., None].numpy()
     return values.flatten(1)[:, None].numpy()
-
-
-def _loud(energy: Array) -> NDArray[np.intp]:
-    """Some of the times at which targets differ between samples, evenly."""
-    heard = np.flatnonzero(energy > _NEGLIGIBLE * energy.max())
-    places = np.unique(np.linspace(0, len(heard) - 1, min(_TIMES, len(heard))).round().astype(np.intp))
-    return np.asarray(heard[places])
 
 
 def _readers(seen: Pass, times: int) -> Array:

@@ -20,7 +20,8 @@ from foretrain.doctor.trials.stability import edge, loss_curvature
 from foretrain.empirical.global_ntk import GlobalNTK, global_ntk
 from foretrain.empirical.global_ntk.reduced_views import reduced_view
 from foretrain.empirical.global_ntk.summary import members_of
-from foretrain.empirical.target_modes import TargetModes, target_modes
+from foretrain.empirical.target_modes import target_modes
+from foretrain.support.answers import labelled
 from foretrain.support.errors import ForetrainError
 
 if TYPE_CHECKING:
@@ -76,17 +77,18 @@ class Modes:
 
 def measure_ranks(case: Case, seen: Pass) -> Ranks:
     """From products with random vectors, on a few samples."""
-    import xarray
-
     samples = max(2, _PLACES // seen.steps)
     try:
         kernel = _kernel(case, seen, samples)
         temporal, spatial = (
             reduced_view(kernel, kind, accuracy=_ACCURACY, seed=0) for kind in ("temporal", "spatial")
         )
-        cosine = _core_cosine(kernel)
+        try:
+            cosine = float(kernel.cosine(kernel.concatenated_core, accuracy=_ACCURACY, seed=0).value)
+        except ForetrainError:
+            cosine = math.nan
     except (ForetrainError, MemoryError, RuntimeError):  # layers that the operators do not take
-        return Ranks({}, xarray.Dataset())
+        return Ranks({}, labelled({}))
     matrix = temporal.matrix.double().cpu().numpy()
     steps = seen.steps
     blocks = (
@@ -100,11 +102,11 @@ def measure_ranks(case: Case, seen: Pass) -> Ranks:
         "core_cosine": cosine,
     }
     variables = {
-        "temporal_gram": (("step", "step_2"), blocks),
+        "temporal_gram": ("step step_2", blocks),
         "changed_states": ("step", np.diag(blocks)),
         "temporal_share": ("eigenmode", values / np.trace(matrix)),
     }
-    return Ranks(numbers, xarray.Dataset(variables, {"eigenmode": np.arange(1, len(values) + 1)}))
+    return Ranks(numbers, labelled(variables, counted=["eigenmode"]))
 
 
 def _kernel(case: Case, seen: Pass, samples: int) -> GlobalNTK:
@@ -116,13 +118,6 @@ def _kernel(case: Case, seen: Pass, samples: int) -> GlobalNTK:
     return next((part for name, part in members.items() if name.startswith("hidden")), whole)
 
 
-def _core_cosine(kernel: GlobalNTK) -> float:
-    try:
-        return float(kernel.cosine(kernel.concatenated_core, accuracy=_ACCURACY, seed=0).value)
-    except ForetrainError:
-        return math.nan
-
-
 def measure_modes(case: Case, seen: Pass) -> Modes:
     """Half-times ln 2 / <H m, Theta m> with rates inside Theta and the loss's curvature H, for modes m of targets."""
     import xarray
@@ -132,7 +127,12 @@ def measure_modes(case: Case, seen: Pass) -> Modes:
     if not y.is_floating_point() or y.shape[1:] != shape[1:] or not bool((y != 0).any()):
         return Modes(xarray.Dataset())
     found = target_modes(y.detach().double().cpu().reshape(-1, shape[-1]).numpy(), _MODES)
-    rates = _rates(case)
+    if case.recipe.is_descent:
+        faster = 1 / (1 - case.recipe.momentum)
+        rates = {name: rate * faster for name, rate in case.recipe.rates.items()}
+    else:  # half the largest stable rate of descent
+        trial = case.setup.with_recipe(descent(case.setup.model, 1.0))
+        rates = dict.fromkeys(case.recipe.rates, edge(Case(trial)).start)
     times = []
     with Tangent(case.model, task.x, rates) as tangent:
         curvature = loss_curvature(task, tangent.outputs.detach())
@@ -143,24 +143,8 @@ def measure_modes(case: Case, seen: Pass) -> Modes:
                 rates[name] * float((a * b).sum()) for name, a, b in zip(tangent.weights, pulled, bent)
             )
             times.append(math.log(2) / speed if speed > 0 else math.inf)
-    return Modes(_courses(found, y, seen.steps, times), np.array(times))
-
-
-def _courses(found: TargetModes, y: torch.Tensor, steps: int, times: list[float]) -> xarray.Dataset:
-    """Where in time the modes live."""
-    import xarray
-
     variables: dict[str, Any] = {"half_time": ("mode", times, {"units": "steps"})}
-    if y.ndim == 3 and y.shape[1] == steps:
-        size = np.sqrt(np.square(found.left.reshape(len(times), len(y), steps)).sum(1))
+    if y.ndim == 3 and y.shape[1] == seen.steps:  # where in time the modes live
+        size = np.sqrt(np.square(found.left.reshape(len(times), len(y), seen.steps)).sum(1))
         variables["mode_course"] = (("mode", "step"), size)
-    return xarray.Dataset(variables, {"mode": np.arange(1, len(times) + 1)})
-
-
-def _rates(case: Case) -> dict[str, float]:
-    """Of descent as given, or at half its largest stable rate where another optimizer was."""
-    if case.recipe.is_descent:
-        faster = 1 / (1 - case.recipe.momentum)
-        return {name: rate * faster for name, rate in case.recipe.rates.items()}
-    trial = case.setup.with_recipe(descent(case.setup.model, 1.0))
-    return dict.fromkeys(case.recipe.rates, edge(Case(trial)).start)
+    return Modes(xarray.Dataset(variables, {"mode": np.arange(1, len(times) + 1)}), np.array(times))

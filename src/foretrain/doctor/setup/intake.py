@@ -159,11 +159,22 @@ def fitted_task(model: nn.Module, samples: Samples, loss: Loss | None, output: O
     inputs = _taken(trial, inputs, like)
     with torch.no_grad():
         outputs = trial(inputs[:2])
-    _check_outputs(outputs, inputs[:2])
+    if not outputs.is_floating_point():
+        raise InputError(
+            f"the model returns {outputs.dtype}: let it return real numbers, before any argmax or rounding."
+        )
+    if not outputs.ndim or len(outputs) != len(inputs[:2]):
+        raise InputError(
+            f"the model returns shape {tuple(outputs.shape)} for {len(inputs[:2])} samples: "
+            "let it return one entry for each sample, along the first axis."
+        )
     wants_classes = (
         loss is None or loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)
     )
-    if wants_classes and _classes_last(outputs, samples.y):
+    # Labels may fit outputs of shape (samples, positions, classes), as language models return them.
+    shape, labels = outputs.shape, samples.y
+    last = not labels.is_floating_point() and outputs.ndim >= 3
+    if wants_classes and last and labels.shape[1:] == shape[1:-1] and labels.shape[1:] != shape[2:]:
         choice = replace(choice, classes_last=True)
         choose_output(trial, choice)
     choose_output(model, choice)
@@ -208,25 +219,6 @@ def _taken(model: nn.Module, inputs: Tensor, like: Tensor) -> Tensor:
         f"the model does not take x of shape {tuple(inputs.shape)} ({_first_line(failure)}): "
         "check the data or the model."
     ) from failure
-
-
-def _check_outputs(outputs: Tensor, inputs: Tensor) -> None:
-    if not outputs.is_floating_point():
-        raise InputError(
-            f"the model returns {outputs.dtype}: let it return real numbers, before any argmax or rounding."
-        )
-    if not outputs.ndim or len(outputs) != len(inputs):
-        raise InputError(
-            f"the model returns shape {tuple(outputs.shape)} for {len(inputs)} samples: "
-            "let it return one entry for each sample, along the first axis."
-        )
-
-
-def _classes_last(outputs: Tensor, y: Tensor) -> bool:
-    """Whether labels fit outputs of shape (samples, positions, classes), as language models return them."""
-    if y.is_floating_point() or outputs.ndim < 3:
-        return False
-    return y.shape[1:] == outputs.shape[1:-1] and y.shape[1:] != outputs.shape[2:]
 
 
 def _first_line(error: BaseException) -> str:

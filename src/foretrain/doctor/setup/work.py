@@ -22,9 +22,7 @@ from foretrain.doctor.setup.case import Setup
 
 STEP_PASSES = 3  # passes forwards that one step of training is worth
 _FEWEST = 16  # samples
-_WORTH = (
-    1e8  # multiplications of one layer in a step, from which on threads pay: some milliseconds of one core
-)
+_WORTH = 1e8  # multiplications of one layer in a step, from which on threads pay: milliseconds of one core
 _STEP_SAMPLES = 128  # in a step, where all data are taken
 
 
@@ -52,7 +50,10 @@ def count_work(model: nn.Module, x: Tensor) -> Work:
         weights = [weight for weight in module.parameters(recurse=False) if weight.ndim >= 2]
         if isinstance(module, nn.RNNBase):
             calls.append(len(x) * max(weight.numel() for weight in weights))
-            total.append(_steps(given, x) * sum(weight.numel() for weight in weights))
+            values = given[0] if given else x
+            # Samples times steps in time of what a recurrent layer is given.
+            rows = values.numel() // values.shape[-1] if isinstance(values, Tensor) else len(x)
+            total.append(rows * sum(weight.numel() for weight in weights))
         elif isinstance(result, Tensor) and not isinstance(module, nn.Embedding):
             own = [result.numel() * weight[0].numel() for weight in weights]
             calls.extend(own)
@@ -70,12 +71,6 @@ def affordable_samples(setup: Setup, wanted: int, passes: float, work: float) ->
     """As many of the wanted samples as so many passes forwards of all of them may take, but some in any case."""
     each = max(1.0, passes * work_of(setup).total)
     return min(wanted, max(_FEWEST, int(work / each)))
-
-
-def _steps(given: tuple[Any, ...], x: Tensor) -> int:
-    """Samples times steps in time of what a recurrent layer is given."""
-    values = given[0] if given else x
-    return values.numel() // values.shape[-1] if isinstance(values, Tensor) else len(x)
 
 
 @contextmanager

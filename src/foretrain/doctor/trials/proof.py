@@ -50,7 +50,17 @@ def _proved(case: Case, finding: Finding) -> Finding:
         if _helps(suited, given):
             return _with_rate(finding, cure, treated, factor)
         tried = min(tried, suited, key=_reached)
-    return _withheld(finding, cure, given, tried)
+    reached = _reached(tried)
+    told = f"{reached:.3g}" if np.isfinite(reached) else "no number at all"
+    return replace(
+        finding,
+        severity=Severity.NOTE,
+        evidence=f"{finding.evidence.rstrip('.')}. Tried: in {given.steps} steps the loss reached "
+        f"{_reached(given):.3g} as it is, and {told} with the cure ({cure.name}).",
+        advice="Leave it as it is: this network learns no better with the cure.",
+        code="",
+        treatment=None,
+    )
 
 
 def _helps(tried: Trial, given: Trial) -> bool:
@@ -78,20 +88,6 @@ def _with_rate(finding: Finding, cure: Treatment, treated: Setup, factor: float)
         advice=f"{finding.advice.rstrip('.')}; the learning rate that suits it then is {rate:.2g}.",
         code=f"{finding.code}\n{rate_code(factor)}" if finding.code else "",
         treatment=Treatment(f"{cure.name}, learning rate x {factor:.3g}", apply),
-    )
-
-
-def _withheld(finding: Finding, cure: Treatment, given: Trial, tried: Trial) -> Finding:
-    reached = _reached(tried)
-    told = f"{reached:.3g}" if np.isfinite(reached) else "no number at all"
-    return replace(
-        finding,
-        severity=Severity.NOTE,
-        evidence=f"{finding.evidence.rstrip('.')}. Tried: in {given.steps} steps the loss reached "
-        f"{_reached(given):.3g} as it is, and {told} with the cure ({cure.name}).",
-        advice="Leave it as it is: this network learns no better with the cure.",
-        code="",
-        treatment=None,
     )
 
 

@@ -229,7 +229,10 @@ def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor) -> tu
         image = product(vector)
         diagonal.append(float(vector @ image))
         image.sub_(vector, alpha=diagonal[-1]).sub_(before, alpha=beside[-1] if beside else 0.0)
-        size = _norm(image)
+        size = float(image.norm())
+        if not math.isfinite(size):  # squares leave the range of numbers behind many layers of large weights
+            largest = float(image.abs().max())
+            size = largest * float((image / largest).norm())
         matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
         values, vectors = np.linalg.eigh(matrix)
         top = float(values[-1])
@@ -238,12 +241,3 @@ def largest_eigenvalue(product: Callable[[Tensor], Tensor], start: Tensor) -> tu
         beside.append(size)
         before, vector = vector, image.div_(size)
     return max(top, 0.0), len(diagonal)
-
-
-def _norm(vector: Tensor) -> float:
-    """Also where squares leave the range of numbers, as they do behind many layers of large weights."""
-    found = float(vector.norm())
-    if math.isfinite(found):
-        return found
-    largest = float(vector.abs().max())
-    return largest * float((vector / largest).norm())

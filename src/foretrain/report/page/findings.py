@@ -16,14 +16,28 @@ def verdict(patient: Patient, link: str = "") -> Markup:
     """The worst finding in one sentence, or a clean bill; a link where it stands on top of the page."""
     found = patient.diagnosis.findings
     worst = found[0].severity if found else Severity.NOTE
-    sentence = found[0].title if found and worst <= Severity.WARNING else _clean_bill(patient)
+    examinations = patient.diagnosis.examinations.values()
+    examined = sum(not (one.skipped or one.failed) for one in examinations)
+    sentence = f"A clean bill of health: none of {examined} checks found anything that holds learning back."
+    if found and worst <= Severity.WARNING:
+        sentence = found[0].title
+    elif not examined:
+        sentence = "Nothing could be examined: every check was skipped, for the reasons given below."
+    number = Counter(finding.severity for finding in found)
+    counts = [
+        f"{number[one]} {one.word}{'s' if one in (Severity.WARNING, Severity.NOTE) and number[one] > 1 else ''}"
+        for one in Severity
+        if number[one]
+    ]
+    skipped = sum(bool(one.skipped) for one in examinations)
+    counts += [f"{skipped} skipped"] if skipped else []
     tone = Severity.GOOD if worst is Severity.NOTE and found else worst  # notes hold nothing back
     return element(
         "a" if link else "div",
         element("span", patient.name, class_="counts") if link else None,
         element("div", badge(tone.word)),
         element("p", sentence),
-        element("p", _counts(patient), class_="counts"),
+        element("p", ", ".join(counts), class_="counts"),
         class_=f"verdict {tone.word}",
         href=link or None,
     )
@@ -83,21 +97,3 @@ def measurements(patient: Patient) -> Answer | None:
     ]
     lead = "The numbers behind findings and pictures, by question."
     return Answer(lead, groups, title="All measurements") if groups else None
-
-
-def _clean_bill(patient: Patient) -> str:
-    examined = [one for one in patient.diagnosis.examinations.values() if not (one.skipped or one.failed)]
-    if not examined:
-        return "Nothing could be examined: every check was skipped, for the reasons given below."
-    return f"A clean bill of health: none of {len(examined)} checks found anything that holds learning back."
-
-
-def _counts(patient: Patient) -> str:
-    number = Counter(finding.severity for finding in patient.diagnosis.findings)
-    counts = [
-        f"{number[one]} {one.word}{'s' if one in (Severity.WARNING, Severity.NOTE) and number[one] > 1 else ''}"
-        for one in Severity
-        if number[one]
-    ]
-    skipped = sum(bool(one.skipped) for one in patient.diagnosis.examinations.values())
-    return ", ".join([*counts, *([f"{skipped} skipped"] if skipped else [])])

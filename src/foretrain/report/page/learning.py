@@ -172,7 +172,14 @@ def _mode_pictures(data: xarray.Dataset) -> Figure:
     names, picture = _mode_names(data), data["picture"]
     timed = "time" in picture.dims
     picture = picture.transpose("mode", ..., "time") if timed else picture.transpose("mode", ...)
-    matrices = _as_matrices(picture.values)
+    # (mode, rows, columns): leading axes are averaged, and a list whose length is a square is folded.
+    matrices = picture.values
+    while matrices.ndim > 3:
+        matrices = matrices.mean(1)
+    if matrices.ndim == 2:
+        side = round(matrices.shape[1] ** 0.5)
+        square = side * side == matrices.shape[1] >= _SMALL_FOLD
+        matrices = matrices.reshape(len(matrices), *((side, side) if square else (1, -1)))
     _, rows, columns = matrices.shape
     flat = timed or rows == 1  # one below another, so that times or features stand in line
     across = 1 if flat else min(_ACROSS, len(names))
@@ -200,17 +207,6 @@ def _mode_pictures(data: xarray.Dataset) -> Figure:
         panel.note(left + (columns - 1) / 2, top - 0.6, name, align="center", above=True)
     panel.heat_map(tiles, diverging=bool(np.nanmin(tiles) < -1e-6))
     return figure
-
-
-def _as_matrices(values: Array) -> Array:
-    """(mode, rows, columns): leading axes are averaged, and a list whose length is a square is folded."""
-    while values.ndim > 3:
-        values = values.mean(1)
-    if values.ndim == 3:
-        return values
-    side = round(values.shape[1] ** 0.5)
-    square = side * side == values.shape[1] >= _SMALL_FOLD
-    return values.reshape(len(values), side, side) if square else values[:, None, :]
 
 
 def _mode_names(data: xarray.Dataset) -> list[str]:

@@ -54,8 +54,11 @@ def phases(patient: Patient) -> Answer | None:
     from foretrain.doctor.mlp.chain import chain_of
     from foretrain.doctor.setup import Case
 
+    wanted, found = None, patient.diagnosis.examinations.get("initialisation")
+    if found is not None and any(finding.severity <= Severity.WARNING for finding in found.findings):
+        wanted = patient.data("initialisation", "C_W_wanted", "C_b_wanted")  # where the layers should lie
     try:
-        figure = _phase_figure(chain_of(Case(patient.diagnosis.setup)), _advised(patient))
+        figure = _phase_figure(chain_of(Case(patient.diagnosis.setup)), wanted)
     except ForetrainError:  # no chain, or an activation that jumps: there are no phases to show
         return None
     lead = (
@@ -63,14 +66,6 @@ def phases(patient: Patient) -> Answer | None:
         "a deep network should lie on the edge, at the critical point."
     )
     return Answer(lead, [figure], title="Phase diagram")
-
-
-def _advised(patient: Patient) -> xarray.Dataset | None:
-    """Where the layers should lie; None where nobody advises to move them."""
-    found = patient.diagnosis.examinations.get("initialisation")
-    if found is None or all(finding.severity > Severity.WARNING for finding in found.findings):
-        return None
-    return patient.data("initialisation", "C_W_wanted", "C_b_wanted")
 
 
 def _phase_figure(chain: MlpChain, wanted: xarray.Dataset | None) -> Figure:
@@ -222,7 +217,8 @@ def layers(patient: Patient) -> Answer | None:
 def _add_gains(figure: Figure, data: xarray.Dataset) -> None:
     blocks = [str(name) for name in data["block"].values]
     distance, gradient, forward, backward = (data[key].values for key in _GAINS)
-    multiplied = (_ratio(distance[-1], distance[0]), _ratio(gradient[0], gradient[-1]))
+    ends = ((distance[-1], distance[0]), (gradient[0], gradient[-1]))
+    multiplied = [float(above / below) if below else float("inf") for above, below in ends]
     sizes = figure.panel(
         "Signals and gradients through the blocks",
         x=names_axis(blocks),
@@ -356,7 +352,3 @@ def three_digits(values: Iterable[Any]) -> list[float]:
 
 def _range(values: Sequence[float] | np.ndarray[Any, Any]) -> str:
     return f"from {number_text(np.nanmin(values))} to {number_text(np.nanmax(values))}"
-
-
-def _ratio(above: float, below: float) -> float:
-    return float(above / below) if below else float("inf")
