@@ -139,7 +139,13 @@ def compare(
     training: dict[str, Any] = {"regime": regime, "learner": learner, "algorithm": algorithm, "loss": loss}
     training = {name: None if word is None else spelt(word) for name, word in training.items()}
     training |= {"eta": eta, "time": time, "noise": noise}
-    _refuse_misplaced(trained, training, {"observables": observables, "method": method, "inputs": inputs})
+    initial: dict[str, Any] = {"observables": observables, "method": method, "inputs": inputs}
+    for name, value in (initial if trained else training).items():
+        if value is not None:
+            kind, advice = (
+                ("networks at initialisation", "leave out") if trained else ("trained networks", "add")
+            )
+            raise InputError(f"--{name} is for {kind}: {advice} --trained.")
     common = {"scales": multipliers, "draws": draws}
     given = {name: value for name, value in (training | common).items() if value is not None}
     if trained:
@@ -174,15 +180,6 @@ def _compared(networks: Sequence[MLP], data: Sequence[Any], options: Mapping[str
     tasks = list(zip(networks, spawn(seed, len(networks)), strict=True))
     each = [run(mlp, *data, seed=own, **options) for mlp, own in track(tasks, "activations")]
     return Comparisons(tuple(each), seed)
-
-
-def _refuse_misplaced(trained: bool, training: Mapping[str, Any], initial: Mapping[str, Any]) -> None:
-    """Options of training without --trained, or of initialisation with it."""
-    others, advice = (initial, "leave out") if trained else (training, "add")
-    for name, value in others.items():
-        if value is not None:
-            kind = "networks at initialisation" if trained else "trained networks"
-            raise InputError(f"--{name} is for {kind}: {advice} --trained.")
 
 
 def _training_data(path: Path | None) -> TrainingData:

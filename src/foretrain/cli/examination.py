@@ -56,12 +56,26 @@ def examined(
     chosen_checks(checks)
     named_loss(loss)
     optimizer = None if optimizer is None else optimizer.lower()
-    _check_optimizer(optimizer, lr, momentum)
+    if optimizer is not None and optimizer not in _OPTIMIZERS:
+        raise unknown_name("optimizer", optimizer, _OPTIMIZERS)
+    if lr is not None and not 0 < lr < float("inf"):
+        raise InputError(f"--lr is {lr:g}: give a positive learning rate.")
+    if not 0 <= momentum < 1:
+        raise InputError(f"--momentum is {momentum:g}: give a number from 0 to below 1.")
+    if momentum and optimizer not in (None, "sgd"):
+        raise InputError(f"--momentum is an option of sgd: leave it out for {optimizer}.")
+    if momentum and lr is None:
+        raise InputError(
+            "--momentum needs --lr: the rate that is chosen without it is that of plain descent."
+        )
     samples = load_data(data)
     network = model_from(model, seed)
     if checkpoint is not None:
         load_checkpoint(network, checkpoint)
-    x, y = _arrays(network, samples.x, samples.y)
+    x, y = known_to_torch(samples.x), known_to_torch(samples.y)
+    # A recurrent layer alone may take time first; a file has samples first.
+    if takes_time_first(network, x) and y.ndim >= 2 and y.shape[:2] == x.shape[:2]:
+        x, y = x.swapaxes(0, 1), y.swapaxes(0, 1)
     return doctor(
         network,
         x,
@@ -73,21 +87,6 @@ def examined(
         checks=checks,
         seed=seed,
     )
-
-
-def _check_optimizer(name: str | None, lr: float | None, momentum: float) -> None:
-    if name is not None and name not in _OPTIMIZERS:
-        raise unknown_name("optimizer", name, _OPTIMIZERS)
-    if lr is not None and not 0 < lr < float("inf"):
-        raise InputError(f"--lr is {lr:g}: give a positive learning rate.")
-    if not 0 <= momentum < 1:
-        raise InputError(f"--momentum is {momentum:g}: give a number from 0 to below 1.")
-    if momentum and name not in (None, "sgd"):
-        raise InputError(f"--momentum is an option of sgd: leave it out for {name}.")
-    if momentum and lr is None:
-        raise InputError(
-            "--momentum needs --lr: the rate that is chosen without it is that of plain descent."
-        )
 
 
 def _optimizer(network: nn.Module, name: str | None, lr: float | None, momentum: float) -> Any:
@@ -105,10 +104,3 @@ def _optimizer(network: nn.Module, name: str | None, lr: float | None, momentum:
 
         return shampoo(trained, lr=rate)
     return (torch.optim.Adam if name == "adam" else torch.optim.AdamW)(trained, lr=rate)
-
-
-def _arrays(network: nn.Module, x: Any, y: Any) -> tuple[Any, Any]:
-    """A recurrent layer alone may take time first; a file has samples first."""
-    x, y = known_to_torch(x), known_to_torch(y)
-    swaps = takes_time_first(network, x) and y.ndim >= 2 and y.shape[:2] == x.shape[:2]
-    return (x.swapaxes(0, 1), y.swapaxes(0, 1)) if swaps else (x, y)

@@ -30,7 +30,6 @@ from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    from foretrain.theory.architecture import MLP
     from foretrain.theory.recursions.kinks import Kinks
 
 Array = NDArray[np.float64]
@@ -84,7 +83,7 @@ def flow(
     training moves the tangent kernel: P/(nΘ²), RK/(nΘ³) and the like are 0 where a network learns no representation.
     """
     from foretrain.theory.flow import flow as run
-    from foretrain.theory.flow.presentation import flow_answer
+    from foretrain.theory.flow.presentation import MEASURES, flow_answer
 
     act = activation_of(name, settings)
     rows, origin = _read_inputs(inputs, data, samples)
@@ -97,7 +96,10 @@ def flow(
             f"fluctuations of {len(rows)} inputs over {depth} layers take minutes: give one input, such as --inputs "
             "1, or --observables K, or name all that is wanted, such as --observables K,V,G1."
         )
-    names = _names(observables, mlp)
+    names = ["K", "V"] if mlp.is_residual else ["K", "V", "G1"]
+    if observables is not None:  # K is always among them, and Theta with what is measured by it
+        wanted = names_in("--observables", observables)
+        names = list(dict.fromkeys(["K", *(["Theta"] if {*MEASURES} & {*wanted} else []), *wanted]))
     asked = None if quadruples is None else _rows("--quadruples", quadruples)
     entries = _entries_to_compute(names, asked, len(rows))
     found = run(mlp, rows, names, quadruples=entries, kinks=cast("Kinks", spelt(kinks)))
@@ -143,16 +145,6 @@ def _chosen_layers(text: str, depth: int) -> list[int]:
     if not chosen or min(chosen) < 1 or max(chosen) > depth:
         raise InputError(f"--layers is {text!r}: choose from 1 to {depth}.")
     return sorted(chosen)
-
-
-def _names(text: str | None, mlp: MLP) -> list[str]:
-    """The observables; K is always among them, and Theta with what is measured by it."""
-    from foretrain.theory.flow.presentation import MEASURES
-
-    if text is None:
-        return ["K", "V"] if mlp.is_residual else ["K", "V", "G1"]
-    asked = names_in("--observables", text)
-    return list(dict.fromkeys(["K", *(["Theta"] if {*MEASURES} & {*asked} else []), *asked]))
 
 
 def _entries_to_compute(names: Sequence[str], asked: Array | None, inputs: int) -> NDArray[np.intp] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -16,11 +16,7 @@ from foretrain.support.answers import Answer
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor, nn
-
     from foretrain.empirical.global_ntk import GlobalNTK
-    from foretrain.empirical.global_ntk.readout import Readout
 
 
 def global_ntk(
@@ -62,24 +58,29 @@ def global_ntk(
             f"--accuracy is {accuracy:g}, but it is a relative error between 0 and 1, such as 0.02."
         )
     from foretrain.empirical.global_ntk import global_ntk as kernel_of
-    from foretrain.empirical.global_ntk.summary import global_summary
+    from foretrain.empirical.global_ntk.readout import find_readout
+    from foretrain.empirical.global_ntk.summary import global_summary, members_of
     from foretrain.support.loading import load_samples
 
     found = load_samples(data)
     count = len(found.x)
-    chosen = _chosen(count, samples, seed)
+    chosen = np.arange(count)
+    if count > samples:
+        chosen = np.sort(np.random.default_rng(seed).choice(count, samples, replace=False))
     network = model_from(model, seed)
-    inputs = _inputs(found.x[chosen], network)
+    inputs = as_inputs(found.x[chosen], network)
+    if takes_time_first(network, inputs):
+        inputs = inputs.transpose(0, 1)
     check_takes(network, inputs)
     wanted = None if states is None else names_in("--states", states)
     counted = None if parameters is None else names_in("--parameters", parameters)
     kernel = kernel_of(network, inputs, wanted, parameters=counted)
     _check_batch(kernel, len(chosen))
-    readouts = _readouts(network, inputs, kernel)
+    readouts = {name: find_readout(network, inputs, part) for name, part in members_of(kernel).items()}
     summary = global_summary(
         kernel,
         None if found.y is None else found.y[chosen],
-        readouts,
+        {name: readout for name, readout in readouts.items() if readout is not None},
         modes=modes,
         accuracy=accuracy,
         seed=seed,
@@ -94,18 +95,6 @@ def global_ntk(
     return replace(answer, parts=[f"Computed on {used}.", *answer.parts], data=labelled, record=record)
 
 
-def _chosen(count: int, wanted: int, seed: int) -> NDArray[np.intp]:
-    """Numbers of the samples, in order."""
-    if count <= wanted:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, wanted, replace=False))
-
-
-def _inputs(values: Any, model: nn.Module) -> Tensor:
-    found = as_inputs(values, model)
-    return found.transpose(0, 1) if takes_time_first(model, found) else found
-
-
 def _check_batch(kernel: GlobalNTK, count: int) -> None:
     from foretrain.operators import SumSpace
 
@@ -117,14 +106,6 @@ def _check_batch(kernel: GlobalNTK, count: int) -> None:
                 f"the states are {axes.describe()}, but x has {count} samples: x is (samples, steps, features), so "
                 "let the model take samples first, with `batch_first=True`."
             )
-
-
-def _readouts(model: nn.Module, inputs: Tensor, kernel: GlobalNTK) -> dict[str, Readout]:
-    from foretrain.empirical.global_ntk.readout import find_readout
-    from foretrain.empirical.global_ntk.summary import members_of
-
-    found = {name: find_readout(model, inputs, part) for name, part in members_of(kernel).items()}
-    return {name: readout for name, readout in found.items() if readout is not None}
 
 
 COMMAND = Command(

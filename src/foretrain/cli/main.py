@@ -79,12 +79,18 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"foretrain {__version__}")
         return 0
     if name in ("--help", "-h"):
-        print(_overview(), end="")
+        width = max(map(len, _COMMANDS)) + 3
+        lines = [f"  {known:<{width}}{summary}" for known, summary in _COMMANDS.items()]
+        print(_OVERVIEW.format(version=__version__, commands="\n".join(lines)), end="")
         return 0
     from foretrain.cli import frame
+    from foretrain.support.errors import InputError, unknown_name
 
+    if name.startswith("-"):
+        text = f"{name} is not an option of foretrain itself: put it after a command, see --help."
+        return frame.report(InputError(text))
     if name not in _COMMANDS:
-        return frame.report(_unknown(name))
+        return frame.report(unknown_name("command", name, _COMMANDS))
     return frame.run(name, command(name), arguments[1:])
 
 
@@ -92,20 +98,6 @@ def command(name: str) -> Command:
     """A command by its name; its file is read now."""
     found: Command = import_module(f"foretrain.cli.{_FILES.get(name, name)}").COMMAND
     return found
-
-
-def _overview() -> str:
-    width = max(map(len, _COMMANDS)) + 3
-    lines = [f"  {name:<{width}}{summary}" for name, summary in _COMMANDS.items()]
-    return _OVERVIEW.format(version=__version__, commands="\n".join(lines))
-
-
-def _unknown(name: str) -> Exception:
-    from foretrain.support.errors import InputError, unknown_name
-
-    if name.startswith("-"):
-        return InputError(f"{name} is not an option of foretrain itself: put it after a command, see --help.")
-    return unknown_name("command", name, _COMMANDS)
 
 
 if __name__ == "__main__":

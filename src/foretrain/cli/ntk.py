@@ -18,8 +18,6 @@ from foretrain.support.memory import parse_bytes
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from foretrain.empirical.kernel_analysis import KernelRegression
-
 
 def ntk(
     context: typer.Context,
@@ -78,7 +76,13 @@ def ntk(
     from foretrain.empirical.kernel_analysis.summary import summarise, trace_shares
     from foretrain.support.loading import load_samples
 
-    chosen = _outputs(outputs, trace)
+    chosen: Any = "trace" if trace else "full"
+    if outputs is not None:
+        if trace:
+            raise InputError("--outputs picks outputs and --trace sums over all: leave one out.")
+        chosen = whole_numbers_in("--outputs", outputs)
+        if min(chosen) < 0 or len(set(chosen)) < len(chosen):
+            raise InputError(f"--outputs is {outputs!r}: give different numbers from 0 on.")
     if by not in (None, "layer", "parameter"):
         raise InputError(f"--by is {by!r}: choose layer or parameter.")
     options: dict[str, Any] = {"outputs": chosen, "by": by, "batch_size": batch_size or "auto"}
@@ -90,7 +94,10 @@ def ntk(
             raise InputError(f"{data} has no y: add targets, or leave out --ridge.")
     if test and found.x_test is None:
         raise InputError(f"{data} has no x_test: add it, or leave out --test.")
-    network = _in_precision(model_from(model, seed), dtype)
+    if dtype not in (None, "float32", "float64"):
+        raise InputError(f"--dtype is {dtype!r}: choose float32 or float64.")
+    network = model_from(model, seed)
+    network = network.float() if dtype == "float32" else network.double() if dtype else network
     x = _inputs(found, "x", network)
     x_test = _inputs(found, "x_test", network) if test else None
     kernel = _kernel(network, x, None, options)
@@ -108,18 +115,13 @@ def ntk(
     fit = kernel.regression(y, ridge, across)
     if across is not None and found.y_test is not None:
         fit = fit.tested(_columns(found.y_test, chosen), chosen if outputs else None)
-    return _with_regression(answer, fit)
-
-
-def _outputs(text: str | None, trace: bool) -> Any:
-    if text is None:
-        return "trace" if trace else "full"
-    if trace:
-        raise InputError("--outputs picks outputs and --trace sums over all: leave one out.")
-    chosen = whole_numbers_in("--outputs", text)
-    if min(chosen) < 0 or len(set(chosen)) < len(chosen):
-        raise InputError(f"--outputs is {text!r}: give different numbers from 0 on.")
-    return chosen
+    fitted, labelled = fit.to_dataset(), answer.dataset()
+    if len(fit.predictions) != len(fit.coefficients):
+        fitted = fitted.rename(input="test_input")
+    assert labelled is not None
+    merged = labelled.merge(fitted.drop_attrs()).assign_attrs(ridge=fit.ridge, fit_residual=fit.residual)
+    record = {**answer.document(), "regression": fit.answer().document()}
+    return replace(answer, parts=[*answer.parts, fit.answer().statement], data=merged, record=record)
 
 
 def _storage(
@@ -136,12 +138,6 @@ def _storage(
     if save is not None and store.resolve() == Path(save).resolve():
         raise InputError(f"-o and --save both name {store}: give the answer another folder than the kernel.")
     return {"store": store, "engine": engine, "workers": workers, "memory": memory, "overwrite": anew}
-
-
-def _in_precision(model: nn.Module, dtype: str | None) -> nn.Module:
-    if dtype not in (None, "float32", "float64"):
-        raise InputError(f"--dtype is {dtype!r}: choose float32 or float64.")
-    return model.float() if dtype == "float32" else model.double() if dtype else model
 
 
 def _inputs(data: Any, name: str, model: nn.Module) -> Tensor:
@@ -183,17 +179,6 @@ def _targets(y: Any, kernel: Any) -> tuple[Any, str | None]:
     except InputError as error:
         return None, f"No alignment with the targets: {error}"
     return y, None
-
-
-def _with_regression(answer: Answer, fit: KernelRegression) -> Answer:
-    """The summary of a kernel with what regression made of it."""
-    fitted, data = fit.to_dataset(), answer.dataset()
-    if len(fit.predictions) != len(fit.coefficients):
-        fitted = fitted.rename(input="test_input")
-    assert data is not None
-    merged = data.merge(fitted.drop_attrs()).assign_attrs(ridge=fit.ridge, fit_residual=fit.residual)
-    record = {**answer.document(), "regression": fit.answer().document()}
-    return replace(answer, parts=[*answer.parts, fit.answer().statement], data=merged, record=record)
 
 
 COMMAND = Command(

@@ -76,7 +76,9 @@ def _with_tests(data: Data, path: Path) -> tuple[Data, str]:
 def _classes(task: Task, chosen: str | None, *, one_hot: bool, bayes: bool) -> Task:
     """Classes as they are for the cross-entropy, else one column each, if that is what is wanted."""
     y = task.y.astype(np.int64)
-    y_test = None if task.y_test is None else _whole(task.y_test.ravel())
+    y_test = None if task.y_test is None else task.y_test.ravel().astype(np.int64)  # however they were saved
+    if y_test is not None and task.y_test is not None and (y_test != task.y_test.ravel()).any():
+        raise InputError("y holds classes but y_test does not: save whole numbers in both.")
     every = y if y_test is None else np.concatenate([y, y_test])
     count = int(every.max()) + 1
     if every.min() < 0 or count < 2:
@@ -104,14 +106,6 @@ def _classes(task: Task, chosen: str | None, *, one_hot: bool, bayes: bool) -> T
 def indicator(classes: Array, count: int) -> Array:
     """One column for each class, 1 in that of each input: (inputs, classes)."""
     return np.asarray(classes[:, None] == np.arange(count), dtype=np.float64)
-
-
-def _whole(classes: Array) -> Array:
-    """Classes of test inputs as whole numbers, however they were saved."""
-    numbers = classes.astype(np.int64)
-    if (numbers != classes).any():
-        raise InputError("y holds classes but y_test does not: save whole numbers in both.")
-    return np.asarray(numbers)
 
 
 def _example(trained: Array, tested: Array) -> Task:
