@@ -56,15 +56,13 @@ def run(
     which hands them over at the end.
     """
     jobs = list(tasks)
-    session = _session(
-        engine, _checked(workers), len(jobs), "generator" if ordered else "generator_unordered"
-    )
+    session = _session(engine, workers, len(jobs), "generator" if ordered else "generator_unordered")
     return _results(session, function, jobs, description)
 
 
 def check(engine: object, workers: int | None) -> None:
     """Refuse what ``run`` would refuse, before long preparations."""
-    _session(engine, _checked(workers), 1, "generator")
+    _session(engine, workers, 1, "generator")
 
 
 def capacity(engine: object, workers: int | None = None) -> int:
@@ -102,33 +100,26 @@ def _session(
     engine: object, workers: int | None, count: int, return_as: str
 ) -> AbstractContextManager[Execute]:
     """The session of an engine, not yet opened; an engine that cannot exist is refused here."""
+    workers = None if workers is None else whole_number("workers", workers)
     if engine is None or engine in ("local", "threads"):
         return _local_session("threading" if engine == "threads" else "loky", workers, count, return_as)
-    if isinstance(engine, str) and engine.startswith("dask://"):
-        _refuse_workers(workers)
-        return _dask_session_at(*_host_and_port(engine), return_as)
     if isinstance(engine, str) and engine.startswith("ray://"):
         if engine != "ray://auto":
             _host_and_port(engine)
         return _ray_session(engine, workers)
-    if "distributed" in sys.modules and isinstance(engine, sys.modules["distributed"].Client):
-        _refuse_workers(workers)
-        if engine.status in ("closing", "closed"):
+    address = isinstance(engine, str) and engine.startswith("dask://")
+    if address or ("distributed" in sys.modules and isinstance(engine, sys.modules["distributed"].Client)):
+        if workers is not None:
+            raise InputError("workers cannot be set for a Dask cluster, which uses all it has: leave it out.")
+        if isinstance(engine, str):
+            return _dask_session_at(*_host_and_port(engine), return_as)
+        if engine.status in ("closing", "closed"):  # type: ignore[attr-defined]
             raise EngineError("the Dask client is closed: open it again, or give the scheduler's address.")
         return _dask_session(engine, return_as)
     raise InputError(
         f"engine {engine!r} is not known: use 'local', 'threads', 'dask://host:port', 'ray://host:port', "
         "'ray://auto' or an open distributed.Client."
     )
-
-
-def _checked(workers: int | None) -> int | None:
-    return None if workers is None else whole_number("workers", workers)
-
-
-def _refuse_workers(workers: int | None) -> None:
-    if workers is not None:
-        raise InputError("workers cannot be set for a Dask cluster, which uses all it has: leave it out.")
 
 
 @contextmanager
@@ -138,9 +129,13 @@ def _local_session(backend: str, workers: int | None, count: int, return_as: str
     cores = joblib.cpu_count()
     used = min(workers or cores, count)
     if used <= 1:
-        yield _in_this_process
+        yield partial(map, dask_tasks.called)
         return
-    inner = _for_processes(max(1, cores // used)) if backend == "loky" else {}
+    inner: dict[str, Any] = {}
+    if backend == "loky":
+        # A worker that was started, but given no task before its parent was killed, would wait for minutes.
+        inner = {"initializer": end_with, "initargs": (os.getpid(),)}
+        inner["inner_max_num_threads"] = max(1, cores // used)
     # The configuration is left before results are awaited, so that it does not reach the caller's own joblib.
     with joblib.parallel_config(backend=backend, **inner):
         execute = joblib.Parallel(n_jobs=used, return_as=return_as)
@@ -150,15 +145,6 @@ def _local_session(backend: str, workers: int | None, count: int, return_as: str
         raise WorkerDiedError(
             "a worker process was killed, most likely for lack of memory: use fewer workers or smaller tasks."
         ) from error
-
-
-def _for_processes(threads: int) -> dict[str, Any]:
-    """A worker that was started, but given no task before its parent was killed, would wait for minutes."""
-    return {"inner_max_num_threads": threads, "initializer": end_with, "initargs": (os.getpid(),)}
-
-
-def _in_this_process(calls: Iterable[Any]) -> Iterator[Any]:
-    return map(dask_tasks.called, calls)
 
 
 @contextmanager
@@ -171,26 +157,14 @@ def _dask_session_at(host: str, port: int, return_as: str) -> Iterator[Execute]:
 def _dask_client(host: str, port: int) -> Iterator[Any]:
     distributed = _extra("distributed")
     _knock(host, port, "Dask scheduler")
-    _shake_hands(distributed, host, port)
-    address = _dask_address(host, port)
-    with distributed.Client(address, timeout=_ANSWER_SECONDS, set_as_default=False) as client:
-        yield client
-
-
-def _dask_address(host: str, port: int) -> str:
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-
-
-def _shake_hands(distributed: Any, host: str, port: int) -> None:
-    """A client would wait for ever for the greeting of a server that is not a scheduler; this does not.
-
-    It happens in a thread of its own, because in a notebook this one already runs an event loop.
-    """
+    address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     async def greet() -> None:
-        connection = distributed.core.connect(_dask_address(host, port))
+        connection = distributed.core.connect(address)
         await (await asyncio.wait_for(connection, _ANSWER_SECONDS)).close()
 
+    # A client would wait for ever for the greeting of a server that is not a scheduler; this does not. It happens in
+    # a thread of its own, because in a notebook this one already runs an event loop.
     with ThreadPoolExecutor(1) as pool:
         try:
             pool.submit(asyncio.run, greet()).result()
@@ -199,6 +173,8 @@ def _shake_hands(distributed: Any, host: str, port: int) -> None:
                 f"what answers at {host}:{port} is not a Dask scheduler of a matching version: "
                 "check the address."
             ) from error
+    with distributed.Client(address, timeout=_ANSWER_SECONDS, set_as_default=False) as client:
+        yield client
 
 
 @contextmanager

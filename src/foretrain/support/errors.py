@@ -37,8 +37,10 @@ def on_the_command_line(message: str, options: Mapping[str, str]) -> str:
     return _MARK.sub(spell, message)
 
 
-class ForetrainError(Exception):
-    """Base of everything foretrain raises on purpose; the command line turns it into exit code 2."""
+class _Marked:
+    """What errors and warnings share: a sentence in which parameters stand between backticks."""
+
+    args: tuple[object, ...]
 
     def __str__(self) -> str:
         return in_python(self.message)
@@ -47,6 +49,10 @@ class ForetrainError(Exception):
     def message(self) -> str:
         """The sentence with its marks."""
         return str(self.args[0]) if self.args else ""
+
+
+class ForetrainError(_Marked, Exception):
+    """Base of everything foretrain raises on purpose; the command line turns it into exit code 2."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -81,16 +87,8 @@ class EngineError(ForetrainError, RuntimeError):
     """Workers or a cluster cannot be reached, or died at work."""
 
 
-class ForetrainWarning(UserWarning):
+class ForetrainWarning(_Marked, UserWarning):
     """Base of the warnings; parameters are marked as in errors."""
-
-    def __str__(self) -> str:
-        return in_python(self.message)
-
-    @property
-    def message(self) -> str:
-        """The sentence with its marks."""
-        return str(self.args[0]) if self.args else ""
 
 
 class AccuracyWarning(ForetrainWarning):

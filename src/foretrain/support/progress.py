@@ -102,7 +102,17 @@ class _Screen:
 
     def add(self, description: str, total: float | None, done: float) -> rich.progress.TaskID:
         if self._display is None:
-            self._display = _new_display()
+            import rich.progress
+            from rich.console import Console
+
+            self._display = rich.progress.Progress(
+                rich.progress.TextColumn("{task.description}", markup=False),
+                rich.progress.BarColumn(),
+                rich.progress.TaskProgressColumn(),
+                rich.progress.TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
             self._display.start()
             atexit.register(self.stop)  # gives the cursor back even if a bar is never closed
         return self._display.add_task(description, total=total, completed=int(done))
@@ -124,20 +134,6 @@ class _Screen:
                 self._display.stop()
                 self._display = None
                 atexit.unregister(self.stop)
-
-
-def _new_display() -> rich.progress.Progress:
-    import rich.progress
-    from rich.console import Console
-
-    return rich.progress.Progress(
-        rich.progress.TextColumn("{task.description}", markup=False),
-        rich.progress.BarColumn(),
-        rich.progress.TaskProgressColumn(),
-        rich.progress.TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
 
 
 _screen = _Screen()

@@ -31,7 +31,12 @@ def spawn(seed: Seed, count: int) -> tuple[np.random.SeedSequence, ...]:
     if count < 0:
         raise InputError(f"count is {count}, but the number of seeds to spawn cannot be negative.")
     if isinstance(seed, np.random.Generator):
-        return tuple(_sequence_of(seed).spawn(count))
+        sequence = seed.bit_generator.seed_seq
+        if not isinstance(sequence, np.random.SeedSequence):
+            raise InputError(
+                "seed is a Generator that cannot spawn: make it with numpy.random.default_rng(number)."
+            )
+        return tuple(sequence.spawn(count))
     return spawn_some(_sequence(seed), range(count))
 
 
@@ -87,12 +92,3 @@ def _sequence(seed: int | np.integer | np.random.SeedSequence | None) -> np.rand
             "a numpy SeedSequence or Generator, or None."
         )
     return np.random.SeedSequence(int(seed))
-
-
-def _sequence_of(source: np.random.Generator) -> np.random.SeedSequence:
-    sequence = source.bit_generator.seed_seq
-    if not isinstance(sequence, np.random.SeedSequence):
-        raise InputError(
-            "seed is a Generator that cannot spawn: make it with numpy.random.default_rng(number)."
-        )
-    return sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from math import prod
@@ -33,9 +33,8 @@ _COORDINATES = "foretrain_coordinates"
 _METADATA = "foretrain_metadata"
 _MARKS = (_VERSION, _KIND, _NAME, _COORDINATES, _METADATA)
 _VALUE = "value"  # what the only variable of a stored DataArray is called when it has no usable name
-TILES = (
-    "foretrain_tiles"  # attribute of a store that is written tile by tile: how it is cut, and what it holds
-)
+# Attribute of a store that is written tile by tile: how it is cut, and what it holds.
+TILES = "foretrain_tiles"
 RECORDS = ".tiles"  # its folder with a record of every tile that is finished
 DATA = "data.zarr"  # where the folder of an answer on the command line holds its store
 _EAGER_SHARE = 0.25  # of the available memory; larger stores stay on disk until they are used
@@ -68,9 +67,14 @@ def save(
         raise FileError(
             f"{destination} exists and is not a store, so it is not overwritten: choose another path."
         )
-    with new_folder(destination, overwrite=overwrite) as folder, _refusing_what_zarr_cannot_hold():
-        # Empty chunks are written too, so that a chunk that is missing later is known to be lost.
-        dataset.to_zarr(folder, mode="w", zarr_format=2, consolidated=True, write_empty_chunks=True)
+    with new_folder(destination, overwrite=overwrite) as folder:
+        try:
+            # Empty chunks are written too, so that a chunk that is missing later is known to be lost.
+            dataset.to_zarr(folder, mode="w", zarr_format=2, consolidated=True, write_empty_chunks=True)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise InputError(
+                f"these data cannot be stored as they are ({error}): convert that part first."
+            ) from error
     return destination
 
 
@@ -91,17 +95,6 @@ def load(path: str | Path) -> xarray.Dataset | xarray.DataArray:
         if dataset.nbytes < _EAGER_SHARE * available_bytes():
             dataset = dataset.load()
         return _unmarked(dataset)
-
-
-def _missing_tiles(path: Path, tiles: Mapping[str, Any]) -> int:
-    """How many tiles of a store are not finished; ``tiles`` is its attribute of that name.
-
-    Of a symmetric store the tiles (i, j) with i <= j have records.
-    """
-    rows, columns = (len(tiles[bounds]) - 1 for bounds in ("bounds_1", "bounds_2"))
-    there = {record.stem for record in (path / RECORDS).glob("*.json")}
-    wanted = ((i, j) for i in range(rows) for j in range(i if tiles["symmetric"] else 0, columns))
-    return sum(f"{i}-{j}" not in there for i, j in wanted)
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -157,7 +150,12 @@ def _opened(source: Path, chunks: dict[str, int] | None = None) -> xarray.Datase
 
 
 def _tiled(source: Path, dataset: xarray.Dataset) -> xarray.Dataset | xarray.DataArray:
-    missing = _missing_tiles(source, dataset.attrs[TILES])
+    tiles = dataset.attrs[TILES]
+    rows, columns = (len(tiles[bounds]) - 1 for bounds in ("bounds_1", "bounds_2"))
+    there = {record.stem for record in (source / RECORDS).glob("*.json")}
+    # Of a symmetric store the tiles (i, j) with i <= j have records.
+    wanted = ((i, j) for i in range(rows) for j in range(i if tiles["symmetric"] else 0, columns))
+    missing = sum(f"{i}-{j}" not in there for i, j in wanted)
     if missing:
         raise FileError(
             f"{source} is not finished ({missing} tiles are missing): run what writes it again, which goes on where "
@@ -203,13 +201,22 @@ def _marked(
             f"data is a {type(data).__name__}, but only an xarray Dataset or DataArray, or a result with "
             "to_dataset(), can be stored: label it first."
         )
-    _check_names(dataset)
+    for label in [*dataset.variables, *dataset.dims]:
+        if not isinstance(label, str) or not label or "/" in label or label.startswith("."):
+            raise InputError(
+                f"{label!r} cannot name a stored array or dimension: "
+                "use text without '/' that does not start with '.'."
+            )
     # The conventions by which xarray marks coordinates on disk have no room for names with spaces.
     spaced = [name for name in dataset.coords if " " in str(name) and name not in dataset.dims]
     dataset = dataset.reset_coords(spaced).drop_encoding()
-    for where, attributes in _all_attributes(dataset):
-        for key, value in attributes.items():
-            attributes[key] = json_safe(value, f"attribute {key!r} of {where}")
+    # Copies of all attributes are put in place of the originals, which belong to the user.
+    holders: list[tuple[str, Any]] = [("the dataset", dataset)]
+    holders += [(repr(key), variable) for key, variable in dataset.variables.items()]
+    for where, holder in holders:
+        holder.attrs = {
+            key: json_safe(value, f"attribute {key!r} of {where}") for key, value in holder.attrs.items()
+        }
     stored = json_safe(dict(metadata or {}), "metadata")
     marks = {
         _VERSION: __version__,
@@ -229,24 +236,6 @@ def _unmarked(dataset: xarray.Dataset) -> xarray.Dataset | xarray.DataArray:
         return dataset
     (variable,) = dataset.data_vars
     return dataset[variable].rename(marks[_NAME])
-
-
-def _check_names(dataset: xarray.Dataset) -> None:
-    for name in [*dataset.variables, *dataset.dims]:
-        if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
-            raise InputError(
-                f"{name!r} cannot name a stored array or dimension: "
-                "use text without '/' that does not start with '.'."
-            )
-
-
-def _all_attributes(dataset: xarray.Dataset) -> Iterator[tuple[str, dict[Hashable, Any]]]:
-    """Copies of all attribute dictionaries, put in place of the originals, which belong to the user."""
-    dataset.attrs = dict(dataset.attrs)
-    yield "the dataset", dataset.attrs
-    for name, variable in dataset.variables.items():
-        variable.attrs = dict(variable.attrs)
-        yield f"{name!r}", variable.attrs
 
 
 def json_safe(value: Any, what: str) -> Any:
@@ -290,14 +279,4 @@ def _refusing_damage(source: Path) -> Iterator[None]:
         raise FileError(
             f"{source} is damaged or not readable ({type(error).__name__}: {error}): "
             "restore it or compute it again."
-        ) from error
-
-
-@contextmanager
-def _refusing_what_zarr_cannot_hold() -> Iterator[None]:
-    try:
-        yield
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise InputError(
-            f"these data cannot be stored as they are ({error}): convert that part first."
         ) from error

@@ -113,9 +113,22 @@ def two_step(
     coefficients, condition = _solved(own, before)
     updates.move(coefficients)
     after = updates.residual(y)
-    updates.move(_solved(own if kernel is None else _given(kernel, after), after)[0])
+    if kernel is not None:
+        own = torch.as_tensor(kernel).detach().double()
+        if tuple(own.shape) != (len(after), len(after)):
+            raise InputError(
+                f"kernel has shape {tuple(own.shape)}: give the mean tangent kernel of the {len(after)} samples, "
+                f"{(len(after), len(after))}."
+            )
+    updates.move(_solved(own, after)[0])
     found = TwoStep(updates.model, (before, after, updates.residual(y)), condition)
-    _warn_if_larger(found)
+    start, leap, step = found.largest
+    if step > leap and step > _SINGLE * start:
+        warn_user(
+            f"the small step has raised the largest residual from {leap:.2g} to {step:.2g}, because the leap has "
+            "changed the tangent kernel too much: take a wider network, smaller rates of hidden layers or smaller "
+            "targets."
+        )
     return found
 
 
@@ -181,23 +194,3 @@ def _solved(kernel: Tensor, residual: Tensor) -> tuple[Tensor, float]:
         )
     found = vectors @ ((vectors.mT @ right) / values[:, None])
     return found.reshape(residual.shape), float(values[-1] / values[0])
-
-
-def _given(kernel: Any, residual: Tensor) -> Tensor:
-    found = torch.as_tensor(kernel).detach().double()
-    if tuple(found.shape) != (len(residual), len(residual)):
-        raise InputError(
-            f"kernel has shape {tuple(found.shape)}: give the mean tangent kernel of the {len(residual)} samples, "
-            f"{(len(residual), len(residual))}."
-        )
-    return found
-
-
-def _warn_if_larger(found: TwoStep) -> None:
-    _, leap, step = found.largest
-    if step > leap and step > _SINGLE * found.largest[0]:
-        warn_user(
-            f"the small step has raised the largest residual from {leap:.2g} to {step:.2g}, because the leap has "
-            "changed the tangent kernel too much: take a wider network, smaller rates of hidden layers or smaller "
-            "targets."
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foretrain.support.errors import FileError, InputError
 from foretrain.support.memory import require_memory
@@ -13,10 +13,8 @@ from foretrain.support.memory import require_memory
 if TYPE_CHECKING:
     import torch
 
-_WRAPPERS = (
-    "state_dict",
-    "model_state_dict",
-)  # what training scripts call the weights inside a larger record
+# What training scripts call the weights inside a larger record.
+_WRAPPERS = ("state_dict", "model_state_dict")
 _LISTED = 3
 
 
@@ -45,20 +43,14 @@ def _weights(source: Path) -> dict[str, torch.Tensor]:
     for wrapper in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
-    if not _is_state(content):
+    if not isinstance(content, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in content.items()
+    ):
         raise FileError(
             f"{source} does not hold a dictionary of tensors: "
             "write it with torch.save(model.state_dict(), path)."
         )
     return dict(content)
-
-
-def _is_state(content: Any) -> bool:
-    import torch
-
-    return isinstance(content, Mapping) and all(
-        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in content.items()
-    )
 
 
 def _check_match(
@@ -72,14 +64,13 @@ def _check_match(
         if found[name].shape != expected[name].shape
     ]
     kinds = (("lacks", missing), ("has unknown", unknown), ("has another shape for", shapes))
-    problems = [f"{verb} {_shortened(names)}" for verb, names in kinds if names]
+    problems = []
+    for verb, names in kinds:
+        if names:
+            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+            problems.append(f"{verb} {', '.join(names[:_LISTED])}{more}")
     if problems:
         raise InputError(
             f"{source} does not fit the model, because it {' and '.join(problems)}: "
             "load it into the model it was saved from."
         )
-
-
-def _shortened(names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more

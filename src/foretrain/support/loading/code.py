@@ -115,17 +115,14 @@ def _blaming(path: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        line = _line_of(error, path)
+        frames = traceback.extract_tb(error.__traceback__)
+        places: list[tuple[str | None, int | None]] = [(frame.filename, frame.lineno) for frame in frames]
+        if isinstance(error, SyntaxError):
+            places.append((error.filename, error.lineno))
+        own = [number for file, number in places if file and Path(file).resolve() == path.resolve()]
+        line = own[-1] if own else None
         where = f"{path}, line {line}," if line else f"{path}"
         raise FileError(f"{where} raised {type(error).__name__} ({error}): correct the file.") from error
-
-
-def _line_of(error: BaseException, path: Path) -> int | None:
-    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == path.resolve():
-        return error.lineno
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
-    return own[-1] if own else None
 
 
 def _refuse_arguments(address: str, make: Callable[..., Any]) -> None:

@@ -92,40 +92,30 @@ def _read(source: Path) -> dict[str, Array]:
             size = sum(member.file_size for member in archive.infolist())
         require_memory(size, str(source), "use fewer samples or a smaller type of number")
         with np.load(source, allow_pickle=False) as arrays:
-            _refuse_other_names(source, arrays.files)
-            return {name: _array(source, name, arrays[name]) for name in arrays.files}
+            found: dict[str, Array] = {}
+            for name in arrays.files:
+                if name not in _NAMES:
+                    known = ", ".join(_NAMES)
+                    raise InputError(
+                        f"{source} holds {name!r}, but only {known} have a meaning: rename or remove it."
+                    )
+                found[name] = arrays[name]
+                if not isinstance(found[name], np.ndarray):  # a member that is not an array comes as bytes
+                    raise FileError(
+                        f"{source} holds {name!r}, which is not an array: write it with numpy.savez."
+                    )
+            return found
     except ForetrainError:
         raise
-    except ValueError as error:
-        if "allow_pickle" in str(error):
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        if isinstance(error, ValueError) and "allow_pickle" in str(error):
             raise FileError(
                 f"{source} holds pickled Python objects, which are never loaded since they could run code: "
                 "save plain arrays of numbers."
             ) from error
-        raise _damaged(source, error) from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise _damaged(source, error) from error
-
-
-def _damaged(source: Path, error: Exception) -> FileError:
-    return FileError(
-        f"{source} is damaged ({error}): write it again with numpy.savez(path, `x=`..., `y=`...)."
-    )
-
-
-def _refuse_other_names(source: Path, names: list[str]) -> None:
-    for name in names:
-        if name not in _NAMES:
-            raise InputError(
-                f"{source} holds {name!r}, but only {', '.join(_NAMES)} have a meaning: rename or remove it."
-            )
-
-
-def _array(source: Path, name: str, value: object) -> Array:
-    """An archive member that is not an array comes as bytes."""
-    if not isinstance(value, np.ndarray):
-        raise FileError(f"{source} holds {name!r}, which is not an array: write it with numpy.savez.")
-    return value
+        raise FileError(
+            f"{source} is damaged ({error}): write it again with numpy.savez(path, `x=`..., `y=`...)."
+        ) from error
 
 
 def _check_values(source: Path, name: str, array: Array) -> None:

@@ -106,7 +106,9 @@ def find_fixed_points(
     """
     step = Step.of(module, x)
     if not isinstance(starts, Tensor):
-        starts = _drawn(whole_number("starts", starts), module.hidden_size, seed)
+        count, source = whole_number("starts", starts), torch_generator(seed)
+        cube = 2 * torch.rand(count, module.hidden_size, dtype=torch.float64, generator=source) - 1
+        starts = cube * torch.rand(count, 1, dtype=torch.float64, generator=source)
     if starts.ndim != 2 or starts.shape[1] != module.hidden_size:
         raise InputError(
             f"starts has shape {tuple(starts.shape)}, but must be (starts, {module.hidden_size} units)."
@@ -171,12 +173,6 @@ class Step:
         if (0, 0) in slopes.carry:
             found = found + torch.diag_embed(slopes.carry[0, 0])
         return found
-
-
-def _drawn(count: int, units: int, seed: Seed) -> Tensor:
-    source = torch_generator(seed)
-    cube = 2 * torch.rand(count, units, dtype=torch.float64, generator=source) - 1
-    return cube * torch.rand(count, 1, dtype=torch.float64, generator=source)
 
 
 def _newton(step: Step, state: Tensor) -> Tensor:

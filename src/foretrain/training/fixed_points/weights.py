@@ -72,7 +72,19 @@ class FixedPointWeights(Result):
 
     def load_into(self, module: nn.RNN) -> None:
         """Make W the recurrent matrix of a module and its biases zero: without inputs it has these fixed points."""
-        _check_module(module, self)
+        if not isinstance(module, nn.RNN) or module.num_layers != 1 or module.bidirectional:
+            raise NotSupportedError(
+                "fixed points are put into an nn.RNN of one layer in one direction: make such a module."
+            )
+        if module.hidden_size != len(self.matrix):
+            raise InputError(
+                f"the module has {module.hidden_size} units, the matrix {len(self.matrix)}: make them equal."
+            )
+        if _MODULE_ACTIVATIONS[module.nonlinearity] is not self.activation:
+            raise InputError(
+                f"the module computes {module.nonlinearity}, which is not the activation that the points were made "
+                f"for: make the weights with activation=torch.{module.nonlinearity}."
+            )
         with torch.no_grad():
             for name, value in module.named_parameters():
                 if name.startswith("bias"):
@@ -114,10 +126,18 @@ def fixed_point_weights(
     normal with variance gain² / units before the projection. If the activation is odd the mirror images of the points
     are fixed points too and join the list.
     """
-    points = _checked_points(points)
+    if points.ndim != 2 or points.shape[1] < 1:
+        raise InputError(f"`points` must be a matrix (count, units), not of shape {tuple(points.shape)}.")
+    count, units = points.shape
+    if count > units:
+        raise InputError(
+            f"there are {count} points, but {units} units have at most {units} whose images are orthogonal."
+        )
+    if not bool(torch.isfinite(points).all()):
+        raise InputError("the points have entries that are nan or infinite: give finite ones.")
+    points = points.detach().double()
     if not 0 <= gain < math.inf:
         raise InputError(f"gain is {gain}, but it must be finite and not negative.")
-    units = points.shape[1]
     drawn = torch.randn(units, units, dtype=torch.float64, generator=torch_generator(seed))
     random = gain / math.sqrt(units) * drawn
     if not len(points):
@@ -157,30 +177,11 @@ def sign_points(units: int, count: int, size: float) -> Tensor:
 
 def spectral_radii(matrix: Tensor, states: Tensor, activation: Activation) -> Tensor:
     """The spectral radius of W diag sigma'(h) at every state (count, units): of u <- sigma(W u) at sigma(h) too."""
-    slopes = _slopes(states, activation)
-    found = [torch.linalg.eigvals(matrix * slope).abs().max() for slope in slopes]
-    return torch.stack(found) if found else states.new_zeros(0)
-
-
-def _slopes(states: Tensor, activation: Activation) -> Tensor:
-    """sigma', by automatic differentiation of an element-wise function."""
     with torch.enable_grad():
         given = states.detach().clone().requires_grad_()
-        (found,) = torch.autograd.grad(activation(given).sum(), given)
-    return found
-
-
-def _checked_points(points: Tensor) -> Tensor:
-    if points.ndim != 2 or points.shape[1] < 1:
-        raise InputError(f"`points` must be a matrix (count, units), not of shape {tuple(points.shape)}.")
-    count, units = points.shape
-    if count > units:
-        raise InputError(
-            f"there are {count} points, but {units} units have at most {units} whose images are orthogonal."
-        )
-    if not bool(torch.isfinite(points).all()):
-        raise InputError("the points have entries that are nan or infinite: give finite ones.")
-    return points.detach().double()
+        (slopes,) = torch.autograd.grad(activation(given).sum(), given)
+    found = [torch.linalg.eigvals(matrix * slope).abs().max() for slope in slopes]
+    return torch.stack(found) if found else states.new_zeros(0)
 
 
 def _checked_images(points: Tensor, activation: Activation) -> Tensor:
@@ -217,19 +218,3 @@ def _check_counts(units: int, count: int, most: int, why: str) -> None:
         raise InputError(f"units is {units}, but a network has at least one.")
     if not 0 <= count <= most:
         raise InputError(f"count is {count}, but {why}.")
-
-
-def _check_module(module: nn.RNN, weights: FixedPointWeights) -> None:
-    if not isinstance(module, nn.RNN) or module.num_layers != 1 or module.bidirectional:
-        raise NotSupportedError(
-            "fixed points are put into an nn.RNN of one layer in one direction: make such a module."
-        )
-    if module.hidden_size != len(weights.matrix):
-        raise InputError(
-            f"the module has {module.hidden_size} units, the matrix {len(weights.matrix)}: make them equal."
-        )
-    if _MODULE_ACTIVATIONS[module.nonlinearity] is not weights.activation:
-        raise InputError(
-            f"the module computes {module.nonlinearity}, which is not the activation that the points were made for: "
-            f"make the weights with activation=torch.{module.nonlinearity}."
-        )

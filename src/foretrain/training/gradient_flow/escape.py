@@ -156,6 +156,8 @@ def escape(
     >>> found["time"].dims
     ('network', 'threshold')
     """
+    import xarray as xr
+
     levels = np.atleast_1d(np.asarray(thresholds, dtype=np.float64))
     if levels.ndim != 1 or not levels.size or not np.isfinite(levels).all():
         raise InputError(f"thresholds are {thresholds!r}: give finite numbers.")
@@ -170,7 +172,26 @@ def escape(
     with Progress("networks escaping", total=len(networks)) as bar:
         for which in groups(problem, networks, points, rules):
             found.append(run(networks[which], points, bar))
-    return _dataset(problem, networks, levels, watched, metric, points, rules, found)
+    joined = {f.name: np.concatenate([getattr(part, f.name) for part in found]) for f in fields(_Escapes)}
+    joined["status"] = joined["status"].astype(str)
+    variables = {
+        name: (("network", "threshold") if name == "time" else ("network",), values)
+        for name, values in joined.items()
+    }
+    labels = {name: ("network", values) for name, values in networks.labels.items()}
+    return xr.Dataset(
+        variables,
+        coords={"network": np.arange(len(networks)), "threshold": levels, **labels},
+        attrs={
+            "problem": repr(problem),
+            "observable": watched.name,
+            "rates": list(problem.rates(metric)),
+            "time_unit": "learning rate times steps of the first layer",
+            "sample": repr(points),
+            "rtol": rules.rtol,
+            "method": rules.method,
+        },
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +238,12 @@ class _Run:
         while True:
             ended = self._ended(flows, found, place)
             if ended.any():
-                _note(flows, found, place, ended)
+                where = place[ended]
+                found.final_loss[where] = flows.now.loss[ended]
+                for name in ("evaluations", "steps", "rejected"):
+                    getattr(found, name)[where] = getattr(flows, name)[ended]
+                resting = where[found.status[where] == "at rest"]
+                found.time[resting] = np.where(np.isnan(found.time[resting]), np.inf, found.time[resting])
                 bar.advance(int(ended.sum()))
                 flows.keep(~ended)
                 place = place[~ended]
@@ -255,46 +281,3 @@ class _Run:
             found.status[place[new]] = reason
             ended |= new
         return ended
-
-
-def _note(flows: Flows, found: _Escapes, place: Array, ended: NDArray[np.bool_]) -> None:
-    where = place[ended]
-    found.final_loss[where] = flows.now.loss[ended]
-    for name in ("evaluations", "steps", "rejected"):
-        getattr(found, name)[where] = getattr(flows, name)[ended]
-    resting = where[found.status[where] == "at rest"]
-    found.time[resting] = np.where(np.isnan(found.time[resting]), np.inf, found.time[resting])
-
-
-def _dataset(
-    problem: Problem,
-    networks: Networks,
-    levels: NDArray[np.float64],
-    observable: EscapeObservable,
-    metric: Metric,
-    sample: Sample,
-    rules: Integration,
-    found: Sequence[_Escapes],
-) -> xr.Dataset:
-    import xarray as xr
-
-    joined = {f.name: np.concatenate([getattr(part, f.name) for part in found]) for f in fields(_Escapes)}
-    joined["status"] = joined["status"].astype(str)
-    variables = {
-        name: (("network", "threshold") if name == "time" else ("network",), values)
-        for name, values in joined.items()
-    }
-    labels = {name: ("network", values) for name, values in networks.labels.items()}
-    return xr.Dataset(
-        variables,
-        coords={"network": np.arange(len(networks)), "threshold": levels, **labels},
-        attrs={
-            "problem": repr(problem),
-            "observable": observable.name,
-            "rates": list(problem.rates(metric)),
-            "time_unit": "learning rate times steps of the first layer",
-            "sample": repr(sample),
-            "rtol": rules.rtol,
-            "method": rules.method,
-        },
-    )

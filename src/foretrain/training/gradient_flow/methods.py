@@ -232,25 +232,17 @@ def spectral_radius(
     field: Field, state: State, now: Evaluation, direction: State, iterations: int = 12
 ) -> tuple[Clock, State, int]:
     """Radius of the field's Jacobian for each flow by power iteration on differences, its vector, and the cost."""
-    size = total_norms(state)
-    shift = np.sqrt(torch.finfo(state[0].dtype).eps) * np.maximum(size, 1e-6)
-    radius, cost = np.zeros(len(size)), 0
+    shift = np.sqrt(torch.finfo(state[0].dtype).eps) * np.maximum(total_norms(state), 1e-6)
+    radius, cost = np.zeros(len(shift)), 0
     while cost < iterations:
         cost += 1
-        unit = _scaled(direction, 1 / np.maximum(total_norms(direction), 1e-300))
-        moved = tuple(w + per_flow(shift, w) * v for w, v in zip(state, unit))
+        inverse = 1 / np.maximum(total_norms(direction), 1e-300)
+        moved = tuple(w + per_flow(shift, w) * (per_flow(inverse, v) * v) for w, v in zip(state, direction))
         change = tuple(r - r_0 for r, r_0 in zip(field(moved).rates, now.rates))
         found = total_norms(change) / shift
         settled = np.abs(found - radius) <= 0.02 * found
-        radius, direction = found, tuple(map(_finite, change))
+        radius = found
+        direction = tuple(torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0) for values in change)
         if settled.all():
             break
     return _SAFETY * radius, direction, cost
-
-
-def _scaled(state: State, factors: Clock) -> State:
-    return tuple(per_flow(factors, values) * values for values in state)
-
-
-def _finite(values: Tensor) -> Tensor:
-    return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Loss = Callable[[Any, Any], Tensor]
-Event = Callable[
-    [nn.Module, float], float
-]  # of the model and its loss; the flow ends where it falls through zero
+Event = Callable[[nn.Module, float], float]  # of the model and its loss; the flow ends where it is zero
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -178,15 +176,18 @@ class _Run:
     def record(self, time: float, state: State, now: Evaluation) -> None:
         """One row, and the model moved to it."""
         model = self._moved(state)
-        speeds = [float(values.norm()) for values in now.rates]
+        seen = {name: ask(model) for name, ask in self._observe.items()}
         self._rows.append(
             {
                 "time": time,
                 "loss": float(now.loss[0]),
                 "loss_rate": float(now.loss_rate[0]),
-                "speed": speeds,
+                "speed": [float(values.norm()) for values in now.rates],
                 "norm": [float(values.norm()) for values in state],
-                **{name: np.asarray(_plain(ask(model))) for name, ask in self._observe.items()},
+                **{
+                    name: np.array(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
+                    for name, value in seen.items()
+                },
             }
         )
 
@@ -242,7 +243,3 @@ def _ended(flows: Flows, max_time: float, max_evaluations: int) -> str:
     if flows.evaluations[0] >= max_evaluations:
         return "evaluation limit"
     return "step underflow" if flows.stuck[0] else ""
-
-
-def _plain(value: Any) -> Any:
-    return value.detach().cpu().numpy().copy() if isinstance(value, Tensor) else value

@@ -81,10 +81,12 @@ def scaled_he(
     numbers = list(range(seeds)) if isinstance(seeds, int | np.integer) else [int(seed) for seed in seeds]
     if not numbers or not sizes.size or not (sizes >= 0).all():
         raise InputError("give at least one seed, and epsilons that are not negative.")
-    drawn = [_he_normal(problem, seed) for seed in numbers]
+    # One stream for each layer, so that a layer's draw does not depend on the depth.
+    streams = [[torch_generator(own) for own in spawn(seed, problem.depth)] for seed in numbers]
     stacked = []
-    for layer in range(problem.depth):
-        together = torch.stack([weights[layer] for weights in drawn])
+    for layer, shape in enumerate(problem.shapes):
+        drawn = [torch.randn(shape, generator=own[layer], dtype=torch.float64) for own in streams]
+        together = torch.stack([(2 / shape[1]) ** 0.5 * weights for weights in drawn])
         scales = (
             torch.from_numpy(sizes) if layer < small_layers else torch.ones(len(sizes), dtype=torch.float64)
         )
@@ -159,14 +161,6 @@ def _require_room(problem: Problem, count: int) -> None:
         f"a set of {count:,} networks {problem!r}",
         "take fewer networks or a smaller width",
     )
-
-
-def _he_normal(problem: Problem, seed: int) -> list[Tensor]:
-    """One stream for each layer, so that a layer's draw does not depend on the depth."""
-    return [
-        (2 / shape[1]) ** 0.5 * torch.randn(shape, generator=torch_generator(stream), dtype=torch.float64)
-        for shape, stream in zip(problem.shapes, spawn(seed, problem.depth))
-    ]
 
 
 @dataclass(frozen=True, eq=False)

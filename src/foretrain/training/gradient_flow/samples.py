@@ -67,7 +67,10 @@ def gaussian_sample(problem: Problem, size: int = 1024, seed: Seed = 0) -> Sampl
     stratum = np.floor(uniform * 2**power).astype(int)
     drawn = _representatives(2**power)[stratum]
     points = np.concatenate([drawn * sign for sign in signs])
-    return given_sample(problem, _whitened(points), meaning="quasi-random Gaussian sample")
+    # The nearest points with unit covariance about the origin.
+    values, vectors = np.linalg.eigh(points.T @ points / len(points))
+    whitened = points @ (vectors / np.sqrt(values)) @ vectors.T
+    return given_sample(problem, whitened, meaning="quasi-random Gaussian sample")
 
 
 def hermite_sample(problem: Problem, nodes: int = 64) -> Sample:
@@ -122,9 +125,3 @@ def _representatives(count: int) -> NDArray[np.float64]:
     squares = 1 + count * (below - np.append(below[1:], 0.0))
     half = np.sqrt(squares)
     return np.concatenate([-half[::-1], half])
-
-
-def _whitened(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The nearest points with unit covariance about the origin."""
-    values, vectors = np.linalg.eigh(points.T @ points / len(points))
-    return np.asarray(points @ (vectors / np.sqrt(values)) @ vectors.T)

@@ -48,7 +48,10 @@ def signal_energy(
     is taken over the same sample as everything else; T and S carry the rates of the metric, so that at leading order
     dγ/dt = β h T - S for every metric.
     """
-    shots = seen if isinstance(seen, Snapshots) else _still(seen)
+    shots = seen
+    if isinstance(shots, Networks):
+        weights = tuple(values[:, None].double() for values in shots.weights)
+        shots = Snapshots(np.zeros((len(shots), 1)), weights, shots.labels)
     r = _small_layers(problem, shots, small_layers)
     points = (gaussian_sample(problem) if sample is None else sample).to(torch.float64)
     rates = problem.rates(metric)
@@ -125,11 +128,6 @@ def _weighted(rates: tuple[float, ...], first: Weights, second: Weights) -> Tens
 
 def _norm(values: Tensor) -> Tensor:
     return values.square().sum(dim=(1, 2)).sqrt()
-
-
-def _still(networks: Networks) -> Snapshots:
-    weights = tuple(values[:, None].double() for values in networks.weights)
-    return Snapshots(np.zeros((len(networks), 1)), weights, networks.labels)
 
 
 def _small_layers(problem: Problem, shots: Snapshots, small_layers: int | None) -> int:

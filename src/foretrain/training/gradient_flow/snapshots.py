@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -93,34 +93,27 @@ def trajectory(problem: Problem, seen: Snapshots, *, sample: Sample | None = Non
     points = prepared_sample(problem, sample, Integration())
     moments = [seen.at(number).weights for number in range(seen.time.shape[1])]
     along = ("network", "snapshot")
+    asked: dict[str, tuple[tuple[str, ...], Callable[[Weights], Tensor]]] = {
+        "loss": (along, lambda weights: mean_losses(problem, weights, points)),
+        "amplitude": ((*along, "layer", "mode"), lambda weights: amplitudes(problem, weights)),
+        "norm": ((*along, "layer"), lambda w: torch.stack([torch.linalg.matrix_norm(v) for v in w], dim=1)),
+        "operator_norm": ((*along, "layer"), operator_norms),
+    }
     variables = {
-        "loss": (along, _stacked([mean_losses(problem, weights, points) for weights in moments])),
-        "amplitude": ((*along, "layer", "mode"), _stacked([amplitudes(problem, w) for w in moments])),
-        "norm": ((*along, "layer"), _stacked([_norms(weights) for weights in moments])),
-        "operator_norm": ((*along, "layer"), _stacked([operator_norms(weights) for weights in moments])),
+        name: (dims, torch.stack([measure(weights) for weights in moments], dim=1).numpy())
+        for name, (dims, measure) in asked.items()
     }
     coords = {"layer": np.arange(1, problem.depth + 1), "mode": np.arange(1, problem.modes + 1)}
     return seen.labelled(variables, coords, problem=repr(problem))
 
 
 def operator_norms(weights: Weights) -> Tensor:
-    """The largest singular value (networks, layers)."""
-    return torch.stack([_largest(values) for values in weights], dim=1)
-
-
-def _largest(values: Tensor) -> Tensor:
-    finite = torch.isfinite(values).all(dim=-1).all(dim=-1)
-    found = torch.full(values.shape[:1], math.nan, dtype=values.dtype)
-    found[finite] = torch.linalg.matrix_norm(values[finite], ord=2)
+    """The largest singular value (networks, layers); nan where weights are not finite."""
+    found = torch.full((len(weights[0]), len(weights)), math.nan, dtype=weights[0].dtype)
+    for layer, values in enumerate(weights):
+        finite = torch.isfinite(values).all(dim=-1).all(dim=-1)
+        found[finite, layer] = torch.linalg.matrix_norm(values[finite], ord=2)
     return found
-
-
-def _norms(weights: Weights) -> Tensor:
-    return torch.stack([torch.linalg.matrix_norm(values) for values in weights], dim=1)
-
-
-def _stacked(values: list[Tensor]) -> NDArray[np.float64]:
-    return np.asarray(torch.stack(values, dim=1).numpy())
 
 
 def _follow(

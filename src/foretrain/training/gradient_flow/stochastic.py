@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from foretrain.support.errors import InputError
 from foretrain.support.memory import require_memory
@@ -59,20 +58,33 @@ def stochastic_escape(
         f"descent of {len(networks)} networks on batches of {batch_size}",
         "take fewer networks at a time, smaller batches or float32",
     )
+
+    def losses(weights: State) -> NDArray[np.float64]:
+        return np.asarray(mean_losses(problem, weights, points).double().numpy())
+
     levels = np.atleast_1d(np.asarray(thresholds, dtype=np.float64))
     rates = [lr * rate for rate in problem.rates(metric)]
     sources = [torch_generator(own) for own in spawn(seed, len(networks))]
     weights: State = tuple(values.to(dtype) for values in networks.weights)
+    shape, share = (problem.inputs, batch_size), torch.full((batch_size,), 1 / batch_size, dtype=dtype)
     place = np.arange(len(networks))
     time = np.full((len(networks), len(levels)), np.nan)
-    before = _losses(problem, weights, points)
+    before = losses(weights)
     time[before[:, None] <= levels] = 0.0
     for step in track(range(1, steps + 1), "steps of descent"):
-        weights = _descended(problem, weights, [sources[index] for index in place], batch_size, rates)
+        # One step of every network on its own fresh batch.
+        drawn = [torch.randn(shape, generator=sources[index], dtype=dtype) for index in place]
+        batch = torch.stack(drawn)
+        learned = Sample(batch, share, problem.teacher(batch), "batch")
+        _, gradients = loss_and_gradients(problem, weights, learned)
+        weights = tuple(values - rate * slope for values, rate, slope in zip(weights, rates, gradients))
         if step % every:
             continue
-        after = _losses(problem, weights, points)
-        _note(time, place, levels, before, after, (step - every) * lr, every * lr)
+        after = losses(weights)
+        for number, level in enumerate(levels):
+            new = (after <= level) & np.isnan(time[place, number])
+            fraction = (before[new] - level) / (before[new] - after[new])
+            time[place[new], number] = (step - every) * lr + every * lr * np.clip(fraction, 0, 1)
         live = np.isnan(time[place]).any(axis=1)
         weights, before, place = picked(weights, np.flatnonzero(live)), after[live], place[live]
         if not len(place):
@@ -83,41 +95,3 @@ def stochastic_escape(
         coords={"network": np.arange(len(networks)), "threshold": levels, **labels},
         attrs={"problem": repr(problem), "lr": lr, "batch_size": batch_size, "rates": rates},
     )
-
-
-def _descended(
-    problem: Problem,
-    weights: State,
-    sources: Sequence[torch.Generator],
-    batch_size: int,
-    rates: Sequence[float],
-) -> State:
-    """One step of every network on its own fresh batch."""
-    dtype = weights[0].dtype
-    drawn = [torch.randn(problem.inputs, batch_size, generator=source, dtype=dtype) for source in sources]
-    points = torch.stack(drawn)
-    share = torch.full((batch_size,), 1 / batch_size, dtype=dtype)
-    _, gradients = loss_and_gradients(
-        problem, weights, Sample(points, share, problem.teacher(points), "batch")
-    )
-    return tuple(values - rate * gradient for values, rate, gradient in zip(weights, rates, gradients))
-
-
-def _losses(problem: Problem, weights: State, sample: Sample) -> NDArray[np.float64]:
-    losses: Tensor = mean_losses(problem, weights, sample).double()
-    return np.asarray(losses.numpy())
-
-
-def _note(
-    time: NDArray[np.float64],
-    place: NDArray[np.intp],
-    levels: NDArray[np.float64],
-    before: NDArray[np.float64],
-    after: NDArray[np.float64],
-    start: float,
-    length: float,
-) -> None:
-    for number, level in enumerate(levels):
-        new = (after <= level) & np.isnan(time[place, number])
-        fraction = (before[new] - level) / (before[new] - after[new])
-        time[place[new], number] = start + length * np.clip(fraction, 0, 1)

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from foretrain.empirical.fields.spectra import weight_eigenvalues
+from foretrain.empirical.models.calls import call_with
 from foretrain.support.arguments import whole_number
 from foretrain.support.errors import InputError
-from foretrain.training.observables.registry import Observable, add, both, outputs
+from foretrain.training.observables.registry import Observable, add, both
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -55,7 +56,7 @@ def _gradient_norm(model: nn.Module, batch: Any, *, loss: Any) -> float:
 
 def _evaluated(model: nn.Module, batch: Any, loss: Any) -> Any:
     x, y = both(batch)
-    found = loss(outputs(model, x), y)
+    found = loss(call_with(model, x), y)
     if isinstance(found, torch.Tensor) and found.numel() != 1:
         raise InputError(
             f"the loss has shape {tuple(found.shape)}: give one that is a single number, such as the mean."

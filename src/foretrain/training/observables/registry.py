@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from foretrain.empirical.models.batches import as_batch
-from foretrain.empirical.models.calls import call_with
 from foretrain.support.errors import InputError, unknown_name
 
 NEEDS = ("loss", "optimizer")  # what a Recorder may hand to an observable beside model and batch
@@ -127,11 +126,6 @@ def targets(batch: Any) -> Tensor:
     if not isinstance(y, Tensor):
         raise InputError("it needs targets: give the Recorder a batch=(x, y) whose y is a tensor.")
     return y
-
-
-def outputs(model: nn.Module, x: Any) -> Any:
-    """What the model returns; the arguments of models with several stand in a tuple or dict."""
-    return call_with(model, x)
 
 
 def _is_pair(batch: Any) -> bool:

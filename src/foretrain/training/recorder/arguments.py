@@ -23,6 +23,8 @@ from foretrain.training.recorder.values import check_name
 
 ScheduleLike: TypeAlias = str | Iterable[int] | Callable[[int], bool] | None
 
+Counting = Literal["optimizer", "calls"]
+
 _PER_DECADE = 10
 
 
@@ -41,7 +43,10 @@ def make_schedule(every: int | None, schedule: ScheduleLike, per_decade: int | N
     if per_decade is not None and not (schedule == "log" or (every is None and schedule is None)):
         raise InputError("`per_decade=` belongs to `schedule='log'`: leave it out.")
     if every is not None:
-        return _regular(whole_number("every", every))
+        every = whole_number("every", every)
+        return Schedule(
+            lambda step: step % every == 0, "every step" if every == 1 else f"every {every} steps"
+        )
     if schedule is None or isinstance(schedule, str):
         if schedule not in (None, "log"):
             raise unknown_name("schedule", str(schedule), ["log"])
@@ -49,11 +54,13 @@ def make_schedule(every: int | None, schedule: ScheduleLike, per_decade: int | N
     if callable(schedule):
         schedule(0)  # an error shows now rather than in the middle of a training
         return Schedule(schedule, "a function of the step")
-    return _listed(schedule)
-
-
-def _regular(every: int) -> Schedule:
-    return Schedule(lambda step: step % every == 0, "every step" if every == 1 else f"every {every} steps")
+    try:
+        wanted = frozenset(index(step) for step in schedule)
+    except TypeError:
+        wanted = frozenset({-1})
+    if not wanted or min(wanted) < 0:
+        raise InputError("`schedule=` holds something that is no step: give whole numbers from 0 on.")
+    return Schedule(lambda step: step in wanted, f"{len(wanted)} chosen steps up to {max(wanted)}")
 
 
 def _logarithmic(per_decade: int) -> Schedule:
@@ -66,27 +73,6 @@ def _logarithmic(per_decade: int) -> Schedule:
         return any(round(10 ** (i / per_decade)) == step for i in (nearest - 1, nearest, nearest + 1))
 
     return Schedule(due, f"log, {per_decade} steps per decade")
-
-
-def _listed(steps: Iterable[int]) -> Schedule:
-    try:
-        wanted = frozenset(index(step) for step in steps)
-    except TypeError:
-        wanted = frozenset({-1})
-    if not wanted or min(wanted) < 0:
-        raise InputError("`schedule=` holds something that is no step: give whole numbers from 0 on.")
-    return Schedule(lambda step: step in wanted, f"{len(wanted)} chosen steps up to {max(wanted)}")
-
-
-def whole(value: Any) -> int | None:
-    """A whole number, also one of numpy or torch; None if it is none."""
-    try:
-        return None if isinstance(value, bool) else index(value)
-    except TypeError:
-        return None
-
-
-Counting = Literal["optimizer", "calls"]
 
 
 def checked_model(model: Any) -> nn.Module:
@@ -143,8 +129,11 @@ def checked_resume_from(step: Any) -> int | None:
     """None, or a step."""
     if step is None:
         return None
-    found = whole(step)
-    if found is None or found < 0:
+    try:  # also a whole number of numpy or torch
+        found = -1 if isinstance(step, bool) else index(step)
+    except TypeError:
+        found = -1
+    if found < 0:
         raise InputError(
             f"`resume_from` is {step!r}: give the number of the step that training goes on from."
         )

@@ -26,9 +26,8 @@ _REMEMBERED = 5  # costs of one observable, whose largest is what the next one i
 _DECIDING = 0.05  # share of the budget that may go into deciding in vain what fits
 _ADVANCE = 0.25  # of the share, for cheap observables before the first and the last record are paid for
 _CHEAP = 0.1  # of the cost of all observables: what an advance is for
-_PLANNED = (
-    0.8  # of a budget: the rest is for what slows later steps and cannot be told from the loop's own pace
-)
+# Of a budget: the rest is for what slows later steps and cannot be told from the loop's own pace.
+_PLANNED = 0.8
 _CAUTION = 1.5  # by which the last record, which comes whatever it costs, may exceed that
 
 
@@ -36,7 +35,9 @@ class Budget:
     """Seconds spent by observable, and what more may be spent; ``share`` None: anything."""
 
     def __init__(self, share: float | None, names: Iterable[str]) -> None:
-        if share is not None and not _is_share(share):
+        value: Any = share
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if share is not None and not (number and 0 < float(value) <= 1):
             raise InputError(
                 f"`budget` is {share!r}: give a share of the time such as 0.05, or None for no limit."
             )
@@ -134,10 +135,6 @@ class Budget:
         equal = shared / len(active)
         left = (equal - self.spent[other] - self.expected(other) for other in active if other != name)
         return equal + sum(max(0.0, spare) for spare in left)
-
-
-def _is_share(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) <= 1
 
 
 _STEPS_REMEMBERED = 31  # steps without a record before them

@@ -19,7 +19,10 @@ class Snapshot:
 
     def __init__(self, model: nn.Module) -> None:
         self._modes = [(module, module.training) for module in model.modules()]
-        self._held = [(held, held.copy()) for module in model.modules() for held in _containers(module)]
+        # Attributes of a module, and the lists and dicts among them: parameters, buffers, hooks, kept states.
+        own = [vars(module) for module in model.modules()]
+        inside = [value for held in own for value in held.values() if isinstance(value, dict | list)]
+        self._held = [(held, held.copy()) for held in (*own, *inside)]
         self._parameters = list(model.parameters())
         self._wanted = [parameter.requires_grad for parameter in self._parameters]
         self._gradients = [parameter.grad for parameter in self._parameters]
@@ -73,12 +76,6 @@ def plain(model: nn.Module) -> nn.Module:
     return found
 
 
-def _containers(module: nn.Module) -> list[Container]:
-    """Attributes of a module, and the lists and dicts among them: parameters, buffers, hooks, kept states."""
-    own = vars(module)
-    return [own, *(value for value in own.values() if isinstance(value, dict | list))]
-
-
 def _kept_tensors(model: nn.Module) -> Iterator[Tensor]:
     """Plain attributes, such as the hidden state that a recurrent model keeps between batches."""
     for module in model.modules():
@@ -108,7 +105,8 @@ class _RandomStates:
         self._python = random.getstate()
         self._numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # the state that a training may use
         self._cpu = torch.get_rng_state()
-        self._devices = _device_states()
+        in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._devices = torch.cuda.get_rng_state_all() if in_use else []
 
     def restore(self) -> None:
         random.setstate(self._python)
@@ -116,8 +114,3 @@ class _RandomStates:
         torch.set_rng_state(self._cpu)
         if self._devices:
             torch.cuda.set_rng_state_all(self._devices)
-
-
-def _device_states() -> list[Tensor]:
-    in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return torch.cuda.get_rng_state_all() if in_use else []

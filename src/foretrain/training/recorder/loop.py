@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,20 +25,16 @@ def on_every_step(
         return optimizer.register_step_post_hook(advance)
 
     def outermost(*_: object) -> None:
-        if not _within_its_step(sys._getframe(1), optimizer):
-            advance()
+        wrapper = sys._getframe(1)
+        outer = wrapper.f_back
+        # Was what called the hook itself called during a step of the same optimizer?
+        while outer is not None:
+            if outer.f_code is wrapper.f_code and outer.f_locals.get("self") is optimizer:
+                return
+            outer = outer.f_back
+        advance()
 
     return optimizer.register_step_post_hook(outermost)
-
-
-def _within_its_step(wrapper: FrameType, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether what called a hook was itself called during a step of the same optimizer."""
-    outer = wrapper.f_back
-    while outer is not None:
-        if outer.f_code is wrapper.f_code and outer.f_locals.get("self") is optimizer:
-            return True
-        outer = outer.f_back
-    return False
 
 
 def batch_source(batch: Any) -> Callable[[], Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,10 +90,6 @@ def read_log(folder: Path, until: int | None = None) -> Contents:
             f"{folder / LOG} is damaged: {lost} bytes between its records are not readable and left out.",
             ForetrainWarning,
         )
-    return _sorted_out(frames, until)
-
-
-def _sorted_out(frames: Sequence[Frame], until: int | None) -> Contents:
     found = Contents()
     for frame in frames:
         entry, kind = frame.entry, frame.entry["kind"]
@@ -135,7 +131,11 @@ def as_dataset(contents: Contents) -> xr.Dataset:
     for name, layout in contents.layouts.items():
         dims = [renamed[layout["observable"], dim] for dim in layout["dims"]]
         attributes = layout["attributes"] | {"observable": layout["observable"]}
-        data[name] = ((STEP, *dims), _stacked(values[name], layout, len(steps)), attributes)
+        dtype = np.result_type(np.float32, *(array.dtype for array in values[name].values()))
+        stacked = np.full((len(steps), *layout["shape"]), np.nan, dtype=dtype)  # nan where there is no record
+        for place, array in values[name].items():
+            stacked[place] = array
+        data[name] = ((STEP, *dims), stacked, attributes)
         coordinates |= {
             renamed[layout["observable"], dim]: np.array(labels) for dim, labels in layout["labels"].items()
         }
@@ -155,15 +155,6 @@ def _arrays(record: Frame) -> dict[str, NDArray[Any]]:
         array = np.frombuffer(record.body, dtype=entry["dtype"], count=count, offset=start)
         found[entry["variable"]] = array.reshape(entry["shape"])
         start += array.nbytes
-    return found
-
-
-def _stacked(values: Mapping[int, NDArray[Any]], layout: Layout, count: int) -> NDArray[Any]:
-    """(steps, ...), nan where there is no record."""
-    dtype = np.result_type(np.float32, *(array.dtype for array in values.values()))
-    found = np.full((count, *layout["shape"]), np.nan, dtype=dtype)
-    for place, array in values.items():
-        found[place] = array
     return found
 
 

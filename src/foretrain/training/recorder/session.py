@@ -85,7 +85,10 @@ class Session:
                 self._try(taken, name, partial(_itself, value))
         self._write(step, taken)
         for name, why in taken.failures.items():
-            self._leave_out(name, why, step)
+            self.active = [other for other in self.active if other != name]
+            self.failures[name] = why
+            text = f"the observable {name!r} failed at step {step} and is left out from now on: {why}"
+            warnings.warn(text, stacklevel=2)
         for name, seconds in taken.costs.items():
             self._budget.charge(name, seconds)
         total = clock() - start
@@ -148,13 +151,6 @@ class Session:
         self.recorded_at |= dict.fromkeys(seen, step)
         numbers = {own.name: float(own.values.real) for own in taken.measured if not own.dims}
         self.shown = next(iter(numbers.items()), self.shown)
-
-    def _leave_out(self, name: str, why: str, step: int) -> None:
-        self.active = [other for other in self.active if other != name]
-        self.failures[name] = why
-        warnings.warn(
-            f"the observable {name!r} failed at step {step} and is left out from now on: {why}", stacklevel=2
-        )
 
 
 def _itself(value: Any) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -68,7 +69,14 @@ def variables(observable: str, result: Any) -> list[Variable]:
     if not result:
         raise InputError("it returned an empty dict: return at least one named value.")
     found = [_variable(_joined(observable, key), observable, value) for key, value in result.items()]
-    _check_common_axes(found)
+    known: dict[str, tuple[int, Any]] = {}  # an axis has one meaning within an observable
+    for variable in found:
+        for dim, size in zip(variable.dims, variable.values.shape):
+            meaning = (size, variable.labels.get(dim))
+            if json.dumps(known.setdefault(dim, meaning)) != json.dumps(meaning):
+                raise InputError(
+                    f"its axis {dim!r} has different labels in {variable.name}: name unlike axes apart."
+                )
     return found
 
 
@@ -91,18 +99,6 @@ def layout_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
     if json.dumps(before["labels"]) != json.dumps(now["labels"]) or before["dims"] != now["dims"]:
         return "its axes or their labels changed: return the same labels every time"
     return None
-
-
-def _check_common_axes(found: Iterable[Variable]) -> None:
-    """An axis has one meaning within an observable."""
-    known: dict[str, tuple[int, Any]] = {}
-    for variable in found:
-        for dim, size in zip(variable.dims, variable.values.shape):
-            meaning = (size, variable.labels.get(dim))
-            if json.dumps(known.setdefault(dim, meaning)) != json.dumps(meaning):
-                raise InputError(
-                    f"its axis {dim!r} has different labels in {variable.name}: name unlike axes apart."
-                )
 
 
 def _joined(observable: str, key: Any) -> str:
@@ -131,7 +127,10 @@ def _numbers(value: Any, name: str) -> Array:
     """Single, double or complex double precision, in the order and bytes of the log."""
     if isinstance(value, Tensor):
         value = value.detach().cpu()
-        value = (value if value.dtype.is_complex else value.to(_wide(value))).resolve_conj().numpy()
+        if not value.dtype.is_complex:
+            single = value.dtype in (torch.float32, torch.bfloat16, torch.float16)
+            value = value.to(torch.float32 if single else torch.float64)
+        value = value.resolve_conj().numpy()
     if not isinstance(value, Number | np.ndarray | np.generic | list | tuple):
         raise InputError(
             f"{name} is a {type(value).__name__}: return a number, an array, a DataArray or a dict of these."
@@ -141,12 +140,6 @@ def _numbers(value: Any, name: str) -> Array:
         raise InputError(f"{name} holds {array.dtype} and no numbers: return numbers.")
     kept = "<c16" if array.dtype.kind == "c" else "<f4" if array.dtype == np.float32 else "<f8"
     return np.ascontiguousarray(array, dtype=kept).reshape(array.shape)
-
-
-def _wide(value: Tensor) -> Any:
-    import torch
-
-    return torch.float32 if value.dtype in (torch.float32, torch.bfloat16, torch.float16) else torch.float64
 
 
 def _labels(value: xr.DataArray, dim: Any) -> list[Any]:

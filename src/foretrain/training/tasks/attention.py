@@ -103,7 +103,11 @@ class AttentionBlock(nn.Module):
         widths = (attention, *hidden)
         self.hidden = nn.ModuleList(linear(before, after) for before, after in pairwise(widths))
         self.readout = linear(widths[-1], n_out)
-        _draw(self, seed)
+        source = torch_generator(seed)
+        with torch.no_grad():
+            for parameter in self.parameters():  # in the order in which they are used
+                drawn = torch.rand(parameter.shape, dtype=torch.float64, generator=source)
+                parameter.copy_(parameter.shape[1] ** -0.5 * (2 * drawn - 1))
 
     def states(self, x: Tensor) -> dict[str, Tensor]:
         """Every internal variable that has a value at each step, (batch, time, units), in order of computation."""
@@ -146,16 +150,6 @@ class GlobalState(nn.Module):
         """All chosen states as one tensor."""
         found = self.block.states(x)
         return torch.cat([found[name] for name in self.names or found], -1)
-
-
-def _draw(block: AttentionBlock, seed: Seed) -> None:
-    """Draw all matrices, in the order in which they are used."""
-    source = torch_generator(seed)
-    with torch.no_grad():
-        for parameter in block.parameters():
-            bound = parameter.shape[1] ** -0.5
-            drawn = torch.rand(parameter.shape, dtype=torch.float64, generator=source)
-            parameter.copy_(bound * (2 * drawn - 1))
 
 
 @dataclass(frozen=True)

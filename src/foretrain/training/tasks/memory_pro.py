@@ -82,7 +82,8 @@ class MemoryPro:
 
     def batch(self, count: int, seed: Seed, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """Inputs with their noise, and targets, of random angles."""
-        which, noise = (np.random.SeedSequence(entropy) for entropy in _two(seed))
+        drawn = generator(seed).integers(2**63, size=2, dtype=np.uint64)
+        which, noise = (np.random.SeedSequence(int(entropy)) for entropy in drawn)
         angles = self.angles(count, which)
         return self.inputs(angles, noise, dtype), self.targets(angles, dtype)
 
@@ -98,8 +99,3 @@ def _checked(angles: Tensor) -> Tensor:
 def _coordinates(angles: Tensor, dtype: torch.dtype) -> Tensor:
     """(cos θ, sin θ) for every angle, ready to be spread over time: (batch, 1, 2)."""
     return torch.stack([angles.cos(), angles.sin()], dim=1)[:, None].to(dtype)
-
-
-def _two(seed: Seed) -> tuple[int, int]:
-    drawn = generator(seed).integers(2**63, size=2, dtype=np.uint64)
-    return int(drawn[0]), int(drawn[1])
