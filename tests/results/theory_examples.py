@@ -97,7 +97,7 @@ THEORY_EXAMPLES: dict[str, Callable[[], Any]] = {
     "scaling of a group": lambda: equivalence(MLP, X).bias,
     "best point": lambda: bayes.best_point(bayes.evidence_scan(MLP, X, Y, C_W=[0.5, 1.0, 2.0])),
     "evidence": lambda: finite_log_evidence(MLP, X[:1], Y[:1]),
-    "importance posterior": lambda: importance_posterior(MLP, *DATA, draws=400),
+    "importance posterior": lambda: importance_posterior(MLP, *DATA, draws=800),
     "training": gaussian_process,
     "kernels": lambda: gaussian_process().kernels,
     "outputs": lambda: infinite_width.Outputs(0.1 * Y[:2], 0.1 * Y[2:]),
