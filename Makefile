@@ -7,7 +7,7 @@ DOCS_READY := $(VENV)/.docs-ready
 WORKERS ?= 2
 export PYTHONDONTWRITEBYTECODE =  # what is compiled is kept: tests with their asserts rewritten take half a minute
 
-.PHONY: help setup demo test test-all lint types docs bench bench-env clean
+.PHONY: help setup demo test test-all run-tests lint types docs bench bench-env clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -23,12 +23,16 @@ $(READY): pyproject.toml
 demo: setup  ## install, then examine two built-in networks and write the interactive page
 	@$(BIN)/foretrain report --example -o demo/report.html --overwrite
 
-test: setup lint types  ## install, then lint, types and the quick tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# Types are checked beside the tests: mypy would leave a core idle for a minute.
+test: setup  ## install, then lint, types and the quick tests
+	@$(MAKE) --no-print-directory --jobs 3 lint types run-tests
 
-test-all: setup lint types  ## everything: also the slow, the Monte-Carlo and the packaging tests
-	@start=$$(date +%s); $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m ''; code=$$?; \
+test-all: setup  ## everything: also the slow, the Monte-Carlo and the packaging tests
+	@start=$$(date +%s); $(MAKE) --no-print-directory --jobs 3 lint types run-tests SELECTED="-m ''"; code=$$?; \
 	echo "make test-all: $$((($$(date +%s) - start) / 60)) minutes"; exit $$code
+
+run-tests: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(SELECTED)
 
 lint: setup  ## ruff: format and lint
 	$(BIN)/ruff format --check .
