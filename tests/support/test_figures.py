@@ -9,8 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray
 
-from foretrain.support.answers import PALETTE, Axis, Figure, Panel, log, names_axis, scale_for, shades
+from foretrain.support.answers import (
+    PALETTE,
+    Axis,
+    Figure,
+    Panel,
+    dataset_figure,
+    log,
+    names_axis,
+    scale_for,
+    shades,
+)
 from foretrain.support.answers.formulas import html_math, unicode_math
 from foretrain.support.answers.matplotlib_renderer import draw, write
 from foretrain.support.answers.plotly_renderer import numbers, specifications
@@ -222,3 +233,48 @@ def test_the_caption_of_a_panel_is_drawn_below_it() -> None:
     figure = Figure()
     figure.panel("panel", x="place", caption="What one sees here.").curve(X, Y)
     assert draw(figure).axes[0].get_xlabel() == "place\nWhat one sees here."
+
+
+def test_a_matrix_with_one_row_has_cells_that_can_be_seen() -> None:
+    figure, panel = one_panel()
+    panel.heat_map([[1.0, 2.0, 3.0]])
+    axes = draw(figure).axes[0]
+    assert axes.get_ylim() == (-0.5, 0.5)
+    assert axes.get_xlim() == (-0.5, 2.5)
+    assert [tick for tick in axes.get_yticks() if abs(tick) < 0.5] == [0]
+
+
+def test_one_point_alone_is_a_dot_with_its_error() -> None:
+    figure, panel = one_panel(x=Axis("layer", whole=True))
+    panel.curve([2], [1.0], "-", "theory", band=0.5)
+    axes = draw(figure).axes[0]
+    (bars,) = axes.containers
+    assert bars[0].get_marker() == "o"
+    assert bars[2][0].get_segments()[0][:, 1].tolist() == [0.5, 1.5]
+    assert [tick for tick in axes.get_xticks() if 1.5 <= tick <= 2.5] == [2]
+    assert specifications(figure)[0]["data"][-1]["mode"] == "lines+markers"
+
+
+@pytest.mark.parametrize("name", ["a$\\frac$b", "cost in $", "tab\tand\x01", "n" * 330])
+def test_any_name_can_be_drawn(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    figure = Figure(name)
+    panel = figure.panel(name, x=name, y=names_axis([name]))
+    panel.curve([1, 2], [0, 0], label=name[:20])
+    panel.note(1, 0, name[:20])
+    drawing = draw(figure)
+    drawing.draw_without_rendering()
+    assert drawing.get_tightbbox().width < 2 * figure.inches()[0]
+    assert max(map(len, drawing.get_suptitle().split("\n"))) < 100
+    assert not recwarn.list
+
+
+def test_pictures_of_datasets_name_their_places_and_keep_scales_apart() -> None:
+    data = xarray.Dataset({"share": ("parameter", [1.0, 2.0]), "count": ("parameter", [1e4, 2e4])})
+    figure = dataset_figure(data.assign_coords(parameter=["weight", "bias"]))
+    assert [panel.y.label for panel in figure.panels] == ["share", "count"]
+    assert all(panel.x.ticks == {0: "weight", 1: "bias"} for panel in figure.panels)
+    rows = xarray.Dataset({"layer": ("row", [1, 2, 3]), "width": ("row", [3, 4, 5])})
+    (panel,) = dataset_figure(rows).panels
+    assert (panel.x.label, panel.x.whole, panel.y.label) == ("layer", True, "width")
+    (panel,) = dataset_figure(xarray.Dataset({"lost": ("place", [np.nan, np.inf])})).panels
+    assert any(getattr(mark, "text", "") == "no finite numbers" for mark in panel.marks)

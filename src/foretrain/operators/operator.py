@@ -291,7 +291,9 @@ class Operator(LinearMap):
             "positive" if self.positive else "symmetric" if self.symmetric else "no declared structure"
         )
         statement = f"{type(self).__name__} {spaces}: {structure}, {self.dtype} on {self.device}"
-        return Answer(statement, data=self.to_xarray)
+        record = {"type": type(self).__name__, "rows": self.shape[0], "columns": self.shape[1]}
+        record |= {"structure": structure, "dtype": str(self.dtype), "device": str(self.device)}
+        return Answer(statement, data=self.to_xarray, record=record)
 
     def plot(self, ax: Any = None, *, path: str | Path | None = None) -> Any:
         """Draw its leading eigenvalues or singular values, which takes products: see ``top_modes``."""

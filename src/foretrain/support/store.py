@@ -202,10 +202,10 @@ def _marked(
             "to_dataset(), can be stored: label it first."
         )
     for label in [*dataset.variables, *dataset.dims]:
-        if not isinstance(label, str) or not label or "/" in label or label.startswith("."):
+        if not isinstance(label, str) or not label or set(label) & {"/", "\\"} or label.startswith("."):
             raise InputError(
                 f"{label!r} cannot name a stored array or dimension: "
-                "use text without '/' that does not start with '.'."
+                "use text without '/' and '\\\\' that does not start with '.'."
             )
     # The conventions by which xarray marks coordinates on disk have no room for names with spaces.
     spaced = [name for name in dataset.coords if " " in str(name) and name not in dataset.dims]

@@ -75,7 +75,8 @@ class Differential(Result):
         rms, largest = float(self.values.square().mean().sqrt()), float(self.values.abs().max())
         entries = f"Entries have the root mean square {rms:.4g} and are up to {largest:.4g} in size."
         statement = f"Differential({self.name}: {sizes}; {kind}; {self.route})"
-        return Answer(statement, [entries, *self.notes], self.to_xarray)
+        record = {"name": self.name, "sizes": sizes, "root_mean_square": rms, "largest": largest}
+        return Answer(statement, [entries, *self.notes], self.to_xarray, record)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -94,11 +95,16 @@ class SecondDifferentials(Result):
         import xarray as xr
 
         both = {"dd_I": self.dd_I, "dd_II": self.dd_II}
-        parts = [found.answer() for found in both.values()]
+        parts = {name: found.answer() for name, found in both.items()}
         return Answer(
             "Both second differentials of the tangent kernel.",
-            parts,
+            list(parts.values()),
             lambda: xr.Dataset({name: one.to_xarray() for name, one in both.items()}),
+            {
+                f"{name}_{key}": value
+                for name, part in parts.items()
+                for key, value in part.document().items()
+            },
         )
 
 

@@ -225,7 +225,8 @@ class GlobalNTK(Operator):
         )
         more = ".summary(y), which .plot() draws, has ranks, modes and weights; .alignment(y), .top_modes(k) and "
         more += ".partial_trace(over=...) ask for one of them, .P, .K, .J and .sites are its parts."
-        return Answer(statement, [*filter(None, [self.dynamics.how]), more], self.to_xarray)
+        parts = [*filter(None, [self.dynamics.how]), more]
+        return Answer(statement, parts, self.to_xarray, super().answer().record)
 
     def summary(self, y: Any = None, readouts: Any = None, **options: Any) -> GlobalSummary:
         """What there is to know at a glance: see ``global_ntk.summary.global_summary``."""

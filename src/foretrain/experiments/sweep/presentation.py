@@ -42,12 +42,14 @@ def sweep_answer(sweep: Sweep, quantity: str | None = None) -> Answer:
     if errors:
         rest = len(errors) - _MOST_TOLD
         more = f"{rest} more have failed; the store names them all. " if rest > 0 else ""
-        own = ", and --extend if your function changes" if spec.target.code else ""
-        parts.append(f"{more}Mend the cause and add --retry-failed{own}.")
+        own = ", and extend=True (--extend) if your function changes" if spec.target.code else ""
+        parts.append(f"{more}Mend the cause and run it again with retry_failed=True (--retry-failed){own}.")
     parts += [f"Warning at {where}: {warning}" for where, warning in warnings[:_MOST_TOLD]]
     if len(warnings) > _MOST_TOLD:
         parts.append(f"{len(warnings) - _MOST_TOLD} more points have warnings.")
-    parts += [f"Store: {sweep.store}, for foretrain.load", lambda: sweep_figure(data, quantity)]
+    parts.append(f"Store: {sweep.store}, for foretrain.load")
+    if _panels(data, quantity):
+        parts.append(lambda: sweep_figure(data, quantity))
     record = {
         "title": data.attrs["title"],
         "target": spec.target.name,
@@ -147,8 +149,6 @@ def _panels(data: xarray.Dataset, quantity: str | None) -> dict[str, xarray.Data
         raise unknown_name("quantity", quantity, known)
     chosen = plain if quantity is None else [quantity]
     panels = {title: panel for name in chosen for title, panel in _single(data, name, known[name])}
-    if not panels:
-        raise InputError("the sweep has no numbers to draw: leave out --plot.")
     return dict(list(panels.items())[:_MOST_PANELS])
 
 
@@ -158,7 +158,8 @@ def _single(
     own = [dim for dim in array.dims if dim not in data[STATUS].dims]
     array = array.squeeze([dim for dim in data[STATUS].dims if data.sizes[dim] == 1], drop=True)
     if not own:
-        yield name, array
+        if np.isfinite(array.values).any():
+            yield name, array
         return
     for place in np.ndindex(*(array.sizes[dim] for dim in own)):
         one = array.isel(dict(zip(own, place)))

@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from foretrain.support.answers.datasets import as_array, dataset_figure, fields_dataset, tables_dataset
 from foretrain.support.answers.figure import Figure
 from foretrain.support.answers.table import Column, Table, cell_text
+from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
     import xarray
@@ -133,8 +135,14 @@ class Result:
         ``path`` also writes it to a file: .png, .svg or .pdf. Of a result without a picture of its own the labelled
         numbers are drawn.
         """
+        from matplotlib.axes import Axes
+
         from foretrain.support.answers.matplotlib_renderer import draw, write
 
+        if ax is not None and not isinstance(ax, Axes):
+            raise InputError(f"`ax=` is {ax!r}: give the axes to draw into, as plt.subplots() returns them.")
+        if path is not None and not isinstance(path, str | PathLike):
+            raise InputError(f"`path=` is {path!r}: give the name of a file.")
         answer = self.answer()
         figure = (
             answer.figures[0] if answer.has_figure else dataset_figure(self.to_dataset(), answer.statement)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from foretrain.support.answers.figure import Axis, Figure, scale_for
+from foretrain.support.answers.figure import Axis, Figure, names_axis, scale_for
 from foretrain.support.answers.table import Column, Table, cell_text
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _PANELS = 6  # of a picture of a dataset
 _LEGEND = 8  # curves with a name
+_APART = 50.0  # times larger than another: not on the same axis
 
 
 def labelled(
@@ -140,17 +141,31 @@ def dataset_tables(data: xarray.Dataset, most_columns: int = 12) -> Iterator[Tab
 
 def dataset_figure(data: xarray.Dataset, title: str = "") -> Figure:
     """A picture of any dataset: what shares a dimension as curves, matrices in colours, single numbers as bars."""
+    import numpy as np
+
     numeric = {str(key): values for key, values in data.data_vars.items() if values.dtype.kind in "biuf"}
     figure = Figure(title.partition("\n")[0], columns=2)
-    for dimension in dict.fromkeys(values.dims for values in numeric.values() if values.ndim == 1):
-        curves = {key: values for key, values in numeric.items() if values.dims == dimension}
-        every = [number for values in curves.values() for number in values.values.ravel().tolist()]
-        y = Axis(next(iter(curves)) if len(curves) == 1 else "", scale_for(every))
-        panel = figure.panel(x=str(dimension[0]), y=y)
-        places = data[dimension[0]]
-        at = places.values if places.dtype.kind in "iuf" else range(places.size)
-        for number, (key, values) in enumerate(curves.items()):
-            panel.curve(at, values.values, "o-", key if number < _LEGEND else "", size=3)
+    for (dimension,) in dict.fromkeys(values.dims for values in numeric.values() if values.ndim == 1):
+        curves = {key: values.values for key, values in numeric.items() if values.dims == (dimension,)}
+        places = data[dimension]
+        if dimension not in data.coords:  # rows of a table: its first column says what they are
+            places = next(values for values in data.data_vars.values() if values.dims == (dimension,))
+            if len(curves) > 1:
+                curves.pop(str(places.name), None)
+        label, at, whole = str(places.name), places.values, places.dtype.kind in "iu"
+        x = Axis(label, whole=whole) if places.dtype.kind in "iuf" else names_axis(at.tolist(), label)
+        at = at if places.dtype.kind in "iuf" else np.arange(places.size)
+        sizes = [
+            np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values)) for values in curves.values()
+        ]
+        apart = max(sizes) > _APART * min(sizes)  # quantities on different scales have panels of their own
+        for group in [{key: curve} for key, curve in curves.items()] if apart else [curves]:
+            name = next(iter(group)) if len(group) == 1 else ""
+            panel = figure.panel(x=x, y=Axis(name, scale_for(list(group.values()))))
+            for number, (key, curve) in enumerate(group.items()):
+                panel.curve(at, curve, "o-", key if number < _LEGEND and not name else "", size=3)
+            if not any(np.isfinite(curve).any() for curve in group.values()):
+                panel.note(0.5, 0.5, "no finite numbers", align="center", fraction=True)
     for key, values in numeric.items():
         if values.ndim >= 2 and len(figure.panels) < _PANELS and min(values.shape[-2:]):
             panel = figure.panel(key, x=str(values.dims[-1]), y=Axis(str(values.dims[-2]), reverse=True))

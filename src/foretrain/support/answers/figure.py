@@ -81,12 +81,16 @@ class Curve:
         _set(self, x=x, y=y, error=_lengths(self.error, y), x_error=_lengths(self.x_error, x))
         if self.band is not None:
             ends = self.band if isinstance(self.band, tuple) else (y - self.band, y + self.band)
-            _set(self, band=tuple(np.asarray(end) for end in ends))
+            low, high = (np.broadcast_to(end, y.shape) for end in ends)
+            _set(self, band=(low, high))
+            if len(x) == 1 and self.error is None:  # the band of one point has no width
+                _set(self, error=np.stack([y - low, high - y]))
 
     @property
     def marker(self) -> str:
-        """The letter of the marker, or nothing."""
-        return self.style[:1] if self.style[:1] not in ("-", ":") else ""
+        """The letter of the marker, or nothing; one point alone, through which no line goes, has a dot."""
+        given = self.style[:1] if self.style[:1] not in ("-", ":") else ""
+        return given or ("o" if len(self.x) == 1 else "")
 
     @property
     def dash(self) -> str:
@@ -272,9 +276,12 @@ class Panel:
         self.bars((edges[1:] + edges[:-1]) / 2, heights, label, color, width=0.94 * (edges[1] - edges[0]))
 
     def heat_map(self, *fields: Any, **options: Any) -> None:
-        """Add a ``HeatMap``, which needs no grid behind it."""
+        """Add a ``HeatMap``, which needs no grid behind it; places that are counted have whole numbers."""
         self.grid = False
         self._add_heat_map(*fields, **options)
+        for place, axis in enumerate("xy", start=1):
+            if (fields[place : place + 1] or (options.get(axis),))[0] is None:
+                setattr(self, axis, replace(getattr(self, axis), whole=True))
 
     def legend_entry(self, style: str, label: str, color: str = INK, *, hollow: bool = False) -> None:
         """Say in the legend what a style means that several curves share."""
@@ -320,6 +327,32 @@ class Figure:
         """Panels with the letters of their places."""
         letters = dict.fromkeys(letter for row in self.rows() for letter in row if letter != ".")
         return zip(letters, self.panels, strict=False)
+
+    def with_words(self, change: Callable[[str], str]) -> Figure:
+        """The same picture with all its words changed: titles, labels, ticks and notes."""
+
+        def changed(part: Any) -> Any:
+            if isinstance(part, str):
+                return change(part)
+            if isinstance(part, Mapping):
+                return {key: changed(text) for key, text in part.items()}
+            return [changed(one) for one in part] if isinstance(part, list | tuple) else part
+
+        def worded(part: Any, *names: str) -> Any:
+            return replace(
+                part, **{name: changed(getattr(part, name)) for name in names if hasattr(part, name)}
+            )
+
+        panels = [
+            replace(
+                worded(panel, "title", "caption"),
+                x=worded(panel.x, "label", "ticks"),
+                y=worded(panel.y, "label", "ticks"),
+                marks=[worded(mark, "label", "text", "texts", "ticks") for mark in panel.marks],
+            )
+            for panel in self.panels
+        ]
+        return replace(self, title=change(self.title), caption=change(self.caption), panels=panels)
 
     def inches(self) -> tuple[float, float]:
         """Width and height."""

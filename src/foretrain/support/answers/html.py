@@ -58,6 +58,12 @@ def join(children: Iterable[Child]) -> Markup:
 
 def fragment(answer: Answer) -> str:
     """An answer for a notebook."""
+    if not (answer.tables or answer.has_figure):  # then at least the numbers and words that machines get
+        known = {
+            key: value for key, value in answer.document().items() if isinstance(value, str | int | float)
+        }
+        rows = [item for item in known.items() if item[0] != "statement"]
+        answer = replace(answer, parts=[*answer.parts, Table(("quantity", "value"), rows)])
     name = f"foretrain-{uuid4().hex[:12]}"
     body = element("div", body_of(answer), class_="foretrain", id=name)
     style = element("style", Markup(own_file("answers.css")))

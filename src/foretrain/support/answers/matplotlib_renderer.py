@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 SUFFIXES = (".png", ".pdf", ".svg")
+_NAME = 40  # letters of a name at a tick
 _NAME_GAP = 4  # pixels between names under an axis
+_LETTERS = 10  # of a title in an inch
 _CAPTION = 72  # letters of a line of a panel's caption
 _MANY_NAMES = 8  # letters under an axis: more of them are turned
 
@@ -43,6 +47,7 @@ _MANY_NAMES = 8  # letters under an axis: more of them are turned
 def draw(figure: Figure, ax: Axes | None = None) -> Any:
     """Draw all panels and return matplotlib's figure; with ``ax``, draw the first panel there and return ``ax``."""
     colors = figure.colors()
+    figure = figure.with_words(_legible)
     if ax is not None:
         _draw_panel(ax, figure.panels[0], {place: c for (panel, place), c in colors.items() if panel == 0})
         _finish_legend(ax, figure.panels[0])
@@ -51,7 +56,8 @@ def draw(figure: Figure, ax: Axes | None = None) -> Any:
 
     drawing = Drawing(figsize=figure.inches(), layout="constrained")
     if figure.title:
-        drawing.suptitle(figure.title, fontsize=13, fontweight="bold", color=INK)
+        title = _broken(figure.title, _LETTERS * figure.inches()[0])
+        drawing.suptitle(title, fontsize=13, fontweight="bold", color=INK)
     rows = figure.rows()
     heights = list(figure.heights) or [1.0] * len(rows)
     grid = drawing.subplot_mosaic("\n".join(rows), height_ratios=heights)
@@ -90,6 +96,26 @@ def refuse_unknown_picture(path: Path) -> None:
         )
 
 
+@cache
+def _legible(text: str) -> str:
+    """Words that matplotlib can set: no control characters, and $ written out where it starts no formula."""
+    from matplotlib.mathtext import MathTextParser
+
+    text = re.sub(r"[\x00-\x09\x0b-\x1f\x7f]", " ", text)
+    if "$" in text:
+        try:
+            MathTextParser("path").parse(text)
+        except ValueError:
+            return text.replace("$", r"\$")
+    return text
+
+
+def _broken(text: str, letters: float) -> str:
+    """A title in lines of so many letters; formulas are not broken."""
+    lines = text.split("\n")
+    return "\n".join(line if "$" in line else "\n".join(wrap(line, max(20, int(letters)))) for line in lines)
+
+
 def _draw_panel(axes: Axes, panel: Panel, colors: Mapping[int, str]) -> None:
     # Thin axes on two sides and a faint grid behind the data.
     axes.spines[["top", "right"]].set_visible(False)
@@ -108,7 +134,8 @@ def _draw_panel(axes: Axes, panel: Panel, colors: Mapping[int, str]) -> None:
     if panel.bare:
         axes.set_axis_off()
     if panel.title:
-        axes.set_title(panel.title, fontsize=11)
+        width = axes.get_window_extent().width / axes.figure.dpi
+        axes.set_title(_broken(panel.title, _LETTERS * width), fontsize=11)
     if panel.caption:
         axes.set_xlabel("\n".join([panel.x.label, *wrap(panel.caption, _CAPTION)]), fontsize=10)
     if panel.legend:
@@ -123,10 +150,13 @@ def _set_scale(axes: Axes, which: str, axis: Axis) -> None:
 def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    getattr(axes, f"set_{which}label")(axis.label, fontsize=10)
+    getattr(axes, f"set_{which}label")(_broken(axis.label, _CAPTION), fontsize=10)
     drawn = getattr(axes, f"{which}axis")
     if axis.ticks is not None:
-        texts = list(axis.ticks.values()) if isinstance(axis.ticks, Mapping) else None
+        names = axis.ticks.values() if isinstance(axis.ticks, Mapping) else None
+        texts = names and [
+            f"{name[:_NAME]}..." if len(name) > _NAME and "$" not in name else name for name in names
+        ]
         places = list(axis.ticks)
         long = which == "x" and texts is not None and sum(map(len, texts)) > 30 + 6 * _MANY_NAMES
         turn: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if long else {}
@@ -136,15 +166,18 @@ def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
         if texts is None:
             drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     elif axis.whole:
-        drawn.set_major_locator(MaxNLocator(integer=True))
+        drawn.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     low, high = getattr(axes, f"get_{which}lim")()
+    if axis.whole and abs(high - low) < 1:  # one place alone
+        low, high = round((low + high) / 2) - 0.5, round((low + high) / 2) + 0.5
+        getattr(axes, f"set_{which}lim")(low, high)
     if axis.room:
         high = _beyond(low, high, axis)
     low, high = (high, low) if axis.reverse and low < high else (low, high)
     low, high = (axis.low if axis.low is not None else low), (axis.high if axis.high is not None else high)
     if axis.reverse and axis.low is not None and axis.high is not None:
         low, high = axis.high, axis.low
-    if axis.room or axis.reverse or axis.low is not None or axis.high is not None:
+    if (axis.room or axis.reverse or axis.low is not None or axis.high is not None) and low != high:
         getattr(axes, f"set_{which}lim")(low, high)
     if axis.scale == "log" and axis.ticks is None and 0 < abs(np.log10(high / low)) < 2.0:
         # Less than two powers of ten: plain numbers at 1, 2 and 5 say more than one power.
@@ -253,9 +286,11 @@ def _draw_heat_map(axes: Axes, mark: HeatMap) -> None:
     if mark.diverging:
         colors = LinearSegmentedColormap.from_list("diverging", [BLUE, "#ffffff", ORANGE])
         norm = TwoSlopeNorm(mark.middle, mark.low, mark.high)
-    shading: Literal["gouraud", "nearest"] = "gouraud" if mark.smooth else "nearest"
+    smooth = mark.smooth and min(mark.values.shape) > 1
+    shading: Literal["gouraud", "flat"] = "gouraud" if smooth else "flat"
+    places = (mark.x, mark.y) if smooth else (_edges(mark.x), _edges(mark.y))
     mesh = axes.pcolormesh(
-        mark.x, mark.y, mark.values, cmap=colors, norm=norm, shading=shading, rasterized=True, zorder=0
+        *places, mark.values, cmap=colors, norm=norm, shading=shading, rasterized=True, zorder=0
     )
     if mark.texts is not None:
         for y, row in zip(mark.y, mark.texts):
@@ -268,6 +303,14 @@ def _draw_heat_map(axes: Axes, mark: HeatMap) -> None:
         bar.ax.tick_params(labelsize=8)
         bar.set_label(mark.label, fontsize=9)
         bar.outline.set_visible(False)
+
+
+def _edges(places: Any) -> Any:
+    """Where cells around places end: halfway to their neighbours; a cell alone is one wide."""
+    steps = np.diff(places) if len(places) > 1 else np.ones(1)
+    return np.concatenate(
+        [[places[0] - steps[0] / 2], places[:-1] + np.diff(places) / 2, [places[-1] + steps[-1] / 2]]
+    )
 
 
 def _draw_region(axes: Axes, mark: Region, color: str) -> None:
