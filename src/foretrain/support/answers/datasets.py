@@ -143,16 +143,23 @@ def dataset_figure(data: xarray.Dataset, title: str = "") -> Figure:
     """A picture of any dataset: what shares a dimension as curves, matrices in colours, single numbers as bars."""
     import numpy as np
 
-    numeric = {str(key): values for key, values in data.data_vars.items() if values.dtype.kind in "biuf"}
+    numeric = {
+        str(key): values.squeeze(drop=True) if values.ndim > 1 else values  # one output is no axis
+        for key, values in data.data_vars.items()
+        if values.dtype.kind in "biuf"
+    }
     figure = Figure(title.partition("\n")[0], columns=2)
     for (dimension,) in dict.fromkeys(values.dims for values in numeric.values() if values.ndim == 1):
         curves = {key: values.values for key, values in numeric.items() if values.dims == (dimension,)}
         places = data[dimension]
-        if dimension not in data.coords:  # rows of a table: its first column says what they are
+        if (
+            str(dimension).startswith("row") and dimension not in data.coords
+        ):  # the first column says what they are
             places = next(values for values in data.data_vars.values() if values.dims == (dimension,))
             if len(curves) > 1:
                 curves.pop(str(places.name), None)
-        label, at, whole = str(places.name), places.values, places.dtype.kind in "iu"
+        label, at = str(places.name), places.values
+        whole = places.dtype.kind in "iuf" and bool((at == np.round(at)).all())
         x = Axis(label, whole=whole) if places.dtype.kind in "iuf" else names_axis(at.tolist(), label)
         at = at if places.dtype.kind in "iuf" else np.arange(places.size)
         sizes = [

@@ -180,6 +180,13 @@ class Region:
     alpha: float = 0.2
     hatched: bool = False
 
+    def __post_init__(self) -> None:
+        if self.between and np.size(self.x) == 1:  # as wide as it takes to be seen
+            place = float(np.ravel(self.x)[0])
+            reach = 0.01 * abs(place) or 0.01
+            ends = {name: np.broadcast_to(np.ravel(getattr(self, name))[:1], 2) for name in ("low", "high")}
+            _set(self, x=np.array([place - reach, place + reach]), **ends)
+
     @property
     def between(self) -> bool:
         """Whether it lies between two curves."""

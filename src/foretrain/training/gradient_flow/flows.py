@@ -127,7 +127,8 @@ class Flows:
             size = np.maximum(norms(old), norms(moved))
             made = norms(error)
             allowed = self._tolerance.relative * size + self._tolerance.absolute + 1e-300
-            worst = np.fmax(worst, made / allowed)
+            with np.errstate(invalid="ignore"):  # of what has become infinite
+                worst = np.fmax(worst, made / allowed)
             worst[~np.isfinite(made)] = np.inf
         return worst
 
