@@ -9,6 +9,8 @@ from foretrain.support.answers import Figure
 from foretrain.support.answers.figure import Curve
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import Flow, flow
+from foretrain.theory.flow.presentation import _FAMILIES
+from foretrain.theory.flow.result import MEANINGS
 
 TWO_INPUTS = np.array([[1.0, -0.5, 0.8], [0.3, 1.1, -0.4]])
 PYRAMID = MLP("tanh", depth=4, width=[12, 24, 16], n_in=3, C_b=0.15, C_W=1.6)
@@ -77,6 +79,10 @@ def test_tensors_without_a_panel_of_their_own_share_one_by_order(first: list[str
         np.testing.assert_array_equal(mark.y, found[mark.label].values.reshape(3, -1)[:, 0])
     assert all(panel.title.endswith("of input 0") for panel in shared)
     assert len(found.plot().axes) == len(picture(found).panels)
+
+
+def test_every_tensor_has_a_family() -> None:
+    assert {"K", *(name for names in _FAMILIES.values() for name in names)} == {*MEANINGS}
 
 
 def test_entries_that_were_asked_for_are_drawn_by_their_inputs() -> None:

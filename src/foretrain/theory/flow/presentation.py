@@ -340,8 +340,8 @@ def _family(figure: Figure, summary: xr.Dataset, title: str, members: Mapping[st
     else:
         panel = _panel(figure, summary, title, values)
         largest = np.abs(values).max(axis=1)
-        largest = largest[largest > 0]
-        if largest.max() > _WIDE * largest.min():
+        largest = largest[np.isfinite(largest) & (largest > 0)]
+        if largest.size and largest.max() > _WIDE * largest.min():
             threshold = 10.0 ** np.floor(np.log10(largest.min()))
             panel.y = Axis(scale="symlog", threshold=float(threshold))
     for name, column in members.items():
