@@ -191,3 +191,16 @@ def test_odd_powers_beyond_the_known_derivatives(spec: Any, q: int, a_q: float) 
 def test_a_function_without_a_series_has_no_power() -> None:
     found = classify(lambda z: z + z * np.exp(-1 / np.maximum(z * z, 1e-12)))
     assert (found.letter, found.q) == ("outside", None)
+
+
+@pytest.mark.parametrize("name", ["gelu", "relu", "sigmoid", "linear"])
+def test_the_numbers_of_a_class_are_kept_and_drawn(name: str) -> None:
+    found = classify(name)
+    data = found.to_dataset()
+    assert [float(data[key]) for key in ("alpha", "h", "kappa")] == [found.alpha, found.h, found.kappa]
+    assert float(data["q"]) == found.q if found.q else math.isnan(float(data["q"]))
+    series, numbers = found.answer().figures[0].panels
+    assert len(series.marks) == (2 if found.q is None else 3)
+    np.testing.assert_allclose(numbers.marks[0].values, [found.alpha, found.h, found.kappa])
+    middle = [float(mark.y[len(mark.y) // 2]) for mark in series.marks]
+    np.testing.assert_allclose(middle, found.a_0, atol=1e-15)

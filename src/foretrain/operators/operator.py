@@ -269,7 +269,9 @@ class Operator(LinearMap):
         vectors = self.domain.unflatten_block(found.vectors)
         is_eigen = found.left is found.vectors
         left = vectors if is_eigen else self.codomain.unflatten_block(found.left)
-        return dataclasses.replace(found, vectors=vectors, left=left)
+        return dataclasses.replace(
+            found, vectors=vectors, left=left, domain=self.domain, codomain=self.codomain
+        )
 
     def same_spectrum(self) -> Operator:
         """This operator, or a smaller one with the same eigenvalues apart from zeros, where its kind knows one."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -20,8 +20,11 @@ from foretrain.activations import Activation
 from foretrain.activations import activation as find_activation
 from foretrain.gaussian import Factor, expectation, factor, z
 from foretrain.saddle.parameters import check_beta, check_depth, check_width, matrix_times
-from foretrain.support.answers import Answer, Result
+from foretrain.support.answers import Answer, Axis, Figure, Result, labelled
 from foretrain.support.errors import InputError, NotSupportedError
+
+if TYPE_CHECKING:
+    import xarray
 
 Letter = Literal["A", "B", "C", "D", "outside"]
 
@@ -78,7 +81,7 @@ class SaddleClass(Result):
         )
 
     def answer(self) -> Answer:
-        """The class, why, and its numbers."""
+        """The class, why, its numbers, and the activation beside its series at 0."""
         name = self.letter if self.letter == "outside" else f"class {self.letter}"
         if self.letter == "D":
             name += f" (centred: {self.centred_letter})"
@@ -93,8 +96,42 @@ class SaddleClass(Result):
         }
         return Answer(
             f"{self.activation.label}: {name}: {self.reason}\n  {numbers}{power}, a_0 = {self.a_0:.6g}",
+            [self._figure],
+            data=self._numbers,
             record=record,
         )
+
+    def _numbers(self) -> xarray.Dataset:
+        single = {key: float(getattr(self, key)) for key in ("alpha", "h", "kappa", "a_0", "a_q")}
+        variables = {
+            "q": math.nan if self.q is None else float(self.q),
+            **single,
+            "slopes": ("side", self.slopes, "slopes of the activation at 0"),
+            "one_sided": ("side", self.one_sided, "E[|g| (σ(g) - a_0)] over g of this sign"),
+        }
+        notes = {"activation": self.activation.label, "letter": self.letter, "reason": self.reason}
+        return labelled(variables, notes, side=["left", "right"])
+
+    def _figure(self) -> Figure:
+        """The activation with its tangent and its first nonlinear power, then alpha, h and kappa."""
+        points = np.linspace(-2.0, 2.0, 161)
+        values = np.asarray(self.activation.value(points), dtype=float)
+        tangent = self.a_0 + np.where(points < 0, *self.slopes) * points
+        ends = np.concatenate([values, tangent])
+        room = 0.1 * float(np.ptp(ends)) or 1.0
+        figure = Figure(f"{self.activation.label} near the saddle", columns=2)
+        upright = Axis(low=float(ends.min()) - room, high=float(ends.max()) + room)
+        panel = figure.panel("Activation and its series at 0", x="z", y=upright)
+        panel.curve(points, values, "-", "σ(z)")
+        panel.curve(points, tangent, "--", "$a_0$ + α z")
+        if self.q is not None and math.isfinite(self.a_q):
+            word = f"$a_0$ + α z + $a_{{{self.q}}}$ $z^{{{self.q}}}$"
+            panel.curve(points, tangent + self.a_q * points**self.q, ":", word)
+        known = {"α": self.alpha, "h": self.h, "κ": self.kappa}
+        known = {name: value for name, value in known.items() if math.isfinite(value)}
+        numbers = figure.panel("Slope α, signal h, first correction κ", y=Axis(room=0.1))
+        numbers.bars(list(known), list(known.values()), texts=[f"{value:.4g}" for value in known.values()])
+        return figure
 
 
 @dataclass(frozen=True)

@@ -98,3 +98,24 @@ def test_a_step_report_is_drawn_against_eta(found: Fields, x: torch.Tensor) -> N
     shown = {line.label: line.y for line in curves(third)}
     b = report.data.sel(norm="rms", field=["b_0", "b_1", "b_2"])
     np.testing.assert_allclose(shown["without mask flips"], b["frozen_error"].max("field"))
+
+
+def test_the_dataset_holds_the_fields_by_layer(found: Fields) -> None:
+    data = found.to_dataset()
+    for layer in range(4):
+        np.testing.assert_array_equal(data["overlap"].sel(activation_layer=layer), found.overlap(layer))
+        np.testing.assert_array_equal(data[f"conjugate_{layer}"], found.conjugate(layer))
+    for layer in (1, 2, 3):
+        np.testing.assert_array_equal(data["coactivation"].sel(layer=layer), found.coactivation(layer))
+    np.testing.assert_array_equal(data["kernel_by_layer"].sum("layer"), found.kernel_by_layer.sum("layer"))
+    assert data["kernel_by_layer"].dims == ("layer", "input_1", "input_2", "output_1", "output_2")
+    assert {"trace_share", "mean_slope", "outputs"} <= {*data}
+
+
+def test_the_dataset_leaves_out_what_is_too_large(
+    model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foretrain.empirical.fields.entry._STORED", 10)
+    data = fields(model, x).to_dataset()
+    assert "conjugate_1" in data
+    assert not {"overlap", "coactivation", "kernel_by_layer"} & {*data}

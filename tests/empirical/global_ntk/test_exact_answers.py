@@ -102,3 +102,20 @@ def test_what_is_not_affordable_is_estimated_unless_it_is_asked_for() -> None:
     estimated, exact = kernel.trace(method="xnystrace"), kernel.trace(method="exact")
     assert estimated.standard_error > 0
     assert abs(estimated - exact) < 5 * estimated.standard_error
+
+
+def test_modes_and_parts_are_labelled_by_axes_and_parameters() -> None:
+    torch.manual_seed(1)
+    kernel = global_ntk(nn.GRU(2, 4, batch_first=True).to(DOUBLE), inputs(3, 5))
+    modes = kernel.top_modes(2)
+    states = modes.to_dataset()["vector"]
+    assert states.dims == ("mode", "batch", "time", "unit")
+    torch.testing.assert_close(torch.as_tensor(states.values), modes.vectors)
+    directions = kernel.J.top_modes(1).to_dataset()
+    assert directions["vector_weight_hh_l0"].dims[1:] == ("weight_hh_l0_axis_0", "weight_hh_l0_axis_1")
+    assert directions["left"].dims == ("mode", "left_batch", "left_time", "left_unit")
+    falls = kernel.loss_decrease(torch.ones(3, 5, 4, dtype=DOUBLE))
+    for result, values in ((falls, falls.by_parameter.values()), (trace_shares(kernel), None)):
+        (panel,) = result.answer().figures[0].panels
+        assert set(panel.y.ticks.values()) == set(falls.by_parameter)
+        assert values is None or panel.marks[0].values == pytest.approx(list(values))

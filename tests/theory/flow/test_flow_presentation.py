@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from foretrain.support.answers import Figure
+from foretrain.support.answers.figure import Curve
 from foretrain.theory.architecture import MLP
 from foretrain.theory.flow import Flow, flow
+from foretrain.theory.flow.presentation import _FAMILIES
+from foretrain.theory.flow.result import MEANINGS
 
 TWO_INPUTS = np.array([[1.0, -0.5, 0.8], [0.3, 1.1, -0.4]])
 PYRAMID = MLP("tanh", depth=4, width=[12, 24, 16], n_in=3, C_b=0.15, C_W=1.6)
@@ -63,6 +66,57 @@ def test_there_is_a_panel_for_everything_that_is_known(names: list[str], rows: i
     np.testing.assert_array_equal(drawn, found.summary["kernel"].values)
     assert figure.panels[0].x.scale == "log"
     assert len(found.plot().axes) == panels
+
+
+@pytest.mark.parametrize("first", [[], ["K"], ["K", "G1"]])
+def test_tensors_without_a_panel_of_their_own_share_one_by_order(first: list[str]) -> None:
+    names = ["Theta", "H1", *"DFABPQRSTU"]
+    found = flow(MLP.critical("tanh", depth=3, width=10, n_in=3), TWO_INPUTS, [*first, *names])
+    shared = picture(found).panels[2 if first else 0 :]
+    groups = [["Theta"], [*first[1:], "H1"], [*"DFAB"], [*"PQ"], [*"RSTU"]]
+    assert [[mark.label for mark in panel.marks] for panel in shared] == groups
+    for mark in (mark for panel in shared for mark in panel.marks):
+        np.testing.assert_array_equal(mark.y, found[mark.label].values.reshape(3, -1)[:, 0])
+    assert all(panel.title.endswith("of input 0") for panel in shared)
+    assert len(found.plot().axes) == len(picture(found).panels)
+
+
+def test_every_tensor_has_a_family() -> None:
+    assert {"K", *(name for names in _FAMILIES.values() for name in names)} == {*MEANINGS}
+
+
+def test_entries_that_were_asked_for_are_drawn_by_their_inputs() -> None:
+    some = flow(PYRAMID, TWO_INPUTS, ["V"], quadruples=[[0, 1, 0, 1], [1, 1, 1, 1]])
+    (panel,) = picture(some).panels
+    assert [mark.label for mark in panel.marks] == ["V_0,1,0,1", "V_1,1,1,1"]
+    assert "of input 0" not in panel.title
+
+
+def test_axes_are_logarithmic_where_signs_and_sizes_suit() -> None:
+    deep = MLP.critical("tanh", depth=60, width=200, n_in=1)
+    panels = picture(flow(deep, [[1.0]], ["A", "B", "D", "P", "Q"])).panels
+    assert [panel.y.scale for panel in panels] == ["symlog", "linear"]
+    (positive,) = picture(flow(deep, [[1.0]], ["A", "B"])).panels
+    assert positive.y.scale == "log"
+    assert np.isnan(positive.marks[0].y[0])  # layer 1 does not fluctuate
+
+
+def test_many_inputs_are_a_band_with_a_few_lines() -> None:
+    inputs = np.random.default_rng(0).standard_normal((40, 3))
+    found = flow(PYRAMID, inputs)
+    for panel, count in zip(picture(found).panels, (40, 780), strict=True):
+        lines = [mark for mark in panel.marks if isinstance(mark, Curve)]
+        assert len(lines) == 5  # four of them and the median
+        assert f"{count} " in panel.caption
+    kernel, (band, *_, median) = found.summary["kernel"].values, picture(found).panels[0].marks
+    np.testing.assert_array_equal(band.low, kernel.min(axis=1))
+    np.testing.assert_array_equal(band.high, kernel.max(axis=1))
+    np.testing.assert_array_equal(median.y, np.median(kernel, axis=1))
+
+
+def test_one_layer_stands_in_the_middle() -> None:
+    (panel,) = picture(flow(MLP("relu", depth=1, width=1), [[1.0]])).panels
+    assert (panel.x.low, panel.x.high, panel.x.ticks) == (0.5, 1.5, [1])
 
 
 def test_the_band_is_one_deviation_of_the_metric() -> None:

@@ -29,7 +29,7 @@ from foretrain.empirical.fields.state import (
     labelled,
 )
 from foretrain.empirical.fields.step_report import StepReport, step_report
-from foretrain.support.answers import Answer, Axis, Figure, Result, dataset_table
+from foretrain.support.answers import Answer, Axis, Figure, Part, Result, dataset_table
 from foretrain.support.answers import labelled as labelled_dataset
 from foretrain.support.errors import InputError
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 Inputs: TypeAlias = int | Sequence[int] | None  # one input, some, or all
 Vector: TypeAlias = Tensor | NDArray[np.floating]
+
+_STORED = 10_000_000  # numbers of pairs of inputs in a dataset; of more, ask the methods for what is wanted
 
 
 def fields(model: nn.Module, x: Tensor, *, readout: ReadoutLike = None, normalized: bool = False) -> Fields:
@@ -121,7 +123,31 @@ class Fields(Result):
         )
         names = {"weights": "weights", "learns": "learns"}
         names |= {"trace_share": "share of tr K", "mean_slope": "mean slope"}
-        return Answer(statement, [dataset_table(data, "layer", names), more, self._coactivation_figure], data)
+        parts: list[Part] = [dataset_table(data, "layer", names), more, self._coactivation_figure]
+        return Answer(statement, parts, lambda: data.assign(self._arrays()))
+
+    def _arrays(self) -> dict[str, xr.DataArray]:
+        """Outputs and conjugate fields; overlaps, co-activation and kernels too while they are of moderate size."""
+        import xarray as xr
+
+        above, everywhere = np.arange(1, self.depth + 1), np.arange(self.depth + 1)
+        arrays = {"outputs": self.outputs}
+        for number in everywhere.tolist():
+            arrays[f"conjugate_{number}"] = self.conjugate(number).rename(unit=f"unit_{number}")
+        pairs = self.state.chain.inputs**2
+        if pairs * (self.depth + 1) <= _STORED:
+            overlaps = xr.concat([self.overlap(number) for number in everywhere.tolist()], "activation_layer")
+            meaning = "overlap Q^l of the activations u_l; layer 0 are the inputs (14)"
+            arrays["overlap"] = overlaps.assign_coords(activation_layer=everywhere).assign_attrs(
+                meaning=meaning
+            )
+            shared = xr.concat([self.coactivation(number) for number in above.tolist()], "layer")
+            arrays["coactivation"] = shared.assign_coords(layer=above).assign_attrs(
+                meaning="co-activation overlap A^l"
+            )
+        if pairs * self.state.readout.outputs**2 * self.depth <= _STORED or "kernel_by_layer" in vars(self):
+            arrays["kernel_by_layer"] = self.kernel_by_layer
+        return arrays
 
     def _coactivation_figure(self) -> Figure:
         """A^l of all pairs of inputs, one panel for each layer: the mean over units of the product of slopes."""

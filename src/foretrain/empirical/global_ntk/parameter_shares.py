@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from foretrain.empirical.global_ntk.dynamics import Values
 from foretrain.operators.estimators.estimate import Target
 from foretrain.operators.estimators.exactness import AFFORDABLE
 from foretrain.operators.flat_blocks import basis_rows, random_signs
-from foretrain.support.answers import Answer, Result, Table, dataset_table, labelled
+from foretrain.support.answers import Answer, Axis, Figure, Result, Table, dataset_table, labelled
 from foretrain.support.progress import Progress
 from foretrain.support.seeds import Seed, spawn
 
@@ -26,6 +27,7 @@ Array = NDArray[np.float64]
 
 _EXACT_SIZE = 256
 _FIRST, _MOST = 16, 512
+_BARS = 40  # parameters in a picture
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -40,7 +42,8 @@ class Shares(Result):
         """The shares by name."""
         variables = {"share": ("parameter", self.values), "share_error": ("parameter", self.standard_errors)}
         data = labelled(variables, parameter=list(self.names))
-        return Answer("Shares of the trace.", [dataset_table(data, "parameter", ["share"])], data)
+        picture = partial(_parts_figure, "share of the trace", self.names, self.values, self.standard_errors)
+        return Answer("Shares of the trace.", [dataset_table(data, "parameter", ["share"]), picture], data)
 
 
 def trace_shares(kernel: GlobalNTK, *, accuracy: float = 0.02, seed: Seed = 0) -> Shares:
@@ -111,7 +114,22 @@ class LossDecrease(Result):
         columns = {"parameter": names, "part": parts, "share": list(self.shares.values())}
         data = labelled({"loss_decrease": ("parameter", parts)}, parameter=names)
         statement = f"Gradient flow at rate 1 lowers the loss by {self.total:.4g} per unit of time."
-        return Answer(statement, [Table.of(columns)], data, self.by_parameter)
+        picture = partial(_parts_figure, "fall of the loss per unit of time", names, parts)
+        return Answer(statement, [Table.of(columns), picture], data, self.by_parameter)
+
+
+def _parts_figure(
+    what: str, names: Sequence[str], parts: Sequence[float] | Array, errors: Array | None = None
+) -> Figure:
+    """A bar for each parameter by name, from the first down; of very many, the largest."""
+    sizes = np.asarray(parts, dtype=float)
+    shown = np.sort(np.argsort(-sizes, kind="stable")[:_BARS])
+    title = f"The {_BARS} largest of {len(sizes)} parameters" if len(sizes) > _BARS else ""
+    figure = Figure(title, size=(7.0, 1.3 + 0.32 * len(shown)))
+    panel = figure.panel(x=what, y=Axis(reverse=True))
+    error = None if errors is None or not errors.any() else errors[shown]
+    panel.bars([names[place] for place in shown], sizes[shown], horizontal=True, error=error)
+    return figure
 
 
 def loss_decrease(gradient: Values) -> LossDecrease:

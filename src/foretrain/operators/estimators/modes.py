@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from foretrain.operators.estimators.estimate import MOST_PRODUCTS
 from foretrain.operators.estimators.exactness import is_affordable
 from foretrain.operators.estimators.krylov import BlockKrylov
 from foretrain.operators.estimators.probes import Counted, OperatorLike, Source, dense, norms, squared
-from foretrain.operators.spaces import leaves
+from foretrain.operators.spaces import Space, SumSpace, VectorSpace
 from foretrain.support.answers import (
     BLUE,
     Answer,
@@ -57,6 +57,8 @@ class Modes(Result):
     converged: bool
     tolerance: float
     seed: Seed
+    domain: VectorSpace | None = None  # of structured vectors; None: they are flat
+    codomain: VectorSpace | None = None
 
     @property
     def relative_residuals(self) -> Tensor:
@@ -79,12 +81,27 @@ class Modes(Result):
             f"{self.products} products, seed {self.seed}. The modes are .vectors (k, n) and .left."
         )
         variables: dict[str, Any] = {"value": ("mode", self.values), "residual": ("mode", self.residuals)}
-        for number, part in enumerate(leaves(self.vectors)):
-            axes = [f"axis_{number}_{place}" for place in range(1, part.ndim)]
-            variables[f"vector_{number}"] = (["mode", *axes], part)
+        variables |= _labelled_vectors("vector", self.vectors, self.domain)
+        if self.left is not self.vectors:
+            variables |= _labelled_vectors("left", self.left, self.codomain)
         data = labelled(variables, picked(self, "products converged tolerance"), ["mode"])
         picture = partial(spectrum_figure, self.values.numpy(), kind.removesuffix("s"))
         return Answer(statement, [dataset_table(data, "mode").thinned(_SHOWN), picture], data)
+
+
+def _labelled_vectors(word: str, vectors: Any, space: VectorSpace | None) -> dict[str, Any]:
+    """Vectors with the names of their axes; of a direct sum one array for each member, whose name its axes carry."""
+    if isinstance(vectors, Mapping):
+        members = space.members if isinstance(space, SumSpace) else {}
+        return {
+            key: part
+            for name, own in vectors.items()
+            for key, part in _labelled_vectors(f"{word}_{name}", own, members.get(name)).items()
+        }
+    names = space.names if isinstance(space, Space) else [f"axis_{place}" for place in range(1, vectors.ndim)]
+    if word != "vector" or "mode" in names:
+        names = [f"{word.removeprefix('vector_')}_{name}" for name in names]
+    return {word: (["mode", *names], vectors)}
 
 
 def spectrum_figure(values: NDArray[np.float64], what: str) -> Figure:

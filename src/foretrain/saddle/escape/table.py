@@ -45,7 +45,8 @@ def escape_times(
 
     ``bottleneck=None``: all layers at epsilon (balanced), and no such dimension. The remaining layers are at
     ``others``; entries with more bottleneck layers than layers are nan. K of each depth is a coordinate. ``formula``
-    is what escape_time calls its method, a word that ``sel`` of xarray keeps for itself.
+    is what escape_time calls its method, a word that ``sel`` of xarray keeps for itself. It is a plain DataArray with
+    xarray's own ``plot``; the command ``foretrain escape`` draws the same numbers with their laws.
 
     Examples
     --------

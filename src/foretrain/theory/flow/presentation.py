@@ -38,6 +38,18 @@ _ENTRIES = 8  # columns for quadruples that were asked for
 _DEEP = 50  # layers from which on depth has a logarithmic axis
 _WIDE = 20.0  # ratio of the largest to the smallest value from which on an axis is logarithmic
 _NAMED = 4  # lines with a legend; more are drawn thin
+_DRAWN = 12  # lines at most; of more, the band in which they lie
+_DOTTED = 4  # layers from which on a line needs no dots
+_FAMILIES: dict[str, Sequence[str]] = {
+    "Tangent kernel": ["Theta"],
+    "Next order of the mean kernels": ["G1", "H1"],
+    "Covariances of z z and of the tangent kernel": [*"VDFAB", "norm_covariance", "entry_variance"],
+    "First differential of the tangent kernel": [*"PQ"],
+    "Second differentials of the tangent kernel": [*"RSTU"],
+    "Three-point tensor": ["three_point"],
+    "Six-point tensor": ["six_point"],
+}
+"""Tensors that share a panel, by what the panel is called."""
 MEASURES = {
     "D": ("D/(nKΘ)", -1, -1),
     "F": ("F/(nKΘ)", -1, -1),
@@ -83,8 +95,7 @@ def flow_answer(
         parts.append(
             f"Of {', '.join(partial)} only entries of each input alone were computed: name others in --quadruples."
         )
-    if "K" in found:
-        parts.append(lambda: flow_figure(summary, mlp.headline))
+    parts.append(lambda: flow_figure(found))
     rows = summary.sel(layer=shown)
     record: dict[str, Any] = {
         "activation": mlp.activation.label,
@@ -268,45 +279,100 @@ def _verdict(mlp: MLP, summary: xr.Dataset) -> str:
     return f"L/n = {mlp.depth_to_width:.4g}, V/(nK²) of the output = {worst:.4g}: {verdict_on(worst)}."
 
 
-def flow_figure(summary: xr.Dataset, title: str) -> Figure:
-    """Kernels of all inputs, their correlations, V / (n K^2), and the first kernel with its 1/n band."""
-    inputs = [f"input {number}" for number in summary["input"].values]
+def flow_figure(found: Flow) -> Figure:
+    """Kernels of all inputs, their correlations, V / (n K^2), the first kernel with its band, and other tensors."""
+    summary = found.summary
     has_band = {"fluctuation", "correction"} <= {*summary}
-    panels = 1 + (len(inputs) > 1) + ("fluctuation" in summary) + has_band
-    columns = 2 if panels == 4 else panels
-    figure = Figure(title, columns=columns, size=(5.0 * columns, 3.4 * -(-panels // columns) + 0.4))
-    kernels = _panel(figure, summary, "Kernel K of each input", summary["kernel"].values)
-    _lines(kernels, summary, summary["kernel"].values, inputs)
-    _law(kernels, summary, "kernel_law")
-    if len(inputs) > 1:
+    families = _families(
+        found, {"K", *(["V"] if "fluctuation" in summary else []), *(["G1"] if has_band else [])}
+    )
+    several = "K" in found and summary.sizes["input"] > 1
+    panels = ("K" in found) + several + ("fluctuation" in summary) + has_band + len(families)
+    columns = 2 if panels == 4 else min(panels, 3)
+    figure = Figure(
+        found.mlp.headline, columns=columns, size=(5.0 * columns, 3.4 * -(-panels // columns) + 0.4)
+    )
+    if "K" in found:
+        values = summary["kernel"].values
+        kernels = _panel(figure, summary, "Kernel K of each input", values)
+        _lines(kernels, summary, values, _input_names(summary), "inputs")
+        _law(kernels, summary, "kernel_law")
+    if several:
         values = _pair_correlations(summary)
-        names = [f"inputs {a}, {b}" for a, b in zip(*np.triu_indices(len(inputs), 1))]
-        panel = figure.panel("Correlation between inputs", x=kernels.x)
-        _lines(panel, summary, values, names)
+        names = [f"inputs {a}, {b}" for a, b in zip(*np.triu_indices(summary.sizes["input"], 1))]
+        panel = figure.panel("Correlation between inputs", x=_depth_axis(summary))
+        _lines(panel, summary, values, names, "pairs of inputs")
         if values.max() > 0.9:
             panel.level(1.0, dash=":")
     if "fluctuation" in summary:
-        _fluctuations(figure, summary, inputs)
+        _fluctuations(figure, summary)
     if has_band:
         _first_kernel_band(figure, summary)
+    for title, members in families.items():
+        _family(figure, summary, title, members)
     return figure
+
+
+def _families(found: Flow, drawn: set[str]) -> dict[str, dict[str, Array]]:
+    """Tensors that are not ``drawn`` yet, by layer: one panel for those of the same order."""
+    families = {}
+    for title, names in _FAMILIES.items():
+        members: dict[str, Array] = {}
+        for name in (name for name in names if name in found and name not in drawn):
+            tensor = found[name]
+            if "quadruple" in tensor.dims and not _of_first_input(tensor):
+                entries = zip(_legs(tensor)[:_NAMED], tensor.values.T)
+                members |= {f"{name}_{','.join(map(str, legs))}": column for legs, column in entries}
+            else:
+                word = name if _of_first_input(tensor) else f"{name}, contracted"
+                members[word] = _first_entry(tensor)
+        if members:
+            families[title + (" of input 0" if {*members} <= {*found} else "")] = members
+    return families
+
+
+def _family(figure: Figure, summary: xr.Dataset, title: str, members: Mapping[str, Array]) -> None:
+    """One curve for each tensor; where signs differ and sizes are far apart, the axis is linear around 0 only."""
+    values = np.stack([*members.values()])
+    positive = values[values > 0]
+    if values.min() >= 0:
+        panel = _panel(figure, summary, title, positive)
+    else:
+        panel = _panel(figure, summary, title, values)
+        largest = np.abs(values).max(axis=1)
+        largest = largest[np.isfinite(largest) & (largest > 0)]
+        if largest.size and largest.max() > _WIDE * largest.min():
+            threshold = 10.0 ** np.floor(np.log10(largest.min()))
+            panel.y = Axis(scale="symlog", threshold=float(threshold))
+    for name, column in members.items():
+        shown = np.where(column > 0, column, np.nan) if panel.y.scale == "log" else column
+        panel.curve(summary["layer"].values, shown, ".-" if len(column) < _DOTTED else "-", name)
+
+
+def _depth_axis(summary: xr.Dataset) -> Axis:
+    """The layers, logarithmic where there are many, with room for the dots where there are few."""
+    layer = summary["layer"].values
+    if len(layer) >= _DEEP:
+        return Axis("layer", "log", layer[0], layer[-1])
+    room = 0.5 if len(layer) == 1 else 0.08 * (len(layer) - 1) if len(layer) < _DOTTED else 0.0
+    ticks = [1] if len(layer) == 1 else None
+    return Axis("layer", low=layer[0] - room, high=layer[-1] + room, ticks=ticks, whole=True)
 
 
 def _panel(figure: Figure, summary: xr.Dataset, title: str, values: Array) -> Panel:
     """Depth across, values upright; both axes are logarithmic where they span much."""
-    layer = summary["layer"].values
-    deep = len(layer) >= _DEEP
-    across = Axis(
-        "layer", "log" if deep else "linear", layer[0], max(layer[-1], layer[0] + 1), whole=not deep
-    )
     scale, top = scale_for(values, _WIDE), float(np.max(values, initial=0.0))
     upright = Axis(scale=scale)
     if scale == "linear" and top > 0 and np.min(values) >= 0:
         upright = Axis(low=0.0, room=0.06)
-    return figure.panel(title, x=across, y=upright)
+    return figure.panel(title, x=_depth_axis(summary), y=upright)
 
 
-def _fluctuations(figure: Figure, summary: xr.Dataset, inputs: list[str]) -> None:
+def _input_names(summary: xr.Dataset) -> list[str]:
+    return [f"input {number}" for number in summary["input"].values]
+
+
+def _fluctuations(figure: Figure, summary: xr.Dataset) -> None:
     """V / (n K^2), shaded where the first order in 1/n begins to fail, as far as the values reach."""
     from foretrain.theory.finite_width import LARGE, SMALL
 
@@ -320,7 +386,7 @@ def _fluctuations(figure: Figure, summary: xr.Dataset, inputs: list[str]) -> Non
     for start, stop, word, color in words:
         if top > 1.1 * start:
             panel.region(low=start, high=min(stop, top), label=word, color=color, alpha=0.12)
-    _lines(panel, summary, values, inputs)
+    _lines(panel, summary, values, _input_names(summary), "inputs")
     _law(panel, summary, "fluctuation_law")
 
 
@@ -337,13 +403,19 @@ def _first_kernel_band(figure: Figure, summary: xr.Dataset) -> None:
     panel.curve(layer, K, ":", "K, infinite width", INK)
 
 
-def _lines(panel: Panel, summary: xr.Dataset, values: Array, names: list[str]) -> None:
-    """One line for each column: named and coloured if they are few, else thin with their median."""
+def _lines(panel: Panel, summary: xr.Dataset, values: Array, names: Sequence[str], what: str) -> None:
+    """One line for each column: named if they are few, else thin with their median, else the band they lie in."""
     layer = summary["layer"].values
-    style = ".-" if len(layer) < 4 else "-"
+    style = ".-" if len(layer) < _DOTTED else "-"
     if len(names) > _NAMED:
-        for column in values.T:
-            panel.curve(layer, column, style, color=BLUE, width=0.7, alpha=max(0.2, 2 / len(names)))
+        single = values.T
+        if len(names) > _DRAWN:
+            low, high = np.fmin.reduce(values, axis=1), np.fmax.reduce(values, axis=1)
+            panel.region(layer, low, high, "lowest to highest", BLUE)
+            single = values.T[np.linspace(0, len(names) - 1, _NAMED).round().astype(int)]
+            panel.caption = f"{len(names)} {what}: lowest to highest, median, and {_NAMED} single ones."
+        for column in single:
+            panel.curve(layer, column, style, color=BLUE, width=0.7, alpha=max(0.2, 2 / len(single)))
         panel.curve(layer, np.median(values, axis=1), style, "median", ORANGE, width=2.0)
         return
     # Ever thinner, so that lines which lie on each other all stay visible.
