@@ -70,7 +70,8 @@ class FiniteWidth(Result):
 
     def with_targets(self, Y_train: ArrayLike) -> FiniteWidth:
         """The same inputs with other targets."""
-        return replace(self, targets=check_targets(Y_train, *self.targets.shape, name="Y_train"))
+        inputs, outputs = self.targets.shape
+        return replace(self, targets=check_targets(Y_train, inputs, outputs, "Y_train"))
 
     def with_width(self, width: int | Sequence[int]) -> FiniteWidth:
         """The same network with other hidden widths, whose ratios must stay, since tensors depend on these."""
