@@ -146,7 +146,7 @@ def test_saved_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (("tanh", "--width", "20.5"), "--width is '20.5'"),
         (("tanh", "--inputs", "1", "--data", "x.npz"), "leave one out"),
         (("quadratic",), "critical"),
-        (("tanh", "--method", "magic"), "unknown sampling method"),
+        (("tanh", "--method", "magic"), "unknown sampling --method"),
         (("tanh", "--depth", "2", "--observables", "H1,A"), "H1 vanishes in layers 1 and 2"),
         (("tanh", "--observables", "K,,V"), "names separated by commas"),
     ],

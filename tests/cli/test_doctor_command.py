@@ -144,7 +144,7 @@ REFUSED = {
     "no module": (("text",), "returns a str: let it return a torch.nn.Module"),
     "no such function": (("helthy",), "did you mean 'healthy'?"),
     "a missing file": (("healthy", "--lr", "1", "missing.npz"), "missing.npz"),
-    "an unknown loss": (("healthy", "--loss", "mean"), "unknown loss 'mean'"),
+    "an unknown loss": (("healthy", "--loss", "mean"), "unknown --loss 'mean'"),
     "an unknown optimizer": (("healthy", "--optimizer", "sdg"), "did you mean 'sgd'?"),
     "an unknown check": (("healthy", "--checks", "plateaus"), "did you mean 'plateau'?"),
     "a negative rate": (("healthy", "--lr", "-1"), "--lr is -1"),

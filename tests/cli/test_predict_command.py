@@ -170,7 +170,7 @@ def test_without_test_inputs_some_samples_are_held_out(
         ),
         (("tanh", "--loss", "cross_entropy"), "example has no classes"),
         (("tanh", "--one-hot"), "example has no classes"),
-        (("tanh", "--algorithm", "adam"), "unknown algorithm"),
+        (("tanh", "--algorithm", "adam"), "unknown --algorithm"),
         (("sigmoid",), "critical"),
         (("tanh", "--width", "10,20,30"), "--width lists 3 layers but depth 3 has 2 hidden layers"),
         (("tanh", "--width", "wide"), "--width is 'wide': give whole numbers"),

@@ -118,9 +118,12 @@ def test_the_list_shows_one(capsys: pytest.CaptureFixture[str]) -> None:
             ["saddle-mode", "--list"],
             "unknown observable or experiment 'saddle-mode': did you mean 'saddle-modes'",
         ),
-        (["SPEC", "--workers", "1", "--quantity", "escape"], "did you mean 'escape_time'"),
+        (
+            ["SPEC", "--workers", "1", "--quantity", "escape"],
+            "unknown --quantity 'escape': did you mean 'escape_time'",
+        ),
         (["none.toml"], "none.toml cannot be read"),
-        (["SPEC", "--engine", "slurm"], "engine 'slurm' is not known"),
+        (["SPEC", "--engine", "slurm"], "--engine 'slurm' is not known"),
     ],
 )
 def test_what_cannot_be_used_is_said(

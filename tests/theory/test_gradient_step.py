@@ -242,7 +242,7 @@ def test_wide_networks_step_as_the_infinite_one() -> None:
 def test_bad_input() -> None:
     mlp = network()
     parameters = sample_parameters(mlp, 2, seed=0)
-    with pytest.raises(InputError, match="targets have shape"):
+    with pytest.raises(InputError, match="Y has shape"):
         network_steps(parameters, X, Y[:2], 0.1)
     rates = random_rates(mlp, 0)
     with pytest.raises(InputError, match="positive semidefinite"):
@@ -290,9 +290,9 @@ def test_kernels_and_targets_that_cannot_be_are_refused() -> None:
         kernel_step(np.eye(2), z, "high", 0.1)
     mlp = network()
     wide = np.zeros((len(X), mlp.n_out + 1))
-    with pytest.raises(InputError, match="targets have shape"):
+    with pytest.raises(InputError, match="Y has shape"):
         mean_step(mlp, X, wide, 0.1, wide)
-    with pytest.raises(InputError, match="outputs have shape"):
+    with pytest.raises(InputError, match="outputs has shape"):
         mean_step(mlp, X, Y, 0.1, wide)
     with pytest.raises(InputError, match="give an MLP"):
         mean_step(None, X, Y, 0.1, Y)

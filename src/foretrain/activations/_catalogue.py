@@ -62,7 +62,7 @@ def member(text: str, parameters: Mapping[str, float]) -> Activation:
     known = {_squeeze(alias): key for key, entry in _ENTRIES.items() for alias in (key, *entry.aliases)}
     if _squeeze(name) not in known:
         every = [alias for key, entry in _ENTRIES.items() for alias in (key, *entry.aliases)]
-        raise unknown_name("activation", name, every)
+        raise unknown_name("`activation`", name, every)
     key = known[_squeeze(name)]
     given = {**written, **parameters}
     return _ENTRIES[key].build(**_check_parameters(key, _ENTRIES[key], given), **_ENTRIES[key].fixed)
@@ -76,7 +76,7 @@ def _parse(text: str) -> tuple[str, dict[str, float]]:
     """Splits ``name(key=number, ...)``."""
     match = re.fullmatch(r"\s*([^()]*?)\s*(?:\((.*)\))?\s*", text)
     if match is None:
-        raise InputError(f"cannot read the activation {text!r}: write it as in 'leaky_relu(slope=0.2)'.")
+        raise InputError(f"cannot read the `activation` {text!r}: write it as in 'leaky_relu(slope=0.2)'.")
     written = {}
     for part in filter(None, (part.strip() for part in (match[2] or "").split(","))):
         key, _, number = part.partition("=")
@@ -84,7 +84,7 @@ def _parse(text: str) -> tuple[str, dict[str, float]]:
             written[key.strip()] = float(number)
         except ValueError:
             raise InputError(
-                f"cannot read {part!r} in the activation {text!r}: write it as in 'leaky_relu(slope=0.2)'."
+                f"cannot read {part!r} in the `activation` {text!r}: write it as in 'leaky_relu(slope=0.2)'."
             ) from None
     return match[1], written
 
@@ -92,15 +92,15 @@ def _parse(text: str) -> tuple[str, dict[str, float]]:
 def _check_parameters(name: str, entry: Entry, given: Mapping[str, float]) -> dict[str, float]:
     for key in given:
         if not entry.defaults:
-            raise InputError(f"{name} takes no parameters: leave out {key!r}.")
+            raise InputError(f"{name} takes no parameters: leave out `{key}|--set {key}`.")
         if key not in entry.defaults:
-            raise unknown_name(f"parameter of {name}", key, entry.defaults)
+            raise unknown_name(f"parameter of {name}", key, entry.defaults, "parameters|--set")
     values = {}
     for key, default in entry.defaults.items():
         value = given.get(key, default)
         if value is None:
             raise InputError(
-                f"{name} needs the parameter {key!r}: for example activation({name!r}, {key}=2)."
+                f"{name} needs the parameter `{key}|--set {key}`: for example activation({name!r}, {key}=2)."
             )
         values[key] = _check_number(name, key, value)
     return values
@@ -112,11 +112,11 @@ def _check_number(name: str, key: str, value: object) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise InputError(f"{key} of {name} must be a finite number, not {value!r}.")
+        raise InputError(f"`{key}|--set {key}` of {name} must be a finite number, not {value!r}.")
     if key in ("beta", "alpha") and number <= 0.0:
-        raise InputError(f"{key} of {name} must be positive, not {number:g}.")
+        raise InputError(f"`{key}|--set {key}` of {name} must be positive, not {number:g}.")
     if key == "power" and not (number.is_integer() and 0 <= number <= _HIGHEST_POWER):
         raise InputError(
-            f"power of {name} must be a whole number from 0 to {_HIGHEST_POWER}, not {number:g}."
+            f"`power|--set power` of {name} must be a whole number from 0 to {_HIGHEST_POWER}, not {number:g}."
         )
     return number

@@ -57,7 +57,7 @@ def examined(
     named_loss(loss)
     optimizer = None if optimizer is None else optimizer.lower()
     if optimizer is not None and optimizer not in _OPTIMIZERS:
-        raise unknown_name("optimizer", optimizer, _OPTIMIZERS)
+        raise unknown_name("`optimizer`", optimizer, _OPTIMIZERS)
     if lr is not None and not 0 < lr < float("inf"):
         raise InputError(f"--lr is {lr:g}: give a positive learning rate.")
     if not 0 <= momentum < 1:

@@ -56,7 +56,7 @@ def predicted_loss(text: str) -> str:
     """The name of a loss where theory predicts what training makes of it."""
     name = spelt(text)
     if name not in _PREDICTED_LOSSES:
-        raise unknown_name("loss", text, _PREDICTED_LOSSES)
+        raise unknown_name("`loss`", text, _PREDICTED_LOSSES)
     return name
 
 

@@ -111,7 +111,7 @@ class Ensemble:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise unknown_name("sampling method", self.method, METHODS)
+            raise unknown_name("sampling `method`", self.method, METHODS)
         if self.draws_per_batch < 1 or self.batches < 2:
             raise InputError("an ensemble needs at least two batches of at least one network.")
 

@@ -124,4 +124,4 @@ def _compare_trained(mlp: MLP, *arguments: Any, regime: str = "infinite", **opti
         from foretrain.compare.trained.finite import compare_trained_finite
 
         return compare_trained_finite(mlp, *arguments, **options)
-    raise unknown_name("regime", str(regime), ("infinite", "finite"))
+    raise unknown_name("`regime`", str(regime), ("infinite", "finite"))

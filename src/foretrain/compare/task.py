@@ -66,7 +66,7 @@ def named_loss(loss: Loss | str | None) -> Loss | None:
     if isinstance(loss, str):
         name = loss.strip().lower().replace("-", "_")
         if name not in LOSSES:
-            raise unknown_name("loss", loss, LOSSES)
+            raise unknown_name("`loss`", loss, LOSSES)
         return LOSSES[name]
     if loss is not None and not callable(loss):
         raise InputError(
@@ -145,9 +145,11 @@ def paired_samples(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Inputs and targets, at least one and as many of one as of the other."""
     inputs, targets = sample_tensor(x, "x"), sample_tensor(y, "y")
     if len(inputs) != len(targets):
-        raise InputError(f"x has {len(inputs)} samples and y {len(targets)}: give one target for each input.")
+        raise InputError(
+            f"`y` has {len(targets)} samples and x {len(inputs)}: give one target for each input."
+        )
     if not inputs.numel():
-        raise InputError(f"x is empty, of shape {tuple(inputs.shape)}: give at least one sample.")
+        raise InputError(f"`x` is empty, of shape {tuple(inputs.shape)}: give at least one sample.")
     return inputs, targets
 
 

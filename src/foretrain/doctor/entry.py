@@ -196,5 +196,5 @@ def chosen_checks(names: Iterable[str] | str | None) -> tuple[Check, ...]:
     known = {check.name: check for check in CHECKS}
     for name in asked:
         if name not in known:
-            raise unknown_name("check", str(name), known)
+            raise unknown_name("check", str(name), known, "checks")
     return tuple(check for check in CHECKS if check.name in asked)

@@ -153,7 +153,7 @@ def predict_modes(
            [0.5]])
     """
     if loss not in get_args(Loss):
-        raise unknown_name("loss", str(loss), get_args(Loss))
+        raise unknown_name("`loss`", str(loss), get_args(Loss))
     budgets = _checked_steps(steps)
     if not (np.isfinite(lr) and lr > 0):
         raise InputError(f"`lr` is {lr}, but it must be positive and finite.")

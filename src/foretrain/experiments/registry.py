@@ -362,5 +362,5 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Experiment:
     """The experiment with this name."""
     if name not in _BY_NAME:
-        raise unknown_name("experiment", name, _BY_NAME)
+        raise unknown_name("experiment", name, _BY_NAME, "name")
     return _BY_NAME[name]

@@ -234,7 +234,7 @@ def partial_trace(
     """
     names = _checked_axes(operator, over)
     if method not in ("auto", "exact", "stochastic"):
-        raise unknown_name("method", str(method), ("auto", "exact", "stochastic"))
+        raise unknown_name("`method`", str(method), ("auto", "exact", "stochastic"))
     if not accuracy > 0:
         raise InputError(f"`accuracy` is {accuracy!r}, but it is a positive relative error such as 0.01.")
     if set(names) == set(operator.domain.plain("a partial trace").names):

@@ -30,8 +30,8 @@ def check_scales(scales: ArrayLike) -> Array:
     found = check_state(scales)
     if (found < 0).any():
         raise InputError(
-            f"the scale of layer {int(np.argmax(found < 0)) + 1} is negative: `escape times are for scales that "
-            "are zero or positive; reduced_flow follows any signs|give none below 0`."
+            f"in `scales`, that of layer {int(np.argmax(found < 0)) + 1} is negative: `escape times are for scales "
+            "that are zero or positive; reduced_flow follows any signs|give none below 0`."
         )
     return found
 
@@ -39,7 +39,7 @@ def check_scales(scales: ArrayLike) -> Array:
 def check_state(scales: ArrayLike) -> Array:
     """One finite number for each of at least two layers, of any sign."""
     if np.ma.is_masked(scales):
-        raise InputError("scales are masked: fill the masked ones, or leave those layers out.")
+        raise InputError("`scales` are masked: fill the masked ones, or leave those layers out.")
     try:
         found = np.array(scales, dtype=float)
     except (TypeError, ValueError):
@@ -49,7 +49,7 @@ def check_state(scales: ArrayLike) -> Array:
             f"`scales` must be a list with one number for each of at least two layers, but has shape {found.shape}."
         )
     if not np.isfinite(found).all():
-        raise InputError("the scales must be finite numbers.")
+        raise InputError("the `scales` must be finite numbers.")
     return found
 
 
@@ -99,7 +99,7 @@ def check_threshold(threshold: float, scales: Array) -> float:
 
 
 def check_choice(name: str, kind: str, known: Sequence[Word]) -> Word:
-    """One of the known words."""
+    """One of the known words; ``kind`` marks the parameter, as in :func:`unknown_name`."""
     for word in known:
         if name == word:
             return word
@@ -108,7 +108,7 @@ def check_choice(name: str, kind: str, known: Sequence[Word]) -> Word:
 
 def matrix_times(width: int, time: str) -> float:
     """By what to divide a matrix time s to express it in the unit asked for: s = width t."""
-    check_choice(time, "time unit", list(TIME_UNITS))
+    check_choice(time, "`time` unit", list(TIME_UNITS))
     return float(width) if time == "reduced" else 1.0
 
 

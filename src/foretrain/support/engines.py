@@ -110,14 +110,16 @@ def _session(
     address = isinstance(engine, str) and engine.startswith("dask://")
     if address or ("distributed" in sys.modules and isinstance(engine, sys.modules["distributed"].Client)):
         if workers is not None:
-            raise InputError("workers cannot be set for a Dask cluster, which uses all it has: leave it out.")
+            raise InputError(
+                "`workers` cannot be set for a Dask cluster, which uses all it has: leave it out."
+            )
         if isinstance(engine, str):
             return _dask_session_at(*_host_and_port(engine), return_as)
         if engine.status in ("closing", "closed"):  # type: ignore[attr-defined]
             raise EngineError("the Dask client is closed: open it again, or give the scheduler's address.")
         return _dask_session(engine, return_as)
     raise InputError(
-        f"engine {engine!r} is not known: use 'local', 'threads', 'dask://host:port', 'ray://host:port', "
+        f"`engine` {engine!r} is not known: use 'local', 'threads', 'dask://host:port', 'ray://host:port', "
         "'ray://auto' or an open distributed.Client."
     )
 
@@ -257,7 +259,7 @@ def _host_and_port(engine: str) -> tuple[str, int]:
     except ValueError:
         host, port = None, None
     if not host or port is None:
-        raise InputError(f"engine {engine!r} is not an address: write it like 'dask://192.168.0.7:8786'.")
+        raise InputError(f"`engine` {engine!r} is not an address: write it like 'dask://192.168.0.7:8786'.")
     return host, port
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 _MARK = re.compile(r"`([^`]*)`")
-_ARGUMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<equals>=?)(?P<value>.*)", re.DOTALL)
+_ARGUMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(=(?P<value>.*))?", re.DOTALL)
 
 
 def in_python(message: str) -> str:
@@ -31,7 +31,7 @@ def on_the_command_line(message: str, options: Mapping[str, str]) -> str:
         option = options.get(argument["name"].lower()) if argument else None
         if argument is None or option is None:
             return python
-        value = argument["value"].strip("'\"")
+        value = (argument["value"] or "").strip("'\"")
         return option if value in ("", "True") else f"{option} {value}"
 
     return _MARK.sub(spell, message)
@@ -56,8 +56,8 @@ class ForetrainError(_Marked, Exception):
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The parameters it speaks of, in the order of the sentence."""
-        arguments = (_ARGUMENT.match(mark) for mark in _MARK.findall(self.message))
+        """The parameters it speaks of, in the order of the sentence; marks that hold other words name none."""
+        arguments = (_ARGUMENT.fullmatch(mark.partition("|")[0]) for mark in _MARK.findall(self.message))
         return tuple(argument["name"] for argument in arguments if argument)
 
     @property
@@ -95,9 +95,13 @@ class AccuracyWarning(ForetrainWarning):
     """A result is returned with an error estimate above the requested tolerance."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not in a catalogue, with the nearest suggestion."""
+def unknown_name(kind: str, name: str, known: Iterable[str], parameter: str = "") -> InputError:
+    """The error for a name that is not in a catalogue, with the nearest suggestion.
+
+    The parameter that held the name is marked in ``kind``, as in "`loss`", or given where it is called otherwise.
+    """
     names = sorted(known)
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}."
-    return InputError(f"unknown {kind} {name!r}: {hint}")
+    place = f" in `{parameter}`" if parameter else ""
+    return InputError(f"unknown {kind} {name!r}{place}: {hint}")

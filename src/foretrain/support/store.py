@@ -123,7 +123,7 @@ def _found(path: str | Path) -> Path:
     source = _local(path)
     restore(source)
     if not source.exists():
-        raise FileError(f"{source} does not exist: check the path.")
+        raise FileError(f"{source} does not exist: check the `path`.")
     if _is_store(source):
         return source
     if _is_store(source / DATA):
@@ -198,7 +198,7 @@ def _marked(
         return _marked(data.to_dataset(), metadata)
     else:
         raise InputError(
-            f"data is a {type(data).__name__}, but only an xarray Dataset or DataArray, or a result with "
+            f"`data` is a {type(data).__name__}, but only an xarray Dataset or DataArray, or a result with "
             "to_dataset(), can be stored: label it first."
         )
     for label in [*dataset.variables, *dataset.dims]:

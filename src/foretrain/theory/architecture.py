@@ -269,9 +269,7 @@ class MLP(Result):
 def check_network(mlp: object) -> None:
     """An error if the network is no MLP."""
     if not isinstance(mlp, MLP):
-        raise InputError(
-            f"the network is {mlp!r}: give an MLP, such as ft.MLP('tanh', `depth=5`, `width=100`)."
-        )
+        raise InputError(f"`mlp` is {mlp!r}: give an MLP, such as ft.MLP('tanh', `depth=5`, `width=100`).")
 
 
 def _hidden_widths(width: int | Sequence[int] | None, depth: int) -> tuple[int, ...]:

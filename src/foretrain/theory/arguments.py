@@ -34,7 +34,7 @@ def one_input(x: ArrayLike) -> Array:
     """One input as a vector (n_in,); a single number is an input with one component."""
     vector = np.atleast_1d(real_array("x", x))
     if vector.ndim != 1:
-        raise InputError(f"x has shape {vector.shape}: give one input, a list of n_in numbers.")
+        raise InputError(f"`x` has shape {vector.shape}: give one input, a list of n_in numbers.")
     return vector
 
 
@@ -54,9 +54,8 @@ def check_targets(Y: ArrayLike, inputs: int, outputs: int, name: str = "targets"
         targets = targets[:, None]
     if targets.shape != (inputs, outputs):
         raise InputError(
-            f"`{name}` have shape {targets.shape}: give numbers of shape ({inputs}, {outputs}), one row "
-            "for each input "
-            "and one column for each output."
+            f"`{name}` has shape {targets.shape}: give numbers of shape ({inputs}, {outputs}), one row "
+            "for each input and one column for each output."
         )
     return targets
 

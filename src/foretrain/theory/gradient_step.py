@@ -66,7 +66,7 @@ class GradientStep(Result):
     def test_loss_change(self, Y_test: ArrayLike) -> float:
         """Change of half the sum of squared errors on the inputs that are not trained on; of either sign."""
         rows, outputs = self.outputs[self.training :], self.outputs.shape[1]
-        targets = check_targets(Y_test, len(rows), outputs)
+        targets = check_targets(Y_test, len(rows), outputs, "Y_test")
         return float(np.sum((rows - targets) * self.change[self.training :]))
 
 
@@ -116,7 +116,7 @@ def mean_step(
 ) -> GradientStep:
     """One step of a network whose initial outputs on training, then test inputs are given, at infinite width."""
     inputs, eta = _all_inputs(mlp, X, X_test), check_learning_rate(eta)
-    targets = check_targets(Y, len(mlp.check_inputs(X)), mlp.n_out)
+    targets = check_targets(Y, len(mlp.check_inputs(X)), mlp.n_out, "Y")
     z = check_targets(outputs, len(inputs), mlp.n_out, "outputs")
     Theta = flow(mlp, inputs, ["Theta"])["Theta"].sel(layer=mlp.depth).values
     return kernel_step(Theta, z, targets, eta)
@@ -133,7 +133,7 @@ def ensemble_step(
     """
     inputs, eta = _all_inputs(mlp, X, X_test), check_learning_rate(eta)
     training = len(mlp.check_inputs(X))
-    targets = check_targets(Y, training, mlp.n_out)
+    targets = check_targets(Y, training, mlp.n_out, "Y")
     found = flow(mlp, inputs, ["K", "Theta"])
     K, Theta = (found[name].sel(layer=mlp.depth).values for name in ("K", "Theta"))
     mean = eta * Theta[:, :training] @ targets
@@ -170,7 +170,7 @@ def network_steps(
     """One step of each of some actual networks, with its own exact tangent kernel."""
     mlp, eta = parameters.mlp, check_learning_rate(eta)
     inputs = _all_inputs(mlp, X, X_test)
-    targets = check_targets(Y, len(mlp.check_inputs(X)), mlp.n_out)
+    targets = check_targets(Y, len(mlp.check_inputs(X)), mlp.n_out, "Y")
     kernels, z = output_kernel(parameters, inputs, rates), forward(parameters, inputs)[mlp.depth]
     return [kernel_step(H, outputs.T, targets, eta) for H, outputs in zip(kernels, z, strict=True)]
 

@@ -98,7 +98,7 @@ def descend(
     mlp, chosen = parameters.mlp, _check_rates(parameters.mlp, rates)
     inputs, eta = mlp.check_inputs(X), check_learning_rate(eta)
     z = forward(parameters, inputs)
-    error = z[mlp.depth] - check_targets(Y, len(inputs), mlp.n_out).T
+    error = z[mlp.depth] - check_targets(Y, len(inputs), mlp.n_out, "Y").T
     weights, biases = list(parameters.weights), list(parameters.biases)
     for number, jacobian in _jacobians(parameters, z).items():
         rate, signals = chosen[number - 1], _signals(mlp, inputs, z, number)

@@ -175,5 +175,5 @@ def _check_gamma(gamma: float) -> float:
 
 def _check_method(method: str) -> str:
     if method not in _METHODS:
-        raise unknown_name("method for the fluctuations of residual networks", method, _METHODS)
+        raise unknown_name("`method` for the fluctuations of residual networks", method, _METHODS)
     return method

@@ -163,7 +163,7 @@ def test_classes_may_be_named_by_numbers() -> None:
     np.testing.assert_array_equal(named.law.mean, given.law.mean)
     with pytest.raises(InputError, match="give a time"):
         goal_of(MLP, X[:3], labels, X[3:], loss="cross_entropy")
-    with pytest.raises(InputError, match="targets have shape"):
+    with pytest.raises(InputError, match="Y_train has shape"):
         goal_of(MLP, X[:3], labels[:2], X[3:], **options)
 
 

@@ -223,7 +223,7 @@ def test_singular_kernel_is_shifted_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"Y_train": Y[:2]}, "targets have shape"),
+        ({"Y_train": Y[:2]}, "Y_train has shape"),
         ({"X_test": X[3:, :2]}, "same number|n_in"),
         ({"noise": -1.0}, "noise is -1"),
         ({"spread": "standard"}, "spread"),

@@ -259,7 +259,7 @@ def test_a_warning_where_the_expansion_is_not_small() -> None:
 
 
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="targets have shape"):
+    with pytest.raises(InputError, match="Y_train has shape"):
         finite_bayes_prediction(MLP, TRAIN, TARGETS[:, :1], TEST)
     with pytest.raises(InputError, match="components"):
         finite_bayes_prediction(MLP, TRAIN, TARGETS, TEST[:, :2])

@@ -127,7 +127,7 @@ def test_hebbian_is_the_wiring_of_a_layer_read_as_output() -> None:
 def test_bad_input() -> None:
     with pytest.raises(InputError, match="independent"):
         hebbian_variance(MLP, TRAIN, TARGETS, layer=1)
-    with pytest.raises(InputError, match="observed preactivations have shape"):
+    with pytest.raises(InputError, match="observed preactivations has shape"):
         hebbian_variance(MLP, TRAIN, [1.0, 2.0, 3.0])
     with pytest.raises(NotSupportedError, match="skip connections"):
         representation_shift(MLP.replace(gamma=0.4), TRAIN, TARGETS)

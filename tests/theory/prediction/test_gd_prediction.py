@@ -310,7 +310,7 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="flow", time=[1.0, 2.0])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="eta and time"):
         gradient_descent_prediction(TANH, X[:3], Y, X[3:], algorithm="newton", time=3)
-    with pytest.raises(InputError, match="targets have shape"):
+    with pytest.raises(InputError, match="Y_train has shape"):
         gradient_descent_prediction(TANH, X[:3], Y[:2], X[3:])
     with pytest.raises(InputError, match="n_in is 3"):
         gradient_descent_prediction(TANH, X[:3], Y, X[3:, :2])

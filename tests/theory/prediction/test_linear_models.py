@@ -148,7 +148,7 @@ def test_bad_input() -> None:
     for ridge in (-1.0, np.nan):
         with pytest.raises(InputError, match="ridge"):
             fit_features(phi, Y, ridge)
-    with pytest.raises(InputError, match="targets have shape"):
+    with pytest.raises(InputError, match="targets has shape"):
         fit_features(phi, Y[:3])
     with pytest.raises(InputError, match="features have shape"):
         fit_features(phi[:, 0], Y)

@@ -306,7 +306,7 @@ def test_results_are_labelled_and_teach() -> None:
         ({"regime": "finite", "loss": "cross_entropy"}, "infinite width only"),
         ({"regime": "finite", "learner": "bayes", "noisy_labels": True}, "add the noise"),
         ({"mlp": "tanh"}, "give an MLP"),
-        ({"Y_train": Y[:2]}, "targets have shape"),
+        ({"Y_train": Y[:2]}, "Y_train has shape"),
         ({"X_test": X[3:, :2]}, "n_in is 3"),
         ({"loss": "cross_entropy", "Y_train": [0, 1, 1]}, "label_smoothing=0.1"),
         ({"loss": "cross_entropy", "Y_train": [0, 1, 7]}, "from 0 to 1"),

@@ -117,7 +117,7 @@ def _plan(
     narrow = tangent and not {*names} & {*DIFFERENTIAL}
     rungs = ladders.rungs_of(mlp, scales, _TANGENT_WIDTH_OVER_DEPTH if narrow else ladders.WIDTH_OVER_DEPTH)
     if method not in ("auto", *METHODS):
-        raise unknown_name("sampling method", str(method), ("auto", *METHODS))
+        raise unknown_name("sampling `method`", str(method), ("auto", *METHODS))
     if carried and method == "conditional":
         raise NotSupportedError("the NTK is carried by weights: use `method='weights'`.")
     whole_number("draws", draws, least=10 * _FEWEST_BATCHES)

@@ -70,7 +70,7 @@ def check_observables(
 ) -> tuple[str, ...]:
     """Their names, those of the NTK and of its differentials last; an error for what cannot be measured."""
     if estimator not in ESTIMATORS:
-        raise unknown_name("estimator", str(estimator), ESTIMATORS)
+        raise unknown_name("`estimator`", str(estimator), ESTIMATORS)
     if observables is None:
         few = ("V",) if inputs <= _MOST_INPUTS else ()
         if mlp.is_residual:
@@ -81,7 +81,7 @@ def check_observables(
     names = tuple(dict.fromkeys([observables] if isinstance(observables, str) else observables))
     for name in names:
         if name not in OBSERVABLES:
-            raise unknown_name("observable", str(name), OBSERVABLES)
+            raise unknown_name("observable", str(name), OBSERVABLES, "observables")
     if not names:
         raise InputError(f"ask for at least one observable of: {', '.join(OBSERVABLES)}.")
     if "G1" in names:

@@ -168,7 +168,7 @@ def scales_of_widths(
             f"the hidden widths are {list(mlp.hidden_widths)}: widths can be given for equal ones only, so leave "
             "them out, and all layers grow together."
         )
-    sizes = [whole_number("one of widths", width) for width in widths] if is_list(widths) else []
+    sizes = [whole_number("widths", width) for width in widths] if is_list(widths) else []
     if len({*sizes}) < TERMS:
         raise InputError(f"`widths` is {widths!r}: give at least {TERMS} different whole numbers.")
     return [size / own for size in sizes for own in mlp.hidden_widths[:1]]

@@ -154,7 +154,7 @@ def _work(
     check_targets(training.targets, len(train_inputs), mlp.n_out)
     for name in keep:
         if name not in known:
-            raise unknown_name("result", name, known)
+            raise unknown_name("result", name, known, "keep")
     if "free" in keep and training.loss != "squared_error":
         raise InputError("only training on squared errors is linear with a fixed kernel: leave free out.")
     return _Work(mlp, inputs, training, spawn(seed, 2), mirrored, tuple(keep)), len(inputs)

@@ -95,7 +95,8 @@ def goal_of(
     mlp = mlp.with_inputs(train)
     trained = bayes_equivalent_rates(mlp) if learner == "bayes" else mlp
     kernels, noise = output_kernels(trained, train, test), check_noise(noise)
-    targets = check_targets(loss_targets(Y_train, mlp.n_out, loss, label_smoothing), len(train), mlp.n_out)
+    given = loss_targets(Y_train, mlp.n_out, loss, label_smoothing)
+    targets = check_targets(given, len(train), mlp.n_out, "Y_train")
     training = _training(kernels, targets, algorithm, eta, time, loss, noise)
     law = _law(kernels, training, seed)
     return Goal(trained, train, test, training, law)
@@ -104,9 +105,9 @@ def goal_of(
 def check_learner(learner: Learner, noise: float) -> None:
     """Refuse names that mean nothing, and noise where no learner makes use of it."""
     if learner not in get_args(Learner):
-        raise unknown_name("learner", str(learner), get_args(Learner))
+        raise unknown_name("`learner`", str(learner), get_args(Learner))
     if learner != "bayes" and noise:
-        raise InputError("noise is a matter of Bayesian learning: use `learner='bayes'`, or leave it out.")
+        raise InputError("`noise` is a matter of Bayesian learning: use `learner='bayes'`, or leave it out.")
 
 
 def _training(

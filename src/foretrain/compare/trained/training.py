@@ -50,9 +50,9 @@ class Training:
 
     def __post_init__(self) -> None:
         if self.algorithm not in get_args(Algorithm):
-            raise unknown_name("algorithm", str(self.algorithm), get_args(Algorithm))
+            raise unknown_name("`algorithm`", str(self.algorithm), get_args(Algorithm))
         if self.loss not in get_args(LossName):
-            raise unknown_name("loss", str(self.loss), get_args(LossName))
+            raise unknown_name("`loss`", str(self.loss), get_args(LossName))
         positive("eta", self.eta)
         if not_negative("noise", self.noise) and self.loss != "squared_error":
             raise InputError("noise on targets goes with `loss='squared_error'`: leave one of them out.")

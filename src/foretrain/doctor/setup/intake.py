@@ -82,10 +82,10 @@ def gathered(x: Any, y: Any, seed: Seed) -> Samples:
     """Tensors with one entry for each sample; of many samples, a part that is drawn by the seed."""
     if isinstance(x, torch.utils.data.DataLoader):
         if y is not None:
-            raise InputError("x is a DataLoader, which brings its targets: leave out y.")
+            raise InputError("`x` is a DataLoader, which brings its targets: leave out `y`.")
         return _from_loader(x)
     if y is None:
-        raise InputError("y is missing: give the targets, or as x a DataLoader of (x, y) pairs.")
+        raise InputError("`y` is missing: give the targets, or as x a DataLoader of (x, y) pairs.")
     inputs, targets = paired_samples(x, y)
     most = _most(inputs)
     if len(inputs) <= most:

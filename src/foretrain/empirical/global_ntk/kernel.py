@@ -308,7 +308,7 @@ def _chosen(space: VectorSpace, members: Sequence[str] | None) -> tuple[VectorSp
         raise InputError(f"the states {space.describe()} have one member: leave out which of them are meant.")
     for name in members:
         if name not in space.names:
-            raise unknown_name("state", str(name), space.names)
+            raise unknown_name("state", str(name), space.names, "members")
     slices = [space.slices[name] for name in members]
     if len(members) == 1:
         return space[members[0]], slices

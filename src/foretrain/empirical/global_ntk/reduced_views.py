@@ -70,7 +70,7 @@ def reduced_view(kernel: GlobalNTK, kind: Kind, *, accuracy: float = 0.02, seed:
     second at most. Then all is exact.
     """
     if kind not in ("temporal", "spatial"):
-        raise unknown_name("reduced view", str(kind), ("temporal", "spatial"))
+        raise unknown_name("reduced view", str(kind), ("temporal", "spatial"), "kind=")
     space = kernel.domain.plain("a reduced view")
     cut = _Cut(space.shape, space.position(feature_axis(space)), kind == "temporal")
     item = torch.finfo(kernel.dtype).bits // 8

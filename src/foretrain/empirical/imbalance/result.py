@@ -107,7 +107,7 @@ class Imbalance(Result):
     def _matrices(self, pair: str | int) -> dict[str, Any]:
         if isinstance(pair, str):
             if pair not in self.pairs:
-                raise unknown_name("pair", pair, self.pairs)
+                raise unknown_name("`pair`", pair, self.pairs)
             pair = self.pairs.index(pair)
         if not -len(self._states) <= pair < len(self._states):
             raise InputError(f"pair is {pair}: there are pairs 0 to {len(self._states) - 1}.")

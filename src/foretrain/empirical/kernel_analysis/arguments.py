@@ -35,17 +35,17 @@ def as_targets(y: Any, layout: MatrixLayout) -> Targets:
     samples = layout.samples[0]
     if given.is_complex() or given.ndim == 0 or len(given) != samples:
         raise InputError(
-            f"y has shape {tuple(given.shape)}, but its first axis must hold the {samples} samples of the kernel."
+            f"`y` has shape {tuple(given.shape)}, but its first axis must hold the {samples} samples of the kernel."
         )
     if not bool(torch.isfinite(given).all()):
-        raise InputError("y has entries that are not finite: leave out samples without a target.")
+        raise InputError("`y` has entries that are not finite: leave out samples without a target.")
     classes = layout.width if layout.outputs is None else len(layout.outputs)
     if given.ndim == 1 and not given.is_floating_point() and classes > 1:
         return Targets(_one_hot(given.numpy().astype(np.int64), layout), True)
     columns = prod(given.shape[1:])
     if not layout.trace and columns != layout.width:
         raise InputError(
-            f"y has shape {tuple(given.shape)}, but the kernel has {layout.width} outputs: pass "
+            f"`y` has shape {tuple(given.shape)}, but the kernel has {layout.width} outputs: pass "
             f"({samples}, {layout.width}) numbers, or ({samples},) whole numbers as labels."
         )
     return Targets(given.to(torch.float64).reshape(samples, columns).numpy(), False)
@@ -57,7 +57,7 @@ def _one_hot(labels: NDArray[np.int64], layout: MatrixLayout) -> Array:
     everything = numbers == tuple(range(len(numbers)))
     if labels.min() < 0 or (everything and labels.max() >= len(numbers)):
         raise InputError(
-            f"y holds labels from {labels.min()} to {labels.max()}, but the outputs are numbered 0 to "
+            f"`y` holds labels from {labels.min()} to {labels.max()}, but the outputs are numbered 0 to "
             f"{max(numbers)}: pass floating-point targets if they are not labels."
         )
     return np.asarray(labels[:, None] == np.asarray(numbers), dtype=np.float64)
@@ -77,7 +77,7 @@ def directed_targets(y: Any, layout: MatrixLayout) -> Targets:
     """Targets that are not zero."""
     targets = as_targets(y, layout)
     if not targets.values.any():
-        raise InputError("y is zero everywhere: it has no direction that a kernel could align with.")
+        raise InputError("`y` is zero everywhere: it has no direction that a kernel could align with.")
     return targets
 
 

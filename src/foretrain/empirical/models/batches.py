@@ -80,14 +80,14 @@ def as_batch(x: Any, axis: int = 0, shared: Collection[str | int] = ()) -> Batch
         if isinstance(v, Tensor) and v.ndim > axis and not of_all
     ]
     if not lengths:
-        raise InputError("x holds no tensor with samples along its first axis: pass at least one.")
+        raise InputError("`x` holds no tensor with samples along its first axis: pass at least one.")
     if not lengths[0]:
-        raise InputError("x holds no sample: pass at least one.")
+        raise InputError("`x` holds no sample: pass at least one.")
     for value in leaves(arguments):
         real = isinstance(value, Tensor) and value.is_floating_point()
         # Minus infinity is what masks are made of.
         if real and bool((torch.isnan(value) | torch.isposinf(value)).any()):
-            raise InputError("x has entries that are nan or infinite: remove or replace them first.")
+            raise InputError("`x` has entries that are nan or infinite: remove or replace them first.")
     count = lengths[0]
     holders = tuple(
         isinstance(value, Tensor) and value.ndim > axis and value.shape[axis] == count and not of_all

@@ -64,15 +64,15 @@ def _explanation(x: Any, parameters: list[Tensor], name: str, error: Exception) 
     dtypes, devices = {value.dtype for value in own}, {value.device for value in own}
     for leaf in given if own else []:
         if leaf.device not in devices:
-            return f"{name} is on {leaf.device}, but the model is on {own[0].device}: move one of them with .to(...)."
+            return f"`{name}` is on {leaf.device}, but the model on {own[0].device}: move one of them with .to(...)."
         if leaf.is_floating_point() and leaf.dtype not in dtypes:
             return (
-                f"{name} is {_told(leaf.dtype)}, but the model is {_told(own[0].dtype)}: convert one of them with "
+                f"`{name}` is {_told(leaf.dtype)}, but the model is {_told(own[0].dtype)}: convert one of them with "
                 f".to({own[0].dtype}) or .to({leaf.dtype})."
             )
     said = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
     shapes = ", ".join(f"{tuple(leaf.shape)} {_told(leaf.dtype)}" for leaf in given)
-    return f"the model cannot be called on {name} of shape {shapes} ({said}): give what its forward takes."
+    return f"the model cannot be called on `{name}` of shape {shapes} ({said}): give what its forward takes."
 
 
 def _told(dtype: torch.dtype) -> str:

@@ -73,17 +73,19 @@ def chosen(all_parameters: Mapping[str, Tensor], choice: Chosen) -> dict[str, Te
     return {name: value for name, value in all_parameters.items() if name in kept}
 
 
-def _matching(all_parameters: Mapping[str, Tensor], item: str | Tensor) -> dict[str, Tensor]:
+def _matching(
+    all_parameters: Mapping[str, Tensor], item: str | Tensor, argument: str = "parameters"
+) -> dict[str, Tensor]:
     if isinstance(item, Tensor):
         found = {name: value for name, value in all_parameters.items() if value is item}
         if not found:
             raise InputError(
-                "`parameters=` holds a tensor that is no parameter of the model, or one without requires_grad."
+                f"`{argument}=` holds a tensor that is no parameter of the model, or one without requires_grad."
             )
         return found
     if not isinstance(item, str):
         raise InputError(
-            f"`parameters=` holds a {type(item).__name__}: give names, patterns such as 'encoder.*', or parameters."
+            f"`{argument}=` holds a {type(item).__name__}: give names, patterns such as 'encoder.*', or parameters."
         )
     found = {
         name: value
@@ -92,7 +94,7 @@ def _matching(all_parameters: Mapping[str, Tensor], item: str | Tensor) -> dict[
     }
     if not found:
         known = ", ".join(list(all_parameters)[:8]) + (", ..." if len(all_parameters) > 8 else "")
-        raise InputError(f"no parameter matches {item!r}: the model has {known}.")
+        raise InputError(f"no parameter matches {item!r} in `{argument}`: the model has {known}.")
     return found
 
 
@@ -109,7 +111,7 @@ def rate_of_each(parameters: Mapping[str, Tensor], rates: Rates) -> dict[str, fl
     elif isinstance(rates, Mapping):
         found = dict.fromkeys(parameters, 1.0)
         for pattern, rate in rates.items():
-            found |= dict.fromkeys(_matching(parameters, pattern), float(rate))
+            found |= dict.fromkeys(_matching(parameters, pattern, "rates"), float(rate))
     elif isinstance(rates, Sequence):
         found = _rates_of_groups(parameters, rates)
     elif isinstance(rates, int | float):

@@ -183,7 +183,7 @@ def prepare(
             wrapped(probe(second), differentiable=False)
     wanted, trace = _wanted(outputs, shown.shape[1])
     if by not in (None, "layer", "parameter"):
-        raise unknown_name("grouping", str(by), ["layer", "parameter"])
+        raise unknown_name("grouping", str(by), ["layer", "parameter"], "by=")
     labels = {name: "" if by is None else layer_of(name) if by == "layer" else name for name in counted}
     job = Job(
         rows=first.count,
@@ -216,7 +216,7 @@ def _wanted(outputs: Outputs, count: int) -> tuple[list[int], bool]:
     """Numbers of the outputs that count, and whether they are summed."""
     if isinstance(outputs, str):
         if outputs not in ("full", "trace"):
-            raise unknown_name("form of the outputs", outputs, ["full", "trace"])
+            raise unknown_name("form of the `outputs`", outputs, ["full", "trace"])
         return list(range(count)), outputs == "trace"
     try:
         numbers = [] if any(isinstance(number, bool) for number in outputs) else [index(n) for n in outputs]

@@ -234,7 +234,7 @@ def predict(
 
     teachers = {"linear": lambda u: u, "quadratic": lambda u: (u**2 - 1) / math.sqrt(2)}
     if target not in teachers:
-        raise unknown_name("target", target, teachers)
+        raise unknown_name("`target`", target, teachers)
     X = np.random.default_rng(seed).standard_normal((samples + tests, n_in))
     Y = teachers[target](X[:, :1])
     network = critical_unless_given(activation, depth, width, C_b, C_W)

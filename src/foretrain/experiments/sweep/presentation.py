@@ -111,7 +111,7 @@ def drawn_axes(data: xarray.Dataset) -> list[str]:
 def _quantities(data: xarray.Dataset, quantity: str | None) -> list[str]:
     known = [str(name) for name in data.data_vars if name not in (STATUS, ERROR)]
     if quantity is not None and quantity not in known:
-        raise unknown_name("quantity", quantity, known)
+        raise unknown_name("`quantity`", quantity, known)
     return known if quantity is None else [quantity]
 
 
@@ -146,7 +146,7 @@ def _panels(data: xarray.Dataset, quantity: str | None) -> dict[str, xarray.Data
     }
     plain = [name for name in known if name.removesuffix(_DEVIATION) not in known.keys() - {name}]
     if quantity is not None and quantity not in known:
-        raise unknown_name("quantity", quantity, known)
+        raise unknown_name("`quantity`", quantity, known)
     chosen = plain if quantity is None else [quantity]
     panels = {title: panel for name in chosen for title, panel in _single(data, name, known[name])}
     return dict(list(panels.items())[:_MOST_PANELS])

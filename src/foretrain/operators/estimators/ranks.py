@@ -109,7 +109,7 @@ def _function(kind: str, share: float | None) -> RankFunction:
             raise InputError(f"`share` is {share!r}, but it lies between 0 and 1: give 0.95 for 95 %.")
         return Share(float(share))
     if kind not in _KINDS:
-        raise unknown_name("kind of effective rank", kind, _KINDS)
+        raise unknown_name("`kind` of effective rank", kind, _KINDS)
     return _KINDS[kind]
 
 

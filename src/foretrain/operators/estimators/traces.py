@@ -74,7 +74,7 @@ def trace(
         known = op.trace_by_structure(math.inf)
         return _by_unit_vectors(Counted(op.same_spectrum()), seed) if known is None else exact(*known, seed)
     if method not in _METHODS:
-        raise unknown_name("method", method, ["auto", "exact", *_METHODS])
+        raise unknown_name("`method`", method, ["auto", "exact", *_METHODS])
     if method == "xnystrace" and not op.positive:
         raise InputError("xnystrace needs an operator declared positive: use `method='xtrace'`.")
     target.require(_LEAST.get(method, 2), f"method={method!r}")

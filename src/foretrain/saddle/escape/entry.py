@@ -78,8 +78,8 @@ def escape_time(
     """
     X, neurons = check_scales(scales), check_width(width)
     level = check_threshold(threshold, X)
-    check_choice(method, "method", list(METHODS))
-    check_choice(source, "source", ["exact", "paper"])
+    check_choice(method, "`method`", list(METHODS))
+    check_choice(source, "`source`", ["exact", "paper"])
     if source == "paper" and method != "corrected":
         raise InputError(
             "`source='paper'` changes the coefficients of `method='corrected'`: give that method."

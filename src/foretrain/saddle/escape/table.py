@@ -59,7 +59,7 @@ def escape_times(
     found, small = classify(activation), _list(epsilon, "epsilon")
     depths = [check_depth(layers) for layers in _sequence(depth)]
     narrow = [None] if bottleneck is None else list(_sequence(bottleneck))
-    methods = [check_choice(name, "formula", list(METHODS)) for name in _sequence(formula)]
+    methods = [check_choice(name, "`formula`", list(METHODS)) for name in _sequence(formula)]
     shape = (len(small), len(depths), len(narrow), len(methods))
     values = np.full(shape, np.nan)
     places = list(product(*map(range, shape)))

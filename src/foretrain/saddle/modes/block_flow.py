@@ -123,7 +123,7 @@ def block_escape(
         raise InputError(f"scales have shape {X.shape}: give (layers, modes) or (flows, layers, modes).")
     field = block_field(activation, X.shape[-2], betas, block_width, grid)
     starts = field.layout.from_scales(X if X.ndim == 3 else X[None])
-    check_choice(observable, "observable", list(OBSERVABLES))
+    check_choice(observable, "`observable`", list(OBSERVABLES))
 
     def watch(state: Array) -> Array:
         """The numbers of the modes whose passing of a threshold is called their escape."""

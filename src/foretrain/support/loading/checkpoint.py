@@ -30,15 +30,15 @@ def _weights(source: Path) -> dict[str, torch.Tensor]:
     import torch
 
     if not source.is_file():
-        raise FileError(f"{source} is not a file: check the path of the checkpoint.")
+        raise FileError(f"`checkpoint` {source} is not a file: check its path.")
     require_memory(source.stat().st_size, str(source), "save the weights only, without the optimizer's state")
     try:
         content = torch.load(source, map_location="cpu", weights_only=True)
     # Torch raises many kinds of errors here, of which only the first line is meant for people.
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise FileError(
-            f"{source} is damaged or holds Python objects besides weights, whose loading could run code: "
-            "write it with torch.save(model.state_dict(), path)."
+            f"`checkpoint` {source} is damaged or holds Python objects besides weights, whose loading could run "
+            "code: write it with torch.save(model.state_dict(), path)."
         ) from error
     for wrapper in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
@@ -47,7 +47,7 @@ def _weights(source: Path) -> dict[str, torch.Tensor]:
         isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in content.items()
     ):
         raise FileError(
-            f"{source} does not hold a dictionary of tensors: "
+            f"`checkpoint` {source} does not hold a dictionary of tensors: "
             "write it with torch.save(model.state_dict(), path)."
         )
     return dict(content)
@@ -71,6 +71,6 @@ def _check_match(
             problems.append(f"{verb} {', '.join(names[:_LISTED])}{more}")
     if problems:
         raise InputError(
-            f"{source} does not fit the model, because it {' and '.join(problems)}: "
+            f"`checkpoint` {source} does not fit the model, because it {' and '.join(problems)}: "
             "load it into the model it was saved from."
         )

@@ -47,7 +47,7 @@ def load_inputs(path: str | Path) -> Array:
     source = Path(path).expanduser()
     arrays = _read(source)
     if "x" not in arrays:
-        raise InputError(f"{source} has no array 'x': write it with numpy.savez(path, `x=`...).")
+        raise InputError(f"`data` {source} has no array 'x': write it with numpy.savez(path, `x=`...).")
     x = arrays["x"]
     _check_values(source, "x", x)
     if x.ndim == 1:
@@ -73,7 +73,9 @@ def _checked(source: Path, needed: tuple[str, ...]) -> dict[str, Array]:
     for name in needed:
         if name not in arrays:
             written = ", ".join(f"{known}=..." for known in needed)
-            raise InputError(f"{source} has no array {name!r}: write it with numpy.savez(path, {written}).")
+            raise InputError(
+                f"`data` {source} has no array {name!r}: write it with numpy.savez(path, {written})."
+            )
     if "y_test" in arrays and "x_test" not in arrays:
         raise InputError(f"{source} has y_test without x_test: add the test inputs or leave both out.")
     for name, array in arrays.items():
@@ -84,9 +86,11 @@ def _checked(source: Path, needed: tuple[str, ...]) -> dict[str, Array]:
 
 def _read(source: Path) -> dict[str, Array]:
     if not source.is_file():
-        raise FileError(f"{source} is not a file: check the path of the data.")
+        raise FileError(f"`data` {source} is not a file: check the path of the data.")
     if not zipfile.is_zipfile(source):
-        raise FileError(f"{source} is not an npz file: write it with numpy.savez(path, `x=`..., `y=`...).")
+        raise FileError(
+            f"`data` {source} is not an npz file: write it with numpy.savez(path, `x=`..., `y=`...)."
+        )
     try:
         with zipfile.ZipFile(source) as archive:
             size = sum(member.file_size for member in archive.infolist())
@@ -114,7 +118,7 @@ def _read(source: Path) -> dict[str, Array]:
                 "save plain arrays of numbers."
             ) from error
         raise FileError(
-            f"{source} is damaged ({error}): write it again with numpy.savez(path, `x=`..., `y=`...)."
+            f"`data` {source} is damaged ({error}): write it again with numpy.savez(path, `x=`..., `y=`...)."
         ) from error
 
 

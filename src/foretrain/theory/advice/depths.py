@@ -136,7 +136,7 @@ class StableStep(NamedTuple):
 def check_loss(loss: str, n_out: int) -> None:
     """An error for a loss that is not known, or not for one output."""
     if loss not in LOSSES:
-        raise unknown_name("loss", str(loss), LOSSES)
+        raise unknown_name("`loss`", str(loss), LOSSES)
     if loss == "cross_entropy" and n_out < 2:
         raise InputError("cross entropy needs two outputs or more: set n_out to the number of classes.")
 

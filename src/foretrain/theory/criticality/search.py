@@ -49,8 +49,9 @@ def susceptibility(activation: Any, K: ArrayLike, C_W: ArrayLike = 1.0, gamma: f
         variance, weight = np.asarray(K, dtype=float), np.asarray(C_W, dtype=float)
     except (TypeError, ValueError) as error:
         raise InputError("K and C_W must be real numbers or arrays of them.") from error
-    if not (np.isfinite(weight).all() and (weight >= 0).all()):
-        raise InputError("`C_W` must be finite and not negative: it is a variance.")
+    for name, value in (("K", variance), ("C_W", weight)):
+        if not (np.isfinite(value).all() and (value >= 0).all()):
+            raise InputError(f"`{name}` must be finite and not negative: it is a variance.")
     skip, values = _finite(gamma) ** 2, KernelFunctions(activation).at(variance)
     both = (skip + weight * values.square_slope, skip + weight * values.slope_square)
     return Susceptibility(*(float(c) if np.ndim(c) == 0 else c for c in both))

@@ -193,7 +193,7 @@ def _blocks(neurons: str, entry: Inputs) -> list[list[int]]:
 
 def _check_estimator(ensemble: Ensemble, neurons: str, layers: tuple[int, ...], estimator: str) -> None:
     if estimator not in _ESTIMATORS:
-        raise unknown_name("estimator", estimator, _ESTIMATORS)
+        raise unknown_name("`estimator`", estimator, _ESTIMATORS)
     if estimator == "neurons":
         needed = len(set(neurons))
         for layer in layers:

@@ -38,7 +38,7 @@ class WeightLaw:
 def weight_law(name: str) -> WeightLaw:
     """The law "gaussian", "uniform" or "truncated_normal" (cut at two parent deviations, then rescaled)."""
     if name not in _LAWS:
-        raise unknown_name("weight law", name, _LAWS)
+        raise unknown_name("weight `law`", name, _LAWS)
     return _LAWS[name]
 
 

@@ -66,7 +66,7 @@ class Ensemble(Result):
     ) -> None:
         weight_law(law)
         if method not in _METHODS:
-            raise unknown_name("sampling method", method, _METHODS)
+            raise unknown_name("sampling `method`", method, _METHODS)
         if method == "conditional" and law != "gaussian":
             raise InputError(
                 f"method 'conditional' needs Gaussian parameters: use `method='weights'` for law {law!r}."

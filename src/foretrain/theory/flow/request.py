@@ -114,9 +114,9 @@ def check_request(
             "observables: add it."
         )
     if method not in get_args(Method):
-        raise unknown_name("method", str(method), get_args(Method))
+        raise unknown_name("`method`", str(method), get_args(Method))
     if kinks not in get_args(Kinks):
-        raise unknown_name("kinks", str(kinks), get_args(Kinks))
+        raise unknown_name("`kinks`", str(kinks), get_args(Kinks))
     _check_network(mlp, names)
     matrices, single = (None, False) if contract is None else _check_matrices(contract, inputs)
     return Request(
@@ -142,9 +142,9 @@ def _check_names(observables: Sequence[str]) -> tuple[str, ...]:
     names = [observables] if isinstance(observables, str) else list(observables)
     for name in names:
         if name not in MEANINGS:
-            raise unknown_name("observable", str(name), MEANINGS)
+            raise unknown_name("observable", str(name), MEANINGS, "observables")
     if not names:
-        raise InputError(f"ask for at least one observable of: {', '.join(MEANINGS)}.")
+        raise InputError(f"`observables` is empty: ask for at least one of: {', '.join(MEANINGS)}.")
     return tuple(dict.fromkeys(names))
 
 

@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretrain.support.arguments import positive, real_array
+from foretrain.support.arguments import positive, real_array, whole_number
 from foretrain.support.errors import InputError, unknown_name
-from foretrain.support.seeds import Seed
+from foretrain.support.seeds import Seed, generator
 from foretrain.theory.architecture import MLP, check_network
 from foretrain.theory.arguments import check_targets
 from foretrain.theory.prediction.bayes.posterior import bayes_prediction
@@ -113,7 +113,10 @@ def predict(
     _check_words(regime, learner, algorithm, loss)
     spread = check_spread(spread)
     eta = None if eta is None else positive("eta", eta)
+    generator(seed)  # refused also where nothing is drawn, as ``draws`` are
     finite = regime == "finite"
+    if draws is not None:
+        whole_number("draws", draws, least=0 if finite and learner == "bayes" else 2)
     if tolerance is not None and not (finite and learner == "gradient_descent"):
         raise InputError(
             "only training at finite width has integrals of chosen accuracy: leave `tolerance` out, or use "
@@ -128,7 +131,7 @@ def predict(
             from foretrain.theory.prediction.bayes.finite_width import finite_bayes_prediction
 
             if noisy_labels:
-                raise InputError("noisy_labels is for infinite width: add the noise to .variance yourself.")
+                raise InputError("`noisy_labels` is for infinite width: add the noise to .variance yourself.")
             found = finite_bayes_prediction(mlp, X_train, Y_train, X_test, draws=draws, seed=seed, **given)
         else:
             found = bayes_prediction(mlp, X_train, Y_train, X_test, noisy_labels=noisy_labels, **given)
@@ -136,14 +139,14 @@ def predict(
         _refuse_noise(noise, noisy_labels)
         if algorithm in _AT_ONCE:
             if time is not None:
-                raise InputError(f"algorithm {algorithm!r} ends at once: leave `time` out.")
+                raise InputError(f"`algorithm` {algorithm!r} ends at once: leave `time` out.")
             eta = None
         # At infinite width every algorithm ends alike, so that those that end at once need no code of their own.
         path: Descent = "flow" if algorithm in ("flow", *_AT_ONCE) else "gradient_descent"
         if finite and loss == "cross_entropy":
             raise InputError(
-                "the cross-entropy is known at infinite width only: leave `regime` out, or train on one output for "
-                "each class with squared errors."
+                "`loss` is the cross-entropy, which is known at infinite width only: leave `regime` out, or "
+                "train on one output for each class with squared errors."
             )
         targets = loss_targets(Y_train, mlp.n_out, loss, label_smoothing)
         if loss == "cross_entropy":
@@ -178,7 +181,7 @@ def _check_words(regime: Regime, learner: Learner, algorithm: Algorithm, loss: L
         ("loss", loss, LossName),
     ):
         if name not in get_args(known):
-            raise unknown_name(kind, str(name), get_args(known))
+            raise unknown_name(f"`{kind}`", str(name), get_args(known))
 
 
 def loss_targets(Y: ArrayLike, outputs: int, loss: LossName, smoothing: float | None) -> ArrayLike:
@@ -196,11 +199,11 @@ def class_probabilities(Y: ArrayLike, classes: int, smoothing: float | None = No
 
     Numbers are (inputs,) or (inputs, 1). With smoothing e, p becomes (1 - e) p + e (1 - p) / (classes - 1).
     """
-    given = real_array("targets", Y)
+    given = real_array("Y_train", Y)
     share = 0.0 if smoothing is None else check_share("label_smoothing", smoothing)
     if given.ndim == 1 or (given.ndim == 2 and given.shape[1] == 1 < classes):
         return smooth_labels(given.ravel(), classes, share)
-    p = check_targets(given, len(given), classes)
+    p = check_targets(given, len(given), classes, "Y_train")
     check_probabilities(p)
     return np.asarray((1 - share) * p + share * (1 - p) / max(classes - 1, 1))
 
@@ -225,6 +228,7 @@ def _refuse_noise(noise: float, noisy_labels: bool) -> None:
     """What only Bayesian inference has."""
     if check_noise(noise) or noisy_labels:
         raise InputError(
-            "gradient descent fits its targets whatever their noise: use `learner='bayes'`, which is training of the "
+            f"`{'noise' if noise else 'noisy_labels'}` is for Bayesian inference, and gradient descent fits its "
+            "targets whatever their noise: use `learner='bayes'`, which is training of the "
             "output layer with a penalty, or stop early with `time=`."
         )

@@ -136,7 +136,7 @@ def _between(
 def check_spread(spread: str) -> Spread:
     """What is asked about the spread of outputs, or an error."""
     if spread not in get_args(Spread):
-        raise unknown_name("spread", str(spread), get_args(Spread))
+        raise unknown_name("`spread`", str(spread), get_args(Spread))
     return cast("Spread", spread)
 
 

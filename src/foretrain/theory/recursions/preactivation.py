@@ -144,7 +144,7 @@ class PairExpectations:
             if (variance[variance > 0] < _VANISHED).any():  # delta functions leave the range of floats
                 raise InputError(
                     f"a kernel fell below {_VANISHED:g}, where fluctuations of an activation with kinks cannot be "
-                    "resolved: choose a larger C_W or fewer layers, or ask for K alone."
+                    "resolved: choose a larger `C_W` or fewer layers, or ask for K alone."
                 )
             tied = are_tied(self.K, a, b, _ALONG_A_LINE[order])
             line = Line(self.activation, self.K, a[tied], b[tied], order)

@@ -235,7 +235,7 @@ OBSERVABLES = ("K", "V", "three_point")
 def residual_vertex(pairs: Pairs, method: str) -> Vertex:
     """The vertex at layer 1 (zero), to be carried on by ``method``, "complete" or "book"."""
     if method not in METHODS:
-        raise unknown_name("method for the vertex of residual networks", method, METHODS)
+        raise unknown_name("`method` for the vertex of residual networks", method, METHODS)
     return METHODS[method](pairs)
 
 
@@ -253,7 +253,7 @@ def residual_flow(
     """
     for name in wanted:
         if name not in OBSERVABLES:
-            raise unknown_name("observable of residual networks", name, OBSERVABLES)
+            raise unknown_name("observable of residual networks", name, OBSERVABLES, "wanted")
     K = np.asarray(first_kernel, dtype=np.float64)
     if K.ndim != 2 or K.shape[0] != K.shape[1]:
         raise InputError(f"the kernel of layer 1 must have shape (inputs, inputs), but has {K.shape}.")

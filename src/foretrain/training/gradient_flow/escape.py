@@ -94,7 +94,7 @@ def observable_named(observable: str | EscapeObservable) -> EscapeObservable:
     if isinstance(observable, EscapeObservable):
         return observable
     if observable not in _NAMED:
-        raise unknown_name("observable", observable, _NAMED)
+        raise unknown_name("`observable`", observable, _NAMED)
     return _NAMED[observable]()
 
 

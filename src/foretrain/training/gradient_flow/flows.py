@@ -39,7 +39,7 @@ _METHODS: dict[str, Callable[[], Method]] = {
 def method_named(name: str) -> Method:
     """``dormand_prince``: accurate; ``bogacki_shampine``: loose tolerances; ``chebyshev``: long and stiff flows."""
     if name not in _METHODS:
-        raise unknown_name("method", name, _METHODS)
+        raise unknown_name("`method`", name, _METHODS)
     return _METHODS[name]()
 
 

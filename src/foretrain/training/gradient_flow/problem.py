@@ -89,7 +89,7 @@ def _value_and_pullback(function: ElementwiseFunction, z: Tensor, cotangent: Ten
 def _resolved(activation: str | ElementwiseFunction) -> tuple[str, ElementwiseFunction]:
     if isinstance(activation, str):
         if activation not in _NAMED:
-            raise unknown_name("activation", activation, _NAMED)
+            raise unknown_name("`activation`", activation, _NAMED)
         return activation, _NAMED[activation]
     if isinstance(activation, nn.Module):
         if any(True for _ in activation.parameters()):
@@ -161,7 +161,7 @@ class Problem:
         """ρ_l of Ẇ_l = -ρ_l ∇_l: all one; or, normalized, one for W_1 and 1 / N_B for the others."""
         if isinstance(metric, str):
             if metric not in ("uniform", "normalized"):
-                raise unknown_name("metric", metric, ("uniform", "normalized"))
+                raise unknown_name("`metric`", metric, ("uniform", "normalized"))
             other = 1.0 if metric == "uniform" else 1 / self.block_width
             return (1.0, *(other,) * (self.depth - 1))
         rates = tuple(float(rate) for rate in metric)

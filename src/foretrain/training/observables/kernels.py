@@ -44,7 +44,7 @@ def ntk_shares(
     Further options are those of ``ft.ntk``, such as ``output=`` or ``rates=``.
     """
     if by not in ("parameter", "layer"):
-        raise unknown_name("grouping", str(by), ["parameter", "layer"])
+        raise unknown_name("grouping", str(by), ["parameter", "layer"], "by=")
 
     def function(model: nn.Module, batch: Any) -> xr.DataArray:
         import xarray as xr

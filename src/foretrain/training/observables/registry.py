@@ -50,7 +50,7 @@ def register(name: str, function: Callable[..., Any], needs: Sequence[str] = ())
         raise InputError(f"the observable {name!r} is a {type(function).__name__}: give a function.")
     for need in needs:
         if need not in NEEDS:
-            raise unknown_name("need of an observable", need, NEEDS)
+            raise unknown_name("need of an observable", need, NEEDS, "needs")
     add(name, lambda: Observable(name, function, tuple(needs)))
 
 
@@ -85,7 +85,7 @@ def _single(item: ObservableLike) -> Observable:
         return item
     if isinstance(item, str):
         if item not in _registered:
-            raise unknown_name("observable", item, _registered)
+            raise unknown_name("observable", item, _registered, "observables")
         return _registered[item]()
     if not callable(item):
         raise InputError(f"{item!r} is no observable: give a name or a function of model and batch.")

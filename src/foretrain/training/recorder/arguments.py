@@ -49,7 +49,7 @@ def make_schedule(every: int | None, schedule: ScheduleLike, per_decade: int | N
         )
     if schedule is None or isinstance(schedule, str):
         if schedule not in (None, "log"):
-            raise unknown_name("schedule", str(schedule), ["log"])
+            raise unknown_name("`schedule`", str(schedule), ["log"])
         return _logarithmic(_PER_DECADE if per_decade is None else whole_number("per_decade", per_decade))
     if callable(schedule):
         schedule(0)  # an error shows now rather than in the middle of a training

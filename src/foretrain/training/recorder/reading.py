@@ -45,7 +45,7 @@ def read(folder: str | Path, only: str | None = None) -> xr.Dataset:
     if only is None:
         return dataset
     if only not in contents.observables:
-        raise unknown_name("observable", only, contents.observables)
+        raise unknown_name("observable", only, contents.observables, "only=")
     own = [name for name, layout in contents.layouts.items() if layout["observable"] == only]
     kept = dataset["recorded"].sel(observable=only).values
     return dataset[own].drop_vars("observable", errors="ignore").isel({STEP: kept})

@@ -34,7 +34,7 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         if cell not in _CELLS:
-            raise unknown_name("cell", cell, _CELLS)
+            raise unknown_name("`cell`", cell, _CELLS)
         self.recurrent = _CELLS[cell](n_in, units, batch_first=True, dtype=dtype)
         self.readout = nn.Linear(units, n_out, dtype=dtype)
         xavier(self, gain=gain, seed=seed)

@@ -88,9 +88,9 @@ class StudentTeacher:
             raise InputError(f"power is {self.power}, but it must be finite and positive.")
         _require_gain("teacher_gain", self.teacher_gain)
         if self.trainable not in _TRAINED:
-            raise unknown_name("set of trained weights", self.trainable, _TRAINED)
+            raise unknown_name("set of trained weights", self.trainable, _TRAINED, "trainable")
         if self.draw not in _DRAWS:
-            raise unknown_name("draw of the recurrent weights", self.draw, _DRAWS)
+            raise unknown_name("`draw` of the recurrent weights", self.draw, _DRAWS)
 
     @cached_property
     def teacher(self) -> VanillaNetwork:

@@ -104,7 +104,7 @@ def finite_goal(
 ) -> FiniteGoal:
     """The prediction and its training; arguments as in ``compare_trained_finite``."""
     if algorithm not in NAMES:
-        raise unknown_name("algorithm", str(algorithm), NAMES)
+        raise unknown_name("`algorithm`", str(algorithm), NAMES)
     ensemble = FiniteWidth.of(mlp, X_train, Y_train, X_test, spread="none")
     if len(ensemble.store.modes.values) < len(ensemble.store.train):
         raise singular_kernel()

@@ -68,12 +68,12 @@ def _resolved(name: str, place: Place, modules: Mapping[str, nn.Module]) -> Stat
             return StateName(name, place)
         path, dot, last = place.rpartition(".")
         if not dot or path not in modules:
-            raise unknown_name("module of the model", place, [known for known in modules if known])
+            raise unknown_name("module of the model", place, [known for known in modules if known], "states")
         entry: int | str = int(last) if last.isdigit() else last
     else:
         path, entry = place
         if path not in modules:
-            raise unknown_name("module of the model", path, [known for known in modules if known])
+            raise unknown_name("module of the model", path, [known for known in modules if known], "states")
     if isinstance(modules[path], nn.LSTMCell) and isinstance(entry, str):
         entry = _ENTRIES_OF_LSTM.get(entry, entry)
     return StateName(name, path, entry)

@@ -46,7 +46,7 @@ class Inverse(ABC):
 def inverse(linear: LinearisedConstraint, solver: Solver = "auto") -> Inverse:
     """Factors if the systems are small enough, Krylov spaces otherwise, unless one of them is asked for."""
     if solver not in ("auto", "direct", "krylov"):
-        raise unknown_name("solver", str(solver), ["auto", "direct", "krylov"])
+        raise unknown_name("`solver`", str(solver), ["auto", "direct", "krylov"])
     size = linear.end.numel()
     systems = 1 if linear.couples_samples() else len(linear.end)
     unknowns = size // systems

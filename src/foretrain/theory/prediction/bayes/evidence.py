@@ -38,7 +38,7 @@ def log_evidence(mlp: MLP, X: ArrayLike, Y: ArrayLike, *, noise: float = 0.0) ->
     """
     check_network(mlp)
     inputs = mlp.check_inputs(X)
-    return log_density(factorise(kernel(mlp, inputs), noise), check_targets(Y, len(inputs), mlp.n_out))
+    return log_density(factorise(kernel(mlp, inputs), noise), check_targets(Y, len(inputs), mlp.n_out, "Y"))
 
 
 def log_evidence_of_kernel(K: ArrayLike, Y: ArrayLike, *, noise: float = 0.0) -> float:

@@ -72,7 +72,7 @@ def bayes_prediction(
     check_network(mlp)
     spread = check_spread(spread)
     train, test = mlp.check_inputs(X_train, "X_train"), mlp.check_inputs(X_test, "X_test")
-    targets = check_targets(Y_train, len(train), mlp.n_out)
+    targets = check_targets(Y_train, len(train), mlp.n_out, "Y_train")
     noise = check_noise(noise)
     if train.shape[1] != test.shape[1]:
         raise InputError(

@@ -51,7 +51,7 @@ def gaussian_loss(outputs: ArrayLike, Y: ArrayLike, noise: float) -> float:
     """-log p(y | outputs) under Gaussian noise, summed over inputs and outputs (6.10), (6.17)."""
     variance = _positive(noise)
     given = real_array("outputs", outputs)
-    targets = check_targets(Y, len(given), given.shape[1] if given.ndim > 1 else 1)
+    targets = check_targets(Y, len(given), given.shape[1] if given.ndim > 1 else 1, "Y")
     misses = given.reshape(targets.shape) - targets
     return float((misses**2).sum() / (2 * variance) + targets.size * np.log(2 * np.pi * variance) / 2)
 

@@ -127,7 +127,7 @@ def evidence_scan(
     """
     check_network(mlp)
     inputs = mlp.check_inputs(X)
-    targets = check_targets(Y, len(inputs), mlp.n_out)
+    targets = check_targets(Y, len(inputs), mlp.n_out, "Y")
     axes = {"depth": _depths(mlp, depth), "C_b": _axis(mlp, "C_b", C_b), "C_W": _axis(mlp, "C_W", C_W)}
     shape = tuple(len(axis) for axis in axes.values())
     require_memory(
@@ -141,7 +141,7 @@ def evidence_scan(
 def best_point(scan: xr.Dataset, by: str = "log_evidence") -> BestPoint:
     """Where a scan has the most evidence, by ``log_evidence`` or ``profiled_log_evidence``."""
     if by not in ("log_evidence", "profiled_log_evidence"):
-        raise unknown_name("evidence", by, ("log_evidence", "profiled_log_evidence"))
+        raise unknown_name("evidence", by, ("log_evidence", "profiled_log_evidence"), "by=")
     values = scan[by].transpose(*_AXES).values
     if not np.isfinite(values).any():
         raise InputError("the scan has no finite evidence: choose other C_b, C_W or depths.")

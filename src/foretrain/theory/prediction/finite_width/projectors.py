@@ -168,7 +168,7 @@ def given_projectors(algorithm: Any, values: Array) -> Projectors:
 def require_algorithm(algorithm: Any) -> None:
     """Refuse a name that is none of the three, before anything is computed."""
     if isinstance(algorithm, str) and algorithm not in NAMES:
-        raise unknown_name("algorithm", algorithm, NAMES)
+        raise unknown_name("`algorithm`", algorithm, NAMES)
     if not (isinstance(algorithm, str | Projectors) or callable(algorithm)):
         raise InputError(
             f"`algorithm` is {algorithm!r}: give one of {', '.join(NAMES)}, Projectors, or a function "

@@ -61,7 +61,7 @@ class FiniteWidth(Result):
     ) -> FiniteWidth:
         """From a network, training inputs and targets, and test inputs."""
         store = Store.of(mlp, X_train, X_test, check_spread(spread), tolerance)
-        return cls(store, check_targets(Y_train, len(store.train), mlp.n_out))
+        return cls(store, check_targets(Y_train, len(store.train), mlp.n_out, "Y_train"))
 
     @property
     def rates(self) -> LearningRates:
@@ -70,7 +70,8 @@ class FiniteWidth(Result):
 
     def with_targets(self, Y_train: ArrayLike) -> FiniteWidth:
         """The same inputs with other targets."""
-        return replace(self, targets=check_targets(Y_train, *self.targets.shape))
+        inputs, outputs = self.targets.shape
+        return replace(self, targets=check_targets(Y_train, inputs, outputs, "Y_train"))
 
     def with_width(self, width: int | Sequence[int]) -> FiniteWidth:
         """The same network with other hidden widths, whose ratios must stay, since tensors depend on these."""

@@ -136,7 +136,7 @@ def cross_entropy_prediction(
     for ``time`` steps, or ``flow`` by an adaptive integrator, whose work grows with eta x time x lambda_max.
     """
     if algorithm not in get_args(Descent):
-        raise unknown_name("algorithm", str(algorithm), get_args(Descent))
+        raise unknown_name("`algorithm`", str(algorithm), get_args(Descent))
     check_classes(mlp.n_out)
     draws = check_draws(draws)
     p = check_targets(P_train, len(mlp.check_inputs(X_train, "X_train")), mlp.n_out)

@@ -92,7 +92,7 @@ class GradientDescent(Result):
     ) -> GradientDescent:
         """From a network, training inputs and targets, and test inputs."""
         kernels = output_kernels(mlp, X_train, X_test, spread=spread)
-        return cls(kernels, check_targets(Y_train, kernels.training, mlp.n_out))
+        return cls(kernels, check_targets(Y_train, kernels.training, mlp.n_out, "Y_train"))
 
     @cached_property
     def factor(self) -> CholeskyFactor:
@@ -241,7 +241,7 @@ def gradient_descent_prediction(
     array([[1.4172]])
     """
     if algorithm not in get_args(InfiniteAlgorithm):
-        raise unknown_name("algorithm", str(algorithm), get_args(InfiniteAlgorithm))
+        raise unknown_name("`algorithm`", str(algorithm), get_args(InfiniteAlgorithm))
     if algorithm == "newton" and (eta, time) != (None, None):
         raise InputError(
             "Newton's method is done after one step and has no rate: leave `eta` and `time` out."

@@ -68,7 +68,7 @@ def hidden_update(
     train = mlp.check_inputs(X_train, "X_train")
     mlp, training = mlp.with_inputs(train), len(train)
     inputs = train if X_test is None else np.concatenate([train, mlp.check_inputs(X_test, "X_test")])
-    targets = check_targets(Y_train, training, mlp.n_out)
+    targets = check_targets(Y_train, training, mlp.n_out, "Y_train")
     eta, width, last = check_learning_rate(eta), mlp.hidden_widths[-1], mlp.layers[-1]
     below = _without_output(mlp)
     names = ["K", "Theta"] + ["B"] * (below.depth > 1)

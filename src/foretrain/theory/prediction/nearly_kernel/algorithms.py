@@ -98,7 +98,7 @@ def projectors(algorithm: str, values: Array, eta: float | None = None) -> Proje
 def require_algorithm(name: Any) -> None:
     """Refuse a name that is none of the four, before anything is computed."""
     if name not in ALGORITHMS:
-        raise unknown_name("algorithm", str(name), ALGORITHMS)
+        raise unknown_name("`algorithm`", str(name), ALGORITHMS)
 
 
 def checked_rate(eta: float | None, values: Array) -> float:

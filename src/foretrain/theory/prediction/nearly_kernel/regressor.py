@@ -88,7 +88,7 @@ class NearlyKernelRegressor:
     def fit(self, X: Any, y: Any) -> Self:
         """Train on samples X (N, ...) and targets y (N,) or (N, outputs)."""
         if self.solver not in _WAYS:
-            raise unknown_name("solver", str(self.solver), _WAYS)
+            raise unknown_name("`solver`", str(self.solver), _WAYS)
         model, x = self._model(), self._samples(X)
         self.solution_: Solution | TrainedModel
         vars(self).pop("expansion_parameter_", None)  # of a fit before this one

@@ -66,10 +66,10 @@ class Observed:
 
 
 def observe(mlp: MLP, X: ArrayLike, Y: ArrayLike, noise: float, name: str = "X_train") -> Observed:
-    """Checked training data, with their kernel factorised; errors call the inputs ``name``."""
+    """Checked training data, with their kernel factorised; errors call the inputs ``name``, X or X_train."""
     check_plain(mlp)
     inputs = mlp.check_inputs(X, name)
-    targets, noise = check_targets(Y, len(inputs), mlp.n_out), check_noise(noise)
+    targets, noise = check_targets(Y, len(inputs), mlp.n_out, name.replace("X", "Y")), check_noise(noise)
     found = Observed(mlp, inputs, targets, noise, factorise(kernel(mlp, inputs), noise))
     with np.errstate(over="ignore", invalid="ignore"):  # corrections contain fourth powers of targets
         finite = np.isfinite(np.sum(found.M**2))
