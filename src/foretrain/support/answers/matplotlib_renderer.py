@@ -92,7 +92,7 @@ def refuse_unknown_picture(path: Path) -> None:
     """Raise if the file's name does not end like a picture."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
-            f"{path} does not say what kind of picture to draw: end it in {', '.join(SUFFIXES)}."
+            f"`path|--plot` {path} does not say what kind of picture to draw: end it in {', '.join(SUFFIXES)}."
         )
 
 
