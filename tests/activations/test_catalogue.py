@@ -98,7 +98,7 @@ def test_the_two_gelus_differ() -> None:
         ("leaky_relu", {"slope": None}, "needs the parameter|finite number"),
         ("swish", {"beta": 0.0}, "positive"),
         ("elu", {"alpha": -1.0}, "positive"),
-        ("monomial", {}, "needs the parameter 'power'"),
+        ("monomial", {}, "needs the parameter power"),
         ("monomial", {"power": 1.5}, "whole number"),
         ("monomial", {"power": -1}, "whole number"),
         ("monomial", {"power": 10**6}, "whole number"),

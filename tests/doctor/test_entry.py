@@ -277,7 +277,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one number for all": ({"model": Whole()}, "one entry for each sample"),
     "whole-number outputs": ({"model": Rounded()}, "let it return real numbers"),
     "wrong inputs": ({"x": torch.randn(40, 7)}, r"does not take x of shape \(40, 7\)"),
-    "different lengths": ({"y": Y[:30]}, "x has 40 samples and y 30"),
+    "different lengths": ({"y": Y[:30]}, "y has 30 samples and x 40"),
     "wrong targets": ({"y": torch.randn(40, 3)}, r"target has shape \(3,\) but an output \(1,\)"),
     "nothing": ({"x": X[:0], "y": Y[:0]}, "x is empty"),
     "text": ({"x": ["a", "b"]}, "x is a list: give an array"),

@@ -102,7 +102,7 @@ def test_digits_are_centred_with_unit_mean_square() -> None:
 def test_ten_networks_of_the_quick_size_escape_within_a_fifth() -> None:
     """tanh, GELU and erf, 4 to 8 layers, Gaussian teachers and digits."""
     pytest.importorskip("sklearn")
-    result = experiment.plateau_prediction(experiment.PLANS[experiment.Scale.QUICK], 1, Parts())
+    result = experiment.plateau_prediction(experiment.PLANS["quick"], 1, Parts())
     assert result.agrees
     steps = [row for row in result.table if row.quantity.endswith("escape step")]
     assert len(steps) == 20
