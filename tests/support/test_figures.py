@@ -209,7 +209,8 @@ def test_an_axis_that_is_linear_near_0_is_bent_for_plotly_and_says_the_true_numb
     trace, axis = specification["data"][0], specification["layout"]["yaxis"]
     assert trace["y"] == pytest.approx([-2.3, 0.0, 0.15, 1.3])
     assert trace["customdata"] == [-1000.0, 0.0, 5.0, 100.0]
-    assert trace["error_y"]["array"][1:3] == pytest.approx([0.15, 0.15])
+    assert trace["error_y"]["array"] == pytest.approx([np.log10(1000 / 995), 0.15, 0.15, np.log10(1.05)])
+    assert trace["error_y"]["arrayminus"] == pytest.approx([np.log10(1.005), 0.15, 0.15, np.log10(1 / 0.95)])
     assert "customdata" in trace["hovertemplate"]
     assert specification["layout"]["shapes"][0]["y0"] == pytest.approx(0.3)
     ticks = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))

@@ -152,9 +152,8 @@ def dataset_figure(data: xarray.Dataset, title: str = "") -> Figure:
     for (dimension,) in dict.fromkeys(values.dims for values in numeric.values() if values.ndim == 1):
         curves = {key: values.values for key, values in numeric.items() if values.dims == (dimension,)}
         places = data[dimension]
-        if (
-            str(dimension).startswith("row") and dimension not in data.coords
-        ):  # the first column says what they are
+        # The first column of a table says what its rows are.
+        if str(dimension).startswith("row") and dimension not in data.coords:
             places = next(values for values in data.data_vars.values() if values.dims == (dimension,))
             if len(curves) > 1:
                 curves.pop(str(places.name), None)

@@ -282,13 +282,16 @@ class Panel:
         heights, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges, density=True)
         self.bars((edges[1:] + edges[:-1]) / 2, heights, label, color, width=0.94 * (edges[1] - edges[0]))
 
-    def heat_map(self, *fields: Any, **options: Any) -> None:
+    def heat_map(
+        self, values: Values, x: Values = None, y: Values = None, *fields: Any, **options: Any
+    ) -> None:
         """Add a ``HeatMap``, which needs no grid behind it; places that are counted have whole numbers."""
         self.grid = False
-        self._add_heat_map(*fields, **options)
-        for place, axis in enumerate("xy", start=1):
-            if (fields[place : place + 1] or (options.get(axis),))[0] is None:
-                setattr(self, axis, replace(getattr(self, axis), whole=True))
+        self._add_heat_map(values, x, y, *fields, **options)
+        if x is None:
+            self.x = replace(self.x, whole=True)
+        if y is None:
+            self.y = replace(self.y, whole=True)
 
     def legend_entry(self, style: str, label: str, color: str = INK, *, hollow: bool = False) -> None:
         """Say in the legend what a style means that several curves share."""

@@ -153,10 +153,12 @@ def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
     getattr(axes, f"set_{which}label")(_broken(axis.label, _CAPTION), fontsize=10)
     drawn = getattr(axes, f"{which}axis")
     if axis.ticks is not None:
-        names = axis.ticks.values() if isinstance(axis.ticks, Mapping) else None
-        texts = names and [
-            f"{name[:_NAME]}..." if len(name) > _NAME and "$" not in name else name for name in names
-        ]
+        texts = None
+        if isinstance(axis.ticks, Mapping):
+            texts = [
+                f"{name[:_NAME]}..." if len(name) > _NAME and "$" not in name else name
+                for name in axis.ticks.values()
+            ]
         places = list(axis.ticks)
         long = which == "x" and texts is not None and sum(map(len, texts)) > 30 + 6 * _MANY_NAMES
         turn: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if long else {}

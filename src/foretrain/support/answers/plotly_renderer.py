@@ -334,12 +334,12 @@ def _bend(which: str, axis: Axis, traces: list[dict[str, Any]], layout: dict[str
     for trace in traces:
         values = np.asarray(trace[which], dtype=float)
         base = np.asarray(trace.get("base", 0.0))
-        reach = max(reach, float(np.nanmax(np.abs(values), initial=0.0)))
+        reach = max(reach, float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values))))
         errors = trace.get(f"error_{which}", {})
-        for key, sign in (("array", 1), ("arrayminus", -1)):
-            lengths = errors.get(key, errors.get("array"))
-            if lengths is not None:
-                errors[key] = np.abs(bent(values + sign * lengths) - bent(values))
+        if "array" in errors:  # bars that were as long on both sides no longer are
+            above, below = errors["array"], errors.get("arrayminus", errors["array"])
+            errors["array"] = bent(values + above) - bent(values)
+            errors["arrayminus"] = bent(values) - bent(values - below)
         trace |= {which: bent(base + values) - bent(base), "customdata": values}
         trace |= {"base": bent(base)} if "base" in trace else {}
         trace["hovertemplate"] = trace.get("hovertemplate", "").replace(f"%{{{which}:", "%{customdata:")
