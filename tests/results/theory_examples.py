@@ -70,6 +70,7 @@ def between_flows() -> Any:
 THEORY_EXAMPLES: dict[str, Callable[[], Any]] = {
     "activation": lambda: ft.activation("leaky_relu", slope=0.2),
     "estimate": lambda: sample_two_point(np.random.default_rng(0).normal(size=(50, 4))),
+    "escape times": lambda: ft.saddle.escape_table("tanh", [0.01, 0.1], depth=[3, 4], threshold=0.3),
     "balanced expansion": lambda: ft.saddle.balanced_expansion("tanh", 0.1, 4, threshold=0.3),
     "shells": lambda: ft.saddle.shell_time(0.5, [0.01, 0.1, 0.3]),
     "grid": lambda: modes.gaussian_grid(ft.activation("tanh"), 2),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +12,10 @@ import typer
 from foretrain.cli.frame import Command, Seed
 from foretrain.cli.model_inputs import as_inputs, check_takes, model_from
 from foretrain.cli.options import Loss, Settings, activation_of, names_in, numbers_in, whole_numbers_in
-from foretrain.support.answers import Answer, Figure, Part, Table
+from foretrain.support.answers import Answer, Table
 from foretrain.support.errors import InputError
 
 if TYPE_CHECKING:
-    import xarray
-
     from foretrain.saddle import SaddleClass
     from foretrain.saddle.escape.entry import Method
 
@@ -108,7 +104,7 @@ def escape(
         raise InputError(
             "--data, --loss, --batch-size, --share, --train-steps and --runs go with --model: add it."
         )
-    from foretrain.saddle import classify
+    from foretrain.saddle import classify, escape_table
     from foretrain.saddle.escape.entry import METHODS
 
     found = classify(activation_of(name, settings))
@@ -121,7 +117,7 @@ def escape(
         if not asked <= {*METHODS}:
             raise InputError(f"--methods is {methods!r}: choose from {', '.join(METHODS)}.")
     chosen = [method for method in METHODS if method in asked]
-    task = {
+    task: dict[str, Any] = {
         "width": 64 if width is None else width,
         "beta": 1.0 if beta is None else beta,
         "threshold": 0.3 if threshold is None else threshold,
@@ -132,13 +128,15 @@ def escape(
         return _one_network(found, numbers_in("--scales", scales), chosen, task, lr)
     if others is not None and bottleneck is None:
         raise InputError("--others is the scale of layers beside a bottleneck: add --bottleneck.")
-    grid = {
+    grid: dict[str, Any] = {
         "depth": whole_numbers_in("--depth", "4" if depth is None else depth),
         "epsilon": numbers_in("--epsilon", "0.01,0.03,0.1" if epsilon is None else epsilon),
         "bottleneck": None if bottleneck is None else whole_numbers_in("--bottleneck", bottleneck),
         "others": 1.0 if others is None else others,
     }
-    return _many_networks(found, grid, chosen, task, lr)
+    if bottleneck is not None and min(grid["bottleneck"]) > max(grid["depth"]):
+        raise InputError("--bottleneck has more layers than any --depth: give fewer.")
+    return escape_table(found.activation, formula=chosen, learning_rate=lr, **grid, **task).answer()
 
 
 def _one_network(
@@ -147,6 +145,7 @@ def _one_network(
     """Escape times of one network, and its amplitudes on the way."""
     from foretrain.saddle import coupling, escape_time, reduced_flow
     from foretrain.saddle.escape.entry import METHODS
+    from foretrain.saddle.escape.table import escape_answer, with_steps
     from foretrain.saddle.reduced_flow import trajectory_figure
 
     act = found.activation
@@ -157,69 +156,9 @@ def _one_network(
     columns = ("method", "time s", *(("steps",) if lr else ()))
     table = Table(columns, rows, f"Scales {', '.join(f'{scale:g}' for scale in scales)}")
     coupled = coupling(act, len(scales), task["width"], task["beta"])
-    record = {"scales": scales, "K": coupled, "times": _with_steps(times, lr)}
+    record = {"scales": scales, "K": coupled, "times": with_steps(times, lr)}
     picture = None if path is None else lambda: trajectory_figure(path, task["threshold"])
-    return _answer(found, task, lr, table, record, path, picture)
-
-
-def _with_steps(times: Mapping[Any, float], lr: float | None) -> dict[str, Any]:
-    return {key: {"time": time, "steps": None if lr is None else time / lr} for key, time in times.items()}
-
-
-def _many_networks(
-    found: SaddleClass, grid: dict[str, Any], methods: list[Method], task: dict[str, Any], lr: float | None
-) -> Answer:
-    """A table over epsilon, depth and bottleneck; what cannot be is left out."""
-    from foretrain.saddle import escape_times
-    from foretrain.saddle.escape.entry import METHODS
-    from foretrain.saddle.escape.table import escape_figure
-
-    table = escape_times(found.activation, formula=methods, **grid, **task)
-    full = table if "bottleneck" in table.dims else table.expand_dims(bottleneck=[0], axis=2)
-    records, rows = [], []
-    for L, r, eps in product(
-        full.depth.values.tolist(), full.bottleneck.values.tolist(), full.epsilon.values
-    ):
-        if r <= L:
-            times = dict(zip(methods, full.sel(depth=L, bottleneck=r, epsilon=eps).values.tolist()))
-            place = {"depth": L, "bottleneck": r or L, "epsilon": float(eps)}
-            K = float(table.K.sel(depth=L))
-            records.append({**place, "K": K, "times": _with_steps(times, lr)})
-            rows.append((*place.values(), *times.values(), *((times[methods[-1]] / lr,) if lr else ())))
-    if not rows:
-        raise InputError("--bottleneck has more layers than any --depth: give fewer.")
-    steps = (f"steps ({METHODS[methods[-1]]})",) if lr else ()
-    columns = ("layers", "small", "epsilon", *(METHODS[method] for method in methods), *steps)
-    data = table.to_dataset().assign_attrs(table.attrs | {"learning_rate": lr or 0.0})
-    record = {"others": grid["others"], "rows": records}
-    return _answer(found, task, lr, Table(columns, rows), record, data, lambda: escape_figure(table, lr))
-
-
-def _answer(
-    found: SaddleClass,
-    task: dict[str, Any],
-    lr: float | None,
-    table: Table,
-    record: dict[str, Any],
-    data: xarray.Dataset | None,
-    picture: Callable[[], Figure] | None,
-) -> Answer:
-    """The class of the activation, the times, and their unit."""
-    about = found.answer()
-    parts: list[Part] = [about.statement]
-    if found.centring_note:  # in class D the columns do not speak of the same network
-        parts.append(f"Note: {found.centring_note}.")
-    steps = f"; steps are at learning rate {lr:g}." if lr else ": with --lr it is also given in steps."
-    unit = "Time s is the learning rate of the first layer times steps, the other layers learning at 1/width of it"
-    parts += [table, f"{unit}{steps}", *([picture] if picture else [])]
-    rate = {"learning_rate": lr, "time_unit": "learning rate of the first layer times steps"}
-    return Answer(
-        f"Escape from the saddle: {found.activation.label}, width {task['width']}, "
-        f"teacher strength {task['beta']:g}, until X_1 = {task['threshold']:g}",
-        parts,
-        data=data,
-        record={**about.document(), **task, **rate, **record},
-    )
+    return escape_answer(found, task, lr, table, record, path, picture)
 
 
 def answer_for_model(

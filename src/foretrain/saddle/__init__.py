@@ -6,7 +6,7 @@ stuck. On the symmetric manifold it reduces to one amplitude X_l for each layer,
 ``classify``       the class of an activation (A linear, B odd, C quadratic, D not centred) and its numbers
 ``coupling``       K, the rate constant of the plateau, in matrix time s or reduced time t = s / N
 ``escape_time``    when X_1 reaches a threshold: leading order, first correction, or the exact scalar flow
-``escape_times``   a labelled table over epsilon, depth, bottleneck and method
+``escape_times``   a labelled array over epsilon, depth, bottleneck and method; ``escape_table``  the same as a result
 ``reduced_flow``   trajectories of the exact scalar flow
 ``collapse``       K t of several activations beside each other
 
@@ -21,11 +21,13 @@ from foretrain.saddle.chain_field import ChainField
 from foretrain.saddle.classes import SaddleClass, centred, classify, coupling
 from foretrain.saddle.escape import (
     BalancedExpansion,
+    EscapeTable,
     ShellTime,
     balanced_coefficient,
     balanced_expansion,
     balanced_time,
     critical_depth_time,
+    escape_table,
     escape_time,
     escape_times,
     leading_time,
@@ -41,6 +43,7 @@ from foretrain.saddle.reduced_flow import reduced_flow
 __all__ = [
     "BalancedExpansion",
     "ChainField",
+    "EscapeTable",
     "SaddleClass",
     "ShellTime",
     "balanced_coefficient",
@@ -52,6 +55,7 @@ __all__ = [
     "collapse",
     "coupling",
     "critical_depth_time",
+    "escape_table",
     "escape_time",
     "escape_times",
     "leading_time",

@@ -22,15 +22,17 @@ from foretrain.saddle.escape.corrected import (
     printed_lambda,
 )
 from foretrain.saddle.escape.entry import escape_time
-from foretrain.saddle.escape.table import escape_times
+from foretrain.saddle.escape.table import EscapeTable, escape_table, escape_times
 
 __all__ = [
     "BalancedExpansion",
+    "EscapeTable",
     "ShellTime",
     "balanced_coefficient",
     "balanced_expansion",
     "balanced_time",
     "critical_depth_time",
+    "escape_table",
     "escape_time",
     "escape_times",
     "leading_time",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from foretrain.saddle.classes import classify, coupling
+from foretrain.saddle.classes import SaddleClass, classify, coupling
 from foretrain.saddle.escape.entry import METHODS, Method, escape_time
 from foretrain.saddle.parameters import (
     TIME_LABELS,
@@ -19,8 +21,9 @@ from foretrain.saddle.parameters import (
     bottleneck_scales,
     check_choice,
     check_depth,
+    check_positive,
 )
-from foretrain.support.answers import INK, PALETTE, Figure, log
+from foretrain.support.answers import INK, PALETTE, Answer, Figure, Part, Result, Table, log
 from foretrain.support.errors import InputError
 from foretrain.support.progress import track
 
@@ -46,7 +49,7 @@ def escape_times(
     ``bottleneck=None``: all layers at epsilon (balanced), and no such dimension. The remaining layers are at
     ``others``; entries with more bottleneck layers than layers are nan. K of each depth is a coordinate. ``formula``
     is what escape_time calls its method, a word that ``sel`` of xarray keeps for itself. It is a plain DataArray with
-    xarray's own ``plot``; the command ``foretrain escape`` draws the same numbers with their laws.
+    xarray's own ``plot``; ``escape_table`` has the same numbers as a result that shows and draws itself.
 
     Examples
     --------
@@ -100,6 +103,98 @@ def escape_times(
         },
     )
     return table.isel(bottleneck=0, drop=True) if bottleneck is None else table
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EscapeTable(Result):
+    """Escape times of many networks: ``times`` as ``escape_times`` returns them, over epsilon, depth and formula."""
+
+    found: SaddleClass
+    times: xr.DataArray
+    learning_rate: float | None = None
+
+    def answer(self) -> Answer:
+        """The class of the activation and a row for every network; those that cannot be are left out."""
+        table, lr = self.times, self.learning_rate
+        full = table if "bottleneck" in table.dims else table.expand_dims(bottleneck=[0], axis=2)
+        methods: list[Method] = full.formula.values.tolist()
+        records, rows = [], []
+        for L, r, eps in product(
+            full.depth.values.tolist(), full.bottleneck.values.tolist(), full.epsilon.values
+        ):
+            if r <= L:
+                times = dict(zip(methods, full.sel(depth=L, bottleneck=r, epsilon=eps).values.tolist()))
+                place = {"depth": L, "bottleneck": r or L, "epsilon": float(eps)}
+                records.append({**place, "K": float(table.K.sel(depth=L)), "times": with_steps(times, lr)})
+                rows.append((*place.values(), *times.values(), *((times[methods[-1]] / lr,) if lr else ())))
+        steps = (f"steps ({METHODS[methods[-1]]})",) if lr else ()
+        columns = ("layers", "small", "epsilon", *(METHODS[method] for method in methods), *steps)
+        data = table.to_dataset().assign_attrs(table.attrs | {"learning_rate": lr or 0.0})
+        task = {name: table.attrs[name] for name in ("width", "beta", "threshold")}
+        record = {"others": table.attrs["others"], "rows": records}
+        picture = partial(escape_figure, table, lr)
+        return escape_answer(self.found, task, lr, Table(columns, rows), record, data, picture)
+
+
+def escape_table(
+    activation: Any,
+    epsilon: ArrayLike,
+    depth: int | Sequence[int],
+    *,
+    learning_rate: float | None = None,
+    **options: Any,
+) -> EscapeTable:
+    """What :func:`escape_times` computes, with its ``options``, as a result that prints, draws and saves itself.
+
+    Times are those of the matrix flow, s; with a learning rate they are given in steps too.
+
+    >>> found = escape_table("tanh", [0.01, 0.1], depth=4, threshold=0.3, formula="leading")
+    >>> round(found.answer().tables[0].rows[1][-1], 3)
+    587.011
+    """
+    if learning_rate is not None:
+        check_positive(learning_rate, "learning_rate")
+    if options.get("time", "matrix") != "matrix":
+        raise InputError("`time=` is that of the matrix flow in a table: use escape_times for reduced times.")
+    return EscapeTable(
+        classify(activation), escape_times(activation, epsilon, depth, **options), learning_rate
+    )
+
+
+def with_steps(times: Mapping[Any, float], lr: float | None) -> dict[str, Any]:
+    """Every time beside the steps that it takes."""
+    return {key: {"time": time, "steps": None if lr is None else time / lr} for key, time in times.items()}
+
+
+def escape_answer(
+    found: SaddleClass,
+    task: dict[str, Any],
+    lr: float | None,
+    table: Table,
+    record: dict[str, Any],
+    data: xr.Dataset | None,
+    picture: Callable[[], Figure] | None,
+) -> Answer:
+    """The class of the activation, the times, and their unit."""
+    about = found.answer()
+    parts: list[Part] = [about.statement]
+    if found.centring_note:  # in class D the columns do not speak of the same network
+        parts.append(f"Note: {found.centring_note}.")
+    steps = (
+        f"; steps are at learning rate {lr:g}."
+        if lr
+        else ": with a learning rate (--lr) it is also given in steps."
+    )
+    unit = "Time s is the learning rate of the first layer times steps, the other layers learning at 1/width of it"
+    parts += [table, f"{unit}{steps}", *([picture] if picture else [])]
+    rate = {"learning_rate": lr, "time_unit": "learning rate of the first layer times steps"}
+    return Answer(
+        f"Escape from the saddle: {found.activation.label}, width {task['width']}, "
+        f"teacher strength {task['beta']:g}, until X_1 = {task['threshold']:g}",
+        parts,
+        data=data,
+        record={**about.document(), **task, **rate, **record},
+    )
 
 
 def escape_figure(table: xr.DataArray, rate: float | None = None) -> Figure:
