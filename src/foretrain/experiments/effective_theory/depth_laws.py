@@ -126,7 +126,9 @@ def _limit_rows(data: xarray.Dataset) -> list[Row]:
         allowed = max(next_order, _PRINTED if name in ("gelu", "swish") else 1e-6)
         rows += [
             # Relative, but for a limit of zero: there sums of order one cancel to rounding, on any processor.
-            computed_row(f"{name}: {quantity}", value, coefficient(name, quantity), allowed * abs(value) or 1e-9)
+            computed_row(
+                f"{name}: {quantity}", value, coefficient(name, quantity), allowed * abs(value) or 1e-9
+            )
             for quantity, value in limits.items()
         ]
     note = "a_1 times the coefficient of 1/l² in V (5.127) was left out when (5.141) was matched"
