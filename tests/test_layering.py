@@ -121,7 +121,7 @@ def test_the_graph_says_what_the_design_says() -> None:
         ("gaussian/x.py", "from torch import nn"),
         ("support/x.py", "import torch.nn"),
         ("support/x.py", "try:\n    import torch\nexcept ImportError:\n    pass"),
-        ("activations/_create.py", "class A:\n    import torch"),
+        ("activations/_catalogue.py", "class A:\n    import torch"),
         ("__init__.py", "import torch"),
         ("experiments/x.py", "import foretrain as ft"),
         ("experiments/x.py", "from foretrain import activation"),

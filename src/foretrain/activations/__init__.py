@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from foretrain.activations._activation import Activation, Kink
-from foretrain.activations._catalogue import catalogue
-from foretrain.activations._create import activation
+from foretrain.activations._catalogue import activation, catalogue
 
 __all__ = ["Activation", "Kink", "activation", "catalogue"]

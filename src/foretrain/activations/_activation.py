@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Array: TypeAlias = NDArray[np.floating[Any]]
 Rule: TypeAlias = Callable[[Array, int], Array]
 Parity: TypeAlias = Literal["odd", "even"]
+Pieces: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""Ascending coefficients of the polynomials for z < 0 and for z >= 0."""
 
 MAX_ORDER = 10
 """Highest derivative of a catalogue member, and the highest jump a kink records."""
@@ -69,7 +71,7 @@ class Activation(Result):
     kinks: tuple[Kink, ...] = ()
     parity: Parity | None = None
     degree: float | None = None
-    pieces: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    pieces: Pieces | None = None
     closed_form: str | None = None
     strip: float = math.inf
     strip_is_measured: bool = False

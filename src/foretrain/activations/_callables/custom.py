@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from foretrain.activations._activation import Activation, Array, Kink
+from foretrain.activations._activation import Activation, Array, Kink, Pieces
 from foretrain.activations._callables.cells import SEARCHED, Features, resolve
 from foretrain.activations._callables.kinks import find_kinks
 from foretrain.activations._callables.numerical import (
@@ -202,7 +202,7 @@ def _reported(found: Iterable[tuple[Kink, float]], checked: Pointwise) -> tuple[
     return tuple(reported)
 
 
-def _two_pieces(rule: PolynomialRule | None) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def _two_pieces(rule: PolynomialRule | None) -> Pieces | None:
     if rule is None or any(rule.breakpoints):
         return None
     return rule.polynomials[0], rule.polynomials[-1]

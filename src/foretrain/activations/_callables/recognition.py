@@ -14,7 +14,7 @@ from foretrain.activations._activation import Array, Parity
 from foretrain.activations._callables.cells import SEARCHED
 from foretrain.activations._callables.expansions import chebyshev_series
 from foretrain.activations._callables.pointwise import PROBES, Pointwise
-from foretrain.activations._formulas.polynomials import differentiate, horner
+from foretrain.activations._formulas import differentiate, horner
 
 _HIGHEST_DEGREE = 8
 _HIGHEST_HOMOGENEITY = 32.0
