@@ -17,13 +17,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrain.gaussian.covariance import check_covariance, difference_of_products
+from foretrain.gaussian.nodes import gauss_legendre
 from foretrain.gaussian.wick import lowered
 from foretrain.support.errors import InputError, NotSupportedError
 
@@ -372,7 +372,7 @@ class _Face(NamedTuple):
 
 def _integrate(faces: Sequence[_Face], nodes: int) -> Array:
     """(1 / 4 pi^2) int dy sum_j cos(angle_j) T / sqrt(T^2 + length^2) times the dihedral angle, T = tan y."""
-    x, w = _gauss_legendre(nodes)
+    x, w = gauss_legendre(nodes)
     inverse = np.tan(x * math.pi / 4)[None, :]
     total = (_integrand(faces, np.ones(1), inverse) * (w * math.pi / 4)).sum(axis=1)
     scales = np.stack([scale for face in faces for scale in face.scales()])
@@ -403,10 +403,3 @@ def _integrand(faces: Sequence[_Face], top: Array, bottom: Array) -> Array:
         )
         total += np.cos(face.angle)[:, None] * top / stretched * dihedral
     return total / (4 * math.pi**2)
-
-
-@cache
-def _gauss_legendre(nodes: int) -> tuple[Array, Array]:
-    """Nodes and weights on [0, 1]."""
-    x, w = np.polynomial.legendre.leggauss(nodes)
-    return (x + 1) / 2, w / 2

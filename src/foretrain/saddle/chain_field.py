@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from foretrain.activations import Activation
+from foretrain.gaussian.nodes import legendre_panels
 from foretrain.saddle.parameters import Array
 from foretrain.support.errors import NotSupportedError
 
@@ -55,9 +56,7 @@ def _panels(act: Activation, radius: float, refinement: int) -> tuple[Array, Arr
     regular = np.linspace(0.0, radius, math.ceil(radius / _PANEL) * 2**refinement + 1)
     kinks = [abs(kink.location) for kink in act.kinks if 0 < abs(kink.location) < radius]
     edges = np.union1d(regular, kinks)
-    x, w = np.polynomial.legendre.leggauss(_PANEL_NODES)
-    widths = np.diff(edges)[:, None]
-    return (edges[:-1, None] + widths * (x + 1) / 2).ravel(), (widths * w / 2).ravel()
+    return legendre_panels(edges, _PANEL_NODES)
 
 
 _LARGEST_INPUT = 1e20

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import foretrain as ft
+from foretrain.gaussian.nodes import gauss_hermite
 from foretrain.saddle import escape_time
 from foretrain.saddle.modes import (
     BlockLayout,
@@ -25,7 +26,7 @@ from foretrain.training.gradient_flow import (
     amplitude_observable,
     ansatz,
     escape,
-    hermite_sample,
+    product_sample,
     snapshots,
     trajectory,
 )
@@ -66,7 +67,7 @@ def test_any_block_symmetric_network_moves_as_the_small_one(name: str, width: in
     weights = [spread @ first, *(spread @ m @ spread.T / block for m in (second, third))]
     weights.append(last @ spread.T / np.sqrt(block))
     loss, gradients = loss_and_gradients(
-        problem, tuple(torch.from_numpy(w)[None] for w in weights), hermite_sample(problem, 20)
+        problem, tuple(torch.from_numpy(w)[None] for w in weights), product_sample(problem, gauss_hermite(20))
     )
     assert float(loss) == pytest.approx(float(field.loss(state)), rel=1e-10)
     moves = field.layout.matrices(field.rates(state) / block)
@@ -80,7 +81,7 @@ def test_any_block_symmetric_network_moves_as_the_small_one(name: str, width: in
 def test_the_whole_network_lies_on_the_block_flow() -> None:
     problem = Problem("tanh", depth=3, width=8, inputs=2, betas=BETAS)
     X, times = np.array([[0.2, 0.15], [0.3, 0.2], [0.25, 0.3]]), np.linspace(0, 40, 5)
-    sample, rules = hermite_sample(problem, 10), Integration(rtol=1e-9)
+    sample, rules = product_sample(problem, gauss_hermite(10)), Integration(rtol=1e-9)
     whole = snapshots(
         problem, ansatz(problem, X), times, metric="normalized", sample=sample, integration=rules
     )

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 
+from foretrain.gaussian.nodes import gauss_hermite
 from foretrain.support.errors import InputError, NotEnoughMemoryError
 from foretrain.training.gradient_flow import (
     Integration,
@@ -18,8 +19,8 @@ from foretrain.training.gradient_flow import (
     gaussian_sample,
     given_networks,
     given_sample,
-    hermite_sample,
     joined,
+    product_sample,
     scaled_he,
     snapshots,
     stochastic_escape,
@@ -79,7 +80,7 @@ def test_the_published_escape_times_of_the_symmetric_manifold(depth, epsilon, ti
         thresholds=[0.3],
         observable="amplitude",
         metric="normalized",
-        sample=hermite_sample(problem, 128),
+        sample=product_sample(problem, gauss_hermite(128)),
         integration=Integration(rtol=1e-8),
     )
     assert float(found["time"][0, 0]) == pytest.approx(time, rel=5e-6)
@@ -94,7 +95,7 @@ def test_one_zero_scale_escapes_and_two_never_do() -> None:
         thresholds=[0.3, 0.2],
         observable="amplitude",
         metric="normalized",
-        sample=hermite_sample(problem, 128),
+        sample=product_sample(problem, gauss_hermite(128)),
         integration=Integration(rtol=1e-7),
     )
     assert float(found["time"][0, 0]) == pytest.approx(1280.2, rel=5e-5)
@@ -110,7 +111,7 @@ def test_the_ansatz_is_invariant_and_follows_the_reduced_flow(name, sigma, slope
     problem = Problem(name, depth=4, width=9, inputs=3)
     scales = np.array([0.2, 0.35, 0.3, 0.4])
     time = np.linspace(0, 60, 7)
-    line = hermite_sample(Problem(name, depth=4, width=9, inputs=1), 100)
+    line = product_sample(Problem(name, depth=4, width=9, inputs=1), gauss_hermite(100))
     points = np.concatenate([line.points.numpy().T, np.zeros((100, 2))], axis=1)
     sample = given_sample(problem, points, line.weights.numpy())
     rules = {"metric": "normalized", "sample": sample, "integration": FINE}
@@ -132,9 +133,11 @@ def test_blocks_of_several_modes_flow_apart_from_each_other_at_first_order() -> 
     networks = ansatz(problem, scales)
     np.testing.assert_allclose(amplitudes(problem, networks.weights)[0], scales[0], rtol=1e-12)
     assert float(networks.weights[1][0, :4, 4:].abs().max()) == 0
-    made = population_field(problem, hermite_sample(problem, 40), "normalized")(networks.weights)
+    made = population_field(problem, product_sample(problem, gauss_hermite(40)), "normalized")(
+        networks.weights
+    )
     single = Problem("tanh", depth=3, width=4, inputs=1)
-    alone = population_field(single, hermite_sample(single, 40), "normalized")(
+    alone = population_field(single, product_sample(single, gauss_hermite(40)), "normalized")(
         ansatz(single, [0.2, 0.3, 0.25]).weights
     )
     assert float(made.rates[0][0, 0, 0]) == pytest.approx(float(alone.rates[0][0, 0, 0]), rel=0.05)
@@ -171,7 +174,7 @@ def scipy_flow(problem, networks, sample, rates, levels):
 @pytest.mark.slow
 def test_escape_times_agree_with_an_independent_integrator() -> None:
     problem, networks = small_network()
-    sample = hermite_sample(problem, 12)
+    sample = product_sample(problem, gauss_hermite(12))
     levels, rates = [0.25, 0.1, 0.03], [1.0, 0.5, 2.0]
     expected = scipy_flow(problem, networks, sample, rates, levels)
     for rules, tolerance in (
@@ -276,7 +279,7 @@ def test_stochastic_descent_with_small_steps_escapes_at_the_flow_s_time() -> Non
         (lambda: Problem("tanh", 3, 4, 2).rates("natural"), "metric"),
         (lambda: Problem("tanh", 3, 4, 2).rates([1.0]), "one number"),
         (lambda: gaussian_sample(Problem("tanh", 3, 4, 2), 7), "at least 8"),
-        (lambda: hermite_sample(Problem("tanh", 3, 4, 16)), "gaussian_sample"),
+        (lambda: product_sample(Problem("tanh", 3, 4, 16), gauss_hermite(64)), "gaussian_sample"),
         (lambda: ansatz(Problem("tanh", 3, 4, 2), [0.1, 0.1]), "scales"),
         (lambda: ansatz(Problem("tanh", 3, 5, 2, betas=(1, 0.5)), np.ones((3, 2))), "blocks"),
         (lambda: given_networks(Problem("tanh", 2, 4, 2), [np.ones((4, 3)), np.ones((1, 4))]), "W_1"),
@@ -299,7 +302,7 @@ def test_the_sample_has_the_symmetries_and_moments_of_the_gaussian_law() -> None
     assert np.mean(np.tanh(x[0]) * x[0]) == pytest.approx(0.605705510, rel=1e-3)
     even = gaussian_sample(Problem("gelu", 3, 4, 5), 256).points.numpy()
     np.testing.assert_allclose(np.sort(even[0]), np.sort(-even[0]), atol=1e-12)
-    grid = hermite_sample(Problem("gelu", 3, 4, 2), 40)
+    grid = product_sample(Problem("gelu", 3, 4, 2), gauss_hermite(40))
     g = grid.points[0].numpy()
     assert float(
         (torch.nn.functional.gelu(grid.points[0]) * grid.points[0] * grid.weights).sum()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from foretrain.gaussian.nodes import gauss_hermite
 from foretrain.support.errors import InputError
 from foretrain.training.gradient_flow import (
     Integration,
@@ -13,8 +14,8 @@ from foretrain.training.gradient_flow import (
     ansatz,
     escape,
     gaussian_sample,
-    hermite_sample,
     joined,
+    product_sample,
     scaled_he,
     signal_energy,
     snapshots,
@@ -73,7 +74,7 @@ def test_the_rate_of_gamma_is_its_change_along_the_flow() -> None:
 
 def test_near_the_saddle_the_bounds_are_tight() -> None:
     problem = Problem("tanh", depth=5, width=16, inputs=4)
-    sample = hermite_sample(problem, 7)
+    sample = product_sample(problem, gauss_hermite(7))
     ratios = []
     for epsilon in (0.02, 0.01):
         found = signal_energy(problem, scaled_he(problem, 5, [epsilon], 4), sample=sample)
@@ -87,7 +88,7 @@ def test_on_the_manifold_gamma_is_the_closed_form() -> None:
     problem = Problem("linear", depth=3, width=4, inputs=1)
     scales = [0.2, 0.5, 0.3]
     found = signal_energy(
-        problem, ansatz(problem, scales), sample=hermite_sample(problem, 20), small_layers=1
+        problem, ansatz(problem, scales), sample=product_sample(problem, gauss_hermite(20)), small_layers=1
     )
     assert float(found["gamma"][0, 0]) == pytest.approx(2 * 0.2 * 0.5 * 0.3)  # √N Π X
     np.testing.assert_allclose(found["G_error"], 0, atol=1e-12)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from foretrain.gaussian.nodes import gauss_hermite
 from foretrain.support.errors import InputError, NotSupportedError
 
 HE_GAIN = math.sqrt(2)  # where the nonlinearity before a layer is not a module of its own
@@ -185,9 +186,9 @@ def _is_pointwise(module: nn.Module) -> bool:
 
 def _gain(module: nn.Module) -> tuple[float, str]:
     """E[σ'(z)²]^(-1/2) over a standard normal z, and the name of σ."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    nodes, weights = gauss_hermite(_NODES)
     z = torch.tensor(nodes, dtype=torch.float32).reshape(1, -1).requires_grad_()
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(module(z).sum(), z)
-    square = float(np.sum(weights * slope.double().numpy().ravel() ** 2) / np.sum(weights))
+    square = float(np.sum(weights * slope.double().numpy().ravel() ** 2))
     return square**-0.5 if square > 0 else 1.0, type(module).__name__

@@ -18,13 +18,14 @@ from torch import nn
 from foretrain.activations import Activation
 from foretrain.doctor.finding import dictionary_code
 from foretrain.doctor.mlp.chain import MlpChain
+from foretrain.gaussian.nodes import gauss_hermite
 from foretrain.support.errors import ForetrainError
 from foretrain.theory.criticality import Criticality, criticality
 
 Array = NDArray[np.float64]
 
 _START = 1.0  # kernel of the first layer where the activation asks for none of its own
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(128)
+_NODES = 128
 _STEP = 1e-5  # of numerical slopes
 
 
@@ -86,10 +87,10 @@ def _short(number: float) -> float:
 
 def _moments(act: Activation, K: float) -> tuple[float, float, float]:
     """<s>, <s^2> and <s'^2> at variance K."""
-    z = np.sqrt(K) * _NODES
+    nodes, weights = gauss_hermite(_NODES)
+    z = np.sqrt(K) * nodes
     step = _STEP * np.sqrt(K)
     values, slopes = act.value(z), (act.value(z + step) - act.value(z - step)) / (2 * step)
-    weights = _WEIGHTS / _WEIGHTS.sum()
     return float(weights @ values), float(weights @ values**2), float(weights @ slopes**2)
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from foretrain.gaussian.nodes import gauss_hermite
 from foretrain.theory.architecture import FloatArray
 
 
@@ -23,7 +24,7 @@ def network_times(activation: str, scales: FloatArray, width: int, threshold: fl
         thresholds=(threshold,),
         observable="amplitude",
         metric="normalized",
-        sample=flows.hermite_sample(problem, 64),
+        sample=flows.product_sample(problem, gauss_hermite(64)),
         integration=flows.Integration(rtol=1e-6),
     )
     return np.asarray(escaped["time"].values[:, 0])

@@ -17,10 +17,10 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 
 from foretrain.gaussian.factors import Factor, values_of
+from foretrain.gaussian.nodes import gauss_hermite
 from foretrain.support.threads import over_cores
 
 Array = NDArray[np.float64]
@@ -76,8 +76,7 @@ def _hermite_polynomials(x: Array) -> Array:
 def _axis(rung: int, tolerance: float) -> Axis:
     count = int(_COUNTS[rung])
     if rung < len(_GAUSS):
-        points, weights = hermegauss(count)
-        return Axis(points, weights / math.sqrt(2 * math.pi), 0.0)
+        return Axis(*gauss_hermite(count), 0.0)
     points = np.linspace(-1, 1, count) * _radius(rung, tolerance)
     step = float(points[1] - points[0])
     return Axis(points, step * np.exp(-0.5 * points**2) / math.sqrt(2 * math.pi), step)

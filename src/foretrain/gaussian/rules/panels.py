@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import combinations, product
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from foretrain.gaussian.nodes import legendre_panels
 
 Array = NDArray[np.float64]
 
@@ -49,13 +51,6 @@ class Piecewise(Protocol):
         """Values."""
 
 
-@lru_cache(maxsize=8)
-def gauss_legendre(nodes: int) -> tuple[Array, Array]:
-    """Nodes and weights on [0, 1]."""
-    x, w = np.polynomial.legendre.leggauss(nodes)
-    return (x + 1) / 2, w / 2
-
-
 def nodes_for(tolerance: float) -> int:
     """Nodes per panel: the error falls by 4.24^2 with each when a panel is as wide as the singularity is far."""
     return math.ceil(math.log(1 / tolerance) / (2 * math.log(4.24))) + 2
@@ -78,10 +73,7 @@ def graded_offsets(width: float) -> Array:
 
 def panel_rule(edges: Array, nodes: int) -> tuple[Array, Array]:
     """Gauss-Legendre points (P, M) between sorted edges (P, E), weighted with the standard normal density."""
-    t, w = gauss_legendre(nodes)
-    width = np.diff(edges, axis=1)
-    x = (edges[:, :-1, None] + width[:, :, None] * t).reshape(len(edges), -1)
-    weights = (width[:, :, None] * w).reshape(len(edges), -1)
+    x, weights = legendre_panels(edges, nodes)
     return x, weights * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
+from foretrain.gaussian.nodes import gauss_legendre
 from foretrain.saddle.parameters import Array
 
 _NODES = 16
@@ -123,7 +123,7 @@ def _relative_time(scales: Array, correction: Correction) -> float:
 def _on_panels(edges: Array, climb: Climb, scales: Array, correction: Correction) -> float:
     """The integral over y by Gauss-Legendre panels."""
     first = float(scales[0])
-    nodes, weights = _gauss_legendre()
+    nodes, weights = gauss_legendre(_NODES)
     widths = np.diff(edges)
     y = edges[:-1, None] + widths[:, None] * nodes
     gain = climb.gain(edges[0], y)
@@ -160,7 +160,7 @@ def _graded_edges(climb: Climb, first: float, end: float, layers: int, correctio
 
 def _other_gain(climb: Climb, y: Array, edges: Array, first: float, correction: Correction) -> Array:
     """G at the nodes: whole panels before, and the part of the own panel, each by the same rule."""
-    nodes, weights = _gauss_legendre()
+    nodes, weights = gauss_legendre(_NODES)
     left = np.sqrt(first**2 + climb.gain(edges[0], edges))
 
     def partial(upper: Array) -> Array:
@@ -174,10 +174,3 @@ def _other_gain(climb: Climb, y: Array, edges: Array, first: float, correction: 
     whole = np.cumsum(partial(edges[1:, None])[:, 0])
     before = np.concatenate([[0.0], whole[:-1]])
     return np.asarray(before[:, None] + partial(y))
-
-
-@lru_cache(maxsize=1)
-def _gauss_legendre() -> tuple[Array, Array]:
-    """Nodes and weights on [0, 1]."""
-    x, w = np.polynomial.legendre.leggauss(_NODES)
-    return (x + 1) / 2, w / 2

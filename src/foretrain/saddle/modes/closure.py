@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrain.gaussian.nodes import gauss_legendre
 from foretrain.saddle.modes.block_field import BlockField, BlockLayout, block_field
 from foretrain.saddle.parameters import Array
 from foretrain.support.errors import InputError
@@ -173,12 +174,11 @@ def duhamel(times: Array, damping: Array, drive: Array, start: float = 0.0) -> A
     passed = np.concatenate([[0.0], np.cumsum(steps * (damping[1:] + damping[:-1]) / 2)])
     found = np.empty_like(passed)
     found[0] = start
-    nodes, weights = np.polynomial.legendre.leggauss(8)
+    u, weights = gauss_legendre(8)
     for step, length in enumerate(steps):
-        u = (1 + nodes) / 2
         b = drive[step] + u * (drive[step + 1] - drive[step])
         a0, a1 = damping[step], damping[step + 1]
         left = length * ((1 - u) * a0 + (1 - u**2) * (a1 - a0) / 2)  # damping from u to the end of the step
         whole = passed[step + 1] - passed[step]
-        found[step + 1] = found[step] * np.exp(-whole) + length / 2 * weights @ (b * np.exp(-left))
+        found[step + 1] = found[step] * np.exp(-whole) + length * weights @ (b * np.exp(-left))
     return found

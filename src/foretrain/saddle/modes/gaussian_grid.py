@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrain.activations import Activation
+from foretrain.gaussian.nodes import gauss_hermite
 from foretrain.saddle.parameters import Array
 from foretrain.support.answers import Result
 from foretrain.support.errors import InputError
@@ -59,8 +60,8 @@ def hermite_grid(act: Activation, modes: int, nodes: int = _NODES) -> GaussianGr
     if nodes < 2:
         raise InputError(f"nodes is {nodes}: give at least 2 for each direction.")
     _require(nodes, modes)
-    line, line_weights = np.polynomial.hermite_e.hermegauss(nodes)
-    weights = _product(line_weights / line_weights.sum(), modes).prod(axis=0)
+    line, line_weights = gauss_hermite(nodes)
+    weights = _product(line_weights, modes).prod(axis=0)
     meaning = f"Gauss-Hermite, {nodes} nodes per mode"
     return _reduced(act, _product(line, modes), weights, weights > _NEGLIGIBLE, meaning)
 

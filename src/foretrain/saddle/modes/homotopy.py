@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
+from foretrain.gaussian.nodes import gauss_legendre
 from foretrain.saddle.modes.block_field import BlockLayout
 from foretrain.saddle.modes.block_flow import BlockPath, follow
 from foretrain.saddle.modes.closure import ModeField
@@ -146,8 +147,7 @@ def homotopy(
         )
     place = mode * (layout.modes + 1)
     family = _Family(first, second, place, check_positive(threshold, "threshold"), until)
-    x, w = np.polynomial.legendre.leggauss(nodes)
-    points, weights, groups = (1 + x) / 2, w / 2, channels(layout)
+    (points, weights), groups = gauss_legendre(nodes), channels(layout)
     found = [family.shares(float(nu), state, groups) for nu in track(points, "nodes of the homotopy")]
     total = weights @ np.array([shares for shares, _ in found])
     return HomotopyTimes(

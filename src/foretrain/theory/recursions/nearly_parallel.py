@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from foretrain.activations import Activation
 from foretrain.gaussian.covariance import difference_of_products
+from foretrain.gaussian.nodes import gauss_laguerre, gauss_legendre, legendre_panels
 from foretrain.support.progress import track
 from foretrain.theory.recursions.contraction import derivative
 from foretrain.theory.recursions.ntk import TangentExpectations
@@ -29,8 +30,8 @@ _NEAR = {"closed form": 0.1, "quadrature": 0.3}  # sine of the angle, by how the
 _TIED = 1e-13  # of sin^2: several layers of rounding
 _NOTHING = 1e-11  # a spread of w that is rounding, relative to that of z_b
 _POINTS = 100_000  # pairs times nodes at a time
-_ANGLES = (0.0, 0.02, 0.12, 0.5, 0.88, 0.98, 1.0)  # of a sector
-_RADII = (0.0, 0.03, 0.15, 0.6, 1.5, 3.5, 6.0, 10.0)
+_ANGLES = np.array([0.0, 0.02, 0.12, 0.5, 0.88, 0.98, 1.0])  # of a sector
+_RADII = np.array([0.0, 0.03, 0.15, 0.6, 1.5, 3.5, 6.0, 10.0])
 
 
 def is_covered(activation: Activation) -> bool:
@@ -316,14 +317,7 @@ class _PolarRule:
 def _polar_rule(homogeneous: bool) -> _PolarRule:
     """For a homogeneous activation all is a polynomial in r^2, of degree four; else graded panels."""
     if homogeneous:
-        t, w = np.polynomial.laguerre.laggauss(4)
-        return _PolarRule(_panels((0.0, 1.0), 12), _panels((0.0, 1.0), 32), (np.sqrt(2 * t), w))
-    r, v = _panels(_RADII, 12)
-    return _PolarRule(_panels((0.0, 1.0), 12), _panels(_ANGLES, 12), (r, v * r * np.exp(-(r**2) / 2)))
-
-
-def _panels(edges: tuple[float, ...], nodes: int) -> tuple[Array, Array]:
-    """Gauss-Legendre nodes and weights on every panel."""
-    x, w = np.polynomial.legendre.leggauss(nodes)
-    left, width = np.array(edges[:-1])[:, None], np.diff(edges)[:, None]
-    return (left + width * (x + 1) / 2).ravel(), (width * w / 2).ravel()
+        t, w = gauss_laguerre(4)
+        return _PolarRule(gauss_legendre(12), gauss_legendre(32), (np.sqrt(2 * t), w))
+    r, v = legendre_panels(_RADII, 12)
+    return _PolarRule(gauss_legendre(12), legendre_panels(_ANGLES, 12), (r, v * r * np.exp(-(r**2) / 2)))

@@ -4,7 +4,7 @@ On a plateau the flow is slow and smooth: an embedded Runge-Kutta pair crosses i
 descent takes hundreds of thousands of steps. Many networks flow at once, each by its own steps.
 
 ``Problem``             network and teacher
-``gaussian_sample``     points for the law of the inputs, also ``hermite_sample`` and ``given_sample``
+``gaussian_sample``     points for the law of the inputs, also ``product_sample`` and ``given_sample``
 ``scaled_he``           He-normal networks whose first layers are small; ``ansatz`` the symmetric manifold;
                         ``given_networks`` your own weights; ``joined`` puts groups together
 ``escape``              when loss, amplitude or alignment pass thresholds
@@ -32,7 +32,7 @@ from foretrain.training.gradient_flow.networks import (
     scaled_he,
 )
 from foretrain.training.gradient_flow.problem import Problem
-from foretrain.training.gradient_flow.samples import Sample, gaussian_sample, given_sample, hermite_sample
+from foretrain.training.gradient_flow.samples import Sample, gaussian_sample, given_sample, product_sample
 from foretrain.training.gradient_flow.signal_energy import signal_energy
 from foretrain.training.gradient_flow.snapshots import Snapshots, snapshots, trajectory
 from foretrain.training.gradient_flow.stochastic import stochastic_escape
@@ -54,9 +54,9 @@ __all__ = [
     "given_networks",
     "given_sample",
     "gradient_flow",
-    "hermite_sample",
     "joined",
     "loss_observable",
+    "product_sample",
     "scaled_he",
     "signal_energy",
     "snapshots",

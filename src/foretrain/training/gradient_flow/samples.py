@@ -73,17 +73,19 @@ def gaussian_sample(problem: Problem, size: int = 1024, seed: Seed = 0) -> Sampl
     return given_sample(problem, whitened, meaning="quasi-random Gaussian sample")
 
 
-def hermite_sample(problem: Problem, nodes: int = 64) -> Sample:
-    """The Gauss-Hermite product rule: exact for polynomials, and nodes^inputs points large."""
+def product_sample(problem: Problem, rule: tuple[NDArray[np.floating], NDArray[np.floating]]) -> Sample:
+    """The product of a rule for a standard normal variable, its points and weights, such as Gauss-Hermite's.
+
+    It is exact for polynomials, and nodes^inputs points large.
+    """
+    nodes = len(rule[0])
     if nodes**problem.inputs > 2_000_000:
         raise InputError(
             f"{nodes} nodes in {problem.inputs} dimensions make {float(nodes) ** problem.inputs:.3g} points: take "
             "fewer nodes or gaussian_sample."
         )
-    line, weights = np.polynomial.hermite_e.hermegauss(nodes)
-    points = np.array(list(product(line, repeat=problem.inputs)))
-    products = np.array([math.prod(each) for each in product(weights, repeat=problem.inputs)])
-    return given_sample(problem, points, products / products.sum(), meaning="Gauss-Hermite product rule")
+    points, weights = (np.array(list(product(each, repeat=problem.inputs))) for each in rule)
+    return given_sample(problem, points, weights.prod(axis=1), meaning="product rule")
 
 
 def given_sample(
